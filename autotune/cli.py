@@ -1,0 +1,105 @@
+"""The command line: the table of commands, and what becomes of their errors.
+
+Exit codes: 0 done, 1 an expected error (message, place, remedy), 2 wrong usage, 3 a bug (a crash log is written
+and its path printed), 130 interrupted.
+"""
+
+import json
+import os
+import sys
+import tempfile
+import traceback
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from importlib import import_module
+
+import click
+
+from autotune import __version__
+from autotune.errors import AutotuneError
+
+_COMMANDS = {
+    "search": "find better values for the knobs of a config, and confirm them",
+    "apply": "write the best values into the config",
+    "revert": "undo the last apply",
+    "status": "what is known so far",
+}
+
+
+class _Commands(click.Group):
+    """Loads a command's module only when it is asked for, so that ``--help`` stays fast."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(_COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name not in _COMMANDS:
+            return None
+        command: click.Command = import_module(f"autotune.commands.{cmd_name}").command
+        return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        with formatter.section("Commands"):
+            formatter.write_dl(list(_COMMANDS.items()))
+
+
+@click.command(cls=_Commands, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(__version__, prog_name="autotune")
+def _cli() -> None:
+    r"""Finds the config values that make training fast, measures that they do, and writes them into your YAML.
+
+    \b
+    Start with:  autotune search --config configs/config.yaml --budget 30m
+    """
+
+
+def run(arguments: Sequence[str]) -> int:
+    """Runs one command.
+
+    Args:
+        arguments: What was typed after ``autotune``.
+
+    Returns:
+        The exit code.
+    """
+    try:
+        return int(_cli.main(args=list(arguments), prog_name="autotune", standalone_mode=False) or 0)
+    except click.exceptions.Abort:
+        return 130
+    except click.ClickException as error:
+        error.show()
+        return error.exit_code
+    except AutotuneError as error:
+        _say_error(error, as_json="--json" in arguments)
+        return 1
+    except KeyboardInterrupt:
+        print("autotune: interrupted", file=sys.stderr)
+        return 130
+    except BrokenPipeError:
+        # Whoever read our output has gone (`| head`); the interpreter must not complain at exit either.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 1
+    except Exception as error:  # noqa: BLE001 -- the top of the process: a bug becomes a crash log
+        print(
+            f"autotune: this is a bug: {type(error).__name__}: {error}\n"
+            f"A crash log was written to {_crash_log(arguments)}; please report it.",
+            file=sys.stderr,
+        )
+        return 3
+
+
+def _say_error(error: AutotuneError, *, as_json: bool) -> None:
+    if as_json:
+        from autotune.report.document import error_document
+
+        print(json.dumps(error_document(error)))
+    print(f"autotune: {error}", file=sys.stderr)
+
+
+def _crash_log(arguments: Sequence[str]) -> str:
+    with tempfile.NamedTemporaryFile(
+        "w", encoding="utf-8", prefix="autotune-crash-", suffix=".log", delete=False
+    ) as file:
+        file.write(f"autotune {__version__}, Python {sys.version}, {datetime.now(UTC).isoformat()}\n")
+        file.write(f"arguments: {list(arguments)!r}\n\n{traceback.format_exc()}")
+        return file.name

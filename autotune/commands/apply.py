@@ -1,0 +1,119 @@
+"""``autotune apply``: the best values go into the config."""
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from autotune.commands.options import config_option, dry_run_option, force_option, state_dir_option
+from autotune.errors import ConfigError, RunError
+from autotune.records import Values, Verdict
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from autotune.commands.showing import text_console
+    from autotune.search.setup import Setup
+
+
+@click.command(name="apply")
+@config_option
+@click.option("--trial", type=int, metavar="RUN", help="Take the values of this run instead of the best.")
+@dry_run_option
+@force_option
+@state_dir_option
+def command(config: Path, trial: int | None, dry_run: bool, force: bool, state_dir: Path | None) -> int:
+    """Writes the best values that a search found into the config, and nothing else.
+
+    Shows the change as a diff and keeps a backup; `autotune revert` undoes it.
+    """
+    from autotune.commands.status import known_answer
+    from autotune.search.setup import open_setup
+
+    setup = open_setup(config, command=None, state_dir=state_dir)
+    study, result = known_answer(setup)
+    console = text_console()
+    if trial is not None:
+        chosen = next((run for run in study.records() if run.number == trial), None)
+        if chosen is None:
+            raise RunError(
+                f"there is no run {trial} in study {study.name}",
+                where=str(study.path),
+                remedy=f"It has the runs 0 to {len(study.records()) - 1}; see `autotune status --config {config}`.",
+            )
+        values = chosen.values
+    elif result.verdict is Verdict.NO_CHANGE:
+        console.print(f"No change: {result.why}.", soft_wrap=True)
+        return 0
+    elif result.verdict is Verdict.NO_BASELINE and not force:
+        raise RunError(
+            "these values were never compared with today's: today's config gave no numbers",
+            where=str(config),
+            remedy="Write them all the same with --force.",
+        )
+    else:
+        assert result.best is not None, "a search with numbers and another verdict has a best point"
+        values = result.best.values
+    today = result.baseline.values if result.baseline else {}
+    return apply_values(setup, values, today, console=console, force=force, dry_run=dry_run)
+
+
+def apply_values(
+    setup: "Setup", values: Values, today: Values, *, console: "Console", force: bool, dry_run: bool
+) -> int:
+    """Writes a point into the config.
+
+    Args:
+        setup: The config's.
+        values: The point; values that are no longer in the space are refused.
+        today: What the search took as today's values.
+        console: Where the diff goes.
+        force: Do not ask where a value is neither today's nor the new one.
+        dry_run: Show the diff only.
+
+    Returns:
+        The exit code.
+    """
+    from autotune.clock import SystemClock
+    from autotune.settings.apply import plan_edit, write_edit
+    from autotune.space.knob import same_scalar
+
+    if not setup.space.contains(values):
+        raise ConfigError(
+            "the values of that run are not among those that this config allows now",
+            where=str(setup.config_path),
+            remedy="Widen the domains under autotune: knobs:, or search again.",
+        )
+    present = setup.space.today
+    edited = [
+        f"{path} is {present[path]}, the search took {today[path]} as today's"
+        for path in values
+        if path in today
+        and not same_scalar(present[path], today[path])
+        and not same_scalar(present[path], values[path])
+    ]
+    if edited and not dry_run and not force:
+        _ask("Edited since the search: " + "; ".join(edited) + ". Overwrite?", str(setup.config_path))
+
+    changed = False
+    for file, edits in setup.settings.edits(setup.space.keys(values)).items():
+        edit = plan_edit(file, edits)
+        if edit.nothing_to_do:
+            continue
+        changed = True
+        console.print(edit.diff, soft_wrap=True, end="")
+        if not dry_run:
+            setup.state.create()
+            backup = write_edit(edit, setup.state.backups, SystemClock())
+            console.print(f"\nWritten to {file}; the file as it was: {backup}", soft_wrap=True)
+    if not changed:
+        console.print(f"Nothing to do: {setup.config_path} holds these values already.", soft_wrap=True)
+    return 0
+
+
+def _ask(question: str, where: str) -> None:
+    """Asks for a yes; without a terminal to ask on, says how to go on."""
+    if not sys.stdin.isatty():
+        raise ConfigError(question.removesuffix(" Overwrite?"), where=where, remedy="Overwrite it with --force.")
+    click.confirm(question, abort=True, err=True)

@@ -1,0 +1,49 @@
+"""``autotune revert``: undoes the last apply."""
+
+import os
+import sys
+from pathlib import Path
+
+import click
+
+from autotune.commands.options import config_option, dry_run_option, force_option, state_dir_option
+from autotune.errors import ConfigError
+
+
+@click.command(name="revert")
+@config_option
+@dry_run_option
+@force_option
+@state_dir_option
+def command(config: Path, dry_run: bool, force: bool, state_dir: Path | None) -> int:
+    """Puts back the values that the last `autotune apply` changed; again, those of the one before.
+
+    Other edits to the file since then stay.
+    """
+    from autotune.clock import SystemClock
+    from autotune.commands.showing import text_console
+    from autotune.settings.apply import plan_revert, write_edit
+    from autotune.trial.state import StateFolder
+
+    state = StateFolder.locate(config, explicit=state_dir, environ=os.environ)
+    console = text_console()
+    edit = plan_revert(config, state.backups)
+    if edit.conflicts and not dry_run and not force:
+        said = "; ".join(
+            f"{conflict.dotted} is {conflict.present}, apply had written {conflict.applied}"
+            for conflict in edit.conflicts
+        )
+        if not sys.stdin.isatty():
+            raise ConfigError(f"edited since it was applied: {said}", where=str(config), remedy="Go on with --force.")
+        click.confirm(
+            f"Edited since it was applied: {said}. Put the old values back all the same?", abort=True, err=True
+        )
+    if edit.nothing_to_do:
+        console.print(f"Nothing to do: {config} holds the values from before already.", soft_wrap=True)
+    else:
+        console.print(edit.diff, soft_wrap=True, end="")
+    if not dry_run:
+        backup = write_edit(edit, state.backups, SystemClock())
+        if backup is not None:
+            console.print(f"\nWritten to {config}; the file as it was: {backup}", soft_wrap=True)
+    return 0

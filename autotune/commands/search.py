@@ -1,0 +1,114 @@
+"""``autotune search``: the search itself."""
+
+import json
+import os
+import socket
+import sys
+from pathlib import Path
+
+import click
+
+from autotune.commands.options import Duration, config_option, dry_run_option, json_option, state_dir_option
+
+
+@click.command(name="search")
+@config_option
+@click.option("--budget", "budget_s", type=Duration(), default="30m", show_default=True, help="Wall for everything.")
+@click.option("--seed", type=int, default=0, show_default=True, help="Makes the search's choices repeatable.")
+@click.option("--fresh", is_flag=True, help="Start a new record; the old one is kept beside it.")
+@click.option("--apply", "and_apply", is_flag=True, help="Write the best values into the config if they are better.")
+@click.option("--same-training", is_flag=True, help="Turn only knobs that leave the training itself unchanged.")
+@dry_run_option
+@json_option
+@state_dir_option
+@click.argument("trainer", nargs=-1, type=click.UNPROCESSED)
+def command(
+    config: Path,
+    budget_s: float,
+    seed: int,
+    fresh: bool,
+    and_apply: bool,
+    same_training: bool,
+    dry_run: bool,
+    as_json: bool,
+    state_dir: Path | None,
+    trainer: tuple[str, ...],
+) -> int:
+    """Finds better values for the knobs of a config: short real trainings, measured, compared, confirmed.
+
+    Starts a study of this config on this machine, or goes on with it. The config itself is not touched
+    (see `autotune apply`). The trainer's command comes from the config's autotune: section, or after --.
+    """
+    from autotune.clock import SystemClock
+    from autotune.commands.apply import apply_values
+    from autotune.commands.showing import failures, show_plan, text_console
+    from autotune.errors import RunError
+    from autotune.measure.host import process_age_s
+    from autotune.records import Verdict
+    from autotune.report.answer import print_answer, print_failures
+    from autotune.report.document import answer_document
+    from autotune.report.eventlog import EventLog
+    from autotune.report.live import SearchDisplay
+    from autotune.search.budget import Budget
+    from autotune.search.journal import set_aside, sole_search
+    from autotune.search.setup import open_setup
+    from autotune.search.study import Study
+    from autotune.search.tuner import Tuner
+    from autotune.trial.guard import Guard
+    from autotune.trial.launch import ProcessRunner
+    from autotune.trial.sweep import sweep
+
+    clock = SystemClock()
+    budget = Budget(clock, started_s=clock.now_s() - process_age_s(), budget_s=budget_s)
+    setup = open_setup(config, command=trainer or None, state_dir=state_dir, same_training=same_training)
+    progress, output = text_console(stderr=True), text_console()
+    if dry_run:
+        show_plan(output, setup, budget_s)
+        return 0
+
+    setup.state.create()
+    setup.require_runnable()
+    show_plan(progress, setup, budget_s)
+    name = f"{clock.utc():%Y%m%dT%H%M%SZ}-{socket.gethostname()}-{os.getpid()}"
+    events = setup.state.searches / f"{name}.events.jsonl"
+    with sole_search(setup.journal.with_suffix(".search"), setup.study), Guard() as guard:
+        if fresh:
+            set_aside(setup.journal, clock)
+        study = Study(setup.study, setup.journal)
+        if study.torn_bytes:
+            progress.print("The last run of an earlier search was cut off by a crash; all others are there.")
+        if swept := sweep(setup.state.runs(setup.study), clock).killed:
+            progress.print(f"Ended {len(swept)} processes that an earlier search had left running.")
+        log = EventLog(events, clock)
+        with SearchDisplay(progress, clock, started_s=budget.started_s, budget_s=budget_s) as display:
+            tuner = Tuner(
+                setup, study, ProcessRunner(guard, clock), budget, clock, (log, display), name=name, seed=seed
+            )
+            try:
+                result = tuner.run()
+            except KeyboardInterrupt:
+                kept = sum(run.search == name for run in study.records())
+                print(
+                    f"autotune: interrupted; {kept} finished runs are kept, the same command goes on", file=sys.stderr
+                )
+                return 130
+            except RunError:
+                print_failures(progress, failures(tuner.failures, {}))
+                raise
+        setup.state.prune(setup.study, protected=tuner.best_runs())
+
+    if as_json:
+        paths = {"journal": str(setup.journal), "runs": str(setup.state.runs(setup.study)), "events": str(events)}
+        document = answer_document(result, elapsed_s=budget.elapsed_s(), study=setup.study, paths=paths)
+        print(json.dumps(document, indent=2))
+    else:
+        print_answer(
+            output,
+            result,
+            config=str(config),
+            elapsed_s=budget.elapsed_s(),
+            failures=failures(tuner.failures, result.outcomes),
+        )
+    if and_apply and result.verdict is Verdict.BETTER and result.best and result.baseline:
+        apply_values(setup, result.best.values, result.baseline.values, console=progress, force=False, dry_run=False)
+    return 0

@@ -1,0 +1,61 @@
+"""``autotune status``: what is known so far."""
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from autotune.commands.options import config_option, json_option, state_dir_option
+
+if TYPE_CHECKING:
+    from autotune.commands.showing import text_console
+    from autotune.records import SearchResult
+    from autotune.search.setup import Setup
+    from autotune.search.study import Study
+
+
+@click.command(name="status")
+@config_option
+@json_option
+@state_dir_option
+def command(config: Path, as_json: bool, state_dir: Path | None) -> int:
+    """Shows what the record of this config's study says: the same answer as the last search gave."""
+    from autotune.report.answer import print_answer
+    from autotune.report.document import answer_document
+    from autotune.search.setup import open_setup
+
+    setup = open_setup(config, command=None, state_dir=state_dir)
+    study, result = known_answer(setup)
+    if as_json:
+        paths = {"journal": str(study.path), "runs": str(setup.state.runs(study.name))}
+        print(json.dumps(answer_document(result, elapsed_s=None, study=study.name, paths=paths), indent=2))
+    else:
+        console = text_console()
+        console.print(f"Study {study.name}: {len(study.records())} runs")
+        print_answer(console, result, config=str(config), elapsed_s=None)
+    return 0
+
+
+def known_answer(setup: "Setup") -> "tuple[Study, SearchResult]":
+    """What the record says of a config.
+
+    Raises:
+        StudyError: There is no record, or no run in it gave numbers.
+    """
+    from autotune.errors import StudyError
+    from autotune.search.study import Study
+    from autotune.search.summary import latest_search, summarize
+
+    remedy = f"Run: autotune search --config {setup.config_path} --budget 30m"
+    known = setup.known_study()
+    if known is None:
+        raise StudyError(
+            "nothing is known about this config on this machine yet", where=str(setup.config_path), remedy=remedy
+        )
+    study = Study(known, setup.state.studies / f"{known}.journal")
+    search = latest_search(study.records())
+    result = search and summarize(study.records(), search, setup.space, steadiness_weight=setup.steadiness_weight)
+    if not result:
+        raise StudyError("no run of this config has given numbers yet", where=str(study.path), remedy=remedy)
+    return study, result

@@ -1,0 +1,86 @@
+"""Errors a user can act on.
+
+    AutotuneError            says what happened, where, and what to do; the command exits with 1
+    ├── ConfigError          the config, or its ``autotune:`` section, cannot be used as it stands
+    │   └── CannotEditYaml   a value cannot be changed without touching something else
+    ├── CommandError         the trainer's command cannot be started
+    ├── RunError             no run could be made, or none gave a result
+    └── StudyError           the record of runs cannot be read or written
+        └── StudyBusy        another search is working on this study
+
+Anything else that reaches the top of the process is a bug: exit code 3, with a crash log.
+"""
+
+from typing import ClassVar
+
+
+class AutotuneError(Exception):
+    """An expected error: what happened, where, and what to do next.
+
+    Attributes:
+        kind: Stable name of the sort of error, for ``--json``.
+        message: What is wrong, with the offending value.
+        where: File and line, key, or run; None where there is no such place.
+        remedy: What the user can do; None only where the message says it already.
+    """
+
+    kind: ClassVar[str] = "error"
+
+    def __init__(self, message: str, *, where: str | None = None, remedy: str | None = None) -> None:
+        super().__init__(message)
+        self.message = message
+        self.where = where
+        self.remedy = remedy
+
+    def __str__(self) -> str:
+        parts = [f"{self.where}: {self.message}" if self.where else self.message]
+        if self.remedy:
+            parts.append(self.remedy)
+        return "\n".join(parts)
+
+
+class ConfigError(AutotuneError):
+    """The config, or its ``autotune:`` section, cannot be used as it stands."""
+
+    kind = "config"
+
+
+class CannotEditYaml(ConfigError):
+    """A value cannot be changed without touching something else in the file.
+
+    Attributes:
+        path: The dotted key path that was to be changed.
+        line: Line of the value in the text, counted from 1; None if the key is not there.
+    """
+
+    kind = "cannot_edit_yaml"
+
+    def __init__(self, path: str, why: str, *, line: int | None, remedy: str) -> None:
+        place = f"{path} (line {line})" if line is not None else path
+        super().__init__(why, where=place, remedy=remedy)
+        self.path = path
+        self.line = line
+
+
+class CommandError(AutotuneError):
+    """The trainer's command cannot be started."""
+
+    kind = "command"
+
+
+class RunError(AutotuneError):
+    """No run could be made, or none gave a result."""
+
+    kind = "run"
+
+
+class StudyError(AutotuneError):
+    """The record of runs cannot be read or written."""
+
+    kind = "study"
+
+
+class StudyBusy(StudyError):
+    """Another search is working on this study."""
+
+    kind = "study_busy"

@@ -1,0 +1,263 @@
+"""What the host is and what a process tree takes from it: the reader of psutil, /proc and cgroups."""
+
+import math
+import os
+import platform
+import threading
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import psutil
+
+from autotune.clock import Clock, SystemClock
+from autotune.measure.probe import HostUse, Probe
+from autotune.measure.sampler import Sampler
+
+_TICKS_PER_S = os.sysconf("SC_CLK_TCK")
+_PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
+_FASTEST_S = 0.25
+# Of one core (the loop around it makes 0.01): where a sample is dear, with hundreds of threads, the next comes later.
+_COST_SHARE = 0.008
+_LEAST_COVERED = 0.5
+
+
+@dataclass(frozen=True, kw_only=True)
+class MachineFacts:
+    """What this process may use of the machine it runs on.
+
+    Attributes:
+        cores: CPUs it may run on, a cgroup's quota rounded up; at least 1.
+        memory_bytes: Main memory, or a cgroup's limit if that is less.
+        cpu_model: As the kernel prints it.
+        hostname: The node's name.
+        boot_id: The kernel's name for this boot: it tells a restarted machine from one that went on. None if
+            the kernel does not say.
+    """
+
+    cores: int
+    memory_bytes: int
+    cpu_model: str
+    hostname: str
+    boot_id: str | None
+
+
+def machine_facts(root: Path = Path("/")) -> MachineFacts:
+    """Reads what the machine is.
+
+    Args:
+        root: Where ``proc`` and ``sys`` are mounted.
+    """
+    cores = [float(len(os.sched_getaffinity(0))), *_cpu_quotas(root)]
+    memory = [psutil.virtual_memory().total, *_memory_limits(root)]
+    cpuinfo = (_text(root / "proc/cpuinfo") or "").splitlines()
+    models = [line.partition(":")[2].strip() for line in cpuinfo if line.startswith("model name")]
+    return MachineFacts(
+        cores=max(1, math.ceil(min(cores))),
+        memory_bytes=min(memory),
+        cpu_model=models[0] if models else platform.machine(),  # ARM kernels print no model
+        hostname=platform.node(),
+        boot_id=_text(root / "proc/sys/kernel/random/boot_id"),
+    )
+
+
+def process_age_s() -> float:
+    """Seconds since this process was started: interpreter start-up and imports included, which a budget counts."""
+    stat = _process_stat(os.getpid())
+    assert stat is not None, "/proc shows every process itself"
+    return max(0.0, time.clock_gettime(time.CLOCK_BOOTTIME) - stat.started_s)
+
+
+def oom_kill_count(root: Path = Path("/")) -> int | None:
+    """How many processes the kernel has killed for want of memory, where we run.
+
+    Only a difference of two readings means something: it tells such a kill from any other SIGKILL.
+
+    Args:
+        root: Where ``proc`` and ``sys`` are mounted.
+
+    Returns:
+        The count of our own cgroup, else of the whole machine; None if neither is readable.
+    """
+    sources = [
+        folder / name
+        for folder in _cgroup_folders(root)
+        for name in ("memory.events", "memory.oom_control")  # cgroup v2, v1
+    ]
+    for source in [*sources, root / "proc/vmstat"]:
+        for line in (_text(source) or "").splitlines():
+            key, _, count = line.partition(" ")
+            if key == "oom_kill":
+                return int(count)
+    return None
+
+
+def _cpu_quotas(root: Path) -> Iterator[float]:
+    """Limits in cores; a limit of any ancestor binds as well."""
+    for folder in _cgroup_folders(root):
+        quota, _, period = (_text(folder / "cpu.max") or "max").partition(" ")  # v2: one file
+        if quota == "max":
+            quota = _text(folder / "cpu.cfs_quota_us") or "-1"  # v1: two
+            period = _text(folder / "cpu.cfs_period_us") or ""
+        if int(quota) > 0 and period:
+            yield int(quota) / int(period)
+
+
+def _memory_limits(root: Path) -> Iterator[int]:
+    """Limits in bytes; v1 writes a number beyond any machine's memory for none."""
+    for folder in _cgroup_folders(root):
+        for name in ("memory.max", "memory.limit_in_bytes"):
+            limit = _text(folder / name)
+            if limit is not None and limit.isdecimal():
+                yield int(limit)
+
+
+def _cgroup_folders(root: Path) -> list[Path]:
+    """The folders of our cgroups in every hierarchy, each before its ancestors.
+
+    A container may see the host's path in ``/proc/self/cgroup`` while its own cgroup is mounted at the top:
+    folders that do not exist are left out, and the walk to the top finds it.
+    """
+    folders = []
+    for line in (_text(root / "proc/self/cgroup") or "").splitlines():
+        _, controllers, path = line.split(":", 2)
+        mounts = [controllers, *controllers.split(",")] if controllers else [".", "unified"]
+        for mount in dict.fromkeys(mounts):
+            top = root / "sys/fs/cgroup" / mount
+            own = top / path.lstrip("/")
+            ancestors = [own, *own.parents]
+            folders += [folder for folder in ancestors if folder.is_relative_to(top) and folder.is_dir()]
+    return folders
+
+
+def _text(path: Path | str) -> str | None:
+    try:
+        # Not Path.read_text: the probe reads hundreds a second. A process may have any bytes in its name.
+        with open(path, encoding="utf-8", errors="replace") as file:
+            return file.read().strip()
+    except OSError:
+        return None
+
+
+@dataclass(frozen=True, kw_only=True)
+class _ProcessStat:
+    started_s: float  # on CLOCK_BOOTTIME; with the pid it names a process for good
+    cpu_s: float
+    resident_bytes: int
+
+
+def _process_stat(pid: int) -> _ProcessStat | None:
+    """One reading of proc_pid_stat(5), some 30 µs; None if there is no such process."""
+    text = _text(f"/proc/{pid}/stat")
+    if not text:
+        return None
+    fields = text.rpartition(")")[2].split()  # from field 3 on: the name may hold spaces and parentheses
+    return _ProcessStat(
+        started_s=int(fields[19]) / _TICKS_PER_S,
+        cpu_s=(int(fields[11]) + int(fields[12])) / _TICKS_PER_S,
+        resident_bytes=int(fields[21]) * _PAGE_BYTES,
+    )
+
+
+def _descendants(pid: int) -> list[int]:
+    """All processes below one; empty if it is gone.
+
+    The kernel's own lists of children cost as much as the tree has threads. Kernels built without them leave
+    the scan of all processes of the machine, which costs several times more on a large server.
+    """
+    found: list[int] = []
+    parents = [pid]
+    while parents:
+        folder = f"/proc/{parents.pop()}/task"
+        try:
+            lists = [_text(f"{folder}/{thread}/children") for thread in os.listdir(folder)]
+        except OSError:
+            continue  # it has just ended
+        if lists and all(children is None for children in lists) and os.path.exists(folder):
+            return _descendants_by_scan(pid)
+        children = [int(child) for text in lists if text for child in text.split()]
+        found += children
+        parents += children
+    return found
+
+
+def _descendants_by_scan(pid: int) -> list[int]:
+    try:
+        return [child.pid for child in psutil.Process(pid).children(recursive=True)]
+    except psutil.NoSuchProcess:
+        return []
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Sample:
+    t_s: float
+    cpu_s: float
+    peak_memory_bytes: int
+
+
+class HostProbe:
+    """CPU time and memory of a process and all its descendants; see `Probe`.
+
+    It samples up to 4 times a second from a thread of its own, less often where a sample is so dear that this
+    would take more than 1 % of a core. A process that has ended keeps the CPU time last seen of it.
+    """
+
+    def __init__(self, clock: Clock | None = None) -> None:
+        self._clock = clock or SystemClock()
+        self._lock = threading.Lock()
+        self._samples: list[_Sample] = []
+        self._cpu_s: dict[tuple[int, float], float] = {}  # by pid and start: pids come back
+        self._sampler: Sampler | None = None
+
+    def open(self, device: int) -> None:
+        """Starts watching the tree under a process id; one that is already gone gives no samples."""
+        root = _process_stat(device)
+        if root is not None:
+            self._sampler = Sampler(lambda: self._read(device, root.started_s), name=f"host-probe-{device}")
+            self._sampler.start()
+
+    def between(self, t0_s: float, t1_s: float) -> HostUse | None:
+        """See `Probe.between`; the mean over the samples inside, None if they span less than half of it."""
+        with self._lock:
+            samples = [sample for sample in self._samples if sample.t_s <= t1_s]
+        inside = [sample for sample in samples if sample.t_s >= t0_s]
+        if len(inside) < 2 or inside[-1].t_s - inside[0].t_s < _LEAST_COVERED * (t1_s - t0_s):
+            return None
+        first, last = inside[0], inside[-1]
+        return HostUse(
+            cpu_cores=(last.cpu_s - first.cpu_s) / (last.t_s - first.t_s),
+            peak_memory_bytes=last.peak_memory_bytes,
+        )
+
+    def close(self) -> None:
+        """See `Probe.close`."""
+        if self._sampler is not None:
+            self._sampler.stop()
+            self._sampler = None
+
+    def _read(self, root: int, root_started_s: float) -> float | None:
+        """One sample; answers when the next is due, None once the root is gone."""
+        began_s = time.thread_time()
+        stats = {pid: _process_stat(pid) for pid in (root, *_descendants(root))}
+        top = stats[root]
+        if top is None or top.started_s != root_started_s:
+            return None
+        memory_bytes = 0
+        for pid, stat in stats.items():
+            if stat is not None:  # else it ended since it was listed
+                self._cpu_s[pid, stat.started_s] = stat.cpu_s
+                memory_bytes += stat.resident_bytes
+        with self._lock:
+            before = self._samples[-1].peak_memory_bytes if self._samples else 0
+            self._samples.append(
+                _Sample(
+                    t_s=self._clock.now_s(),
+                    cpu_s=math.fsum(self._cpu_s.values()),
+                    peak_memory_bytes=max(before, memory_bytes),
+                )
+            )
+        return max(_FASTEST_S, (time.thread_time() - began_s) / _COST_SHARE)
+
+
+_is_a_probe: type[Probe[int, HostUse]] = HostProbe

@@ -1,0 +1,40 @@
+"""A thread that takes one reading after another until it is told to stop."""
+
+import threading
+from collections.abc import Callable
+
+
+class Sampler:
+    """Calls ``read`` in a daemon thread; ``read`` answers how many seconds to wait, or None for no more.
+
+    Waiting here is for an event and not on the injected clock: it only sets how densely the instrument reads,
+    every reading carries its own stamp, and `stop` must not have to wait for the next one.
+    """
+
+    def __init__(self, read: Callable[[], float | None], *, name: str) -> None:
+        self._read = read
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._loop, name=name, daemon=True)
+
+    def start(self) -> None:
+        """Takes the first reading now, in the thread."""
+        self._thread.start()
+
+    def stop(self, *, deadline_s: float = 2.0) -> bool:
+        """Ends the readings.
+
+        Args:
+            deadline_s: How long to wait for a reading that is under way.
+
+        Returns:
+            False if that reading did not return in time: a driver call can hang, and then the daemon thread
+            is left to the end of the process.
+        """
+        self._stop.set()
+        self._thread.join(deadline_s)
+        return not self._thread.is_alive()
+
+    def _loop(self) -> None:
+        wait_s = self._read()
+        while wait_s is not None and not self._stop.wait(wait_s):
+            wait_s = self._read()

@@ -1,0 +1,236 @@
+"""From the steps that a run reported to its steady window, and from that to its `Measurement`.
+
+A step's time is the distance from the step before it in the same stream. The first step has none: it holds
+the start of the process, tracing and compiling.
+"""
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from autotune.measure.probe import GpuUse, HostUse
+from autotune.measure.statistics import (
+    Series,
+    block_cv,
+    integrated_autocorrelation_time,
+    mser5_truncation,
+    winsorize,
+)
+from autotune.records import Measurement, TraineeEvent
+
+PAUSES = frozenset({"eval", "checkpoint"})
+"""Kinds of event whose time is not training. The end of an epoch is no pause: to refill the pipeline is a cost
+of the config."""
+
+LEAST_STEPS = 5
+"""Steps (one batch of MSER-5) below which there is no window at all."""
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Window:
+    """The steady part of a run, step by step; steps that contain a pause are left out.
+
+    Attributes:
+        first_step_end_s: When the run's first step ended.
+        t0_s: When the first step of the window began.
+        t1_s: When the last step of the window ended.
+        durations_s: Time of each step.
+        waits_s: How long each step waited for data; NaN where not reported, None if by none.
+        samples: Samples of each step; None unless known for all.
+        work: Frames or tokens of each step; None unless known for all.
+    """
+
+    first_step_end_s: float
+    t0_s: float
+    t1_s: float
+    durations_s: Series
+    waits_s: Series | None
+    samples: Series | None
+    work: Series | None
+
+    @property
+    def steps(self) -> int:
+        """Steps in the window."""
+        return len(self.durations_s)
+
+    @property
+    def time_s(self) -> float:
+        """Time of these steps: at most ``t1_s - t0_s``, less where pauses were left out."""
+        return float(self.durations_s.sum())
+
+    @property
+    def units(self) -> Series:
+        """What a step did, as finely as it is known: its work, else its samples, else 1."""
+        if self.work is not None:
+            return self.work
+        return self.samples if self.samples is not None else np.ones(self.steps)
+
+    def cv(self) -> float | None:
+        """Variation of the time per unit of work; None if the window is too short for 4 blocks."""
+        return block_cv(self.durations_s, self.units)
+
+    def within_variance_s(self) -> float:
+        """Relative variance of this run's throughput over 1 s of its window, autocorrelation included.
+
+        Over ``L`` seconds it is this divided by ``L``; an input of `statistics.optimal_window_s`.
+        """
+        pace = winsorize(self.durations_s / self.units, 0.05)
+        relative = float(pace.var() / pace.mean() ** 2)
+        return relative * integrated_autocorrelation_time(pace) * self.time_s / self.steps
+
+
+@dataclass(frozen=True, kw_only=True)
+class WindowGoal:
+    """How long a window has to be, and when to look whether it is.
+
+    Looking costs a pass over all steps, so it happens at chosen times only. The goal is a *length*, never a
+    precision: a rule that stops once the numbers look precise would stop at lucky moments (it holds its ±5 % 56-90 %
+    of the time). Each next look is due when the goal could be met at the earliest, and at least a quarter
+    of its length later. MSER-5 cuts at most half, so about five looks settle any run.
+
+    Attributes:
+        min_s: Least length.
+        min_steps: Least number of steps.
+        target_s: Length that the study's noise makes worthwhile (`statistics.optimal_window_s`).
+    """
+
+    min_s: float
+    min_steps: int
+    target_s: float
+
+    @property
+    def length_s(self) -> float:
+        """Time that the steps of the window must add up to."""
+        return max(self.min_s, self.target_s)
+
+    def is_met_by(self, window: Window | None) -> bool:
+        """Whether the window is long enough."""
+        return window is not None and window.time_s >= self.length_s and window.steps >= self.min_steps
+
+    def next_look_s(self, now_s: float, window: Window | None) -> float:
+        """When to look again, after a look that did not meet the goal.
+
+        Args:
+            now_s: Time of this look.
+            window: What was seen; None if there was no window yet.
+        """
+        if window is None:
+            return now_s + self.length_s / 4
+        missing_steps_s = (self.min_steps - window.steps) * window.time_s / window.steps
+        return now_s + max(self.length_s / 4, self.length_s - window.time_s, missing_steps_s)
+
+
+def main_stream(events: Sequence[TraineeEvent]) -> str | None:
+    """The stream with the most steps, the earliest of equals; None if no step was reported."""
+    steps = Counter(event.stream for event in events if event.kind == "step")
+    return max(steps, key=steps.__getitem__) if steps else None
+
+
+def steady_window(events: Sequence[TraineeEvent], *, after_s: float | None = None) -> Window | None:
+    """Finds the steady window of a run.
+
+    The first step is dropped, then what came before ``after_s``, then the steps with pauses in them, then the
+    warm-up that MSER-5 finds in the time per unit of work.
+
+    Args:
+        events: All events of the run so far, each stream in order of time.
+        after_s: End of the first pass over the data, for a config whose caches have to fill first.
+
+    Returns:
+        None while fewer than `LEAST_STEPS` steps remain.
+    """
+    stream = main_stream(events)
+    if stream is None:
+        return None
+    steps = [event for event in events if event.kind == "step" and event.stream == stream]
+    ends_s = np.array([step.t_s for step in steps])
+    starts_s, stops_s = ends_s[:-1], ends_s[1:]
+    keep = stops_s > starts_s
+    if after_s is not None:
+        keep &= starts_s >= after_s
+    pid = steps[0].pid
+    pauses_s = np.sort([event.t_s for event in events if event.kind in PAUSES and event.pid == pid])
+    keep &= np.searchsorted(pauses_s, starts_s, "right") == np.searchsorted(pauses_s, stops_s, "right")
+    kept = np.flatnonzero(keep)
+    if len(kept) < LEAST_STEPS:
+        return None
+
+    window = _window(steps, kept)
+    warm_up = mser5_truncation(window.durations_s / window.units)
+    return _window(steps, kept[warm_up:]) if warm_up else window
+
+
+def _window(steps: Sequence[TraineeEvent], kept: NDArray[np.intp]) -> Window:
+    """The window of those steps; ``kept`` counts from the second step, the first that has a time."""
+    ends_s = np.array([step.t_s for step in steps])
+    chosen = [steps[index + 1] for index in kept]
+    return Window(
+        first_step_end_s=float(ends_s[0]),
+        t0_s=float(ends_s[kept[0]]),
+        t1_s=float(ends_s[kept[-1] + 1]),
+        durations_s=np.diff(ends_s)[kept],
+        waits_s=_waits([step.wait_s for step in chosen]),
+        samples=_amounts([step.samples for step in chosen]),
+        work=_amounts([step.work for step in chosen]),
+    )
+
+
+def _amounts(column: list[float | None]) -> Series | None:
+    """The column as an array, if every step has a positive amount."""
+    if any(amount is None or not amount > 0 for amount in column):
+        return None
+    return np.array(column, dtype=float)
+
+
+def _waits(column: list[float | None]) -> Series | None:
+    """The column with NaN for None, if any step has a value."""
+    waits_s = np.array(column, dtype=float)
+    return None if np.isnan(waits_s).all() else waits_s
+
+
+def measure_run(
+    window: Window,
+    *,
+    started_s: float,
+    default_samples: float | None = None,
+    host: HostUse | None = None,
+    gpu: GpuUse | None = None,
+) -> Measurement:
+    """Condenses a window to the numbers that are kept.
+
+    Args:
+        window: The steady window of the run.
+        started_s: When the run's process was started.
+        default_samples: Samples in a step where the steps do not say: the batch size of the config. None counts
+            steps instead of samples.
+        host: What the host probe saw between the window's ends; None if not sampled.
+        gpu: What the GPU probe saw between the window's ends; None if not measured.
+    """
+    time_s = window.time_s
+    counted = (default_samples or 1.0) * window.steps
+    samples = counted if window.samples is None else float(window.samples.sum())
+    p50_s, p95_s = np.percentile(window.durations_s, (50, 95))
+    return Measurement(
+        window_s=time_s,
+        steps=window.steps,
+        samples_per_s=samples / time_s,
+        cv=window.cv(),
+        step_p50_s=float(p50_s),
+        step_p95_s=float(p95_s),
+        data_wait_fraction=_data_wait_fraction(window),
+        first_step_s=window.first_step_end_s - started_s,
+        cpu_cores=None if host is None else host.cpu_cores,
+        peak_memory_bytes=None if host is None else host.peak_memory_bytes,
+        gpu_utilization=None if gpu is None else gpu.utilization,
+    )
+
+
+def _data_wait_fraction(window: Window) -> float | None:
+    if window.waits_s is None:
+        return None
+    known = ~np.isnan(window.waits_s)
+    # The two are stamped by different clock calls: a loop that only waits may read a hair above 1.
+    return min(1.0, float(window.waits_s[known].sum() / window.durations_s[known].sum()))

@@ -1,0 +1,385 @@
+"""The records that flow between the stages of a trial: frozen, keyword-only, units in their names.
+
+Durations and points in time are seconds of the monotonic clock (``CLOCK_MONOTONIC``, which all processes
+of a machine share) unless a name says ``utc``. Absent is None, never 0.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+from pathlib import Path
+
+Scalar = bool | int | float | str | None
+"""One value of a config: what a YAML scalar can be."""
+
+Values = Mapping[str, Scalar]
+"""Knob values by dotted key path, e.g. ``{"data.batch_size": 32}``."""
+
+
+class Purpose(StrEnum):
+    """Why a run is made."""
+
+    TODAY = "today"  # what the config holds now: the unit of everything
+    EXPLORE = "explore"  # a point nobody has measured
+    REPEAT = "repeat"  # a promising point, once more
+    CONFIRM = "confirm"  # one half of an interleaved pair
+
+
+class Ending(StrEnum):
+    """Why a run ended. Whether its numbers may be compared is its `Validity`."""
+
+    COMPLETED = "completed"  # the trainer ended by itself, exit status 0
+    STOPPED = "stopped"  # we stopped it: enough was known
+    CRASHED = "crashed"  # the trainer ended with an error
+    OUT_OF_HOST_MEMORY = "out of host memory"
+    OUT_OF_GPU_MEMORY = "out of GPU memory"
+    DIVERGED = "diverged"  # the loss became NaN or infinite
+    HUNG = "hung"  # steps came, then none for too long
+    NEVER_STARTED = "never started"  # no step within run.start_timeout_s
+    NO_STEPS = "no steps seen"  # it ended by itself and reported no step
+    KILLED_BY_BUDGET = "killed by budget"
+    INTERRUPTED = "interrupted"  # ^C, or the process that owned the run died
+
+
+class Validity(StrEnum):
+    """Whether the numbers of a run are fit to be compared with others."""
+
+    GOOD = "good"
+    COLD = "cold"  # caches were still being filled
+    NOT_STEADY = "not steady"  # too few steps after warm-up for a window
+    UNMEASURED = "unmeasured"  # it gave no numbers at all
+
+
+class Stop(StrEnum):
+    """Why we stop a run that would have gone on."""
+
+    ENOUGH = "enough"  # the measuring window is long enough
+    DIVERGED = "diverged"
+    HUNG = "hung"
+    NEVER_STARTED = "never started"
+    DEADLINE = "deadline"  # the budget's wall
+    GUARD_LOST = "guard lost"  # the process that guards the runs died; what it left was swept
+
+
+class Verdict(StrEnum):
+    """What a search says in the end."""
+
+    BETTER = "better"
+    NO_CHANGE = "no_change"
+    NO_BASELINE = "no_baseline"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Gpu:
+    """One GPU of the machine."""
+
+    name: str
+    uuid: str
+    memory_bytes: int | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Machine:
+    """What the numbers depend on besides the config: runs on unlike machines are never compared.
+
+    Attributes:
+        cpu_cores: Cores that this process may use.
+        cpu_model: As the kernel names it.
+        memory_bytes: Memory that this process may use.
+        gpus: In the order of the driver; empty if there is none that can be seen.
+    """
+
+    cpu_cores: int
+    cpu_model: str
+    memory_bytes: int
+    gpus: tuple[Gpu, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class TraineeEvent:
+    """One line that a training process wrote about itself.
+
+    Attributes:
+        kind: ``start`` (the header of a stream), ``step``, ``loss``, ``epoch_end``, ``eval``, ``checkpoint``,
+            ``sync`` or ``note``; readers ignore kinds they do not know.
+        t_s: When it happened.
+        stream: Which process and which of its loops wrote it, e.g. ``"4711.0"``.
+        wait_s: Of a step: how long the loop waited for data; None if not known.
+        samples: Of a step: valid samples in the batch; None if not known.
+        work: Of a step: valid frames or tokens in the batch; None if not known.
+        loss: The loss, where it was to be had; may be NaN or infinite.
+    """
+
+    kind: str
+    t_s: float
+    stream: str
+    wait_s: float | None = None
+    samples: float | None = None
+    work: float | None = None
+    loss: float | None = None
+
+    @property
+    def pid(self) -> int:
+        """The process that wrote it."""
+        return int(self.stream.partition(".")[0])
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunPlan:
+    """Everything needed to make one run; printing it is the dry run.
+
+    Attributes:
+        run_id: Unique name of the run, carried by all its processes in ``AUTOTUNE_RUN_ID``.
+        folder: The run's own folder; nothing the run is told to write lies outside.
+        argv: The command, placeholders filled in.
+        cwd: Where the user typed the search.
+        env: What is added to the environment of the search.
+        config_text: The run's own copy of the config.
+    """
+
+    run_id: str
+    folder: Path
+    argv: tuple[str, ...]
+    cwd: Path
+    env: Mapping[str, str]
+    config_text: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrialExit:
+    """How a run's processes ended; what it means is decided in `autotune.trial.outcome`.
+
+    Attributes:
+        started_s: When the process was started.
+        ended_s: When the last of its processes was gone.
+        exit_code: Exit status of the trainer, negative for a signal; None if it could not be learned.
+        stop: Why we stopped it; None if it ended by itself.
+        stderr_tail: The last lines that the trainer wrote to stderr.
+        cpu_s: CPU time of the trainer and its reaped children.
+        peak_memory_bytes: Largest resident set of the trainer or one of its reaped children.
+        oom_killed: Whether the kernel's out-of-memory counter moved during the run; None if unreadable.
+        left_pids: Processes that could not be killed (uninterruptible sleep).
+    """
+
+    started_s: float
+    ended_s: float
+    exit_code: int | None
+    stop: Stop | None
+    stderr_tail: str = ""
+    cpu_s: float | None = None
+    peak_memory_bytes: int | None = None
+    oom_killed: bool | None = None
+    left_pids: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Measurement:
+    """What one run showed over the steady state.
+
+    Attributes:
+        window_s: Length of the measuring window.
+        steps: Steps in the window.
+        samples_per_s: Valid samples per second.
+        cv: Variation of the time per unit of work, over blocks of equal work; None below 4 blocks.
+        step_p50_s: Median step time.
+        step_p95_s: 95th percentile of the step time.
+        data_wait_fraction: Share of the window the training loop waited for data; None if not reported.
+        first_step_s: From the start of the process to its first step.
+        cpu_cores: CPU time of the run's processes over the window, in cores; None if not sampled.
+        peak_memory_bytes: Largest resident set seen.
+        gpu_utilization: Share of time in which a kernel ran, 0..1; None means not measured.
+    """
+
+    window_s: float
+    steps: int
+    samples_per_s: float
+    cv: float | None
+    step_p50_s: float
+    step_p95_s: float
+    data_wait_fraction: float | None
+    first_step_s: float
+    cpu_cores: float | None = None
+    peak_memory_bytes: int | None = None
+    gpu_utilization: float | None = None
+
+    def __post_init__(self) -> None:
+        if not self.window_s > 0 or not self.samples_per_s > 0:
+            raise ValueError(f"a measurement needs a window and samples, got {self.window_s} s")
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunRecord:
+    """One finished run, as the study keeps it.
+
+    Attributes:
+        number: Position in the study, from 0.
+        search: The search that made it.
+        point: Name of the point: a hash of its values.
+        values: The knob values it ran with.
+        pair: Of a confirming run: which pair it belongs to, from 0; None otherwise.
+        ended_utc: ISO 8601 stamp.
+        duration_s: From the decision to start it until the last process was gone.
+        detail: One line on the ending, e.g. the exception's class and message.
+        conditions: What the numbers depend on besides the values (host, frameworks, ...).
+    """
+
+    number: int
+    search: str
+    point: str
+    values: Values
+    purpose: Purpose
+    ending: Ending
+    validity: Validity
+    ended_utc: str
+    duration_s: float
+    pair: int | None = None
+    measurement: Measurement | None = None
+    detail: str = ""
+    conditions: Mapping[str, Scalar] = field(default_factory=dict)
+
+    @property
+    def comparable(self) -> Measurement | None:
+        """The measurement, if it is fit to be compared with others."""
+        return self.measurement if self.validity is Validity.GOOD else None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Ratio:
+    """A ratio with its 95 % confidence interval; 1.0 means no difference."""
+
+    ratio: float
+    low: float
+    high: float
+
+
+# Events: what a search tells whoever watches. The storage is the truth, these are a view.
+
+
+@dataclass(frozen=True, kw_only=True)
+class SearchStarted:
+    """The search knows its study and its space, and is about to start the first process."""
+
+    search: str
+    study: str
+    config: str
+    today: Values
+    points: int
+    runs_found: int
+    budget_s: float
+    measures: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunStarted:
+    """A run is being started."""
+
+    index: int
+    purpose: Purpose
+    changes: Values
+    pair: int | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunProgress:
+    """A run is going on."""
+
+    index: int
+    elapsed_s: float
+    steps: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunEnded:
+    """A run has ended and is in the record."""
+
+    index: int
+    run: RunRecord
+    changes: Values
+    speedup: float | None
+    stderr_tail: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class IncumbentChanged:
+    """A better point is known."""
+
+    values: Values
+    changes: Values
+    speedup: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class PhaseChanged:
+    """The search turns from exploring to confirming, with the reason."""
+
+    phase: str
+    why: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class SearchEnded:
+    """The last event of a search."""
+
+    verdict: Verdict | None
+    runs: int
+    elapsed_s: float
+
+
+Event = SearchStarted | RunStarted | RunProgress | RunEnded | IncumbentChanged | PhaseChanged | SearchEnded
+
+
+@dataclass(frozen=True, kw_only=True)
+class Side:
+    """One side of the comparison: a point and its pooled metrics by name."""
+
+    values: Values
+    metrics: Mapping[str, float | None] | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Change:
+    """One knob that a point changes against today's config, and what that seems to be worth.
+
+    Attributes:
+        worth: Estimated speed ratio of this change, or of its whole group; None where the runs cannot tell.
+        group: Changes with the same number were only ever made together, so the runs cannot tell them apart.
+        label: What it means for training: ``same training``, ``batch``, ``precision`` or ``unknown``.
+    """
+
+    path: str
+    old: Scalar
+    new: Scalar
+    worth: float | None
+    group: int
+    label: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class SearchResult:
+    """What is known at the end of a search, worked out from the record alone.
+
+    Attributes:
+        baseline: Today's config.
+        best: The answer; equals the baseline if nothing better was confirmed.
+        candidate: What was tried against today's config and not found better.
+        speedup: Speed of the best (or the candidate) over today's, from the confirming pairs.
+        score_ratio: The same for the score, steadiness included.
+        smallest_gain: The smallest gain that the confirmation could have shown, e.g. 0.05; None without one.
+        same_training: The best point that leaves the training itself unchanged, with its speed ratio.
+        runs: Runs of this search.
+        outcomes: How often each ending came in this search.
+        changes: What the best (or candidate) changes.
+    """
+
+    verdict: Verdict
+    why: str
+    baseline: Side | None
+    best: Side | None
+    candidate: Side | None
+    speedup: Ratio | None
+    score_ratio: Ratio | None
+    smallest_gain: float | None
+    same_training: tuple[Side, float] | None
+    runs: int
+    outcomes: Mapping[str, int]
+    changes: Sequence[Change]

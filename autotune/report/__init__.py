@@ -1,0 +1,1 @@
+"""Records turned into what people and scripts read: terminal, log lines, JSON."""

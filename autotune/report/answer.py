@@ -1,0 +1,188 @@
+"""The final screen: what to change, what it is worth, how sure that is, and what to type next. On stdout."""
+
+import shlex
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from autotune.durations import format_duration
+from autotune.metrics import METRICS
+from autotune.records import Change, Ratio, RunRecord, SearchResult, Side, Verdict
+from autotune.report.lines import changes_text, value_text
+
+_SHOWN = (
+    "samples_per_s",
+    "gpu_utilization",
+    "cv",
+    "data_wait_fraction",
+    "step_p95_s",
+    "cpu_cores",
+    "peak_memory_bytes",
+)
+_PAYS_WITHIN_S = 365 * 24 * 3600.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Failure:
+    """The first run of a kind that gave no numbers.
+
+    Attributes:
+        run: Its record.
+        count: How many ended like it.
+        sentence: What that ending means.
+        remedy: What the user can do.
+        stderr_tail: The last lines of its stderr.
+        folder: Where its logs are.
+    """
+
+    run: RunRecord
+    count: int
+    sentence: str
+    remedy: str
+    stderr_tail: str
+    folder: str
+
+
+def print_answer(
+    console: Console,
+    result: SearchResult,
+    *,
+    config: str,
+    elapsed_s: float | None,
+    failures: Sequence[Failure] = (),
+) -> None:
+    """Prints the answer of a search.
+
+    Args:
+        console: Where to.
+        result: The answer.
+        config: Path of the config as the user typed it.
+        elapsed_s: How long the search took; None when the answer is read from the record.
+        failures: Runs that gave no numbers, one for each kind of ending.
+    """
+    shown = result.best if result.verdict is not Verdict.NO_CHANGE else result.candidate
+    console.print()
+    console.print(_headline(result), soft_wrap=True)
+    console.print(Text(result.why + ".", style="dim"), soft_wrap=True)
+    if shown is not None and result.changes:
+        console.print()
+        console.print(_changes_table(result.changes, "best" if shown is result.best else "tried"))
+    if result.baseline is not None and result.baseline.metrics:
+        console.print()
+        console.print(_metrics_table(result.baseline, shown, "best" if shown is result.best else "tried"))
+    for note in _notes(result, shown, elapsed_s):
+        console.print()
+        console.print(note, soft_wrap=True)
+    print_failures(console, failures)
+    console.print()
+    console.print(_next_step(result, config), soft_wrap=True)
+
+
+def print_failures(console: Console, failures: Sequence[Failure]) -> None:
+    """Prints what the runs said that gave no numbers: the first of each kind."""
+    for failure in failures:
+        console.print()
+        _print_failure(console, failure)
+
+
+def _headline(result: SearchResult) -> Text:
+    if result.verdict is Verdict.BETTER:
+        assert result.speedup is not None
+        return Text.assemble(("Better: ", "bold green"), f"{_ratio(result.speedup)} as fast as today's config.")
+    if result.verdict is Verdict.NO_BASELINE:
+        return Text.assemble(("No baseline: ", "bold yellow"), "today's config does not run; these values do.")
+    if result.candidate is not None and result.speedup is None:
+        return Text.assemble(("No change yet: ", "bold yellow"), "something looks better, but it is not confirmed.")
+    return Text.assemble(("No change: ", "bold"), "today's values are as good as any that were tried.")
+
+
+def _ratio(ratio: Ratio) -> str:
+    return f"{ratio.ratio:.2f}x (95 % interval {ratio.low:.2f} to {ratio.high:.2f})"
+
+
+def _changes_table(changes: Sequence[Change], column: str) -> Table:
+    table = Table(box=None, pad_edge=False, padding=(0, 3, 0, 0))
+    table.add_column("what changes")
+    table.add_column("today", justify="right")
+    table.add_column(column, justify="right", style="bold")
+    table.add_column("worth", justify="right")
+    table.add_column("for the training", style="dim")
+    for previous, change in zip((None, *changes), changes, strict=False):
+        if change.worth is None:
+            worth = "?"
+        elif previous is not None and previous.group == change.group:
+            worth = "(together)"
+        else:
+            worth = f"about {change.worth:.2f}x"
+        table.add_row(change.path, value_text(change.old), value_text(change.new), worth, change.label)
+    return table
+
+
+def _metrics_table(baseline: Side, other: Side | None, column: str) -> Table:
+    table = Table(box=None, pad_edge=False, padding=(0, 3, 0, 0))
+    table.add_column("measured")
+    table.add_column("today", justify="right")
+    if other is not None and other.metrics:
+        table.add_column(column, justify="right", style="bold")
+    for name in _SHOWN:
+        sides: list[Mapping[str, float | None]] = [
+            side.metrics for side in (baseline, other) if side is not None and side.metrics
+        ]
+        absent = "not measured" if name == "gpu_utilization" else "-"
+        cells = [absent if (value := side.get(name)) is None else METRICS[name].text(value) for side in sides]
+        table.add_row(METRICS[name].label, *cells)
+    return table
+
+
+def _notes(result: SearchResult, shown: Side | None, elapsed_s: float | None) -> list[Text]:
+    notes = []
+    if result.verdict is not Verdict.NO_CHANGE:
+        for change in result.changes:
+            if change.label == "batch":
+                notes.append(
+                    Text(
+                        f"The effective batch changes from {change.old} to {change.new}: that is another training. "
+                        "Check the learning rate; a common start is to scale it with the batch (Goyal et al. 2017)."
+                    )
+                )
+    if result.same_training is not None and shown is not None and result.same_training[0].values != shown.values:
+        side, ratio = result.same_training
+        today = result.baseline.values if result.baseline else {}
+        changes = {path: value for path, value in side.values.items() if today.get(path) != value}
+        notes.append(Text(f"Without changing the training itself: about {ratio:.2f}x with {changes_text(changes)}."))
+    if result.verdict is Verdict.BETTER and result.speedup and elapsed_s:
+        pays_s = elapsed_s / (1 - 1 / result.speedup.ratio) if result.speedup.ratio > 1 else _PAYS_WITHIN_S
+        if pays_s < _PAYS_WITHIN_S:
+            notes.append(
+                Text(
+                    f"The search took {format_duration(elapsed_s)}; a training that takes longer than "
+                    f"{format_duration(pays_s)} today gets that back."
+                )
+            )
+    return notes
+
+
+def _print_failure(console: Console, failure: Failure) -> None:
+    times = f"{failure.count} runs" if failure.count > 1 else "1 run"
+    console.print(
+        Text.assemble((f"{times} {failure.run.ending.value}", "bold yellow"), f": {failure.sentence}"), soft_wrap=True
+    )
+    if failure.run.detail:
+        console.print(Text(f"  {failure.run.detail}"), soft_wrap=True)
+    for line in failure.stderr_tail.splitlines()[-5:]:
+        console.print(Text(f"  | {line}", style="dim"), soft_wrap=True)
+    console.print(Text(f"  {failure.remedy} Logs: {failure.folder}"), soft_wrap=True)
+
+
+def _next_step(result: SearchResult, config: str) -> Text:
+    name = shlex.quote(config)
+    if result.verdict is Verdict.BETTER:
+        return Text.assemble("Next:  ", (f"autotune apply --config {name}", "bold"))
+    if result.verdict is Verdict.NO_BASELINE:
+        return Text.assemble("Next:  ", (f"autotune apply --config {name} --force", "bold"))
+    if result.candidate is not None and result.speedup is None:
+        return Text.assemble("Next:  run the same command again with more time, it goes on where it stopped.")
+    return Text("Nothing to apply.")

@@ -1,0 +1,57 @@
+"""The answer of a search as one JSON object, for scripts."""
+
+from collections.abc import Mapping
+from dataclasses import asdict
+from typing import Any
+
+from autotune.errors import AutotuneError
+from autotune.records import SearchResult, Side
+
+FORMAT = 1
+"""Version of the object."""
+
+
+def answer_document(
+    result: SearchResult, *, elapsed_s: float | None, study: str, paths: Mapping[str, str]
+) -> dict[str, Any]:
+    """The object that ``search --json`` and ``status --json`` print."""
+    same_training = result.same_training
+    return {
+        "format": FORMAT,
+        "verdict": result.verdict.value,
+        "why": result.why,
+        "baseline": _side(result.baseline),
+        "best": _side(result.best),
+        "candidate": _side(result.candidate),
+        "speedup": asdict(result.speedup) if result.speedup else None,
+        "score_ratio": asdict(result.score_ratio) if result.score_ratio else None,
+        "smallest_gain": result.smallest_gain,
+        "same_training": {**_whole(same_training[0]), "speedup": same_training[1]} if same_training else None,
+        "changes": [asdict(change) for change in result.changes],
+        "runs": result.runs,
+        "outcomes": dict(result.outcomes),
+        "elapsed_s": elapsed_s,
+        "study": study,
+        "paths": dict(paths),
+    }
+
+
+def error_document(error: AutotuneError) -> dict[str, Any]:
+    """The object that stands in its place when a command fails."""
+    return {
+        "format": FORMAT,
+        "error": {
+            "kind": error.kind,
+            "message": error.message,
+            "where": error.where,
+            "remedy": error.remedy,
+        },
+    }
+
+
+def _side(side: Side | None) -> dict[str, Any] | None:
+    return _whole(side) if side else None
+
+
+def _whole(side: Side) -> dict[str, Any]:
+    return {"values": dict(side.values), "metrics": dict(side.metrics) if side.metrics else None}

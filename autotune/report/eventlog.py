@@ -1,0 +1,43 @@
+"""The events of a search as lines of a file, for whoever wants to watch or read them later."""
+
+import json
+import logging
+from dataclasses import asdict
+from pathlib import Path
+
+from autotune.clock import Clock
+from autotune.records import Event, RunProgress
+
+FORMAT = 1
+"""Version of the lines."""
+
+_log = logging.getLogger(__name__)
+
+
+class EventLog:
+    """Appends each event as one line of JSON; a view only, so a full disk does not stop the search.
+
+    Args:
+        path: The file; created by the first event.
+        clock: For the stamps.
+    """
+
+    def __init__(self, path: Path, clock: Clock) -> None:
+        self._path = path
+        self._clock = clock
+
+    def __call__(self, event: Event) -> None:
+        """Appends an event; progress within a run is left out, it is in the run's own files."""
+        if isinstance(event, RunProgress):
+            return
+        line = {
+            "format": FORMAT,
+            "event": type(event).__name__,
+            "utc": self._clock.utc().isoformat(timespec="milliseconds"),
+            **asdict(event),
+        }
+        try:
+            with self._path.open("a", encoding="utf-8") as file:
+                file.write(json.dumps(line) + "\n")
+        except OSError as error:
+            _log.warning("the event could not be written to %s: %s", self._path, error.strerror)

@@ -1,0 +1,88 @@
+"""One line for each thing that happens in a search: what a log file gets, and what scrolls by on a terminal."""
+
+from autotune.durations import format_duration
+from autotune.metrics import METRICS
+from autotune.records import (
+    Ending,
+    Event,
+    IncumbentChanged,
+    PhaseChanged,
+    RunEnded,
+    RunStarted,
+    Scalar,
+    SearchStarted,
+    Validity,
+    Values,
+)
+
+_QUIET = (Ending.COMPLETED, Ending.STOPPED)
+
+
+def value_text(value: Scalar) -> str:
+    """A config value as YAML writes it."""
+    if value is None:
+        return "null"
+    if isinstance(value, bool):
+        return str(value).lower()
+    return str(value)
+
+
+def changes_text(changes: Values) -> str:
+    """What a point changes: ``batch_size=32, cache=memory``; section names are left out where that is clear."""
+    names = [path.rpartition(".")[2] for path in changes]
+    parts = []
+    for path, value in changes.items():
+        short = path.rpartition(".")[2]
+        parts.append(f"{short if names.count(short) == 1 else path}={value_text(value)}")
+    return ", ".join(parts) or "today's values"
+
+
+def event_line(event: Event, elapsed_s: float) -> str | None:
+    """The line for an event; None for events that need none.
+
+    Args:
+        event: What happened.
+        elapsed_s: Time since the search's process started.
+    """
+    stamp = f"[{format_duration(elapsed_s):>6}]"
+    match event:
+        case SearchStarted():
+            found = f", {event.runs_found} earlier runs found" if event.runs_found else ""
+            return (
+                f"{stamp} study {event.study}: {len(event.today)} knobs, {event.points:,} combinations, "
+                f"budget {format_duration(event.budget_s)}{found}; score: {event.measures}"
+            )
+        case RunEnded():
+            return f"{stamp} {run_line(event)}"
+        case PhaseChanged():
+            return f"{stamp} {event.phase}: {event.why}"
+        case IncumbentChanged():
+            return f"{stamp} best so far: {event.speedup:.2f}x today with {changes_text(event.changes)}"
+        case _:
+            return None
+
+
+def run_line(event: RunEnded) -> str:
+    """One finished run: number, purpose, speed against today, how it ended if that is worth a word, what it tried."""
+    run = event.run
+    measured = run.measurement
+    speed = METRICS["samples_per_s"].text(measured.samples_per_s) if measured else "no numbers"
+    ratio = f"{event.speedup:.2f}x" if event.speedup is not None else ""
+    words = [] if run.ending in _QUIET else [run.ending.value]
+    if run.validity is not Validity.GOOD and measured:
+        words.append(run.validity.value)
+    ending = f" [{', '.join(words)}]" if words else ""
+    return (
+        f"run {event.index:<3} {purpose_text(run.purpose.value, run.pair):<10} {speed:>10} {ratio:>6}"
+        f" {format_duration(run.duration_s):>6}{ending}  {changes_text(event.changes)}"
+    )
+
+
+def purpose_text(purpose: str, pair: int | None) -> str:
+    """``explore``, or ``pair 3`` for a confirming run; people count pairs from 1."""
+    return purpose if pair is None else f"pair {pair + 1}"
+
+
+def running_line(event: RunStarted) -> str:
+    """What runs now."""
+    return f"run {event.index} {purpose_text(event.purpose.value, event.pair)}: {changes_text(event.changes)}"

@@ -1,0 +1,111 @@
+"""What a search shows while it works: a live region on a terminal, one line per run in a log file. On stderr."""
+
+from types import TracebackType
+from typing import Self
+
+from rich.console import Console, Group
+from rich.live import Live
+from rich.progress_bar import ProgressBar
+from rich.table import Table
+from rich.text import Text
+
+from autotune.clock import Clock
+from autotune.durations import format_duration
+from autotune.records import (
+    Event,
+    IncumbentChanged,
+    PhaseChanged,
+    RunEnded,
+    RunProgress,
+    RunStarted,
+    SearchStarted,
+)
+from autotune.report.lines import changes_text, event_line, running_line
+
+
+class SearchDisplay:
+    """Consumer of a search's events.
+
+    Args:
+        console: Where to draw; not a terminal means plain lines.
+        clock: For the time used.
+        started_s: When the process started.
+        budget_s: The whole budget.
+    """
+
+    def __init__(self, console: Console, clock: Clock, *, started_s: float, budget_s: float) -> None:
+        self._console = console
+        self._clock = clock
+        self._started_s = started_s
+        self._budget_s = budget_s
+        self._phase = "starting"
+        self._runs = 0
+        self._best: IncumbentChanged | None = None
+        self._running: RunStarted | None = None
+        self._progress: RunProgress | None = None
+        self._live = Live(
+            get_renderable=self._draw, console=console, refresh_per_second=4, transient=True, redirect_stdout=False
+        )
+
+    def __enter__(self) -> Self:
+        if self._console.is_terminal:
+            self._live.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._console.is_terminal:
+            self._live.stop()
+
+    def __call__(self, event: Event) -> None:
+        """Takes note of an event, and prints its line if it has one."""
+        match event:
+            case SearchStarted():
+                self._phase = "today's config"
+            case RunStarted():
+                self._running, self._progress = event, None
+            case RunProgress():
+                self._progress = event
+            case RunEnded():
+                self._running, self._runs = None, self._runs + 1
+            case IncumbentChanged():
+                self._best = event
+            case PhaseChanged():
+                self._phase = event.phase
+            case _:
+                pass
+        line = event_line(event, self._elapsed_s())
+        if line is not None:
+            self._console.print(Text(line), soft_wrap=True)
+
+    def _elapsed_s(self) -> float:
+        return self._clock.now_s() - self._started_s
+
+    def _draw(self) -> Group:
+        elapsed_s = self._elapsed_s()
+        left_s = max(0.0, self._budget_s - elapsed_s)
+        bar = Table.grid(padding=(0, 1))
+        bar.add_row(
+            ProgressBar(total=self._budget_s, completed=min(elapsed_s, self._budget_s), width=24),
+            Text(f"{format_duration(elapsed_s)} of {format_duration(self._budget_s)}"),
+            Text(f"{self._runs} runs"),
+            Text(self._phase, style="bold"),
+            Text(f"done in at most {format_duration(left_s)}", style="dim"),
+        )
+        best = Text("best   ", style="dim")
+        if self._best:
+            best.append(f"{self._best.speedup:.2f}x today", style="bold green")
+            best.append(f"  {changes_text(self._best.changes)}", style="default")
+        else:
+            best.append("nothing better than today's config yet", style="default")
+        now = Text("now    ", style="dim")
+        if self._running:
+            now.append(running_line(self._running), style="default")
+            if self._progress and self._progress.steps:
+                now.append(f"  {self._progress.steps} steps", style="cyan")
+            elif self._progress:
+                now.append(f"  starting, {format_duration(self._progress.elapsed_s)}", style="cyan")
+        for line in (best, now):
+            line.no_wrap, line.overflow = True, "ellipsis"
+        return Group(Text(), bar, best, now)

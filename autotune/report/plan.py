@@ -1,0 +1,76 @@
+"""What a search is about to do: the knobs, their values, the command."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from autotune.durations import format_duration
+from autotune.records import Scalar
+from autotune.report.lines import value_text
+
+_MOST_CHOICES = 8
+
+
+@dataclass(frozen=True, kw_only=True)
+class KnobRow:
+    """A knob as the user sees it.
+
+    Attributes:
+        paths: The keys that it sets.
+        today: Present value.
+        choices: What may be tried.
+        label: What it means for the training.
+        sentence: What it does; empty for a knob of the user's own.
+    """
+
+    paths: Sequence[str]
+    today: Scalar
+    choices: Sequence[Scalar]
+    label: str
+    sentence: str
+
+
+def print_plan(
+    console: Console,
+    knobs: Sequence[KnobRow],
+    *,
+    skipped: Mapping[str, str],
+    combinations: int,
+    redirected: Sequence[str],
+    command: Sequence[str],
+    budget_s: float,
+) -> None:
+    """Prints what will be tuned, what not and why, and with which command."""
+    table = Table(box=None, pad_edge=False, padding=(0, 3, 0, 0))
+    for column in ("knob", "today", "tried", "for the training", ""):
+        table.add_column(column, style="dim" if column in ("", "for the training") else None)
+    for knob in knobs:
+        table.add_row(
+            "\n".join(knob.paths), value_text(knob.today), _choices_text(knob.choices), knob.label, knob.sentence
+        )
+    console.print(table)
+    for path, why in skipped.items():
+        console.print(Text(f"not tuned: {path} ({why})", style="dim"), soft_wrap=True)
+    if redirected:
+        console.print(
+            Text(f"into each run's own folder, starting empty: {', '.join(redirected)}", style="dim"), soft_wrap=True
+        )
+    console.print(Text(f"command: {' '.join(command)}", style="dim"), soft_wrap=True)
+    console.print(
+        Text(
+            f"{combinations:,} combinations; {format_duration(budget_s)} for everything, "
+            "up to half of it to confirm the best against today's values",
+            style="dim",
+        ),
+        soft_wrap=True,
+    )
+
+
+def _choices_text(choices: Sequence[Scalar]) -> str:
+    shown = [value_text(choice) for choice in choices]
+    if len(shown) > _MOST_CHOICES:
+        shown = [*shown[: _MOST_CHOICES - 2], "…", shown[-1]]
+    return ", ".join(shown)

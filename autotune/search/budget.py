@@ -1,0 +1,66 @@
+"""The wall: how much of the time budget is left, and for what."""
+
+from collections.abc import Sequence
+from statistics import median
+
+from autotune.clock import Clock
+from autotune.records import RunRecord
+
+STOPPING_S = 1.0
+"""Before the end of the budget, work ends: SIGTERM now, SIGKILL half a second later, the rest for the report."""
+
+_CAUTION = 1.15
+"""Factor on expected durations where a run that does not fit would cost the answer."""
+
+_FIRST_GUESS_S = 10.0
+
+
+class Budget:
+    """A budget that started with the process.
+
+    Args:
+        clock: Source of time.
+        started_s: When the process started, on the clock's monotonic time.
+        budget_s: Length of the budget.
+    """
+
+    def __init__(self, clock: Clock, *, started_s: float, budget_s: float) -> None:
+        self._clock = clock
+        self.started_s = started_s
+        self.budget_s = budget_s
+
+    @property
+    def wall_s(self) -> float:
+        """When the last run must end, on the clock's monotonic time."""
+        return self.started_s + self.budget_s - STOPPING_S
+
+    def elapsed_s(self) -> float:
+        """Time since the process started."""
+        return self._clock.now_s() - self.started_s
+
+    def left_s(self) -> float:
+        """Time until the wall; negative behind it."""
+        return self.wall_s - self._clock.now_s()
+
+
+def expected_run_s(runs: Sequence[RunRecord], point: str | None = None) -> float:
+    """How long the next run will take: as the runs of this point did, else as all did.
+
+    Args:
+        runs: Runs of this search; those of other searches may have run on a colder machine.
+        point: Name of the point; None for a new one.
+    """
+    own = [run.duration_s for run in runs if run.point == point and run.comparable]
+    everybody = [run.duration_s for run in runs if run.comparable] or [run.duration_s for run in runs]
+    return median(own or everybody or [_FIRST_GUESS_S])
+
+
+def pair_s(runs: Sequence[RunRecord], today: str, candidate: str | None) -> float:
+    """How long one pair of a confirmation will take."""
+    return expected_run_s(runs, today) + expected_run_s(runs, candidate)
+
+
+def reserved_s(runs: Sequence[RunRecord], today: str, pairs: int) -> float:
+    """Time to keep for a confirmation of that many pairs, whichever of the points so far it will be of."""
+    longest_s = max((run.duration_s for run in runs if run.comparable), default=_FIRST_GUESS_S)
+    return _CAUTION * pairs * (expected_run_s(runs, today) + longest_s)

@@ -1,0 +1,28 @@
+"""The confirmation: one finalist against today's config, in interleaved pairs."""
+
+import random
+from collections.abc import Iterator
+
+LEAST_PAIRS = 4
+"""Fewer pairs leave the interval to the luck of their spread."""
+
+MOST_PAIRS = 12
+
+
+def pair_order(pairs: int, rng: random.Random) -> Iterator[tuple[int, bool]]:
+    """The order of a confirmation: ABBA, with a randomised start.
+
+    Neighbouring pairs run in opposite order, so that a steady drift of the machine cancels over each two of them.
+
+    Args:
+        pairs: Even number of pairs.
+        rng: Decides who starts.
+
+    Yields:
+        (pair, whether today's config runs now), two for each pair.
+    """
+    today_first = rng.random() < 0.5
+    for pair in range(pairs):
+        first = today_first if pair % 2 == 0 else not today_first
+        yield pair, first
+        yield pair, not first

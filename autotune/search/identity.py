@@ -1,0 +1,89 @@
+"""Which study a search belongs to: runs that may be compared share one, all others do not.
+
+A study's identity is what is trained (the config without the knobs' values, without ``autotune:`` and without
+output paths), how (command, environment), what is searched for, and on which class of hardware.
+"""
+
+import hashlib
+import json
+import re
+import sys
+from collections.abc import Iterable, Mapping, Sequence
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+from autotune.records import Machine
+
+_FRAMEWORKS = ("tensorflow", "tensorflow-cpu", "keras", "torch", "jax")
+_GIB = 1024**3
+
+
+def study_name(
+    stem: str,
+    *,
+    config: Mapping[str, Any],
+    left_out: Iterable[str],
+    fixed: Mapping[str, Any],
+    command: Sequence[str],
+    environment: Mapping[str, str],
+    objective: str,
+    machine: Machine,
+    frameworks: Mapping[str, str],
+) -> str:
+    """The study's name: the config's stem and two hashes.
+
+    The second one is of the command and the frameworks beside it, the first of all the rest: so a study can be found
+    where the command is not known.
+
+    Args:
+        stem: Name of the config file without its ending.
+        config: The parsed config, without its ``autotune:`` section.
+        left_out: Dotted paths that do not count: knobs and output paths.
+        fixed: What trials set besides the knobs.
+        command: The command before its placeholders are filled in.
+        environment: What is set for every run.
+        objective: What is searched for.
+        machine: The hardware class.
+        frameworks: Versions of the frameworks that the trainer will import.
+    """
+    identity = {
+        "config": _without(config, set(left_out), ()),
+        "fixed": dict(fixed),
+        "environment": dict(environment),
+        "objective": objective,
+        "cpu": [machine.cpu_model, machine.cpu_cores, round(machine.memory_bytes / _GIB)],
+        "gpus": [gpu.name for gpu in machine.gpus],
+    }
+    name = re.sub("[^A-Za-z0-9_.]+", "_", stem)[:40]
+    return f"{name}-{_digest(identity)[:8]}-{_digest([list(command), dict(frameworks)])[:4]}"
+
+
+def framework_versions(executable: Path) -> dict[str, str]:
+    """Versions of the frameworks beside a Python interpreter, read from its packages' metadata.
+
+    Nothing is started: asking for a study's name must not run anything that a config names.
+    """
+    folders = [*executable.parent.parent.glob("lib/python3*/site-packages")]
+    if executable == Path(sys.executable):
+        folders.extend(Path(entry) for entry in sys.path if entry.endswith(("site-packages", "dist-packages")))
+    found = metadata.distributions(path=[str(folder) for folder in dict.fromkeys(folders)])
+    versions = {str(d.metadata["Name"]).lower().replace("_", "-"): d.version for d in found}
+    return {name: versions[name] for name in _FRAMEWORKS if name in versions}
+
+
+def _digest(content: Any) -> str:
+    return hashlib.sha256(json.dumps(content, sort_keys=True, default=str).encode()).hexdigest()
+
+
+def _without(node: Any, dropped: set[str], path: tuple[str, ...]) -> Any:
+    if isinstance(node, Mapping):
+        kept = {str(key): (value, (*path, str(key))) for key, value in node.items()}
+        return {
+            key: _without(value, dropped, where)
+            for key, (value, where) in kept.items()
+            if ".".join(where) not in dropped
+        }
+    if isinstance(node, list):
+        return [_without(item, dropped, (*path, str(i))) for i, item in enumerate(node)]
+    return node

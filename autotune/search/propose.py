@@ -1,0 +1,109 @@
+"""Which new point to try: first what an expert would, then what Optuna's TPE makes of all runs so far.
+
+The sampler works on an in-memory study that is rebuilt for every proposal: one aggregated observation per point,
+today's domains. The record never has to be rewritten for it.
+"""
+
+from collections.abc import Iterator, Mapping
+
+import optuna
+from optuna.distributions import BaseDistribution, CategoricalDistribution, IntDistribution
+from optuna.samplers import TPESampler
+from optuna.trial import TrialState, create_trial
+
+from autotune.records import Ending, Values
+from autotune.search.levels import PointLevel
+from autotune.space.knob import Knob, same_scalar
+from autotune.space.space import Space, point_name
+
+_ASKS = 30
+_FAILED = -1.0  # ln score told for a point that gave no numbers, below the worst that did
+_MEMORY_KINDS = ("precision", "xla", "fixed_length", "graph_mode")
+_OUT_OF_MEMORY = (Ending.OUT_OF_GPU_MEMORY, Ending.OUT_OF_HOST_MEMORY)
+
+
+def propose(space: Space, levels: Mapping[str, PointLevel], seed: int) -> Values | None:
+    """A point that nobody has measured and that may work.
+
+    Args:
+        space: What may vary.
+        levels: What is known of each point.
+        seed: Makes the sampler's choice repeatable.
+
+    Returns:
+        The knob values; None if no such point was found.
+    """
+    for values in advised(space, levels):
+        if _is_new(space, levels, values):
+            return values
+    for values in _sampled(space, levels, seed):
+        if _is_new(space, levels, values):
+            return values
+    return None
+
+
+def advised(space: Space, levels: Mapping[str, PointLevel]) -> Iterator[Values]:
+    """What an expert would try next, given what is known: one piece of advice after the other, on the best so far.
+
+    The first sets all bundled knobs at once (they are cheap, safe, and rarely hurt each other); then each other
+    advice that no run has tried yet is added to the best point so far. So what helped is kept.
+    """
+    bundle = dict(space.today)
+    for knob in space.knobs:
+        if knob.bundled and knob.advice:
+            bundle[knob.path] = knob.advice[0]
+    if point_name(bundle) not in levels:
+        yield bundle
+    best = max(levels.values(), key=lambda level: level.mean, default=None)
+    start = best.values if best and best.scores else bundle
+    for knob in space.knobs:
+        for value in knob.advice:
+            if not any(same_scalar(level.values[knob.path], value) for level in levels.values()):
+                yield space.with_advice(start, knob.path, value)
+
+
+def _sampled(space: Space, levels: Mapping[str, PointLevel], seed: int) -> Iterator[Values]:
+    if not space.knobs:
+        return
+    distributions = {knob.path: _distribution(knob) for knob in space.knobs}
+    study = optuna.create_study(direction="maximize", sampler=TPESampler(seed=seed))
+    worst = min((level.mean for level in levels.values() if level.scores), default=0.0)
+    for level in levels.values():
+        study.add_trial(
+            create_trial(
+                state=TrialState.COMPLETE,
+                value=level.mean if level.scores else worst + _FAILED,
+                params={knob.path: knob.index(level.values[knob.path]) for knob in space.knobs},
+                distributions=distributions,
+            )
+        )
+    for _ in range(_ASKS):
+        # Unfinished trials count as bad ones ("constant liar"), so asking again moves on.
+        params = study.ask(distributions).params
+        yield {knob.path: knob.choices[params[knob.path]] for knob in space.knobs}
+
+
+def _distribution(knob: Knob) -> BaseDistribution:
+    last = len(knob.choices) - 1
+    return IntDistribution(0, last) if knob.ordered else CategoricalDistribution(range(last + 1))
+
+
+def _is_new(space: Space, levels: Mapping[str, PointLevel], values: Values) -> bool:
+    return (
+        point_name(values) not in levels
+        and space.why_infeasible(values) is None
+        and not _must_run_out_of_memory(space, levels, values)
+    )
+
+
+def _must_run_out_of_memory(space: Space, levels: Mapping[str, PointLevel], values: Values) -> bool:
+    """Whether a smaller batch ran out of memory under the same precision, compilation and padding."""
+    batches = [knob.path for knob in space.knobs if knob.kind == "batch_size"]
+    shared = [knob.path for knob in space.knobs if knob.kind in _MEMORY_KINDS]
+    return bool(batches) and any(
+        any(ending in _OUT_OF_MEMORY for ending in level.endings)
+        and not level.scores
+        and all(same_scalar(level.values[path], values[path]) for path in shared)
+        and all(float(level.values[path] or 0) <= float(values[path] or 0) for path in batches)
+        for level in levels.values()
+    )

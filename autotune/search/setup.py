@@ -1,0 +1,229 @@
+"""Everything that is read and checked before the first process starts."""
+
+import glob
+import os
+import socket
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+
+from autotune import __version__
+from autotune.errors import ConfigError
+from autotune.measure.host import machine_facts
+from autotune.measure.nvml import gpus
+from autotune.records import Gpu, Machine, Scalar, Values
+from autotune.score import STEADINESS_WEIGHT
+from autotune.search.identity import framework_versions, study_name
+from autotune.settings.command import resolve_executable
+from autotune.settings.load import Settings, load_settings
+from autotune.settings.schema import Domain, Range, RunLimits
+from autotune.space.catalog import known_knob
+from autotune.space.knob import ladder
+from autotune.space.space import Skipped, Space, build_space
+from autotune.trial.state import StateFolder
+
+_PYTHON_FIELD = "{python}"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Setup:
+    """What one search works on.
+
+    Attributes:
+        config_path: The config as the user typed it.
+        settings: The config and its ``autotune:`` section.
+        space: What may vary.
+        skipped: Known knobs that are left out, with the reason.
+        machine: What the numbers depend on.
+        why_no_gpu: Why utilization is not measured; None if it is.
+        typed_command: The trainer's command as typed in place of the config's; None if it was not.
+        state: Where everything is kept.
+        study: Name of the study; it ends in a hash of the command.
+        frameworks: Versions of the frameworks beside the trainer's interpreter.
+    """
+
+    config_path: Path
+    settings: Settings
+    space: Space
+    skipped: tuple[Skipped, ...]
+    machine: Machine
+    why_no_gpu: str | None
+    typed_command: tuple[str, ...] | None
+    state: StateFolder
+    study: str
+    frameworks: Mapping[str, str]
+
+    @property
+    def command(self) -> tuple[str, ...]:
+        """The trainer's command, placeholders not filled in; empty if there is none."""
+        return self.typed_command or self.settings.command or ()
+
+    @property
+    def limits(self) -> RunLimits:
+        """How long runs may take."""
+        return self.settings.section.run
+
+    @property
+    def journal(self) -> Path:
+        """The study's record."""
+        return self.state.studies / f"{self.study}.journal"
+
+    def known_study(self) -> str | None:
+        """The study to report and apply: this one, else the latest that differs in the command alone.
+
+        So what was found with a command typed behind ``--`` can be applied without typing it again.
+        """
+        if self.journal.exists():
+            return self.study
+        alike = self.state.studies.glob(f"{glob.escape(self.study.rpartition('-')[0])}-????.journal")
+        latest = max(alike, key=lambda journal: journal.stat().st_mtime, default=None)
+        return latest.stem if latest else None
+
+    @property
+    def steadiness_weight(self) -> float:
+        """Weight of steadiness in the score."""
+        return 0.0 if self.settings.section.objective == "throughput" else STEADINESS_WEIGHT
+
+    @property
+    def measures(self) -> str:
+        """What the score is made of, for the user."""
+        parts = "throughput" if self.steadiness_weight == 0 else "throughput and steadiness"
+        return f"{parts} (GPU utilization not measured: {self.why_no_gpu})" if self.why_no_gpu else parts
+
+    @property
+    def gpu_uuid(self) -> str | None:
+        """The GPU that the trainer will use: the first that it can see."""
+        visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+        if visible is None:
+            return self.machine.gpus[0].uuid if self.machine.gpus else None
+        first = visible.split(",")[0].strip()
+        by_index = {str(index): gpu.uuid for index, gpu in enumerate(self.machine.gpus)}
+        by_uuid = (gpu.uuid for gpu in self.machine.gpus if first and gpu.uuid.startswith(first))
+        return by_index.get(first) or next(by_uuid, None)
+
+    @cached_property
+    def conditions(self) -> dict[str, Scalar]:
+        """What the numbers of a run depend on besides its values; kept with each run."""
+        return {
+            "autotune": __version__,
+            "host": socket.gethostname(),
+            "cpu_model": self.machine.cpu_model,
+            "cpu_cores": self.machine.cpu_cores,
+            "memory_bytes": self.machine.memory_bytes,
+            "gpus": ", ".join(gpu.name for gpu in self.machine.gpus) or None,
+            **{f"framework.{name}": version for name, version in self.frameworks.items()},
+        }
+
+    def batch_size(self, values: Values) -> float | None:
+        """Samples in a step as the config says it, for trainers that do not; None if no key says it."""
+        for path, present in self.settings.scalars.items():
+            row = known_knob(path, present)
+            if row is not None and row.kind == "batch_size":
+                size = values.get(path, present)
+                return float(size) if isinstance(size, int) else None
+        return None
+
+    def require_runnable(self) -> None:
+        """Checks what only a search needs: knobs, a command that exists, space on the disk.
+
+        Raises:
+            AutotuneError: One of them is missing; the message says what to do.
+        """
+        if not self.command:
+            raise ConfigError(
+                "there is no command to train with",
+                where=str(self.config_path),
+                remedy="Add it to the config:\n"
+                '  autotune:\n    command: "python train.py --config {config}"\n'
+                "or type it behind --:  autotune search --config ... -- python train.py --config {config}",
+            )
+        if all(len(knob.choices) < 2 for knob in self.space.knobs):
+            raise ConfigError(
+                "no knob was found in this config" if not self.space.knobs else "no knob is left to turn",
+                where=str(self.config_path),
+                remedy="Name what may vary, for example:\n  autotune:\n    knobs:\n      data.batch_size: [8, 16, 32]",
+            )
+        if self.settings.section.objective == "utilization":
+            raise ConfigError(
+                "objective: utilization is not supported by this version",
+                where=str(self.config_path),
+                remedy="Use effective_utilization or throughput; utilization is measured and shown with both.",
+            )
+        if not self.command[0].startswith(_PYTHON_FIELD):
+            resolve_executable(self.command[0], Path.cwd())
+        self.state.require_space()
+
+
+def open_setup(
+    config: Path, *, command: Sequence[str] | None, state_dir: Path | None, same_training: bool = False
+) -> Setup:
+    """Reads the config and this machine.
+
+    Args:
+        config: The config.
+        command: The trainer's command as typed on the command line, split; None takes the config's.
+        state_dir: Where everything is kept; None finds the place by the config.
+        same_training: Whether knobs that change the training itself stay as they are.
+
+    Raises:
+        AutotuneError: The config cannot be used.
+    """
+    settings = load_settings(config)
+    facts, inventory = machine_facts(), gpus()
+    machine = Machine(
+        cpu_cores=facts.cores,
+        cpu_model=facts.cpu_model,
+        memory_bytes=facts.memory_bytes,
+        gpus=tuple(Gpu(name=gpu.name, uuid=gpu.uuid, memory_bytes=gpu.memory_bytes) for gpu in inventory.gpus),
+    )
+    domains = (
+        None
+        if settings.section.knobs is None
+        else {path: _choices(domain) for path, domain in settings.section.knobs.items()}
+    )
+    space, skipped = build_space(settings.scalars, domains, machine, settings.refused)
+    typed_command = tuple(command) if command else None
+    used = typed_command or settings.command or ()
+    frameworks = framework_versions(_interpreter(used[0])) if used else {}
+    study = study_name(
+        config.stem,
+        config=settings.run_document.data,
+        left_out=[*(path for knob in space.knobs for path in knob.paths), *settings.outputs.redirected],
+        fixed=settings.section.fixed,
+        command=used,
+        environment=settings.section.env,
+        objective=settings.section.objective,
+        machine=machine,
+        frameworks=frameworks,
+    )
+    return Setup(
+        config_path=config,
+        settings=settings,
+        space=space.same_training() if same_training else space,
+        skipped=skipped,
+        machine=machine,
+        why_no_gpu=inventory.why_none,
+        typed_command=typed_command,
+        state=StateFolder.locate(config, explicit=state_dir, environ=os.environ),
+        study=study,
+        frameworks=frameworks,
+    )
+
+
+def _choices(domain: Domain) -> tuple[Scalar, ...]:
+    if isinstance(domain, Range):
+        return ladder(domain.low, domain.high, step=domain.step, log=domain.log)
+    return domain
+
+
+def _interpreter(program: str) -> Path:
+    """Where the trainer's interpreter probably is; a wrong guess only makes a study's name less telling."""
+    if program.startswith(_PYTHON_FIELD):
+        return Path(sys.executable)
+    for folder in ["", *os.environ.get("PATH", "").split(os.pathsep)]:
+        candidate = Path(folder, program)
+        if candidate.is_file():
+            return candidate
+    return Path(program)

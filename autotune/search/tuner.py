@@ -1,0 +1,420 @@
+"""One search, from its first process to its answer. Read `Tuner.run` first, then `Tuner._run`: one trial."""
+
+import math
+import random
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import median
+
+from autotune.clock import Clock
+from autotune.durations import format_duration
+from autotune.errors import RunError
+from autotune.measure.statistics import optimal_window_s
+from autotune.measure.window import Window, WindowGoal
+from autotune.records import (
+    Ending,
+    Event,
+    IncumbentChanged,
+    PhaseChanged,
+    Purpose,
+    RunEnded,
+    RunProgress,
+    RunRecord,
+    RunStarted,
+    SearchEnded,
+    SearchResult,
+    SearchStarted,
+    Stop,
+    TraineeEvent,
+    Validity,
+    Values,
+)
+from autotune.score import LEAST_PAIRS, pairs_needed
+from autotune.search.allocate import WORTH_A_RUN, allocate
+from autotune.search.budget import Budget, expected_run_s, pair_s, reserved_s
+from autotune.search.confirm import pair_order
+from autotune.search.instruments import Instruments
+from autotune.search.levels import PointLevel, expected_run_sd, point_levels
+from autotune.search.plan import plan_run
+from autotune.search.propose import advised, propose
+from autotune.search.setup import Setup
+from autotune.search.study import Study
+from autotune.search.summary import speed_over, summarize
+from autotune.search.watch import RunWatch
+from autotune.space.space import point_name
+from autotune.trial.launch import Runner
+from autotune.trial.outcome import ending_of
+
+WARM_UP_FROM_S = 120.0
+"""Budgets below this go without the unmeasured first run that fills the machine's page cache."""
+
+_WARM_UP = WindowGoal(min_s=0.0, min_steps=5, target_s=0.0)
+_MOST_FAILURES = 5  # runs that all gave nothing, before the search gives up
+_MOST_CONFIRMATION = 0.6  # share of the budget that the confirmation may take
+_MOST_OF_A_COLD_START = 0.4  # share of the budget that today's config may take to fill its caches
+_MOST_OF_THE_REST = 0.25  # share of the exploring time left that one slow run may take ...
+_SLOWER_THAN_USUAL = 4.0  # ... or this many times the usual length, if that is more
+
+_MEASURED_ENDINGS = (Ending.COMPLETED, Ending.STOPPED, Ending.CRASHED, Ending.KILLED_BY_BUDGET, Ending.HUNG)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Failed:
+    """The first run of a kind that gave no numbers, and what it said last."""
+
+    record: RunRecord
+    stderr_tail: str
+    folder: Path
+
+
+class Tuner:
+    """One search.
+
+    Args:
+        setup: What is tuned, where, and on what.
+        study: The record; held by this search alone.
+        runner: Makes the runs.
+        budget: The wall.
+        clock: Source of time.
+        consumers: Told everything that happens.
+        name: Name of the search.
+        seed: Makes the choices of the sampler and the order of the confirmation repeatable.
+    """
+
+    def __init__(
+        self,
+        setup: Setup,
+        study: Study,
+        runner: Runner,
+        budget: Budget,
+        clock: Clock,
+        consumers: Iterable[Callable[[Event], None]],
+        *,
+        name: str,
+        seed: int,
+    ) -> None:
+        self._setup = setup
+        self._space = setup.space
+        self._study = study
+        self._runner = runner
+        self._budget = budget
+        self._clock = clock
+        self._consumers = tuple(consumers)
+        self._name = name
+        self._seed = seed
+        self._rng = random.Random(seed)
+        self._today = setup.space.today
+        self._runs: list[RunRecord] = []
+        self._gains: list[float] = []
+        self._within_variances_s: list[float] = []
+        self._best_name: str | None = None
+        self.failures: dict[Ending, Failed] = {}
+
+    def run(self) -> SearchResult:
+        """Searches until the budget is used or nothing left can pay, and confirms.
+
+        Raises:
+            RunError: The budget was too short for one run, or no run gave numbers.
+            StudyError: The record cannot be written any more.
+            KeyboardInterrupt: ^C; everything finished so far is in the record.
+        """
+        self._emit(
+            SearchStarted(
+                search=self._name,
+                study=self._study.name,
+                config=str(self._setup.config_path),
+                today=self._today,
+                points=self._space.size,
+                runs_found=len(self._study.records()),
+                budget_s=self._budget.budget_s,
+                measures=self._setup.measures,
+            )
+        )
+        if self._budget.budget_s >= WARM_UP_FROM_S:
+            self._run(self._today, Purpose.TODAY, goal=_WARM_UP)
+        self._measure_today()
+        self._explore()
+        self._confirm()
+
+        result = summarize(
+            self._study.records(), self._name, self._space, steadiness_weight=self._setup.steadiness_weight
+        )
+        elapsed_s = self._budget.elapsed_s()
+        self._emit(SearchEnded(verdict=result.verdict if result else None, runs=len(self._runs), elapsed_s=elapsed_s))
+        if result is None:
+            endings = ", ".join(sorted({run.ending.value for run in self._runs}))
+            raise RunError(
+                f"none of {len(self._runs)} runs gave numbers ({endings})",
+                where=str(self._setup.config_path),
+                remedy="What the first of each kind said is printed above; mend that and run the same command again.",
+            )
+        return result
+
+    def best_runs(self, points: int = 5) -> set[str]:
+        """Names of the runs of the best points, whose folders are worth keeping."""
+        best = sorted(self._levels().values(), key=lambda level: level.mean, reverse=True)[:points]
+        names = {level.name for level in best}
+        return {self._run_name(index) for index, run in enumerate(self._runs) if run.point in names}
+
+    def _emit(self, event: Event) -> None:
+        for consumer in self._consumers:
+            consumer(event)
+
+    def _run_name(self, index: int) -> str:
+        return f"{self._name}-{index:03d}"
+
+    # The phases
+
+    def _measure_today(self) -> None:
+        """Measures the unit of everything.
+
+        Raises:
+            RunError: The budget ended before that.
+        """
+        give_up_s = self._clock.now_s() + _MOST_OF_A_COLD_START * self._budget.left_s()
+        record = self._run(
+            self._today, Purpose.TODAY, give_up_s=give_up_s if self._space.settles(self._today) else None
+        )
+        if record.validity is Validity.COLD:
+            self._leave_caches_alone()
+            record = self._run(self._today, Purpose.TODAY)
+        if record.ending is Ending.KILLED_BY_BUDGET and not record.comparable:
+            raise RunError(
+                f"the budget of {format_duration(self._budget.budget_s)} is too short for one run of today's config",
+                where=str(self._setup.config_path),
+                remedy="Give it at least ten times what one run takes, from its start to a few seconds of training.",
+            )
+
+    def _explore(self) -> None:
+        """Proposes, runs, judges and learns, as long as that pays and fits in front of the confirmation."""
+        self._emit(PhaseChanged(phase="exploring", why="looking for better values"))
+        while True:
+            levels = self._levels()
+            left_s = self._budget.left_s() - reserved_s(self._runs, point_name(self._today), self._pairs_wanted(levels))
+            proposal = propose(self._space, levels, self._seed + len(self._runs))
+            choice = allocate(
+                levels,
+                point_name(self._today),
+                expected_run_sd(levels),
+                self._gains,
+                has_advice=any(point_name(values) not in levels for values in advised(self._space, levels)),
+                has_proposal=proposal is not None,
+            )
+            if choice.gain < WORTH_A_RUN:
+                why = "every combination was tried" if proposal is None else "nothing left to try promises a gain"
+            elif self._nothing_works():
+                why = f"{_MOST_FAILURES} runs in a row gave no numbers"
+            elif expected_run_s(self._runs, choice.repeat.name if choice.repeat else None) > left_s:
+                why = "the rest of the budget is for the confirmation"
+            else:
+                now_s = self._clock.now_s()
+                ends_s, give_up_s = now_s + left_s, now_s + self._patience_s(left_s)
+                if choice.repeat is not None:
+                    self._run(choice.repeat.values, Purpose.REPEAT, ends_s=ends_s, give_up_s=give_up_s)
+                elif proposal is not None:
+                    self._explore_point(proposal, ends_s=ends_s, give_up_s=give_up_s)
+                continue
+            self._emit(PhaseChanged(phase="confirming", why=why))
+            return
+
+    def _explore_point(self, values: Values, *, ends_s: float, give_up_s: float) -> None:
+        before = _best_mean(self._levels())
+        record = self._run(values, Purpose.EXPLORE, ends_s=ends_s, give_up_s=give_up_s)
+        if record.validity is Validity.COLD:
+            self._leave_caches_alone()
+        after = _best_mean(self._levels())
+        self._gains.append(after - before if math.isfinite(after - before) else 0.0)
+
+    def _leave_caches_alone(self) -> None:
+        self._space = self._space.without_settling()
+        self._emit(
+            PhaseChanged(
+                phase="exploring",
+                why="caches stay as they are: one pass over the data, which fills them, does not fit into a run",
+            )
+        )
+
+    def _confirm(self) -> None:
+        """Measures the best point against today's config again, in turn, in runs that did not choose it."""
+        levels = self._levels()
+        today = levels.get(point_name(self._today))
+        best = self._best(levels)
+        if today is None or not today.scores or best is None or best.mean <= today.mean:
+            return
+        fitting = int(self._budget.left_s() / pair_s(self._runs, today.name, best.name))
+        pairs = min(self._pairs_wanted(levels), fitting - fitting % 2)
+        if pairs < LEAST_PAIRS:
+            self._emit(PhaseChanged(phase="ending", why="no time is left to confirm the best point"))
+            return
+        for pair, is_today in pair_order(pairs, self._rng):
+            self._run(self._today if is_today else best.values, Purpose.CONFIRM, pair=pair)
+
+    # One run
+
+    def _run(
+        self,
+        values: Values,
+        purpose: Purpose,
+        *,
+        pair: int | None = None,
+        ends_s: float | None = None,
+        give_up_s: float | None = None,
+        goal: WindowGoal | None = None,
+    ) -> RunRecord:
+        """One trial: plan, start, watch, stop, measure, write down.
+
+        Args:
+            values: The point.
+            purpose: Why it is run.
+            pair: Of a confirming run, its pair.
+            ends_s: When it is killed if it still runs; None for the wall.
+            give_up_s: When it is stopped with whatever it has shown; None for never.
+            goal: How long to measure; None for what the study's noise makes worthwhile. With a goal of its own a
+                run warms the machine up and is not compared with others.
+        """
+        decided_s = self._clock.now_s()
+        index = len(self._runs)
+        changes = self._space.changes(values)
+        self._emit(RunStarted(index=index, purpose=purpose, changes=changes, pair=pair))
+        plan = plan_run(self._setup, values, run=self._run_name(index))
+        deadline_s = min(self._budget.wall_s, ends_s or math.inf)
+        watch = RunWatch(
+            self._clock,
+            goal=goal or self._goal(),
+            settles=goal is None and self._space.settles(values),
+            start_timeout_s=self._setup.limits.start_timeout_s,
+            started_s=decided_s,
+            give_up_s=give_up_s or math.inf,
+            progress=lambda steps: self._emit(
+                RunProgress(index=index, elapsed_s=self._clock.now_s() - decided_s, steps=steps)
+            ),
+        )
+
+        with Instruments(self._clock, self._setup.gpu_uuid) as instruments:
+
+            def watched(events: Sequence[TraineeEvent]) -> Stop | None:
+                if events:
+                    instruments.watch(events[0].pid)
+                return watch(events)
+
+            trial_exit = self._runner.run(plan, watched, deadline_s)
+            ending, detail = ending_of(trial_exit, watch.events)
+            window = watch.window() if ending in _MEASURED_ENDINGS else None
+            measurement = (
+                instruments.measure(
+                    window, started_s=trial_exit.started_s, default_samples=self._setup.batch_size(values)
+                )
+                if window
+                else None
+            )
+
+        record = self._study.append(
+            RunRecord(
+                number=-1,  # the study gives it
+                search=self._name,
+                point=point_name(values),
+                values=values,
+                purpose=purpose,
+                pair=pair,
+                ending=ending,
+                validity=Validity.COLD if goal is not None else self._validity(watch, window),
+                ended_utc=self._clock.utc().isoformat(timespec="seconds"),
+                duration_s=self._clock.now_s() - decided_s,
+                measurement=measurement,
+                detail=detail,
+                conditions=self._setup.conditions,
+            )
+        )
+        self._runs.append(record)
+        self._learn(record, window, trial_exit.stderr_tail, plan.folder)
+        self._emit(
+            RunEnded(
+                index=index,
+                run=record,
+                changes=changes,
+                speedup=self._speedup([record]),
+                stderr_tail=trial_exit.stderr_tail,
+            )
+        )
+        self._emit_incumbent()
+        return record
+
+    def _goal(self) -> WindowGoal:
+        """How long the next run measures: the best use of time at the noise that this study has shown."""
+        limits = self._setup.limits
+        starts_s = [run.measurement.first_step_s for run in self._runs if run.measurement]
+        target_s = limits.min_s
+        if starts_s and self._within_variances_s:
+            target_s = optimal_window_s(
+                median(starts_s),
+                median(self._within_variances_s),
+                expected_run_sd(self._levels()) ** 2,
+                min_s=limits.min_s,
+                max_s=limits.max_s,
+            )
+        return WindowGoal(min_s=limits.min_s, min_steps=limits.min_steps, target_s=target_s)
+
+    def _validity(self, watch: RunWatch, window: Window | None) -> Validity:
+        if watch.is_cold:
+            return Validity.COLD
+        limits = self._setup.limits
+        if window and window.time_s >= limits.min_s and window.steps >= limits.min_steps:
+            return Validity.GOOD
+        return Validity.NOT_STEADY if watch.steps else Validity.UNMEASURED
+
+    def _patience_s(self, left_s: float) -> float:
+        """How long one run may take while exploring: a slow point must not eat the others' time."""
+        return min(left_s, max(_SLOWER_THAN_USUAL * expected_run_s(self._runs), _MOST_OF_THE_REST * left_s))
+
+    # What is known
+
+    def _learn(self, record: RunRecord, window: Window | None, stderr_tail: str, folder: Path) -> None:
+        if window is not None and record.comparable:
+            self._within_variances_s.append(window.within_variance_s())
+        if record.measurement is None and record.ending not in self.failures:
+            self.failures[record.ending] = Failed(record=record, stderr_tail=stderr_tail, folder=folder)
+
+    def _levels(self) -> dict[str, PointLevel]:
+        return point_levels(self._study.records(), self._space, self._setup.steadiness_weight)
+
+    def _best(self, levels: dict[str, PointLevel]) -> PointLevel | None:
+        """The best point that is not today's; None if none gave numbers."""
+        others = [level for level in levels.values() if level.scores and level.name != point_name(self._today)]
+        return max(others, key=lambda level: level.mean, default=None)
+
+    def _speedup(self, runs: Sequence[RunRecord]) -> float | None:
+        """Speed of some runs over today's in this search; None if either gave no comparable numbers."""
+        baseline = [run for run in self._runs if run.point == point_name(self._today) and run.comparable]
+        good = [run for run in runs if run.comparable]
+        return speed_over(good, baseline) if good and baseline else None
+
+    def _emit_incumbent(self) -> None:
+        best = self._best(self._levels())
+        if best is None or best.name == self._best_name:
+            return
+        speedup = self._speedup([run for run in self._runs if run.point == best.name])
+        if speedup is not None and speedup > 1.0:
+            self._best_name = best.name
+            self._emit(IncumbentChanged(values=best.values, changes=self._space.changes(best.values), speedup=speedup))
+
+    def _nothing_works(self) -> bool:
+        return len(self._runs) >= _MOST_FAILURES and not any(run.measurement for run in self._runs)
+
+    # The confirmation's share of the budget
+
+    def _pairs_wanted(self, levels: dict[str, PointLevel]) -> int:
+        """How many pairs would show the gain that is expected now."""
+        today, best = levels.get(point_name(self._today)), self._best(levels)
+        if today is None or not today.scores or best is None or best.mean <= today.mean:
+            return LEAST_PAIRS
+        most = _MOST_CONFIRMATION * self._budget.budget_s / pair_s(self._runs, today.name, best.name)
+        return pairs_needed(
+            best.mean - today.mean,
+            math.sqrt(2) * expected_run_sd(levels),
+            at_most=max(LEAST_PAIRS, int(most)),
+        )
+
+
+def _best_mean(levels: dict[str, PointLevel]) -> float:
+    return max((level.mean for level in levels.values()), default=-math.inf)

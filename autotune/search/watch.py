@@ -1,0 +1,90 @@
+"""What is decided while a run goes on: whether enough is known, or nothing more is to be hoped for."""
+
+import math
+from collections.abc import Callable, Sequence
+
+from autotune.clock import Clock
+from autotune.measure.window import Window, WindowGoal, steady_window
+from autotune.records import Stop, TraineeEvent
+
+_LONGEST_SILENCE_S = 30.0
+_SILENT_STEPS = 10.0  # ... or this many times the longest step so far, if that is more
+
+
+class RunWatch:
+    """Collects a run's events and says when to stop it.
+
+    Args:
+        clock: Source of time.
+        goal: How long the measuring window has to be.
+        settles: Whether the window starts only after one pass over the data (caches).
+        start_timeout_s: How long the first step may take.
+        started_s: When the run is started.
+        give_up_s: When to stop with whatever there is.
+        progress: Told the number of steps so far, at most at every call.
+    """
+
+    def __init__(
+        self,
+        clock: Clock,
+        *,
+        goal: WindowGoal,
+        settles: bool,
+        start_timeout_s: float,
+        started_s: float,
+        give_up_s: float,
+        progress: Callable[[int], None],
+    ) -> None:
+        self._clock = clock
+        self._goal = goal
+        self._settles = settles
+        self._start_deadline_s = started_s + start_timeout_s
+        self._give_up_s = give_up_s
+        self._progress = progress
+        self._next_look_s = -math.inf
+        self._last_step_s: float | None = None
+        self._longest_step_s = 0.0
+        self._settled_s: float | None = None
+        self.steps = 0
+        self.events: list[TraineeEvent] = []
+
+    def __call__(self, events: Sequence[TraineeEvent]) -> Stop | None:
+        """Takes new events, possibly none; answers why to stop, if at all."""
+        self.events.extend(events)
+        for event in events:
+            if event.loss is not None and not math.isfinite(event.loss):
+                return Stop.DIVERGED
+            if event.kind == "step":
+                self._note_step(event)
+            elif event.kind == "epoch_end" and self._settled_s is None:
+                self._settled_s = event.t_s
+        self._progress(self.steps)
+
+        now_s = self._clock.now_s()
+        if self._last_step_s is None:
+            return Stop.NEVER_STARTED if now_s >= self._start_deadline_s else None
+        if now_s - self._last_step_s > max(_LONGEST_SILENCE_S, _SILENT_STEPS * self._longest_step_s):
+            return Stop.HUNG
+        if now_s >= self._give_up_s:
+            return Stop.ENOUGH
+        if now_s >= self._next_look_s and not self.is_cold:
+            window = self.window()
+            if self._goal.is_met_by(window):
+                return Stop.ENOUGH
+            self._next_look_s = self._goal.next_look_s(now_s, window)
+        return None
+
+    @property
+    def is_cold(self) -> bool:
+        """Whether caches have to be filled first, and are not yet."""
+        return self._settles and self._settled_s is None
+
+    def window(self) -> Window | None:
+        """The steady window of what was seen so far."""
+        return steady_window(self.events, after_s=self._settled_s if self._settles else None)
+
+    def _note_step(self, event: TraineeEvent) -> None:
+        if self._last_step_s is not None:
+            self._longest_step_s = max(self._longest_step_s, event.t_s - self._last_step_s)
+        self._last_step_s = event.t_s
+        self.steps += 1

@@ -1,0 +1,173 @@
+"""What `apply` and `revert` did to a config, one numbered entry each: the old file and a small manifest.
+
+    backups/<stem>-<8 hex of the real path>/<utc>-<sha8>.yaml      the file before the write
+                                            <utc>-<sha8>.json      which values changed
+
+Entries are written before the config is, so that a crash between the two leaves an entry too many, never a
+change without its backup.
+"""
+
+import hashlib
+import json
+import os
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from autotune.clock import Clock
+from autotune.errors import ConfigError
+from autotune.records import Scalar
+
+FORMAT = 1
+
+
+@dataclass(frozen=True, kw_only=True)
+class ValueChange:
+    """One scalar that a write changes.
+
+    Attributes:
+        path: Its key path in parts.
+        old: Its value before.
+        new: Its value after.
+        old_text: The characters that stood there, quotes included.
+        new_text: The characters that stand there now.
+    """
+
+    path: tuple[str | int, ...]
+    old: Scalar
+    new: Scalar
+    old_text: str
+    new_text: str
+
+    @property
+    def dotted(self) -> str:
+        """The path as people write it."""
+        return ".".join(str(part) for part in self.path)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Entry:
+    """One write to a config.
+
+    Attributes:
+        number: Its position among the writes to this config, from 1.
+        utc: ISO 8601 stamp.
+        changes: What it changed.
+        undoes: Of a revert: the number of the apply that it undid; None for an apply.
+    """
+
+    number: int
+    utc: str
+    changes: tuple[ValueChange, ...]
+    undoes: int | None
+
+
+class Backups:
+    """The entries of one config.
+
+    Attributes:
+        config: The config's real path, links resolved.
+        folder: Where its entries are.
+    """
+
+    def __init__(self, backups_folder: Path, config: Path) -> None:
+        self.config = config
+        digest = hashlib.sha256(os.fsencode(config)).hexdigest()
+        self.folder = backups_folder / f"{config.stem}-{digest[:8]}"
+
+    def entries(self) -> list[Entry]:
+        """All entries, oldest first.
+
+        Raises:
+            ConfigError: A manifest is damaged, or of a later autotune.
+        """
+        found = [_read(path) for path in self.folder.glob("*.json")]
+        return sorted(found, key=lambda entry: entry.number)
+
+    def add(self, content: bytes, changes: Sequence[ValueChange], undoes: int | None, clock: Clock) -> Path:
+        """Keeps the file as it is before a write.
+
+        Args:
+            content: The config's bytes before the write.
+            changes: What the write is going to change.
+            undoes: See `Entry.undoes`.
+            clock: Stamps the entry.
+
+        Returns:
+            The backup file; its manifest lies beside it.
+
+        Raises:
+            OSError: The entry cannot be written; nothing of it is left.
+        """
+        now = clock.utc()
+        number = max((entry.number for entry in self.entries()), default=0) + 1
+        manifest = {
+            "format": FORMAT,
+            "number": number,
+            "utc": now.isoformat(),
+            "config": os.fspath(self.config),
+            "undoes": undoes,
+            "changes": [asdict(change) for change in changes],
+        }
+        self.folder.mkdir(parents=True, exist_ok=True)
+        stem = f"{now:%Y%m%dT%H%M%S.%fZ}-{hashlib.sha256(content).hexdigest()[:8]}"
+        backup = self.folder / f"{stem}.yaml"
+        while backup.exists():  # a clock too coarse to tell two writes apart
+            stem = f"{stem}-{number}"
+            backup = self.folder / f"{stem}.yaml"
+        try:
+            _write_private(backup, content)
+            # The manifest comes last: without it there is no entry.
+            _write_private(backup.with_name(f"{stem}.json"), json.dumps(manifest, indent=1).encode())
+        except OSError:
+            self.drop(backup)
+            raise
+        return backup
+
+    def drop(self, backup: Path) -> None:
+        """Takes an entry back whose write did not come to be."""
+        for path in (backup.with_name(f"{backup.name.removesuffix('.yaml')}.json"), backup):
+            path.unlink(missing_ok=True)
+
+
+def sync_folder(folder: Path) -> None:
+    """Makes renames and new files in a folder survive a power cut."""
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _write_private(path: Path, content: bytes) -> None:
+    # Configs may hold tokens: like the folder, the copy is for its owner alone.
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    with os.fdopen(descriptor, "wb") as file:
+        file.write(content)
+        file.flush()
+        os.fsync(file.fileno())
+    sync_folder(path.parent)
+
+
+def _read(path: Path) -> Entry:
+    try:
+        manifest: dict[str, Any] = json.loads(path.read_bytes())
+        if manifest["format"] != FORMAT:
+            raise ConfigError(
+                f"this backup has format {manifest['format']}, this autotune knows {FORMAT}",
+                where=str(path),
+                remedy="Use the autotune that wrote it, or copy the .yaml beside it back by hand.",
+            )
+        return Entry(
+            number=int(manifest["number"]),
+            utc=str(manifest["utc"]),
+            undoes=manifest["undoes"],
+            changes=tuple(ValueChange(**{**change, "path": tuple(change["path"])}) for change in manifest["changes"]),
+        )
+    except (ValueError, KeyError, TypeError, OSError) as error:
+        raise ConfigError(
+            "this record of a change cannot be read",
+            where=str(path),
+            remedy="Delete it; the backup beside it is the config as it was.",
+        ) from error

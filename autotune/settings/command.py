@@ -1,0 +1,157 @@
+"""The trainer's command line: split once, filled in token by token, never run through a shell."""
+
+import os
+import re
+import shlex
+import shutil
+from pathlib import Path
+
+from autotune.errors import CannotEditYaml, CommandError, ConfigError
+from autotune.settings.document import Document
+from autotune.settings.keys import did_you_mean
+
+_FIELD = re.compile(r"\{\{|\}\}|\{(?P<name>[^{}]*)\}|[{}]")
+_OPERATORS = "|&;<>()"
+
+
+def split_command(text: str, where: str) -> tuple[str, ...]:
+    """Splits a command as a POSIX shell would, and refuses what only a shell could carry out.
+
+    Args:
+        text: The command; a backslash at the end of a line continues it.
+        where: Its place, for errors.
+
+    Raises:
+        ConfigError: It is empty, has an open quote, or needs a shell: pipes, redirections, ``&&``, variables,
+            substitutions, a second line, variables set in front.
+    """
+    text = text.strip().replace("\\\r\n", " ").replace("\\\n", " ")
+    syntax = _shell_syntax(text)
+    if syntax is not None:
+        raise ConfigError(
+            f"the command holds {syntax}, which only a shell understands, and none runs it",
+            where=where,
+            remedy="Quote it if it is meant literally, or put the line into a script and name that.",
+        )
+    try:
+        tokens = tuple(shlex.split(text))
+    except ValueError as error:
+        raise ConfigError(
+            f"the command cannot be split: {str(error).lower()}", where=where, remedy="Close the quote."
+        ) from error
+    if not tokens:
+        raise ConfigError(
+            "the command is empty", where=where, remedy="Write for example: python train.py --config {config}"
+        )
+    if re.match(r"[A-Za-z_]\w*=", tokens[0]):
+        name, _, value = tokens[0].partition("=")
+        raise ConfigError(
+            f"the command sets {name} in front, which only a shell understands",
+            where=where,
+            remedy=f"Put it into the autotune section: env: {{{name}: {value!r}}}",
+        )
+    return tokens
+
+
+def fill_command(
+    tokens: tuple[str, ...], *, config: Path, python: str, run_config: Document, where: str
+) -> tuple[str, ...]:
+    """Fills the placeholders in.
+
+    Args:
+        tokens: The command, split.
+        config: What ``{config}`` stands for: the run's own copy.
+        python: What ``{python}`` stands for: the interpreter that runs autotune.
+        run_config: The run's config; ``{dotted.key}`` is the text of a scalar as it stands there.
+        where: Place of the command, for errors.
+
+    Raises:
+        ConfigError: An unknown placeholder or single brace, or the config would never reach the trainer.
+    """
+    own = {"config": os.fspath(config), "python": python}
+    used: set[str] = set()
+
+    def fill(match: re.Match[str]) -> str:
+        if match[0] in ("{{", "}}"):
+            return match[0][0]
+        name = match["name"]
+        if not name:
+            raise ConfigError(
+                f"the command holds a lone {match[0]}", where=where, remedy="Write {{ and }} for literal braces."
+            )
+        used.add(name)
+        return own[name] if name in own else _text_of(name, run_config, where)
+
+    filled = tuple(_FIELD.sub(fill, token) for token in tokens)
+    if not used - {"python"}:
+        raise ConfigError(
+            "the command names neither {config} nor a {key} of it, so no tuned value would reach the trainer",
+            where=where,
+            remedy="Put {config} where the command takes the config's path: --config {config}",
+        )
+    return filled
+
+
+def resolve_executable(program: str, cwd: Path, search_path: str | None = None) -> Path:
+    """Where the program of a command is; a bare name is looked up as the shell does it.
+
+    Args:
+        program: The first token.
+        cwd: Where runs start.
+        search_path: The runs' ``PATH``; None for that of this process.
+
+    Raises:
+        CommandError: There is no such program, or it cannot be executed.
+    """
+    if os.sep in program:
+        path = cwd / program
+        if path.is_file() and os.access(path, os.X_OK):
+            return path
+        why = "cannot be executed" if path.exists() else "does not exist"
+        remedy = f"Make it executable (chmod +x {shlex.quote(program)})." if path.is_file() else "Check the path."
+        raise CommandError(f"{program} {why}", where=f"command, in {cwd}", remedy=remedy)
+    found = shutil.which(program, path=search_path)
+    if found is None:
+        raise CommandError(
+            f"there is no program {program} on the PATH",
+            where="command",
+            remedy="Activate the trainer's environment, or write the program's whole path.",
+        )
+    return cwd / found
+
+
+def _text_of(name: str, run_config: Document, where: str) -> str:
+    try:
+        return run_config.leaf(name).text
+    except CannotEditYaml as error:
+        known = ("config", "python", *run_config.scalars)
+        raise ConfigError(
+            f"the command holds {{{name}}}: {error.message}",
+            where=where,
+            remedy=f"{did_you_mean(name, known)} Known are {{config}}, {{python}} and the config's keys; "
+            "write {{ and }} for literal braces.",
+        ) from error
+
+
+def _shell_syntax(text: str) -> str | None:
+    """What in a command needs a shell, as a shell reads quotes; None if nothing does."""
+    quote = ""
+    position = 0
+    while position < len(text):
+        character = text[position]
+        if character == "\\" and quote != "'":
+            position += 2
+            continue
+        if quote:
+            if character == quote:
+                quote = ""
+            elif quote == '"' and character in "$`":
+                return text[position : position + 12].split()[0]
+        elif character in "'\"":
+            quote = character
+        elif character == "\n":
+            return "a second line"
+        elif character in _OPERATORS or character in "$`" or (character == "~" and not text[:position][-1:].strip()):
+            return re.match(r"[|&;<>()]+|\S+", text[position:])[0]  # type: ignore[index]  # not blank
+        position += 1
+    return None

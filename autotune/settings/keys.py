@@ -1,0 +1,35 @@
+"""Naming values of a config: key paths, and the closest one to what a user typed."""
+
+import difflib
+from collections.abc import Iterable
+
+KeyPath = str | tuple[str | int, ...]
+"""A dotted path (``data.batch_size``, ``callbacks.0.every``), or its parts, for keys that contain dots."""
+
+
+def dotted(path: KeyPath) -> str:
+    """The path as people write it."""
+    return path if isinstance(path, str) else ".".join(str(part) for part in path)
+
+
+def closest(name: str, known: Iterable[str]) -> str | None:
+    """What a user who wrote `name` most likely meant.
+
+    The same last part in another section beats similar spelling: ``batch_size`` means ``data.batch_size``.
+    """
+    candidates = list(known)
+    last = name.rpartition(".")[2]
+    same_last = [candidate for candidate in candidates if candidate.rpartition(".")[2] == last]
+    found = difflib.get_close_matches(name, same_last or candidates, n=1, cutoff=0.0 if same_last else 0.6)
+    return found[0] if found else None
+
+
+def did_you_mean(name: str, known: Iterable[str]) -> str:
+    """A sentence that names the closest known name, or lists a few where none is close."""
+    names = sorted(known)
+    guess = closest(name, names)
+    if guess is not None:
+        return f"Did you mean {guess}?"
+    if not names:
+        return "There is none to choose from."
+    return f"There are: {', '.join(names[:12])}{', ...' if len(names) > 12 else ''}."

@@ -1,0 +1,239 @@
+"""Everything that a search needs to know from the user's files, checked before the first process starts."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+
+from autotune.errors import CannotEditYaml, ConfigError
+from autotune.records import Scalar, Values
+from autotune.settings.command import fill_command, split_command
+from autotune.settings.cut import without_key
+from autotune.settings.document import Document, Leaf
+from autotune.settings.keys import KeyPath, did_you_mean
+from autotune.settings.outputs import Outputs, find_outputs, redirected_path
+from autotune.settings.parsers import same_value
+from autotune.settings.schema import SECTION, Domain, Range, Section, Source, parse_section
+from autotune.settings.splice import Splice, check_editable, plan_splices, splice, write_scalar
+
+ENV = f"{SECTION}.env."
+"""Knobs with this in front are environment variables of the runs, not keys of the config."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Settings:
+    """A config with its ``autotune:`` section, each checked against the other.
+
+    Attributes:
+        path: The config, as the user named it.
+        document: The config.
+        section: The section; all defaults if there is none.
+        command: The trainer's command, split, placeholders not filled in; None if the section has none.
+        outputs: Which keys say where the trainer writes.
+    """
+
+    path: Path
+    document: Document
+    section: Section
+    command: tuple[str, ...] | None
+    outputs: Outputs
+
+    @cached_property
+    def run_document(self) -> Document:
+        """The config without its section: what the runs' copies are made of."""
+        return without_key(self.document, SECTION)
+
+    @cached_property
+    def scalars(self) -> Values:
+        """Every value that can be a knob, by dotted path: the config's, and the variables (``autotune.env.X``)."""
+        variables = {f"{ENV}{name}": self.today(f"{ENV}{name}") for name in self.section.env}
+        return {**self.run_document.scalars, **variables}
+
+    @cached_property
+    def refused(self) -> Mapping[str, str]:
+        """The values among `scalars` that cannot be changed by themselves, with the reason."""
+        variables = {name: self._leaf(name).why_fixed for name in map(f"{ENV}{{}}".format, self.section.env)}
+        return {**self.run_document.refused, **{name: why for name, why in variables.items() if why}}
+
+    def today(self, path: str) -> Scalar:
+        """What a knob holds now; of a variable its number, if it is one, else its text.
+
+        Raises:
+            CannotEditYaml: There is no such key.
+        """
+        leaf = self._leaf(path)
+        if path.startswith(ENV) and (isinstance(leaf.value, bool) or leaf.value is None):
+            return leaf.text
+        return leaf.value
+
+    def trial_text(self, values: Values, outputs: Path) -> str:
+        """A run's own copy of the config.
+
+        It is the user's file but for the knobs, ``set`` and the output paths, and without the section.
+
+        Args:
+            values: Knob values; those of variables are no part of the text, see `trial_env`.
+            outputs: The folder that output paths are moved into.
+
+        Raises:
+            CannotEditYaml: A value cannot be changed by itself.
+        """
+        document = self.run_document
+        wanted = {**self.section.fixed, **{path: v for path, v in values.items() if not path.startswith(ENV)}}
+        changed: dict[KeyPath, Scalar] = {
+            path: value for path, value in wanted.items() if not same_value(document.today(path), value)
+        }
+        splices = plan_splices(document, changed)
+        for path, moved in self.moved_outputs(outputs).items():
+            leaf = document.leaf(path)
+            splices.append(Splice(leaf=leaf, value=moved, text=write_scalar(moved, leaf), whole=leaf.computed))
+        return splice(document, splices)
+
+    def trial_env(self, values: Values) -> dict[str, str]:
+        """What the environment of a run gets: ``env``, with the knobs among it."""
+        knobs = {
+            path.removeprefix(ENV): str(value)
+            for path, value in values.items()
+            if path.startswith(ENV) and not same_value(self.today(path), value)
+        }
+        return {**self.section.env, **knobs}
+
+    def moved_outputs(self, outputs: Path) -> dict[str, str]:
+        """Where the redirected keys point in a run, by dotted path."""
+        return {path: redirected_path(self.run_document.leaf(path).text, outputs) for path in self.outputs.redirected}
+
+    def argv(
+        self, *, config: Path, config_text: str, python: str, command: tuple[str, ...] | None = None
+    ) -> tuple[str, ...]:
+        """A run's command line.
+
+        Args:
+            config: The run's own copy.
+            config_text: What it holds.
+            python: The interpreter that runs autotune.
+            command: What the user typed in place of the section's command, split by his shell.
+
+        Raises:
+            ConfigError: There is no command, it has an unknown placeholder, or the config would never reach the
+                trainer.
+        """
+        tokens = command or self.command
+        if tokens is None:
+            raise ConfigError(
+                "it is not known how training is started",
+                where=str(self.path),
+                remedy="Add to the config: autotune: {command: 'python train.py --config {config}'}, "
+                "or put the command behind --.",
+            )
+        where = "command line" if command else self.section.place("command")
+        run_config = Document.parse(config_text, str(config))
+        return fill_command(tokens, config=config, python=python, run_config=run_config, where=where)
+
+    def edits(self, values: Values) -> dict[Path, dict[KeyPath, Scalar]]:
+        """Which file holds which of these knobs, for `autotune.settings.apply.plan_edit`."""
+        found: dict[Path, dict[KeyPath, Scalar]] = {}
+        for path, value in values.items():
+            leaf = self._leaf(path)
+            file = (
+                Path(self.section.source.document.name) if path.startswith(ENV) and self.section.source else self.path
+            )
+            found.setdefault(file, {})[leaf.path] = value
+        return found
+
+    def _leaf(self, path: str) -> Leaf:
+        source = self.section.source
+        if path.startswith(ENV) and source is not None:
+            return source.document.leaf((*source.prefix, "env", path.removeprefix(ENV)))
+        return self.document.leaf(path)
+
+
+def load_settings(config: Path) -> Settings:
+    """Reads a config and its section, in the file or in ``<stem>.autotune.yaml`` beside it.
+
+    Args:
+        config: The config.
+
+    Raises:
+        ConfigError: A file cannot be used, there are two sections, or the section asks for what the config does
+            not have.
+    """
+    document = Document.read(config)
+    section = _find_section(config, document)
+    command = None
+    if section.command is not None:
+        command = split_command(section.command, section.place("command"))
+    outputs = find_outputs(
+        document, section.redirect, section.redirect_except, section.place("redirect"), ignore=SECTION
+    )
+    settings = Settings(path=config, document=document, section=section, command=command, outputs=outputs)
+    for path in section.fixed:
+        _check_key(settings, path, "set")
+    for path, domain in (section.knobs or {}).items():
+        _check_key(settings, path, "knobs")
+        _check_knob(settings, path, domain)
+    settings.run_document.root_1_2  # noqa: B018  # the second parser must be able to check every copy
+    return settings
+
+
+def separate_path(config: Path) -> Path:
+    """Where the section of a config stands if it has a file of its own."""
+    return config.with_name(f"{config.stem}.autotune.yaml")
+
+
+def _find_section(config: Path, document: Document) -> Section:
+    beside = separate_path(config)
+    if not beside.exists():
+        return parse_section(Source(document, (SECTION,))) if SECTION in document else Section()
+    if SECTION in document:
+        raise ConfigError(
+            f"there are two autotune sections: here, and in {beside.name}",
+            where=f"{document.name}:{document.line(SECTION)}",
+            remedy="Delete one of them.",
+        )
+    separate = Document.read(beside)
+    return parse_section(Source(separate, (SECTION,) if SECTION in separate else ()))
+
+
+def _check_key(settings: Settings, path: str, part: str) -> None:
+    where = settings.section.place(part, path)
+    is_variable = path.startswith(ENV) and part == "knobs"
+    if path.split(".")[0] == SECTION and not is_variable:
+        raise ConfigError(
+            f"{path} is a key of the autotune section, which runs do not see",
+            where=where,
+            remedy=f"Name a key of the config; variables are knobs by the name {ENV}NAME.",
+        )
+    if is_variable and path.removeprefix(ENV) not in settings.section.env:
+        name = path.removeprefix(ENV)
+        raise ConfigError(
+            f"the variable {name} has no value of today",
+            where=where,
+            remedy=f"Add what it is now to the section: env: {{{name}: ...}}",
+        )
+    try:
+        check_editable(settings._leaf(path))
+    except CannotEditYaml as error:
+        if error.line is None:
+            raise ConfigError(error.message, where=where, remedy=did_you_mean(path, settings.scalars)) from error
+        place = f"it stands in line {error.line} of {settings.document.name}"
+        raise ConfigError(
+            f"{path} cannot be changed: {error.message}", where=where, remedy=f"{error.remedy} ({place})"
+        ) from error
+
+
+def _check_knob(settings: Settings, path: str, domain: Domain) -> None:
+    where = settings.section.place("knobs", path)
+    for part, taken in (("set", settings.section.fixed), ("redirect", settings.outputs.redirected)):
+        if path in taken:
+            raise ConfigError(
+                f"{path} is a knob and is {'fixed by set' if part == 'set' else 'an output path'} too",
+                where=where,
+                remedy=f"Take it out of one of them{'' if part == 'set' else ', or add it to redirect_except'}.",
+            )
+    today = settings.today(path)
+    if isinstance(domain, Range) and (isinstance(today, bool) or not isinstance(today, int | float)):
+        raise ConfigError(
+            f"{path} has a range of numbers, but today's value is {today!r}",
+            where=where,
+            remedy="List the values to try instead: [...].",
+        )

@@ -1,0 +1,123 @@
+"""Which keys of a config say where a trainer writes, and where they point in a trial.
+
+Runs must never write over a user's checkpoints, so a name that may mean an output is taken for one; a user takes
+it back with ``redirect_except``. The folders keep their shape inside the run's own folder: two keys that name one
+folder still name one, and a folder inside another stays inside.
+"""
+
+import os
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from autotune.errors import CannotEditYaml, ConfigError
+from autotune.settings.document import Document, Leaf
+from autotune.settings.keys import did_you_mean
+
+_WHAT = (
+    "artifacts?|checkpoints?|ckpts?|dumps?|events?|exps?|experiments?|logs?|logging|out|outputs?|profiles?|results?"
+    "|runs?|saves?|saved_models?|save_model|snapshots?|summary|summaries|tb|tensorboard|wandb|work"
+)
+_OUTPUT = re.compile(rf"(?:.*_)?(?:{_WHAT})_?(?:dir|directory|folder|path|root|file|filename)")
+# A checkpoint to start from is read, not written.
+_READ = re.compile(
+    r"(?:.*_)?(?:finetune|from|init|input|load|pretrain|pretrained|reload|restore|resume|source|teacher|warm)(?:_.*)?"
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Outputs:
+    """The output paths of a config.
+
+    Attributes:
+        redirected: Keys that point into the run's folder in trials.
+        left: Keys that look like outputs and stay as they are, with the reason.
+    """
+
+    redirected: tuple[str, ...]
+    left: Mapping[str, str]
+
+
+def find_outputs(
+    document: Document, redirect: Sequence[str], redirect_except: Sequence[str], where: str, ignore: str
+) -> Outputs:
+    """Finds the output paths of a config by their names.
+
+    Args:
+        document: The config.
+        redirect: Keys that the user says are outputs too.
+        redirect_except: Keys that the user says are none.
+        where: Place of the ``autotune:`` section, for errors.
+        ignore: The top-level key of that section, which no run sees.
+
+    Raises:
+        ConfigError: A key that the user names is not in the config, or holds nothing that could be redirected.
+    """
+    redirected: list[str] = []
+    left: dict[str, str] = {}
+    asked = {_asked(document, key, where).dotted for key in redirect}
+    excepted = {_asked(document, key, where).dotted for key in redirect_except}
+    for leaf in document.leaves:
+        if leaf.path[0] == ignore:
+            continue
+        if leaf.dotted not in asked and (not _looks_like_output(leaf) or leaf.dotted in excepted):
+            continue
+        why = _why_left(leaf)
+        if why is None:
+            redirected.append(leaf.dotted)
+        elif leaf.dotted in asked:
+            raise ConfigError(
+                f"{leaf.dotted} cannot be redirected: {why}",
+                where=where,
+                remedy="Take it out of redirect, or write it as a plain path.",
+            )
+        else:
+            left[leaf.dotted] = why
+    return Outputs(redirected=tuple(redirected), left=left)
+
+
+def redirected_path(value: str, outputs: Path) -> str:
+    """Where an output path points in a trial: the same tree, moved below `outputs`.
+
+    Args:
+        value: The user's path, relative or absolute or a URL; a final slash stays, trainers append to it.
+        outputs: The folder for the run's outputs.
+    """
+    parts = [part for part in value.split("/") if part not in ("", ".")]
+    # What templates are made of must not be filled in a second time.
+    inside = [re.sub(r"[^\w.=@,+~ -]", "_", "_up" if part == ".." else part) for part in parts]
+    path = os.fspath(outputs.joinpath(*inside))
+    return f"{path}/" if value.endswith("/") else path
+
+
+def _looks_like_output(leaf: Leaf) -> bool:
+    if not isinstance(leaf.value, str) or leaf.value in ("", "???") or not isinstance(leaf.path[-1], str):
+        return False
+    words = [_snake(str(part)) for part in leaf.path]
+    return bool(_OUTPUT.fullmatch(words[-1])) and not _READ.fullmatch("_".join(words))
+
+
+def _snake(name: str) -> str:
+    return re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", name).lower().replace("-", "_")
+
+
+def _why_left(leaf: Leaf) -> str | None:
+    if not isinstance(leaf.value, str):
+        return "it holds no path"
+    if leaf.computed:
+        # `<output_folder>/save` and `${exp_dir}/ckpt` follow the folder that they are built on.
+        derived = leaf.text.startswith(("<", "${", "{"))
+        return "it is built on another key" if derived else None
+    return leaf.why_fixed
+
+
+def _asked(document: Document, key: str, where: str) -> Leaf:
+    try:
+        return document.leaf(key)
+    except CannotEditYaml as error:
+        raise ConfigError(
+            f"{key} cannot be redirected: {error.message}",
+            where=where,
+            remedy=did_you_mean(key, document.scalars),
+        ) from error

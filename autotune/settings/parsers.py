@@ -1,0 +1,203 @@
+"""The two YAML parsers that every edit is checked with: PyYAML (YAML 1.1) and ruamel.yaml (YAML 1.2).
+
+Trainers read their config with one or the other, and they disagree on what ``1e-4``, ``yes`` or ``010`` mean.
+Both are used down to their node trees only: nothing that a file names by a tag is ever constructed.
+"""
+
+import math
+from functools import lru_cache
+from typing import Any, cast
+
+import ruamel.yaml
+import ruamel.yaml.error
+import yaml
+
+from autotune.errors import ConfigError
+from autotune.records import Scalar
+
+Outline = dict[tuple[int, ...], tuple[Any, ...]]
+"""A node tree laid flat: position → what stands there. Equal outlines mean equal trees, aliases included."""
+
+MERGE_TAG = "tag:yaml.org,2002:merge"
+_STANDARD_TAGS = tuple(f"tag:yaml.org,2002:{name}" for name in ("bool", "int", "float", "null", "str"))
+_KEPT_AS_TEXT = tuple(f"tag:yaml.org,2002:{name}" for name in ("timestamp", "binary", "value", "merge"))
+
+
+class _Composer(yaml.SafeLoader):
+    """PyYAML's pure Python loader: unlike the one built on libyaml, its marks count characters."""
+
+
+def compose_1_1(text: str, name: str) -> yaml.Node | None:
+    """Composes the node tree as PyYAML sees it.
+
+    Args:
+        text: The document, without a byte order mark.
+        name: The file's name, for errors.
+
+    Returns:
+        The root, None for an empty document.
+
+    Raises:
+        ConfigError: It is not one YAML document.
+    """
+    try:
+        return yaml.compose(text, Loader=_Composer)
+    except yaml.MarkedYAMLError as error:
+        raise _not_yaml(error, text, name) from error
+    except yaml.reader.ReaderError as error:
+        line = text.count("\n", 0, error.position) + 1
+        raise ConfigError(
+            f"YAML does not allow the character {chr(int(error.character))!r}",
+            where=f"{name}:{line}",
+            remedy="Delete it, or write it as an escape in double quotes.",
+        ) from error
+    except RecursionError as error:
+        raise _too_deep(name) from error
+
+
+def compose_1_2(text: str, name: str) -> Any:
+    """Composes the node tree as ruamel.yaml sees it; see `compose_1_1`."""
+    try:
+        return _ruamel().compose(text)
+    except ruamel.yaml.error.YAMLError as error:
+        mark = getattr(error, "problem_mark", None)
+        raise ConfigError(
+            f"a YAML 1.2 parser cannot read it: {getattr(error, 'problem', None) or error}",
+            where=f"{name}:{mark.line + 1}" if mark is not None else name,
+            remedy="Write this line so that both YAML 1.1 and 1.2 parsers read it.",
+        ) from error
+    except RecursionError as error:
+        raise _too_deep(name) from error
+
+
+def read_1_1(node: yaml.ScalarNode) -> Scalar:
+    """The value that PyYAML gives a scalar; for a tag that is no plain type, its text.
+
+    Raises:
+        ValueError: Its tag promises a type that its text is not.
+    """
+    if node.tag not in _STANDARD_TAGS:
+        return str(node.value)
+    try:
+        return cast("Scalar", yaml.constructor.SafeConstructor().construct_object(node))
+    except KeyError:  # `!!bool 5`: PyYAML looks the word up in a table
+        raise ValueError(f"{node.value!r} is not a bool") from None
+
+
+def read_1_2(node: Any) -> Scalar:
+    """The value that ruamel.yaml gives a scalar node of its own; see `read_1_1`."""
+    if str(node.tag) not in _STANDARD_TAGS:
+        return str(node.value)
+    try:
+        return cast("Scalar", _ruamel().constructor.construct_object(node))
+    except KeyError:
+        raise ValueError(f"{node.value!r} is not a bool") from None
+
+
+@lru_cache(maxsize=4096)
+def plain_reading_1_2(word: str) -> Scalar:
+    """What ruamel.yaml reads in a plain scalar on its own, e.g. the float in ``1e-4``."""
+    node = _ruamel().compose(f"- {word}\n").value[0]
+    return read_1_2(node) if node.id == "scalar" else word
+
+
+def is_plain_type(node: yaml.ScalarNode) -> bool:
+    """Whether a scalar's tag is one of YAML's own, not a trainer's (``!ref``, ``!!python/name``)."""
+    return node.tag in _STANDARD_TAGS or node.tag in _KEPT_AS_TEXT
+
+
+def outline(root: Any) -> Outline:
+    """Lays a node tree of either parser flat. An alias is noted, not followed, so alias bombs stay small."""
+    found: Outline = {}
+    first_seen: dict[int, tuple[int, ...]] = {}
+    pending: list[tuple[tuple[int, ...], Any]] = [((), root)] if root is not None else []
+    while pending:
+        where, node = pending.pop()
+        if id(node) in first_seen:
+            found[where] = ("alias", first_seen[id(node)])
+            continue
+        first_seen[id(node)] = where
+        if node.id == "scalar":
+            found[where] = ("scalar", str(node.tag), node.value)
+            continue
+        children = [part for pair in node.value for part in pair] if node.id == "mapping" else node.value
+        found[where] = (node.id, str(node.tag), len(children))
+        # Reversed, so that the first in the file is visited first and counts as the anchor.
+        pending.extend(((*where, i), child) for i, child in reversed(list(enumerate(children))))
+    return found
+
+
+def node_at(root: Any, where: tuple[int, ...]) -> Any:
+    """The node at a position of an `outline`."""
+    node = root
+    for index in where:
+        node = node.value[index // 2][index % 2] if node.id == "mapping" else node.value[index]
+    return node
+
+
+def content_end(text: str, start: int, stop: int | None) -> int:
+    """Where the last thing that starts in a stretch of a document ends; comments and blank lines are no things.
+
+    Args:
+        text: The document, without a byte order mark.
+        start: First character of the stretch.
+        stop: The character behind it; None for the end of the document.
+    """
+    structure = (yaml.BlockEndToken, yaml.DocumentEndToken, yaml.StreamEndToken)
+    return max(
+        int(token.end_mark.index)
+        for token in yaml.scan(text, Loader=_Composer)
+        if not isinstance(token, structure)
+        and start <= token.start_mark.index
+        and (stop is None or token.start_mark.index < stop)
+    )
+
+
+def same_value(one: Scalar, other: Scalar) -> bool:
+    """Whether two scalars are the same to a trainer: ``2`` is ``2.0``, but neither ``True`` nor ``"2"``."""
+    if isinstance(one, bool) or isinstance(other, bool) or isinstance(one, str) or isinstance(other, str):
+        return type(one) is type(other) and one == other
+    if isinstance(one, float) and isinstance(other, float) and math.isnan(one) and math.isnan(other):
+        return True
+    return one == other
+
+
+def looks_like_template(text: str) -> bool:
+    """Whether a text holds placeholders that another program fills in before YAML is read."""
+    return "{{" in text or "{%" in text
+
+
+def template_error(name: str, line: int | None) -> ConfigError:
+    """The error for a file that is not YAML yet."""
+    return ConfigError(
+        "this is a template, not YAML yet: it holds {{ ... }} or {% ... %}",
+        where=f"{name}:{line}" if line else name,
+        remedy="Fill the template in first, and give the config that comes out.",
+    )
+
+
+def _ruamel() -> Any:
+    return ruamel.yaml.YAML(typ="safe", pure=True)
+
+
+def _too_deep(name: str) -> ConfigError:
+    return ConfigError("it is nested too deeply to be read", where=name, remedy="Is this the file that you meant?")
+
+
+def _not_yaml(error: yaml.MarkedYAMLError, text: str, name: str) -> ConfigError:
+    mark = error.problem_mark or error.context_mark
+    line = mark.line + 1 if mark is not None else None
+    where = f"{name}:{line}" if line else name
+    if error.problem and "another document" in error.problem:
+        return ConfigError(
+            "it holds several YAML documents, and which one the trainer reads is not known",
+            where=where,
+            remedy="Keep the training config in a file of its own.",
+        )
+    if line and looks_like_template("\n".join(text.splitlines()[max(line - 2, 0) : line + 1])):
+        return template_error(name, line)
+    context = f" {error.context}" if error.context else ""
+    remedy = "Mend this line; it cannot be trained with as it stands either."
+    if error.problem and r"'\t'" in error.problem:
+        remedy = "Indent with spaces: YAML does not allow tabs there."
+    return ConfigError(f"not valid YAML{context}: {error.problem}", where=where, remedy=remedy)

@@ -1,0 +1,293 @@
+"""The ``autotune:`` section: what it may hold, and where in the file it is wrong.
+
+It stands in the config itself, or, for trainers that reject unknown keys, in ``<stem>.autotune.yaml`` beside it
+(there the key ``autotune:`` around it may be left out).
+"""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Annotated, Any, Literal
+
+import pydantic
+from pydantic import Field
+
+from autotune.errors import ConfigError
+from autotune.records import Scalar
+from autotune.settings.document import Document
+from autotune.settings.keys import did_you_mean
+from autotune.settings.parsers import same_value
+
+SECTION = "autotune"
+Objective = Literal["effective_utilization", "utilization", "throughput"]
+_Number = Annotated[int | float, Field(allow_inf_nan=False)]
+_Seconds = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+
+
+class _Model(pydantic.BaseModel):
+    # Strict: YAML has types of its own, and "5" where 5 is meant is a slip to point out.
+    model_config = pydantic.ConfigDict(extra="forbid", frozen=True, strict=True)
+
+
+class RunLimits(_Model):
+    """How long a run may take.
+
+    Attributes:
+        start_timeout_s: Longest time from the start of the process to its first step.
+        min_s: Shortest measuring window.
+        min_steps: Fewest steps in it.
+        max_s: Longest measuring window.
+    """
+
+    start_timeout_s: _Seconds = 300.0
+    min_s: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 2.0
+    min_steps: Annotated[int, Field(ge=1)] = 10
+    max_s: _Seconds = 10.0
+
+
+class _Range(_Model):
+    low: _Number
+    high: _Number
+    step: _Number | None = None
+    log: bool = False
+
+
+class _Section(_Model):
+    command: str | None = None
+    knobs: dict[str, Any] | None = None
+    env: dict[str, Any] = {}
+    set: dict[str, Any] = {}
+    redirect: list[str] = []
+    redirect_except: list[str] = []
+    objective: Objective = "effective_utilization"
+    run: RunLimits = RunLimits()
+    keep_effective_batch: bool = False
+    keep_outputs: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class Range:
+    """A domain from `low` to `high`, both included.
+
+    Attributes:
+        step: Distance of neighbours; None leaves it open.
+        log: Whether equal ratios, not distances, are alike.
+    """
+
+    low: int | float
+    high: int | float
+    step: int | float | None = None
+    log: bool = False
+
+
+Domain = tuple[Scalar, ...] | Range
+"""The values that a knob may take: a list of them, or a range."""
+
+
+@dataclass(frozen=True)
+class Source:
+    """Where the section stands.
+
+    Attributes:
+        document: The file.
+        prefix: The keys around the section: ``("autotune",)``, or none in a file of its own.
+    """
+
+    document: Document
+    prefix: tuple[str, ...]
+
+    def place(self, *keys: str | int) -> str:
+        """File, line and name of a key of the section, for messages."""
+        path: tuple[str | int, ...] = (*self.prefix, *keys)
+        while path and path not in self.document:
+            path = path[:-1]
+        name = ".".join(str(key) for key in (SECTION, *keys))
+        return f"{self.document.name}:{self.document.line(path)} ({name})"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Section:
+    """The section as it stands, each part sound in itself; nothing is checked against the config yet.
+
+    Attributes:
+        source: Where it stands; None if there is no section.
+        command: The command as written; None if the section has none.
+        knobs: The domains by key path; None if the section leaves them to the table of known knobs.
+        env: Environment variables, each the text that stands in the file.
+        fixed: ``set``: values for trials only, by key path.
+    """
+
+    source: Source | None = None
+    command: str | None = None
+    knobs: Mapping[str, Domain] | None = None
+    env: Mapping[str, str] = field(default_factory=dict)
+    fixed: Mapping[str, Scalar] = field(default_factory=dict)
+    redirect: tuple[str, ...] = ()
+    redirect_except: tuple[str, ...] = ()
+    objective: Objective = "effective_utilization"
+    run: RunLimits = field(default_factory=RunLimits)
+    keep_outputs: bool = False
+
+    def place(self, *keys: str | int) -> str:
+        """Where a key of the section stands, for messages: file, line and key."""
+        return self.source.place(*keys) if self.source else SECTION
+
+
+def parse_section(source: Source) -> Section:
+    """Reads and checks the section.
+
+    Raises:
+        ConfigError: Something in it is unknown, of the wrong type, or out of range; file, line and key are named.
+    """
+    data: Any = source.document.data
+    for key in source.prefix:
+        data = data[key]
+    if data is None:
+        data = {}
+    if not isinstance(data, dict):
+        raise ConfigError(
+            "the autotune section is no mapping",
+            where=source.place(),
+            remedy="Write its keys below it, indented: command: ...",
+        )
+    try:
+        model = _Section.model_validate(data)
+    except pydantic.ValidationError as error:
+        raise _translated(error, _Section, source) from error
+    if model.keep_effective_batch:
+        raise ConfigError(
+            "keep_effective_batch: true is not supported by this version",
+            where=source.place("keep_effective_batch"),
+            remedy="Leave it out; a change of batch size is reported with the effective batch.",
+        )
+    if model.run.min_s > model.run.max_s:
+        raise ConfigError(
+            f"run.min_s ({model.run.min_s:g}) is above run.max_s ({model.run.max_s:g})",
+            where=source.place("run"),
+            remedy="A measuring window lasts from min_s to max_s seconds: raise max_s.",
+        )
+    knobs = model.knobs
+    return Section(
+        source=source,
+        command=model.command,
+        knobs=None if knobs is None else {k: _domain(v, source, k) for k, v in knobs.items()},
+        env={name: _environment(name, value, source) for name, value in model.env.items()},
+        fixed={path: _fixed(path, value, source) for path, value in model.set.items()},
+        redirect=tuple(model.redirect),
+        redirect_except=tuple(model.redirect_except),
+        objective=model.objective,
+        run=model.run,
+        keep_outputs=model.keep_outputs,
+    )
+
+
+def _domain(value: Any, source: Source, knob: str) -> Domain:
+    where = source.place("knobs", knob)
+    if isinstance(value, list):
+        return _choices(value, where, knob)
+    if isinstance(value, dict):
+        try:
+            found = _Range.model_validate(value)
+        except pydantic.ValidationError as error:
+            raise _translated(error, _Range, source, "knobs", knob) from error
+        return _range(found, where, knob)
+    raise ConfigError(
+        f"{knob} has the domain {value!r}, which is neither a list nor a range",
+        where=where,
+        remedy=f"Write {knob}: [8, 16, 32] or {knob}: {{low: 1, high: 16}}.",
+    )
+
+
+def _choices(values: list[Any], where: str, knob: str) -> tuple[Scalar, ...]:
+    if not values:
+        raise ConfigError(
+            f"the domain of {knob} is empty", where=where, remedy="List the values to try, or delete the line."
+        )
+    for index, value in enumerate(values):
+        if isinstance(value, list | dict):
+            raise ConfigError(
+                f"the domain of {knob} holds {value!r}, which is no single value",
+                where=where,
+                remedy="A knob's values are numbers, words, true, false or null.",
+            )
+        if isinstance(value, float) and not math.isfinite(value):
+            raise ConfigError(f"the domain of {knob} holds {value!r}", where=where, remedy="Write a number.")
+        if any(same_value(value, other) for other in values[:index]):
+            raise ConfigError(f"the domain of {knob} holds {value!r} twice", where=where, remedy="Delete one of them.")
+    kinds = {_kind(value) for value in values if value is not None}
+    if len(kinds) > 1:
+        raise ConfigError(
+            f"the domain of {knob} mixes {' and '.join(sorted(kinds))}: {values!r}",
+            where=where,
+            remedy="Write all its values as one type; quote numbers that are meant as words.",
+        )
+    return tuple(values)
+
+
+def _kind(value: Scalar) -> str:
+    if isinstance(value, bool):
+        return "true/false"
+    return "words" if isinstance(value, str) else "numbers"
+
+
+def _range(found: _Range, where: str, knob: str) -> Range:
+    low, high, step = found.low, found.high, found.step
+    whole = isinstance(low, int) and isinstance(high, int)
+    why = remedy = None
+    if low > high:
+        why = f"the range of {knob} is upside down: low {low!r}, high {high!r}"
+        remedy = f"Write {{low: {high!r}, high: {low!r}}}."
+    elif low == high:
+        why = f"the range of {knob} holds one value, {low!r}"
+        remedy = "Widen it, or put the key below set: to fix it in trials."
+    elif step is not None and (step <= 0 or step > high - low):
+        why = f"the step of {knob} is {step!r}, in a range {high - low!r} wide"
+        remedy = "A step is above 0 and at most as wide as the range."
+    elif step is not None and whole and not isinstance(step, int):
+        why, remedy = f"{knob} is a range of integers with the step {step!r}", "Write an integer step."
+    elif found.log and low <= 0:
+        why = f"{knob} is a log range from {low!r}"
+        remedy = "Equal ratios need low above 0; list the values where 0 is one of them: [0, 1, 2, 4]."
+    elif found.log and step is not None:
+        why, remedy = f"{knob} has both log and step", "Leave one out: log means equal ratios, step distances."
+    if why is not None:
+        raise ConfigError(why, where=where, remedy=remedy)
+    return Range(low=low, high=high, step=step, log=found.log)
+
+
+def _environment(name: str, value: Any, source: Source) -> str:
+    # An environment holds texts. What the user wrote is kept (`on`, `010`), not what YAML makes of it.
+    if value is None or isinstance(value, list | dict) or not name or "=" in name or "\0" in str(value):
+        raise ConfigError(
+            f"env: {name}: {value!r} cannot be set as an environment variable",
+            where=source.place("env", name),
+            remedy='Write one text for each variable; "" for an empty one.',
+        )
+    return source.document.leaf((*source.prefix, "env", name)).text
+
+
+def _fixed(path: str, value: Any, source: Source) -> Scalar:
+    if isinstance(value, list | dict):
+        raise ConfigError(
+            f"set: {path} holds {value!r}, which is no single value",
+            where=source.place("set", path),
+            remedy="Name a single value by its dotted path, as in set: {training.epochs: 1}.",
+        )
+    return value  # type: ignore[no-any-return]  # a document's values are scalars, lists and mappings
+
+
+def _translated(error: pydantic.ValidationError, model: type[_Model], source: Source, *around: str) -> ConfigError:
+    """The first of pydantic's complaints, in the user's words."""
+    first = error.errors()[0]
+    keys = (*around, *(key for key in first["loc"] if key not in ("int", "float")))  # branches of a union
+    where = source.place(*keys)
+    name = ".".join(str(key) for key in keys)
+    if first["type"] == "extra_forbidden":
+        known = RunLimits.model_fields if keys[:-1] == ("run",) else model.model_fields
+        return ConfigError(f"unknown key {name}", where=where, remedy=did_you_mean(str(keys[-1]), known))
+    if first["type"] == "missing":
+        return ConfigError(f"{name} is missing", where=where, remedy=f"Add {keys[-1]}: ... there.")
+    expected = first["msg"].removeprefix("Input ")
+    return ConfigError(
+        f"{name} is {first['input']!r}, but it {expected}", where=where, remedy="Write a value that fits."
+    )

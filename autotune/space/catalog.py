@@ -1,0 +1,314 @@
+"""The known knobs: one row each, found in a config by their usual names, in any section.
+
+A row says which keys it means, which values are worth trying on this machine, what an expert would try first,
+and what changing it means for training. To teach autotune a knob, add a row to `KNOWN_KNOBS`.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+
+from autotune.records import Machine, Scalar
+from autotune.space.knob import Label, is_number
+
+_Values = tuple[Scalar, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class KnownKnob:
+    """A row of the table.
+
+    Attributes:
+        kind: Name of the row.
+        names: Last parts of the key paths that mean it, lower case.
+        accepts: Whether a present value is one that the row understands.
+        domain: (present value, machine) → the values worth trying.
+        advice: (present value, machine) → what an expert would try, best guess first.
+        label: What changing it means for the training.
+        sentence: What it does, for the user.
+        bundled: Whether the first proposal sets it, with the other bundled rows: the cheap, safe ones.
+        settling: Values whose speed shows only after one pass over the data.
+        needs: Values of this row → what other rows must then hold, as far as the config has them.
+    """
+
+    kind: str
+    names: tuple[str, ...]
+    accepts: Callable[[Scalar], bool]
+    domain: Callable[[Scalar, Machine], _Values]
+    advice: Callable[[Scalar, Machine], _Values]
+    label: Label
+    sentence: str
+    bundled: bool = False
+    settling: _Values = ()
+    needs: Mapping[Scalar, Mapping[str, Scalar]] = field(default_factory=dict)
+
+
+def _is_switch(value: Scalar) -> bool:
+    return isinstance(value, bool)
+
+
+def _is_count(value: Scalar) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and value >= 0
+
+
+def _is_size(value: Scalar) -> bool:
+    return is_number(value) and isinstance(value, int) and value >= 1
+
+
+def _count(value: Scalar) -> int:
+    assert isinstance(value, int)  # `accepts` saw to it
+    return value
+
+
+def _both(_present: Scalar, _machine: Machine) -> _Values:
+    return (False, True)
+
+
+def _on(_present: Scalar, _machine: Machine) -> _Values:
+    return (True,)
+
+
+def _on_with_gpu(_present: Scalar, machine: Machine) -> _Values:
+    return (True,) if machine.gpus else ()
+
+
+def _both_with_gpu(present: Scalar, machine: Machine) -> _Values:
+    return (False, True) if machine.gpus else (present,)
+
+
+def _batch_sizes(present: Scalar, _machine: Machine) -> _Values:
+    now = _count(present)
+    return tuple(sorted({max(1, now // 2), *(now * 2**i for i in range(5))}))
+
+
+def _larger_batches(present: Scalar, _machine: Machine) -> _Values:
+    now = _count(present)
+    return (now * 4, now * 8, now * 16)
+
+
+def _workers(_present: Scalar, machine: Machine) -> _Values:
+    cores = machine.cpu_cores
+    return tuple(sorted({1, 2, 4, max(1, cores // 2), cores, min(2 * cores, 64)}))
+
+
+def _one_worker_a_core(_present: Scalar, machine: Machine) -> _Values:
+    return (machine.cpu_cores,)
+
+
+def _buffers(_present: Scalar, _machine: Machine) -> _Values:
+    return (0, 1, 2, 4, 8, 16)
+
+
+def _small_buffers(_present: Scalar, _machine: Machine) -> _Values:
+    return (4, 2)
+
+
+def _threads(_present: Scalar, machine: Machine) -> _Values:
+    return tuple(sorted({0, 1, max(1, machine.cpu_cores // 2), machine.cpu_cores}))
+
+
+def _no_advice(_present: Scalar, _machine: Machine) -> _Values:
+    return ()
+
+
+_FULL_PRECISION = {"float32": "float32", "fp32": "fp32", "no": "no", "none": "none", "32": "32"}
+_HALF_NAMES = {
+    # How a config spells full precision tells how it spells the others.
+    "float32": ("mixed_float16", "mixed_bfloat16"),
+    "mixed_float16": ("float32", "mixed_bfloat16"),
+    "mixed_bfloat16": ("float32", "mixed_float16"),
+    "fp32": ("fp16", "bf16"),
+    "fp16": ("fp32", "bf16"),
+    "bf16": ("fp32", "fp16"),
+    "no": ("fp16", "bf16"),
+}
+
+
+def _is_precision(value: Scalar) -> bool:
+    return isinstance(value, bool) or value in _HALF_NAMES
+
+
+def _is_float16(value: Scalar) -> bool:
+    return isinstance(value, str) and value.endswith(("float16", "fp16")) and "bf" not in value
+
+
+def _precisions(present: Scalar, machine: Machine) -> _Values:
+    if isinstance(present, bool):
+        return (False, True) if machine.gpus else (present,)
+    others = _HALF_NAMES[str(present)]
+    # Without a GPU, float16 is emulated: a quarter of the speed.
+    return (present, *(other for other in others if machine.gpus or not _is_float16(other)))
+
+
+def _half_precision(present: Scalar, machine: Machine) -> _Values:
+    if isinstance(present, bool):
+        return (True,)
+    halves = [value for value in _precisions(present, machine) if value not in _FULL_PRECISION]
+    return tuple(sorted((str(value) for value in halves if value != present), key=_is_float16))
+
+
+def _caches(_present: Scalar, _machine: Machine) -> _Values:
+    return ("none", "memory", "disk")
+
+
+KNOWN_KNOBS: tuple[KnownKnob, ...] = (
+    KnownKnob(
+        kind="native_loading",
+        names=("use_tf_native_loading", "tf_native_loading", "native_loading"),
+        accepts=_is_switch,
+        domain=_both,
+        advice=_on,
+        label=Label.SAME_TRAINING,
+        sentence="read and decode inside TensorFlow instead of in Python",
+        bundled=True,
+    ),
+    KnownKnob(
+        kind="cache",
+        names=("cache", "cache_mode"),
+        accepts=lambda value: value in ("none", "memory", "disk"),
+        domain=_caches,
+        advice=lambda _present, _machine: ("memory",),
+        label=Label.SAME_TRAINING,
+        sentence="keep finished features instead of computing them again in every epoch",
+        bundled=True,
+        settling=("memory", "disk"),
+    ),
+    KnownKnob(
+        kind="cache_switch",
+        names=("cache", "use_cache", "cache_dataset", "cache_in_memory", "allow_cache"),
+        accepts=_is_switch,
+        domain=_both,
+        advice=_on,
+        label=Label.SAME_TRAINING,
+        sentence="keep finished samples instead of loading them again in every epoch",
+        bundled=True,
+        settling=(True,),
+    ),
+    KnownKnob(
+        kind="workers",
+        names=(
+            "num_workers",
+            "n_workers",
+            "workers",
+            "num_parallel_calls",
+            "parallel_calls",
+            "loader_workers",
+            "dataloader_num_workers",
+            "num_loader_workers",
+        ),
+        accepts=_is_count,
+        domain=_workers,
+        advice=_one_worker_a_core,
+        label=Label.SAME_TRAINING,
+        sentence="how many samples are prepared at the same time",
+        bundled=True,
+    ),
+    KnownKnob(
+        kind="prefetch",
+        names=("prefetch_buffer_size", "prefetch_size", "prefetch", "prefetch_factor", "prefetch_batches"),
+        accepts=_is_count,
+        domain=_buffers,
+        advice=_small_buffers,
+        label=Label.SAME_TRAINING,
+        sentence="how many batches are ready ahead of the step",
+        bundled=True,
+    ),
+    KnownKnob(
+        kind="pipeline_buffer",
+        names=("pipeline_buffer_size", "pipeline_buffer"),
+        accepts=_is_count,
+        domain=lambda present, machine: _buffers(present, machine) if len(machine.gpus) > 1 else (present,),
+        advice=lambda present, machine: _small_buffers(present, machine) if len(machine.gpus) > 1 else (),
+        label=Label.SAME_TRAINING,
+        sentence="how many batches wait between the data GPU and the model GPU",
+        bundled=True,
+    ),
+    KnownKnob(
+        kind="prefetch_to_gpu",
+        names=("prefetch_to_gpu", "prefetch_to_device"),
+        accepts=_is_switch,
+        domain=_both_with_gpu,
+        advice=_on_with_gpu,
+        label=Label.SAME_TRAINING,
+        sentence="copy the next batch to the GPU while the present one is computed",
+        bundled=True,
+    ),
+    KnownKnob(
+        kind="graph_mode",
+        names=("enable_graph_mode", "graph_mode", "use_graph_mode", "use_tf_function"),
+        accepts=_is_switch,
+        domain=_both,
+        advice=_on,
+        label=Label.SAME_TRAINING,
+        sentence="compile the step into a graph instead of running it op by op",
+        bundled=True,
+    ),
+    KnownKnob(
+        kind="batch_size",
+        names=("batch_size", "train_batch_size", "per_device_train_batch_size", "batch"),
+        accepts=_is_size,
+        domain=_batch_sizes,
+        advice=_larger_batches,
+        label=Label.BATCH,
+        sentence="sequences per step",
+    ),
+    KnownKnob(
+        kind="precision",
+        names=("mixed_precision", "precision", "amp"),
+        accepts=_is_precision,
+        domain=_precisions,
+        advice=_half_precision,
+        label=Label.PRECISION,
+        sentence="compute in 16 bits where that is safe",
+    ),
+    KnownKnob(
+        kind="xla",
+        names=("enable_xla_compilation", "enable_xla", "use_xla", "xla", "jit_compile"),
+        accepts=_is_switch,
+        domain=_both,
+        advice=_on,
+        label=Label.SAME_TRAINING,
+        sentence="compile the step with XLA",
+        # With variable shapes XLA compiles again for every length: a twentieth of the speed.
+        needs={True: {"graph_mode": True, "fixed_length": True}},
+    ),
+    KnownKnob(
+        kind="fixed_length",
+        names=("pad_to_fixed_length", "fixed_length_padding", "pad_to_max_length"),
+        accepts=_is_switch,
+        domain=_both,
+        advice=_no_advice,
+        label=Label.SAME_TRAINING,
+        sentence="pad every batch to one length, so that shapes never change",
+    ),
+    KnownKnob(
+        kind="inter_op_threads",
+        names=("inter_op_threads", "inter_op_parallelism_threads"),
+        accepts=_is_count,
+        domain=_threads,
+        advice=_no_advice,
+        label=Label.SAME_TRAINING,
+        sentence="how many ops run at the same time (0: the framework's choice)",
+    ),
+    KnownKnob(
+        kind="intra_op_threads",
+        names=("intra_op_threads", "intra_op_parallelism_threads"),
+        accepts=_is_count,
+        domain=_threads,
+        advice=_no_advice,
+        label=Label.SAME_TRAINING,
+        sentence="threads inside one op (0: the framework's choice)",
+    ),
+)
+"""In the order in which an expert would turn them."""
+
+MOVE_TOGETHER = frozenset({"xla"})
+"""Kinds of which all keys of a config are one switch."""
+
+
+def known_knob(path: str, present: Scalar) -> KnownKnob | None:
+    """The row that a key means; None if it is no known knob, or its value none that the row understands."""
+    name = path.rpartition(".")[2].lower()
+    for row in KNOWN_KNOBS:
+        if name in row.names and row.accepts(present):
+            return row
+    return None

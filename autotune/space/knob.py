@@ -1,0 +1,116 @@
+"""One thing of the config that may vary."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from enum import StrEnum
+from itertools import pairwise
+
+from autotune.records import Scalar
+
+LADDER_LENGTH = 16
+"""Longest list of values made of a range: neighbours on a finer ladder differ by less than runs can show."""
+
+
+class Label(StrEnum):
+    """What changing a knob means for the training itself."""
+
+    SAME_TRAINING = "same training"  # only the speed changes
+    BATCH = "batch"  # another effective batch: the learning rate may want to follow
+    PRECISION = "precision"  # other rounding
+    UNKNOWN = "unknown"  # a knob that the table of known knobs does not have
+
+
+@dataclass(frozen=True, kw_only=True)
+class Knob:
+    """One thing of the config that may vary.
+
+    Attributes:
+        path: The key that names it.
+        paths: All keys that move together with it, `path` first.
+        choices: Every value that may be tried, today's included; ascending if `ordered`.
+        ordered: Whether neighbours in `choices` are alike.
+        today: What the config holds now.
+        label: What changing it means for the training.
+        kind: Row of the table of known knobs, e.g. ``batch_size``; None for a knob of the user's own.
+        advice: What an expert would try, best guess first.
+        bundled: Whether the first proposal sets it, with all other bundled knobs.
+        settling: Values whose speed shows only after one pass over the data (caches).
+    """
+
+    path: str
+    paths: tuple[str, ...]
+    choices: tuple[Scalar, ...]
+    ordered: bool
+    today: Scalar
+    label: Label
+    kind: str | None = None
+    advice: tuple[Scalar, ...] = ()
+    bundled: bool = False
+    settling: tuple[Scalar, ...] = ()
+
+    def __post_init__(self) -> None:
+        if self.index(self.today) is None:
+            raise ValueError(f"{self.path}: today's value {self.today!r} is not among {self.choices!r}")
+
+    def index(self, value: Scalar) -> int | None:
+        """Position of a value among the choices, None if it is not one; True is not 1, but 1.0 is."""
+        for position, choice in enumerate(self.choices):
+            if same_scalar(choice, value):
+                return position
+        return None
+
+
+def same_scalar(one: Scalar, other: Scalar) -> bool:
+    """Whether two config values are the same; unlike in Python, ``True`` is not ``1``."""
+    return isinstance(one, bool) == isinstance(other, bool) and one == other
+
+
+def is_number(value: Scalar) -> bool:
+    """Whether a config value is a number; ``True`` is not."""
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def ladder(low: float, high: float, *, step: float | None = None, log: bool = False) -> tuple[Scalar, ...]:
+    """The values of a range that are worth telling apart, both ends included.
+
+    Args:
+        low: Lower end.
+        high: Upper end, not below `low`.
+        step: Distance of neighbours; None lets the ladder choose.
+        log: Equal ratios instead of equal distances; `low` must be above 0. Integers go by doubling.
+
+    Returns:
+        At most `LADDER_LENGTH` values, ascending; integers if both ends (and the step) are.
+    """
+    whole = isinstance(low, int) and isinstance(high, int) and (step is None or isinstance(step, int))
+    if log and whole:
+        values: list[float] = [low]
+        while values[-1] * 2 < high:
+            values.append(values[-1] * 2)
+        values.append(high)
+    elif log:
+        values = [low * (high / low) ** (i / (LADDER_LENGTH - 1)) for i in range(LADDER_LENGTH)]
+    else:
+        width = step or (1 if whole else (high - low) / (LADDER_LENGTH - 1) or 1)
+        values = [low + i * width for i in range(int((high - low) / width + 1e-9) + 1)]
+    if len(values) > LADDER_LENGTH:
+        last = len(values) - 1
+        values = [values[round(i * last / (LADDER_LENGTH - 1))] for i in range(LADDER_LENGTH)]
+    return tuple(dict.fromkeys(round(value) if whole else float(value) for value in values))
+
+
+def with_today(choices: Iterable[Scalar], today: Scalar) -> tuple[tuple[Scalar, ...], bool]:
+    """Adds today's value to a domain if it is not in it.
+
+    Returns:
+        The choices, and whether they are ordered: all numbers, then sorted.
+    """
+    values = list(choices)
+    if not any(same_scalar(value, today) for value in values):
+        values.append(today)
+    numbers = [value for value in values if isinstance(value, int | float) and not isinstance(value, bool)]
+    if len(numbers) < len(values):
+        return tuple(values), False
+    numbers.sort()
+    assert all(a < b for a, b in pairwise(numbers)), "the schema refuses duplicates"
+    return tuple(numbers), True

@@ -1,0 +1,199 @@
+"""The space of points: which knobs there are, what they may hold, and which combinations cannot work."""
+
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from math import prod
+
+from autotune.records import Machine, Scalar, Values
+from autotune.space.catalog import KNOWN_KNOBS, MOVE_TOGETHER, KnownKnob, known_knob
+from autotune.space.knob import Knob, Label, same_scalar, with_today
+
+_ROWS = {row.kind: row for row in KNOWN_KNOBS}
+
+
+def point_name(values: Values) -> str:
+    """Names a point: a hash of its canonical form, the same on every machine.
+
+    A float that is a whole number and the integer are one value, as they are in a config.
+    """
+    canonical = {
+        path: int(value) if isinstance(value, float) and value.is_integer() else value for path, value in values.items()
+    }
+    return hashlib.sha256(json.dumps(canonical, sort_keys=True).encode()).hexdigest()[:12]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Space:
+    """The knobs of one config on one machine.
+
+    Attributes:
+        knobs: In the order in which an expert would turn them; the user's own knobs last.
+    """
+
+    knobs: tuple[Knob, ...]
+
+    @property
+    def today(self) -> Values:
+        """What the config holds now."""
+        return {knob.path: knob.today for knob in self.knobs}
+
+    @property
+    def size(self) -> int:
+        """Number of combinations, those that cannot work included."""
+        return prod(len(knob.choices) for knob in self.knobs)
+
+    def knob(self, path: str) -> Knob:
+        """The knob of that name; KeyError if there is none."""
+        for knob in self.knobs:
+            if knob.path == path:
+                return knob
+        raise KeyError(path)
+
+    def same_training(self) -> "Space":
+        """The same space with every knob frozen that may change what is computed."""
+        return Space(
+            knobs=tuple(
+                knob
+                if knob.label is Label.SAME_TRAINING
+                else replace(knob, choices=(knob.today,), advice=(), settling=())
+                for knob in self.knobs
+            )
+        )
+
+    def without_settling(self) -> "Space":
+        """The same space with every cache left as it is today: choices that settle late are gone."""
+        kept = (
+            replace(
+                knob,
+                choices=tuple(c for c in knob.choices if c not in late or same_scalar(c, knob.today)),
+                advice=tuple(a for a in knob.advice if a not in late),
+                settling=(),
+            )
+            for knob in self.knobs
+            for late in [knob.settling]
+        )
+        return Space(knobs=tuple(kept))
+
+    def contains(self, values: Values) -> bool:
+        """Whether these are values of this space: every knob, nothing else, only its choices."""
+        return set(values) == {knob.path for knob in self.knobs} and all(
+            knob.index(values[knob.path]) is not None for knob in self.knobs
+        )
+
+    def changes(self, values: Values) -> Values:
+        """What a point changes against today's config."""
+        return {knob.path: values[knob.path] for knob in self.knobs if not same_scalar(values[knob.path], knob.today)}
+
+    def is_same_training(self, values: Values) -> bool:
+        """Whether a point leaves the training itself unchanged."""
+        return all(self.knob(path).label is Label.SAME_TRAINING for path in self.changes(values))
+
+    def settles(self, values: Values) -> bool:
+        """Whether a point's speed shows only after one pass over the data."""
+        return any(same_scalar(values[knob.path], slow) for knob in self.knobs for slow in knob.settling)
+
+    def keys(self, values: Values) -> dict[str, Scalar]:
+        """Every key of the config that a point sets, keys that move together included."""
+        return {path: values[knob.path] for knob in self.knobs for path in knob.paths}
+
+    def why_infeasible(self, values: Values) -> str | None:
+        """Why a combination cannot work, None if it may.
+
+        What today's config combines is always feasible: whatever it is, it is what the user runs.
+        """
+        changes = self.changes(values)
+        for knob in self.knobs:
+            for other, wanted in self._needs(knob, values[knob.path]).items():
+                as_today = knob.path not in changes and other.path not in changes
+                if not as_today and not same_scalar(values[other.path], wanted):
+                    return f"{knob.path}: {values[knob.path]} needs {other.path}: {wanted}"
+        return None
+
+    def with_advice(self, values: Values, path: str, choice: Scalar) -> Values:
+        """A point with one knob turned, and whatever that value needs turned along."""
+        turned = {**values, path: choice}
+        for other, wanted in self._needs(self.knob(path), choice).items():
+            turned[other.path] = wanted
+        return turned
+
+    def _needs(self, knob: Knob, choice: Scalar) -> dict[Knob, Scalar]:
+        row = _ROWS.get(knob.kind or "")
+        wanted = row.needs.get(choice, {}) if row else {}
+        return {other: value for other in self.knobs for kind, value in wanted.items() if other.kind == kind}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Skipped:
+    """A key that looks like a knob and is not searched, with the reason."""
+
+    path: str
+    why: str
+
+
+def build_space(
+    config: Mapping[str, Scalar],
+    domains: Mapping[str, Sequence[Scalar]] | None,
+    machine: Machine,
+    refused: Mapping[str, str],
+) -> tuple[Space, tuple[Skipped, ...]]:
+    """The space of a config on a machine.
+
+    Args:
+        config: Every scalar of the config by dotted path, in file order.
+        domains: The user's own knobs with their domains; None takes the known knobs found by name.
+        machine: Its cores, memory and GPUs shape the domains.
+        refused: Keys whose value cannot be edited, with the reason.
+
+    Returns:
+        The space, possibly without knobs, and the known knobs that were left out.
+    """
+    wanted = domains if domains is not None else {p: () for p, v in config.items() if known_knob(p, v)}
+    skipped: list[Skipped] = []
+    found: list[tuple[str, KnownKnob | None]] = []
+    for path in wanted:
+        if path in refused:
+            skipped.append(Skipped(path=path, why=refused[path]))
+        else:
+            found.append((path, known_knob(path, config[path])))
+    order = {row.kind: position for position, row in enumerate(KNOWN_KNOBS)}
+    found.sort(key=lambda item: order[item[1].kind] if item[1] else len(order))
+
+    knobs: list[Knob] = []
+    for path, row in found:
+        leader = next((k for k in knobs if row and k.kind == row.kind in MOVE_TOGETHER), None)
+        if leader and same_scalar(leader.today, config[path]):
+            knobs[knobs.index(leader)] = _joined(leader, path)
+            continue
+        if leader:
+            skipped.append(Skipped(path=path, why=f"moves together with {leader.path}, but differs from it"))
+            continue
+        knob = _knob(path, row, config[path], wanted[path], machine)
+        if len(knob.choices) > 1:
+            knobs.append(knob)
+        elif domains is not None:
+            skipped.append(Skipped(path=path, why="its domain holds today's value and no other"))
+    return Space(knobs=tuple(knobs)), tuple(skipped)
+
+
+def _joined(leader: Knob, path: str) -> Knob:
+    return replace(leader, paths=(*leader.paths, path))
+
+
+def _knob(path: str, row: KnownKnob | None, today: Scalar, domain: Sequence[Scalar], machine: Machine) -> Knob:
+    proposed = tuple(domain) or (row.domain(today, machine) if row else ())
+    choices, ordered = with_today(proposed, today)
+    advice = row.advice(today, machine) if row else ()
+    return Knob(
+        path=path,
+        paths=(path,),
+        choices=choices,
+        ordered=ordered,
+        today=today,
+        label=row.label if row else Label.UNKNOWN,
+        kind=row.kind if row else None,
+        bundled=row.bundled if row else False,
+        advice=tuple(v for v in advice if any(same_scalar(v, c) for c in choices)),
+        settling=tuple(v for v in (row.settling if row else ()) if any(same_scalar(v, c) for c in choices)),
+    )

@@ -1,0 +1,171 @@
+"""Keeps loaded examples, by their index, so that the next pass over the data need not compute them again.
+
+A lookup takes the place of the load, *after* the order of a pass is drawn. So a cache changes neither
+what is trained on nor in which order, the first batch does not wait for a whole pass, and every entry
+that a killed run has finished is of use to the next. (`tf.data.Dataset.cache` to a file is lost, and
+leaves a lock behind, if the first pass is not completed; in memory it needs a shuffle buffer of the
+whole data behind it to give the same order.)
+"""
+
+import hashlib
+import json
+import logging
+import os
+import struct
+import threading
+import zlib
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+import tensorflow as tf
+
+Features = dict[str, tf.Tensor]
+Load = Callable[[tf.Tensor], Features]
+"""From the index of an example (int64 scalar) to its features, as graph operations."""
+
+CACHE_DIR_VARIABLE = "AUTOTUNE_CACHE_DIR"
+FORMAT_VERSION = 1
+
+_log = logging.getLogger(__name__)
+
+
+class Store(Protocol):
+    """Byte strings by index. Both methods are called inside graphs, from several threads at once."""
+
+    def lookup(self, index: tf.Tensor) -> tf.Tensor:
+        """The entry as a string scalar; empty if there is none that can be trusted."""
+        ...
+
+    def insert(self, index: tf.Tensor, entry: tf.Tensor) -> None:
+        """Keeps the entry; a failure to do so is not an error of the training."""
+        ...
+
+
+class MemoryStore:
+    """A hash table inside TensorFlow's runtime: a hit runs no Python."""
+
+    def __init__(self) -> None:
+        with tf.device("CPU:0"):
+            self._table = tf.lookup.experimental.MutableHashTable(tf.int64, tf.string, default_value="")
+
+    def lookup(self, index: tf.Tensor) -> tf.Tensor:
+        """See `Store.lookup`."""
+        return self._table.lookup(index)
+
+    def insert(self, index: tf.Tensor, entry: tf.Tensor) -> None:
+        """See `Store.insert`."""
+        self._table.insert(index, entry)
+
+
+class DiskStore:
+    """One file per entry, each written aside and moved into place.
+
+    Several runs may fill one folder at the same time. A file that is torn, damaged, or was not written
+    for this folder and index is as good as none, and is replaced.
+
+    Args:
+        folder: Named after what the entries depend on, see `cache_folder`; made if need be.
+    """
+
+    # Magic, whose, index, length, and the CRC-32 of all of these and the entry.
+    _HEADER = struct.Struct("<8s16sqQI")
+    _MAGIC = b"atcache%d" % FORMAT_VERSION
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._whose = hashlib.sha256(folder.name.encode()).digest()[:16]
+        self._warned = threading.Event()
+        folder.mkdir(parents=True, exist_ok=True)
+
+    def path(self, index: int) -> Path:
+        """Where the entry of that index lies."""
+        return self._folder / f"{index:08d}.features"
+
+    def lookup(self, index: tf.Tensor) -> tf.Tensor:
+        """See `Store.lookup`."""
+        entry = tf.numpy_function(self._read, [index], tf.string)
+        return tf.ensure_shape(entry, [])
+
+    def insert(self, index: tf.Tensor, entry: tf.Tensor) -> None:
+        """See `Store.insert`."""
+        tf.numpy_function(self._write, [index, entry], [])
+
+    def _read(self, index: np.int64) -> bytes:
+        try:
+            data = self.path(int(index)).read_bytes()
+        except OSError:
+            return b""
+        body = memoryview(data)[self._HEADER.size :]
+        intact = data[: self._HEADER.size] == self._header(int(index), body)
+        return bytes(body) if intact else b""
+
+    def _write(self, index: np.int64, entry: bytes) -> None:
+        path = self.path(int(index))
+        aside = path.with_name(f".{path.name}.{os.getpid()}.{threading.get_ident()}")
+        try:
+            with aside.open("wb") as file:
+                file.write(self._header(int(index), memoryview(entry)))
+                file.write(entry)
+            aside.replace(path)
+        except OSError as error:
+            aside.unlink(missing_ok=True)
+            if not self._warned.is_set():
+                self._warned.set()
+                _log.warning("the feature cache cannot be written, training goes on without: %s", error)
+
+    def _header(self, index: int, body: memoryview) -> bytes:
+        start = self._HEADER.pack(self._MAGIC, self._whose, index, len(body), 0)[:-4]
+        return start + struct.pack("<I", zlib.crc32(body, zlib.crc32(start)))
+
+
+def cached(load: Load, store: Store) -> Load:
+    """The same function, but what it has loaded before comes from the store."""
+    traced = tf.function(load, input_signature=[tf.TensorSpec([], tf.int64)], autograph=False).get_concrete_function()
+    specs: dict[str, tf.TensorSpec] = traced.structured_outputs
+    names = sorted(specs)
+
+    def look_up(index: tf.Tensor) -> Features:
+        entry = store.lookup(index)
+
+        def hit() -> Features:
+            parts = tf.ensure_shape(tf.io.parse_tensor(entry, tf.string), [len(names)])
+            return {
+                name: tf.ensure_shape(tf.io.parse_tensor(part, specs[name].dtype), specs[name].shape)
+                for name, part in zip(names, tf.unstack(parts), strict=True)
+            }
+
+        def miss() -> Features:
+            features: Features = traced(index)
+            parts = tf.stack([tf.io.serialize_tensor(features[name]) for name in names])
+            store.insert(index, tf.io.serialize_tensor(parts))
+            return features
+
+        found: Features = tf.cond(tf.strings.length(entry) > 0, hit, miss)
+        return found
+
+    return look_up
+
+
+def cache_folder(depends_on: Mapping[str, Any], near: Path) -> Path:
+    """Where entries are kept that depend on exactly these things.
+
+    Args:
+        depends_on: JSON values: the listing of the data with sizes and times, parameters, versions.
+        near: A file of the project, e.g. its config. The cache is in the folder that
+            ``AUTOTUNE_CACHE_DIR`` names, else in ``.autotune/cache`` of the nearest folder above this
+            file that holds ``.autotune`` or ``.git``, else of the working directory.
+    """
+    key = {"format": FORMAT_VERSION, "tensorflow": tf.__version__, "depends_on": depends_on}
+    name = hashlib.sha256(json.dumps(key, sort_keys=True).encode()).hexdigest()[:16]
+    given = os.environ.get(CACHE_DIR_VARIABLE)
+    if given:
+        return Path(given) / name
+    above = near.resolve().parents
+    project = next((at for at in above if (at / ".autotune").is_dir() or (at / ".git").exists()), Path.cwd())
+    state = project / ".autotune"
+    if not state.exists():
+        state.mkdir(mode=0o700)
+        (state / ".gitignore").write_text("*\n")
+    return state / "cache" / name

@@ -1,0 +1,66 @@
+"""Takes batches out of a pipeline and says how long that took and how much is in them."""
+
+import logging
+import time
+from collections import deque
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+import tensorflow as tf
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Fetched:
+    """One batch.
+
+    Attributes:
+        batch: The features.
+        wait_s: How long the training loop was blocked on it.
+        work: The sum of the feature that counts valid work, e.g. the lengths without padding.
+    """
+
+    batch: dict[str, tf.Tensor]
+    wait_s: float
+    work: int
+
+
+class Feed(Iterator[Fetched]):
+    """Iterates over a pipeline.
+
+    The work is counted on the host, before the batch goes to an accelerator: reading a number back from
+    there would wait for every step that is on its way.
+
+    Args:
+        batches: What `autotune.tf.pipeline.build` gave.
+        work: The feature whose sum is the valid work in a batch.
+        to_device: Copy one batch ahead to the accelerator; where there is none, this is said once and
+            has no effect.
+    """
+
+    def __init__(self, batches: tf.data.Dataset, *, work: str, to_device: bool = False) -> None:
+        counts: deque[int] = deque()
+
+        def count(values: np.ndarray) -> None:
+            counts.append(int(values.sum()))
+
+        def count_and_pass(batch: dict[str, tf.Tensor]) -> dict[str, tf.Tensor]:
+            tf.numpy_function(count, [batch[work]], [])
+            return batch
+
+        counted = batches.map(count_and_pass)
+        if to_device:
+            accelerators = tf.config.list_logical_devices("GPU") + tf.config.list_logical_devices("TPU")
+            if accelerators:
+                counted = counted.apply(tf.data.experimental.prefetch_to_device(accelerators[0].name, 1))
+            else:
+                _log.warning("no accelerator here: batches are not prefetched to one")
+        self._counts = counts
+        self._iterator = iter(counted)
+
+    def __next__(self) -> Fetched:
+        asked_s = time.monotonic()
+        batch = next(self._iterator)
+        return Fetched(batch=batch, wait_s=time.monotonic() - asked_s, work=self._counts.popleft())

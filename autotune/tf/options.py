@@ -1,0 +1,104 @@
+"""The settings of the library: records that are checked when they are made, without TensorFlow."""
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+
+class Cache(StrEnum):
+    """Where finished features are kept from one pass over the data to the next."""
+
+    NONE = "none"
+    MEMORY = "memory"
+    DISK = "disk"
+
+
+class Precision(StrEnum):
+    """What a training step computes in; variables stay in float32 (Micikevicius et al. 2018)."""
+
+    FLOAT32 = "float32"
+    MIXED_FLOAT16 = "mixed_float16"
+    MIXED_BFLOAT16 = "mixed_bfloat16"
+
+    @property
+    def compute_dtype(self) -> str:
+        """Name of the dtype of activations and of the matrix products, e.g. ``"bfloat16"``."""
+        return self.value.removeprefix("mixed_")
+
+
+@dataclass(frozen=True, kw_only=True)
+class RuntimeOptions:
+    """What TensorFlow's runtime is told before it starts.
+
+    Attributes:
+        inter_op_threads: Operations that run at the same time; 0 leaves it to TensorFlow.
+        intra_op_threads: Threads that one operation may use; 0 leaves it to TensorFlow.
+        gpu_memory_growth: Take GPU memory as it is needed instead of all of it at once.
+    """
+
+    inter_op_threads: int = 0
+    intra_op_threads: int = 0
+    gpu_memory_growth: bool = False
+
+    def __post_init__(self) -> None:
+        _at_least(0, inter_op_threads=self.inter_op_threads, intra_op_threads=self.intra_op_threads)
+
+
+@dataclass(frozen=True, kw_only=True)
+class PipelineOptions:
+    """How examples become batches.
+
+    Attributes:
+        batch_size: Examples per batch; every batch is full, whatever the size of the data.
+        parallel_calls: Examples loaded at the same time, each on a thread of the pipeline's own.
+        prefetch_batches: Finished batches kept ready ahead of the training loop; 0 really is none.
+        cache: Where loaded examples are kept for the next pass.
+        fixed_length: Pad to the longest there can be, so that every batch has the same static shape,
+            instead of to the longest of the batch. Together with buckets: to the upper end of the
+            bucket.
+        buckets: Batches hold examples of like length, in so many classes of equal width; 1 is any
+            length with any.
+        prefetch_to_device: Copy the next batch to the accelerator while the present one is trained on.
+        seed: Of the order of the examples, which is another in each pass and depends on nothing else here but
+            ``buckets``.
+    """
+
+    batch_size: int
+    parallel_calls: int = 1
+    prefetch_batches: int = 1
+    cache: Cache = Cache.NONE
+    fixed_length: bool = False
+    buckets: int = 1
+    prefetch_to_device: bool = False
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        _at_least(1, batch_size=self.batch_size, parallel_calls=self.parallel_calls, buckets=self.buckets)
+        _at_least(0, prefetch_batches=self.prefetch_batches)
+
+
+@dataclass(frozen=True, kw_only=True)
+class StepOptions:
+    """How a training step is executed.
+
+    Attributes:
+        graph: Trace the step into a graph once, instead of running it operation by operation.
+        xla: Compile that graph with XLA; a new shape of batch is a new compilation.
+        precision: What it computes in.
+
+    Raises:
+        ValueError: XLA without graph mode: what is not traced cannot be compiled.
+    """
+
+    graph: bool = True
+    xla: bool = False
+    precision: Precision = Precision.FLOAT32
+
+    def __post_init__(self) -> None:
+        if self.xla and not self.graph:
+            raise ValueError("XLA compiles graphs: it needs graph mode, which is off")
+
+
+def _at_least(low: int, **values: int) -> None:
+    for name, value in values.items():
+        if value < low:
+            raise ValueError(f"{name} must be at least {low}, got {value}")

@@ -1,0 +1,97 @@
+"""One training step: eager, traced, or compiled; in full or in mixed precision."""
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, Protocol
+
+import tensorflow as tf
+
+from autotune.tf.options import Precision, StepOptions
+
+Batch = dict[str, tf.Tensor]
+
+
+class Optimizer(Protocol):
+    """What a step needs: `autotune.tf.optimizer.Adam`, or one of Keras's that has been built."""
+
+    def apply_gradients(self, grads_and_vars: Iterable[tuple[tf.Tensor, tf.Variable]]) -> Any:
+        """Updates the variables in place."""
+        ...
+
+
+class LossScale(tf.Module):  # type: ignore[misc]  # TensorFlow has no stubs
+    """Keeps float16 gradients in range: dynamic loss scaling (Micikevicius et al. 2018, section 3.2).
+
+    The loss is multiplied by the scale and the gradients are divided by it. If one of them is not
+    finite, the update is skipped and the scale halved; after 2000 good updates in a row it is doubled.
+    """
+
+    GROWTH_INTERVAL = 2000
+
+    def __init__(self, initial: float = 2.0**15) -> None:
+        super().__init__()
+        self.scale = tf.Variable(initial, dtype=tf.float32, trainable=False)
+        self._good_updates = tf.Variable(0, dtype=tf.int32, trainable=False)
+
+    def update(self, finite: tf.Tensor) -> None:
+        """Adapts the scale; ``finite`` says whether the last gradients could be used."""
+        good = tf.where(finite, self._good_updates + 1, 0)
+        grow = good >= self.GROWTH_INTERVAL
+        factor = tf.where(finite, tf.where(grow, 2.0, 1.0), 0.5)
+        self.scale.assign(tf.maximum(self.scale * factor, 1.0))
+        self._good_updates.assign(tf.where(grow, 0, good))
+
+
+class TrainStep(tf.Module):  # type: ignore[misc]  # TensorFlow has no stubs
+    """Computes the loss of a batch and updates the variables.
+
+    Args:
+        loss: From a batch to a float32 scalar. It casts to the precision's ``compute_dtype`` itself.
+        variables: What is trained.
+        optimizer: How.
+        options: How the step is executed.
+        signature: Shapes and dtypes of a batch, the pipeline's ``element_spec``. The step is traced for
+            it once, whatever lengths come; with XLA, dimensions that it leaves open are compiled for as
+            they come.
+    """
+
+    def __init__(
+        self,
+        loss: Callable[[Batch], tf.Tensor],
+        variables: Sequence[tf.Variable],
+        optimizer: Optimizer,
+        options: StepOptions,
+        signature: dict[str, tf.TensorSpec],
+    ) -> None:
+        super().__init__()
+        self._loss = loss
+        self._variables = list(variables)
+        self._optimizer = optimizer
+        self.loss_scale = LossScale() if options.precision is Precision.MIXED_FLOAT16 else None
+        self._run: Callable[[Batch], tf.Tensor] = self._step
+        if options.graph:
+            self._run = tf.function(
+                self._step, input_signature=[signature], jit_compile=options.xla or None, autograph=False
+            )
+
+    def __call__(self, batch: Batch) -> tf.Tensor:
+        """Makes one step; the returned loss can be left unread, which lets an accelerator run ahead."""
+        return self._run(batch)
+
+    def _step(self, batch: Batch) -> tf.Tensor:
+        with tf.GradientTape() as tape:
+            loss = self._loss(batch)
+            scaled = loss if self.loss_scale is None else loss * self.loss_scale.scale
+        gradients = [tf.convert_to_tensor(gradient) for gradient in tape.gradient(scaled, self._variables)]
+        if self.loss_scale is None:
+            self._optimizer.apply_gradients(zip(gradients, self._variables, strict=True))
+            return loss
+        gradients = [gradient / self.loss_scale.scale for gradient in gradients]
+        finite = tf.reduce_all([tf.reduce_all(tf.math.is_finite(gradient)) for gradient in gradients])
+
+        def update() -> tf.Tensor:
+            self._optimizer.apply_gradients(zip(gradients, self._variables, strict=True))
+            return True
+
+        tf.cond(finite, update, lambda: False)
+        self.loss_scale.update(finite)
+        return loss

@@ -1,0 +1,275 @@
+"""The stream of steps that a training process writes into its run's folder.
+
+One file per process and image, ``steps.<pid>.<n>.jsonl``, in the folder that ``AUTOTUNE_RUN_DIR``
+names; ``n`` counts up where a process of the same pid wrote before. Every line is one JSON object:
+
+    {"v": 1, "pid": 4711, "clock": "monotonic", "start_s": 81.2, "source": "step", "devices": []}
+    {"k": "step", "t_s": 83.1, "wait_s": 0.01, "samples": 8, "work": 4520, "loss": 0.7}
+    {"k": "epoch_end", "t_s": 90.0}
+    {"k": "checkpoint", "t_s": 90.4, "duration_s": 0.4, "text": "step 400"}
+
+``t_s`` is the END of what the line tells, in seconds of CLOCK_MONOTONIC. What is not known is left out
+(``update`` only where it is false). JSON has no NaN and no infinity: such numbers are the strings
+"nan", "inf" and "-inf", which ``float()`` reads. Readers ignore kinds and fields that they do not know.
+
+A line is one ``write`` to a descriptor opened with O_APPEND, so a reader sees whole lines and at most
+one torn last one, also when the process is killed. Whatever goes wrong in here ends the stream and
+never the training: nothing is raised, printed, locked for long, or synced to disk.
+
+This file depends on nothing but the standard library and runs on Python 3.9, so that it can be copied
+next to trainers that do not have autotune installed.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import math
+import os
+import threading
+import time
+from collections.abc import Iterable
+from types import TracebackType
+from typing import Any, Literal, Optional
+
+RUN_DIR_VARIABLE = "AUTOTUNE_RUN_DIR"
+FORMAT_VERSION = 1
+
+_STREAMS_PER_PID = 100  # a pid comes back after exec; more than this is something else going wrong
+
+
+class _Stream:
+    """The file of this process: unopened, open, or closed for good."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._fd: Optional[int] = None
+        self._looked = False
+
+    def announce(self, source: str, devices: Optional[Iterable[str]]) -> None:
+        """Opens the file and writes its first line, once."""
+        with self._lock:
+            if self._looked:
+                return
+            self._looked = True
+            folder = os.environ.get(RUN_DIR_VARIABLE)
+            if not folder:
+                return
+            try:
+                header = {
+                    "v": FORMAT_VERSION,
+                    "pid": os.getpid(),
+                    "clock": "monotonic",
+                    "start_s": round(time.monotonic(), 6),
+                    "source": source,
+                    "devices": _devices_by_uuid() if devices is None else list(devices),
+                }
+                self._fd = _create(folder)
+                self._write_line(json.dumps(header))
+            except Exception:
+                self._close()
+
+    @property
+    def is_open(self) -> bool:
+        """Whether anything will be written; looks for the run at the first call."""
+        if not self._looked:
+            self.announce("step", None)
+        return self._fd is not None
+
+    def write(self, line: str) -> None:
+        """Appends a line; the first failure closes the stream."""
+        try:
+            self._write_line(line)
+        except Exception:
+            self._close()
+
+    def _write_line(self, line: str) -> None:
+        data = (line + "\n").encode()
+        # A short write means a full disk: going on would bury the torn line in the middle of the file.
+        if self._fd is not None and os.write(self._fd, data) != len(data):
+            self._close()
+
+    def _close(self) -> None:
+        fd, self._fd = self._fd, None
+        if fd is not None:
+            with contextlib.suppress(OSError):
+                os.close(fd)
+
+    def forget(self) -> None:
+        """In a forked child: lets go of the parent's file; the child opens its own if it takes a step."""
+        self._close()
+        self._lock = threading.Lock()  # the parent's may be held by a thread that does not exist here
+        self._looked = False
+
+
+def _create(folder: str) -> int:
+    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND | os.O_CLOEXEC
+    pid = os.getpid()
+    for n in range(_STREAMS_PER_PID):
+        try:
+            return os.open(os.path.join(folder, f"steps.{pid}.{n}.jsonl"), flags, 0o600)
+        except FileExistsError:
+            continue
+    raise FileExistsError(folder)
+
+
+def _devices_by_uuid() -> list[str]:
+    # Indices of CUDA_VISIBLE_DEVICES mean nothing outside the process (CUDA's order need not be
+    # NVML's), UUIDs do.
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES", "")
+    return [name for name in (part.strip() for part in visible.split(",")) if name.startswith(("GPU-", "MIG-"))]
+
+
+def _json_number(value: Any) -> str:
+    """A number as JSON can carry it; ``null`` for what is not a number."""
+    if type(value) is int:
+        return str(value)
+    try:
+        number = float(value)  # also NumPy scalars and one-element tensors
+    except Exception:
+        return "null"
+    if math.isfinite(number):
+        return repr(number)
+    return '"nan"' if number != number else ('"inf"' if number > 0 else '"-inf"')
+
+
+class Step:
+    """One step on its way to the stream; made by `step`.
+
+    Inside ``with step(...) as this_step:`` the attributes may still be set; they mean what they mean to
+    `step`.
+    """
+
+    __slots__ = ("_ended_s", "_entered", "loss", "samples", "update", "wait_s", "work")
+
+    def __init__(self, samples: Any, wait_s: Any, loss: Any, work: Any, update: bool) -> None:
+        self._ended_s = time.monotonic()
+        self._entered = False
+        self.samples = samples
+        self.wait_s = wait_s
+        self.loss = loss
+        self.work = work
+        self.update = update
+
+    def __enter__(self) -> Step:
+        self._entered = True
+        return self
+
+    def __exit__(
+        self,
+        kind: Optional[type[BaseException]],
+        error: Optional[BaseException],
+        trace: Optional[TracebackType],
+    ) -> None:
+        if kind is None:  # a step that raised did not happen
+            self._ended_s = time.monotonic()
+            self._report()
+
+    def __del__(self) -> None:
+        # `step(...)` alone and `with step(...):` look alike to the callee until this: nobody entered,
+        # so it was a plain call, and the object dies at the end of that very statement.
+        if not self._entered:
+            self._report()
+
+    def _report(self) -> None:
+        try:
+            # By hand: json.dumps would cost as much as all the rest of a step's report.
+            line = f'{{"k": "step", "t_s": {self._ended_s:.6f}'
+            if self.wait_s is not None:
+                line += f', "wait_s": {_json_number(self.wait_s)}'
+            if self.samples is not None:
+                line += f', "samples": {_json_number(self.samples)}'
+            if self.work is not None:
+                line += f', "work": {_json_number(self.work)}'
+            if not self.update:
+                line += ', "update": false'
+            if self.loss is not None:
+                line += f', "loss": {_json_number(self.loss)}'
+            _stream.write(line + "}")
+        except Exception:
+            pass
+
+
+class _NoStep(Step):
+    """What `step` gives outside a run: takes everything, writes nothing."""
+
+    __slots__ = ()
+
+    def __exit__(
+        self,
+        kind: Optional[type[BaseException]],
+        error: Optional[BaseException],
+        trace: Optional[TracebackType],
+    ) -> None:
+        pass
+
+    def __del__(self) -> None:
+        pass
+
+
+_stream = _Stream()
+_no_step = _NoStep(None, None, None, None, True)
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_stream.forget)
+
+
+def step(*, samples: Any = None, wait_s: Any = None, loss: Any = None, work: Any = None, update: bool = True) -> Step:
+    """Reports a step: the one that has just ended or, in a ``with`` statement, the one inside.
+
+    Args:
+        samples: Valid samples in the batch.
+        wait_s: How long the training loop waited for this batch, in seconds.
+        loss: The loss, where it is to be had for free; NaN and infinities are welcome. Reading it from
+            a GPU waits for the GPU, so every so many steps is enough.
+        work: Valid frames or tokens in the batch, padding not counted: what the time of a step should
+            be judged by where batches differ in length.
+        update: Whether the optimizer's update is part of this step; False while gradients are accumulated.
+
+    Returns:
+        A context manager. As a plain call, leave it alone: it writes its line when the statement ends.
+    """
+    if not _stream.is_open:
+        return _no_step
+    return Step(samples, wait_s, loss, work, update)
+
+
+def epoch_end() -> None:
+    """Reports that every sample of the data has been seen once more."""
+    if _stream.is_open:
+        _stream.write(f'{{"k": "epoch_end", "t_s": {time.monotonic():.6f}}}')
+
+
+def mark(
+    kind: Literal["eval", "checkpoint", "sync", "note"],
+    *,
+    duration_s: Optional[float] = None,
+    text: Optional[str] = None,
+) -> None:
+    """Reports something else that has just ended, so that its time is not taken for a slow step.
+
+    Args:
+        kind: What it was; ``sync`` means that the accelerator has no work left.
+        duration_s: How long it took, in seconds.
+        text: A line for people.
+    """
+    if not _stream.is_open:
+        return
+    with contextlib.suppress(Exception):
+        line = f'{{"k": {json.dumps(kind)}, "t_s": {time.monotonic():.6f}'
+        if duration_s is not None:
+            line += f', "duration_s": {_json_number(duration_s)}'
+        if text is not None:
+            line += f', "text": {json.dumps(text)}'
+        _stream.write(line + "}")
+
+
+def announce(source: str, *, devices: Optional[Iterable[str]] = None) -> None:
+    """Says who reports and opens the stream; where nobody does, the first report does it, as ``step``.
+
+    Args:
+        source: What sees the steps, e.g. ``"autotune.workloads.tts"``; at most one per process counts,
+            the first.
+        devices: UUIDs of the accelerators in use, as NVML spells them; by default those that
+            ``CUDA_VISIBLE_DEVICES`` names by UUID.
+    """
+    _stream.announce(source, devices)

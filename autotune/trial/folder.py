@@ -1,0 +1,130 @@
+"""The folder of one run: what its files are called, and when they go."""
+
+import logging
+import os
+import shutil
+import stat
+from pathlib import Path
+
+from autotune.errors import RunError
+
+MARKER = ".autotune-run"
+"""A folder that holds this file was made by autotune; no other folder is ever emptied or removed."""
+
+_MARKER_TEXT = '{"format": 1}\n'
+_TAIL_BYTES = 32 << 10
+
+_log = logging.getLogger(__name__)
+
+
+class RunFolder:
+    """Knows the file names of one run.
+
+    Args:
+        path: The folder; it need not exist yet.
+
+    Attributes:
+        path: The folder.
+        config: The run's own copy of the config.
+        stdout: What the trainer printed.
+        stderr: What the trainer printed to stderr.
+        result: What the search made of the run.
+        outputs: Where redirected outputs of the trainer go.
+        inject: What is put on the trainer's import path.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.config = path / "config.yaml"
+        self.stdout = path / "stdout.log"
+        self.stderr = path / "stderr.log"
+        self.result = path / "result.json"
+        self.outputs = path / "outputs"
+        self.inject = path / "inject"
+
+    def create(self) -> None:
+        """Makes the folder, its marker and ``outputs/``; a folder of ours that is there already is kept.
+
+        Raises:
+            RunError: It cannot be made, or something that is not ours is in its place.
+        """
+        try:
+            self.path.mkdir(mode=0o700, parents=True, exist_ok=True)
+            if not self.is_ours():
+                if any(self.path.iterdir()):
+                    raise RunError(
+                        "a folder that autotune did not make is in the place of a run's folder",
+                        where=str(self.path),
+                        remedy="Move it away, or choose another place with --state-dir.",
+                    )
+                (self.path / MARKER).write_text(_MARKER_TEXT, encoding="utf-8")
+            self.outputs.mkdir(exist_ok=True)
+        except OSError as error:
+            raise RunError(
+                f"the run's folder cannot be made: {error.strerror}",
+                where=str(self.path),
+                remedy="Make the place writable, or choose another one with --state-dir.",
+            ) from error
+
+    def is_ours(self) -> bool:
+        """Whether this is a real folder, not a link to one, with a real marker in it."""
+        return self.created_s() is not None
+
+    def created_s(self) -> float | None:
+        """When the marker was written, in seconds since the epoch; None if the folder is not ours."""
+        try:
+            if not stat.S_ISDIR(os.lstat(self.path).st_mode):
+                return None
+            marker = os.lstat(self.path / MARKER)
+        except OSError:
+            return None
+        return marker.st_mtime if stat.S_ISREG(marker.st_mode) else None
+
+    def write_config(self, text: str) -> None:
+        """Writes the run's own copy of the config, character for character.
+
+        Raises:
+            RunError: It cannot be written.
+        """
+        try:
+            # newline="": the user's line ends stay what they are.
+            self.config.write_text(text, encoding="utf-8", newline="")
+        except OSError as error:
+            raise RunError(
+                f"the run's config cannot be written: {error.strerror}",
+                where=str(self.config),
+                remedy="Make room on the disk, or choose another place with --state-dir.",
+            ) from error
+
+    def stderr_tail(self) -> str:
+        """The last lines on stderr, at most 32 KiB; empty if there are none."""
+        try:
+            with self.stderr.open("rb") as file:
+                size = file.seek(0, os.SEEK_END)
+                file.seek(max(size - _TAIL_BYTES, 0))
+                data = file.read(_TAIL_BYTES)
+        except OSError:
+            return ""
+        if size > _TAIL_BYTES:
+            # Not from within a line, unless one line is all there is.
+            data = data.partition(b"\n")[2] or data
+        return data.decode("utf-8", "replace")
+
+    def discard_outputs(self) -> None:
+        """Deletes what the trainer wrote into ``outputs/``; says so in the log where that fails."""
+        if self.is_ours():
+            _delete(self.outputs)
+
+    def delete(self) -> None:
+        """Deletes the whole folder, if it is ours; says so in the log where that fails."""
+        if self.is_ours():
+            _delete(self.path)
+
+
+def _delete(path: Path) -> None:
+    if path.is_symlink():  # whatever the trainer has put there: the link goes, what it points to stays
+        path.unlink(missing_ok=True)
+        return
+    shutil.rmtree(path, ignore_errors=True)  # never follows links; takes away all that it can
+    if path.exists():
+        _log.warning("%s could not be deleted completely; delete it yourself when the disk gets full", path)

@@ -1,0 +1,462 @@
+"""The guard: a process between the search and its runs that leaves nothing running, whatever happens.
+
+It is started as a script, with the standard library and nothing else, in a session of its own. It is a child
+subreaper (prctl(2)), so that a process which a run leaves behind, daemons in sessions of their own included,
+becomes a child of the guard and not of init: all that a run ever started is found below the guard.
+
+Standard input is a socket, which is command channel and lifeline at once: at its end, also when the search was
+killed with SIGKILL, the guard ends everything below it and then itself. One run at a time. Lines of JSON, from
+the search::
+
+    {"do": "start", "argv", "cwd", "env", "stdout", "stderr", "deadline_s"}
+    {"do": "stop", "why"}
+
+and to it, ``failed`` or ``exit`` being the last word on a run::
+
+    {"event": "started", "pid"}
+    {"event": "failed", "step": "log" | "cwd" | "exec", "errno", "error"}
+    {"event": "exit", "status", "why", "started_s", "ended_s", "cpu_s", "peak_memory_bytes", "killed", "left"}
+
+A run ends when its main process does, when the search says so, or at its deadline, which the guard watches by
+itself. The end is SIGTERM to every process, 0.5 s later SIGKILL, again until none is left, for 2 s at most.
+"""
+
+import ctypes
+import json
+import os
+import selectors
+import signal
+import socket
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from typing import Any, NoReturn
+
+GRACE_S = 0.5  # from SIGTERM to SIGKILL
+GIVE_UP_S = 2.0  # from SIGKILL to naming what would not die
+CHASE_S = 0.01  # between looks at what is still alive after SIGKILL
+
+HEAD_BYTES = 1 << 20  # of each output stream, kept as it comes
+TAIL_BYTES = 1 << 20  # of each output stream, the last of it
+
+_CHUNK_BYTES = 1 << 16
+_PR_SET_PDEATHSIG = 1
+_PR_SET_CHILD_SUBREAPER = 36
+_LIBC = ctypes.CDLL(None, use_errno=True)
+
+
+def _prctl(option: int, argument: int) -> None:
+    if _LIBC.prctl(option, argument, 0, 0, 0) != 0:
+        code = ctypes.get_errno()
+        raise OSError(code, os.strerror(code))
+
+
+def _bytes(text: str) -> bytes:
+    # The search sends the bytes of paths and variables this way, whatever its locale is.
+    return text.encode("utf-8", "surrogateescape")
+
+
+def _descendants(root: int) -> dict[int, int]:
+    """Everything below a process: its id → its process group.
+
+    Zombies are included, because a process whose first thread has ended looks like one and still runs.
+    """
+    children: dict[int, list[int]] = {}
+    groups: dict[int, int] = {}
+    for name in os.listdir("/proc"):
+        if not name.isdigit():
+            continue
+        try:
+            with open(f"/proc/{name}/stat", "rb") as file:
+                # The command's name, in parentheses, may itself hold parentheses and spaces.
+                fields = file.read().rpartition(b")")[2].split()
+        except OSError:  # it ended while we looked
+            continue
+        pid = int(name)
+        groups[pid] = int(fields[2])
+        children.setdefault(int(fields[1]), []).append(pid)
+    found: dict[int, int] = {}
+    below = list(children.get(root, ()))
+    while below:
+        pid = below.pop()
+        if pid not in found:
+            found[pid] = groups[pid]
+            below.extend(children.get(pid, ()))
+    return found
+
+
+def _send(pid: int, number: int) -> None:
+    # The ids come from a look at /proc a moment ago. The kernel hands out ids in rising order, so none of them
+    # can mean another process by now.
+    try:
+        os.kill(pid, number)
+    except (ProcessLookupError, PermissionError):
+        return
+
+
+class _Output:
+    """What a run prints on one stream: its first and its last mebibyte go into a file.
+
+    A limit on the file's size (RLIMIT_FSIZE) would hit the trainer's checkpoints too, and a plain file would let
+    one that prints for ever fill the disk. The trainer is never made to wait longer than the guard needs to read.
+    """
+
+    def __init__(self, path: bytes) -> None:
+        self._file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+        self.reader, self.writer = os.pipe2(os.O_CLOEXEC)
+        os.set_blocking(self.reader, False)
+        self._head_bytes = 0
+        self._tail = bytearray()
+        self._dropped_bytes = 0
+
+    def close_writer(self) -> None:
+        """To be called once the run has its own copy of the writing end."""
+        os.close(self.writer)
+        self.writer = -1
+
+    def read(self) -> int | None:
+        """Takes one chunk and says its length: 0 at the end of the stream, None if nothing is there yet."""
+        try:
+            chunk = os.read(self.reader, _CHUNK_BYTES)
+        except BlockingIOError:
+            return None
+        head = chunk[: HEAD_BYTES - self._head_bytes]
+        self._head_bytes += len(head)
+        self._write(head)
+        self._tail += chunk[len(head) :]
+        # Cut in strides of a tail's length, not at every chunk: each cut moves all that stays.
+        if len(self._tail) > 2 * TAIL_BYTES:
+            self._cut()
+        return len(chunk)
+
+    def close(self) -> None:
+        """Writes the end of the stream. What only a survivor would still write is not waited for."""
+        for _ in range(2 * TAIL_BYTES // _CHUNK_BYTES):  # more than a pipe can hold
+            if not self.read():
+                break
+        self._cut()
+        if self._dropped_bytes:
+            self._write(b"\n[autotune: %d bytes left out here]\n" % self._dropped_bytes)
+        self._write(bytes(self._tail))
+        for descriptor in (self.reader, self.writer, self._file):
+            if descriptor >= 0:
+                os.close(descriptor)
+
+    def _cut(self) -> None:
+        extra = len(self._tail) - TAIL_BYTES
+        if extra > 0:
+            self._dropped_bytes += extra
+            del self._tail[:extra]
+
+    def _write(self, data: bytes) -> None:
+        try:
+            while data:
+                data = data[os.write(self._file, data) :]
+        except OSError:  # the disk is full: the run and its end matter more than what it says
+            return
+
+
+class _Run:
+    """One run: its main process, and how far its end has come."""
+
+    def __init__(self, deadline_s: float, outputs: tuple[_Output, _Output]) -> None:
+        self.pid = 0
+        self.exec_errors = -1  # read end of a pipe that exec closes; -1 once the answer is known
+        self.deadline_s = deadline_s
+        self.outputs = outputs
+        self.started_s = time.monotonic()
+        self.status: int | None = None
+        self.over = False  # the main process has ended
+        self.why: str | None = None  # who stopped it; None: it ended by itself
+        self.kill_s: float | None = None  # when SIGKILL is due; None: it may go on
+        self.killed: set[int] = set()
+        self.cpu_s = 0.0
+        self.peak_memory_bytes = 0
+
+
+class Guard:
+    """The loop that starts runs, drains what they print, and ends them.
+
+    Args:
+        channel: The socket from the search.
+    """
+
+    def __init__(self, channel: socket.socket) -> None:
+        self._channel = channel
+        self._received = bytearray()
+        self._leaving = False
+        self._run: _Run | None = None
+        self._given_up: set[int] = set()  # not killable (uninterruptible sleep); later runs do not wait for them
+        self._selector = selectors.DefaultSelector()
+        self._selector.register(channel, selectors.EVENT_READ, self._hear)
+        self._wake_reader, self._wake_writer = socket.socketpair()
+        self._wake_reader.setblocking(False)
+        self._wake_writer.setblocking(False)
+        self._selector.register(self._wake_reader, selectors.EVENT_READ, self._woken)
+        signal.set_wakeup_fd(self._wake_writer.fileno(), warn_on_full_buffer=False)
+        signal.signal(signal.SIGCHLD, lambda *_: None)  # only to be woken
+        signal.signal(signal.SIGINT, signal.SIG_IGN)  # ^C is the search's to answer
+        for number in (signal.SIGTERM, signal.SIGHUP):
+            signal.signal(number, self._told_to_leave)
+
+    def serve(self) -> None:
+        """Returns when the search is gone, or the guard was told to end, and nothing is left running."""
+        while self._run is not None or not self._leaving:
+            for key, _ in self._selector.select(self._timeout_s()):
+                # An earlier callback of this round may have ended the run and closed what this one would read.
+                if key.fd in self._selector.get_map():
+                    key.data()
+            self._look_after_run()
+
+    def end_at_once(self) -> None:
+        """After a bug of ours: kills what is left without any ceremony."""
+        give_up_s = time.monotonic() + GIVE_UP_S
+        while time.monotonic() < give_up_s:
+            for pid in _descendants(os.getpid()):
+                _send(pid, signal.SIGKILL)
+            try:
+                while os.waitpid(-1, os.WNOHANG) != (0, 0):
+                    pass
+            except ChildProcessError:
+                return
+            time.sleep(CHASE_S)
+
+    def _timeout_s(self) -> float | None:
+        run = self._run
+        if run is None:
+            return None
+        now_s = time.monotonic()
+        if run.kill_s is None:
+            return max(run.deadline_s - now_s, 0.0)
+        return max(run.kill_s - now_s, CHASE_S)
+
+    # What the search says.
+
+    def _hear(self) -> None:
+        try:
+            data = self._channel.recv(_CHUNK_BYTES, socket.MSG_DONTWAIT)
+        except BlockingIOError:
+            return
+        except ConnectionError:
+            data = b""
+        if not data:
+            self._selector.unregister(self._channel)
+            self._leaving = True
+            return
+        self._received += data
+        while (end := self._received.find(b"\n")) >= 0:
+            message = json.loads(self._received[:end])
+            del self._received[: end + 1]
+            if message["do"] == "start":
+                self._start(message)
+            elif self._run is not None:  # else it ended while the word was on its way
+                self._end(message["why"])
+
+    def _told_to_leave(self, *_: object) -> None:
+        self._leaving = True
+
+    def _tell(self, **message: Any) -> None:
+        try:
+            self._channel.sendall(json.dumps(message).encode("ascii") + b"\n")
+        except OSError:  # nobody is there to hear it; the lifeline says so too
+            return
+
+    def _woken(self) -> None:
+        try:
+            while self._wake_reader.recv(_CHUNK_BYTES):
+                pass
+        except BlockingIOError:
+            return
+
+    # A run's life.
+
+    def _start(self, message: Mapping[str, Any]) -> None:
+        outputs: list[_Output] = []
+        try:
+            for stream in ("stdout", "stderr"):
+                outputs.append(_Output(_bytes(message[stream])))
+        except OSError as error:
+            for output in outputs:
+                output.close()
+            self._tell(event="failed", step="log", errno=error.errno, error=os.strerror(error.errno or 0))
+            return
+        run = self._run = _Run(message["deadline_s"], (outputs[0], outputs[1]))
+        run.exec_errors, errors = os.pipe2(os.O_CLOEXEC)
+        guard = os.getpid()
+        run.pid = os.fork()
+        if run.pid == 0:
+            _become_run(message, guard, errors, run.outputs)
+        os.close(errors)
+        self._selector.register(run.exec_errors, selectors.EVENT_READ, self._exec_answered)
+        for output in run.outputs:
+            output.close_writer()
+            self._selector.register(output.reader, selectors.EVENT_READ, lambda output=output: self._drain(output))
+
+    def _exec_answered(self) -> None:
+        run = self._run
+        if run is None or run.exec_errors < 0:
+            return
+        answer = os.read(run.exec_errors, _CHUNK_BYTES)
+        self._selector.unregister(run.exec_errors)
+        os.close(run.exec_errors)
+        run.exec_errors = -1
+        if not answer:  # exec closed the pipe
+            self._tell(event="started", pid=run.pid)
+            return
+        self._forget(run)
+        self._tell(event="failed", **json.loads(answer))
+
+    def _drain(self, output: _Output) -> None:
+        if output.read() == 0:
+            self._selector.unregister(output.reader)
+
+    def _look_after_run(self) -> None:
+        none_left = self._reap()
+        run = self._run
+        if run is None:
+            return
+        if run.over:
+            self._exec_answered()
+            if self._run is None:
+                return
+            self._end(None)
+        if self._leaving:
+            self._end("guard lost")
+        now_s = time.monotonic()
+        if run.kill_s is None:
+            if now_s < run.deadline_s:
+                return
+            self._end("deadline")
+        assert run.kill_s is not None
+        if not none_left and now_s >= run.kill_s:
+            none_left = self._kill(run, now_s)
+        if none_left or (self._given_up and not self._alive()):
+            self._finish(run)
+
+    def _reap(self) -> bool:
+        """Collects what has ended; True if no child is left, and so nothing below the guard at all."""
+        while True:
+            try:
+                pid, status, usage = os.wait4(-1, os.WNOHANG)
+            except ChildProcessError:
+                return True
+            if pid == 0:
+                return False
+            self._given_up.discard(pid)
+            run = self._run
+            if run is None:
+                continue
+            # Each one's usage holds that of the children it has waited for; the others came to us.
+            run.cpu_s += usage.ru_utime + usage.ru_stime
+            run.peak_memory_bytes = max(run.peak_memory_bytes, usage.ru_maxrss * 1024)
+            if pid == run.pid:
+                run.over = True
+                run.status = os.waitstatus_to_exitcode(status)
+
+    def _alive(self) -> dict[int, int]:
+        found = _descendants(os.getpid())
+        return {pid: group for pid, group in found.items() if pid not in self._given_up}
+
+    def _end(self, why: str | None) -> None:
+        """Begins the end of the run; the first reason counts."""
+        run = self._run
+        if run is None or run.kill_s is not None:
+            return
+        run.why = why
+        run.kill_s = time.monotonic() + GRACE_S
+        for pid in self._alive():
+            _send(pid, signal.SIGTERM)
+
+    def _kill(self, run: _Run, now_s: float) -> bool:
+        """Sends SIGKILL to all that is left; True when what remains will not die."""
+        alive = self._alive()
+        while True:
+            # The kernel lets nobody fork out of a group while it signals the group, which ends chains of processes
+            # that fork faster than we can look.
+            for group in set(alive.values()) - {os.getpgid(0)}:
+                try:
+                    os.killpg(group, signal.SIGKILL)
+                except (ProcessLookupError, PermissionError):
+                    continue
+            for pid in alive:
+                _send(pid, signal.SIGKILL)
+            fresh = alive.keys() - run.killed
+            run.killed |= alive.keys()
+            if not fresh or time.monotonic() >= now_s + GIVE_UP_S:
+                break
+            alive = self._alive()
+        assert run.kill_s is not None
+        if time.monotonic() < run.kill_s + GIVE_UP_S:
+            return False
+        self._given_up |= alive.keys()
+        return True
+
+    def _finish(self, run: _Run) -> None:
+        self._forget(run)
+        self._tell(
+            event="exit",
+            status=run.status,
+            why=run.why,
+            started_s=run.started_s,
+            ended_s=time.monotonic(),
+            cpu_s=run.cpu_s,
+            peak_memory_bytes=run.peak_memory_bytes,
+            killed=len(run.killed),
+            left=sorted(self._given_up),
+        )
+
+    def _forget(self, run: _Run) -> None:
+        if run.exec_errors >= 0:  # it never came as far as exec, e.g. stuck in a dead network folder
+            self._selector.unregister(run.exec_errors)
+            os.close(run.exec_errors)
+        for output in run.outputs:
+            if output.reader in self._selector.get_map():
+                self._selector.unregister(output.reader)
+            output.close()
+        self._run = None
+
+
+def _become_run(
+    message: Mapping[str, Any], guard: int, errors: int, outputs: Sequence[_Output]
+) -> NoReturn:  # pragma: no cover - runs in the child, up to exec
+    """The child's side of a start; ends in the trainer, or in a word about why not."""
+    step = "exec"
+    try:
+        os.setsid()
+        # Set by whoever may be killed before it can end us: also if the guard gets SIGKILL, its child dies.
+        _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+        if os.getppid() != guard:
+            os._exit(127)
+        # Ignored signals would stay ignored in the trainer; Python itself ignores the last two.
+        for number in (signal.SIGINT, signal.SIGPIPE, signal.SIGXFSZ):
+            signal.signal(number, signal.SIG_DFL)
+        os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+        os.dup2(outputs[0].writer, 1)
+        os.dup2(outputs[1].writer, 2)
+        step = "cwd"
+        os.chdir(_bytes(message["cwd"]))
+        step = "exec"
+        env = {_bytes(name): _bytes(value) for name, value in message["env"].items()}
+        argv = [_bytes(word) for word in message["argv"]]
+        os.execvpe(argv[0], argv, env)  # noqa: S606 - a command is words, never a line for a shell
+    except (OSError, ValueError) as error:  # ValueError: a NUL in a word, "=" in a variable's name
+        code = error.errno if isinstance(error, OSError) else None
+        text = os.strerror(code) if code else str(error)
+        os.write(errors, json.dumps({"step": step, "errno": code, "error": text}).encode("ascii"))
+    finally:
+        os._exit(127)
+
+
+def main() -> int:
+    """Serves the search at the other end of standard input."""
+    _prctl(_PR_SET_CHILD_SUBREAPER, 1)
+    guard = Guard(socket.socket(fileno=os.dup(0)))
+    try:
+        guard.serve()
+    finally:
+        guard.end_at_once()
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,172 @@
+"""Reads what training processes write about themselves, while they write it.
+
+The writer is `autotune.trainee`; the format is described in its wire module. A reader trusts nothing in these
+files: they are made by the user's process, which may write rubbish, any amount of it, or stop in mid-line.
+"""
+
+import json
+import math
+import os
+import re
+import stat
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from autotune.records import TraineeEvent
+
+VERSION = 1
+
+_KINDS = frozenset({"step", "loss", "epoch_end", "eval", "checkpoint", "sync", "note"})
+# Process ids have at most 10 digits; the second number counts the loops of the process.
+_NAME = re.compile(r"steps\.([0-9]{1,10})\.([0-9]{1,10})\.jsonl")
+_STREAMS = 256  # read at most; a training process has one, each of its workers perhaps another
+_POLL_BYTES = 1 << 20  # read in one poll, shared by the streams; ten thousand steps
+_LINE_BYTES = 1 << 14  # longer lines are none of the writer's
+_NOT_FINITE = {"nan": math.nan, "inf": math.inf, "+inf": math.inf, "-inf": -math.inf, "infinity": math.inf}
+
+
+class StepReader:
+    """Reads on in all ``steps.<pid>.<n>.jsonl`` of a run's folder, from where it was.
+
+    Args:
+        folder: The run's folder.
+
+    Attributes:
+        ignored: How many lines were no events of a known kind and form so far.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._streams: dict[str, _Stream] = {}
+        self.ignored = 0
+
+    def poll(self) -> list[TraineeEvent]:
+        """What was written since the last poll, at most about 1 MiB of it, in the order it happened.
+
+        A last line without its newline is kept for the next poll.
+        """
+        self._find_streams()
+        share = max(_POLL_BYTES // max(len(self._streams), 1), _LINE_BYTES)
+        events: list[TraineeEvent] = []
+        for stream in self._streams.values():
+            for line in stream.read(share):
+                event = stream.understand(line)
+                if event is None:
+                    self.ignored += 1
+                else:
+                    events.append(event)
+        events.sort(key=lambda event: event.t_s)
+        return events
+
+    def _find_streams(self) -> None:
+        try:
+            with os.scandir(self._folder) as entries:
+                for entry in entries:
+                    if len(self._streams) >= _STREAMS:
+                        return
+                    match = _NAME.fullmatch(entry.name)
+                    if match and entry.name not in self._streams:
+                        name = f"{int(match[1])}.{int(match[2])}"
+                        self._streams[entry.name] = _Stream(self._folder / entry.name, name)
+        except OSError:  # the folder is gone: the trainer may have removed it
+            return
+
+
+class _Stream:
+    """One file, and how far it was read."""
+
+    def __init__(self, path: Path, name: str) -> None:
+        self._path = path
+        self._name = name
+        self._offset = 0
+        self._torn = b""
+        self._skipping = False  # within a line that is too long
+        self._readable = True
+
+    def read(self, limit: int) -> list[bytes]:
+        """The whole lines among the next bytes of the file."""
+        if not self._readable:
+            return []
+        try:
+            # Not through a link, and never waiting for the writer of a fifo of that name.
+            descriptor = os.open(self._path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+        except OSError:
+            return []
+        try:
+            if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+                self._readable = False
+                return []
+            data = os.pread(descriptor, limit, self._offset)
+        except OSError:
+            return []
+        finally:
+            os.close(descriptor)
+        self._offset += len(data)
+        *lines, self._torn = (self._torn + data).split(b"\n")
+        if self._skipping and lines:
+            lines[0] = b""  # the end of the long line, counted as one that is no event
+            self._skipping = False
+        if len(self._torn) > _LINE_BYTES:
+            self._skipping = True
+        if self._skipping:
+            self._torn = b""
+        return lines
+
+    def understand(self, line: bytes) -> TraineeEvent | None:
+        """The event that a line tells; None if it is none, or the stream is of another version or clock."""
+        if not self._readable or len(line) > _LINE_BYTES:
+            return None
+        try:
+            fields = json.loads(line)
+        except (ValueError, RecursionError):
+            return None
+        if not isinstance(fields, dict):
+            return None
+        if "v" in fields and "k" not in fields:
+            return self._header(fields)
+        kind = fields.get("k")
+        t_s = _number(fields.get("t_s"))
+        if not isinstance(kind, str) or kind not in _KINDS or t_s is None:
+            return None
+        return TraineeEvent(
+            kind=kind,
+            t_s=t_s,
+            stream=self._name,
+            wait_s=_amount(fields.get("wait_s")),
+            samples=_amount(fields.get("samples")),
+            work=_amount(fields.get("work")),
+            loss=_loss(fields.get("loss")),
+        )
+
+    def _header(self, fields: Mapping[str, Any]) -> TraineeEvent | None:
+        start_s = _number(fields.get("start_s"))
+        if fields["v"] != VERSION or fields.get("clock", "monotonic") != "monotonic":
+            self._readable = False  # what follows would be misread
+            return None
+        if start_s is None:
+            return None
+        return TraineeEvent(kind="start", t_s=start_s, stream=self._name)
+
+
+def _number(value: Any) -> float | None:
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return None
+    try:
+        number = float(value)
+    except OverflowError:
+        return None
+    return number if math.isfinite(number) else None
+
+
+def _amount(value: Any) -> float | None:
+    number = _number(value)
+    return number if number is not None and number >= 0 else None
+
+
+def _loss(value: Any) -> float | None:
+    if isinstance(value, str):
+        return _NOT_FINITE.get(value.lower())
+    if isinstance(value, float):
+        return value  # NaN and infinities included
+    return _number(value)

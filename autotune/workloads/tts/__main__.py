@@ -1,0 +1,44 @@
+"""The trainer's command line: ``python -m autotune.workloads.tts --config configs/config.yaml``."""
+
+import argparse
+import os
+import sys
+from pathlib import Path
+
+from autotune.workloads.tts.config import read_config
+from autotune.workloads.tts.errors import InputError
+from autotune.workloads.tts.ljspeech import read_clips
+
+
+def main() -> int:
+    """Trains; returns the exit status: 0 done, 2 the config or the data cannot be used."""
+    parser = argparse.ArgumentParser(
+        prog="python -m autotune.workloads.tts", description="Trains a text-to-speech model."
+    )
+    parser.add_argument("--config", type=Path, required=True, help="the config file")
+    parser.add_argument("--steps", type=_count, help="end after so many steps in all")
+    parser.add_argument("--epochs", type=_count, help="end after so many passes in all, instead of training.epochs")
+    arguments = parser.parse_args()
+    try:
+        config = read_config(arguments.config)
+        clips = read_clips(Path(config.data.dataset_path))
+        # What can be wrong above is said at once; only then come the seconds of importing TensorFlow.
+        os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
+        from autotune.workloads.tts.training import train
+
+        train(config, arguments.config, clips, steps=arguments.steps, epochs=arguments.epochs)
+    except InputError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2
+    return 0
+
+
+def _count(text: str) -> int:
+    number = int(text)
+    if number < 1:
+        raise argparse.ArgumentTypeError(f"must be at least 1, got {text}")
+    return number
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,191 @@
+"""Reads the trainer's config: every key is known, typed, and checked before TensorFlow is imported."""
+
+import difflib
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
+from enum import StrEnum
+from pathlib import Path
+from typing import Any, TypeVar
+
+import yaml
+
+from autotune.tf.options import Cache, PipelineOptions, Precision, RuntimeOptions, StepOptions
+from autotune.workloads.tts.errors import InputError
+
+BUCKETS = 8  # classes of length with data.bucket_by_length
+
+
+@dataclass(frozen=True, kw_only=True)
+class DataConfig:
+    """The section ``data``; `configs/config.yaml` says what each key does."""
+
+    dataset_path: str
+    batch_size: int = 8
+    num_workers: int = 1
+    prefetch_buffer_size: int = 1
+    use_tf_native_loading: bool = False
+    cache: Cache = Cache.NONE
+    pad_to_fixed_length: bool = False
+    max_text_length: int = 200
+    max_mel_frames: int = 880
+    bucket_by_length: bool = False
+    prefetch_to_gpu: bool = False
+
+    def __post_init__(self) -> None:
+        for name in ("batch_size", "num_workers", "max_text_length", "max_mel_frames"):
+            _at_least(1, name, getattr(self, name))
+        _at_least(0, "prefetch_buffer_size", self.prefetch_buffer_size)
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainingConfig:
+    """The section ``training``."""
+
+    learning_rate: float = 1e-3
+    epochs: int = 1000
+    seed: int = 0
+    enable_graph_mode: bool = True
+    enable_xla_compilation: bool = False
+    mixed_precision: Precision = Precision.FLOAT32
+    checkpoint_dir: str = "checkpoints"
+    checkpoint_every_steps: int = 1000
+
+    def __post_init__(self) -> None:
+        if not 0 < self.learning_rate < float("inf"):
+            raise ValueError(f"learning_rate: must be a positive number, got {self.learning_rate}")
+        _at_least(1, "epochs", self.epochs)
+        _at_least(0, "checkpoint_every_steps", self.checkpoint_every_steps)
+        if self.enable_xla_compilation and not self.enable_graph_mode:
+            raise ValueError("enable_xla_compilation: XLA compiles graphs, but enable_graph_mode is false")
+
+
+@dataclass(frozen=True, kw_only=True)
+class RuntimeConfig:
+    """The section ``runtime``."""
+
+    inter_op_threads: int = 0
+    intra_op_threads: int = 0
+    gpu_memory_growth: bool = False
+
+    def __post_init__(self) -> None:
+        _at_least(0, "inter_op_threads", self.inter_op_threads)
+        _at_least(0, "intra_op_threads", self.intra_op_threads)
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainerConfig:
+    """The whole file."""
+
+    data: DataConfig
+    training: TrainingConfig = field(default_factory=TrainingConfig)
+    runtime: RuntimeConfig = field(default_factory=RuntimeConfig)
+
+    def runtime_options(self) -> RuntimeOptions:
+        """What the runtime is told."""
+        return RuntimeOptions(
+            inter_op_threads=self.runtime.inter_op_threads,
+            intra_op_threads=self.runtime.intra_op_threads,
+            gpu_memory_growth=self.runtime.gpu_memory_growth,
+        )
+
+    def pipeline_options(self, seed: int) -> PipelineOptions:
+        """What the input pipeline is told."""
+        return PipelineOptions(
+            batch_size=self.data.batch_size,
+            parallel_calls=self.data.num_workers,
+            prefetch_batches=self.data.prefetch_buffer_size,
+            cache=self.data.cache,
+            fixed_length=self.data.pad_to_fixed_length,
+            buckets=BUCKETS if self.data.bucket_by_length else 1,
+            prefetch_to_device=self.data.prefetch_to_gpu,
+            seed=seed,
+        )
+
+    def step_options(self) -> StepOptions:
+        """What the training step is told."""
+        return StepOptions(
+            graph=self.training.enable_graph_mode,
+            xla=self.training.enable_xla_compilation,
+            precision=self.training.mixed_precision,
+        )
+
+
+SECTIONS: dict[str, type] = {"data": DataConfig, "training": TrainingConfig, "runtime": RuntimeConfig}
+
+
+def read_config(path: Path) -> TrainerConfig:
+    """Reads and checks a config file. An ``autotune:`` section is the tuner's and is not looked at.
+
+    Raises:
+        InputError: The file cannot be read, or a key or value in it is not one of this trainer's.
+    """
+    try:
+        content = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+        raise InputError(
+            f"cannot be read: {error}", where=str(path), remedy="give a YAML file with --config"
+        ) from error
+    if not isinstance(content, dict):
+        raise InputError("holds no sections", where=str(path), remedy=f"it needs {', '.join(SECTIONS)}")
+    sections = {name: section for name, section in content.items() if name != "autotune"}
+    for name in sections:
+        if name not in SECTIONS:
+            raise _unknown(path, str(name), SECTIONS)
+    data = _section(path, "data", DataConfig, sections)
+    training = _section(path, "training", TrainingConfig, sections)
+    runtime = _section(path, "runtime", RuntimeConfig, sections)
+    return TrainerConfig(data=data, training=training, runtime=runtime)
+
+
+T = TypeVar("T")
+
+
+def _section(path: Path, name: str, kind: type[T], sections: Mapping[str, Any]) -> T:
+    given = sections.get(name) or {}
+    if not isinstance(given, dict):
+        raise InputError(
+            f"{name}: must hold keys, got {given!r}", where=str(path), remedy=f"see the keys of {kind.__name__}"
+        )
+    known = {item.name: item for item in fields(kind)}  # type: ignore[arg-type]  # all three are dataclasses
+    values = {}
+    for key, value in given.items():
+        if key not in known:
+            raise _unknown(path, f"{name}.{key}", [f"{name}.{other}" for other in known])
+        values[key] = _typed(path, f"{name}.{key}", value, known[key].type)
+    try:
+        return kind(**values)
+    except TypeError as error:  # the one key without a default
+        raise InputError("data.dataset_path is missing", where=str(path), remedy="say where the clips are") from error
+    except ValueError as error:
+        raise InputError(f"{name}.{error}", where=str(path), remedy="change the value") from error
+
+
+def _typed(path: Path, key: str, value: Any, kind: Any) -> Any:
+    try:
+        if kind is bool and isinstance(value, bool):
+            return value
+        if kind is int and isinstance(value, int) and not isinstance(value, bool):
+            return value
+        if kind is float and not isinstance(value, bool):
+            return float(value)  # 1e-4 is a string in YAML 1.1
+        if kind is str and isinstance(value, str) and value:
+            return value
+        if isinstance(kind, type) and issubclass(kind, StrEnum):
+            return kind(value)
+    except (TypeError, ValueError):
+        pass
+    wanted = (
+        " or ".join(kind) if issubclass(kind, StrEnum) else {"bool": "true or false"}.get(kind.__name__, kind.__name__)
+    )
+    raise InputError(f"{key}: expected {wanted}, got {value!r}", where=str(path), remedy="change the value")
+
+
+def _unknown(path: Path, key: str, known: Any) -> InputError:
+    near = difflib.get_close_matches(key, list(known), n=1)
+    remedy = f"did you mean {near[0]}?" if near else f"known here: {', '.join(known)}"
+    return InputError(f"unknown key {key}", where=str(path), remedy=remedy)
+
+
+def _at_least(low: int, name: str, value: int) -> None:
+    if value < low:
+        raise ValueError(f"{name}: must be at least {low}, got {value}")

@@ -1,0 +1,165 @@
+"""Reads the layout of LJSpeech: ``metadata.csv`` with ``id|text|normalized text``, and ``wavs/<id>.wav``.
+
+Everything is checked here, before the first process of the pipeline: a broken line or file is named at
+the start, not after an hour of training.
+"""
+
+import struct
+from dataclasses import dataclass
+from pathlib import Path
+
+from autotune.workloads.tts.errors import InputError
+
+SAMPLE_RATE = 22050
+SYMBOLS = " !\"'(),-.:;?abcdefghijklmnopqrstuvwxyz"
+VOCABULARY = len(SYMBOLS) + 1  # 0 is padding
+
+_PCM = 1
+_EXTENSIBLE = 0xFFFE  # WAVE_FORMAT_EXTENSIBLE: the real format is the first word of the sub-format
+
+
+@dataclass(frozen=True, kw_only=True)
+class Clip:
+    """One clip and its text.
+
+    Attributes:
+        wav: The file.
+        text: Symbol numbers from 1, characters that have none left out.
+        offset_bytes: Where the samples begin in the file.
+        samples: How many there are, 16 bits each.
+        size_bytes: Size of the file.
+        mtime_ns: When it was last changed.
+    """
+
+    wav: Path
+    text: tuple[int, ...]
+    offset_bytes: int
+    samples: int
+    size_bytes: int
+    mtime_ns: int
+
+
+def read_clips(folder: Path) -> list[Clip]:
+    """Reads the listing and the header of every file.
+
+    Raises:
+        InputError: The data are not there or not in this form, with file and line.
+    """
+    metadata = folder / "metadata.csv"
+    try:
+        lines = metadata.read_text(encoding="utf-8").splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        raise InputError(
+            f"cannot be read: {error}",
+            where=str(metadata),
+            remedy="set data.dataset_path to a folder laid out like LJSpeech, or make one: "
+            f"python -m autotune.workloads.tts.corpus --out {folder}",
+        ) from error
+    clips = [
+        _read_clip(folder, line, f"{metadata}:{number}") for number, line in enumerate(lines, start=1) if line.strip()
+    ]
+    if not clips:
+        raise InputError("lists no clips", where=str(metadata), remedy="it needs lines of id|text|normalized text")
+    return clips
+
+
+def encode(text: str) -> tuple[int, ...]:
+    """Symbol numbers of a text, in lower case; characters that have none are left out."""
+    return tuple(SYMBOLS.index(character) + 1 for character in text.lower() if character in SYMBOLS)
+
+
+def crop(text: int, frames: int, *, max_text: int, max_frames: int) -> tuple[int, int]:
+    """How much is kept of a clip that is too long: text and sound lose the same share of their end.
+
+    The same share, because the trainer stretches the text evenly over the sound. A clip within both
+    limits is kept whole.
+
+    Args:
+        text: Symbols of the clip, at least 1.
+        frames: Spectrogram frames of the clip, at least 1.
+        max_text: Most symbols to keep.
+        max_frames: Most frames to keep.
+
+    Returns:
+        Symbols and frames to keep from the start, at least 1 each.
+    """
+    if text <= max_text and frames <= max_frames:
+        return text, frames
+    if max_text * frames < max_frames * text:  # the text is the longer one, measured by its limit
+        return max_text, max(1, frames * max_text // text)
+    return max(1, text * max_frames // frames), max_frames
+
+
+def _read_clip(folder: Path, line: str, where: str) -> Clip:
+    parts = line.split("|")
+    if len(parts) not in (2, 3) or not parts[0]:
+        raise InputError(
+            f"expected id|text|normalized text, got {len(parts)} field(s): {line[:60]!r}",
+            where=where,
+            remedy="mend the line",
+        )
+    text = encode(parts[-1])
+    if not text:
+        raise InputError(f"no speakable text in {line[:60]!r}", where=where, remedy="remove the line")
+    wav = folder / "wavs" / f"{parts[0]}.wav"
+    try:
+        stat = wav.stat()
+        with wav.open("rb") as file:
+            offset, samples = find_samples(file.read(4096), stat.st_size)
+    except OSError as error:
+        raise InputError(
+            f"cannot be read: {error.strerror}", where=f"{wav} ({where})", remedy="restore the file"
+        ) from error
+    except ValueError as error:
+        raise InputError(
+            str(error), where=str(wav), remedy=f"convert it: ffmpeg -i IN -ac 1 -ar {SAMPLE_RATE} -c:a pcm_s16le OUT"
+        ) from error
+    return Clip(
+        wav=wav, text=text, offset_bytes=offset, samples=samples, size_bytes=stat.st_size, mtime_ns=stat.st_mtime_ns
+    )
+
+
+def find_samples(start: bytes, size: int) -> tuple[int, int]:
+    """Finds the samples in a WAV file.
+
+    Args:
+        start: The first bytes of the file, enough to hold all chunks ahead of the samples.
+        size: Size of the whole file.
+
+    Returns:
+        Offset of the first sample in bytes, and the number of samples.
+
+    Raises:
+        ValueError: It is not mono 16-bit PCM at the right rate, or cut short; says which.
+    """
+    if len(start) < 12 or start[:4] != b"RIFF" or start[8:12] != b"WAVE":
+        raise ValueError("is not a WAV file")
+    at, described = 12, False
+    while at + 8 <= len(start):
+        name, length = struct.unpack_from("<4sI", start, at)
+        at += 8
+        if name == b"fmt " and at + 16 <= len(start):
+            _check_format(start[at : at + length])
+            described = True
+        elif name == b"data":
+            if not described:
+                raise ValueError("has its samples before their format")
+            if at + length > size:
+                raise ValueError(f"is cut short: {at + length} bytes announced, {size} there")
+            if length < 2:
+                raise ValueError("holds no samples")
+            return at, length // 2
+        at += length + length % 2  # chunks are padded to even length
+    raise ValueError("has no samples in its first 4096 bytes")
+
+
+def _check_format(chunk: bytes) -> None:
+    kind, channels, rate, _, _, bits = struct.unpack_from("<HHIIHH", chunk)
+    if kind == _EXTENSIBLE and len(chunk) >= 26:
+        (kind,) = struct.unpack_from("<H", chunk, 24)
+    if kind != _PCM or bits != 16:
+        raise ValueError(f"is not 16-bit PCM: format {kind}, {bits} bits")
+    if channels != 1:
+        raise ValueError(f"is not mono: {channels} channels")
+    if rate != SAMPLE_RATE:
+        raise ValueError(f"is not sampled at {SAMPLE_RATE} Hz: {rate} Hz")

@@ -1,0 +1,146 @@
+"""The model: two convolutions and one attention block on the text, the same on the frames, evenly stretched between.
+
+Plain `tf.Module`: Keras layers of the same shape take four times as long from start to first step, which
+every trial of a search would pay.
+"""
+
+import math
+from typing import Any
+
+import tensorflow as tf
+
+from autotune.workloads.tts.features import N_MELS
+from autotune.workloads.tts.ljspeech import VOCABULARY
+
+CHANNELS = 96
+KERNEL_WIDTH = 5
+REDUCTION = 2  # frames per decoder step, as in Tacotron (Wang et al. 2017, section 3.3)
+
+
+class Speech(tf.Module):  # type: ignore[misc]  # TensorFlow has no stubs
+    """From text to log-mel spectrograms of a given length.
+
+    Args:
+        seed: Of the initial weights.
+        compute_dtype: What it computes in; variables are float32 always.
+    """
+
+    def __init__(self, *, seed: int, compute_dtype: str) -> None:
+        super().__init__()
+        self._dtype = tf.as_dtype(compute_dtype)
+        weights = _Weights(seed)
+        self._embedding = weights(VOCABULARY, CHANNELS)
+        self._encoder = _Block(weights, self._dtype)
+        self._place = _Dense(weights, 2, CHANNELS, self._dtype)
+        self._decoder = _Block(weights, self._dtype)
+        self._out = _Dense(weights, CHANNELS, REDUCTION * N_MELS, self._dtype)
+
+    def __call__(self, text: tf.Tensor, text_length: tf.Tensor, frames: tf.Tensor, mel_length: tf.Tensor) -> tf.Tensor:
+        """Predicts spectrograms.
+
+        Args:
+            text: Symbol numbers, batch by symbols, padded with 0.
+            text_length: Symbols of each, without padding.
+            frames: Frames to predict, padding included.
+            mel_length: Frames of each, without padding.
+
+        Returns:
+            Batch by frames by mel bands, float32.
+        """
+        text_mask = tf.sequence_mask(text_length, tf.shape(text)[1])
+        encoded = self._encoder(tf.cast(tf.gather(self._embedding, text), self._dtype), text_mask)
+        # Uniform expansion: step s of S belongs to symbol floor((s + 1/2) * T / S), and knows how far it
+        # is into the symbol and into the clip.
+        steps = (frames + REDUCTION - 1) // REDUCTION
+        step_length = (mel_length + REDUCTION - 1) // REDUCTION
+        place = (tf.cast(tf.range(steps), tf.float32)[None, :] + 0.5) / tf.cast(step_length, tf.float32)[:, None]
+        symbol = place * tf.cast(text_length, tf.float32)[:, None]
+        index = tf.minimum(tf.cast(symbol, tf.int32), text_length[:, None] - 1)
+        stretched = tf.gather(encoded, index, batch_dims=1)
+        within = tf.stack([symbol - tf.floor(symbol), place], axis=-1)
+        step_mask = tf.sequence_mask(step_length, steps)
+        decoded = self._decoder(stretched + self._place(tf.cast(within, self._dtype)), step_mask)
+        spectrogram = tf.reshape(self._out(decoded), [tf.shape(text)[0], steps * REDUCTION, N_MELS])
+        return tf.cast(spectrogram[:, :frames], tf.float32)
+
+
+def l1_loss(predicted: tf.Tensor, mel: tf.Tensor, mel_length: tf.Tensor) -> tf.Tensor:
+    """Mean absolute difference over valid frames; padding counts for nothing."""
+    valid = tf.sequence_mask(mel_length, tf.shape(mel)[1], tf.float32)
+    per_frame = tf.reduce_mean(tf.abs(predicted - mel), axis=-1)
+    return tf.reduce_sum(per_frame * valid) / tf.reduce_sum(valid)
+
+
+class _Weights:
+    """Makes variables with Glorot's uniform initialisation (2010), each from a seed of its own."""
+
+    def __init__(self, seed: int) -> None:
+        self._seed = seed
+        self._made = 0
+
+    def __call__(self, *shape: int) -> tf.Variable:
+        self._made += 1
+        fan = math.prod(shape[:-2]) * (shape[-2] + shape[-1])
+        limit = math.sqrt(6.0 / fan)
+        return tf.Variable(
+            tf.random.stateless_uniform(shape, seed=[self._seed, self._made], minval=-limit, maxval=limit)
+        )
+
+
+class _Dense(tf.Module):  # type: ignore[misc]  # TensorFlow has no stubs
+    def __init__(self, weights: _Weights, inputs: int, outputs: int, dtype: Any) -> None:
+        super().__init__()
+        self._kernel = weights(inputs, outputs)
+        self._bias = tf.Variable(tf.zeros([outputs]))
+        self._dtype = dtype
+
+    def __call__(self, values: tf.Tensor) -> tf.Tensor:
+        product = tf.tensordot(values, tf.cast(self._kernel, self._dtype), 1)
+        return product + tf.cast(self._bias, self._dtype)
+
+
+class _Convolution(tf.Module):  # type: ignore[misc]  # TensorFlow has no stubs
+    def __init__(self, weights: _Weights, dtype: Any) -> None:
+        super().__init__()
+        self._kernel = weights(KERNEL_WIDTH, CHANNELS, CHANNELS)
+        self._bias = tf.Variable(tf.zeros([CHANNELS]))
+        self._dtype = dtype
+
+    def __call__(self, values: tf.Tensor) -> tf.Tensor:
+        convolved = tf.nn.conv1d(values, tf.cast(self._kernel, self._dtype), stride=1, padding="SAME")
+        return tf.nn.relu(convolved + tf.cast(self._bias, self._dtype))
+
+
+class _Attention(tf.Module):  # type: ignore[misc]  # TensorFlow has no stubs
+    """Scaled dot-product attention (Vaswani et al. 2017), one head; the softmax is in float32 in any precision."""
+
+    def __init__(self, weights: _Weights, dtype: Any) -> None:
+        super().__init__()
+        self._project = _Dense(weights, CHANNELS, 3 * CHANNELS, dtype)
+        self._out = _Dense(weights, CHANNELS, CHANNELS, dtype)
+        self._dtype = dtype
+
+    def __call__(self, values: tf.Tensor, mask: tf.Tensor) -> tf.Tensor:
+        query, key, value = tf.split(self._project(values), 3, axis=-1)
+        scores = tf.cast(tf.matmul(query, key, transpose_b=True), tf.float32) / math.sqrt(CHANNELS)
+        scores = tf.where(mask[:, None, :], scores, scores.dtype.min)
+        return self._out(tf.matmul(tf.cast(tf.nn.softmax(scores), self._dtype), value))
+
+
+class _Block(tf.Module):  # type: ignore[misc]  # TensorFlow has no stubs
+    """Two convolutions and attention, with residuals.
+
+    Padding is zeroed before each convolution: a clip's prediction is the same however far it is padded.
+    """
+
+    def __init__(self, weights: _Weights, dtype: Any) -> None:
+        super().__init__()
+        self._convolutions = [_Convolution(weights, dtype), _Convolution(weights, dtype)]
+        self._attention = _Attention(weights, dtype)
+
+    def __call__(self, values: tf.Tensor, mask: tf.Tensor) -> tf.Tensor:
+        valid = tf.cast(mask, values.dtype)[:, :, None]
+        for convolution in self._convolutions:
+            values = values * valid
+            values += convolution(values)
+        return values + self._attention(values, mask)

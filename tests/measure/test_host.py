@@ -1,0 +1,239 @@
+"""Promises of the host probe, on real processes, and of the machine's facts, on real and on written files."""
+
+import math
+import os
+import subprocess
+import sys
+import time
+
+import pytest
+
+from autotune.measure.host import (
+    HostProbe,
+    _descendants,
+    _descendants_by_scan,
+    machine_facts,
+    oom_kill_count,
+    process_age_s,
+)
+
+# Burns CPU in a child, which says so after every tenth of a second of it. For every line on stdin that child is
+# killed, the ballast is dropped, and a new child takes over. Its name is as hostile as the kernel lets it be.
+TRAINER = r"""
+import subprocess, sys
+with open("/proc/self/comm", "wb") as comm:
+    comm.write(b"t) R 1 (\xff")
+BURN = '''
+import time
+while True:
+    until = time.process_time() + 0.1
+    while time.process_time() < until:
+        pass
+    print("burnt", flush=True)
+'''
+ballast = bytearray(int(sys.argv[1]))
+child = subprocess.Popen([sys.executable, "-c", BURN])
+for line in sys.stdin:
+    child.kill()
+    child.wait()
+    ballast = b""
+    print("ended", flush=True)
+    child = subprocess.Popen([sys.executable, "-c", BURN])
+child.kill()
+child.wait()
+"""
+
+
+@pytest.fixture
+def trainer():
+    """A small process tree that works until the test is over."""
+    process = subprocess.Popen(
+        [sys.executable, "-c", TRAINER, str(64 * 2**20)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    yield process
+    process.stdin.close()
+    process.stdout.read()
+    process.stdout.close()
+    process.wait(timeout=60)
+
+
+@pytest.fixture
+def probe():
+    """A probe that is closed in the end."""
+    probe = HostProbe()
+    yield probe
+    probe.close()
+
+
+def use_once_known(probe, trainer, t0_s):
+    """What the probe saw since ``t0_s``, as soon as it can tell; the trainer's ticks are what we wait for."""
+    deadline_s = time.monotonic() + 60
+    while time.monotonic() < deadline_s:
+        trainer.stdout.readline()
+        if use := probe.between(t0_s, time.monotonic()):
+            return use
+    pytest.fail("the probe gave nothing within a minute")
+
+
+def test_sees_the_work_and_memory_of_all_descendants(probe, trainer):
+    """CPU time burnt by a grandchild counts, and so does the memory of the child."""
+    trainer.stdout.readline()
+    probe.open(trainer.pid)
+    use = use_once_known(probe, trainer, time.monotonic())
+    assert 0.02 < use.cpu_cores < 1.5
+    assert use.peak_memory_bytes > 64 * 2**20
+
+
+def test_kernels_without_lists_of_children_see_the_same(trainer):
+    """The scan of all processes finds the same descendants as the kernel's lists; of a gone process, none."""
+    trainer.stdout.readline()
+    assert len(_descendants(trainer.pid)) == 1
+    assert _descendants_by_scan(trainer.pid) == _descendants(trainer.pid)
+    gone = subprocess.Popen([sys.executable, "-c", ""])
+    gone.wait(timeout=60)
+    assert _descendants(gone.pid) == _descendants_by_scan(gone.pid) == []
+
+
+def test_what_ended_processes_took_is_not_forgotten(probe, trainer):
+    """When a process ends, the CPU time does not run backwards and the peak of memory stays."""
+    trainer.stdout.readline()
+    t0_s = time.monotonic()
+    probe.open(trainer.pid)
+    before = use_once_known(probe, trainer, t0_s)
+    seen_s = time.monotonic()
+    trainer.stdin.write("end\n")
+    trainer.stdin.flush()
+    while trainer.stdout.readline() != "ended\n":
+        pass
+    after = use_once_known(probe, trainer, seen_s)
+    assert after.cpu_cores >= 0
+    assert after.peak_memory_bytes >= before.peak_memory_bytes > 64 * 2**20
+
+
+def test_a_stretch_without_samples_is_not_measured(probe, trainer):
+    """Before it was opened, and over an instant, there is no answer rather than zero."""
+    assert probe.between(0.0, 1.0) is None
+    trainer.stdout.readline()
+    t0_s = time.monotonic()
+    probe.open(trainer.pid)
+    use_once_known(probe, trainer, t0_s)
+    assert probe.between(t0_s - 100.0, t0_s) is None
+    assert probe.between(t0_s - 1000.0, time.monotonic()) is None
+    assert probe.between(t0_s, t0_s) is None
+
+
+def test_a_process_that_is_gone_is_no_error(probe):
+    """Opening on a process that has just ended gives no numbers, and closing twice is allowed."""
+    process = subprocess.Popen([sys.executable, "-c", ""])
+    process.wait(timeout=60)
+    probe.open(process.pid)
+    assert probe.between(0.0, time.monotonic()) is None
+    probe.close()
+
+
+def test_age_counts_from_the_start_of_the_process():
+    """A fresh interpreter has the age since it was started, not since its first line of Python."""
+    began_s = time.monotonic()
+    out = subprocess.run(
+        [sys.executable, "-c", "from autotune.measure.host import process_age_s; print(process_age_s())"],
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=60,
+    ).stdout
+    elapsed_s = time.monotonic() - began_s
+    assert 0.02 < float(out) <= elapsed_s + 2 / os.sysconf("SC_CLK_TCK")
+
+
+def test_age_runs_with_the_clock():
+    """Two readings differ by the time between them."""
+    began_s, age_s = time.monotonic(), process_age_s()
+    sum(range(200_000))
+    assert process_age_s() - age_s == pytest.approx(time.monotonic() - began_s, abs=0.05)
+
+
+def test_this_machine_has_facts():
+    """On any Linux machine there is a core, some memory and a name."""
+    facts = machine_facts()
+    assert 1 <= facts.cores <= len(os.sched_getaffinity(0))
+    assert facts.memory_bytes > 2**26
+    assert facts.cpu_model
+    assert facts.hostname
+
+
+def written(root, files):
+    """Writes a tree of files as the kernel would show it."""
+    for name, text in files.items():
+        path = root / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+    return root
+
+
+def test_limits_of_a_container_are_respected(tmp_path):
+    """Cgroup v2: the tightest limit on the way to the top holds; half a core still is one core."""
+    root = written(
+        tmp_path,
+        {
+            "proc/self/cgroup": "0::/pod/trainer\n",
+            "sys/fs/cgroup/pod/cpu.max": "50000 100000\n",
+            "sys/fs/cgroup/pod/memory.max": "max\n",
+            "sys/fs/cgroup/pod/trainer/cpu.max": "max 100000\n",
+            "sys/fs/cgroup/pod/trainer/memory.max": "1048576\n",
+            "proc/cpuinfo": "processor\t: 0\nmodel name\t: Fast CPU: 3000\n",
+            "proc/sys/kernel/random/boot_id": "1b2c\n",
+        },
+    )
+    facts = machine_facts(root)
+    assert (facts.cores, facts.memory_bytes) == (1, 2**20)
+    assert (facts.cpu_model, facts.boot_id) == ("Fast CPU: 3000", "1b2c")
+
+
+def test_limits_of_an_old_container_are_respected(tmp_path):
+    """Cgroup v1: one hierarchy per controller, and the host's path where only the top is mounted."""
+    root = written(
+        tmp_path,
+        {
+            "proc/self/cgroup": "5:memory:/docker/abc\n4:cpu,cpuacct:/docker/abc\n0::/\n",
+            "sys/fs/cgroup/cpu,cpuacct/cpu.cfs_quota_us": "80000\n",
+            "sys/fs/cgroup/cpu,cpuacct/cpu.cfs_period_us": "100000\n",
+            "sys/fs/cgroup/memory/memory.limit_in_bytes": "2097152\n",
+            "sys/fs/cgroup/memory/memory.oom_control": "oom_kill_disable 0\nunder_oom 0\noom_kill 4\n",
+            "proc/vmstat": "oom_kill 9\n",
+        },
+    )
+    facts = machine_facts(root)
+    assert (facts.cores, facts.memory_bytes) == (1, 2 * 2**20)
+    assert facts.boot_id is None
+    assert oom_kill_count(root) == 4
+
+
+def test_no_limit_is_no_limit(tmp_path):
+    """What v1 and v2 write for "unlimited" leaves the machine as it is."""
+    root = written(
+        tmp_path,
+        {
+            "proc/self/cgroup": "3:memory:/\n2:cpu:/\n0::/\n",
+            "sys/fs/cgroup/cpu/cpu.cfs_quota_us": "-1\n",
+            "sys/fs/cgroup/cpu/cpu.cfs_period_us": "100000\n",
+            "sys/fs/cgroup/memory/memory.limit_in_bytes": "9223372036854771712\n",
+            "sys/fs/cgroup/unified/cpu.max": "max 100000\n",
+        },
+    )
+    bare = machine_facts(tmp_path / "nothing")
+    assert machine_facts(root) == bare
+    assert bare.cores == len(os.sched_getaffinity(0))
+    assert not math.isinf(bare.memory_bytes)
+
+
+def test_kills_for_memory_are_counted_where_we_run(tmp_path):
+    """The count of our own cgroup comes first, then that of the machine; none readable is None."""
+    files = {"proc/self/cgroup": "0::/pod\n", "proc/vmstat": "pgfault 7\noom_kill 9\n"}
+    root = written(tmp_path / "machine", files)
+    assert oom_kill_count(root) == 9
+    events = "low 0\nhigh 0\nmax 12\noom 3\noom_kill 2\noom_group_kill 1\n"
+    assert oom_kill_count(written(root, {"sys/fs/cgroup/pod/memory.events": events})) == 2
+    assert oom_kill_count(tmp_path / "nothing") is None

@@ -1,0 +1,219 @@
+"""Promises of the steady window, on the events that a run reports."""
+
+import time
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from autotune.measure.probe import GpuUse, HostUse
+from autotune.measure.window import WindowGoal, main_stream, measure_run, steady_window
+from autotune.records import TraineeEvent
+
+
+def events_of(durations_s, *, start_s=100.0, stream="7.0", samples=None, work=None, wait_s=None):
+    """A stream of steps; the first duration is that of the first step, from ``start_s``."""
+    ends_s = start_s + np.cumsum(durations_s)
+    return [
+        TraineeEvent(
+            kind="step",
+            t_s=float(t_s),
+            stream=stream,
+            samples=samples,
+            work=None if work is None else float(work[index]),
+            wait_s=wait_s,
+        )
+        for index, t_s in enumerate(ends_s)
+    ]
+
+
+def mark(kind, t_s, *, stream="7.0"):
+    """A mark that is no step."""
+    return TraineeEvent(kind=kind, t_s=t_s, stream=stream)
+
+
+def test_throughput_is_samples_over_the_time_of_the_window():
+    """Steps of 0.1 s with 8 samples are 80 samples a second, the slow first step notwithstanding."""
+    window = steady_window(events_of([11.0] + [0.1] * 100, samples=8.0))
+    measured = measure_run(window, started_s=97.0)
+    assert measured.samples_per_s == pytest.approx(80.0)
+    assert measured.steps == 100
+    assert measured.window_s == pytest.approx(10.0)
+    assert measured.step_p50_s == pytest.approx(0.1)
+    assert measured.step_p95_s == pytest.approx(0.1)
+    assert measured.cv == pytest.approx(0.0, abs=1e-9)
+    assert measured.first_step_s == pytest.approx(14.0)
+
+
+def test_warm_up_is_cut():
+    """Slow steps after the first are not counted."""
+    random = np.random.default_rng(1)
+    window = steady_window(events_of([2.0] + [0.4] * 10 + list(random.normal(0.1, 0.005, 100))))
+    assert window.t0_s >= 100.0 + 2.0 + 10 * 0.4 - 1e-9
+    assert window.steps >= 80
+    assert window.time_s / window.steps == pytest.approx(0.1, rel=0.02)
+
+
+def test_long_batches_are_not_cut_as_warm_up():
+    """A curriculum that begins with long utterances is steady per frame, so nothing is cut."""
+    work = np.concatenate(([50.0], np.full(60, 100.0), np.full(60, 50.0)))
+    window = steady_window(events_of(work * 1e-3, work=work))
+    assert window.steps == 120
+    assert window.cv() == pytest.approx(0.0, abs=1e-6)
+
+
+@pytest.mark.parametrize("kind", ["eval", "checkpoint"])
+def test_pauses_are_left_out(kind):
+    """The step in which the trainer evaluated or saved does not count, neither its time nor its samples."""
+    events = events_of([1.0] + [0.1] * 50 + [5.0] + [0.1] * 50, samples=4.0)
+    window = steady_window([*events, mark(kind, 109.0)])
+    assert window.steps == 100
+    assert window.time_s == pytest.approx(10.0)
+    assert window.t1_s - window.t0_s == pytest.approx(15.0)
+    assert measure_run(window, started_s=100.0).samples_per_s == pytest.approx(40.0)
+
+
+def test_an_epoch_end_is_part_of_training():
+    """Refilling the pipeline at the end of an epoch is a cost of the config and stays in."""
+    events = events_of([1.0] + [0.1] * 50 + [1.0] + [0.1] * 50)
+    assert steady_window([*events, mark("epoch_end", 106.5)]).steps == 101
+
+
+def test_a_pause_of_another_process_is_not_ours():
+    """Marks of other processes, such as data workers, leave the window alone."""
+    events = events_of([1.0] + [0.1] * 50)
+    assert steady_window([*events, mark("checkpoint", 103.0, stream="8.0")]).steps == 50
+
+
+def test_the_first_pass_is_left_out_where_caches_fill():
+    """Nothing before ``after_s`` counts, not even a step that began before it."""
+    events = events_of([1.0] + [0.2] * 50 + [0.1] * 50)
+    window = steady_window(events, after_s=111.05)
+    assert window.steps == 49
+    assert window.t0_s == pytest.approx(111.1)
+
+
+def test_the_main_stream_is_the_one_with_most_steps():
+    """Other loops and processes do not mix into the window."""
+    side = events_of([0.5] * 10, stream="7.1")
+    main = events_of([0.1] * 60, stream="7.2", samples=2.0)
+    events = sorted(side + main, key=lambda event: event.t_s)
+    assert main_stream(events) == "7.2"
+    assert measure_run(steady_window(events), started_s=100.0).samples_per_s == pytest.approx(20.0)
+    assert main_stream([mark("epoch_end", 1.0)]) is None
+
+
+@pytest.mark.parametrize("steps", [0, 1, 5])
+def test_no_window_from_too_few_steps(steps):
+    """Up to four timed steps there is nothing to judge; a fifth makes a window."""
+    assert steady_window(events_of([0.1] * steps)) is None
+    assert steady_window(events_of([0.1] * 6)).steps == 5
+
+
+def test_samples_fall_back_to_the_batch_size():
+    """Where steps do not say, the batch size of the config counts, and else each step is one."""
+    window = steady_window(events_of([0.1] * 51))
+    assert measure_run(window, started_s=100.0, default_samples=32.0).samples_per_s == pytest.approx(320.0)
+    assert measure_run(window, started_s=100.0).samples_per_s == pytest.approx(10.0)
+
+
+def test_waiting_for_data_is_a_share_of_the_steps_that_report_it():
+    """A missing report is no waiting of zero, and none at all is None."""
+    quiet, waiting = events_of([0.1] * 31), events_of([0.1] * 30, start_s=103.1, wait_s=0.04)
+    fractions = [
+        measure_run(steady_window(events), started_s=100.0).data_wait_fraction
+        for events in (quiet, waiting, quiet + waiting)
+    ]
+    assert fractions == [None, pytest.approx(0.4), pytest.approx(0.4)]
+
+
+def test_waiting_never_exceeds_the_window():
+    """A loop that only waits reads 100 %, also where its clock calls overlap."""
+    window = steady_window(events_of([0.1] * 31, wait_s=0.1001))
+    assert measure_run(window, started_s=100.0).data_wait_fraction == 1.0
+
+
+def test_what_the_probes_saw_is_carried_along():
+    """Host and GPU figures arrive; without probes they are absent."""
+    window = steady_window(events_of([0.1] * 31))
+    bare = measure_run(window, started_s=100.0)
+    assert (bare.cpu_cores, bare.peak_memory_bytes, bare.gpu_utilization) == (None, None, None)
+    full = measure_run(
+        window,
+        started_s=100.0,
+        host=HostUse(cpu_cores=1.5, peak_memory_bytes=2**30),
+        gpu=GpuUse(utilization=0.4, samples=12, covered_fraction=0.9, errors=0),
+    )
+    assert (full.cpu_cores, full.peak_memory_bytes, full.gpu_utilization) == (1.5, 2**30, 0.4)
+
+
+@given(st.lists(st.floats(0.0, 2.0), min_size=1, max_size=150))
+def test_any_series_of_steps_is_measurable_or_has_no_window(durations_s):
+    """Steps at the same instant included, a window always gives finite numbers within its run."""
+    window = steady_window(events_of(durations_s))
+    if window is not None:
+        measured = measure_run(window, started_s=100.0)
+        assert 100.0 <= window.t0_s < window.t1_s <= 100.0 + sum(durations_s) + 1e-6
+        assert 0 < measured.window_s <= window.t1_s - window.t0_s + 1e-6
+        assert 0 < measured.samples_per_s < np.inf
+
+
+def test_noise_within_a_run_predicts_that_of_shorter_windows():
+    """The variance over 1 s, divided by the length, is what means over pieces of that length show."""
+    random = np.random.default_rng(3)
+    noise = random.normal(0, 0.01, 40_001)
+    series = 0.1 + noise + 0.9 * np.roll(noise, 1)
+    window = steady_window(events_of(series))
+    pieces = series[1:].reshape(-1, 100).sum(axis=1)
+    expected = (pieces.std() / pieces.mean()) ** 2 * pieces.mean()
+    assert window.within_variance_s() == pytest.approx(expected, rel=0.25)
+
+
+def test_a_goal_is_met_at_its_length_and_not_before():
+    """Both the time and the number of steps have to be there."""
+    goal = WindowGoal(min_s=2.0, min_steps=10, target_s=3.0)
+    assert not goal.is_met_by(None)
+    assert not goal.is_met_by(steady_window(events_of([0.25] * 12)))
+    assert goal.is_met_by(steady_window(events_of([0.25] * 13)))
+    assert not goal.is_met_by(steady_window(events_of([1.0] * 10)))
+    assert goal.is_met_by(steady_window(events_of([1.0] * 11)))
+
+
+def test_looks_are_few_and_end_soon_after_the_goal():
+    """A watch that looks when told needs a handful of looks and overshoots by a quarter at most."""
+    goal = WindowGoal(min_s=2.0, min_steps=10, target_s=8.0)
+    events = events_of([5.0] + [0.1] * 10 + [0.02] * 2000)
+    enough_s = next(
+        event.t_s
+        for count, event in enumerate(events)
+        if count % 10 == 0 and goal.is_met_by(steady_window(events[: count + 1]))
+    )
+    look_s, looks = 0.0, 0
+    for count, event in enumerate(events):
+        if event.t_s >= look_s:
+            looks += 1
+            window = steady_window(events[: count + 1])
+            if goal.is_met_by(window):
+                break
+            look_s = goal.next_look_s(event.t_s, window)
+    assert looks <= 8
+    assert event.t_s <= enough_s + goal.length_s / 4
+
+
+def test_slow_steps_are_waited_for():
+    """With steps of 2 s the next look is when the missing steps can be there."""
+    goal = WindowGoal(min_s=2.0, min_steps=10, target_s=2.0)
+    window = steady_window(events_of([2.0] * 7))
+    assert goal.next_look_s(500.0, window) == pytest.approx(508.0)
+    assert goal.next_look_s(500.0, None) == 500.5
+
+
+def test_a_look_at_a_long_run_is_cheap():
+    """100,000 steps are judged in far less than one watch interval's budget (generously bounded)."""
+    events = events_of([0.02] * 100_000, samples=8.0, work=np.full(100_000, 100.0), wait_s=0.001)
+    began_s = time.process_time()
+    measure_run(steady_window(events), started_s=100.0)
+    took_s = time.process_time() - began_s
+    print(f"one look at 100,000 steps: {took_s * 1e3:.0f} ms of CPU")  # noqa: T201 - a figure for -s
+    assert took_s < 5.0

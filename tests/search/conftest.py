@@ -1,0 +1,44 @@
+"""Runs as a study keeps them, for tests of what is made of them."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from autotune.records import Ending, Measurement, Purpose, RunRecord, Validity, Values
+from autotune.space.space import point_name
+
+MakeRun = Callable[..., RunRecord]
+
+
+@pytest.fixture
+def make_run() -> MakeRun:
+    """Makes one finished run with the given speed; ``samples_per_s=None`` makes a crashed one."""
+    count = iter(range(10_000))
+
+    def make(values: Values, samples_per_s: float | None, **changes: Any) -> RunRecord:
+        measurement = samples_per_s and Measurement(
+            window_s=2.0,
+            steps=20,
+            samples_per_s=samples_per_s,
+            cv=0.1,
+            step_p50_s=0.1,
+            step_p95_s=0.12,
+            data_wait_fraction=0.5,
+            first_step_s=8.0,
+        )
+        fields: dict[str, Any] = {
+            "number": next(count),
+            "search": "s1",
+            "point": point_name(values),
+            "values": values,
+            "purpose": Purpose.EXPLORE,
+            "ending": Ending.STOPPED if measurement else Ending.CRASHED,
+            "validity": Validity.GOOD if measurement else Validity.UNMEASURED,
+            "ended_utc": "2026-01-01T00:00:00+00:00",
+            "duration_s": 10.0,
+            "measurement": measurement or None,
+        }
+        return RunRecord(**{**fields, **changes})
+
+    return make

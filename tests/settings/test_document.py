@@ -1,0 +1,148 @@
+"""Reading a config: values, places, and what is refused with a reason."""
+
+from pathlib import Path
+
+import pytest
+
+from autotune.errors import CannotEditYaml, ConfigError
+from autotune.settings.document import Document
+
+CONFIG = """\
+# Training.
+data:
+  batch_size: 16  # per GPU
+  workers: 0o4
+optim:
+  lr: 1e-4
+  nesterov: yes
+  version: !!str 1e-4
+layers: [64, {size: 128}]
+"""
+
+
+def test_values_and_lines():
+    """Every scalar has its dotted path, its value and its line."""
+    document = Document.parse(CONFIG)
+    assert dict(document.scalars) == {
+        "data.batch_size": 16,
+        "data.workers": 4,
+        "optim.lr": 0.0001,
+        "optim.nesterov": True,
+        "optim.version": "1e-4",
+        "layers.0": 64,
+        "layers.1.size": 128,
+    }
+    assert document.line("optim.lr") == 6
+    assert document.line("optim.momentum") is None
+
+
+def test_a_float_that_only_yaml_1_2_knows_is_a_number():
+    """PyYAML reads 1e-4 as a word; nobody who writes it means one."""
+    leaf = Document.parse(CONFIG).leaf("optim.lr")
+    assert (leaf.value, leaf.reading_1_1) == (0.0001, "1e-4")
+
+
+def test_data_is_plain():
+    """Merge keys are resolved as PyYAML does it, own keys first, and unknown tags construct nothing."""
+    text = "a: &a {x: 1, y: 2}\nb:\n  <<: *a\n  y: 3\nc: !!python/object/apply:os.system ['touch pwned']\n1: on\n"
+    assert Document.parse(text).data == {
+        "a": {"x": 1, "y": 2},
+        "b": {"x": 1, "y": 3},
+        "c": ["touch pwned"],
+        "1": True,
+    }
+
+
+def test_fixed_values_are_listed_with_a_reason():
+    """What cannot be edited says why, so that a search can leave it out and tell."""
+    text = "a: &x 1\nb: *x\nc: |\n  text\nd: ${a}\ne: !ref <a>\nf: 1\ng: 'two\n  lines'\n"
+    refused = Document.parse(text).refused
+    assert set(refused) == {"a", "c", "d", "e", "g"}
+    assert "alias" in refused["a"]
+    assert "!ref" in refused["e"]
+
+
+def test_keys_with_dots():
+    """A dotted path also finds keys that contain dots; a tuple says which is meant."""
+    document = Document.parse("model.dim: 8\nmodel: {heads: 2, dim: 4}\n")
+    assert document.today(("model.dim",)) == 8
+    assert document.today(("model", "dim")) == 4
+    assert document.today("model.heads") == 2
+    with pytest.raises(CannotEditYaml, match="two keys fit"):
+        document.today("model.dim")
+
+
+@pytest.mark.parametrize(
+    ("asked", "guess"), [("batch_size", "data.batch_size"), ("data.batchsize", "data.batch_size")]
+)
+def test_a_missing_key_names_the_closest(asked, guess):
+    """A typo, or a forgotten section, costs one look at the message."""
+    with pytest.raises(CannotEditYaml) as caught:
+        Document.parse(CONFIG).today(asked)
+    assert caught.value.remedy == f"Did you mean {guess}?"
+    assert caught.value.line is None
+
+
+@pytest.mark.parametrize(
+    ("text", "line", "why"),
+    [
+        ("a: 1\nb: [1\n", 3, "expected ',' or ']'"),
+        ("a: 1\n\tb: 2\n", 2, "cannot start any token"),
+        ("a: 1\n---\nb: 2\n", 2, "several YAML documents"),
+        ("a: 1\nb: {{ b }}/x\n", 2, "template"),
+        ("a: 1\nb: {{ b }}\n", 2, "template"),
+        ("a: 1\n{% if x %}\nb: 1\n{% endif %}\n", 2, "template"),
+        ("a: 1\n? [b]\n: 2\n", 2, "a key is a list"),
+        ("- 1\n", 1, "the file is a list"),
+        ("a: 1\nb: !!int x\n", 2, "cannot be read as int"),
+        ("a: 1\nb: !!bool x\n", 2, "cannot be read as bool"),
+        ("a: 1\nb: \x07\n", 2, "does not allow the character"),
+        ("a: 1\nb: *nowhere\n", 2, "undefined alias"),
+        ("a: 1\nb: &b\n  c: *b\n", 2, "contains itself"),
+    ],
+)
+def test_what_cannot_be_read_names_its_line(text, line, why):
+    """Every refusal says file, line, reason, and what to do."""
+    with pytest.raises(ConfigError, match=why) as caught:
+        Document.parse(text, "config.yaml")
+    assert caught.value.where == f"config.yaml:{line}"
+    assert caught.value.remedy
+
+
+def test_an_empty_file_is_refused():
+    """A file of comments alone holds no config."""
+    with pytest.raises(ConfigError, match="empty"):
+        Document.parse("# nothing\n")
+
+
+@pytest.mark.timeout(60)
+def test_bombs_are_refused_at_once():
+    """Aliases that unfold to 9^9 values, or a thousand nested lists, neither hang nor crash."""
+    bomb = "a: &a [x, x, x, x, x, x, x, x, x]\n" + "".join(
+        f"{chr(98 + i)}: &{chr(98 + i)} [{', '.join(['*' + chr(97 + i)] * 9)}]\n" for i in range(9)
+    )
+    with pytest.raises(ConfigError, match="unfold"):
+        Document.parse(bomb)
+    with pytest.raises(ConfigError, match="deep"):
+        Document.parse("a: " + "[" * 5000)
+    with pytest.raises(ConfigError, match="deep"):
+        Document.parse("a: " + "[" * 120 + "]" * 120)
+
+
+def test_reading_files(tmp_path: Path):
+    """The bytes are kept as they are; a file that is none, or no text, is an error with its place."""
+    config = tmp_path / "con fig'.yaml"
+    content = "\ufeffa: 1\r\nb: 'ü'".encode()
+    config.write_bytes(content)
+    assert Document.read(config).text.encode() == content
+    with pytest.raises(ConfigError, match="no such file"):
+        Document.read(tmp_path / "missing.yaml")
+    with pytest.raises(ConfigError, match="folder"):
+        Document.read(tmp_path)
+    config.write_bytes(b"a: 1\nb: \xff\n")
+    with pytest.raises(ConfigError, match="not UTF-8") as caught:
+        Document.read(config)
+    assert caught.value.where == f"{config}:2"
+    config.write_bytes(b"a: 1\n" + b"#" * (5 * 2**20))
+    with pytest.raises(ConfigError, match="5 MiB"):
+        Document.read(config)

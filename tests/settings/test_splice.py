@@ -1,0 +1,223 @@
+"""Changing values in a YAML text: only the values change, or nothing does."""
+
+import re
+
+import pytest
+import ruamel.yaml
+import yaml
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from autotune.errors import CannotEditYaml
+from autotune.settings.splice import edit_yaml
+
+
+def read_1_2(text):
+    """What a trainer that uses ruamel.yaml reads."""
+    return ruamel.yaml.YAML(typ="safe", pure=True).load(text)
+
+
+@pytest.mark.parametrize(
+    ("old", "value", "new"),
+    [
+        ("a: 16  # why", 32, "a: 32  # why"),
+        ("a:    16", 8, "a:    8"),
+        ("a: 16", 32.0, "a: 32"),
+        ("a: 16", 2.5, "a: 2.5"),
+        ("a: 1.0", 2, "a: 2.0"),
+        ("a: 0.001", 1e-05, "a: 1.0e-05"),
+        ("a: 1e-4", 0.0003, "a: 3.0e-04"),
+        ("a: 1e-4", 0.0001, "a: 1.0e-04"),
+        ("a: 1.0E3", 25000.0, "a: 2.5e+04"),
+        ("a: .inf", float("-inf"), "a: -.inf"),
+        ("a: True", False, "a: False"),
+        ("a: true", False, "a: false"),
+        ("a: NO", True, "a: YES"),
+        ("a: on", False, "a: off"),
+        ("a: 1", True, "a: true"),
+        ("a: null", 3, "a: 3"),
+        ("a: 3", None, "a: null"),
+        ("a:  # nothing yet", 3, "a: 3  # nothing yet"),
+        ("a: 'x'", "it's", "a: 'it''s'"),
+        ('a: "x"', 'say "hi"\n', 'a: "say \\"hi\\"\\x0a"'),
+        ("a: gpu", "cpu", "a: cpu"),
+        ("a: gpu", "/gpu:0", "a: '/gpu:0'"),
+        ("a: gpu", "no", "a: 'no'"),
+        ("a: gpu", "1e5", "a: '1e5'"),
+        ("a: gpu", "a # b", "a: 'a # b'"),
+        ("a: 'x'", 3, "a: 3"),
+        ("a: !!float 3", 4, "a: !!float 4.0"),
+        ("a: &anchor 3", 4, "a: &anchor 4"),
+        ("{a: 1, b: 2}", 3, "{a: 3, b: 2}"),
+        ('{"a":1}', 3, '{"a":3}'),
+        ("a: 1\na: 2", 3, "a: 1\na: 3"),
+        ("\ufeffa: 1\r\nb: 2\r\n", 3, "\ufeffa: 3\r\nb: 2\r\n"),
+        ("---\na: 1\n...\n", 3, "---\na: 3\n...\n"),
+    ],
+)
+def test_only_the_value_changes(old, value, new):
+    """The new value is written in the manner of the old one; all other characters stay."""
+    assert edit_yaml(old, {"a": value}) == new
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [("a: 0x10", 16), ("a: 1_000", 1000), ("a: 5e-1", "5e-1"), ("a: yes", True), ("a: ~", None), ("a: 2.0", 2)],
+)
+def test_a_value_that_is_there_already_is_not_rewritten(text, value):
+    """Writing today's value is no edit, however it is spelled."""
+    assert edit_yaml(text, {"a": value}) is text
+
+
+def test_lists_and_several_values():
+    """List items are named by their position, and all values change in one go."""
+    text = "layers: [64, {size: 128}]\nname.with.dots: 1\nlast: 0\n"
+    values = {"layers.1.size": 256, ("layers", 0): 32, ("name.with.dots",): 100000, "last": 7}
+    assert edit_yaml(text, values) == "layers: [32, {size: 256}]\nname.with.dots: 100000\nlast: 7\n"
+
+
+def test_custom_tags_elsewhere_are_neither_run_nor_in_the_way():
+    """A hyperpyyaml file can be edited, though nobody but its trainer can load it."""
+    text = "seed: !apply:os.system [touch pwned]\nbatch: 8\nnet: !new:torch.Net\n  size: !ref <batch>\n"
+    assert edit_yaml(text, {"batch": 16}) == text.replace("8", "16")
+
+
+@pytest.mark.parametrize(
+    ("text", "path", "why"),
+    [
+        ("a: &x 1\nb: *x", "b", "alias"),
+        ("a: &x 1\nb: *x", "a", "alias"),
+        ("a: &x {c: 1}\nb: *x", "a.c", "alias"),
+        ("d: &d {a: 1}\nb:\n  <<: *d", "b.a", "merge key"),
+        ("d: &d {a: 1}\nb:\n  <<: *d", "d.a", "alias"),
+        ("a: |\n  text", "a", "block"),
+        ("a: >-\n  text", "a", "block"),
+        ("a: 'one\n  two'", "a", "several lines"),
+        ("a: ${oc.env:A}", "a", "template"),
+        ("a: '{{ b }}'", "a", "template"),
+        ("a: {{ b }}", "a", "template"),
+        ("a: !ref <b>", "a", "!ref"),
+        ("a: !!int 3", "a", "could not be read"),
+        ("a: {b: 1}", "a", "mapping"),
+        ("a: [1]", "a", "list"),
+        ("a: [1]", "a.1", "no such key"),
+        ("a: [1", "a", "expected"),
+        ("{a, b}", "a", "meaning of other lines"),
+        ("", "a", "empty"),
+    ],
+)
+def test_what_cannot_be_kept_is_refused(text, path, why):
+    """Rather no edit than one that changes, or may change, something else."""
+    with pytest.raises(CannotEditYaml, match=why) as caught:
+        edit_yaml(text, {path: 2.5})
+    assert caught.value.path == path
+    assert caught.value.remedy
+
+
+def test_one_key_named_twice_is_refused():
+    """Two values for one place cannot both be written."""
+    with pytest.raises(CannotEditYaml, match="two of the new values"):
+        edit_yaml("a: {b: 1}", {"a.b": 2, ("a", "b"): 3})
+
+
+NAMES = st.text("abcdefgxyzäß日_-. ", min_size=1, max_size=6).map(lambda s: f"k{s}".rstrip(" ."))
+SCALARS = st.one_of(
+    st.booleans(),
+    st.none(),
+    st.integers(-(10**12), 10**12),
+    st.floats(allow_nan=False),
+    st.text(st.characters(blacklist_categories=["Cs"]), max_size=12),
+    st.sampled_from(["", "no", "1e-4", "~", "- x", "a: b", "x # y", "{a}", "0o7", "12:30:45", "<<", "=", "null", "'"]),
+)
+WRITTEN = st.sampled_from(
+    "16|0.5|1e-4|1.5E+3|0x1F|017|1_000|12:30:45|true|False|ON|no|null|~|word|two words|'it''s'|\"q\\\"x\"|"
+    "'日本'|ünïcode|2001-01-01|.inf|!!str 5|!!float 3|&anchor 7|a-b/c.d|'{x}'".split("|")
+)
+COMMENTS = st.sampled_from(["", "", "  # why", " #", "   "])
+GAPS = st.sampled_from(["", "", "# note: {a: [b\n", "\n\n", "   \n", "#\n"])
+
+
+@st.composite
+def documents(draw):
+    """A YAML text like people write them, and the paths of its values."""
+    end = draw(st.sampled_from(["\n", "\r\n"]))
+    lines, paths = [], []
+    names = draw(st.lists(NAMES, min_size=1, max_size=4, unique=True))
+    for number, name in enumerate(names):
+        lines.append(draw(GAPS))
+        pad = " " * draw(st.integers(1, 5))
+        inner = [f"i{i}" for i in range(draw(st.integers(1, 3)))]
+        shape = draw(st.sampled_from(["scalar", "block", "flow", "list", "flow list"]))
+        words = [draw(WRITTEN) for _ in inner]
+        words = [w.replace("&anchor", f"&n{number}{i}") for i, w in enumerate(words)]
+        if shape == "scalar":
+            lines.append(f"{name}:{pad}{words[0]}{draw(COMMENTS)}\n")
+            paths.append((name,))
+        elif shape == "block":
+            lines.append(f"{name}:{draw(COMMENTS)}\n")
+            for key, word in zip(inner, words, strict=True):
+                lines.append(f"{pad}{key}: {word}{draw(COMMENTS)}\n{draw(GAPS)}")
+                paths.append((name, key))
+        elif shape == "list":
+            lines.append(f"{name}:\n")
+            for i, word in enumerate(words):
+                lines.append(f"{pad}-  {word}{draw(COMMENTS)}\n")
+                paths.append((name, i))
+        else:
+            opening, closing = "{}" if shape == "flow" else "[]"
+            items = [f"{k}: {w}" for k, w in zip(inner, words, strict=True)] if shape == "flow" else words
+            lines.append(f"{name}: {opening}{pad}{', '.join(items)} {closing}{draw(COMMENTS)}\n")
+            paths += [(name, k) if shape == "flow" else (name, i) for i, k in enumerate(inner)]
+    text = draw(st.sampled_from(["", "\ufeff"])) + "".join(lines).replace("\n", end)
+    if draw(st.booleans()):
+        text = text.removesuffix(end)
+    return text, paths
+
+
+def planted(tree, path, value):
+    """A copy of a tree with one value exchanged."""
+    if not path:
+        return value
+    if isinstance(tree, dict):
+        return {k: planted(v, path[1:], value) if k == path[0] else v for k, v in tree.items()}
+    return [planted(v, path[1:], value) if i == path[0] else v for i, v in enumerate(tree)]
+
+
+@settings(max_examples=250, deadline=None)
+@given(documents(), st.data())
+def test_any_value_into_any_place(document, data):
+    """One span changes; both parsers then read the new value there and everything else as before."""
+    text, paths = document
+    path = data.draw(st.sampled_from(paths))
+    value = data.draw(SCALARS)
+    try:
+        new = edit_yaml(text, {path: value})
+    except CannotEditYaml as error:
+        # The one thing here that cannot hold every value is an explicit tag.
+        line = text.splitlines()[error.line - 1]
+        assert "!!" in line, error
+        return
+    assert yaml.safe_load(new) == planted(yaml.safe_load(text), path, value)
+    seen = read_1_2(new)
+    for key in path:
+        seen = seen[key]
+    assert seen == value or (isinstance(value, bool) and str(seen).lower() in ("yes", "no", "on", "off"))
+    assert planted(read_1_2(new), path, None) == planted(read_1_2(text), path, None)
+    before = re.split(r"(?<=\n)", text)
+    after = re.split(r"(?<=\n)", new)
+    assert len(before) == len(after)
+    assert sum(a != b for a, b in zip(before, after, strict=True)) == (text != new)
+
+
+@settings(max_examples=60, deadline=None)
+@given(documents(), st.data())
+def test_there_and_back(document, data):
+    """Writing a value and writing it again changes nothing the second time."""
+    text, paths = document
+    values = {path: data.draw(st.integers(0, 99)) for path in paths}
+    try:
+        new = edit_yaml(text, values)
+    except CannotEditYaml:
+        assert "!!" in text
+        return
+    assert edit_yaml(new, values) is new

@@ -1,0 +1,114 @@
+"""Known knobs found by name, and the space that they span."""
+
+import pytest
+
+from autotune.records import Gpu, Machine, Scalar
+from autotune.space.catalog import KNOWN_KNOBS
+from autotune.space.knob import Label
+from autotune.space.space import Space, build_space, point_name
+
+CPU_ONLY = Machine(cpu_cores=2, cpu_model="test", memory_bytes=8 * 2**30)
+ONE_GPU = Machine(
+    cpu_cores=16,
+    cpu_model="test",
+    memory_bytes=64 * 2**30,
+    gpus=(Gpu(name="H200", uuid="GPU-1", memory_bytes=140 * 2**30),),
+)
+CONFIG: dict[str, Scalar] = {
+    "data.batch_size": 8,
+    "data.num_workers": 1,
+    "data.cache": "none",
+    "data.pad_to_fixed_length": False,
+    "data.prefetch_to_gpu": False,
+    "training.enable_graph_mode": True,
+    "training.enable_xla_compilation": False,
+    "training.mixed_precision": "float32",
+    "training.learning_rate": 0.001,
+}
+
+
+def _space_of(config: dict[str, Scalar], machine: Machine = CPU_ONLY) -> Space:
+    return build_space(config, None, machine, {})[0]
+
+
+def test_known_knobs_are_found_by_name_in_any_section() -> None:
+    """Knobs come from the names of keys; what is no knob stays alone."""
+    paths = {knob.path for knob in _space_of(CONFIG).knobs}
+    assert "data.batch_size" in paths
+    assert "training.enable_xla_compilation" in paths
+    assert "training.learning_rate" not in paths
+
+
+def test_the_machine_shapes_the_domains() -> None:
+    """Without a GPU there is nothing to prefetch to, and float16 would be emulated."""
+    on_cpu, on_gpu = _space_of(CONFIG), _space_of(CONFIG, ONE_GPU)
+    assert "data.prefetch_to_gpu" not in {knob.path for knob in on_cpu.knobs}
+    assert on_cpu.knob("training.mixed_precision").choices == ("float32", "mixed_bfloat16")
+    assert "mixed_float16" in on_gpu.knob("training.mixed_precision").choices
+    assert on_gpu.knob("data.num_workers").choices[-1] == 32
+
+
+def test_all_xla_switches_are_one_knob() -> None:
+    """Two switches of one thing move together; one that holds another value is left out, and named."""
+    config: dict[str, Scalar] = {**CONFIG, "data.enable_xla": False, "model.use_xla": True}
+    space, skipped = build_space(config, None, CPU_ONLY, {})
+    knob = space.knob("training.enable_xla_compilation")
+    assert knob.paths == ("training.enable_xla_compilation", "data.enable_xla")
+    assert [item.path for item in skipped] == ["model.use_xla"]
+    turned = {**space.today, knob.path: True}
+    assert space.keys(turned)["data.enable_xla"] is True
+
+
+def test_xla_needs_graph_mode_and_fixed_shapes() -> None:
+    """A combination that cannot work is named, and an expert's advice turns what it needs along."""
+    space = _space_of(CONFIG)
+    alone = {**space.today, "training.enable_xla_compilation": True}
+    assert "pad_to_fixed_length" in str(space.why_infeasible(alone))
+    advised = space.with_advice(space.today, "training.enable_xla_compilation", True)
+    assert advised["data.pad_to_fixed_length"] is True
+    assert space.why_infeasible(advised) is None
+
+
+def test_what_the_user_runs_today_is_feasible() -> None:
+    """Today's combination is never called impossible, and it may be kept while other knobs turn."""
+    config: dict[str, Scalar] = {**CONFIG, "training.enable_xla_compilation": True}
+    space = _space_of(config)
+    assert space.why_infeasible(space.today) is None
+    assert space.why_infeasible({**space.today, "data.batch_size": 32}) is None
+
+
+def test_same_training_freezes_batch_and_precision() -> None:
+    """``--same-training`` keeps every key in its points, so that it shares the study's record."""
+    space = _space_of(CONFIG).same_training()
+    assert space.knob("data.batch_size").choices == (8,)
+    assert space.knob("training.mixed_precision").choices == ("float32",)
+    assert len(space.knob("data.cache").choices) == 3
+    assert set(space.today) == set(_space_of(CONFIG).today)
+
+
+def test_knobs_of_the_users_own_are_not_taken_for_harmless() -> None:
+    """A key that the table does not know may change the training, so `--same-training` leaves it alone."""
+    space, _ = build_space({"model.width": 4}, {"model.width": [2, 4, 8]}, CPU_ONLY, {})
+    assert space.knob("model.width").label is Label.UNKNOWN
+    assert not space.is_same_training({"model.width": 8})
+
+
+def test_a_value_that_cannot_be_edited_is_left_out_with_its_reason() -> None:
+    """An alias cannot be changed alone, so it is no knob here, and the user is told why."""
+    space, skipped = build_space(CONFIG, None, CPU_ONLY, {"data.batch_size": "it is an alias"})
+    assert "data.batch_size" not in space.today
+    assert ("data.batch_size", "it is an alias") in {(item.path, item.why) for item in skipped}
+
+
+def test_points_are_named_by_their_values_alone() -> None:
+    """The same values have the same name in any order; a switch is not a number."""
+    assert point_name({"a": 1, "b": 2}) == point_name({"b": 2, "a": 1.0})
+    assert point_name({"a": 1}) != point_name({"a": True})
+
+
+@pytest.mark.parametrize("row", KNOWN_KNOBS, ids=lambda row: row.kind)
+def test_every_known_knob_speaks_to_the_user(row: object) -> None:
+    """Each row has names to be found by and a sentence to be explained with."""
+    assert row.names  # type: ignore[attr-defined]
+    assert row.sentence[0].islower()  # type: ignore[attr-defined]
+    assert not row.sentence.endswith(".")  # type: ignore[attr-defined]

@@ -1,0 +1,112 @@
+"""The import rules that keep the stages apart, read from the source itself."""
+
+import ast
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import autotune
+
+PACKAGE = Path(autotune.__file__).parent
+
+WORDS = {"errors", "records", "metrics", "clock", "durations"}
+MAY_IMPORT = {
+    "cli": {"commands", "report"},
+    "__main__": {"cli"},
+    "__init__": {"settings"},
+    "commands": {"search", "report", "settings", "measure", "trial", "space", "score"},
+    "search": {"trial", "measure", "score", "space", "settings"},
+    "report": {"score"},
+    "score": {"measure"},
+    "settings": set(),
+    "space": set(),
+    "trial": set(),
+    "measure": set(),
+    "trainee": set(),
+    "tf": {"trainee"},
+    "workloads": {"tf", "trainee"},
+    "testing": {"trial", "measure"},
+    **dict.fromkeys(WORDS, WORDS),
+}
+GUEST = {"trainee", "tf", "workloads"}
+ONLY_IN = {
+    "optuna": {"search/study.py", "search/propose.py"},
+    "pynvml": {"measure/nvml.py"},
+    "psutil": {"measure/host.py", "trial/"},
+    "subprocess": {"trial/"},
+    "signal": {"trial/"},
+    "yaml": {"settings/"},
+    "ruamel": {"settings/"},
+    "rich": {"report/", "commands/"},
+    "click": {"cli.py", "commands/"},
+    "time": {"clock.py", "measure/host.py", "trial/guard_process.py"},
+}
+
+
+def _modules() -> list[Path]:
+    return sorted(PACKAGE.rglob("*.py"))
+
+
+def _stage_of(module: Path) -> str:
+    return module.relative_to(PACKAGE).parts[0].removesuffix(".py")
+
+
+def _imports(module: Path) -> Iterator[str]:
+    for node in ast.walk(ast.parse(module.read_text())):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            yield node.module
+
+
+@pytest.mark.parametrize("module", _modules(), ids=lambda module: str(module.relative_to(PACKAGE)))
+def test_stages_import_only_what_they_may(module: Path) -> None:
+    """A stage imports its own modules, the words, and the stages it stands on; nothing else of autotune."""
+    stage = _stage_of(module)
+    own = {name.split(".")[1] for name in _imports(module) if name.startswith("autotune.")}
+    words = set() if stage in GUEST else WORDS
+    assert own - {stage} - words - MAY_IMPORT[stage] == set()
+
+
+@pytest.mark.parametrize("module", _modules(), ids=lambda module: str(module.relative_to(PACKAGE)))
+def test_outside_things_have_one_home(module: Path) -> None:
+    """Each outside library is touched in the module that is its edge, and nowhere else in host code."""
+    if _stage_of(module) in GUEST:
+        pytest.skip("guest code runs in a trainer")
+    place = module.relative_to(PACKAGE).as_posix()
+    strays = {
+        name
+        for name in _imports(module)
+        for outside, homes in ONLY_IN.items()
+        if name.split(".")[0] == outside and not any(place.startswith(home) for home in homes)
+    }
+    assert strays == set()
+
+
+@pytest.mark.parametrize("module", [m for m in _modules() if _stage_of(m) == "trainee"], ids=lambda module: module.name)
+def test_trainee_needs_the_standard_library_only(module: Path) -> None:
+    """What runs inside the user's training process imports nothing that has to be installed."""
+    outside = {name.split(".")[0] for name in _imports(module)} - set(sys.stdlib_module_names)
+    assert outside <= {"autotune"}
+
+
+def test_the_public_face_is_what_it_says() -> None:
+    """``__all__`` is sorted and complete, and each of its names is there."""
+    assert autotune.__all__ == sorted(autotune.__all__)
+    assert set(autotune._HOMES) | {"__version__"} == set(autotune.__all__)
+    for name in autotune.__all__:
+        assert getattr(autotune, name) is not None
+
+
+def test_importing_the_package_and_asking_for_help_stays_light() -> None:
+    """``--help`` loads neither numpy nor optuna nor the YAML parsers nor rich, and certainly not TensorFlow."""
+    heavy = "{'numpy', 'optuna', 'yaml', 'ruamel', 'pydantic', 'rich', 'tensorflow', 'psutil'}"
+    script = (
+        "import sys; from autotune.cli import run; code = run(['--help']); "
+        f"print(code, sorted({heavy} & set(sys.modules)))"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines()[-1] == "0 []"

@@ -1,0 +1,72 @@
+"""Promises of the table of metrics."""
+
+import dataclasses
+import math
+
+import pytest
+
+from autotune.metrics import ABSENT, METRICS, Direction, values_of
+from autotune.records import Measurement
+
+MEASUREMENT = Measurement(
+    window_s=4.0,
+    steps=80,
+    samples_per_s=160.0,
+    cv=0.05,
+    step_p50_s=0.049,
+    step_p95_s=0.06,
+    data_wait_fraction=None,
+    first_step_s=6.2,
+)
+
+
+def test_every_figure_of_a_measurement_is_in_the_table():
+    """A new field cannot be forgotten, and the table names nothing else."""
+    assert set(METRICS) == {field.name for field in dataclasses.fields(Measurement)}
+    assert all(name == metric.name for name, metric in METRICS.items())
+
+
+def test_a_measurement_becomes_names_and_values():
+    """Absent figures stay absent, and the order is that of the table."""
+    values = values_of(MEASUREMENT)
+    assert list(values) == list(METRICS)
+    assert values["samples_per_s"] == 160.0
+    assert values["data_wait_fraction"] is None
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "text"),
+    [
+        ("samples_per_s", 0.01234, "0.0123/s"),
+        ("samples_per_s", 128.4, "128/s"),
+        ("samples_per_s", 20480.0, "20480/s"),
+        ("gpu_utilization", 0.0, "0.0 %"),
+        ("gpu_utilization", 0.4251, "42.5 %"),
+        ("step_p50_s", 0.0049, "4.90 ms"),
+        ("step_p50_s", 1.25, "1.25 s"),
+        ("window_s", 0.0, "0 ms"),
+        ("peak_memory_bytes", 3 * 2**29, "1.50 GiB"),
+        ("cpu_cores", 1.0, "1.00 cores"),
+        ("steps", 80, "80"),
+    ],
+)
+def test_numbers_are_printed_with_their_unit(name, value, text):
+    """People read three digits and a unit, percent for fractions."""
+    assert METRICS[name].text(value) == text
+
+
+def test_what_is_absent_is_not_printed_as_zero():
+    """Every metric has the same mark for "not measured"."""
+    assert {metric.text(None) for metric in METRICS.values()} == {ABSENT}
+
+
+def test_fractions_end_at_one():
+    """Shares of time are in 0..1; a variation may exceed its mean."""
+    bounded = {name for name, metric in METRICS.items() if not math.isinf(metric.high)}
+    assert bounded == {"gpu_utilization", "data_wait_fraction"}
+
+
+def test_step_time_judges_nothing():
+    """A larger batch has longer steps and may be faster, so neither direction is better."""
+    assert METRICS["step_p50_s"].better is Direction.NONE
+    assert METRICS["samples_per_s"].better is Direction.HIGHER

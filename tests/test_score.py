@@ -1,0 +1,154 @@
+"""Promises of the score and of the verdict, with simulated confirmations."""
+
+import math
+import random
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from autotune.measure.statistics import pooled_variance
+from autotune.records import Measurement
+from autotune.score import judge, ln_score, ln_speed, pairs_needed, steadiness
+
+
+def run(samples_per_s, cv=None):
+    """A measurement of that speed and variation."""
+    return Measurement(
+        window_s=4.0,
+        steps=80,
+        samples_per_s=samples_per_s,
+        cv=cv,
+        step_p50_s=0.05,
+        step_p95_s=0.06,
+        data_wait_fraction=None,
+        first_step_s=6.0,
+    )
+
+
+def test_today_scores_zero():
+    """The reference against itself is neither faster nor better."""
+    assert ln_speed(run(100, 0.1), run(100, 0.1)) == 0.0
+    assert ln_score(run(100, 0.1), run(100, 0.1)) == 0.0
+
+
+def test_steadiness_counts_a_quarter():
+    """At equal speed the steadier run wins by a quarter of ln S; with weight 0 it does not."""
+    calm, rough = run(100, 0.0), run(100, 1.0)
+    assert ln_score(calm, rough) == pytest.approx(0.25 * math.log(2))
+    assert ln_score(calm, rough, steadiness_weight=0.0) == 0.0
+
+
+@pytest.mark.parametrize(("cv", "reference_cv"), [(None, 0.5), (0.5, None), (None, None)])
+def test_unknown_variation_is_neither_praised_nor_blamed(cv, reference_cv):
+    """Where one side has too short a window, speed alone counts."""
+    assert ln_score(run(110, cv), run(100, reference_cv)) == ln_speed(run(110), run(100))
+
+
+@given(st.floats(0, 100), st.floats(0, 100))
+def test_less_variation_is_never_worse(one, other):
+    """Steadiness falls as the variation grows and stays in (0, 1]."""
+    assert 0 < steadiness(max(one, other)) <= steadiness(min(one, other)) <= 1
+
+
+@given(st.lists(st.tuples(st.floats(1, 1e4), st.floats(1, 1e4)), min_size=2, max_size=8), st.floats(0.1, 1e3))
+def test_the_unit_of_speed_does_not_matter(speeds, factor):
+    """Samples, batches or tokens a second give the same verdict, and the interval holds its ratio."""
+    verdicts = [
+        judge([(run(a * k), run(b * k)) for a, b in speeds], prior_variance=0.01, prior_df=10) for k in (1.0, factor)
+    ]
+    assert verdicts[0].speed.ratio == pytest.approx(verdicts[1].speed.ratio, rel=1e-9)
+    assert verdicts[0].smallest_gain == pytest.approx(verdicts[1].smallest_gain, rel=1e-6, abs=1e-9)
+    assert all(each.speed.low <= each.speed.ratio <= each.speed.high for each in verdicts)
+
+
+def test_a_clear_gain_is_better():
+    """30 % in every pair is shown; the ratio and the number of pairs are said."""
+    verdict = judge([(run(100), run(130))] * 4, prior_variance=0.005, prior_df=12)
+    assert verdict.better
+    assert verdict.speed.ratio == pytest.approx(1.3)
+    assert verdict.score == verdict.speed
+    assert verdict.pairs == 4
+
+
+def test_a_gain_of_one_percent_is_no_change_however_sure():
+    """What is real but below 2 % is not worth a change."""
+    verdict = judge([(run(100), run(101))] * 40, prior_variance=1e-8, prior_df=100)
+    assert verdict.score.low > 1.0
+    assert not verdict.better
+
+
+def test_steadiness_does_not_buy_speed():
+    """A steadier config that is 5 % slower has the better score and is still not better."""
+    verdict = judge([(run(100, 0.8), run(95, 0.0))] * 8, prior_variance=1e-5, prior_df=50)
+    assert verdict.score.low > 1.02
+    assert verdict.speed.high < 0.98
+    assert not verdict.better
+
+
+def test_the_smallest_gain_is_where_the_verdict_turns():
+    """A gain just above it, with the same spread, is shown; one just below is not."""
+    spread = [0.95, 1.05, 0.97, 1.03]
+    smallest = judge([(run(100), run(100 * s)) for s in spread], prior_variance=0.005, prior_df=10).smallest_gain
+    for factor, better in ((1.002, True), (0.998, False)):
+        gain = (1 + smallest) * factor / math.prod(spread) ** 0.25
+        pairs = [(run(100), run(100 * s * gain)) for s in spread]
+        assert judge(pairs, prior_variance=0.005, prior_df=10).better is better
+
+
+def test_one_pair_without_any_prior_is_refused():
+    """A single difference knows nothing of its spread."""
+    with pytest.raises(ValueError, match="give no interval"):
+        judge([(run(100), run(200))], prior_variance=0.0, prior_df=0.0)
+
+
+def test_more_pairs_are_needed_for_smaller_gains():
+    """Always even, at least 4, at most what there is time for."""
+    needed = [pairs_needed(math.log(gain), 0.11, prior_df=10) for gain in (1.5, 1.3, 1.2, 1.15, 1.01)]
+    assert needed == sorted(needed)
+    assert needed[0] == 4
+    assert needed[-1] == 40
+    assert all(pairs % 2 == 0 for pairs in needed)
+    assert pairs_needed(0.0, 0.11, at_most=9) == 8
+    assert pairs_needed(0.0, 0.11, at_most=1) == 4
+
+
+def test_pairs_needed_show_the_gain_as_often_as_promised():
+    """With the number that it asks for, a true gain is found in about the asked share of confirmations."""
+    rng = random.Random(11)
+    gain, sd = math.log(1.2), 0.08 * math.sqrt(2)
+    pairs = pairs_needed(gain, sd, prior_df=12)
+    shown = 0
+    for _ in range(600):
+        sample = [(run(100), run(100 * math.exp(rng.gauss(gain, sd)))) for _ in range(pairs)]
+        shown += judge(sample, prior_variance=sd**2, prior_df=12).better
+    assert 0.78 <= shown / 600 <= 0.93  # rounding up to an even number gives a little more than 80 %
+
+
+def bimodal(rng):
+    """Draws ln of one run's speed: two modes, CV 8 % in all, as identical configs were seen to scatter."""
+    return (0.075 if rng.random() < 0.5 else -0.075) + rng.gauss(0, 0.028)
+
+
+@pytest.mark.parametrize("pairs", [4, 6])
+def test_simulated_confirmations_keep_their_promise(pairs):
+    """With bimodal noise of 8 %: the interval covers 93-98 %, and equal configs are called better in at most 2 %."""
+    rng, confirmations = random.Random(2024), 4000
+    covered = false_wins = 0
+    widths = []
+    for _ in range(confirmations):
+        # What a study has by then: a few points measured two or three times.
+        repeats = [[bimodal(rng) for _ in range(size)] for size in (3, 3, 2, 2, 2, 2)]
+        variance, df = pooled_variance(repeats)
+        sample = [(run(100 * math.exp(bimodal(rng))), run(100 * math.exp(bimodal(rng)))) for _ in range(pairs)]
+        verdict = judge(sample, prior_variance=2 * variance, prior_df=df)
+        covered += verdict.speed.low <= 1.0 <= verdict.speed.high
+        false_wins += verdict.better
+        widths.append(math.log(verdict.speed.high / verdict.speed.ratio))
+    coverage, wins = covered / confirmations, false_wins / confirmations
+    half_width = sum(widths) / confirmations
+    print(  # noqa: T201 - figures for -s
+        f"{pairs} pairs: coverage {coverage:.1%}, false wins {wins:.2%}, half-width {half_width:.1%}"
+    )
+    assert 0.93 <= coverage <= 0.98
+    assert wins <= 0.02
