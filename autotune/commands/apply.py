@@ -13,7 +13,6 @@ from autotune.records import Values, Verdict
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from autotune.commands.showing import text_console
     from autotune.search.setup import Setup
 
 
@@ -28,6 +27,7 @@ def command(config: Path, trial: int | None, dry_run: bool, force: bool, state_d
 
     Shows the change as a diff and keeps a backup; `autotune revert` undoes it.
     """
+    from autotune.commands.showing import text_console
     from autotune.commands.status import known_answer
     from autotune.search.setup import open_setup
 

@@ -9,7 +9,6 @@ import click
 from autotune.commands.options import config_option, json_option, state_dir_option
 
 if TYPE_CHECKING:
-    from autotune.commands.showing import text_console
     from autotune.records import SearchResult
     from autotune.search.setup import Setup
     from autotune.search.study import Study
@@ -21,6 +20,7 @@ if TYPE_CHECKING:
 @state_dir_option
 def command(config: Path, as_json: bool, state_dir: Path | None) -> int:
     """Shows what the record of this config's study says: the same answer as the last search gave."""
+    from autotune.commands.showing import text_console
     from autotune.report.answer import print_answer
     from autotune.report.document import answer_document
     from autotune.search.setup import open_setup

@@ -9,7 +9,7 @@ from autotune.records import RunRecord
 STOPPING_S = 1.0
 """Before the end of the budget, work ends: SIGTERM now, SIGKILL half a second later, the rest for the report."""
 
-_CAUTION = 1.15
+CAUTION = 1.15
 """Factor on expected durations where a run that does not fit would cost the answer."""
 
 _FIRST_GUESS_S = 10.0
@@ -63,4 +63,4 @@ def pair_s(runs: Sequence[RunRecord], today: str, candidate: str | None) -> floa
 def reserved_s(runs: Sequence[RunRecord], today: str, pairs: int) -> float:
     """Time to keep for a confirmation of that many pairs, whichever of the points so far it will be of."""
     longest_s = max((run.duration_s for run in runs if run.comparable), default=_FIRST_GUESS_S)
-    return _CAUTION * pairs * (expected_run_s(runs, today) + longest_s)
+    return CAUTION * pairs * (expected_run_s(runs, today) + longest_s)

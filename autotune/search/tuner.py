@@ -32,7 +32,7 @@ from autotune.records import (
 )
 from autotune.score import LEAST_PAIRS, pairs_needed
 from autotune.search.allocate import WORTH_A_RUN, allocate
-from autotune.search.budget import Budget, expected_run_s, pair_s, reserved_s
+from autotune.search.budget import CAUTION, Budget, expected_run_s, pair_s, reserved_s
 from autotune.search.confirm import pair_order
 from autotune.search.instruments import Instruments
 from autotune.search.levels import PointLevel, expected_run_sd, point_levels
@@ -239,16 +239,17 @@ class Tuner:
         """Measures the best point against today's config again, in turn, in runs that did not choose it."""
         levels = self._levels()
         today = levels.get(point_name(self._today))
-        best = self._best(levels)
-        if today is None or not today.scores or best is None or best.mean <= today.mean:
+        better = self._better(levels)
+        if today is None or not better:
             return
-        fitting = int(self._budget.left_s() / pair_s(self._runs, today.name, best.name))
-        pairs = min(self._pairs_wanted(levels), fitting - fitting % 2)
-        if pairs < LEAST_PAIRS:
+        finalist = self._affordable(better, CAUTION) or self._affordable(better, 1.0)
+        if finalist is None:
             self._emit(PhaseChanged(phase="ending", why="no time is left to confirm the best point"))
             return
+        fitting = int(self._budget.left_s() / pair_s(self._runs, today.name, finalist.name))
+        pairs = min(self._pairs_wanted(levels), fitting - fitting % 2)
         for pair, is_today in pair_order(pairs, self._rng):
-            self._run(self._today if is_today else best.values, Purpose.CONFIRM, pair=pair)
+            self._run(self._today if is_today else finalist.values, Purpose.CONFIRM, pair=pair)
 
     # One run
 
@@ -337,7 +338,8 @@ class Tuner:
                 stderr_tail=trial_exit.stderr_tail,
             )
         )
-        self._emit_incumbent()
+        if purpose is not Purpose.CONFIRM:
+            self._emit_incumbent()
         return record
 
     def _goal(self) -> WindowGoal:
@@ -383,6 +385,22 @@ class Tuner:
         others = [level for level in levels.values() if level.scores and level.name != point_name(self._today)]
         return max(others, key=lambda level: level.mean, default=None)
 
+    def _better(self, levels: dict[str, PointLevel]) -> list[PointLevel]:
+        """The points that look better than today's, best first; none if today's gave no numbers."""
+        today = levels.get(point_name(self._today))
+        if today is None or not today.scores:
+            return []
+        better = [level for level in levels.values() if level.mean > today.mean]
+        return sorted(better, key=lambda level: level.mean, reverse=True)
+
+    def _affordable(self, better: Sequence[PointLevel], caution: float) -> PointLevel | None:
+        """The best of these points whose confirmation fits into the time that is left."""
+        today, left_s = point_name(self._today), self._budget.left_s()
+        fitting = (
+            level for level in better if caution * LEAST_PAIRS * pair_s(self._runs, today, level.name) <= left_s
+        )
+        return next(fitting, None)
+
     def _speedup(self, runs: Sequence[RunRecord]) -> float | None:
         """Speed of some runs over today's in this search; None if either gave no comparable numbers."""
         baseline = [run for run in self._runs if run.point == point_name(self._today) and run.comparable]
@@ -405,9 +423,10 @@ class Tuner:
 
     def _pairs_wanted(self, levels: dict[str, PointLevel]) -> int:
         """How many pairs would show the gain that is expected now."""
-        today, best = levels.get(point_name(self._today)), self._best(levels)
-        if today is None or not today.scores or best is None or best.mean <= today.mean:
+        better = self._better(levels)
+        if not better:
             return LEAST_PAIRS
+        best, today = better[0], levels[point_name(self._today)]
         most = _MOST_CONFIRMATION * self._budget.budget_s / pair_s(self._runs, today.name, best.name)
         return pairs_needed(
             best.mean - today.mean,

@@ -40,7 +40,7 @@ class RuntimeOptions:
     gpu_memory_growth: bool = False
 
     def __post_init__(self) -> None:
-        _at_least(0, inter_op_threads=self.inter_op_threads, intra_op_threads=self.intra_op_threads)
+        require_at_least(0, inter_op_threads=self.inter_op_threads, intra_op_threads=self.intra_op_threads)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -72,8 +72,8 @@ class PipelineOptions:
     seed: int = 0
 
     def __post_init__(self) -> None:
-        _at_least(1, batch_size=self.batch_size, parallel_calls=self.parallel_calls, buckets=self.buckets)
-        _at_least(0, prefetch_batches=self.prefetch_batches)
+        require_at_least(1, batch_size=self.batch_size, parallel_calls=self.parallel_calls, buckets=self.buckets)
+        require_at_least(0, prefetch_batches=self.prefetch_batches)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -98,7 +98,8 @@ class StepOptions:
             raise ValueError("XLA compiles graphs: it needs graph mode, which is off")
 
 
-def _at_least(low: int, **values: int) -> None:
+def require_at_least(low: int, **values: int) -> None:
+    """Raises a ValueError that names the first of the values that is below ``low``."""
     for name, value in values.items():
         if value < low:
             raise ValueError(f"{name} must be at least {low}, got {value}")

@@ -39,6 +39,7 @@ CHASE_S = 0.01  # between looks at what is still alive after SIGKILL
 HEAD_BYTES = 1 << 20  # of each output stream, kept as it comes
 TAIL_BYTES = 1 << 20  # of each output stream, the last of it
 
+_CHASES = 500  # of processes that fork faster than they can be listed, before the run's output is seen to
 _CHUNK_BYTES = 1 << 16
 _PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
@@ -85,11 +86,28 @@ def _descendants(root: int) -> dict[int, int]:
     return found
 
 
+def _children() -> set[int]:
+    """The direct children of the guard; empty where the kernel keeps no list of them (CONFIG_PROC_CHILDREN)."""
+    guard = os.getpid()
+    try:
+        with open(f"/proc/{guard}/task/{guard}/children", "rb") as file:
+            return {int(pid) for pid in file.read().split()}
+    except OSError:
+        return set()
+
+
 def _send(pid: int, number: int) -> None:
     # The ids come from a look at /proc a moment ago. The kernel hands out ids in rising order, so none of them
     # can mean another process by now.
     try:
         os.kill(pid, number)
+    except (ProcessLookupError, PermissionError):
+        return
+
+
+def _send_to_group(group: int, number: int) -> None:
+    try:
+        os.killpg(group, number)
     except (ProcessLookupError, PermissionError):
         return
 
@@ -329,7 +347,7 @@ class Guard:
             self._end("deadline")
         assert run.kill_s is not None
         if not none_left and now_s >= run.kill_s:
-            none_left = self._kill(run, now_s)
+            none_left = self._kill(run)
         if none_left or (self._given_up and not self._alive()):
             self._finish(run)
 
@@ -367,28 +385,33 @@ class Guard:
         for pid in self._alive():
             _send(pid, signal.SIGTERM)
 
-    def _kill(self, run: _Run, now_s: float) -> bool:
-        """Sends SIGKILL to all that is left; True when what remains will not die."""
+    def _kill(self, run: _Run) -> bool:
+        """Sends SIGKILL to all that is left; True when nothing is, or what is will not die."""
         alive = self._alive()
-        while True:
-            # The kernel lets nobody fork out of a group while it signals the group, which ends chains of processes
-            # that fork faster than we can look.
-            for group in set(alive.values()) - {os.getpgid(0)}:
-                try:
-                    os.killpg(group, signal.SIGKILL)
-                except (ProcessLookupError, PermissionError):
-                    continue
-            for pid in alive:
-                _send(pid, signal.SIGKILL)
-            fresh = alive.keys() - run.killed
-            run.killed |= alive.keys()
-            if not fresh or time.monotonic() >= now_s + GIVE_UP_S:
+        run.killed |= alive.keys()
+        # The kernel lets nobody fork out of a group while it signals the group, so one call ends a whole chain of
+        # processes that fork and exit faster than we can look.
+        for group in set(alive.values()) - {os.getpgid(0)}:
+            _send_to_group(group, signal.SIGKILL)
+        for pid in alive:
+            _send(pid, signal.SIGKILL)
+        # Unless each of the chain opens a session. But whose parent is gone is our child, and those are listed
+        # in one read, while a look through /proc takes longer than such a process lives.
+        before: set[int] = set()
+        for _ in range(_CHASES):
+            if self._reap():
+                return True
+            children = _children() - self._given_up
+            if children == before:
                 break
-            alive = self._alive()
+            for pid in children:
+                _send_to_group(pid, signal.SIGKILL)
+                _send(pid, signal.SIGKILL)
+            before = children
         assert run.kill_s is not None
         if time.monotonic() < run.kill_s + GIVE_UP_S:
             return False
-        self._given_up |= alive.keys()
+        self._given_up |= self._alive().keys()
         return True
 
     def _finish(self, run: _Run) -> None:

@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 
 import yaml
 
-from autotune.tf.options import Cache, PipelineOptions, Precision, RuntimeOptions, StepOptions
+from autotune.tf.options import Cache, PipelineOptions, Precision, RuntimeOptions, StepOptions, require_at_least
 from autotune.workloads.tts.errors import InputError
 
 BUCKETS = 8  # classes of length with data.bucket_by_length
@@ -32,9 +32,14 @@ class DataConfig:
     prefetch_to_gpu: bool = False
 
     def __post_init__(self) -> None:
-        for name in ("batch_size", "num_workers", "max_text_length", "max_mel_frames"):
-            _at_least(1, name, getattr(self, name))
-        _at_least(0, "prefetch_buffer_size", self.prefetch_buffer_size)
+        require_at_least(
+            1,
+            batch_size=self.batch_size,
+            num_workers=self.num_workers,
+            max_text_length=self.max_text_length,
+            max_mel_frames=self.max_mel_frames,
+        )
+        require_at_least(0, prefetch_buffer_size=self.prefetch_buffer_size)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -52,24 +57,11 @@ class TrainingConfig:
 
     def __post_init__(self) -> None:
         if not 0 < self.learning_rate < float("inf"):
-            raise ValueError(f"learning_rate: must be a positive number, got {self.learning_rate}")
-        _at_least(1, "epochs", self.epochs)
-        _at_least(0, "checkpoint_every_steps", self.checkpoint_every_steps)
+            raise ValueError(f"learning_rate must be a positive number, got {self.learning_rate}")
+        require_at_least(1, epochs=self.epochs)
+        require_at_least(0, checkpoint_every_steps=self.checkpoint_every_steps)
         if self.enable_xla_compilation and not self.enable_graph_mode:
-            raise ValueError("enable_xla_compilation: XLA compiles graphs, but enable_graph_mode is false")
-
-
-@dataclass(frozen=True, kw_only=True)
-class RuntimeConfig:
-    """The section ``runtime``."""
-
-    inter_op_threads: int = 0
-    intra_op_threads: int = 0
-    gpu_memory_growth: bool = False
-
-    def __post_init__(self) -> None:
-        _at_least(0, "inter_op_threads", self.inter_op_threads)
-        _at_least(0, "intra_op_threads", self.intra_op_threads)
+            raise ValueError("enable_xla_compilation needs enable_graph_mode, which is false: XLA compiles graphs")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -78,15 +70,7 @@ class TrainerConfig:
 
     data: DataConfig
     training: TrainingConfig = field(default_factory=TrainingConfig)
-    runtime: RuntimeConfig = field(default_factory=RuntimeConfig)
-
-    def runtime_options(self) -> RuntimeOptions:
-        """What the runtime is told."""
-        return RuntimeOptions(
-            inter_op_threads=self.runtime.inter_op_threads,
-            intra_op_threads=self.runtime.intra_op_threads,
-            gpu_memory_growth=self.runtime.gpu_memory_growth,
-        )
+    runtime: RuntimeOptions = field(default_factory=RuntimeOptions)
 
     def pipeline_options(self, seed: int) -> PipelineOptions:
         """What the input pipeline is told."""
@@ -110,7 +94,7 @@ class TrainerConfig:
         )
 
 
-SECTIONS: dict[str, type] = {"data": DataConfig, "training": TrainingConfig, "runtime": RuntimeConfig}
+SECTIONS: dict[str, type] = {"data": DataConfig, "training": TrainingConfig, "runtime": RuntimeOptions}
 
 
 def read_config(path: Path) -> TrainerConfig:
@@ -133,7 +117,7 @@ def read_config(path: Path) -> TrainerConfig:
             raise _unknown(path, str(name), SECTIONS)
     data = _section(path, "data", DataConfig, sections)
     training = _section(path, "training", TrainingConfig, sections)
-    runtime = _section(path, "runtime", RuntimeConfig, sections)
+    runtime = _section(path, "runtime", RuntimeOptions, sections)
     return TrainerConfig(data=data, training=training, runtime=runtime)
 
 
@@ -174,18 +158,14 @@ def _typed(path: Path, key: str, value: Any, kind: Any) -> Any:
             return kind(value)
     except (TypeError, ValueError):
         pass
-    wanted = (
-        " or ".join(kind) if issubclass(kind, StrEnum) else {"bool": "true or false"}.get(kind.__name__, kind.__name__)
-    )
+    wanted = " or ".join(kind) if issubclass(kind, StrEnum) else _CALLED[kind]
     raise InputError(f"{key}: expected {wanted}, got {value!r}", where=str(path), remedy="change the value")
+
+
+_CALLED = {bool: "true or false", int: "a whole number", float: "a number", str: "a text"}
 
 
 def _unknown(path: Path, key: str, known: Any) -> InputError:
     near = difflib.get_close_matches(key, list(known), n=1)
     remedy = f"did you mean {near[0]}?" if near else f"known here: {', '.join(known)}"
     return InputError(f"unknown key {key}", where=str(path), remedy=remedy)
-
-
-def _at_least(low: int, name: str, value: int) -> None:
-    if value < low:
-        raise ValueError(f"{name}: must be at least {low}, got {value}")

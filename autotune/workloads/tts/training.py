@@ -56,7 +56,7 @@ def train(
         InputError: The checkpoint folder cannot be used.
     """
     announce("autotune.workloads.tts")
-    runtime.configure(config.runtime_options())
+    runtime.configure(config.runtime)
     model = Speech(seed=config.training.seed, compute_dtype=config.training.mixed_precision.compute_dtype)
     optimizer = Adam(model.trainable_variables, learning_rate=config.training.learning_rate)
     progress = Progress()

@@ -1,0 +1,209 @@
+"""The input pipeline does what each option says, and nothing more."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from autotune.tf import pipeline
+from autotune.tf.cache import DiskStore, MemoryStore, cache_folder
+from autotune.tf.feed import Feed
+from autotune.tf.options import PipelineOptions
+
+EXAMPLES = 10
+LONGEST = 12
+
+
+class Source:
+    """Examples whose length is known from their number, and that remember being loaded."""
+
+    def __init__(self) -> None:
+        self.loaded: list[int] = []
+
+    def load(self, index: tf.Tensor) -> dict[str, tf.Tensor]:
+        """Example n holds n + 1 times the number n."""
+
+        def remember(number: np.int64) -> np.int64:
+            self.loaded.append(int(number))
+            return number
+
+        number = tf.ensure_shape(tf.numpy_function(remember, [index], tf.int64), [])
+        return {"values": tf.fill([number + 1], number), "number": number, "length": number + 1}
+
+    def build(self, store: Any = None, **options: Any) -> tf.data.Dataset:
+        """A pipeline over these examples."""
+        chosen = PipelineOptions(**{"batch_size": 2} | options)
+        return pipeline.build(EXAMPLES, self.load, chosen, maxima={"values": LONGEST}, length_of="values", store=store)
+
+
+def numbers(dataset: tf.data.Dataset, batches: int) -> list[int]:
+    """The numbers of the examples in the first batches, in order."""
+    return [int(number) for batch in dataset.take(batches) for number in batch["number"]]
+
+
+def loaded_after_one_batch(**options: Any) -> int:
+    """How many examples have been loaded once one batch is out and nothing more happens."""
+    source = Source()
+    iterator = iter(source.build(**options))
+    next(iterator)
+    del iterator  # waits for the pipeline's threads
+    return len(source.loaded)
+
+
+def test_no_prefetch_is_none() -> None:
+    """With a prefetch of 0 no batch is made ahead; the parallel loader is at most its own width ahead."""
+    plan = Source().build(prefetch_batches=0)
+    assert "Prefetch" not in type(plan._input_dataset).__name__
+    assert plan.options().experimental_optimization.inject_prefetch is False
+    assert loaded_after_one_batch(prefetch_batches=0) <= 2 + 2
+
+
+def test_each_pass_holds_every_example_once_in_another_order() -> None:
+    """The order is drawn anew for each pass, and follows from the seed."""
+    passes = np.reshape(numbers(Source().build(), 3 * EXAMPLES // 2), (3, EXAMPLES)).tolist()
+    assert all(sorted(one) == list(range(EXAMPLES)) for one in passes)
+    assert len({tuple(one) for one in passes}) == 3
+    assert numbers(Source().build(), 15) == numbers(Source().build(), 15)
+    assert numbers(Source().build(seed=1), 15) != numbers(Source().build(), 15)
+
+
+@pytest.mark.parametrize("kind", ["memory", "disk"])
+def test_a_cache_loads_once_and_changes_nothing_else(kind: str, tmp_path: Path) -> None:
+    """The examples, their order and their values are those of no cache; each is loaded once."""
+    plain, kept = Source(), Source()
+    store = MemoryStore() if kind == "memory" else DiskStore(tmp_path / "cache")
+    without = list(plain.build(parallel_calls=3).take(15).as_numpy_iterator())
+    with_cache = list(kept.build(store, parallel_calls=3).take(15).as_numpy_iterator())
+    for one, other in zip(without, with_cache, strict=True):
+        assert one.keys() == other.keys()
+        for name in one:
+            np.testing.assert_array_equal(one[name], other[name])
+    assert sorted(set(kept.loaded)) == list(range(EXAMPLES))
+    assert len(plain.loaded) > len(kept.loaded)
+    # Two of the same example can be under way at once where one pass follows on the other, not more.
+    assert len(kept.loaded) <= EXAMPLES + 2
+
+
+def test_a_disk_cache_serves_the_next_run(tmp_path: Path) -> None:
+    """What one process has loaded, the next does not load again."""
+    first, second = Source(), Source()
+    expected = numbers(first.build(DiskStore(tmp_path / "cache")), 5)
+    assert numbers(second.build(DiskStore(tmp_path / "cache")), 5) == expected
+    assert second.loaded == []
+
+
+@pytest.mark.parametrize("damage", ["torn", "flipped", "empty", "foreign", "another's"])
+def test_a_cache_entry_that_is_not_whole_is_rebuilt(damage: str, tmp_path: Path) -> None:
+    """A torn, damaged, foreign or misplaced file is never trusted: the example is loaded and the file replaced."""
+    store = DiskStore(tmp_path / "cache")
+    expected = numbers(Source().build(store), 5)
+    victim = store.path(3)
+    good = victim.read_bytes()
+    victim.write_bytes(
+        {
+            "torn": good[:-1],
+            "flipped": good[:-5] + bytes([good[-5] ^ 1]) + good[-4:],
+            "empty": b"",
+            "foreign": b"not of this cache",
+            "another's": store.path(4).read_bytes(),
+        }[damage]
+    )
+    source = Source()
+    assert numbers(source.build(DiskStore(tmp_path / "cache")), 5) == expected
+    assert set(source.loaded) == {3}
+    assert victim.read_bytes() == good
+
+
+def test_entries_do_not_move_between_caches(tmp_path: Path) -> None:
+    """A file copied from a cache that depends on other things is foreign there."""
+    one, other = DiskStore(tmp_path / "one"), DiskStore(tmp_path / "other")
+    numbers(Source().build(one), 5)
+    for number in range(EXAMPLES):
+        other.path(number).write_bytes(one.path(number).read_bytes())
+    source = Source()
+    numbers(source.build(other), 5)
+    assert set(source.loaded) == set(range(EXAMPLES))
+
+
+def test_a_cache_that_cannot_be_written_does_not_stop_training(
+    small_disk: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """On a full disk the examples are loaded anew, this is said once, and no litter stays."""
+    store = DiskStore(small_disk / "cache")
+    with (small_disk / "filler").open("wb", buffering=0) as file, pytest.raises(OSError, match="No space"):
+        for _ in range(10_000):
+            file.write(b"x" * 4096)
+    assert sorted(numbers(Source().build(store), 5)) == list(range(EXAMPLES))
+    assert len([record for record in caplog.records if "cache cannot be written" in record.message]) == 1
+    assert [path for path in (small_disk / "cache").iterdir() if path.name.startswith(".")] == []
+
+
+def test_the_folder_of_a_cache_follows_what_it_depends_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Other data, another folder; beside the project's other state, or where the tuner says."""
+    config = tmp_path / "project" / "configs" / "config.yaml"
+    config.parent.mkdir(parents=True)
+    (tmp_path / "project" / ".git").mkdir()
+    folder = cache_folder({"clips": 1}, near=config)
+    assert folder.parent == tmp_path / "project" / ".autotune" / "cache"
+    assert (tmp_path / "project" / ".autotune" / ".gitignore").read_text() == "*\n"
+    assert cache_folder({"clips": 1}, near=config) == folder
+    assert cache_folder({"clips": 2}, near=config) != folder
+    monkeypatch.setenv("AUTOTUNE_CACHE_DIR", str(tmp_path / "said"))
+    assert cache_folder({"clips": 1}, near=config) == tmp_path / "said" / folder.name
+
+
+def test_batches_are_full_whatever_the_size_of_the_data() -> None:
+    """A batch may hold more than a whole pass."""
+    (batch,) = Source().build(batch_size=64).take(1)
+    assert batch["number"].shape == (64,)
+    assert set(np.bincount(batch["number"].numpy())) <= {6, 7}
+
+
+def test_fixed_length_makes_static_shapes() -> None:
+    """Every batch has one shape, known before the first; without, a batch is as long as its longest."""
+    fixed, free = Source().build(fixed_length=True), Source().build()
+    assert fixed.element_spec["values"].shape == (2, LONGEST)
+    assert free.element_spec["values"].shape.as_list() == [2, None]
+    for one, other in zip(fixed.take(5), free.take(5), strict=True):
+        assert one["values"].shape == (2, LONGEST)
+        assert other["values"].shape[1] == max(other["length"])
+        width = other["values"].shape[1]
+        np.testing.assert_array_equal(one["values"][:, :width], other["values"])
+        assert not one["values"][:, width:].numpy().any()
+
+
+def test_buckets_hold_like_lengths() -> None:
+    """No batch spans more than one class of length; fixed length pads to the end of the class."""
+    for fixed in (False, True):
+        for batch in Source().build(buckets=3, fixed_length=fixed).take(20):
+            lengths = batch["length"].numpy()
+            assert len({(length - 1) // 4 for length in lengths}) == 1
+            top = 4 * ((max(lengths) - 1) // 4 + 1)
+            assert batch["values"].shape == (2, top if fixed else max(lengths))
+
+
+def test_parallel_calls_are_calls_and_threads() -> None:
+    """The width of the loader and its pool of threads are both what is asked for."""
+    dataset = Source().build(parallel_calls=3)
+    assert dataset.options().threading.private_threadpool_size == 3
+    assert numbers(dataset, 10) == numbers(Source().build(parallel_calls=1), 10)
+
+
+def test_a_feed_counts_valid_work_per_batch() -> None:
+    """The count belongs to the batch it comes with, also when more batches are made ahead."""
+    feed = Feed(Source().build(prefetch_batches=4), work="length")
+    for _ in range(20):
+        fetched = next(feed)
+        assert fetched.work == fetched.batch["length"].numpy().sum()
+        assert fetched.wait_s >= 0.0
+
+
+def test_a_missing_accelerator_is_said_once(caplog: pytest.LogCaptureFixture) -> None:
+    """Prefetching to a device that is not there has no effect, and says so."""
+    if tf.config.list_physical_devices("GPU"):
+        pytest.skip("there is an accelerator here")
+    feed = Feed(Source().build(), work="length", to_device=True)
+    next(feed), next(feed)
+    assert [record.message for record in caplog.records] == ["no accelerator here: batches are not prefetched to one"]
