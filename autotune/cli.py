@@ -46,11 +46,11 @@ class _Commands(click.Group):
 @click.command(cls=_Commands, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(__version__, prog_name="autotune")
 def _cli() -> None:
-    r"""Finds the config values that make training fast, measures that they do, and writes them into your YAML.
+    """Finds the config values that make training fast, measures that they do, and writes them into your YAML.
 
     \b
     Start with:  autotune search --config configs/config.yaml --budget 30m
-    """
+    """  # noqa: D301 -- click's own mark for "do not rewrap"
 
 
 def run(arguments: Sequence[str]) -> int:

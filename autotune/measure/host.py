@@ -69,30 +69,6 @@ def process_age_s() -> float:
     return max(0.0, time.clock_gettime(time.CLOCK_BOOTTIME) - stat.started_s)
 
 
-def oom_kill_count(root: Path = Path("/")) -> int | None:
-    """How many processes the kernel has killed for want of memory, where we run.
-
-    Only a difference of two readings means something: it tells such a kill from any other SIGKILL.
-
-    Args:
-        root: Where ``proc`` and ``sys`` are mounted.
-
-    Returns:
-        The count of our own cgroup, else of the whole machine; None if neither is readable.
-    """
-    sources = [
-        folder / name
-        for folder in _cgroup_folders(root)
-        for name in ("memory.events", "memory.oom_control")  # cgroup v2, v1
-    ]
-    for source in [*sources, root / "proc/vmstat"]:
-        for line in (_text(source) or "").splitlines():
-            key, _, count = line.partition(" ")
-            if key == "oom_kill":
-                return int(count)
-    return None
-
-
 def _cpu_quotas(root: Path) -> Iterator[float]:
     """Limits in cores; a limit of any ancestor binds as well."""
     for folder in _cgroup_folders(root):

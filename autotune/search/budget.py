@@ -58,9 +58,3 @@ def expected_run_s(runs: Sequence[RunRecord], point: str | None = None) -> float
 def pair_s(runs: Sequence[RunRecord], today: str, candidate: str | None) -> float:
     """How long one pair of a confirmation will take."""
     return expected_run_s(runs, today) + expected_run_s(runs, candidate)
-
-
-def reserved_s(runs: Sequence[RunRecord], today: str, pairs: int) -> float:
-    """Time to keep for a confirmation of that many pairs, whichever of the points so far it will be of."""
-    longest_s = max((run.duration_s for run in runs if run.comparable), default=_FIRST_GUESS_S)
-    return CAUTION * pairs * (expected_run_s(runs, today) + longest_s)

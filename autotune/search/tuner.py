@@ -3,7 +3,7 @@
 import math
 import random
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from statistics import median
 
@@ -32,7 +32,7 @@ from autotune.records import (
 )
 from autotune.score import LEAST_PAIRS, pairs_needed
 from autotune.search.allocate import WORTH_A_RUN, allocate
-from autotune.search.budget import CAUTION, Budget, expected_run_s, pair_s, reserved_s
+from autotune.search.budget import CAUTION, Budget, expected_run_s, pair_s
 from autotune.search.confirm import pair_order
 from autotune.search.instruments import Instruments
 from autotune.search.levels import PointLevel, expected_run_sd, point_levels
@@ -191,7 +191,7 @@ class Tuner:
         self._emit(PhaseChanged(phase="exploring", why="looking for better values"))
         while True:
             levels = self._levels()
-            left_s = self._budget.left_s() - reserved_s(self._runs, point_name(self._today), self._pairs_wanted(levels))
+            left_s = self._budget.left_s() - self._reserved_s(levels)
             proposal = propose(self._space, levels, self._seed + len(self._runs))
             choice = allocate(
                 levels,
@@ -328,6 +328,10 @@ class Tuner:
             )
         )
         self._runs.append(record)
+        folder = self._setup.state.run(self._study.name, plan.folder.name)
+        folder.write_result(asdict(record))
+        if not self._setup.settings.section.keep_outputs:
+            folder.discard_outputs()
         self._learn(record, window, trial_exit.stderr_tail, plan.folder)
         self._emit(
             RunEnded(
@@ -396,9 +400,7 @@ class Tuner:
     def _affordable(self, better: Sequence[PointLevel], caution: float) -> PointLevel | None:
         """The best of these points whose confirmation fits into the time that is left."""
         today, left_s = point_name(self._today), self._budget.left_s()
-        fitting = (
-            level for level in better if caution * LEAST_PAIRS * pair_s(self._runs, today, level.name) <= left_s
-        )
+        fitting = (level for level in better if caution * LEAST_PAIRS * pair_s(self._runs, today, level.name) <= left_s)
         return next(fitting, None)
 
     def _speedup(self, runs: Sequence[RunRecord]) -> float | None:
@@ -433,6 +435,11 @@ class Tuner:
             math.sqrt(2) * expected_run_sd(levels),
             at_most=max(LEAST_PAIRS, int(most)),
         )
+
+    def _reserved_s(self, levels: dict[str, PointLevel]) -> float:
+        better = self._better(levels)
+        candidate = better[0].name if better else None
+        return CAUTION * self._pairs_wanted(levels) * pair_s(self._runs, point_name(self._today), candidate)
 
 
 def _best_mean(levels: dict[str, PointLevel]) -> float:

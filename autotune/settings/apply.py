@@ -142,7 +142,7 @@ def write_edit(edit: ConfigEdit, backups_folder: Path, clock: Clock) -> Path | N
     real = edit.path.resolve()
     content = edit.old.encode()
     _check_unchanged(edit, content)
-    if not os.access(real, os.W_OK):
+    if not os.access(real, os.W_OK, effective_ids=True):
         raise ConfigError(
             "the file is read-only", where=str(edit.path), remedy="Allow writing (chmod u+w), and try again."
         )

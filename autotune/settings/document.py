@@ -30,7 +30,7 @@ from autotune.settings.parsers import (
     read_1_1,
     template_error,
 )
-from autotune.settings.tree import children, collections, entries, key_text, kind
+from autotune.settings.tree import Entry, children, collections, entries, key_text, kind
 
 BOM = "\ufeff"
 _LARGEST_FILE_BYTES = 4 * 2**20
@@ -102,6 +102,7 @@ class Document:
         self.name = name
         self.text = text
         self.shift = len(BOM) if text.startswith(BOM) else 0
+        self._held: dict[int, dict[str, Entry]] = {}
         root = compose_1_1(text[self.shift :], name)
         if root is None:
             raise ConfigError("the file is empty", where=name, remedy="Give the config that the trainer reads.")
@@ -308,7 +309,7 @@ class Document:
         elif isinstance(node, yaml.SequenceNode):
             plain = [self._plain(item, built) for item in node.value]
         else:
-            plain = {str(key): self._plain(child, built) for key, child, _, _ in entries(node)}
+            plain = {str(key): self._plain(child, built) for key, child, _, _ in self._entries(node).values()}
         built[id(node)] = plain
         return plain
 
@@ -321,7 +322,7 @@ class Document:
                 continue
             seen.add(id(spot.node))
             yield spot
-            pending.extend(reversed([self._step(spot, *entry) for entry in entries(spot.node)]))
+            pending.extend(reversed([self._step(spot, *entry) for entry in self._entries(spot.node).values()]))
 
     def _step(self, spot: _Spot, key: str | int, node: yaml.Node, where: tuple[int, ...], merged: bool) -> _Spot:
         return _Spot(
@@ -331,6 +332,12 @@ class Document:
             shared=spot.shared or self._references[id(node)] > 1,
             merged=spot.merged or merged,
         )
+
+    def _entries(self, node: yaml.Node) -> dict[str, Entry]:
+        """What a mapping or list holds, by key or position."""
+        if id(node) not in self._held:
+            self._held[id(node)] = {str(entry[0]): entry for entry in entries(node)}
+        return self._held[id(node)]
 
     @cached_property
     def _references(self) -> dict[int, int]:
@@ -352,11 +359,11 @@ class Document:
             if not rest:
                 found.append(spot)
                 continue
-            for entry in entries(spot.node):
-                widths = range(1, len(rest) + 1) if isinstance(path, str) else (1,)
-                for width in widths:
-                    if ".".join(str(part) for part in rest[:width]) == str(entry[0]):
-                        pending.append((self._step(spot, *entry), rest[width:]))
+            held = self._entries(spot.node)
+            for width in range(1, len(rest) + 1) if isinstance(path, str) else (1,):
+                entry = held.get(".".join(str(part) for part in rest[:width]))
+                if entry is not None:
+                    pending.append((self._step(spot, *entry), rest[width:]))
         return found
 
     def _leaf(self, spot: _Spot) -> Leaf:

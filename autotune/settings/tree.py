@@ -6,6 +6,9 @@ import yaml
 
 from autotune.settings.parsers import MERGE_TAG
 
+Entry = tuple[str | int, yaml.Node, tuple[int, ...], bool]
+"""One thing that a mapping or list holds: key or position, node, place below, whether a merge key brought it."""
+
 
 def kind(node: yaml.Node) -> str:
     """What a node is, for messages."""
@@ -19,8 +22,8 @@ def key_text(node: yaml.Node) -> str:
     return str(node.value) if isinstance(node, yaml.ScalarNode) else ""
 
 
-def entries(node: yaml.Node) -> list[tuple[str | int, yaml.Node, tuple[int, ...], bool]]:
-    """What a mapping or list holds: (key, node, position below it, whether a merge key brought it in).
+def entries(node: yaml.Node) -> list[Entry]:
+    """What a mapping or list holds.
 
     As in PyYAML, the last of duplicate keys wins, a mapping's own keys beat merged ones, and the first of
     several merged mappings beats the later ones.
@@ -29,7 +32,7 @@ def entries(node: yaml.Node) -> list[tuple[str | int, yaml.Node, tuple[int, ...]
         return [(i, item, (i,), False) for i, item in enumerate(node.value)]
     if not isinstance(node, yaml.MappingNode):
         return []
-    found: dict[str, tuple[str | int, yaml.Node, tuple[int, ...], bool]] = {}
+    found: dict[str, Entry] = {}
     for i, (key, value) in enumerate(node.value):
         if key.tag != MERGE_TAG:
             found[key_text(key)] = (key_text(key), value, (2 * i + 1,), False)

@@ -99,7 +99,7 @@ def _buffers(_present: Scalar, _machine: Machine) -> _Values:
 
 
 def _small_buffers(_present: Scalar, _machine: Machine) -> _Values:
-    return (4, 2)
+    return (4,)
 
 
 def _threads(_present: Scalar, machine: Machine) -> _Values:

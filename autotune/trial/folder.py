@@ -1,17 +1,23 @@
 """The folder of one run: what its files are called, and when they go."""
 
+import json
 import logging
 import os
 import shutil
 import stat
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 from autotune.errors import RunError
 
 MARKER = ".autotune-run"
 """A folder that holds this file was made by autotune; no other folder is ever emptied or removed."""
 
-_MARKER_TEXT = '{"format": 1}\n'
+FORMAT = 1
+"""Version of the files in it."""
+
+_MARKER_TEXT = f'{{"format": {FORMAT}}}\n'
 _TAIL_BYTES = 32 << 10
 
 _log = logging.getLogger(__name__)
@@ -95,6 +101,16 @@ class RunFolder:
                 where=str(self.config),
                 remedy="Make room on the disk, or choose another place with --state-dir.",
             ) from error
+
+    def write_result(self, result: Mapping[str, Any]) -> None:
+        """Writes what became of the run, for people who look into its folder; the study's record is the truth.
+
+        A disk that is full now ends the search at the next append to the record; here it is only logged.
+        """
+        try:
+            self.result.write_text(json.dumps({"format": FORMAT, **result}, indent=2) + "\n", encoding="utf-8")
+        except OSError as error:
+            _log.warning("%s could not be written: %s", self.result, error.strerror)
 
     def stderr_tail(self) -> str:
         """The last lines on stderr, at most 32 KiB; empty if there are none."""

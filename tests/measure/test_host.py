@@ -13,7 +13,6 @@ from autotune.measure.host import (
     _descendants,
     _descendants_by_scan,
     machine_facts,
-    oom_kill_count,
     process_age_s,
 )
 
@@ -201,14 +200,11 @@ def test_limits_of_an_old_container_are_respected(tmp_path):
             "sys/fs/cgroup/cpu,cpuacct/cpu.cfs_quota_us": "80000\n",
             "sys/fs/cgroup/cpu,cpuacct/cpu.cfs_period_us": "100000\n",
             "sys/fs/cgroup/memory/memory.limit_in_bytes": "2097152\n",
-            "sys/fs/cgroup/memory/memory.oom_control": "oom_kill_disable 0\nunder_oom 0\noom_kill 4\n",
-            "proc/vmstat": "oom_kill 9\n",
         },
     )
     facts = machine_facts(root)
     assert (facts.cores, facts.memory_bytes) == (1, 2 * 2**20)
     assert facts.boot_id is None
-    assert oom_kill_count(root) == 4
 
 
 def test_no_limit_is_no_limit(tmp_path):
@@ -227,13 +223,3 @@ def test_no_limit_is_no_limit(tmp_path):
     assert machine_facts(root) == bare
     assert bare.cores == len(os.sched_getaffinity(0))
     assert not math.isinf(bare.memory_bytes)
-
-
-def test_kills_for_memory_are_counted_where_we_run(tmp_path):
-    """The count of our own cgroup comes first, then that of the machine; none readable is None."""
-    files = {"proc/self/cgroup": "0::/pod\n", "proc/vmstat": "pgfault 7\noom_kill 9\n"}
-    root = written(tmp_path / "machine", files)
-    assert oom_kill_count(root) == 9
-    events = "low 0\nhigh 0\nmax 12\noom 3\noom_kill 2\noom_group_kill 1\n"
-    assert oom_kill_count(written(root, {"sys/fs/cgroup/pod/memory.events": events})) == 2
-    assert oom_kill_count(tmp_path / "nothing") is None

@@ -72,9 +72,7 @@ def test_keys_with_dots():
         document.today("model.dim")
 
 
-@pytest.mark.parametrize(
-    ("asked", "guess"), [("batch_size", "data.batch_size"), ("data.batchsize", "data.batch_size")]
-)
+@pytest.mark.parametrize(("asked", "guess"), [("batch_size", "data.batch_size"), ("data.batchsize", "data.batch_size")])
 def test_a_missing_key_names_the_closest(asked, guess):
     """A typo, or a forgotten section, costs one look at the message."""
     with pytest.raises(CannotEditYaml) as caught:

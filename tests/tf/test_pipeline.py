@@ -1,5 +1,7 @@
 """The input pipeline does what each option says, and nothing more."""
 
+import contextlib
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -21,12 +23,15 @@ class Source:
 
     def __init__(self) -> None:
         self.loaded: list[int] = []
+        self.eight_loaded = threading.Event()
 
     def load(self, index: tf.Tensor) -> dict[str, tf.Tensor]:
         """Example n holds n + 1 times the number n."""
 
         def remember(number: np.int64) -> np.int64:
             self.loaded.append(int(number))
+            if len(self.loaded) == 8:
+                self.eight_loaded.set()
             return number
 
         number = tf.ensure_shape(tf.numpy_function(remember, [index], tf.int64), [])
@@ -43,21 +48,24 @@ def numbers(dataset: tf.data.Dataset, batches: int) -> list[int]:
     return [int(number) for batch in dataset.take(batches) for number in batch["number"]]
 
 
-def loaded_after_one_batch(**options: Any) -> int:
-    """How many examples have been loaded once one batch is out and nothing more happens."""
-    source = Source()
-    iterator = iter(source.build(**options))
-    next(iterator)
-    del iterator  # waits for the pipeline's threads
-    return len(source.loaded)
-
-
 def test_no_prefetch_is_none() -> None:
     """With a prefetch of 0 no batch is made ahead; the parallel loader is at most its own width ahead."""
-    plan = Source().build(prefetch_batches=0)
-    assert "Prefetch" not in type(plan._input_dataset).__name__
-    assert plan.options().experimental_optimization.inject_prefetch is False
-    assert loaded_after_one_batch(prefetch_batches=0) <= 2 + 2
+    dataset = Source().build(prefetch_batches=0)
+    assert "Prefetch" not in type(dataset._input_dataset).__name__
+    assert dataset.options().experimental_optimization.inject_prefetch is False
+    source = Source()
+    iterator = iter(source.build(prefetch_batches=0))
+    for batches in range(1, 20):
+        next(iterator)
+        assert len(source.loaded) <= 2 * batches + 2
+
+
+def test_prefetch_goes_ahead_by_itself() -> None:
+    """With a prefetch of 3, four batches are made for the one that was asked for."""
+    source = Source()
+    iterator = iter(source.build(prefetch_batches=3))
+    next(iterator)
+    assert source.eight_loaded.wait(timeout=60)
 
 
 def test_each_pass_holds_every_example_once_in_another_order() -> None:
@@ -132,8 +140,8 @@ def test_a_cache_that_cannot_be_written_does_not_stop_training(
 ) -> None:
     """On a full disk the examples are loaded anew, this is said once, and no litter stays."""
     store = DiskStore(small_disk / "cache")
-    with (small_disk / "filler").open("wb", buffering=0) as file, pytest.raises(OSError, match="No space"):
-        for _ in range(10_000):
+    with (small_disk / "filler").open("wb", buffering=0) as file, contextlib.suppress(OSError):
+        while True:
             file.write(b"x" * 4096)
     assert sorted(numbers(Source().build(store), 5)) == list(range(EXAMPLES))
     assert len([record for record in caplog.records if "cache cannot be written" in record.message]) == 1

@@ -9,13 +9,13 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from conftest import Runs, running, until
 
 import autotune
 from autotune.clock import SystemClock
 from autotune.records import Stop
 from autotune.trial.guard import Ended, Guard, GuardLost, Started
 from autotune.trial.sweep import sweep
+from tests.trial.conftest import Runs, running, until
 
 STAND_IN = Path(__file__).with_name("search_stand_in.py")
 

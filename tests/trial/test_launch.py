@@ -8,7 +8,6 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from conftest import TRAINER, Runs, running
 
 from autotune.clock import SystemClock
 from autotune.errors import CommandError, RunError
@@ -16,6 +15,7 @@ from autotune.records import RunPlan, Stop
 from autotune.testing import Behaviour, RunnerContract
 from autotune.trial.guard import Guard
 from autotune.trial.launch import ProcessRunner, Runner
+from tests.trial.conftest import TRAINER, Runs, running
 
 WORDS = {
     Behaviour.ENDS_WELL: ("trains", "5"),

@@ -7,11 +7,11 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from conftest import Runs
 
 from autotune.clock import SystemClock
 from autotune.trial.folder import MARKER, RunFolder
 from autotune.trial.sweep import Swept, sweep
+from tests.trial.conftest import Runs
 
 Start = Callable[..., subprocess.Popen[bytes]]
 

@@ -1,0 +1,346 @@
+"""Writing values into the user's config and taking them back, on real files and real failures."""
+
+import contextlib
+import itertools
+import os
+import signal
+import stat
+import subprocess
+import sys
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+
+from autotune.clock import SystemClock
+from autotune.errors import CannotEditYaml, ConfigError
+from autotune.settings.apply import plan_edit, plan_revert, write_edit
+
+CONFIG = "# mine\r\ndata:\r\n  batch_size: 16  # per GPU\r\n  workers: 2\r\noptim: {lr: 1e-4, name: 'adam'}\r\nseed:"
+
+
+class TickingClock(SystemClock):
+    """A wall clock that a test can predict."""
+
+    def __init__(self):
+        self._now = datetime(2025, 1, 2, 3, 4, 5, tzinfo=UTC)
+
+    def utc(self):
+        """One second later each time."""
+        self._now += timedelta(seconds=1)
+        return self._now
+
+
+class StoppedClock(SystemClock):
+    """A wall clock too coarse to tell two writes apart."""
+
+    def utc(self):
+        """Always the same moment."""
+        return datetime(2025, 1, 2, 3, 4, 5, tzinfo=UTC)
+
+
+@pytest.fixture
+def config(tmp_path):
+    """A config in a folder with an awkward name."""
+    folder = tmp_path / "my 'configs'\n"
+    folder.mkdir()
+    path = folder / "con fig.yaml"
+    path.write_bytes(CONFIG.encode())
+    return path
+
+
+@pytest.fixture
+def backups(tmp_path):
+    """The state folder's backups."""
+    return tmp_path / "state" / "backups"
+
+
+def apply(config, backups, clock=None, **values):
+    """Plans and writes, as the command does; the names of the values are their last parts."""
+    sections = {"batch_size": "data", "workers": "data", "lr": "optim", "name": "optim"}
+    edit = plan_edit(config, {f"{sections[k]}.{k}" if k in sections else k: v for k, v in values.items()})
+    return write_edit(edit, backups, clock or TickingClock())
+
+
+def revert(config, backups, clock=None):
+    """Undoes the last apply; returns what the plan said."""
+    edit = plan_revert(config, backups)
+    write_edit(edit, backups, clock or TickingClock())
+    return edit
+
+
+def leftovers(config):
+    """What lies beside the config."""
+    return [path.name for path in config.parent.iterdir() if path != config]
+
+
+def test_only_the_values_change(config, backups):
+    """The applied file is the old one but for the values, and the plan shows the difference before."""
+    edit = plan_edit(config, {"data.batch_size": 32, "optim.lr": 3e-5})
+    assert config.read_bytes() == CONFIG.encode()
+    assert "-  batch_size: 16  # per GPU" in edit.diff
+    assert "+  batch_size: 32  # per GPU" in edit.diff
+    assert [(c.dotted, c.old, c.new) for c in edit.changes] == [
+        ("data.batch_size", 16, 32),
+        ("optim.lr", 0.0001, 3e-5),
+    ]
+    write_edit(edit, backups, TickingClock())
+    assert config.read_bytes().decode() == CONFIG.replace("16", "32").replace("1e-4", "3.0e-05")
+    assert leftovers(config) == []
+
+
+def test_the_diff_says_that_a_final_newline_is_missing(config):
+    """As every other diff does, so that it can be fed to patch."""
+    diff = plan_edit(config, {"seed": 7}).diff
+    assert diff.endswith("-seed:\n\\ No newline at end of file\n+seed: 7\n\\ No newline at end of file\n")
+
+
+def test_the_second_time_does_nothing(config, backups):
+    """Applying the same values again writes neither the file nor another backup."""
+    assert apply(config, backups, batch_size=32) is not None
+    before = config.stat()
+    again = plan_edit(config, {"data.batch_size": 32, "optim.lr": 0.0001})
+    assert (again.nothing_to_do, again.diff) == (True, "")
+    assert write_edit(again, backups, TickingClock()) is None
+    assert config.stat().st_ino == before.st_ino
+    assert len(list(backups.rglob("*.yaml"))) == 1
+
+
+def test_the_backup_is_the_file_as_it_was(config, backups):
+    """It lies where the design says, for its owner alone."""
+    backup = apply(config, backups, batch_size=32)
+    assert backup.read_bytes() == CONFIG.encode()
+    assert backup.parent.parent == backups
+    assert backup.parent.name.startswith("con fig-")
+    assert backup.name.startswith("20250102T030406.000000Z-")
+    assert stat.S_IMODE(backup.stat().st_mode) == 0o600
+
+
+@pytest.mark.parametrize("clock", [TickingClock, StoppedClock])
+def test_reverts_undo_applies_one_after_another(config, backups, clock):
+    """Three applies, three reverts, each byte for byte, also when the wall clock stands still."""
+    clock = clock()
+    states = [config.read_bytes()]
+    for values in ({"batch_size": 32, "seed": 1}, {"lr": 0.5, "batch_size": 64}, {"name": "it's", "seed": 2}):
+        apply(config, backups, clock, **values)
+        states.append(config.read_bytes())
+    assert len(set(states)) == 4
+    for state in reversed(states[:-1]):
+        revert(config, backups, clock)
+        assert config.read_bytes() == state
+    with pytest.raises(ConfigError, match="no apply is left"):
+        plan_revert(config, backups)
+
+
+def test_apply_after_revert_can_be_reverted(config, backups):
+    """A revert does not use the record up."""
+    clock = TickingClock()
+    apply(config, backups, clock, batch_size=32)
+    revert(config, backups, clock)
+    apply(config, backups, clock, batch_size=8)
+    assert not revert(config, backups, clock).conflicts
+    assert config.read_bytes() == CONFIG.encode()
+
+
+def test_revert_keeps_edits_to_other_lines(config, backups):
+    """What the user wrote meanwhile stays, also when it moved the tuned lines."""
+    apply(config, backups, batch_size=32, lr=3e-5)
+    edited = config.read_bytes().decode().replace("# mine", "# mine,\r\n# all mine").replace("workers: 2", "workers: 4")
+    config.write_bytes(edited.encode())
+    assert revert(config, backups).conflicts == ()
+    assert config.read_bytes().decode() == edited.replace("32", "16").replace("3.0e-05", "1e-4")
+
+
+def test_a_value_edited_since_is_a_conflict(config, backups):
+    """The plan names it with all three values; carried out, it takes the value back too."""
+    apply(config, backups, batch_size=32, workers=8)
+    config.write_bytes(config.read_bytes().replace(b"32", b"48"))
+    edit = plan_revert(config, backups)
+    (conflict,) = edit.conflicts
+    assert (conflict.dotted, conflict.before, conflict.applied, conflict.present) == ("data.batch_size", 16, 32, 48)
+    assert conflict.why_kept is None
+    write_edit(edit, backups, TickingClock())
+    assert config.read_bytes() == CONFIG.encode()
+
+
+def test_a_key_that_is_gone_is_a_conflict_that_stays(config, backups):
+    """Revert never adds a key; the other values are taken back."""
+    apply(config, backups, batch_size=32, workers=8)
+    config.write_bytes(config.read_bytes().replace(b"  batch_size: 32  # per GPU\r\n", b""))
+    edit = revert(config, backups)
+    assert "no such key" in edit.conflicts[0].why_kept
+    assert b"workers: 2" in config.read_bytes()
+
+
+def test_an_apply_undone_by_hand_is_passed_over(config, backups):
+    """Revert goes on to the apply before it."""
+    clock = TickingClock()
+    apply(config, backups, clock, batch_size=32)
+    apply(config, backups, clock, workers=8)
+    config.write_bytes(config.read_bytes().replace(b"workers: 8", b"workers: 2"))
+    revert(config, backups, clock)
+    assert config.read_bytes() == CONFIG.encode()
+
+
+def test_mode_and_owner_stay(config, backups):
+    """Others who could read the file still can."""
+    config.chmod(0o664)
+    if os.geteuid() == 0:
+        os.chown(config, 12345, 54321)
+    before = config.stat()
+    apply(config, backups, batch_size=32)
+    after = config.stat()
+    assert (after.st_mode, after.st_uid, after.st_gid) == (before.st_mode, before.st_uid, before.st_gid)
+
+
+def test_a_symbolic_link_stays_one(config, backups, tmp_path):
+    """The file that it points to is written, and both names share one history."""
+    link = tmp_path / "link.yaml"
+    link.symlink_to(config)
+    apply(link, backups, batch_size=32)
+    assert link.is_symlink()
+    assert b"batch_size: 32" in config.read_bytes()
+    revert(config, backups)
+    assert config.read_bytes() == CONFIG.encode()
+
+
+def test_a_file_changed_meanwhile_is_not_overwritten(config, backups):
+    """Between the plan and the write the user saved something: it stays."""
+    edit = plan_edit(config, {"data.batch_size": 32})
+    config.write_bytes(b"data: {batch_size: 16}\n")
+    with pytest.raises(ConfigError, match="changed by somebody else"):
+        write_edit(edit, backups, TickingClock())
+    assert config.read_bytes() == b"data: {batch_size: 16}\n"
+    assert list(backups.rglob("*.yaml")) == []
+
+
+def test_values_that_cannot_be_kept_leave_the_file_alone(config):
+    """A plan is refused before anything is written."""
+    with pytest.raises(CannotEditYaml, match="no such key"):
+        plan_edit(config, {"data.batch": 32})
+
+
+@contextlib.contextmanager
+def bound_by_permissions():
+    """Root for a while acts as a user whom permissions bind."""
+    if os.geteuid() != 0:
+        yield
+        return
+    os.setegid(65534)
+    os.seteuid(65534)
+    try:
+        yield
+    finally:
+        os.seteuid(0)
+        os.setegid(0)
+
+
+@pytest.fixture
+def open_path(tmp_path):
+    """A folder that another user can reach."""
+    for folder in (tmp_path, *tmp_path.parents):
+        if folder.stat().st_uid == os.geteuid() and not folder.stat().st_mode & stat.S_IXOTH:
+            folder.chmod(folder.stat().st_mode | 0o755)
+    return tmp_path
+
+
+@pytest.mark.parametrize("what", ["folder", "file", "backups"])
+def test_without_permission_nothing_changes(open_path, what):
+    """A read-only folder, file, or state folder: an error with the place and a remedy, and all is as before."""
+    folder, backups = open_path / "configs", open_path / "backups"
+    folder.mkdir()
+    backups.mkdir()
+    config = folder / "config.yaml"
+    config.write_text("data: {batch_size: 16}\n")
+    if os.geteuid() == 0:
+        for path in (folder, backups, config):
+            os.chown(path, 65534, 65534)
+    {"folder": folder, "file": config, "backups": backups}[what].chmod(0o444 if what == "file" else 0o555)
+    with bound_by_permissions(), pytest.raises(ConfigError) as caught:
+        write_edit(plan_edit(config, {"data.batch_size": 32}), backups, TickingClock())
+    assert ("read-only" if what == "file" else "Permission denied") in caught.value.message
+    assert str(backups if what == "backups" else config) in caught.value.where
+    assert caught.value.remedy
+    assert config.read_text() == "data: {batch_size: 16}\n"
+    assert leftovers(config) == []
+    assert [path for path in backups.rglob("*") if path.is_file()] == []
+
+
+def fill(folder):
+    """Writes until the file system is full."""
+    with open(folder / "filler", "wb", buffering=0) as file:
+        try:
+            while True:
+                file.write(b"x" * 4096)
+        except OSError:
+            pass
+
+
+def test_a_full_disk_leaves_the_config_whole(small_disk, backups):
+    """ENOSPC while writing the new file: the old one stays, no temporary file is left, the backup is taken back."""
+    config = small_disk / "config.yaml"
+    text = "data: {batch_size: 16}\n" + "# padding\n" * 2000
+    config.write_text(text)
+    fill(small_disk)
+    edit = plan_edit(config, {"data.batch_size": 32})
+    with pytest.raises(ConfigError, match="No space left on device; the config is unchanged") as caught:
+        write_edit(edit, backups, TickingClock())
+    assert caught.value.remedy
+    assert config.read_text() == text
+    assert sorted(leftovers(config)) == ["filler"]
+    assert list(backups.rglob("*.yaml")) == []
+    (small_disk / "filler").unlink()
+    assert write_edit(edit, backups, TickingClock()) is not None
+
+
+def test_no_room_for_the_backup_means_no_write(small_disk, config):
+    """Without a backup the config is not touched."""
+    fill(small_disk)
+    edit = plan_edit(config, {"data.batch_size": 32})
+    with pytest.raises(ConfigError, match=r"no backup could be written: .*; the config is unchanged"):
+        write_edit(edit, small_disk / "backups", TickingClock())
+    assert config.read_bytes() == CONFIG.encode()
+    assert [path for path in (small_disk / "backups").rglob("*") if path.is_file()] == []
+
+
+LOOP = """
+import itertools, sys
+from pathlib import Path
+from autotune.clock import SystemClock
+from autotune.settings.apply import plan_edit, write_edit
+config, backups = map(Path, sys.argv[1:])
+for size in itertools.cycle((32, 16)):
+    write_edit(plan_edit(config, {"data.batch_size": size}), backups, SystemClock())
+    print("written", flush=True)
+"""
+
+
+@pytest.mark.parametrize("writes", [1, 2, 3, 5, 8])
+def test_a_killed_write_leaves_the_old_file_or_the_new(tmp_path, backups, writes):
+    """SIGKILL in the middle of writing, at arbitrary points: the file is always whole."""
+    config = tmp_path / "config.yaml"
+    old = "data: {batch_size: 16}\n" + "# padding\n" * 5000
+    config.write_text(old)
+    with subprocess.Popen(
+        [sys.executable, "-c", LOOP, str(config), str(backups)],
+        cwd=Path(__file__).parents[2],
+        stdout=subprocess.PIPE,
+    ) as writer:
+        for line in itertools.islice(writer.stdout, writes):
+            assert line == b"written\n"
+        writer.send_signal(signal.SIGKILL)
+    assert writer.returncode == -signal.SIGKILL
+    assert config.read_text() in (old, old.replace("16", "32"))
+
+
+def test_a_damaged_record_says_so(config, backups):
+    """Revert does not guess; the backup is named."""
+    backup = apply(config, backups, batch_size=32)
+    manifest = backup.with_suffix(".json")
+    manifest.write_text("{")
+    with pytest.raises(ConfigError, match="cannot be read") as caught:
+        plan_revert(config, backups)
+    assert str(manifest) in caught.value.where
+    manifest.write_text('{"format": 99}')
+    with pytest.raises(ConfigError, match="format 99"):
+        plan_revert(config, backups)

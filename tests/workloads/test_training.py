@@ -1,0 +1,125 @@
+"""The trainer as the tuner and its users run it: a process, a config, and what comes out."""
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import yaml
+
+from autotune.trial.steps import StepReader
+
+SHIPPED = Path(__file__).resolve().parents[2] / "configs" / "config.yaml"
+
+
+class Trainer:
+    """Runs the trainer in a folder of its own, with a config made from the shipped one."""
+
+    def __init__(self, folder: Path, dataset: Path) -> None:
+        self.folder = folder
+        self.dataset = dataset
+
+    def start(self, *arguments: str, run_dir: str | None = None, **changes: object) -> list[str]:
+        """Runs it to its end and gives the lines it printed; ``changes`` are keys of any section."""
+        content = yaml.safe_load(SHIPPED.read_text())
+        content["data"]["dataset_path"] = str(self.dataset)
+        for key, value in changes.items():
+            (section,) = [section for section in content.values() if key in section]
+            section[key] = value
+        (self.folder / "config.yaml").write_text(yaml.safe_dump(content))
+        env = dict(os.environ)
+        if run_dir:
+            (self.folder / run_dir).mkdir()
+            env["AUTOTUNE_RUN_DIR"] = str(self.folder / run_dir)
+        command = [sys.executable, "-m", "autotune.workloads.tts", "--config", "config.yaml", *arguments]
+        done = subprocess.run(
+            command, cwd=self.folder, env=env, capture_output=True, text=True, check=False, timeout=150
+        )
+        assert done.returncode == 0, done.stderr
+        return done.stdout.splitlines()
+
+
+@pytest.fixture
+def trainer(tmp_path: Path, written_corpus: Path) -> Trainer:
+    """A trainer on made-up clips."""
+    return Trainer(tmp_path, written_corpus)
+
+
+def test_it_learns_to_speak(speech: Path, tmp_path: Path) -> None:
+    """On real speech the loss falls to less than half within 200 steps."""
+    lines = Trainer(tmp_path, speech).start(
+        "--steps", "200", run_dir="run", batch_size=4, use_tf_native_loading=True, cache="memory"
+    )
+    losses = [event.loss for event in StepReader(tmp_path / "run").poll() if event.loss is not None]
+    assert len(losses) == 20
+    assert sum(losses[-5:]) / 5 < losses[0] / 2
+    assert lines[-1] == "done at step 200"
+
+
+def test_it_goes_on_from_its_checkpoint(trainer: Trainer) -> None:
+    """A second run starts where the first one ended, with its loss, and counts on; a third finds nothing to do."""
+    first = trainer.start("--steps", "30", learning_rate=0.003, checkpoint_every_steps=20)
+    second = trainer.start("--steps", "40", learning_rate=0.003)
+    third = trainer.start("--steps", "40")
+    assert [line for line in first if line.startswith("saved")] == [
+        "saved checkpoints/tts/ckpt-20",
+        "saved checkpoints/tts/ckpt-30",
+    ]
+    assert second[0] == "resumed at step 30 from checkpoints/tts/ckpt-30"
+    assert second[-1] == "done at step 40"
+    assert (third[0], third[-1]) == ("resumed at step 40 from checkpoints/tts/ckpt-40", "done at step 40")
+
+    def losses(lines: list[str]) -> list[float]:
+        return [float(match[1]) for line in lines if (match := re.search(r"loss ([0-9.]+)", line))]
+
+    assert losses(second)[0] < losses(first)[0] * 0.8
+    assert not (trainer.folder / ".autotune").exists()
+
+
+def test_the_tuner_sees_steps_passes_and_waits(trainer: Trainer) -> None:
+    """Samples, valid frames and waits of each step, a checkpoint, and one end of a pass per 12 clips.
+
+    Batches are larger than the data, XLA compiles fixed shapes, the cache is on disk: one process for all of it.
+    """
+    trainer.start(
+        "--epochs",
+        "4",
+        run_dir="run",
+        batch_size=16,
+        pad_to_fixed_length=True,
+        max_mel_frames=120,
+        enable_xla_compilation=True,
+        cache="disk",
+        num_workers=2,
+        prefetch_to_gpu=True,
+        intra_op_threads=1,
+        inter_op_threads=1,
+    )
+    events = StepReader(trainer.folder / "run").poll()
+    steps = [event for event in events if event.kind == "step"]
+    assert [event.kind for event in events if event.kind != "step"] == ["start", *["epoch_end"] * 4, "checkpoint"]
+    assert len(steps) == 3
+    assert {event.samples for event in steps} == {16.0}
+    assert all(16 * 30 < event.work <= 16 * 120 for event in steps)
+    assert all(event.wait_s >= 0 for event in steps)
+    # The cache lies beside the config, and holds each clip once.
+    assert len(list((trainer.folder / ".autotune" / "cache").rglob("*.features"))) == 12
+
+
+def test_a_loss_that_is_not_a_number_is_told(trainer: Trainer) -> None:
+    """A diverged training says so in its stream; eager mode and bfloat16 run."""
+    trainer.start(
+        "--steps",
+        "10",
+        run_dir="run",
+        batch_size=2,
+        learning_rate=1.0e30,
+        max_mel_frames=60,
+        enable_graph_mode=False,
+        mixed_precision="mixed_bfloat16",
+    )
+    losses = [event.loss for event in StepReader(trainer.folder / "run").poll() if event.loss is not None]
+    assert losses
+    assert not all(loss < 1e9 for loss in losses)
