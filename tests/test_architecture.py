@@ -75,7 +75,7 @@ def test_stages_import_only_what_they_may(module: Path) -> None:
     "module", [m for m in _modules() if _stage_of(m) not in GUEST], ids=lambda module: str(module.relative_to(PACKAGE))
 )
 def test_outside_things_have_one_home(module: Path) -> None:
-    """Each outside library is touched in the module that is its edge, and nowhere else in host code (guest code runs in a trainer)."""
+    """Each outside library is touched in the module that is its edge, and nowhere else in host code."""
     place = module.relative_to(PACKAGE).as_posix()
     strays = {
         name

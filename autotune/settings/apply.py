@@ -8,7 +8,6 @@ import contextlib
 import os
 import re
 import tempfile
-from collections.abc import Mapping
 from dataclasses import dataclass
 from difflib import unified_diff
 from pathlib import Path
@@ -18,7 +17,7 @@ from autotune.errors import CannotEditYaml, ConfigError
 from autotune.records import Scalar
 from autotune.settings.backups import Backups, Entry, ValueChange, sync_folder
 from autotune.settings.document import Document, read_bytes
-from autotune.settings.keys import KeyPath
+from autotune.settings.keys import KeyPath, NewValues
 from autotune.settings.parsers import same_value
 from autotune.settings.splice import Splice, check_editable, plan_splices, splice
 
@@ -79,7 +78,7 @@ class ConfigEdit:
         return "".join(line if line.endswith("\n") else f"{line}\n\\ No newline at end of file\n" for line in lines)
 
 
-def plan_edit(path: Path, values: Mapping[KeyPath, Scalar]) -> ConfigEdit:
+def plan_edit(path: Path, values: NewValues) -> ConfigEdit:
     """Plans to write values into a config; values it holds already are left as they are written.
 
     Raises:
@@ -87,7 +86,9 @@ def plan_edit(path: Path, values: Mapping[KeyPath, Scalar]) -> ConfigEdit:
         CannotEditYaml: A value cannot be changed by itself.
     """
     document = Document.read(path)
-    wanted = {key: value for key, value in values.items() if not same_value(document.today(key), value)}
+    wanted: dict[KeyPath, Scalar] = {
+        key: value for key, value in values.items() if not same_value(document.today(key), value)
+    }
     splices = plan_splices(document, wanted)
     return ConfigEdit(path=path, old=document.text, new=splice(document, splices), changes=_changes(document, splices))
 
@@ -157,7 +158,7 @@ def write_edit(edit: ConfigEdit, backups_folder: Path, clock: Clock) -> Path | N
         ) from error
     try:
         _replace(edit, real, content)
-    except BaseException:
+    except ConfigError:
         backups.drop(backup)
         raise
     return backup

@@ -80,9 +80,7 @@ class Settings:
         """
         document = self.run_document
         wanted = {**self.section.fixed, **{path: v for path, v in values.items() if not path.startswith(ENV)}}
-        changed: dict[KeyPath, Scalar] = {
-            path: value for path, value in wanted.items() if not same_value(document.today(path), value)
-        }
+        changed = {path: v for path, v in wanted.items() if not same_value(document.today(path), v)}
         splices = plan_splices(document, changed)
         for path, moved in self.moved_outputs(outputs).items():
             leaf = document.leaf(path)

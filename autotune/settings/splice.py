@@ -8,13 +8,12 @@ written. The method is pre-commit's ``yaml_rewrite.py``; the check by two parser
 
 import math
 import re
-from collections.abc import Mapping
 from dataclasses import dataclass
 
 from autotune.errors import CannotEditYaml, ConfigError
 from autotune.records import Scalar
 from autotune.settings.document import Document, Leaf
-from autotune.settings.keys import KeyPath, dotted
+from autotune.settings.keys import KeyPath, NewValues, dotted
 from autotune.settings.parsers import (
     node_at,
     outline,
@@ -51,7 +50,7 @@ class Splice:
     restores: bool = False
 
 
-def edit_yaml(text: str, values: Mapping[KeyPath, Scalar]) -> str:
+def edit_yaml(text: str, values: NewValues) -> str:
     """Changes scalars of a YAML text and keeps everything else byte for byte.
 
     Comments, blank lines, columns, quotes, line ends, a byte order mark and a missing final newline stay. Floats
@@ -76,21 +75,17 @@ def edit_yaml(text: str, values: Mapping[KeyPath, Scalar]) -> str:
     try:
         document = Document.parse(text, "the text")
     except ConfigError as error:
+        first: KeyPath = next(iter(values.keys()))
         raise CannotEditYaml(
-            dotted(next(iter(values))),
+            dotted(first),
             error.message,
             line=_line_in(error.where),
             remedy=error.remedy or _REMEDY,
         ) from error
-    return edit_document(document, values)
-
-
-def edit_document(document: Document, values: Mapping[KeyPath, Scalar]) -> str:
-    """`edit_yaml` for a document that is parsed already."""
     return splice(document, plan_splices(document, values))
 
 
-def plan_splices(document: Document, values: Mapping[KeyPath, Scalar]) -> list[Splice]:
+def plan_splices(document: Document, values: NewValues) -> list[Splice]:
     """What to write where; values that PyYAML reads already are left out.
 
     Raises:

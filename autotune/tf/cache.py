@@ -7,6 +7,7 @@ leaves a lock behind, if the first pass is not completed; in memory it needs a s
 whole data behind it to give the same order.)
 """
 
+import contextlib
 import hashlib
 import json
 import logging
@@ -77,7 +78,6 @@ class DiskStore:
         self._folder = folder
         self._whose = hashlib.sha256(folder.name.encode()).digest()[:16]
         self._warned = threading.Event()
-        folder.mkdir(parents=True, exist_ok=True)
 
     def path(self, index: int) -> Path:
         """Where the entry of that index lies."""
@@ -105,12 +105,14 @@ class DiskStore:
         path = self.path(int(index))
         aside = path.with_name(f".{path.name}.{os.getpid()}.{threading.get_ident()}")
         try:
+            self._folder.mkdir(parents=True, exist_ok=True)
             with aside.open("wb") as file:
                 file.write(self._header(int(index), memoryview(entry)))
                 file.write(entry)
             aside.replace(path)
         except OSError as error:
-            aside.unlink(missing_ok=True)
+            with contextlib.suppress(OSError):
+                aside.unlink()
             if not self._warned.is_set():
                 self._warned.set()
                 _log.warning("the feature cache cannot be written, training goes on without: %s", error)
@@ -166,6 +168,7 @@ def cache_folder(depends_on: Mapping[str, Any], near: Path) -> Path:
     project = next((at for at in above if (at / ".autotune").is_dir() or (at / ".git").exists()), Path.cwd())
     state = project / ".autotune"
     if not state.exists():
-        state.mkdir(mode=0o700)
-        (state / ".gitignore").write_text("*\n")
+        with contextlib.suppress(OSError):  # the store says it if nothing can be written
+            state.mkdir(mode=0o700)
+            (state / ".gitignore").write_text("*\n")
     return state / "cache" / name

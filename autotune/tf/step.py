@@ -52,6 +52,9 @@ class TrainStep(tf.Module):  # type: ignore[misc]  # TensorFlow has no stubs
         signature: Shapes and dtypes of a batch, the pipeline's ``element_spec``. The step is traced for
             it once, whatever lengths come; with XLA, dimensions that it leaves open are compiled for as
             they come.
+
+    Raises:
+        ValueError: In the first step: the loss does not depend on one of the variables.
     """
 
     def __init__(
@@ -81,7 +84,11 @@ class TrainStep(tf.Module):  # type: ignore[misc]  # TensorFlow has no stubs
         with tf.GradientTape() as tape:
             loss = self._loss(batch)
             scaled = loss if self.loss_scale is None else loss * self.loss_scale.scale
-        gradients = [tf.convert_to_tensor(gradient) for gradient in tape.gradient(scaled, self._variables)]
+        gradients = tape.gradient(scaled, self._variables)
+        for gradient, variable in zip(gradients, self._variables, strict=True):
+            if gradient is None:
+                raise ValueError(f"the loss does not depend on {variable.name}, shape {variable.shape}")
+        gradients = [tf.convert_to_tensor(gradient) for gradient in gradients]
         if self.loss_scale is None:
             self._optimizer.apply_gradients(zip(gradients, self._variables, strict=True))
             return loss

@@ -49,25 +49,27 @@ class _Stream:
     def announce(self, source: str, devices: Optional[Iterable[str]]) -> None:
         """Opens the file and writes its first line, once."""
         with self._lock:
-            if self._looked:
-                return
-            self._looked = True
-            folder = os.environ.get(RUN_DIR_VARIABLE)
-            if not folder:
-                return
-            try:
-                header = {
-                    "v": FORMAT_VERSION,
-                    "pid": os.getpid(),
-                    "clock": "monotonic",
-                    "start_s": round(time.monotonic(), 6),
-                    "source": source,
-                    "devices": _devices_by_uuid() if devices is None else list(devices),
-                }
-                self._fd = _create(folder)
-                self._write_line(json.dumps(header))
-            except Exception:
-                self._close()
+            if not self._looked:
+                self._open(source, devices)
+                self._looked = True  # only now: other threads wait for the file instead of losing their steps
+
+    def _open(self, source: str, devices: Optional[Iterable[str]]) -> None:
+        folder = os.environ.get(RUN_DIR_VARIABLE)
+        if not folder:
+            return
+        try:
+            header = {
+                "v": FORMAT_VERSION,
+                "pid": os.getpid(),
+                "clock": "monotonic",
+                "start_s": round(time.monotonic(), 6),
+                "source": source,
+                "devices": _devices_by_uuid() if devices is None else list(devices),
+            }
+            self._fd = _create(folder)
+            self._write_line(json.dumps(header))
+        except Exception:
+            self._close()
 
     @property
     def is_open(self) -> bool:

@@ -81,7 +81,7 @@ def other_value(value):
     if isinstance(value, bool):
         return not value
     if isinstance(value, int):
-        return value * 2 + 1
+        return value + 1
     if isinstance(value, float):
         return value / 7 + 0.25
     return 7 if value is None else f"{value}-tuned"

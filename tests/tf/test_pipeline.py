@@ -129,6 +129,7 @@ def test_entries_do_not_move_between_caches(tmp_path: Path) -> None:
     one, other = DiskStore(tmp_path / "one"), DiskStore(tmp_path / "other")
     numbers(Source().build(one), 5)
     for number in range(EXAMPLES):
+        other.path(number).parent.mkdir(exist_ok=True)
         other.path(number).write_bytes(one.path(number).read_bytes())
     source = Source()
     numbers(source.build(other), 5)
@@ -140,6 +141,7 @@ def test_a_cache_that_cannot_be_written_does_not_stop_training(
 ) -> None:
     """On a full disk the examples are loaded anew, this is said once, and no litter stays."""
     store = DiskStore(small_disk / "cache")
+    store.path(0).parent.mkdir()
     with (small_disk / "filler").open("wb", buffering=0) as file, contextlib.suppress(OSError):
         while True:
             file.write(b"x" * 4096)

@@ -103,6 +103,15 @@ def test_the_scale_grows_after_a_row_of_good_updates() -> None:
     assert float(scale.scale) == 8.0
 
 
+def test_a_variable_that_the_loss_does_not_see_is_named() -> None:
+    """Instead of an error from the depths of the optimizer."""
+    line = Line(StepOptions())
+    stray = tf.Variable(tf.zeros([2]), name="stray")
+    step = TrainStep(line.loss, [line.weights, stray], line.optimizer, StepOptions(), SIGNATURE)
+    with pytest.raises(ValueError, match="does not depend on stray"):
+        step(batch(2))
+
+
 def test_only_float16_is_scaled() -> None:
     """bfloat16 has the range of float32 and needs no scale."""
     assert Line(StepOptions(precision=Precision.MIXED_BFLOAT16)).step.loss_scale is None

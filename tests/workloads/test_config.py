@@ -105,3 +105,19 @@ def test_the_command_answers_mistakes_without_a_traceback(tmp_path: Path) -> Non
         assert said in done.stderr
         assert "Traceback" not in done.stderr
         path.write_text(SHIPPED.read_text())  # now only the data are missing
+
+
+def test_a_missing_tensorflow_is_named(tmp_path: Path, written_corpus: Path) -> None:
+    """It is an extra of the package; without it the answer is how to get it."""
+    path = tmp_path / "config.yaml"
+    path.write_text(f"data: {{dataset_path: '{written_corpus}'}}\n")
+    script = (
+        "import sys; sys.argv = ['tts', '--config', 'config.yaml']; sys.modules['tensorflow'] = None\n"
+        "from autotune.workloads.tts.__main__ import main; sys.exit(main())"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", script], cwd=tmp_path, capture_output=True, text=True, check=False, timeout=60
+    )
+    assert done.returncode == 2
+    assert done.stderr.startswith("error: tensorflow: is not installed")
+    assert "autotune[tensorflow]" in done.stderr

@@ -116,11 +116,13 @@ def test_a_disk_cache_depends_on_data_and_features(
 ) -> None:
     """Another limit, loader or file is another cache; the same is the same."""
     monkeypatch.setenv("AUTOTUNE_CACHE_DIR", str(tmp_path / "cache"))
+    folders = set()
 
     def folders_after(**data: object) -> int:
         clips = read_clips(corpus)
-        batches.store(clips, config(corpus, cache=Cache.DISK, **data).data, tmp_path / "config.yaml")
-        return len(list((tmp_path / "cache").iterdir()))
+        store = batches.store(clips, config(corpus, cache=Cache.DISK, **data).data, tmp_path / "config.yaml")
+        folders.add(store.path(0).parent)
+        return len(folders)
 
     assert folders_after() == 1
     assert folders_after(batch_size=3) == 1

@@ -43,7 +43,8 @@ class Trainer:
 
 @pytest.fixture
 def trainer(tmp_path: Path, written_corpus: Path) -> Trainer:
-    """A trainer on made-up clips."""
+    """A trainer on made-up clips, in a project of its own."""
+    (tmp_path / ".git").mkdir()
     return Trainer(tmp_path, written_corpus)
 
 

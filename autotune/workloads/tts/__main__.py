@@ -3,6 +3,7 @@
 import argparse
 import os
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 from autotune.workloads.tts.config import read_config
@@ -24,13 +25,26 @@ def main() -> int:
         clips = read_clips(Path(config.data.dataset_path))
         # What can be wrong above is said at once; only then come the seconds of importing TensorFlow.
         os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
-        from autotune.workloads.tts.training import train
+        train = _load_training()
 
         train(config, arguments.config, clips, steps=arguments.steps, epochs=arguments.epochs)
     except InputError as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
+    except KeyboardInterrupt:
+        return 130
     return 0
+
+
+def _load_training() -> Callable[..., None]:
+    try:
+        from autotune.workloads.tts.training import train
+    except ModuleNotFoundError as error:
+        if error.name != "tensorflow":
+            raise
+        remedy = "install it with autotune's extra: pip install 'autotune[tensorflow]'"
+        raise InputError("is not installed, and this trainer needs it", where="tensorflow", remedy=remedy) from error
+    return train
 
 
 def _count(text: str) -> int:

@@ -37,12 +37,15 @@ def loader(clips: Sequence[Clip], data: DataConfig) -> Load:
         )
         for clip in clips
     ]
-    texts = tf.RaggedTensor.from_row_lengths(
-        np.concatenate([clip.text[:symbols] for clip, (symbols, _) in zip(clips, kept, strict=True)]).astype(np.int32),
-        [symbols for symbols, _ in kept],
-    )
-    frames = tf.constant([frames for _, frames in kept], tf.int32)
-    spectrogram = _native(clips) if data.use_tf_native_loading else _in_numpy(clips)
+    with tf.device("CPU:0"):  # where the pipeline runs, also when there is a GPU
+        texts = tf.RaggedTensor.from_row_lengths(
+            np.concatenate([clip.text[:symbols] for clip, (symbols, _) in zip(clips, kept, strict=True)]).astype(
+                "int32"
+            ),
+            [symbols for symbols, _ in kept],
+        )
+        frames = tf.constant([frames for _, frames in kept], tf.int32)
+        spectrogram = _native(clips) if data.use_tf_native_loading else _in_numpy(clips)
 
     def load(index: tf.Tensor) -> Features:
         text = texts[index]

@@ -84,6 +84,8 @@ def train(
         return l1_loss(predicted, batch["mel"], batch["mel_length"])
 
     train_step = TrainStep(loss_of, model.trainable_variables, optimizer, config.step_options(), dataset.element_spec)
+    if train_step.loss_scale is not None:
+        checkpoint.loss_scale = train_step.loss_scale  # restored here if the checkpoint has one
     feed = Feed(dataset, work="mel_length", to_device=options.prefetch_to_device)
     last_step = steps if steps is not None else float("inf")
     last_clip = len(clips) * (epochs if epochs is not None else config.training.epochs)

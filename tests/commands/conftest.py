@@ -1,0 +1,56 @@
+"""A project with a config and a trainer, and the command line as its user has it."""
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+TRAINER = Path(__file__).with_name("toy_trainer.py")
+CONFIG = """\
+# How the toy is trained.
+data:
+    batch_size: 4      # samples per step
+    num_workers: 1   # loaders
+
+out: {log_dir: logs}   # not the user's, in trials
+
+autotune:
+    command: "{python} '%s' {config}"
+    knobs:
+        data.batch_size: [4, 16, 64]
+        data.num_workers: [1, 2]
+    run: {min_s: 0.3, min_steps: 10, max_s: 1}
+"""
+
+Autotune = Callable[..., subprocess.CompletedProcess[str]]
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Path:
+    """A folder with a path that is no fun, and a config in it."""
+    folder = tmp_path / 'it\'s a "project"'
+    folder.mkdir()
+    (folder / "config.yaml").write_text(CONFIG % TRAINER)
+    return folder
+
+
+@pytest.fixture
+def autotune(project: Path) -> Autotune:
+    """Runs one command in the project, as a process of its own."""
+
+    def run(*arguments: str, env: dict[str, str] | None = None) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            [sys.executable, "-m", "autotune", *arguments],
+            cwd=project,
+            env={**os.environ, **(env or {})},
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=150,
+            check=False,
+        )
+
+    return run

@@ -1,0 +1,203 @@
+"""The whole path as its user walks it: search, status, apply, revert; real trainers in real processes."""
+
+import hashlib
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+
+from tests.commands.conftest import Autotune
+
+SEARCH = ("search", "--config", "config.yaml", "--json")
+
+
+def _left_running(project: Path) -> list[int]:
+    """Processes that carry a run of this project in their environment and are not dead."""
+    left = []
+    for process in psutil.process_iter():
+        try:
+            folder = process.environ().get("AUTOTUNE_RUN_DIR", "")
+            if folder.startswith(str(project)) and process.status() != psutil.STATUS_ZOMBIE:
+                left.append(process.pid)
+        except psutil.Error:
+            continue
+    return left
+
+
+def _tree(project: Path) -> dict[str, str]:
+    """Every file of the project but autotune's own, with a hash of what is in it."""
+    return {
+        str(path.relative_to(project)): hashlib.sha256(path.read_bytes()).hexdigest()
+        for path in project.rglob("*")
+        if path.is_file() and ".autotune" not in path.parts
+    }
+
+
+def _write(project: Path, old: str, new: str) -> None:
+    config = project / "config.yaml"
+    text = config.read_text()
+    assert old in text
+    config.write_text(text.replace(old, new))
+
+
+def test_search_apply_and_revert(project: Path, autotune: Autotune) -> None:
+    """A better config is found and confirmed; applying it changes two values and reverting gives the file back."""
+    before, tree = (project / "config.yaml").read_bytes(), _tree(project)
+    searched = autotune(*SEARCH, "--budget", "40s")
+    answer = json.loads(searched.stdout)
+    assert searched.returncode == 0
+    assert answer["verdict"] == "better"
+    assert answer["best"]["values"] == {"data.batch_size": 64, "data.num_workers": 2}
+    assert answer["baseline"]["values"] == {"data.batch_size": 4, "data.num_workers": 1}
+    assert answer["speedup"]["low"] > 1.5
+    assert answer["elapsed_s"] < 40
+    assert _tree(project) == tree
+    assert _left_running(project) == []
+
+    known = json.loads(autotune("status", "--config", "config.yaml", "--json").stdout)
+    assert {key: known[key] for key in ("verdict", "best", "speedup", "runs")} == {
+        key: answer[key] for key in ("verdict", "best", "speedup", "runs")
+    }
+
+    preview = autotune("apply", "--config", "config.yaml", "--dry-run")
+    assert "+    batch_size: 64      # samples per step" in preview.stdout
+    assert (project / "config.yaml").read_bytes() == before
+    assert autotune("apply", "--config", "config.yaml").returncode == 0
+    after = (project / "config.yaml").read_bytes()
+    assert after == before.replace(b"batch_size: 4 ", b"batch_size: 64 ").replace(
+        b"num_workers: 1 ", b"num_workers: 2 "
+    )
+    assert "Nothing to do" in autotune("apply", "--config", "config.yaml").stdout
+    assert (project / "config.yaml").read_bytes() == after
+    assert autotune("revert", "--config", "config.yaml").returncode == 0
+    assert (project / "config.yaml").read_bytes() == before
+
+
+def test_knobs_that_do_nothing_are_left_alone(project: Path, autotune: Autotune) -> None:
+    """Where nothing helps, the answer is that nothing helps, and apply edits nothing."""
+    _write(project, "out:", "dull: true\nout:")
+    answer = json.loads(autotune(*SEARCH, "--budget", "30s").stdout)
+    assert answer["verdict"] == "no_change"
+    assert answer["best"] == answer["baseline"]
+    before = (project / "config.yaml").read_bytes()
+    assert "No change" in autotune("apply", "--config", "config.yaml").stdout
+    assert (project / "config.yaml").read_bytes() == before
+
+
+def test_a_point_that_crashes_does_not_end_the_search(project: Path, autotune: Autotune) -> None:
+    """A crash is counted by name and taught from; the answer is the best of what runs."""
+    _write(project, "out:", "crashes_at: 64\nout:")
+    searched = autotune(*SEARCH, "--budget", "40s")
+    answer = json.loads(searched.stdout)
+    assert answer["outcomes"]["crashed"] >= 1
+    assert answer["best"]["values"]["data.batch_size"] == 16
+    human = autotune("status", "--config", "config.yaml").stdout
+    assert "Better" in human
+
+
+def test_todays_config_may_fail(project: Path, autotune: Autotune) -> None:
+    """A default that crashes is said to, the search goes on, and apply wants to be told twice."""
+    _write(project, "out:", "crashes_at: 4\nout:")
+    answer = json.loads(autotune(*SEARCH, "--budget", "15s").stdout)
+    assert answer["verdict"] == "no_baseline"
+    assert answer["speedup"] is None
+    assert answer["baseline"]["metrics"] is None
+    refused = autotune("apply", "--config", "config.yaml")
+    assert refused.returncode == 1
+    assert "--force" in refused.stderr
+    assert autotune("apply", "--config", "config.yaml", "--force").returncode == 0
+
+
+@pytest.mark.parametrize(
+    "mood",
+    ["ignores SIGTERM", "sleeps for ever", "forks away", "prints 100 MB", "ends at once", "crashes", "writes no step"],
+)
+def test_the_budget_is_a_wall_and_nothing_stays(project: Path, autotune: Autotune, mood: str) -> None:
+    """Whatever the trainer does, the command is back two seconds after its budget, and alone."""
+    _write(project, "out:", f"mood: {mood}\nout:")
+    started_s = time.monotonic()
+    searched = autotune(*SEARCH, "--budget", "6s")
+    assert time.monotonic() - started_s < 6 + 2
+    assert _left_running(project) == []
+    if mood not in ("ignores SIGTERM", "forks away", "prints 100 MB"):
+        assert searched.returncode == 1
+        assert json.loads(searched.stdout)["error"]["remedy"]
+
+
+def test_the_same_command_goes_on(project: Path, autotune: Autotune) -> None:
+    """A second search finds the runs of the first, measures today anew, and spends its time elsewhere."""
+    autotune(*SEARCH, "--budget", "8s")
+    second = autotune("search", "--config", "config.yaml", "--budget", "30s")
+    found = re.search(r"(\d+) earlier runs found", second.stderr)
+    assert found is not None
+    assert int(found[1]) >= 1
+    assert "Better" in second.stdout
+
+
+@pytest.mark.parametrize("victim", ["search", "guard", "run"])
+def test_killed_at_any_moment(project: Path, autotune: Autotune, victim: str) -> None:
+    """SIGKILL of any of the three: no process stays, no finished run is lost, the same command goes on."""
+    search = subprocess.Popen(
+        [sys.executable, "-m", "autotune", "search", "--config", "config.yaml", "--budget", "20s"],
+        cwd=project,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    with search:
+        assert search.stderr is not None
+        finished = 0
+        for line in search.stderr:
+            finished += " run " in line
+            if finished == 2:
+                break
+        guard = next(
+            child for child in psutil.Process(search.pid).children() if "guard_process" in str(child.cmdline())
+        )
+        # Between two runs there is none to kill for a moment.
+        target = {"search": lambda: search.pid, "guard": lambda: guard.pid, "run": lambda: guard.children()[0].pid}[
+            victim
+        ]
+        deadline_s = time.monotonic() + 20
+        while True:
+            try:
+                os.kill(target(), signal.SIGKILL)
+                break
+            except IndexError:
+                assert time.monotonic() < deadline_s, "no run was ever there"
+        search.stderr.read()
+        search.wait(timeout=60)
+        psutil.wait_procs([guard], timeout=20)
+    assert _left_running(project) == []
+    after = autotune("search", "--config", "config.yaml", "--budget", "8s")
+    found = re.search(r"(\d+) earlier runs found", after.stderr)
+    assert found is not None
+    assert int(found[1]) >= finished
+
+
+def test_interrupted_by_the_user(project: Path, autotune: Autotune) -> None:
+    """^C ends everything at once, says that nothing is lost, and exits as interrupted."""
+    search = subprocess.Popen(
+        [sys.executable, "-m", "autotune", "search", "--config", "config.yaml", "--budget", "60s"],
+        cwd=project,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    with search:
+        assert search.stderr is not None
+        next(line for line in search.stderr if " run " in line)
+        search.send_signal(signal.SIGINT)
+        said = search.stderr.read()
+        assert search.wait(timeout=30) == 130
+    assert "the same command goes on" in said
+    assert _left_running(project) == []

@@ -1,0 +1,57 @@
+"""A trainer for tests: ``python toy_trainer.py <config>`` "trains" by waiting, and reports its steps.
+
+A step costs 20 ms and 1 ms for each sample, twice that with one worker; so larger batches and a second worker pay.
+``mood`` in the config makes it a bad trainer of the named kind.
+"""
+
+import os
+import signal
+import sys
+import time
+
+import yaml
+
+from autotune.trainee import step
+
+
+def _bad(mood: str) -> None:
+    if mood == "ignores SIGTERM":
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    elif mood == "sleeps for ever":
+        time.sleep(1e6)
+    elif mood == "forks away":
+        if os.fork() == 0:
+            os.setsid()
+            signal.signal(signal.SIGTERM, signal.SIG_IGN)
+            time.sleep(1e6)
+    elif mood == "prints 100 MB":
+        for _ in range(1000):
+            print("x" * 100_000)
+    elif mood == "ends at once":
+        sys.exit(0)
+    elif mood == "crashes":
+        raise ValueError("there is no such layer")
+    elif mood == "writes no step":
+        while True:
+            time.sleep(0.01)
+
+
+def main() -> None:
+    """Trains for ever."""
+    with open(sys.argv[1], encoding="utf-8") as file:
+        config = yaml.safe_load(file)
+    _bad(config.get("mood", ""))
+    batch_size, workers = config["data"]["batch_size"], config["data"]["num_workers"]
+    if batch_size == config.get("crashes_at"):
+        _bad("crashes")
+    os.makedirs(config["out"]["log_dir"], exist_ok=True)
+    duration_s = (0.02 + 0.001 * batch_size) * (2 if workers == 1 and not config.get("dull") else 1)
+    if config.get("dull"):
+        duration_s = 0.01 * batch_size
+    while True:
+        time.sleep(duration_s)
+        step(samples=batch_size, wait_s=duration_s / 2)
+
+
+if __name__ == "__main__":
+    main()

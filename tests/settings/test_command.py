@@ -1,0 +1,138 @@
+"""The trainer's command: split once, filled in token by token, never run through a shell."""
+
+import shlex
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from autotune.errors import CommandError, ConfigError
+from autotune.settings.command import fill_command, resolve_executable, split_command
+from autotune.settings.document import Document
+
+CONFIG = Document.parse("data: {batch_size: 16}\noptim: {lr: 1.0e-04, name: 'my adam'}\nxla: True\nlayers: [8]\n")
+
+
+def fill(*tokens):
+    """Fills in with fixed surroundings."""
+    return fill_command(
+        tokens, config=Path("/a run/c.yaml"), python="/venv/bin/python", run_config=CONFIG, where="config.yaml:3"
+    )
+
+
+@pytest.mark.parametrize(
+    ("text", "tokens"),
+    [
+        ("python train.py --config {config}", ("python", "train.py", "--config", "{config}")),
+        ("'my trainer' \"a 'b'\" c\\ d ''", ("my trainer", "a 'b'", "c d", "")),
+        ("python t.py \\\n  --config {config}\n", ("python", "t.py", "--config", "{config}")),
+        ("t '$HOME' 'a|b' \\; x=[1,2] --a=~b a#b", ("t", "$HOME", "a|b", ";", "x=[1,2]", "--a=~b", "a#b")),
+    ],
+)
+def test_split_as_a_shell_does(text, tokens):
+    """Quotes and continued lines mean what they mean in a shell."""
+    assert split_command(text, "here") == tokens
+
+
+@given(st.lists(st.text(st.characters(blacklist_characters="\n\r"), max_size=8), min_size=1, max_size=4))
+def test_what_was_quoted_comes_back(tokens):
+    """Whatever a shell's quoting protects arrives as it is."""
+    assert split_command(shlex.join(["t", *tokens]), "here") == ("t", *tokens)
+
+
+@pytest.mark.parametrize(
+    ("text", "named"),
+    [
+        ("a {config} | tee log", r"\|"),
+        ("cd x && a {config}", "&&"),
+        ("a {config} > log", ">"),
+        ("a; b", ";"),
+        ("a $HOME", r"\$HOME"),
+        ('a "$HOME/x"', r"\$HOME"),
+        ("a `pwd`", "`pwd`"),
+        ("a ~/x", "~/x"),
+        ("a {config} &", "&"),
+        ("a\nb", "second line"),
+        ("CUDA_VISIBLE_DEVICES=0 python t.py {config}", "CUDA_VISIBLE_DEVICES"),
+        ("a 'b", "No closing|no closing"),
+        ("  ", "empty"),
+    ],
+)
+def test_shell_syntax_is_refused(text, named):
+    """No shell runs the command, so what only a shell could do is said to be impossible, by name."""
+    with pytest.raises(ConfigError, match=named) as caught:
+        split_command(text, "config.yaml:3")
+    assert caught.value.where == "config.yaml:3"
+    assert caught.value.remedy
+
+
+def test_placeholders():
+    """Config, interpreter and values stay inside their token, spaces and all; values are as the config writes them."""
+    assert fill("{python}", "-c{config}", "--lr={optim.lr}", "{optim.name}", "{xla}", "{layers.0}", "{{x}}") == (
+        "/venv/bin/python",
+        "-c/a run/c.yaml",
+        "--lr=1.0e-04",
+        "my adam",
+        "True",
+        "8",
+        "{x}",
+    )
+
+
+def test_filled_in_text_is_not_filled_in_again():
+    """A value with braces is just a value."""
+    config = Document.parse("a: '{python}'\n")
+    filled = fill_command(("t", "{a}"), config=Path("c"), python="p", run_config=config, where="here")
+    assert filled == ("t", "{python}")
+
+
+@pytest.mark.parametrize(
+    ("token", "why", "remedy"),
+    [
+        ("{batch_size}", "{batch_size}", "Did you mean data.batch_size?"),
+        ("{confg}", "{confg}", "Did you mean config?"),
+        ("{data}", "mapping", "{config}, {python}"),
+        ('{"a": 1}', "no such key", "{{ and }}"),
+        ("{", "lone {", "{{ and }}"),
+        ("a}", "lone }", "{{ and }}"),
+        ("{}", "lone {}", "{{ and }}"),
+    ],
+)
+def test_unknown_placeholders_are_named(token, why, remedy):
+    """With the closest key, the known names, and how to write a brace."""
+    with pytest.raises(ConfigError) as caught:
+        fill("t", token)
+    assert why in caught.value.message
+    assert remedy in caught.value.remedy
+
+
+@pytest.mark.parametrize("tokens", [("python", "train.py"), ("{python}", "{{config}}")])
+def test_a_command_that_never_sees_the_config_is_refused(tokens):
+    """Every run would be the same."""
+    with pytest.raises(ConfigError, match="no tuned value would reach"):
+        fill(*tokens)
+
+
+def test_one_value_is_enough():
+    """A trainer that takes flags needs no config."""
+    assert fill("t", "-b", "{data.batch_size}") == ("t", "-b", "16")
+
+
+def test_the_program_is_looked_up(tmp_path):
+    """On the PATH, or from the folder where runs start; what cannot be started is said before anything runs."""
+    assert resolve_executable("sh", tmp_path).name == "sh"
+    script = tmp_path / "train me.sh"
+    script.write_text("#!/bin/sh\n")
+    with pytest.raises(CommandError, match="cannot be executed") as caught:
+        resolve_executable("./train me.sh", tmp_path)
+    assert caught.value.remedy == "Make it executable (chmod +x './train me.sh')."
+    script.chmod(0o755)
+    assert resolve_executable("./train me.sh", tmp_path) == tmp_path / "train me.sh"
+    assert resolve_executable("train me.sh", Path("/"), str(tmp_path)) == script
+    with pytest.raises(CommandError, match="does not exist"):
+        resolve_executable("./nothing", tmp_path)
+    with pytest.raises(CommandError, match="no program nothing-of-that-name"):
+        resolve_executable("nothing-of-that-name", tmp_path)
+    with pytest.raises(CommandError, match="cannot be executed"):
+        resolve_executable(f"{tmp_path}/.", tmp_path)

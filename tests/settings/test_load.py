@@ -1,0 +1,266 @@
+"""The ``autotune:`` section, and what a run's own copy of the config looks like."""
+
+from pathlib import Path
+
+import pytest
+import yaml
+
+from autotune.errors import ConfigError
+from autotune.settings.document import Document
+from autotune.settings.load import load_settings
+from autotune.settings.schema import Range
+
+TRAINING = """\
+# My training.
+data:
+  batch_size: 16   # per GPU
+  workers: 4
+
+training:
+  epochs: 100
+  checkpoint_dir: ./runs/ckpt/
+  lr: 1e-4
+"""
+SECTION = """\
+autotune:  # the tuner's
+  command: "python train.py --config {config}"
+  knobs:
+    data.batch_size: [8, 16, 32]
+    data.workers: {low: 1, high: 16, log: true}
+    training.lr: [1e-4, 1e-3]
+    autotune.env.TF_GPU_THREAD_MODE: [global, gpu_private]
+    autotune.env.OMP_NUM_THREADS: {low: 1, high: 8}
+  env:
+    TF_GPU_THREAD_MODE: global
+    OMP_NUM_THREADS: 04
+    DEBUG: on
+  set: {training.epochs: 1}
+  run: {max_s: 20}
+"""
+
+
+@pytest.fixture
+def config(tmp_path):
+    """Where the tests put the config."""
+    return tmp_path / "config.yaml"
+
+
+def load(config, text):
+    """Writes a config and loads it."""
+    config.write_bytes(text.encode())
+    return load_settings(config)
+
+
+def test_the_whole_section(config):
+    """Everything that the section can say arrives as it was meant."""
+    settings = load(config, TRAINING + SECTION)
+    section = settings.section
+    assert settings.command == ("python", "train.py", "--config", "{config}")
+    assert section.knobs == {
+        "data.batch_size": (8, 16, 32),
+        "data.workers": Range(low=1, high=16, log=True),
+        "training.lr": (0.0001, 0.001),
+        "autotune.env.TF_GPU_THREAD_MODE": ("global", "gpu_private"),
+        "autotune.env.OMP_NUM_THREADS": Range(low=1, high=8),
+    }
+    assert section.env == {"TF_GPU_THREAD_MODE": "global", "OMP_NUM_THREADS": "04", "DEBUG": "on"}
+    assert section.fixed == {"training.epochs": 1}
+    assert (section.run.max_s, section.run.start_timeout_s, section.run.min_s, section.run.min_steps) == (
+        20,
+        300,
+        2,
+        10,
+    )
+    assert (section.objective, section.keep_outputs) == ("effective_utilization", False)
+    assert settings.outputs.redirected == ("training.checkpoint_dir",)
+
+
+def test_without_a_section_everything_has_its_default(config):
+    """A plain config loads; only the command is missing, and said to be when it is needed."""
+    settings = load(config, TRAINING)
+    assert (settings.section.knobs, settings.command, settings.section.place("command")) == (None, None, "autotune")
+    with pytest.raises(ConfigError, match="how training is started"):
+        settings.argv(config=config, config_text=TRAINING, python="python")
+
+
+def test_scalars_are_the_config_and_its_variables(config):
+    """What can be a knob: the config's values and the section's variables, not the section itself."""
+    scalars = load(config, TRAINING + SECTION).scalars
+    assert scalars["data.batch_size"] == 16
+    assert scalars["autotune.env.TF_GPU_THREAD_MODE"] == "global"
+    assert scalars["autotune.env.OMP_NUM_THREADS"] == 4
+    assert scalars["autotune.env.DEBUG"] == "on"
+    assert not any(path.startswith("autotune.run") for path in scalars)
+
+
+@pytest.mark.parametrize("around", ["autotune:\n  {}", "{}"])
+def test_a_section_of_its_own(config, around):
+    """For trainers that reject unknown keys, with or without the key around it."""
+    beside = config.with_name("config.autotune.yaml")
+    beside.write_text(around.format("{command: './train {config}', env: {A: x}, knobs: {autotune.env.A: [x, z]}}\n"))
+    settings = load(config, TRAINING)
+    assert settings.command == ("./train", "{config}")
+    assert settings.trial_text({}, Path("/o")).splitlines()[:6] == TRAINING.splitlines()[:6]
+    edits = settings.edits({"data.batch_size": 32, "autotune.env.A": "z"})
+    prefix = () if around == "{}" else ("autotune",)
+    assert edits == {config: {("data", "batch_size"): 32}, beside: {(*prefix, "env", "A"): "z"}}
+
+
+def test_two_sections_are_an_error(config):
+    """Nobody could say which one counts."""
+    config.with_name("config.autotune.yaml").write_text("command: x\n")
+    with pytest.raises(ConfigError, match="two autotune sections") as caught:
+        load(config, TRAINING + SECTION)
+    assert caught.value.where == f"{config}:11"
+
+
+def test_the_copy_is_the_users_file(config):
+    """It differs in the knobs, ``set`` and output paths, and the section is left out; comments stay."""
+    settings = load(config, TRAINING + SECTION + "\n# The end.\nseed: 1")
+    text = settings.trial_text({"data.batch_size": 32, "training.lr": 0.0001}, Path("/runs/1/outputs"))
+    expected = TRAINING.replace("16 ", "32 ").replace("100", "1").replace("./runs", "/runs/1/outputs/runs")
+    assert text == expected + "\n# The end.\nseed: 1"
+
+
+@pytest.mark.parametrize(
+    ("text", "left"),
+    [
+        ("a: 1\nautotune:\n  env: {X: y}\n", "a: 1\n"),
+        ("autotune:\n  env:\n    X: |\n      y\n\n# b\nb: 1\n", "# b\nb: 1\n"),
+        ("\ufeffautotune: {env: {X: y}} # c\r\na: 1\r\n", "\ufeffa: 1\r\n"),
+        ("a: 1\n'autotune': {}\nb: 2", "a: 1\nb: 2"),
+        ("a: 1\nautotune:\n  env: {X: y}", "a: 1\n"),
+        ("---\n  a: 1\n  autotune:\n    env: {}\n  # why b\n  b: 2\n...\n", "---\n  a: 1\n  # why b\n  b: 2\n...\n"),
+        ("x: &x {a: 1}\nautotune:\ny: *x\n", "x: &x {a: 1}\ny: *x\n"),
+    ],
+)
+def test_the_section_is_cut_out_by_lines(config, text, left):
+    """All other lines stay byte for byte, comments around it included."""
+    assert load(config, text).run_document.text == left
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        ("{a: 1, autotune: {}}", "shares its lines"),
+        ("autotune: {env: &e {X: y}}\na: *e\n", "undefined alias"),
+        ("autotune: {}\n", "empty"),
+        ("? autotune\n: {}\na: 1\n", "shares its lines"),
+    ],
+)
+def test_a_section_that_cannot_be_cut_out_is_refused(config, text, why):
+    """With the way out: a file of its own."""
+    with pytest.raises(ConfigError, match=why) as caught:
+        load(config, text)
+    assert ".autotune.yaml" in caught.value.remedy
+
+
+def test_the_environment_of_a_run(config):
+    """Knobs among the variables go there, and nowhere into the copy; what is not tuned is as written."""
+    settings = load(config, TRAINING + SECTION)
+    values = {"autotune.env.TF_GPU_THREAD_MODE": "gpu_private", "autotune.env.OMP_NUM_THREADS": 4, "data.workers": 2}
+    assert settings.trial_env(values) == {"TF_GPU_THREAD_MODE": "gpu_private", "OMP_NUM_THREADS": "04", "DEBUG": "on"}
+    assert "gpu_private" not in settings.trial_text(values, Path("/o"))
+
+
+def test_the_command_line_of_a_run(config):
+    """Placeholders are filled from the run's copy, knob values applied."""
+    settings = load(config, TRAINING + SECTION)
+    text = settings.trial_text({"data.batch_size": 32}, Path("/o"))
+    argv = settings.argv(config=Path("/r/c.yaml"), config_text=text, python="/py")
+    assert argv == ("python", "train.py", "--config", "/r/c.yaml")
+    mine = ("{python}", "-b{data.batch_size}")
+    assert settings.argv(config=Path("c"), config_text=text, python="/py", command=mine) == ("/py", "-b32")
+
+
+def test_a_tag_of_the_trainers_does_not_hide_an_output(config):
+    """The ``!ref`` folder of speechbrain is redirected whole; what is built on it follows by itself."""
+    text = "seed: 7\noutput_folder: !ref results/<seed>  # here\nsave_folder: !ref <output_folder>/save\n"
+    settings = load(config, text)
+    assert settings.outputs.redirected == ("output_folder",)
+    assert list(settings.outputs.left) == ["save_folder"]
+    assert settings.trial_text({}, Path("/o")) == text.replace("!ref results/<seed>", "/o/results/_seed_")
+
+
+@pytest.mark.parametrize(
+    ("section", "line", "key", "why", "remedy"),
+    [
+        ("comand: x", 11, "autotune.comand", "unknown key comand", "Did you mean command?"),
+        ("run: {min_step: 3}", 11, "autotune.run.min_step", "unknown key run.min_step", "min_steps"),
+        ("run: {max_s: '5'}", 11, "autotune.run.max_s", "run.max_s is '5'", "fits"),
+        ("run: {max_s: -5}", 11, "autotune.run.max_s", "greater than 0", "fits"),
+        ("run: {min_s: 30}", 11, "autotune.run", "above run.max_s", "raise max_s"),
+        ("objective: speed", 11, "autotune.objective", "'throughput'", "fits"),
+        ("keep_effective_batch: true", 11, "autotune.keep_effective_batch", "not supported", "Leave it out"),
+        ("knobs: [a]", 11, "autotune.knobs", "valid dictionary", "fits"),
+        ("knobs:\n    data.workers: []", 12, "autotune.knobs.data.workers", "empty", "List"),
+        ("knobs:\n    data.workers: 5", 12, "autotune.knobs.data.workers", "neither a list nor", "Write"),
+        ("knobs:\n    data.workers: [1, 1.0]", 12, "autotune.knobs.data.workers", "twice", "Delete"),
+        ("knobs:\n    data.workers: [1, true]", 12, "autotune.knobs.data.workers", "mixes", "one type"),
+        ("knobs:\n    data.workers: [1, [2]]", 12, "autotune.knobs.data.workers", "no single value", "numbers"),
+        ("knobs:\n    data.workers: [.nan]", 12, "autotune.knobs.data.workers", "nan", "number"),
+        ("knobs:\n    data.workers: {low: 9, high: 1}", 12, "autotune.knobs.data.workers", "upside down", "low: 1"),
+        ("knobs:\n    data.workers: {low: 1, high: 1}", 12, "autotune.knobs.data.workers", "one value", "Widen"),
+        ("knobs:\n    data.workers: {low: 0, high: 8, log: true}", 12, "autotune.knobs.data.workers", "log", "0, 1"),
+        ("knobs:\n    data.workers: {low: 0, high: 8, step: 0}", 12, "autotune.knobs.data.workers", "step", "above"),
+        ("knobs:\n    data.workers: {low: 0, high: 8, step: 1.5}", 12, "autotune.knobs.data.workers", "step", "int"),
+        ("knobs:\n    data.workers: {low: 1}", 12, "autotune.knobs.data.workers", "high is missing", "Add"),
+        ("knobs:\n    data.workers: {low: 1, hihg: 2}", 12, "autotune.knobs.data.workers", "missing|unknown", ""),
+        ("knobs:\n    data.worker: [1, 2]", 12, "autotune.knobs.data.worker", "no such key", "mean data.workers?"),
+        ("knobs:\n    workers: [1, 2]", 12, "autotune.knobs.workers", "no such key", "mean data.workers?"),
+        ("knobs:\n    data: [1, 2]", 12, "autotune.knobs.data", "mapping", "data.batch_size"),
+        (
+            "knobs:\n    training.checkpoint_dir: [a, b]",
+            12,
+            "autotune.knobs.training.checkpoint_dir",
+            "output",
+            "except",
+        ),
+        ("knobs:\n    training.checkpoint_dir: {low: 1, high: 2}", 12, "autotune.knobs", "output", "except"),
+        ("knobs:\n    autotune.env.X: [a, b]", 12, "autotune.knobs.autotune.env.X", "no value of today", "env: {X"),
+        ("knobs:\n    autotune.objective: [a, b]", 12, "autotune.knobs.autotune.objective", "do not see", "variables"),
+        (
+            "knobs: {training.epochs: [1, 2]}\n  set: {training.epochs: 1}",
+            11,
+            "autotune.knobs",
+            "fixed by set",
+            "one of",
+        ),
+        ("set: {training.epoch: 1}", 11, "autotune.set.training.epoch", "no such key", "training.epochs?"),
+        ("set: {training: {epochs: 1}}", 11, "autotune.set.training", "no single value", "dotted"),
+        ("env: {A: [1]}", 11, "autotune.env.A", "cannot be set", "text"),
+        ("redirect: [training.ckpt]", 11, "autotune.redirect", "no such key", "mean"),
+        ("redirect: [training.epochs]", 11, "autotune.redirect", "no path", "Take it out"),
+        ("redirect_except: [training.ckpt]", 11, "autotune.redirect", "no such key", "mean"),
+        ("command: 'a | b {config}'", 11, "autotune.command", "shell", "script"),
+    ],
+)
+def test_mistakes_name_file_line_and_key(config, section, line, key, why, remedy):
+    """Each mistake is told where it stands, and with the way out."""
+    with pytest.raises(ConfigError, match=why) as caught:
+        load(config, f"{TRAINING}autotune:\n  {section}\n")
+    assert caught.value.where.startswith(f"{config}:{line} ({key}")
+    assert remedy in caught.value.remedy
+
+
+def test_a_value_that_cannot_be_edited_cannot_be_a_knob(config):
+    """It is said before the first run, with the line that it stands in."""
+    text = "a: &x 1\nb: *x\nautotune:\n  knobs: {b: [1, 2]}\n"
+    with pytest.raises(ConfigError, match="b cannot be changed: an alias") as caught:
+        load(config, text)
+    assert caught.value.where == f"{config}:4 (autotune.knobs.b)"
+    assert "line 1" in caught.value.remedy
+
+
+def test_a_range_needs_a_number_today(config):
+    """Today's value is always a candidate, so it must be on the scale."""
+    with pytest.raises(ConfigError, match="today's value is 'auto'"):
+        load(config, "workers: auto\nautotune:\n  knobs: {workers: {low: 1, high: 4}}\n")
+
+
+def test_an_empty_section_is_fine(config):
+    """As init leaves it when all its lines are comments."""
+    settings = load(config, "a: 1\nautotune:\n  # knobs: ...\n")
+    assert settings.section.knobs is None
+    assert yaml.safe_load(settings.trial_text({}, Path("/o"))) == {"a": 1}
+    assert Document.parse(settings.trial_text({"a": 2}, Path("/o"))).data == {"a": 2}
