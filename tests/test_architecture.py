@@ -19,6 +19,7 @@ MAY_IMPORT = {
     "__init__": {"settings"},
     "commands": {"search", "report", "settings", "measure", "trial", "space", "score"},
     "search": {"trial", "measure", "score", "space", "settings"},
+    "bench": {"search", "settings", "space", "trial", "measure", "score", "report"},
     "report": {"score"},
     "score": {"measure"},
     "settings": set(),

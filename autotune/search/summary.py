@@ -101,7 +101,9 @@ def summarize(
     better = judgement is not None and judgement.better
     return SearchResult(
         verdict=Verdict.BETTER if better else Verdict.NO_CHANGE,
-        why=_why(judgement, answer, len(pairs)),
+        why=_why(
+            judgement, answer, len(pairs), left_out=_fastest(good, today.point, steadiness_weight) not in (best, None)
+        ),
         baseline=baseline,
         best=answer if better else baseline,
         candidate=None if better else answer,
@@ -172,7 +174,15 @@ def speed_over(runs: Sequence[RunRecord], baseline: Sequence[RunRecord]) -> floa
     return math.exp(level(runs) - level(baseline))
 
 
-def _why(judgement: Judgement | None, answer: Side | None, pairs: int) -> str:
+def _why(judgement: Judgement | None, answer: Side | None, pairs: int, *, left_out: bool) -> str:
+    """The reason for the verdict, for the user.
+
+    Args:
+        judgement: What the pairs show; None if there were too few.
+        answer: What was confirmed, or would have been.
+        pairs: Complete pairs.
+        left_out: Whether another point looked faster than the one that was confirmed.
+    """
     if answer is None:
         return "nothing that was tried is faster than today's values"
     if judgement is None and pairs == 0:
@@ -180,7 +190,8 @@ def _why(judgement: Judgement | None, answer: Side | None, pairs: int) -> str:
     if judgement is None:
         return f"only {pairs} of at least {LEAST_PAIRS} confirming pairs could be measured"
     if judgement.better:
-        return f"confirmed by {judgement.pairs} interleaved pairs with today's config"
+        more = "; what looked faster still would have taken longer to confirm than there was time" if left_out else ""
+        return f"confirmed by {judgement.pairs} interleaved pairs with today's config{more}"
     return (
         f"{judgement.pairs} interleaved pairs with today's config do not show a gain; "
         f"one of {judgement.smallest_gain:.0%} or more would probably have been seen"

@@ -3,7 +3,7 @@
 import math
 import random
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
 
@@ -11,7 +11,7 @@ from autotune.clock import Clock
 from autotune.durations import format_duration
 from autotune.errors import RunError
 from autotune.measure.statistics import optimal_window_s
-from autotune.measure.window import Window, WindowGoal
+from autotune.measure.window import WindowGoal
 from autotune.records import (
     Ending,
     Event,
@@ -25,8 +25,6 @@ from autotune.records import (
     SearchEnded,
     SearchResult,
     SearchStarted,
-    Stop,
-    TraineeEvent,
     Validity,
     Values,
 )
@@ -34,17 +32,14 @@ from autotune.score import LEAST_PAIRS, pairs_needed
 from autotune.search.allocate import WORTH_A_RUN, allocate
 from autotune.search.budget import CAUTION, Budget, expected_run_s, pair_s
 from autotune.search.confirm import pair_order
-from autotune.search.instruments import Instruments
+from autotune.search.execution import Execution, execute
 from autotune.search.levels import PointLevel, expected_run_sd, point_levels
-from autotune.search.plan import plan_run
 from autotune.search.propose import advised, propose
 from autotune.search.setup import Setup
 from autotune.search.study import Study
 from autotune.search.summary import speed_over, summarize
-from autotune.search.watch import RunWatch
 from autotune.space.space import point_name
 from autotune.trial.launch import Runner
-from autotune.trial.outcome import ending_of
 
 WARM_UP_FROM_S = 120.0
 """Budgets below this go without the unmeasured first run that fills the machine's page cache."""
@@ -55,8 +50,6 @@ _MOST_CONFIRMATION = 0.6  # share of the budget that the confirmation may take
 _MOST_OF_A_COLD_START = 0.4  # share of the budget that today's config may take to fill its caches
 _MOST_OF_THE_REST = 0.25  # share of the exploring time left that one slow run may take ...
 _SLOWER_THAN_USUAL = 4.0  # ... or this many times the usual length, if that is more
-
-_MEASURED_ENDINGS = (Ending.COMPLETED, Ending.STOPPED, Ending.CRASHED, Ending.KILLED_BY_BUDGET, Ending.HUNG)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -274,42 +267,23 @@ class Tuner:
             goal: How long to measure; None for what the study's noise makes worthwhile. With a goal of its own a
                 run warms the machine up and is not compared with others.
         """
-        decided_s = self._clock.now_s()
-        index = len(self._runs)
+        index, started_s = len(self._runs), self._clock.now_s()
         changes = self._space.changes(values)
         self._emit(RunStarted(index=index, purpose=purpose, changes=changes, pair=pair))
-        plan = plan_run(self._setup, values, run=self._run_name(index))
-        deadline_s = min(self._budget.wall_s, ends_s or math.inf)
-        watch = RunWatch(
+        done = execute(
+            self._setup,
+            self._runner,
             self._clock,
+            values,
+            run=self._run_name(index),
             goal=goal or self._goal(),
             settles=goal is None and self._space.settles(values),
-            start_timeout_s=self._setup.limits.start_timeout_s,
-            started_s=decided_s,
+            deadline_s=min(self._budget.wall_s, ends_s or math.inf),
             give_up_s=give_up_s or math.inf,
             progress=lambda steps: self._emit(
-                RunProgress(index=index, elapsed_s=self._clock.now_s() - decided_s, steps=steps)
+                RunProgress(index=index, elapsed_s=self._clock.now_s() - started_s, steps=steps)
             ),
         )
-
-        with Instruments(self._clock, self._setup.gpu_uuid) as instruments:
-
-            def watched(events: Sequence[TraineeEvent]) -> Stop | None:
-                if events:
-                    instruments.watch(events[0].pid)
-                return watch(events)
-
-            trial_exit = self._runner.run(plan, watched, deadline_s)
-            ending, detail = ending_of(trial_exit, watch.events)
-            window = watch.window() if ending in _MEASURED_ENDINGS else None
-            measurement = (
-                instruments.measure(
-                    window, started_s=trial_exit.started_s, default_samples=self._setup.batch_size(values)
-                )
-                if window
-                else None
-            )
-
         record = self._study.append(
             RunRecord(
                 number=-1,  # the study gives it
@@ -318,30 +292,19 @@ class Tuner:
                 values=values,
                 purpose=purpose,
                 pair=pair,
-                ending=ending,
-                validity=Validity.COLD if goal is not None else self._validity(watch, window),
+                ending=done.ending,
+                validity=Validity.COLD if goal is not None else done.validity,
                 ended_utc=self._clock.utc().isoformat(timespec="seconds"),
-                duration_s=self._clock.now_s() - decided_s,
-                measurement=measurement,
-                detail=detail,
+                duration_s=done.duration_s,
+                measurement=done.measurement,
+                detail=done.detail,
                 conditions=self._setup.conditions,
             )
         )
-        self._runs.append(record)
-        folder = self._setup.state.run(self._study.name, plan.folder.name)
-        folder.write_result(asdict(record))
-        if not self._setup.settings.section.keep_outputs:
-            folder.discard_outputs()
-        self._learn(record, window, trial_exit.stderr_tail, plan.folder)
-        self._emit(
-            RunEnded(
-                index=index,
-                run=record,
-                changes=changes,
-                speedup=self._speedup([record]),
-                stderr_tail=trial_exit.stderr_tail,
-            )
-        )
+        done.close(record, keep_outputs=self._setup.settings.section.keep_outputs)
+        self._learn(record, done)
+        speedup = self._speedup([record])
+        self._emit(RunEnded(index=index, run=record, changes=changes, speedup=speedup, stderr_tail=done.stderr_tail))
         if purpose is not Purpose.CONFIRM:
             self._emit_incumbent()
         return record
@@ -361,25 +324,18 @@ class Tuner:
             )
         return WindowGoal(min_s=limits.min_s, min_steps=limits.min_steps, target_s=target_s)
 
-    def _validity(self, watch: RunWatch, window: Window | None) -> Validity:
-        if watch.is_cold:
-            return Validity.COLD
-        limits = self._setup.limits
-        if window and window.time_s >= limits.min_s and window.steps >= limits.min_steps:
-            return Validity.GOOD
-        return Validity.NOT_STEADY if watch.steps else Validity.UNMEASURED
-
     def _patience_s(self, left_s: float) -> float:
         """How long one run may take while exploring: a slow point must not eat the others' time."""
         return min(left_s, max(_SLOWER_THAN_USUAL * expected_run_s(self._runs), _MOST_OF_THE_REST * left_s))
 
     # What is known
 
-    def _learn(self, record: RunRecord, window: Window | None, stderr_tail: str, folder: Path) -> None:
-        if window is not None and record.comparable:
-            self._within_variances_s.append(window.within_variance_s())
+    def _learn(self, record: RunRecord, done: Execution) -> None:
+        self._runs.append(record)
+        if done.window is not None and record.comparable:
+            self._within_variances_s.append(done.window.within_variance_s())
         if record.measurement is None and record.ending not in self.failures:
-            self.failures[record.ending] = Failed(record=record, stderr_tail=stderr_tail, folder=folder)
+            self.failures[record.ending] = Failed(record=record, stderr_tail=done.stderr_tail, folder=done.folder.path)
 
     def _levels(self) -> dict[str, PointLevel]:
         return point_levels(self._study.records(), self._space, self._setup.steadiness_weight)

@@ -5,7 +5,7 @@ import logging
 import os
 import shutil
 import stat
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -48,8 +48,12 @@ class RunFolder:
         self.outputs = path / "outputs"
         self.inject = path / "inject"
 
-    def create(self) -> None:
+    def create(self, *, output_paths: Iterable[str] = ()) -> None:
         """Makes the folder, its marker and ``outputs/``; a folder of ours that is there already is kept.
+
+        Args:
+            output_paths: Paths inside ``outputs/`` that the trainer will write to. Their parents are made, they
+                themselves are not: some trainers refuse a folder that is there already, some one without a parent.
 
         Raises:
             RunError: It cannot be made, or something that is not ours is in its place.
@@ -65,6 +69,8 @@ class RunFolder:
                     )
                 (self.path / MARKER).write_text(_MARKER_TEXT, encoding="utf-8")
             self.outputs.mkdir(exist_ok=True)
+            for path in output_paths:
+                Path(path).parent.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise RunError(
                 f"the run's folder cannot be made: {error.strerror}",

@@ -64,7 +64,8 @@ def train(
     checkpoint = tf.train.Checkpoint(model=model, optimizer=optimizer, progress=progress)
     manager = _manager(checkpoint, config.training.checkpoint_dir)
     if manager.latest_checkpoint:
-        checkpoint.restore(manager.latest_checkpoint).assert_existing_objects_matched()
+        # Partial: whether there is a loss scale in it depends on the precision it was made with.
+        checkpoint.restore(manager.latest_checkpoint).expect_partial().assert_existing_objects_matched()
         progress.load()
         print(f"resumed at step {progress.steps} from {manager.latest_checkpoint}", flush=True)
 

@@ -1,0 +1,1 @@
+"""Benchmarks of the search itself: ``python -m autotune.bench``."""

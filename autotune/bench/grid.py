@@ -1,0 +1,116 @@
+"""Measures a grid of points, so that a search's answer can be compared with the best there is.
+
+Every point is measured like a run of a search. The points come in random order and the whole grid is repeated, so
+that a slow minute of the machine does not fall on one point alone.
+"""
+
+import json
+import math
+import random
+from itertools import product
+from pathlib import Path
+from statistics import median
+
+from autotune.clock import SystemClock
+from autotune.errors import ConfigError
+from autotune.measure.window import WindowGoal
+from autotune.records import Scalar, Validity, Values
+from autotune.search.execution import execute
+from autotune.search.setup import Setup, open_setup
+from autotune.trial.guard import Guard
+from autotune.trial.launch import ProcessRunner
+
+_LONGEST_RUN_S = 120.0
+
+
+def parse_axis(text: str) -> tuple[str, list[Scalar]]:
+    """Reads ``key=v1,v2``: the values are numbers and switches where they look like it, else words."""
+    path, _, values = text.partition("=")
+    return path, [_scalar(value) for value in values.split(",")]
+
+
+def measure_grid(
+    config: Path,
+    axes: dict[str, list[Scalar]],
+    *,
+    repeats: int,
+    seed: int,
+    state_dir: Path | None,
+    out: Path | None,
+) -> None:
+    """Measures all combinations and prints them, fastest first.
+
+    Args:
+        config: The config; knobs that are no axis stay at today's values.
+        axes: Values by knob.
+        repeats: Runs of each point.
+        seed: Decides the order.
+        state_dir: As for the search.
+        out: Where every run goes as a line of JSON; None keeps nothing.
+
+    Raises:
+        AutotuneError: The config cannot be used, or an axis is no knob of it.
+    """
+    setup = open_setup(config, command=None, state_dir=state_dir)
+    setup.state.create()
+    setup.require_runnable()
+    today = setup.space.today
+    points: list[Values] = [{**today, **dict(zip(axes, values, strict=True))} for values in product(*axes.values())]
+    for point in points:
+        if set(point) != set(today):
+            raise ConfigError(f"{', '.join(set(point) - set(today))}: no such knob", where=str(config))
+    speeds = _measure(setup, points, repeats, random.Random(seed), out)
+    print(f"{'samples/s':>10}  {'min':>7} {'max':>7}  {' '.join(axes)}")
+    order = sorted(range(len(points)), key=lambda index: median(speeds[index] or [0.0]), reverse=True)
+    for index in order:
+        found = speeds[index] or [0.0]
+        words = " ".join(str(points[index][path]) for path in axes)
+        print(f"{median(found):10.1f}  {min(found):7.1f} {max(found):7.1f}  {words}")
+
+
+def _measure(
+    setup: Setup, points: list[Values], repeats: int, rng: random.Random, out: Path | None
+) -> list[list[float]]:
+    clock = SystemClock()
+    limits = setup.limits
+    goal = WindowGoal(min_s=limits.min_s, min_steps=limits.min_steps, target_s=limits.min_s)
+    speeds: list[list[float]] = [[] for _ in points]
+    stamp = f"{clock.utc():%Y%m%dT%H%M%SZ}"
+    with Guard() as guard:
+        runner = ProcessRunner(guard, clock)
+        for repeat in range(repeats):
+            for index in rng.sample(range(len(points)), len(points)):
+                done = execute(
+                    setup,
+                    runner,
+                    clock,
+                    points[index],
+                    run=f"grid-{stamp}-{index:03d}-{repeat}",
+                    goal=goal,
+                    settles=setup.space.settles(points[index]),
+                    deadline_s=clock.now_s() + _LONGEST_RUN_S,
+                    give_up_s=math.inf,
+                )
+                if done.measurement and done.validity is Validity.GOOD:
+                    speeds[index].append(done.measurement.samples_per_s)
+                if out is not None:
+                    with out.open("a", encoding="utf-8") as file:
+                        file.write(json.dumps({**_line(done.ending.value, speeds[index]), **points[index]}) + "\n")
+                done.folder.delete()
+    return speeds
+
+
+def _line(ending: str, speeds: list[float]) -> dict[str, Scalar]:
+    return {"ending": ending, "samples_per_s": speeds[-1] if speeds else None}
+
+
+def _scalar(text: str) -> Scalar:
+    words: dict[str, Scalar] = {"true": True, "false": False, "null": None}
+    if text in words:
+        return words[text]
+    for kind in (int, float):
+        try:
+            return kind(text)
+        except ValueError:
+            continue
+    return text

@@ -1,0 +1,127 @@
+"""One trial, from its plan to its numbers: start, watch, stop, measure."""
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+
+from autotune.clock import Clock
+from autotune.measure.window import Window, WindowGoal
+from autotune.records import Ending, Measurement, RunRecord, Stop, TraineeEvent, Validity, Values
+from autotune.search.instruments import Instruments
+from autotune.search.plan import plan_run
+from autotune.search.setup import Setup
+from autotune.search.watch import RunWatch
+from autotune.trial.folder import RunFolder
+from autotune.trial.launch import Runner
+from autotune.trial.outcome import ending_of
+
+_MEASURED_ENDINGS = (Ending.COMPLETED, Ending.STOPPED, Ending.CRASHED, Ending.KILLED_BY_BUDGET, Ending.HUNG)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Execution:
+    """What a run did and showed.
+
+    Attributes:
+        ending: Why it ended.
+        detail: One line on that.
+        validity: Whether its numbers are fit to be compared.
+        window: Its steady window; None if there is none.
+        measurement: Its numbers; None if there are none.
+        duration_s: From the decision to make it until the last of its processes was gone.
+        stderr_tail: The last lines of its stderr.
+        folder: Its folder.
+    """
+
+    ending: Ending
+    detail: str
+    validity: Validity
+    window: Window | None
+    measurement: Measurement | None
+    duration_s: float
+    stderr_tail: str
+    folder: RunFolder
+
+    def close(self, record: RunRecord, *, keep_outputs: bool) -> None:
+        """Leaves the record in the run's folder, and takes away what the trainer wrote into its outputs."""
+        self.folder.write_result(asdict(record))
+        if not keep_outputs:
+            self.folder.discard_outputs()
+
+
+def execute(
+    setup: Setup,
+    runner: Runner,
+    clock: Clock,
+    values: Values,
+    *,
+    run: str,
+    goal: WindowGoal,
+    settles: bool,
+    deadline_s: float,
+    give_up_s: float = math.inf,
+    progress: Callable[[int], None] = lambda _steps: None,
+) -> Execution:
+    """Makes one run of a point.
+
+    Args:
+        setup: What is tuned.
+        runner: Makes the run.
+        clock: Source of time.
+        values: The point.
+        run: Name of the run.
+        goal: How long to measure.
+        settles: Whether measuring starts only after one pass over the data.
+        deadline_s: When the run is killed if it still goes on.
+        give_up_s: When it is stopped with whatever it has shown.
+        progress: Told the steps so far while it runs.
+
+    Raises:
+        AutotuneError: The run cannot be planned or started.
+    """
+    decided_s = clock.now_s()
+    plan = plan_run(setup, values, run=run)
+    watch = RunWatch(
+        clock,
+        goal=goal,
+        settles=settles,
+        start_timeout_s=setup.limits.start_timeout_s,
+        started_s=decided_s,
+        give_up_s=give_up_s,
+        progress=progress,
+    )
+    folder = setup.state.run(setup.study, run)
+    folder.create(output_paths=setup.settings.moved_outputs(folder.outputs).values())
+    with Instruments(clock, setup.gpu_uuid) as instruments:
+
+        def watched(events: Sequence[TraineeEvent]) -> Stop | None:
+            if events:
+                instruments.watch(events[0].pid)
+            return watch(events)
+
+        trial_exit = runner.run(plan, watched, deadline_s)
+        ending, detail = ending_of(trial_exit, watch.events)
+        window = watch.window() if ending in _MEASURED_ENDINGS else None
+        measurement = (
+            instruments.measure(window, started_s=trial_exit.started_s, default_samples=setup.batch_size(values))
+            if window
+            else None
+        )
+    return Execution(
+        ending=ending,
+        detail=detail,
+        validity=_validity(setup, watch, window),
+        window=window,
+        measurement=measurement,
+        duration_s=clock.now_s() - decided_s,
+        stderr_tail=trial_exit.stderr_tail,
+        folder=folder,
+    )
+
+
+def _validity(setup: Setup, watch: RunWatch, window: Window | None) -> Validity:
+    if watch.is_cold:
+        return Validity.COLD
+    if window and window.time_s >= setup.limits.min_s and window.steps >= setup.limits.min_steps:
+        return Validity.GOOD
+    return Validity.NOT_STEADY if watch.steps else Validity.UNMEASURED
