@@ -86,12 +86,14 @@ class Machine:
         cpu_cores: Cores that this process may use.
         cpu_model: As the kernel names it.
         memory_bytes: Memory that this process may use.
+        cpu_bfloat16: Whether the CPU multiplies bfloat16 itself; else it is emulated, at a fraction of the speed.
         gpus: In the order of the driver; empty if there is none that can be seen.
     """
 
     cpu_cores: int
     cpu_model: str
     memory_bytes: int
+    cpu_bfloat16: bool = False
     gpus: tuple[Gpu, ...] = ()
 
 

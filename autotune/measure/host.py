@@ -23,6 +23,9 @@ _COST_SHARE = 0.008
 _LEAST_COVERED = 0.5
 
 
+_BFLOAT16_FEATURES = ("avx512_bf16", "amx_bf16", "bf16")  # x86, and ARM's in the end
+
+
 @dataclass(frozen=True, kw_only=True)
 class MachineFacts:
     """What this process may use of the machine it runs on.
@@ -31,6 +34,7 @@ class MachineFacts:
         cores: CPUs it may run on, a cgroup's quota rounded up; at least 1.
         memory_bytes: Main memory, or a cgroup's limit if that is less.
         cpu_model: As the kernel prints it.
+        cpu_bfloat16: Whether the CPU multiplies bfloat16 itself.
         hostname: The node's name.
         boot_id: The kernel's name for this boot: it tells a restarted machine from one that went on. None if
             the kernel does not say.
@@ -39,6 +43,7 @@ class MachineFacts:
     cores: int
     memory_bytes: int
     cpu_model: str
+    cpu_bfloat16: bool
     hostname: str
     boot_id: str | None
 
@@ -53,10 +58,12 @@ def machine_facts(root: Path = Path("/")) -> MachineFacts:
     memory = [psutil.virtual_memory().total, *_memory_limits(root)]
     cpuinfo = (_text(root / "proc/cpuinfo") or "").splitlines()
     models = [line.partition(":")[2].strip() for line in cpuinfo if line.startswith("model name")]
+    features = {word for line in cpuinfo if line.startswith(("flags", "Features")) for word in line.split()}
     return MachineFacts(
         cores=max(1, math.ceil(min(cores))),
         memory_bytes=min(memory),
         cpu_model=models[0] if models else platform.machine(),  # ARM kernels print no model
+        cpu_bfloat16=not features.isdisjoint(_BFLOAT16_FEATURES),
         hostname=platform.node(),
         boot_id=_text(root / "proc/sys/kernel/random/boot_id"),
     )

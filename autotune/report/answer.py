@@ -141,7 +141,7 @@ def _notes(result: SearchResult, shown: Side | None, elapsed_s: float | None) ->
     notes = []
     if result.verdict is not Verdict.NO_CHANGE:
         for change in result.changes:
-            if change.label == "batch":
+            if change.label == "batch" and isinstance(change.new, int) and not isinstance(change.new, bool):
                 notes.append(
                     Text(
                         f"The effective batch changes from {change.old} to {change.new}: that is another training. "

@@ -46,7 +46,8 @@ def advised(space: Space, levels: Mapping[str, PointLevel]) -> Iterator[Values]:
     """What an expert would try next, given what is known: one piece of advice after the other, on the best so far.
 
     The first sets all bundled knobs at once (they are cheap, safe, and rarely hurt each other); then each other
-    advice that no run has tried yet is added to the best point so far. So what helped is kept.
+    advice that no run has tried yet is added to the best point so far. So what helped is kept. Of a knob's further
+    advice (the next larger batch) a value comes only after the one before it has helped.
     """
     bundle = dict(space.today)
     for knob in space.knobs:
@@ -57,8 +58,9 @@ def advised(space: Space, levels: Mapping[str, PointLevel]) -> Iterator[Values]:
     best = max(levels.values(), key=lambda level: level.mean, default=None)
     start = best.values if best and best.scores else bundle
     for knob in space.knobs:
-        for value in knob.advice:
-            if not any(same_scalar(level.values[knob.path], value) for level in levels.values()):
+        for before, value in zip((None, *knob.advice), knob.advice, strict=False):
+            has_helped = before is None or same_scalar(start[knob.path], before)
+            if has_helped and not any(same_scalar(level.values[knob.path], value) for level in levels.values()):
                 yield space.with_advice(start, knob.path, value)
 
 

@@ -176,6 +176,7 @@ def open_setup(
         cpu_cores=facts.cores,
         cpu_model=facts.cpu_model,
         memory_bytes=facts.memory_bytes,
+        cpu_bfloat16=facts.cpu_bfloat16,
         gpus=tuple(Gpu(name=gpu.name, uuid=gpu.uuid, memory_bytes=gpu.memory_bytes) for gpu in inventory.gpus),
     )
     domains = (

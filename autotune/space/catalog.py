@@ -140,6 +140,8 @@ def _precisions(present: Scalar, machine: Machine) -> _Values:
 
 
 def _half_precision(present: Scalar, machine: Machine) -> _Values:
+    if not machine.gpus and not machine.cpu_bfloat16:
+        return ()
     if isinstance(present, bool):
         return (True,)
     halves = [value for value in _precisions(present, machine) if value not in _FULL_PRECISION]
@@ -241,6 +243,15 @@ KNOWN_KNOBS: tuple[KnownKnob, ...] = (
         label=Label.SAME_TRAINING,
         sentence="compile the step into a graph instead of running it op by op",
         bundled=True,
+    ),
+    KnownKnob(
+        kind="length_buckets",
+        names=("bucket_by_length", "group_by_length", "use_bucketing", "length_bucketing"),
+        accepts=_is_switch,
+        domain=_both,
+        advice=_on,
+        label=Label.BATCH,  # the same samples, but others share a batch
+        sentence="put samples of like length into one batch, so that little of it is padding",
     ),
     KnownKnob(
         kind="batch_size",

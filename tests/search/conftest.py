@@ -5,10 +5,39 @@ from typing import Any
 
 import pytest
 
-from autotune.records import Ending, Measurement, Purpose, RunRecord, Validity, Values
-from autotune.space.space import point_name
+from autotune.records import Ending, Measurement, Purpose, RunRecord, Scalar, Validity, Values
+from autotune.search.levels import PointLevel
+from autotune.space.knob import Knob, Label
+from autotune.space.space import Space, point_name
 
 MakeRun = Callable[..., RunRecord]
+
+
+def knob(path: str, today: Scalar, *others: Scalar, **changes: Any) -> Knob:
+    """A knob of the user's own; numbers are ordered."""
+    choices: Any = (today, *others)
+    ordered = all(isinstance(choice, int) and not isinstance(choice, bool) for choice in choices)
+    fields = {
+        "path": path,
+        "paths": (path,),
+        "choices": tuple(sorted(choices)) if ordered else choices,
+        "ordered": ordered,
+        "today": today,
+        "label": Label.SAME_TRAINING,
+    }
+    return Knob(**{**fields, **changes})
+
+
+def level(space: Space, *scores: float, endings: tuple[Ending, ...] = (), **changes: Scalar) -> PointLevel:
+    """What is known of today's point with these changes; a knob is named by the last part of its path."""
+    paths = {path.rpartition(".")[2]: path for path in space.today}
+    values = {**space.today, **{paths[name]: value for name, value in changes.items()}}
+    return PointLevel(name=point_name(values), values=values, scores=scores, endings=endings)
+
+
+def named(*levels: PointLevel) -> dict[str, PointLevel]:
+    """Levels as the search passes them on."""
+    return {level.name: level for level in levels}
 
 
 @pytest.fixture
