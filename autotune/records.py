@@ -54,6 +54,7 @@ class Stop(StrEnum):
     """Why we stop a run that would have gone on."""
 
     ENOUGH = "enough"  # the measuring window is long enough
+    HOPELESS = "hopeless"  # a short look shows that it is far behind
     DIVERGED = "diverged"
     HUNG = "hung"
     NEVER_STARTED = "never started"

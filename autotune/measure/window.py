@@ -68,6 +68,16 @@ class Window:
             return self.work
         return self.samples if self.samples is not None else np.ones(self.steps)
 
+    def samples_per_s(self, default_samples: float | None) -> float:
+        """Throughput.
+
+        Args:
+            default_samples: Samples in a step where the steps do not say: the batch size of the config. None counts
+                steps instead of samples.
+        """
+        counted = (default_samples or 1.0) * self.steps
+        return (counted if self.samples is None else float(self.samples.sum())) / self.time_s
+
     def cv(self) -> float | None:
         """Variation of the time per unit of work; None if the window is too short for 4 blocks."""
         return block_cv(self.durations_s, self.units)
@@ -204,19 +214,15 @@ def measure_run(
     Args:
         window: The steady window of the run.
         started_s: When the run's process was started.
-        default_samples: Samples in a step where the steps do not say: the batch size of the config. None counts
-            steps instead of samples.
+        default_samples: See `Window.samples_per_s`.
         host: What the host probe saw between the window's ends; None if not sampled.
         gpu: What the GPU probe saw between the window's ends; None if not measured.
     """
-    time_s = window.time_s
-    counted = (default_samples or 1.0) * window.steps
-    samples = counted if window.samples is None else float(window.samples.sum())
     p50_s, p95_s = np.percentile(window.durations_s, (50, 95))
     return Measurement(
-        window_s=time_s,
+        window_s=window.time_s,
         steps=window.steps,
-        samples_per_s=samples / time_s,
+        samples_per_s=window.samples_per_s(default_samples),
         cv=window.cv(),
         step_p50_s=float(p50_s),
         step_p95_s=float(p95_s),

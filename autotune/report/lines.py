@@ -70,7 +70,7 @@ def run_line(event: RunEnded) -> str:
     ratio = f"{event.speedup:.2f}x" if event.speedup is not None else ""
     words = [] if run.ending in _QUIET else [run.ending.value]
     if run.validity is not Validity.GOOD and measured:
-        words.append(run.validity.value)
+        words.append(run.detail or run.validity.value)
     ending = f" [{', '.join(words)}]" if words else ""
     return (
         f"run {event.index:<3} {purpose_text(run.purpose.value, run.pair):<10} {speed:>10} {ratio:>6}"

@@ -60,6 +60,7 @@ def execute(
     settles: bool,
     deadline_s: float,
     give_up_s: float = math.inf,
+    hopeless_below: float = 0.0,
     progress: Callable[[int], None] = lambda _steps: None,
 ) -> Execution:
     """Makes one run of a point.
@@ -74,6 +75,7 @@ def execute(
         settles: Whether measuring starts only after one pass over the data.
         deadline_s: When the run is killed if it still goes on.
         give_up_s: When it is stopped with whatever it has shown.
+        hopeless_below: Samples per second below which the run is stopped at the first short look.
         progress: Told the steps so far while it runs.
 
     Raises:
@@ -88,6 +90,7 @@ def execute(
         start_timeout_s=setup.limits.start_timeout_s,
         started_s=decided_s,
         give_up_s=give_up_s,
+        hopeless=lambda window: window.samples_per_s(setup.batch_size(values)) < hopeless_below,
         progress=progress,
     )
     folder = setup.state.run(setup.study, run)

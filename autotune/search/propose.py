@@ -1,9 +1,13 @@
 """Which new point to try: first what an expert would, then what Optuna's TPE makes of all runs so far.
 
+What TPE proposes is tried near the best point first: a few of its values at a time, the rest as in the best point.
+Runs are dear and most combinations of many knobs are bad ones; the longer nothing helps, the further it goes.
+
 The sampler works on an in-memory study that is rebuilt for every proposal: one aggregated observation per point,
 today's domains. The record never has to be rewritten for it.
 """
 
+import random
 from collections.abc import Iterator, Mapping
 
 import optuna
@@ -17,6 +21,8 @@ from autotune.space.knob import Knob, same_scalar
 from autotune.space.space import Space, point_name
 
 _ASKS = 30
+_FEWEST_CHANGES = 2
+_DRY_RUNS_A_CHANGE = 4  # after that many points without a better one, proposals change one value more
 _FAILED = -1.0  # ln score told for a point that gave no numbers, below the worst that did
 _MEMORY_KINDS = ("precision", "xla", "fixed_length", "graph_mode")
 _OUT_OF_MEMORY = (Ending.OUT_OF_GPU_MEMORY, Ending.OUT_OF_HOST_MEMORY)
@@ -36,10 +42,20 @@ def propose(space: Space, levels: Mapping[str, PointLevel], seed: int) -> Values
     for values in advised(space, levels):
         if _is_new(space, levels, values):
             return values
+    rng = random.Random(seed)
+    best = best_level(levels)
+    dry = len(levels) - 1 - list(levels).index(best.name) if best else len(levels)
     for values in _sampled(space, levels, seed):
-        if _is_new(space, levels, values):
-            return values
+        near = _near(best.values, values, _FEWEST_CHANGES + dry // _DRY_RUNS_A_CHANGE, rng) if best else values
+        for candidate in (near, values):
+            if _is_new(space, levels, candidate):
+                return candidate
     return None
+
+
+def best_level(levels: Mapping[str, PointLevel]) -> PointLevel | None:
+    """The point with the best mean score; None if none gave numbers."""
+    return max((level for level in levels.values() if level.scores), key=lambda level: level.mean, default=None)
 
 
 def advised(space: Space, levels: Mapping[str, PointLevel]) -> Iterator[Values]:
@@ -55,13 +71,19 @@ def advised(space: Space, levels: Mapping[str, PointLevel]) -> Iterator[Values]:
             bundle[knob.path] = knob.advice[0]
     if point_name(bundle) not in levels:
         yield bundle
-    best = max(levels.values(), key=lambda level: level.mean, default=None)
-    start = best.values if best and best.scores else bundle
+    best = best_level(levels)
+    start = best.values if best else bundle
     for knob in space.knobs:
         for before, value in zip((None, *knob.advice), knob.advice, strict=False):
             has_helped = before is None or same_scalar(start[knob.path], before)
             if has_helped and not any(same_scalar(level.values[knob.path], value) for level in levels.values()):
                 yield space.with_advice(start, knob.path, value)
+
+
+def _near(best: Values, sampled: Values, changes: int, rng: random.Random) -> Values:
+    """The best point with a few values of the sampled one."""
+    differing = [path for path in best if not same_scalar(best[path], sampled[path])]
+    return {**best, **{path: sampled[path] for path in rng.sample(differing, min(changes, len(differing)))}}
 
 
 def _sampled(space: Space, levels: Mapping[str, PointLevel], seed: int) -> Iterator[Values]:

@@ -47,9 +47,10 @@ WARM_UP_FROM_S = 120.0
 _WARM_UP = WindowGoal(min_s=0.0, min_steps=5, target_s=0.0)
 _MOST_FAILURES = 5  # runs that all gave nothing, before the search gives up
 _MOST_CONFIRMATION = 0.6  # share of the budget that the confirmation may take
+_HOPELESS = 0.5  # of the fastest run's speed: no repeat will make up for that
 _MOST_OF_A_COLD_START = 0.4  # share of the budget that today's config may take to fill its caches
-_MOST_OF_THE_REST = 0.25  # share of the exploring time left that one slow run may take ...
-_SLOWER_THAN_USUAL = 4.0  # ... or this many times the usual length, if that is more
+_MOST_OF_THE_REST = 0.2  # share of the exploring time left that one slow run may take ...
+_SLOWER_THAN_USUAL = 3.0  # ... or this many times the usual length, if that is more
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -280,6 +281,7 @@ class Tuner:
             settles=goal is None and self._space.settles(values),
             deadline_s=min(self._budget.wall_s, ends_s or math.inf),
             give_up_s=give_up_s or math.inf,
+            hopeless_below=_HOPELESS * self._fastest() if purpose is Purpose.EXPLORE else 0.0,
             progress=lambda steps: self._emit(
                 RunProgress(index=index, elapsed_s=self._clock.now_s() - started_s, steps=steps)
             ),
@@ -334,16 +336,13 @@ class Tuner:
         self._runs.append(record)
         if done.window is not None and record.comparable:
             self._within_variances_s.append(done.window.within_variance_s())
+        if record.ending in (Ending.STOPPED, Ending.KILLED_BY_BUDGET):
+            return  # our doing, no failure of the trainer's
         if record.measurement is None and record.ending not in self.failures:
             self.failures[record.ending] = Failed(record=record, stderr_tail=done.stderr_tail, folder=done.folder.path)
 
     def _levels(self) -> dict[str, PointLevel]:
         return point_levels(self._study.records(), self._space, self._setup.steadiness_weight)
-
-    def _best(self, levels: dict[str, PointLevel]) -> PointLevel | None:
-        """The best point that is not today's; None if none gave numbers."""
-        others = [level for level in levels.values() if level.scores and level.name != point_name(self._today)]
-        return max(others, key=lambda level: level.mean, default=None)
 
     def _better(self, levels: dict[str, PointLevel]) -> list[PointLevel]:
         """The points that look better than today's, best first; none if today's gave no numbers."""
@@ -365,12 +364,17 @@ class Tuner:
         good = [run for run in runs if run.comparable]
         return speed_over(good, baseline) if good and baseline else None
 
+    def _fastest(self) -> float:
+        """Samples per second of this search's fastest run; 0 before there is one."""
+        return max((run.comparable.samples_per_s for run in self._runs if run.comparable), default=0.0)
+
     def _emit_incumbent(self) -> None:
-        best = self._best(self._levels())
-        if best is None or best.name == self._best_name:
+        better = self._better(self._levels())
+        if not better or better[0].name == self._best_name:
             return
+        best = better[0]
         speedup = self._speedup([run for run in self._runs if run.point == best.name])
-        if speedup is not None and speedup > 1.0:
+        if speedup is not None:
             self._best_name = best.name
             self._emit(IncumbentChanged(values=best.values, changes=self._space.changes(best.values), speedup=speedup))
 

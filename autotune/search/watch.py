@@ -7,6 +7,8 @@ from autotune.clock import Clock
 from autotune.measure.window import Window, WindowGoal, steady_window
 from autotune.records import Stop, TraineeEvent
 
+_BAD_LOSSES = 3  # in a row; a single one happens, while a loss scale settles or on a clip that is too short
+_LONGEST_BETWEEN_LOOKS_S = 1.0
 _LONGEST_SILENCE_S = 30.0
 _SILENT_STEPS = 10.0  # ... or this many times the longest step so far, if that is more
 
@@ -21,6 +23,7 @@ class RunWatch:
         start_timeout_s: How long the first step may take.
         started_s: When the run is started.
         give_up_s: When to stop with whatever there is.
+        hopeless: Whether the window so far shows that the run cannot be of interest.
         progress: Told the number of steps so far, at most at every call.
     """
 
@@ -33,6 +36,7 @@ class RunWatch:
         start_timeout_s: float,
         started_s: float,
         give_up_s: float,
+        hopeless: Callable[[Window], bool],
         progress: Callable[[int], None],
     ) -> None:
         self._clock = clock
@@ -40,10 +44,12 @@ class RunWatch:
         self._settles = settles
         self._start_deadline_s = started_s + start_timeout_s
         self._give_up_s = give_up_s
+        self._hopeless = hopeless
         self._progress = progress
         self._next_look_s = -math.inf
         self._last_step_s: float | None = None
         self._longest_step_s = 0.0
+        self._bad_losses = 0
         self._settled_s: float | None = None
         self.steps = 0
         self.events: list[TraineeEvent] = []
@@ -52,13 +58,15 @@ class RunWatch:
         """Takes new events, possibly none; answers why to stop, if at all."""
         self.events.extend(events)
         for event in events:
-            if event.loss is not None and not math.isfinite(event.loss):
-                return Stop.DIVERGED
+            if event.loss is not None:
+                self._bad_losses = 0 if math.isfinite(event.loss) else self._bad_losses + 1
             if event.kind == "step":
                 self._note_step(event)
             elif event.kind == "epoch_end" and self._settled_s is None:
                 self._settled_s = event.t_s
         self._progress(self.steps)
+        if self._bad_losses >= _BAD_LOSSES:
+            return Stop.DIVERGED
 
         now_s = self._clock.now_s()
         if self._last_step_s is None:
@@ -71,7 +79,9 @@ class RunWatch:
             window = self.window()
             if self._goal.is_met_by(window):
                 return Stop.ENOUGH
-            self._next_look_s = self._goal.next_look_s(now_s, window)
+            if window is not None and self._hopeless(window):
+                return Stop.HOPELESS
+            self._next_look_s = min(self._goal.next_look_s(now_s, window), now_s + _LONGEST_BETWEEN_LOOKS_S)
         return None
 
     @property

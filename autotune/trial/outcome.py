@@ -77,6 +77,7 @@ EXPLANATIONS: Mapping[Ending, Explanation] = {
 }
 """A sentence and a remedy for every ending."""
 
+_OUR_CHOICE: Mapping[Stop, str] = {Stop.ENOUGH: "", Stop.HOPELESS: "far behind the fastest"}
 _STOPPED: Mapping[Stop, Ending] = {
     Stop.DIVERGED: Ending.DIVERGED,
     Stop.HUNG: Ending.HUNG,
@@ -120,7 +121,7 @@ def ending_of(trial_exit: TrialExit, events: Sequence[TraineeEvent]) -> tuple[En
         and message of the exception. Whether the run's numbers are good is decided elsewhere: a run that crashed
         after enough steps has been measured.
     """
-    if trial_exit.stop is not None and trial_exit.stop is not Stop.ENOUGH:
+    if trial_exit.stop is not None and trial_exit.stop not in _OUR_CHOICE:
         return _STOPPED[trial_exit.stop], _left(trial_exit)
     diverged = _diverged(events)
     if trial_exit.stop is None:
@@ -130,8 +131,8 @@ def ending_of(trial_exit: TrialExit, events: Sequence[TraineeEvent]) -> tuple[En
             return _failure(trial_exit, trial_exit.exit_code, diverged)
     if diverged is not None:
         return Ending.DIVERGED, diverged
-    if trial_exit.stop is Stop.ENOUGH:
-        return Ending.STOPPED, _left(trial_exit)
+    if trial_exit.stop is not None:
+        return Ending.STOPPED, _left(trial_exit) or _OUR_CHOICE[trial_exit.stop]
     if not any(event.kind == "step" for event in events):
         return Ending.NO_STEPS, ""
     return Ending.COMPLETED, ""

@@ -50,14 +50,14 @@ def _write(project: Path, old: str, new: str) -> None:
 def test_search_apply_and_revert(project: Path, autotune: Autotune) -> None:
     """A better config is found and confirmed; applying it changes two values and reverting gives the file back."""
     before, tree = (project / "config.yaml").read_bytes(), _tree(project)
-    searched = autotune(*SEARCH, "--budget", "40s")
+    searched = autotune(*SEARCH, "--budget", "90s")
     answer = json.loads(searched.stdout)
     assert searched.returncode == 0
     assert answer["verdict"] == "better"
     assert answer["best"]["values"] == {"data.batch_size": 64, "data.num_workers": 2}
     assert answer["baseline"]["values"] == {"data.batch_size": 4, "data.num_workers": 1}
     assert answer["speedup"]["low"] > 1.5
-    assert answer["elapsed_s"] < 40
+    assert answer["elapsed_s"] < 90
     assert _tree(project) == tree
     assert _left_running(project) == []
 
@@ -83,7 +83,7 @@ def test_search_apply_and_revert(project: Path, autotune: Autotune) -> None:
 def test_knobs_that_do_nothing_are_left_alone(project: Path, autotune: Autotune) -> None:
     """Where nothing helps, the answer is that nothing helps, and apply edits nothing."""
     _write(project, "out:", "dull: true\nout:")
-    answer = json.loads(autotune(*SEARCH, "--budget", "30s").stdout)
+    answer = json.loads(autotune(*SEARCH, "--budget", "60s").stdout)
     assert answer["verdict"] == "no_change"
     assert answer["best"] == answer["baseline"]
     before = (project / "config.yaml").read_bytes()
@@ -94,7 +94,7 @@ def test_knobs_that_do_nothing_are_left_alone(project: Path, autotune: Autotune)
 def test_a_point_that_crashes_does_not_end_the_search(project: Path, autotune: Autotune) -> None:
     """A crash is counted by name and taught from; the answer is the best of what runs."""
     _write(project, "out:", "crashes_at: 64\nout:")
-    searched = autotune(*SEARCH, "--budget", "40s")
+    searched = autotune(*SEARCH, "--budget", "90s")
     answer = json.loads(searched.stdout)
     assert answer["outcomes"]["crashed"] >= 1
     assert answer["best"]["values"]["data.batch_size"] == 16

@@ -64,7 +64,7 @@ def test_changes_that_were_only_made_together_share_a_group(make_run: MakeRun) -
 
 
 def test_unchanged_knobs_are_not_listed(make_run: MakeRun) -> None:
-    """Only what a point changes is a change; True is one from 1."""
+    """Only what a point changes is a change."""
     runs = _everything(make_run)
     assert changes_worth(runs, TODAY, TODAY, SPACE) == []
     assert [c.path for c in changes_worth(runs, TODAY, {**TODAY, "train.xla": True}, SPACE)] == ["train.xla"]

@@ -1,0 +1,222 @@
+"""What a search found, from its record alone."""
+
+import math
+import random
+from typing import Any
+
+import pytest
+
+from autotune.records import Ending, Purpose, RunRecord, SearchResult, Validity, Values, Verdict
+from autotune.search.summary import latest_search, pairs_of, pooled, summarize
+from autotune.space.knob import Label
+from autotune.space.space import Space, point_name
+from tests.search.conftest import MakeRun, knob
+
+SPACE = Space(knobs=(knob("batch", 8, 32, label=Label.BATCH), knob("workers", 1, 2)))
+TODAY = SPACE.today
+FAST: Values = {"batch": 32, "workers": 2}
+WORKERS: Values = {"batch": 8, "workers": 2}
+FACTORS = (1.0, 1.05, 0.95, 1.02, 0.98, 1.01)
+
+
+class History:
+    """Writes a record, search by search."""
+
+    def __init__(self, make_run: MakeRun) -> None:
+        self._make_run = make_run
+        self.records: list[RunRecord] = []
+        self.search = "s1"
+
+    def run(self, values: Values, samples_per_s: float | None, purpose: Purpose, **changes: Any) -> None:
+        """One run."""
+        self.records.append(
+            self._make_run(values, samples_per_s, purpose=purpose, search=self.search, **changes)
+        )
+
+    def explored(self, search: str, today: float | None, **points: float | None) -> "History":
+        """A search that has measured today's config and these points."""
+        self.search = search
+        self.run(TODAY, today, Purpose.TODAY)
+        for name, speed in points.items():
+            self.run({"fast": FAST, "workers": WORKERS}[name], speed, Purpose.EXPLORE)
+        return self
+
+    def confirmed(self, today: float, candidate: float, *, pairs: int = 4, values: Values = FAST) -> "History":
+        """That many pairs."""
+        for pair, (one, other) in enumerate(zip(FACTORS, FACTORS[1:] + FACTORS[:1], strict=True)):
+            if pair < pairs:
+                self.run(TODAY, today * one, Purpose.CONFIRM, pair=pair)
+                self.run(values, candidate * other, Purpose.CONFIRM, pair=pair)
+        return self
+
+    def answer(self, search: str | None = None) -> SearchResult:
+        """What it all says."""
+        result = summarize(self.records, search or self.search, SPACE, steadiness_weight=0.25)
+        assert result is not None
+        return result
+
+
+@pytest.fixture
+def history(make_run: MakeRun) -> History:
+    """An empty record."""
+    return History(make_run)
+
+
+def test_a_confirmed_gain_is_better(history: History) -> None:
+    """Best, baseline, ratio with its interval, and what each change is worth are there."""
+    result = history.explored("s1", 50.0, workers=55.0, fast=100.0).confirmed(50.0, 100.0).answer()
+    assert result.verdict is Verdict.BETTER
+    assert result.best is not None
+    assert result.baseline is not None
+    assert (result.best.values, result.baseline.values, result.candidate) == (FAST, TODAY, None)
+    assert result.speedup is not None
+    assert result.score_ratio is not None
+    assert 1.5 < result.speedup.low < result.speedup.ratio == pytest.approx(2.0, rel=0.01)
+    assert "4 interleaved pairs" in result.why
+    assert {change.path for change in result.changes} == {"batch", "workers"}
+    assert (result.runs, result.outcomes) == (11, {"stopped": 11})
+
+
+def test_a_gain_that_is_not_confirmed_is_no_change(history: History) -> None:
+    """What looked faster and was not is the candidate; the best is today's config."""
+    result = history.explored("s1", 50.0, fast=60.0).confirmed(50.0, 50.5).answer()
+    assert result.verdict is Verdict.NO_CHANGE
+    assert result.best == result.baseline
+    assert result.candidate is not None
+    assert result.candidate.values == FAST
+    assert result.speedup is not None
+    assert result.smallest_gain is not None
+    assert f"{result.smallest_gain:.0%}" in result.why
+
+
+def test_today_again_under_another_name_is_no_change(history: History) -> None:
+    """Two configs that are equally fast are hardly ever told to differ, whatever the noise makes of it."""
+    rng = random.Random(3)
+    wrong = 0
+    for number in range(40):
+        history.explored(f"s{number}", 50.0 * math.exp(rng.gauss(0, 0.08)), fast=50.0 * math.exp(rng.gauss(0.1, 0.08)))
+        for pair in range(4):
+            for values in (TODAY, FAST):
+                history.run(values, 50.0 * math.exp(rng.gauss(0, 0.08)), Purpose.CONFIRM, pair=pair)
+        wrong += history.answer().verdict is Verdict.BETTER
+    assert wrong <= 1
+
+
+def test_nothing_faster_than_today_is_no_change_without_a_candidate(history: History) -> None:
+    """Where all that was tried is slower there is nothing to confirm, and it is said so."""
+    result = history.explored("s1", 50.0, workers=45.0, fast=40.0).answer()
+    assert result.verdict is Verdict.NO_CHANGE
+    assert (result.best, result.candidate, result.speedup) == (result.baseline, None, None)
+    assert "nothing that was tried is faster" in result.why
+
+
+def test_what_was_not_confirmed_is_not_the_answer(history: History) -> None:
+    """A point that looks twice as fast is a candidate, not more, until it was measured again."""
+    result = history.explored("s1", 50.0, fast=100.0).answer()
+    assert result.verdict is Verdict.NO_CHANGE
+    assert result.candidate is not None
+    assert result.candidate.values == FAST
+    assert (result.speedup, result.smallest_gain) == (None, None)
+    assert "not confirmed" in result.why
+
+
+def test_too_few_pairs_confirm_nothing(history: History) -> None:
+    """Three pairs are not four, however clear they look."""
+    result = history.explored("s1", 50.0, fast=100.0).confirmed(50.0, 100.0, pairs=3).answer()
+    assert result.verdict is Verdict.NO_CHANGE
+    assert "only 3 of at least 4" in result.why
+
+
+def test_half_a_pair_does_not_count(history: History) -> None:
+    """A pair of which one run failed, or never came, is none."""
+    history.explored("s1", 50.0, fast=100.0).confirmed(50.0, 100.0, pairs=3)
+    history.run(TODAY, 50.0, Purpose.CONFIRM, pair=3)
+    history.run(FAST, None, Purpose.CONFIRM, pair=3)
+    history.run(FAST, 100.0, Purpose.CONFIRM, pair=4, validity=Validity.NOT_STEADY)
+    history.run(TODAY, 50.0, Purpose.CONFIRM, pair=4)
+    assert len(pairs_of(history.records, point_name(TODAY))) == 3
+    assert history.answer().verdict is Verdict.NO_CHANGE
+
+
+def test_todays_config_that_fails_is_no_baseline(history: History) -> None:
+    """The best of what runs is the answer, and no ratio is made up."""
+    result = history.explored("s1", None, workers=45.0, fast=60.0).answer()
+    assert result.verdict is Verdict.NO_BASELINE
+    assert result.baseline is not None
+    assert (result.baseline.values, result.baseline.metrics) == (TODAY, None)
+    assert result.best is not None
+    assert result.best.values == FAST
+    assert (result.speedup, result.score_ratio, result.same_training) == (None, None, None)
+    assert "crashed" in result.why
+    assert result.outcomes == {"crashed": 1, "stopped": 2}
+
+
+def test_no_numbers_are_no_answer(history: History) -> None:
+    """Where every run failed there is nothing to summarize."""
+    history.explored("s1", None, fast=None)
+    history.run(FAST, 90.0, Purpose.EXPLORE, validity=Validity.COLD)
+    assert summarize(history.records, "s1", SPACE, steadiness_weight=0.25) is None
+
+
+def test_the_best_point_of_the_same_training_is_shown_too(history: History) -> None:
+    """Who does not want another batch learns what the rest would give."""
+    result = history.explored("s1", 50.0, workers=60.0, fast=100.0).confirmed(50.0, 100.0).answer()
+    assert result.same_training is not None
+    side, ratio = result.same_training
+    assert side.values == WORKERS
+    assert ratio == pytest.approx(1.2, rel=0.03)
+
+
+def test_the_same_training_is_not_shown_where_it_is_slower(history: History) -> None:
+    """A loss is no alternative."""
+    result = history.explored("s1", 50.0, workers=40.0, fast=100.0).confirmed(50.0, 100.0).answer()
+    assert result.same_training is None
+
+
+def test_a_search_counts_its_own_runs_alone(history: History) -> None:
+    """Speeds of another day are not compared with those of today."""
+    history.explored("s1", 500.0, fast=1000.0).confirmed(500.0, 1000.0)
+    result = history.explored("s2", 50.0, fast=45.0).answer("s2")
+    assert (result.verdict, result.runs, result.candidate) == (Verdict.NO_CHANGE, 2, None)
+
+
+def test_metrics_are_medians_over_the_runs_of_a_point(make_run: MakeRun) -> None:
+    """One outlier does not show; what was never measured is absent, not 0; failed runs have no part in it."""
+    runs = [make_run(TODAY, speed) for speed in (50.0, 51.0, 400.0, None)]
+    metrics = pooled(runs)
+    assert metrics is not None
+    assert metrics["samples_per_s"] == 51.0
+    assert metrics["gpu_utilization"] is None
+    assert pooled([make_run(TODAY, None)]) is None
+
+
+def test_an_interrupted_search_does_not_hide_an_earlier_answer(history: History) -> None:
+    """What was confirmed yesterday is still the answer after a search that was killed today."""
+    history.explored("s1", 50.0, fast=100.0).confirmed(50.0, 100.0)
+    history.explored("s2", 50.0)
+    assert latest_search(history.records) == "s1"
+    history.explored("s3", 50.0, fast=90.0).confirmed(50.0, 90.0, pairs=2)
+    assert latest_search(history.records) == "s1"
+
+
+def test_a_later_answer_is_the_answer(history: History) -> None:
+    """Also if it is that nothing is faster: today's config may have changed since."""
+    history.explored("s1", 50.0, fast=100.0).confirmed(50.0, 100.0)
+    history.explored("s2", 100.0, fast=99.0)
+    assert latest_search(history.records) == "s2"
+
+
+def test_without_any_answer_the_last_search_is_told(history: History) -> None:
+    """Something is better than nothing; an empty record has nothing."""
+    assert latest_search([]) is None
+    history.explored("s1", 50.0, fast=100.0)
+    history.explored("s2", 50.0, fast=90.0)
+    assert latest_search(history.records) == "s2"
+
+
+def test_endings_are_counted_by_name(history: History) -> None:
+    """Every failure shows up in the answer."""
+    history.explored("s1", 50.0, fast=40.0)
+    for ending in (Ending.OUT_OF_GPU_MEMORY, Ending.OUT_OF_GPU_MEMORY, Ending.HUNG):
+        history.run(FAST, None, Purpose.EXPLORE, ending=ending)
+    assert history.answer().outcomes == {"stopped": 2, "out of GPU memory": 2, "hung": 1}

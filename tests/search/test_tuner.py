@@ -1,0 +1,371 @@
+"""A whole search, in virtual time: real settings, record, statistics and judgement around a simulated trainer."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from math import inf
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from autotune.errors import RunError
+from autotune.records import (
+    Ending,
+    Event,
+    IncumbentChanged,
+    PhaseChanged,
+    Purpose,
+    RunEnded,
+    RunRecord,
+    RunStarted,
+    SearchEnded,
+    SearchResult,
+    SearchStarted,
+    Validity,
+    Verdict,
+)
+from autotune.search.budget import Budget
+from autotune.search.setup import open_setup
+from autotune.search.study import Study
+from autotune.search.tuner import WARM_UP_FROM_S, Tuner
+from autotune.testing import FakeClock
+from tests.search.simulator import Simulator, Trainer, Training
+
+CONFIG = """\
+data:
+    batch_size: 8
+    num_workers: 1
+    cache: none
+autotune:
+    command: "{python} train.py {config}"
+    knobs:
+        data.batch_size: [8, 32]
+        data.num_workers: [1, 2]
+        data.cache: [none, memory]
+    run: {start_timeout_s: 60, min_s: 1, min_steps: 10, max_s: 3}
+"""
+
+
+@dataclass
+class Searched:
+    """What became of a search."""
+
+    result: SearchResult | None
+    error: RunError | None
+    took_s: float
+    tuner: Tuner
+    simulator: Simulator
+    events: list[Event] = field(default_factory=list)
+
+    @property
+    def runs(self) -> list[RunRecord]:
+        """Its runs, in order."""
+        return [event.run for event in self.events if isinstance(event, RunEnded)]
+
+    @property
+    def answer(self) -> SearchResult:
+        """Its answer."""
+        assert self.result is not None, self.error
+        return self.result
+
+    def of(self, purpose: Purpose) -> list[RunRecord]:
+        """Its runs with that purpose."""
+        return [run for run in self.runs if run.purpose is purpose]
+
+    def said(self) -> str:
+        """Why it went from one phase to the next."""
+        return "\n".join(event.why for event in self.events if isinstance(event, PhaseChanged))
+
+
+Search = Callable[..., Searched]
+
+
+def plain(config: Mapping[str, Any]) -> Training:
+    """A trainer for which a larger batch pays well, a second worker a little, and the cache not at all."""
+    data = config["data"]
+    step_s = (0.02 + 0.001 * data["batch_size"]) / (1.1 if data["num_workers"] == 2 else 1.0)
+    return Training(samples=data["batch_size"], step_s=step_s, noise=0.03, epoch=20)
+
+
+def dull(config: Mapping[str, Any]) -> Training:
+    """A trainer that is as fast whatever one does."""
+    batch_size = config["data"]["batch_size"]
+    return Training(samples=batch_size, step_s=0.005 * batch_size, noise=0.03, epoch=20)
+
+
+def crashing(_config: Mapping[str, Any]) -> Training:
+    """A trainer that is broken."""
+    return Training(steps=0, exit_code=1, stderr="Traceback (most recent call last):\nValueError: no such layer")
+
+
+@pytest.fixture
+def search(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Search:
+    """Searches the config in a folder of its own, each time with the same record."""
+    monkeypatch.chdir(tmp_path)
+    # The simulated trainers use no GPU, whatever this machine has.
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    clock = FakeClock()
+    names = (f"search-{number}" for number in range(100))
+
+    def searched(trainer: Trainer, *, budget_s: float, config: str = CONFIG, seed: int = 0) -> Searched:
+        Path("config.yaml").write_text(config)
+        setup = open_setup(Path("config.yaml"), command=None, state_dir=None)
+        setup.state.create()
+        study = Study(setup.study, setup.journal)
+        simulator = Simulator(clock, trainer, seed=seed)
+        events: list[Event] = []
+        started_s = clock.now_s()
+        budget = Budget(clock, started_s=started_s, budget_s=budget_s)
+        tuner = Tuner(setup, study, simulator, budget, clock, [events.append], name=next(names), seed=seed)
+        result: SearchResult | None = None
+        error: RunError | None = None
+        try:
+            result = tuner.run()
+        except RunError as caught:
+            error = caught
+        return Searched(result, error, clock.now_s() - started_s, tuner, simulator, events)
+
+    return searched
+
+
+def test_a_better_config_is_found_and_confirmed(search: Search) -> None:
+    """The best of all combinations is the answer, shown by interleaved pairs, with its ratio about right."""
+    searched = search(plain, budget_s=300)
+    answer = searched.answer
+    assert answer.verdict is Verdict.BETTER
+    assert answer.best is not None
+    assert answer.best.values["data.batch_size"] == 32
+    assert answer.best.values["data.num_workers"] == 2
+    assert answer.speedup is not None
+    true = (32 / 0.052 * 1.1) / (8 / 0.028)
+    assert answer.speedup.low < true < answer.speedup.high
+    assert answer.runs == len(searched.runs)
+
+
+def test_today_comes_first(search: Search) -> None:
+    """Today's config is measured before anything else is tried: it is what all is compared with."""
+    searched = search(plain, budget_s=100)
+    purposes = [run.purpose for run in searched.runs]
+    assert purposes[0] is Purpose.TODAY
+    assert purposes.count(Purpose.TODAY) == 1
+    assert purposes[1] is Purpose.EXPLORE
+    assert searched.runs[0].values == {"data.batch_size": 8, "data.num_workers": 1, "data.cache": "none"}
+
+
+@pytest.mark.parametrize(("budget_s", "warm_ups"), [(WARM_UP_FROM_S - 1, 0), (WARM_UP_FROM_S, 1)])
+def test_a_first_run_warms_the_machine_up_where_there_is_time(search: Search, budget_s: float, warm_ups: int) -> None:
+    """It reads the data into the page cache, is short, and its numbers count for nothing."""
+    searched = search(plain, budget_s=budget_s)
+    today = searched.of(Purpose.TODAY)
+    assert len(today) == 1 + warm_ups
+    assert [run.validity for run in today] == [Validity.COLD] * warm_ups + [Validity.GOOD]
+    assert all(run.comparable is None for run in today[:warm_ups])
+
+
+def test_the_confirmation_is_made_of_whole_interleaved_pairs(search: Search) -> None:
+    """At least four, an even number, each with both configs, in runs after all exploring."""
+    searched = search(plain, budget_s=300)
+    confirming = searched.of(Purpose.CONFIRM)
+    assert searched.runs[-len(confirming) :] == confirming
+    pairs = [run.pair for run in confirming]
+    assert pairs == [pair for pair in range(len(confirming) // 2) for _ in range(2)]
+    assert len(pairs) // 2 >= 4
+    assert len(pairs) // 2 % 2 == 0
+    for first, second in zip(confirming[::2], confirming[1::2], strict=True):
+        assert {first.point, second.point} == {searched.runs[0].point, confirming[0].point, confirming[1].point}
+    firsts = [run.point for run in confirming[::2]]
+    assert all(one != other for one, other in zip(firsts, firsts[1:], strict=False))
+
+
+def test_nothing_better_is_an_answer_without_a_confirmation(search: Search) -> None:
+    """Where everything is slower than today's config, no time is spent on pairs, and the rest is not used up."""
+
+    def slower(config: Mapping[str, Any]) -> Training:
+        changed = sum(value not in (8, 1, "none") for value in config["data"].values())
+        return Training(samples=8, step_s=0.03 * 1.3**changed, noise=0.01, epoch=20)
+
+    searched = search(slower, budget_s=1800)
+    assert searched.answer.verdict is Verdict.NO_CHANGE
+    assert searched.answer.candidate is None
+    assert searched.of(Purpose.CONFIRM) == []
+    assert searched.took_s < 300
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_knobs_that_do_nothing_are_not_recommended(search: Search, seed: int) -> None:
+    """Noise makes some point look better; the confirmation sees through it."""
+    answer = search(dull, budget_s=200, seed=seed).answer
+    assert answer.verdict is Verdict.NO_CHANGE
+    assert answer.best == answer.baseline
+
+
+def _silent(config: Mapping[str, Any]) -> Training:
+    return plain(config) if config["data"]["batch_size"] == 8 else Training(start_s=inf)
+
+
+def _slow(config: Mapping[str, Any]) -> Training:
+    return Training(samples=8, step_s=8.0)
+
+
+@pytest.mark.parametrize("trainer", [plain, dull, crashing, _silent, _slow], ids=lambda trainer: trainer.__name__)
+@pytest.mark.parametrize("budget_s", [2.0, 15.0, 61.0, 200.0])
+def test_the_budget_is_a_wall(search: Search, trainer: Trainer, budget_s: float) -> None:
+    """Whatever the trainer does, it is over in time."""
+    searched = search(trainer, budget_s=budget_s)
+    assert searched.took_s <= budget_s
+    assert (searched.result is None) is (searched.error is not None)
+
+
+def test_a_budget_too_short_for_one_run_says_so(search: Search) -> None:
+    """The error tells that it is the budget, and what to do."""
+    searched = search(_slow, budget_s=20)
+    assert searched.error is not None
+    assert "the budget of 20s is too short" in searched.error.message
+    assert searched.error.remedy is not None
+    assert len(searched.runs) == 1
+
+
+def test_it_gives_up_where_nothing_works(search: Search) -> None:
+    """Five runs that all crash are enough to know; the error names how they ended, the first one is kept to show."""
+    searched = search(crashing, budget_s=1800)
+    assert searched.error is not None
+    assert "none of 5 runs gave numbers (crashed)" in searched.error.message
+    assert len(searched.runs) == 5
+    failed = searched.tuner.failures[Ending.CRASHED]
+    assert failed.record == searched.runs[0]
+    assert "no such layer" in failed.stderr_tail
+    assert "no such layer" in failed.record.detail
+
+
+def test_one_point_that_crashes_does_not_end_the_search(search: Search) -> None:
+    """The failure is counted by name, never repeated, and the best of the rest is the answer."""
+
+    def partly(config: Mapping[str, Any]) -> Training:
+        return crashing(config) if config["data"]["num_workers"] == 2 else plain(config)
+
+    searched = search(partly, budget_s=300)
+    crashed = [run.point for run in searched.runs if run.ending is Ending.CRASHED]
+    assert len(set(crashed)) == len(crashed) >= 1
+    assert searched.answer.outcomes["crashed"] == len(crashed)
+    assert searched.answer.best is not None
+    assert searched.answer.best.values["data.batch_size"] == 32
+    assert searched.answer.best.values["data.num_workers"] == 1
+
+
+def test_todays_config_that_fails_is_no_baseline(search: Search) -> None:
+    """The search goes on, and its answer says that there is nothing to compare with."""
+
+    def today_crashes(config: Mapping[str, Any]) -> Training:
+        return crashing(config) if config["data"]["batch_size"] == 8 else plain(config)
+
+    answer = search(today_crashes, budget_s=100).answer
+    assert answer.verdict is Verdict.NO_BASELINE
+    assert answer.best is not None
+    assert answer.best.values["data.batch_size"] == 32
+    assert answer.speedup is None
+
+
+def test_caches_that_do_not_fill_in_time_are_left_alone(search: Search) -> None:
+    """One pass takes too long for a run: the cache keeps today's value, that is said, and no cold number counts."""
+
+    def long_epochs(config: Mapping[str, Any]) -> Training:
+        training = plain(config)
+        step_s = training.step_s / (3 if config["data"]["cache"] == "memory" else 1)
+        return Training(samples=training.samples, step_s=step_s, noise=0.03, epoch=100_000)
+
+    searched = search(long_epochs, budget_s=200)
+    cached = [run for run in searched.runs if run.values["data.cache"] == "memory"]
+    assert [run.validity for run in cached] == [Validity.COLD]
+    assert "caches stay as they are" in searched.said()
+    assert searched.answer.best is not None
+    assert searched.answer.best.values["data.cache"] == "none"
+    assert searched.answer.verdict is Verdict.BETTER
+
+
+def test_a_cache_in_todays_config_that_does_not_fill_is_measured_as_it_is(search: Search) -> None:
+    """Today's config is still the unit of everything, also with a cache that never gets warm in a run."""
+
+    def long_epochs(config: Mapping[str, Any]) -> Training:
+        training = plain(config)
+        return Training(samples=training.samples, step_s=training.step_s, noise=0.03, epoch=100_000)
+
+    searched = search(long_epochs, budget_s=200, config=CONFIG.replace("cache: none", "cache: memory"))
+    today = searched.of(Purpose.TODAY)
+    assert [run.validity for run in today][-2:] == [Validity.COLD, Validity.GOOD]
+    assert "caches stay as they are" in searched.said()
+    assert searched.answer.verdict is Verdict.BETTER
+
+
+def test_a_cache_that_pays_after_the_first_pass_is_found(search: Search) -> None:
+    """Its speed is that of a warm cache."""
+
+    def cached(config: Mapping[str, Any]) -> Training:
+        training = plain(config)
+        step_s = training.step_s / (2 if config["data"]["cache"] == "memory" else 1)
+        return Training(samples=training.samples, step_s=step_s, noise=0.03, epoch=50)
+
+    answer = search(cached, budget_s=300).answer
+    assert answer.best is not None
+    assert answer.best.values == {"data.batch_size": 32, "data.num_workers": 2, "data.cache": "memory"}
+
+
+def test_a_point_that_never_starts_costs_no_more_than_its_timeout(search: Search) -> None:
+    """It is named, and the rest of the budget goes on."""
+    searched = search(_silent, budget_s=600)
+    silent = [run for run in searched.runs if run.ending is Ending.NEVER_STARTED]
+    assert silent
+    assert all(run.duration_s <= 61 for run in silent)
+    assert searched.answer.baseline is not None
+
+
+def test_the_same_command_goes_on_where_it_stopped(search: Search) -> None:
+    """A second search finds the runs of the first, measures today's config anew, and explores nothing twice."""
+    first = search(plain, budget_s=60)
+    second = search(plain, budget_s=300, seed=1)
+    started = second.events[0]
+    assert isinstance(started, SearchStarted)
+    assert started.runs_found == len(first.runs)
+    assert second.runs[0].purpose is Purpose.TODAY
+    explored = {run.point for run in first.of(Purpose.EXPLORE)}
+    assert explored
+    assert not explored & {run.point for run in second.of(Purpose.EXPLORE)}
+    assert second.answer.verdict is Verdict.BETTER
+    assert second.answer.runs == len(second.runs)
+
+
+def test_one_seed_is_one_search(search: Search, tmp_path: Path) -> None:
+    """The choices of the search can be repeated."""
+    one = search(plain, budget_s=100)
+    (journal,) = (tmp_path / ".autotune" / "studies").glob("*.journal")
+    journal.unlink()
+    other = search(plain, budget_s=100)
+    assert [run.values for run in one.runs] == [run.values for run in other.runs]
+
+
+def test_whoever_watches_is_told_everything(search: Search) -> None:
+    """Each run is announced and reported, in order, between a first and a last event; gains are news."""
+    searched = search(plain, budget_s=100)
+    assert isinstance(searched.events[0], SearchStarted)
+    last = searched.events[-1]
+    assert isinstance(last, SearchEnded)
+    assert (last.verdict, last.runs) == (searched.answer.verdict, len(searched.runs))
+    started = [event.index for event in searched.events if isinstance(event, RunStarted)]
+    assert started == [event.index for event in searched.events if isinstance(event, RunEnded)]
+    assert started == list(range(len(started)))
+    news = [event.speedup for event in searched.events if isinstance(event, IncumbentChanged)]
+    assert news
+    assert all(speedup > 1 for speedup in news)
+
+
+def test_each_run_has_its_own_config_and_leaves_its_result(search: Search) -> None:
+    """What ran can be looked up, by a name that no other run has."""
+    searched = search(plain, budget_s=60)
+    plans = searched.simulator.plans
+    assert len({plan.run_id for plan in plans}) == len(plans) == len(searched.runs)
+    for plan, run in zip(plans, searched.runs, strict=True):
+        assert f"batch_size: {run.values['data.batch_size']}\n" in plan.config_text
+        assert "autotune" not in plan.config_text
+        assert (plan.folder / "result.json").is_file()
+    kept: Sequence[str] = sorted(searched.tuner.best_runs(1))
+    assert kept
+    assert set(kept) <= {plan.folder.name for plan in plans}
