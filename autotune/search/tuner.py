@@ -173,6 +173,8 @@ class Tuner:
         if record.validity is Validity.COLD:
             self._leave_caches_alone()
             record = self._run(self._today, Purpose.TODAY)
+        if not record.comparable and record.ending is not Ending.KILLED_BY_BUDGET:
+            record = self._run(self._today, Purpose.TODAY)  # it may have been an accident, and all depends on it
         if record.ending is Ending.KILLED_BY_BUDGET and not record.comparable:
             raise RunError(
                 f"the budget of {format_duration(self._budget.budget_s)} is too short for one run of today's config",

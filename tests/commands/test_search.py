@@ -18,7 +18,7 @@ from tests.commands.conftest import Autotune
 SEARCH = ("search", "--config", "config.yaml", "--json")
 
 
-def _left_running(project: Path) -> list[int]:
+def left_running(project: Path) -> list[int]:
     """Processes that carry a run of this project in their environment and are not dead."""
     left = []
     for process in psutil.process_iter():
@@ -59,7 +59,7 @@ def test_search_apply_and_revert(project: Path, autotune: Autotune) -> None:
     assert answer["speedup"]["low"] > 1.5
     assert answer["elapsed_s"] < 90
     assert _tree(project) == tree
-    assert _left_running(project) == []
+    assert left_running(project) == []
 
     known = json.loads(autotune("status", "--config", "config.yaml", "--json").stdout)
     assert {key: known[key] for key in ("verdict", "best", "speedup", "runs")} == {
@@ -125,7 +125,7 @@ def test_the_budget_is_a_wall_and_nothing_stays(project: Path, autotune: Autotun
     started_s = time.monotonic()
     searched = autotune(*SEARCH, "--budget", "6s")
     assert time.monotonic() - started_s < 6 + 2
-    assert _left_running(project) == []
+    assert left_running(project) == []
     if mood not in ("ignores SIGTERM", "forks away", "prints 100 MB"):
         assert searched.returncode == 1
         assert json.loads(searched.stdout)["error"]["remedy"]
@@ -176,7 +176,7 @@ def test_killed_at_any_moment(project: Path, autotune: Autotune, victim: str) ->
         search.stderr.read()
         search.wait(timeout=60)
         psutil.wait_procs([guard], timeout=20)
-    assert _left_running(project) == []
+    assert left_running(project) == []
     after = autotune("search", "--config", "config.yaml", "--budget", "8s")
     found = re.search(r"(\d+) earlier runs found", after.stderr)
     assert found is not None
@@ -200,4 +200,4 @@ def test_interrupted_by_the_user(project: Path, autotune: Autotune) -> None:
         said = search.stderr.read()
         assert search.wait(timeout=30) == 130
     assert "the same command goes on" in said
-    assert _left_running(project) == []
+    assert left_running(project) == []

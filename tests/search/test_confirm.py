@@ -16,7 +16,9 @@ def test_each_pair_has_both_and_neighbours_run_in_opposite_order(pairs: int, see
     firsts = [is_today for _, is_today in order[::2]]
     assert [is_today for _, is_today in order[1::2]] == [not first for first in firsts]
     assert all(one != other for one, other in zip(firsts, firsts[1:], strict=False))
-    today, candidate = ([turn for turn, (_, is_today) in enumerate(order) if is_today is side] for side in (True, False))
+    today, candidate = (
+        [turn for turn, (_, is_today) in enumerate(order) if is_today is side] for side in (True, False)
+    )
     assert sum(today) == sum(candidate)
 
 

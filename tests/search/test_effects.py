@@ -30,9 +30,7 @@ def _speed(values: Values) -> float:
 
 def _everything(make_run: MakeRun, noise: float = 0.0) -> list[RunRecord]:
     rng = random.Random(1)
-    points = [
-        dict(zip(TODAY, choices, strict=True)) for choices in product(*(knob.choices for knob in SPACE.knobs))
-    ]
+    points = [dict(zip(TODAY, choices, strict=True)) for choices in product(*(knob.choices for knob in SPACE.knobs))]
     return [make_run(values, _speed(values) * math.exp(rng.gauss(0.0, noise))) for values in points * 2]
 
 

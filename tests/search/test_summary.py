@@ -29,9 +29,7 @@ class History:
 
     def run(self, values: Values, samples_per_s: float | None, purpose: Purpose, **changes: Any) -> None:
         """One run."""
-        self.records.append(
-            self._make_run(values, samples_per_s, purpose=purpose, search=self.search, **changes)
-        )
+        self.records.append(self._make_run(values, samples_per_s, purpose=purpose, search=self.search, **changes))
 
     def explored(self, search: str, today: float | None, **points: float | None) -> "History":
         """A search that has measured today's config and these points."""

@@ -1,0 +1,96 @@
+"""Records as a search makes them, for tests of how they are shown."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from autotune.metrics import values_of
+from autotune.records import (
+    Change,
+    Ending,
+    Measurement,
+    Purpose,
+    Ratio,
+    RunEnded,
+    RunRecord,
+    SearchResult,
+    Side,
+    Validity,
+    Verdict,
+)
+
+TODAY = {"data.batch_size": 8, "data.cache": "none", "train.xla": False}
+BEST = {"data.batch_size": 32, "data.cache": "memory", "train.xla": False}
+
+MakeEnded = Callable[..., RunEnded]
+MakeResult = Callable[..., SearchResult]
+
+
+def measured(samples_per_s: float) -> Measurement:
+    """A run's numbers on a machine without a GPU."""
+    return Measurement(
+        window_s=2.0,
+        steps=20,
+        samples_per_s=samples_per_s,
+        cv=0.1,
+        step_p50_s=0.1,
+        step_p95_s=0.12,
+        data_wait_fraction=0.5,
+        first_step_s=8.0,
+    )
+
+
+@pytest.fixture
+def run_ended() -> MakeEnded:
+    """The event at the end of a run that went well; fields of its record and of itself can be changed."""
+
+    def make(*, changes: Any = None, speedup: float | None = 1.5, **fields: Any) -> RunEnded:
+        record = RunRecord(
+            **{
+                "number": 3,
+                "search": "s",
+                "point": "p",
+                "values": BEST,
+                "purpose": Purpose.EXPLORE,
+                "ending": Ending.STOPPED,
+                "validity": Validity.GOOD,
+                "ended_utc": "2026-01-01T00:00:00+00:00",
+                "duration_s": 12.3,
+                "measurement": measured(61.5),
+                **fields,
+            }
+        )
+        return RunEnded(index=3, run=record, changes={} if changes is None else changes, speedup=speedup)
+
+    return make
+
+
+@pytest.fixture
+def search_result() -> MakeResult:
+    """The answer that another batch and a cache are twice as fast; any part can be changed."""
+    baseline = Side(values=TODAY, metrics=values_of(measured(50.0)))
+    best = Side(values=BEST, metrics=values_of(measured(100.0)))
+    cached = Side(values={**TODAY, "data.cache": "memory"}, metrics=values_of(measured(70.0)))
+
+    def make(**changes: Any) -> SearchResult:
+        fields: dict[str, Any] = {
+            "verdict": Verdict.BETTER,
+            "why": "confirmed by 4 interleaved pairs with today's config",
+            "baseline": baseline,
+            "best": best,
+            "candidate": None,
+            "speedup": Ratio(ratio=2.0, low=1.9, high=2.1),
+            "score_ratio": Ratio(ratio=2.02, low=1.91, high=2.12),
+            "smallest_gain": 0.05,
+            "same_training": (cached, 1.4),
+            "runs": 20,
+            "outcomes": {"stopped": 19, "crashed": 1},
+            "changes": (
+                Change(path="data.batch_size", old=8, new=32, worth=1.43, group=0, label="batch"),
+                Change(path="data.cache", old="none", new="memory", worth=1.4, group=1, label="same training"),
+            ),
+        }
+        return SearchResult(**{**fields, **changes})
+
+    return make

@@ -1,0 +1,157 @@
+"""The final screen."""
+
+from io import StringIO
+from typing import Any
+
+import pytest
+from rich.console import Console
+
+from autotune.records import Change, Ending, SearchResult, Side, Validity, Verdict
+from autotune.report.answer import Failure, print_answer
+from tests.report.conftest import BEST, TODAY, MakeEnded, MakeResult
+
+
+def _screen(result: SearchResult, *, elapsed_s: float | None = 1800.0, config: str = "config.yaml", **more: Any) -> str:
+    file = StringIO()
+    console = Console(file=file, width=120, highlight=False, markup=False)
+    print_answer(console, result, config=config, elapsed_s=elapsed_s, **more)
+    return file.getvalue()
+
+
+def _row(screen: str, start: str) -> list[str]:
+    """The cells of the row that starts so."""
+    (line,) = (line for line in screen.splitlines() if line.startswith(start))
+    return [cell.strip() for cell in line.split("  ") if cell.strip()]
+
+
+def test_a_better_config_is_told_with_its_interval_and_the_next_command(search_result: MakeResult) -> None:
+    """How much, how sure, why, what to type."""
+    screen = _screen(search_result())
+    assert "Better: 2.00x (95 % interval 1.90 to 2.10) as fast as today's config." in screen
+    assert "confirmed by 4 interleaved pairs" in screen
+    assert screen.rstrip().endswith("Next:  autotune apply --config config.yaml")
+
+
+def test_each_change_is_a_row(search_result: MakeResult) -> None:
+    """From what to what, what it is worth, what it means for the training."""
+    screen = _screen(search_result())
+    assert _row(screen, "data.batch_size") == ["data.batch_size", "8", "32", "about 1.43x", "batch"]
+    assert _row(screen, "data.cache") == ["data.cache", "none", "memory", "about 1.40x", "same training"]
+
+
+def test_changes_that_cannot_be_told_apart_share_their_worth(search_result: MakeResult) -> None:
+    """One number for the group, none for what is not known."""
+    changes = (
+        Change(path="a", old=1, new=2, worth=1.3, group=0, label="same training"),
+        Change(path="b", old=False, new=True, worth=1.3, group=0, label="same training"),
+        Change(path="c", old=None, new=1, worth=None, group=1, label="unknown"),
+    )
+    screen = _screen(search_result(changes=changes))
+    assert _row(screen, "a ")[3] == "about 1.30x"
+    assert _row(screen, "b ") == ["b", "false", "true", "(together)", "same training"]
+    assert _row(screen, "c ")[1:4] == ["null", "1", "?"]
+
+
+def test_metrics_stand_side_by_side_with_their_units(search_result: MakeResult) -> None:
+    """Today against best; what was not measured is said to be so."""
+    screen = _screen(search_result())
+    assert _row(screen, "samples") == ["samples", "50.0/s", "100/s"]
+    assert _row(screen, "GPU utilization") == ["GPU utilization", "not measured", "not measured"]
+    assert _row(screen, "step-time variation") == ["step-time variation", "10.0 %", "10.0 %"]
+    assert "None" not in screen
+
+
+def test_another_batch_is_another_training(search_result: MakeResult) -> None:
+    """A change of batch reminds of the learning rate, and shows what is to be had without it."""
+    screen = _screen(search_result())
+    assert "effective batch changes from 8 to 32" in screen
+    assert "learning rate" in screen
+    assert "Without changing the training itself: about 1.40x with cache=memory." in screen
+    unchanged = _screen(search_result(changes=search_result().changes[1:]))
+    assert "learning rate" not in unchanged
+
+
+def test_the_search_says_when_it_has_paid_for_itself(search_result: MakeResult) -> None:
+    """Half an hour for twice the speed: gained back by a training of an hour."""
+    assert "The search took 30m; a training that takes longer than 1h today gets that back." in _screen(search_result())
+    assert "gets that back" not in _screen(search_result(), elapsed_s=None)
+
+
+def test_no_change_says_so_and_offers_nothing(search_result: MakeResult) -> None:
+    """What lost is shown as tried, and there is nothing to apply."""
+    whole = search_result()
+    screen = _screen(search_result(verdict=Verdict.NO_CHANGE, best=whole.baseline, candidate=whole.best))
+    assert "No change: today's values are as good as any that were tried." in screen
+    assert "tried" in _row(screen, "what changes")
+    assert "autotune apply" not in screen
+    assert "learning rate" not in screen
+    assert screen.rstrip().endswith("Nothing to apply.")
+
+
+def test_nothing_faster_shows_todays_numbers_alone(search_result: MakeResult) -> None:
+    """Without a candidate there is one column."""
+    screen = _screen(search_result(verdict=Verdict.NO_CHANGE, best=search_result().baseline, speedup=None, changes=()))
+    assert _row(screen, "samples") == ["samples", "50.0/s"]
+    assert "what changes" not in screen
+
+
+def test_an_unconfirmed_gain_asks_for_more_time(search_result: MakeResult) -> None:
+    """It is neither sold as better nor thrown away."""
+    whole = search_result()
+    screen = _screen(search_result(verdict=Verdict.NO_CHANGE, best=whole.baseline, candidate=whole.best, speedup=None))
+    assert "No change yet" in screen
+    assert "run the same command again with more time" in screen
+
+
+def test_no_baseline_wants_to_be_told_twice(search_result: MakeResult) -> None:
+    """Values that run, without a ratio; applying them takes --force."""
+    screen = _screen(
+        search_result(
+            verdict=Verdict.NO_BASELINE, baseline=Side(values=TODAY, metrics=None), speedup=None, same_training=None
+        )
+    )
+    assert "No baseline" in screen
+    assert screen.rstrip().endswith("autotune apply --config config.yaml --force")
+    assert "2.00x" not in screen
+
+
+@pytest.mark.parametrize(("path", "typed"), [("my config.yaml", "'my config.yaml'"), ("a'b.yaml", "'a'\"'\"'b.yaml'")])
+def test_the_next_command_can_be_pasted(search_result: MakeResult, path: str, typed: str) -> None:
+    """Whatever the config is called."""
+    assert f"--config {typed}" in _screen(search_result(), config=path)
+
+
+def test_what_looks_like_markup_is_shown_as_it_is(search_result: MakeResult, run_ended: MakeEnded) -> None:
+    """A value or a message in brackets is text of the user's, no formatting."""
+    change = Change(path="x", old="[red]", new="[/red]", worth=1.2, group=0, label="unknown")
+    failure = _failure(run_ended, detail="KeyError: '[bold]'")
+    screen = _screen(search_result(changes=(change,)), failures=[failure])
+    assert _row(screen, "x ")[1:3] == ["[red]", "[/red]"]
+    assert "KeyError: '[bold]'" in screen
+
+
+def _failure(run_ended: MakeEnded, *, count: int = 1, detail: str = "", stderr: str = "") -> Failure:
+    run = run_ended(
+        ending=Ending.CRASHED, validity=Validity.UNMEASURED, measurement=None, values=BEST, detail=detail
+    ).run
+    return Failure(
+        run=run,
+        count=count,
+        sentence="The trainer ended with an error.",
+        remedy="Read stderr.log.",
+        stderr_tail=stderr,
+        folder="/runs/7",
+    )
+
+
+def test_failures_are_named_counted_and_quoted(search_result: MakeResult, run_ended: MakeEnded) -> None:
+    """What happened, what it said last, what to do, where the logs are."""
+    said = "\n".join(f"line {number}" for number in range(20))
+    failures = [_failure(run_ended, count=3, detail="ValueError: no", stderr=said), _failure(run_ended)]
+    screen = _screen(search_result(), failures=failures)
+    assert "3 runs crashed: The trainer ended with an error." in screen
+    assert "1 run crashed" in screen
+    assert "ValueError: no" in screen
+    assert "| line 19" in screen
+    assert "| line 14" not in screen
+    assert "Read stderr.log. Logs: /runs/7" in screen

@@ -1,0 +1,95 @@
+"""One line for each thing that happens."""
+
+import pytest
+
+from autotune.records import (
+    Ending,
+    IncumbentChanged,
+    PhaseChanged,
+    Purpose,
+    RunProgress,
+    RunStarted,
+    Scalar,
+    SearchEnded,
+    SearchStarted,
+    Validity,
+)
+from autotune.report.lines import changes_text, event_line, run_line, running_line, value_text
+from tests.report.conftest import TODAY, MakeEnded
+
+
+@pytest.mark.parametrize(
+    ("value", "text"), [(None, "null"), (True, "true"), (False, "false"), (8, "8"), (0.5, "0.5"), ("memory", "memory")]
+)
+def test_values_look_as_in_the_file(value: Scalar, text: str) -> None:
+    """What is shown can be typed into the YAML."""
+    assert value_text(value) == text
+
+
+def test_changes_go_by_short_names() -> None:
+    """The last part of a key is enough, but where two end alike."""
+    assert changes_text({"data.batch_size": 32, "data.cache": "memory"}) == "batch_size=32, cache=memory"
+    assert changes_text({"a.size": 1, "b.size": 2, "c.on": True}) == "a.size=1, b.size=2, on=true"
+    assert changes_text({}) == "today's values"
+
+
+def test_a_run_says_what_it_tried_and_what_came_of_it(run_ended: MakeEnded) -> None:
+    """Number, purpose, speed with its unit, ratio, time and changes are on one line."""
+    line = run_line(run_ended(changes={"data.batch_size": 32}))
+    for part in ("run 3", "explore", "61.5/s", "1.50x", "12s", "batch_size=32"):
+        assert part in line
+    assert "[" not in line
+    assert "\n" not in line
+
+
+def test_failures_and_numbers_that_do_not_count_are_named(run_ended: MakeEnded) -> None:
+    """Only what is out of the ordinary is worth a word."""
+    crashed = run_ended(ending=Ending.CRASHED, validity=Validity.UNMEASURED, measurement=None, speedup=None)
+    assert "[crashed]" in run_line(crashed)
+    assert "no numbers" in run_line(crashed)
+    assert "[cold]" in run_line(run_ended(validity=Validity.COLD, speedup=None))
+    assert "[hung, not steady]" in run_line(run_ended(ending=Ending.HUNG, validity=Validity.NOT_STEADY, speedup=None))
+    assert "x" not in run_line(crashed).partition("today")[0].replace("explore", "")
+
+
+def test_people_count_pairs_from_one(run_ended: MakeEnded) -> None:
+    """The first pair is pair 1."""
+    assert "pair 1 " in run_line(run_ended(purpose=Purpose.CONFIRM, pair=0))
+    started = RunStarted(index=7, purpose=Purpose.CONFIRM, changes={"data.cache": "none"}, pair=3)
+    assert running_line(started) == "run 7 pair 4: cache=none"
+    assert running_line(RunStarted(index=0, purpose=Purpose.TODAY, changes={})) == "run 0 today: today's values"
+
+
+def test_the_first_line_says_what_is_searched() -> None:
+    """Study, knobs, combinations, budget, and earlier runs if there are any."""
+    started = SearchStarted(
+        search="s",
+        study="config-1234",
+        config="config.yaml",
+        today=TODAY,
+        points=12345,
+        runs_found=0,
+        budget_s=1800.0,
+        measures="throughput",
+    )
+    line = event_line(started, 1.25)
+    assert line == ("[  1.2s] study config-1234: 3 knobs, 12,345 combinations, budget 30m; score: throughput")
+    assert "7 earlier runs found" in str(event_line(SearchStarted(**{**vars(started), "runs_found": 7}), 1.25))
+
+
+def test_news_and_phases_have_a_line(run_ended: MakeEnded) -> None:
+    """With the time since the start in front."""
+    news = IncumbentChanged(values=TODAY, changes={"data.cache": "memory"}, speedup=1.234)
+    assert event_line(news, 65.0) == "[ 1m05s] best so far: 1.23x today with cache=memory"
+    assert event_line(PhaseChanged(phase="confirming", why="enough"), 5400.0) == "[ 1h30m] confirming: enough"
+    assert str(event_line(run_ended(), 1.0)).startswith("[  1.0s] run 3")
+
+
+def test_what_needs_no_line_has_none() -> None:
+    """A log file gets one line per run, not three."""
+    for event in (
+        RunStarted(index=0, purpose=Purpose.TODAY, changes={}),
+        RunProgress(index=0, elapsed_s=1.0, steps=2),
+        SearchEnded(verdict=None, runs=1, elapsed_s=2.0),
+    ):
+        assert event_line(event, 1.0) is None

@@ -1,0 +1,57 @@
+"""What is shown while a search works."""
+
+from io import StringIO
+
+from rich.console import Console
+
+from autotune.records import IncumbentChanged, PhaseChanged, Purpose, RunProgress, RunStarted, SearchEnded
+from autotune.report.live import SearchDisplay
+from autotune.testing import FakeClock
+from tests.report.conftest import TODAY, MakeEnded
+
+
+def test_a_log_file_gets_lines_and_nothing_else(run_ended: MakeEnded) -> None:
+    """One for each thing worth knowing, in order, without escape sequences or half-drawn bars."""
+    clock, file = FakeClock(1000.0), StringIO()
+    console = Console(file=file, width=40)
+    with SearchDisplay(console, clock, started_s=998.0, budget_s=60.0) as display:
+        display(PhaseChanged(phase="exploring", why="looking for better values"))
+        display(RunStarted(index=3, purpose=Purpose.EXPLORE, changes={"data.cache": "[memory]"}))
+        for steps in range(50):
+            clock.wait(0.1)
+            display(RunProgress(index=3, elapsed_s=0.1 * steps, steps=steps))
+        display(run_ended(changes={"data.cache": "[memory]"}))
+        display(IncumbentChanged(values=TODAY, changes={"data.cache": "[memory]"}, speedup=1.5))
+        display(SearchEnded(verdict=None, runs=1, elapsed_s=5.0))
+    shown = file.getvalue()
+    lines = shown.splitlines()
+    assert [line.partition("] ")[0] for line in lines] == ["[  2.0s", "[  7.0s", "[  7.0s"]
+    assert [line.partition("] ")[2].split(" ")[0] for line in lines] == ["exploring:", "run", "best"]
+    assert "\x1b" not in shown
+    assert "cache=[memory]" in lines[1]
+
+
+def test_a_long_line_stays_one_line(run_ended: MakeEnded) -> None:
+    """In a log file a run is found by `grep`, however much it changes."""
+    file = StringIO()
+    with SearchDisplay(Console(file=file, width=40), FakeClock(), started_s=0.0, budget_s=60.0) as display:
+        display(run_ended(changes={f"section.knob_{i}": i for i in range(20)}))
+    assert len(file.getvalue().splitlines()) == 1
+
+
+def test_a_terminal_sees_what_runs_now() -> None:
+    """The same lines scroll by; below them time, phase, the best and the present run are drawn, and go in the end."""
+    clock, file = FakeClock(1000.0), StringIO()
+    console = Console(file=file, width=100, force_terminal=True, color_system=None)
+    with SearchDisplay(console, clock, started_s=990.0, budget_s=60.0) as display:
+        display(PhaseChanged(phase="exploring", why="looking for better values"))
+        display(IncumbentChanged(values=TODAY, changes={"data.cache": "[memory]"}, speedup=1.5))
+        display(RunStarted(index=3, purpose=Purpose.EXPLORE, changes={"data.batch_size": 32}))
+        clock.wait(5.0)
+        display(RunProgress(index=3, elapsed_s=5.0, steps=17))
+    shown = file.getvalue()
+    assert "[   10s] best so far: 1.50x today with cache=[memory]" in shown
+    last = shown.rpartition("best   ")
+    assert "15s of 1m 0 runs exploring done in at most 45s" in last[0]
+    assert last[2].startswith("1.50x today  cache=[memory]\nnow    run 3 explore: batch_size=32  17 steps\n")
+    assert last[2].endswith("\x1b[2K")

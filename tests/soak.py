@@ -1,0 +1,129 @@
+"""The long forms of two tests, as commands that print what they saw.
+
+``python -m tests.soak kill --times 20`` kills the search, the guard and a run with SIGKILL at random moments, and
+runs the same command again each time. ``python -m tests.soak hostile --budget 30`` searches with trainers that
+misbehave, and prints how long that took and what was left running.
+"""
+
+import argparse
+import json
+import os
+import random
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from pathlib import Path
+
+import psutil
+
+from tests.commands.conftest import CONFIG, TRAINER
+from tests.commands.test_search import left_running
+
+MOODS = ("ignores SIGTERM", "sleeps for ever", "forks away", "prints 100 MB", "ends at once", "writes no step")
+
+
+def _project(mood: str = "") -> Path:
+    folder = Path(tempfile.mkdtemp(prefix="autotune soak "))
+    (folder / "config.yaml").write_text((CONFIG % TRAINER).replace("out:", f"mood: {json.dumps(mood)}\nout:"))
+    return folder
+
+
+def _search(project: Path, budget_s: float) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [sys.executable, "-m", "autotune", "search", "--config", "config.yaml", "--budget", f"{budget_s:g}s"],
+        cwd=project,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+def hostile(budget_s: float) -> bool:
+    """One search for each kind of bad trainer."""
+    good = True
+    for mood in MOODS:
+        project = _project(mood)
+        started_s = time.monotonic()
+        with _search(project, budget_s) as search:
+            search.communicate()
+        took_s, left = time.monotonic() - started_s, left_running(project)
+        print(
+            f"{mood:<16} {took_s:6.2f} s of {budget_s:g} s, exit {search.returncode}, left running: {left or 'nothing'}"
+        )
+        good = good and took_s < budget_s + 2 and not left
+        shutil.rmtree(project)
+    return good
+
+
+def kill(times: int, seed: int) -> bool:
+    """Kills each of the three at random moments, and goes on in the same project."""
+    rng = random.Random(seed)
+    good = True
+    for victim in ("search", "guard", "run"):
+        project, known, lost, stayed, reopened_s = _project(), 0, 0, 0, []
+        for _ in range(times):
+            search = _search(project, 6)
+            timer = threading.Timer(rng.uniform(0.8, 5.0), _strike, [search.pid, victim])
+            timer.start()
+            with search:
+                _, said = search.communicate()
+            timer.cancel()
+            _settle(project)
+            stayed += len(left_running(project))
+            found = re.search(r"(\d+) earlier runs found", said)
+            lost += max(0, known - (int(found[1]) if found else 0)) if "study " in said else 0
+            known = (int(found[1]) if found else 0) + len(re.findall(r"\] run \d", said))
+            opened = re.search(r"\[\s*([\d.]+)s\] study", said)
+            reopened_s.append(float(opened[1]) if opened else float("nan"))
+        print(
+            f"SIGKILL of the {victim}: {times} times, {known} runs in the record, {lost} lost, {stayed} processes "
+            f"stayed; from start to the reopened study {max(reopened_s):.1f} s at most"
+        )
+        good = good and not lost and not stayed
+        shutil.rmtree(project)
+    return good
+
+
+def _strike(search: int, victim: str) -> None:
+    deadline_s = time.monotonic() + 5
+    while time.monotonic() < deadline_s:
+        try:
+            if victim == "search":
+                os.kill(search, signal.SIGKILL)
+                return
+            guard = next(c for c in psutil.Process(search).children() if "guard_process" in str(c.cmdline()))
+            os.kill(guard.pid if victim == "guard" else guard.children()[0].pid, signal.SIGKILL)
+            return
+        except (StopIteration, IndexError, psutil.Error, ProcessLookupError):
+            continue  # between two runs there is none
+
+
+def _settle(project: Path) -> None:
+    """Waits until the guard of a killed search has done its work, at most 5 s."""
+    wait = threading.Event()
+    deadline_s = time.monotonic() + 5
+    while left_running(project) and time.monotonic() < deadline_s:
+        wait.wait(0.05)
+
+
+def main() -> int:
+    """Runs one of them."""
+    parser = argparse.ArgumentParser(prog="python -m tests.soak", description=__doc__)
+    commands = parser.add_subparsers(dest="soak", required=True)
+    killing = commands.add_parser("kill")
+    killing.add_argument("--times", type=int, default=20)
+    killing.add_argument("--seed", type=int, default=0)
+    commands.add_parser("hostile").add_argument("--budget", type=float, default=30.0)
+    arguments = parser.parse_args()
+    good = kill(arguments.times, arguments.seed) if arguments.soak == "kill" else hostile(arguments.budget)
+    return 0 if good else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

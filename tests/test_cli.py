@@ -1,0 +1,197 @@
+"""The command line's edges: exit codes, where things are said, and what becomes of a bug."""
+
+import json
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import click
+import pytest
+
+from autotune import __version__
+from autotune.cli import run
+from autotune.commands import status
+from autotune.errors import ConfigError
+
+CONFIG = "data:\n    batch_size: 8\n"
+
+Raise = Callable[[BaseException], None]
+
+
+@pytest.fixture
+def config(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A config in the folder where commands are typed."""
+    monkeypatch.chdir(tmp_path)
+    path = tmp_path / "config.yaml"
+    path.write_text(CONFIG)
+    return path
+
+
+@pytest.fixture
+def status_raises(config: Path, monkeypatch: pytest.MonkeyPatch) -> Raise:
+    """Makes the command ``status`` end in the given exception."""
+
+    def replace(error: BaseException) -> None:
+        @click.command(context_settings={"ignore_unknown_options": True})
+        @click.argument("rest", nargs=-1)
+        def failing(rest: tuple[str, ...]) -> None:
+            raise error
+
+        monkeypatch.setattr(status, "command", failing)
+
+    return replace
+
+
+@pytest.mark.parametrize("arguments", [["--help"], ["-h"], ["search", "--help"], ["--version"]])
+def test_help_is_no_error(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    """It is what was asked for: on stdout, exit 0."""
+    assert run(arguments) == 0
+    said = capsys.readouterr()
+    assert said.out
+    assert said.err == ""
+
+
+def test_help_lists_every_command(capsys: pytest.CaptureFixture[str]) -> None:
+    """With what it does; the version can be asked for."""
+    run(["--help"])
+    listed = capsys.readouterr().out
+    for name in ("search", "apply", "revert", "status"):
+        assert re.search(rf"^  {name}  +\w", listed, re.MULTILINE)
+    run(["--version"])
+    assert __version__ in capsys.readouterr().out
+
+
+def test_help_loads_nothing_heavy() -> None:
+    """Help comes at once: neither the sampler nor a framework nor numpy is imported for it."""
+    code = (
+        "import sys; from autotune.cli import run; run(['--help']); "
+        "print(sorted({'optuna', 'numpy', 'tensorflow', 'pydantic', 'psutil', 'rich'} & set(sys.modules)))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
+    assert done.stdout.splitlines()[-1] == "[]"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "word"),
+    [
+        (["serach"], "serach"),
+        (["search"], "--config"),
+        (["search", "--config", "config.yaml", "--budget", "abc"], "abc"),
+        (["search", "--config", "config.yaml", "--budget", "0"], "'0'"),
+        (["search", "--config", "config.yaml", "--budget", "0s"], "0s"),
+        (["search", "--config", "config.yaml", "--budget", "-5m"], "-5m"),
+        (["search", "--config", "config.yaml", "--seed", "x"], "x"),
+        (["status", "--config", "config.yaml", "--colour"], "--colour"),
+    ],
+)
+def test_wrong_usage_is_two(config: Path, capsys: pytest.CaptureFixture[str], arguments: list[str], word: str) -> None:
+    """What the parser can refuse is refused before anything is read, and the message holds what was typed."""
+    assert run(arguments) == 2
+    said = capsys.readouterr()
+    assert word in said.err
+    assert said.out == ""
+    assert sorted(path.name for path in config.parent.iterdir()) == ["config.yaml"]
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [["status", "--config", "config.yaml"], ["search", "--config", "absent.yaml"]],
+    ids=["status", "search"],
+)
+def test_an_expected_error_is_one(config: Path, capsys: pytest.CaptureFixture[str], arguments: list[str]) -> None:
+    """What, where and what to do, on stderr; no traceback."""
+    assert run(arguments) == 1
+    said = capsys.readouterr()
+    assert said.out == ""
+    assert said.err.startswith("autotune: ")
+    assert arguments[-1] in said.err
+    assert "Traceback" not in said.err
+
+
+@pytest.mark.usefixtures("config")
+def test_an_expected_error_is_an_object_for_scripts(capsys: pytest.CaptureFixture[str]) -> None:
+    """With --json stdout holds one object and nothing else; people still find the message on stderr."""
+    assert run(["status", "--config", "config.yaml", "--json"]) == 1
+    said = capsys.readouterr()
+    document = json.loads(said.out)
+    assert set(document) == {"format", "error"}
+    assert set(document["error"]) == {"kind", "message", "where", "remedy"}
+    assert document["error"]["kind"] == "study"
+    assert "autotune search --config config.yaml" in document["error"]["remedy"]
+    assert document["error"]["message"] in said.err
+
+
+def test_the_message_of_an_error_holds_place_and_remedy(
+    status_raises: Raise, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Line by line, in the words of whoever raised it."""
+    status_raises(ConfigError("no such key: x", where="c.yaml:3", remedy="Did you mean y?"))
+    assert run(["status"]) == 1
+    assert capsys.readouterr().err == "autotune: c.yaml:3: no such key: x\nDid you mean y?\n"
+
+
+@pytest.mark.parametrize("error", [ZeroDivisionError("by nought"), AssertionError(), RecursionError("deep")])
+def test_a_bug_is_three_and_leaves_a_crash_log(
+    status_raises: Raise, capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+    error: Exception,
+) -> None:  # fmt: skip
+    """The message names a file that holds what a report needs: version, arguments, traceback."""
+    logs = tmp_path / "tmp"
+    logs.mkdir()
+    monkeypatch.setattr("tempfile.tempdir", str(logs))
+    status_raises(error)
+    assert run(["status", "--json"]) == 3
+    said = capsys.readouterr()
+    (log,) = logs.iterdir()
+    assert said.out == ""
+    assert str(log) in said.err
+    assert "this is a bug" in said.err
+    assert "Traceback" not in said.err
+    text = log.read_text()
+    for part in (
+        __version__,
+        "['status', '--json']",
+        "Traceback (most recent call last)",
+        repr(type(error).__name__)[1:-1],
+    ):
+        assert part in text
+
+
+def test_an_interrupt_is_130(status_raises: Raise, capsys: pytest.CaptureFixture[str]) -> None:
+    """^C is no bug."""
+    status_raises(KeyboardInterrupt())
+    assert run(["status"]) == 130
+    assert "Traceback" not in capsys.readouterr().err
+
+
+def test_what_a_command_returns_is_the_exit_code(config: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Commands decide, and None is success."""
+
+    def command(code: int | None) -> click.Command:
+        return click.Command("status", callback=lambda: code)
+
+    for code, expected in ((None, 0), (0, 0), (130, 130)):
+        monkeypatch.setattr(status, "command", command(code))
+        assert run(["status"]) == expected
+
+
+@pytest.mark.parametrize("arguments", [["--help"], ["search", "--config", "config.yaml", "--dry-run"]])
+def test_a_reader_that_goes_away_is_no_crash(config: Path, arguments: list[str]) -> None:
+    """`| head` closes the pipe: neither a traceback nor a complaint of the interpreter follows."""
+    config.write_text(CONFIG + "autotune: {command: '{python} train.py {config}'}\n")
+    read, write = os.pipe()
+    os.close(read)
+    done = subprocess.run(
+        [sys.executable, "-m", "autotune", *arguments],
+        stdout=write,
+        stderr=subprocess.PIPE,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    os.close(write)
+    assert done.stderr == ""
+    assert done.returncode in (0, 1)
