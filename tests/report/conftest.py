@@ -17,11 +17,12 @@ from autotune.records import (
     SearchResult,
     Side,
     Validity,
+    Values,
     Verdict,
 )
 
-TODAY = {"data.batch_size": 8, "data.cache": "none", "train.xla": False}
-BEST = {"data.batch_size": 32, "data.cache": "memory", "train.xla": False}
+TODAY: Values = {"data.batch_size": 8, "data.cache": "none", "train.xla": False}
+BEST: Values = {"data.batch_size": 32, "data.cache": "memory", "train.xla": False}
 
 MakeEnded = Callable[..., RunEnded]
 MakeResult = Callable[..., SearchResult]

@@ -1,6 +1,7 @@
 """The order of a confirmation."""
 
 import random
+from itertools import pairwise
 
 import pytest
 
@@ -15,7 +16,7 @@ def test_each_pair_has_both_and_neighbours_run_in_opposite_order(pairs: int, see
     assert [pair for pair, _ in order] == [pair for pair in range(pairs) for _ in range(2)]
     firsts = [is_today for _, is_today in order[::2]]
     assert [is_today for _, is_today in order[1::2]] == [not first for first in firsts]
-    assert all(one != other for one, other in zip(firsts, firsts[1:], strict=False))
+    assert all(one != other for one, other in pairwise(firsts))
     today, candidate = (
         [turn for turn, (_, is_today) in enumerate(order) if is_today is side] for side in (True, False)
     )

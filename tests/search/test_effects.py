@@ -6,7 +6,7 @@ from itertools import product
 
 import pytest
 
-from autotune.records import RunRecord, Values
+from autotune.records import RunRecord, Scalar, Values
 from autotune.search.effects import changes_worth
 from autotune.space.knob import Label
 from autotune.space.space import Space
@@ -20,7 +20,12 @@ SPACE = Space(
     )
 )
 TODAY = SPACE.today
-WORTH = {("data.batch", 16): 1.3, ("data.batch", 32): 2.0, ("data.workers", 2): 1.1, ("train.xla", True): 0.8}
+WORTH: dict[tuple[str, Scalar], float] = {
+    ("data.batch", 16): 1.3,
+    ("data.batch", 32): 2.0,
+    ("data.workers", 2): 1.1,
+    ("train.xla", True): 0.8,
+}
 BEST: Values = {"data.batch": 32, "data.workers": 2, "train.xla": True}
 
 

@@ -1,6 +1,7 @@
 """Which new point is tried next."""
 
 import time
+from typing import Any
 
 import pytest
 
@@ -17,7 +18,7 @@ BATCH = knob("batch", 8, 16, 32, 64, kind="batch_size", label=Label.BATCH, advic
 PRECISION = knob("precision", "float32", "mixed_float16", kind="precision", advice=("mixed_float16",))
 XLA = knob("xla", False, True, kind="xla", advice=(True,))
 SPACE = Space(knobs=(WORKERS, CACHE, BATCH, PRECISION))
-BUNDLE = {"workers": 4, "cache": "memory", "batch": 8, "precision": "float32"}
+BUNDLE: dict[str, Any] = {"workers": 4, "cache": "memory", "batch": 8, "precision": "float32"}
 
 
 def _all(space: Space, seed: int = 0) -> list[Values]:
@@ -27,7 +28,7 @@ def _all(space: Space, seed: int = 0) -> list[Values]:
     while (values := propose(space, levels, seed)) is not None:
         assert point_name(values) not in levels
         proposed.append(values)
-        levels.update(named(level(space, 0.0, **values)))
+        levels.update(named(level(space, 0.0, **dict[str, Any](values))))
     return proposed
 
 
@@ -39,7 +40,7 @@ def test_the_first_proposal_turns_all_bundled_knobs() -> None:
 def test_then_each_advice_is_tried_on_the_best_so_far() -> None:
     """What helped is kept, one piece of advice after the other."""
     levels = named(level(SPACE, 0.0), level(SPACE, 0.5, **BUNDLE))
-    larger = {**BUNDLE, "batch": 32}
+    larger: dict[str, Any] = {**BUNDLE, "batch": 32}
     assert propose(SPACE, levels, 0) == larger
     levels |= named(level(SPACE, 0.7, **larger))
     assert propose(SPACE, levels, 0) == {**BUNDLE, "batch": 64}
@@ -97,7 +98,7 @@ def _after_out_of_memory(**point: Scalar) -> list[Values]:
     proposed: list[Values] = []
     while (values := propose(space, levels, 0)) is not None:
         proposed.append(values)
-        levels |= named(level(space, -0.1, **values))
+        levels |= named(level(space, -0.1, **dict[str, Any](values)))
     return proposed
 
 
@@ -154,5 +155,5 @@ def test_a_thousand_points_are_no_burden() -> None:
 
 
 def _numbered(space: Space, number: int) -> PointLevel:
-    digits = {f"k{i}": (number * 2654435761 >> 3 * i) % 8 for i in range(8)}
+    digits: dict[str, Any] = {f"k{i}": (number * 2654435761 >> 3 * i) % 8 for i in range(8)}
     return level(space, sum(digits.values()) / 50, **digits)

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 from math import inf
 from pathlib import Path
 from typing import Any
@@ -174,7 +175,7 @@ def test_the_confirmation_is_made_of_whole_interleaved_pairs(search: Search) -> 
     for first, second in zip(confirming[::2], confirming[1::2], strict=True):
         assert {first.point, second.point} == {searched.runs[0].point, confirming[0].point, confirming[1].point}
     firsts = [run.point for run in confirming[::2]]
-    assert all(one != other for one, other in zip(firsts, firsts[1:], strict=False))
+    assert all(one != other for one, other in pairwise(firsts))
 
 
 def test_nothing_better_is_an_answer_without_a_confirmation(search: Search) -> None:
