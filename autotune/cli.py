@@ -62,22 +62,42 @@ def run(arguments: Sequence[str]) -> int:
     Returns:
         The exit code.
     """
+    for name in ("stdout", "stderr"):
+        if getattr(sys, name) is None:  # closed by whoever started us
+            setattr(sys, name, open(os.devnull, "w", encoding="utf-8"))  # noqa: SIM115 -- for the whole process
+        getattr(sys, name).reconfigure(errors="backslashreplace")  # a path may hold what this locale cannot print
+    try:
+        code = _run(arguments)
+        sys.stdout.flush()
+        return code
+    except BrokenPipeError:
+        # Whoever read our output has gone (`| head`); the interpreter must not complain at exit either.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 1
+
+
+def _run(arguments: Sequence[str]) -> int:
     try:
         return int(_cli.main(args=list(arguments), prog_name="autotune", standalone_mode=False) or 0)
     except click.exceptions.Abort:
+        print("autotune: interrupted", file=sys.stderr)
         return 130
     except click.ClickException as error:
         error.show()
         return error.exit_code
     except AutotuneError as error:
-        _say_error(error, as_json="--json" in arguments)
+        _say_error(error, as_json=_asks_for_json(arguments))
         return 1
-    except KeyboardInterrupt:
-        print("autotune: interrupted", file=sys.stderr)
-        return 130
     except BrokenPipeError:
-        # Whoever read our output has gone (`| head`); the interpreter must not complain at exit either.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        raise
+    except OSError as error:
+        # The machine's doing (a folder gone, a disk full, no permission) and not a bug, wherever it struck.
+        trouble = AutotuneError(
+            f"{error.strerror or error}",
+            where=str(error.filename) if error.filename else None,
+            remedy="Check that the place exists, may be written to, and has space; then run the command again.",
+        )
+        _say_error(trouble, as_json=_asks_for_json(arguments))
         return 1
     except Exception as error:  # noqa: BLE001 -- the top of the process: a bug becomes a crash log
         print(
@@ -86,6 +106,11 @@ def run(arguments: Sequence[str]) -> int:
             file=sys.stderr,
         )
         return 3
+
+
+def _asks_for_json(arguments: Sequence[str]) -> bool:
+    own = list(arguments)
+    return "--json" in own[: own.index("--") if "--" in own else None]
 
 
 def _say_error(error: AutotuneError, *, as_json: bool) -> None:

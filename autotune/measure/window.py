@@ -25,6 +25,8 @@ PAUSES = frozenset({"eval", "checkpoint"})
 """Kinds of event whose time is not training. The end of an epoch is no pause: to refill the pipeline is a cost
 of the config."""
 
+_LARGEST_AMOUNT = 1e12  # of samples or work in a step; what a broken trainer reports must not become a speed
+
 LEAST_STEPS = 5
 """Steps (one batch of MSER-5) below which there is no window at all."""
 
@@ -77,6 +79,11 @@ class Window:
         """
         counted = (default_samples or 1.0) * self.steps
         return (counted if self.samples is None else float(self.samples.sum())) / self.time_s
+
+    def fastest_step_samples_per_s(self, default_samples: float | None) -> float:
+        """Throughput if all steps were like the fastest: an upper bound that a warm-up cannot pull down."""
+        samples = np.full(self.steps, default_samples or 1.0) if self.samples is None else self.samples
+        return float((samples / self.durations_s).max())
 
     def cv(self) -> float | None:
         """Variation of the time per unit of work; None if the window is too short for 4 blocks."""
@@ -189,8 +196,8 @@ def _window(steps: Sequence[TraineeEvent], kept: NDArray[np.intp]) -> Window:
 
 
 def _amounts(column: list[float | None]) -> Series | None:
-    """The column as an array, if every step has a positive amount."""
-    if any(amount is None or not amount > 0 for amount in column):
+    """The column as an array, if every step has a positive amount that can be one."""
+    if any(amount is None or not 0 < amount < _LARGEST_AMOUNT for amount in column):
         return None
     return np.array(column, dtype=float)
 

@@ -62,7 +62,7 @@ def print_plan(
     console.print(
         Text(
             f"{combinations:,} combinations; {format_duration(budget_s)} for everything, "
-            "up to half of it to confirm the best against today's values",
+            "part of it kept back to confirm the best against today's values",
             style="dim",
         ),
         soft_wrap=True,

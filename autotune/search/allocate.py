@@ -66,7 +66,7 @@ def allocate(
     repeats = [
         Allocation(repeat=level, gain=repeat_gain(level, levels.values(), sd))
         for level in levels.values()
-        if level.name != today and 0 < len(level.scores) < LARGEST_REPEATS
+        if level.name != today and level.scores and len(level.scores) + len(level.endings) < LARGEST_REPEATS
     ]
     best = max(repeats, key=lambda choice: choice.gain, default=None)
     if best and best.gain > explore:

@@ -3,10 +3,8 @@
 import random
 from collections.abc import Iterator
 
-LEAST_PAIRS = 4
-"""Fewer pairs leave the interval to the luck of their spread."""
-
 MOST_PAIRS = 12
+"""A gain that needs more pairs to be seen is not worth their time."""
 
 
 def pair_order(pairs: int, rng: random.Random) -> Iterator[tuple[int, bool]]:

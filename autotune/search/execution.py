@@ -16,6 +16,7 @@ from autotune.trial.launch import Runner
 from autotune.trial.outcome import ending_of
 
 _MEASURED_ENDINGS = (Ending.COMPLETED, Ending.STOPPED, Ending.CRASHED, Ending.KILLED_BY_BUDGET, Ending.HUNG)
+_UNHURT = (Ending.COMPLETED, Ending.STOPPED, Ending.KILLED_BY_BUDGET)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -75,7 +76,7 @@ def execute(
         settles: Whether measuring starts only after one pass over the data.
         deadline_s: When the run is killed if it still goes on.
         give_up_s: When it is stopped with whatever it has shown.
-        hopeless_below: Samples per second below which the run is stopped at the first short look.
+        hopeless_below: Samples per second that at least one step has to reach, else the run is stopped early.
         progress: Told the steps so far while it runs.
 
     Raises:
@@ -90,7 +91,7 @@ def execute(
         start_timeout_s=setup.limits.start_timeout_s,
         started_s=decided_s,
         give_up_s=give_up_s,
-        hopeless=lambda window: window.samples_per_s(setup.batch_size(values)) < hopeless_below,
+        hopeless=lambda window: window.fastest_step_samples_per_s(setup.batch_size(values)) < hopeless_below,
         progress=progress,
     )
     folder = setup.state.run(setup.study, run)
@@ -113,7 +114,7 @@ def execute(
     return Execution(
         ending=ending,
         detail=detail,
-        validity=_validity(setup, watch, window),
+        validity=_validity(setup, watch, window, ending),
         window=window,
         measurement=measurement,
         duration_s=clock.now_s() - decided_s,
@@ -122,9 +123,11 @@ def execute(
     )
 
 
-def _validity(setup: Setup, watch: RunWatch, window: Window | None) -> Validity:
-    if watch.is_cold:
+def _validity(setup: Setup, watch: RunWatch, window: Window | None, ending: Ending) -> Validity:
+    if watch.is_cold and watch.steps and ending in _UNHURT:
         return Validity.COLD
+    if watch.is_cold:
+        return Validity.UNMEASURED
     if window and window.time_s >= setup.limits.min_s and window.steps >= setup.limits.min_steps:
         return Validity.GOOD
     return Validity.NOT_STEADY if watch.steps else Validity.UNMEASURED

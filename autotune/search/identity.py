@@ -47,15 +47,16 @@ def study_name(
         machine: The hardware class.
         frameworks: Versions of the frameworks that the trainer will import.
     """
+    dropped = set(left_out)
     identity = {
-        "config": _without(config, set(left_out), ()),
+        "config": _without(config, dropped, ()),
         "fixed": dict(fixed),
-        "environment": dict(environment),
+        "environment": {name: text for name, text in environment.items() if f"autotune.env.{name}" not in dropped},
         "objective": objective,
         "cpu": [machine.cpu_model, machine.cpu_cores, round(machine.memory_bytes / _GIB)],
         "gpus": [gpu.name for gpu in machine.gpus],
     }
-    name = re.sub("[^A-Za-z0-9_.]+", "_", stem)[:40]
+    name = re.sub("[^A-Za-z0-9_.]+", "_", stem).strip("._")[:40] or "config"
     return f"{name}-{_digest(identity)[:8]}-{_digest([list(command), dict(frameworks)])[:4]}"
 
 

@@ -129,5 +129,5 @@ def repair_journal(path: Path, lock: JournalLock) -> int:
 def _is_entry(line: bytes) -> bool:
     try:
         return isinstance(json.loads(line), dict)
-    except ValueError:
+    except (ValueError, RecursionError):
         return False

@@ -9,6 +9,7 @@ today's domains. The record never has to be rewritten for it.
 
 import random
 from collections.abc import Iterator, Mapping
+from itertools import product
 
 import optuna
 from optuna.distributions import BaseDistribution, CategoricalDistribution, IntDistribution
@@ -21,6 +22,7 @@ from autotune.space.knob import Knob, same_scalar
 from autotune.space.space import Space, point_name
 
 _ASKS = 30
+_LISTED_POINTS = 5_000
 _FEWEST_CHANGES = 2
 _DRY_RUNS_A_CHANGE = 4  # after that many points without a better one, proposals change one value more
 _FAILED = -1.0  # ln score told for a point that gave no numbers, below the worst that did
@@ -50,7 +52,13 @@ def propose(space: Space, levels: Mapping[str, PointLevel], seed: int) -> Values
         for candidate in (near, values):
             if _is_new(space, levels, candidate):
                 return candidate
-    return None
+    if space.size > _LISTED_POINTS:
+        return None
+    # The sampler repeats itself on small spaces; what it never drew is still there.
+    choices = [knob.choices for knob in space.knobs]
+    everything = [dict(zip(space.today, values, strict=True)) for values in product(*choices)]
+    rng.shuffle(everything)
+    return next((values for values in everything if _is_new(space, levels, values)), None)
 
 
 def best_level(levels: Mapping[str, PointLevel]) -> PointLevel | None:
@@ -121,13 +129,30 @@ def _is_new(space: Space, levels: Mapping[str, PointLevel], values: Values) -> b
 
 
 def _must_run_out_of_memory(space: Space, levels: Mapping[str, PointLevel], values: Values) -> bool:
-    """Whether a smaller batch ran out of memory under the same precision, compilation and padding."""
+    """Whether a batch no larger than this one ran out of memory, all that memory depends on being the same.
+
+    What ran out of memory at a batch that has run elsewhere did so for another reason, and proves nothing.
+    """
     batches = [knob.path for knob in space.knobs if knob.kind == "batch_size"]
-    shared = [knob.path for knob in space.knobs if knob.kind in _MEMORY_KINDS]
-    return bool(batches) and any(
-        any(ending in _OUT_OF_MEMORY for ending in level.endings)
-        and not level.scores
-        and all(same_scalar(level.values[path], values[path]) for path in shared)
-        and all(float(level.values[path] or 0) <= float(values[path] or 0) for path in batches)
-        for level in levels.values()
-    )
+    if not batches:
+        return False
+
+    def alike(level: PointLevel, gpu_only: bool) -> bool:
+        shared = (k for k in space.knobs if k.path not in batches and (k.kind in _MEMORY_KINDS or not gpu_only))
+        return all(same_scalar(level.values[knob.path], values[knob.path]) for knob in shared)
+
+    def size(point: Values) -> float:
+        return max(float(point[path] or 0) for path in batches)
+
+    for level in levels.values():
+        failed = next((ending for ending in level.endings if ending in _OUT_OF_MEMORY), None)
+        if failed is None or level.scores or size(level.values) > size(values):
+            continue
+        gpu_only = failed is Ending.OUT_OF_GPU_MEMORY
+        runs_all_the_same = any(
+            other.scores and alike(other, gpu_only) and size(other.values) >= size(level.values)
+            for other in levels.values()
+        )
+        if alike(level, gpu_only) and not runs_all_the_same:
+            return True
+    return False

@@ -4,6 +4,7 @@ One trial per run, written once with everything in it and never rewritten. Nothi
 or used as a path: a record gives knob values, metrics and names, each checked for its type.
 """
 
+import contextlib
 import logging
 from collections.abc import Mapping
 from dataclasses import asdict, replace
@@ -75,8 +76,9 @@ class Study:
         Raises:
             StudyError: It could not be written; the journal is as it was.
         """
-        size = self.path.stat().st_size
+        size = 0
         try:
+            size = self.path.stat().st_size
             self._study.add_trial(
                 create_trial(
                     state=TrialState.COMPLETE if record.comparable else TrialState.FAIL,
@@ -86,7 +88,7 @@ class Study:
             )
         except OSError as error:
             # Half a line may be there: cut it off again, so that the next append cannot make it permanent.
-            with self.path.open("r+b") as file:
+            with contextlib.suppress(OSError), self.path.open("r+b") as file:
                 file.truncate(size)
             raise _cannot_write(self.path, error) from error
         written = replace(record, number=len(self._study.get_trials(deepcopy=False)) - 1)

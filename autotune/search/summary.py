@@ -9,10 +9,11 @@ from collections.abc import Iterable, Sequence
 from statistics import median
 
 from autotune.metrics import METRICS, values_of
-from autotune.records import Measurement, Purpose, RunRecord, SearchResult, Side, Verdict
+from autotune.records import Measurement, Purpose, RunRecord, SearchResult, Side, Values, Verdict
 from autotune.score import LEAST_PAIRS, Judgement, judge, ln_score, ln_speed
 from autotune.search.effects import changes_worth
 from autotune.search.levels import between_run_variance, point_levels
+from autotune.space.knob import Label, same_scalar
 from autotune.space.space import Space
 
 
@@ -61,7 +62,9 @@ def summarize(
     if not good:
         return None
     # Each search starts with today's config, also where that fails.
-    today = next(run for run in runs if run.purpose is Purpose.TODAY)
+    today = next((run for run in runs if run.purpose is Purpose.TODAY), None)
+    if today is None:
+        return None  # its record could not be read, and without it nothing means anything
     baseline_runs = [run for run in good if run.point == today.point]
     baseline = Side(values=today.values, metrics=pooled(baseline_runs))
     outcomes = dict(Counter(run.ending.value for run in runs))
@@ -102,7 +105,11 @@ def summarize(
     return SearchResult(
         verdict=Verdict.BETTER if better else Verdict.NO_CHANGE,
         why=_why(
-            judgement, answer, len(pairs), left_out=_fastest(good, today.point, steadiness_weight) not in (best, None)
+            judgement,
+            answer,
+            len(pairs),
+            explored=any(run.purpose is Purpose.EXPLORE for run in runs),
+            left_out=_fastest(good, today.point, steadiness_weight) not in (best, None),
         ),
         baseline=baseline,
         best=answer if better else baseline,
@@ -151,7 +158,7 @@ def _same_training(
     alike = {
         run.point: run.values
         for run in good
-        if run.point != today and space.contains(run.values) and space.is_same_training(run.values)
+        if run.point != today and _same_training_as(baseline[0].values, run.values, space)
     }
     if not alike:
         return None
@@ -160,6 +167,14 @@ def _same_training(
         return None
     runs = [run for run in good if run.point == best]
     return Side(values=alike[best], metrics=pooled(runs)), speed_over(runs, baseline)
+
+
+def _same_training_as(today: Values, values: Values, space: Space) -> bool:
+    """Whether only knobs differ that leave the training unchanged; the config may hold other values by now."""
+    labels = {knob.path: knob.label for knob in space.knobs}
+    return today.keys() == values.keys() and all(
+        same_scalar(values[path], today[path]) or labels.get(path) is Label.SAME_TRAINING for path in today
+    )
 
 
 def speed_over(runs: Sequence[RunRecord], baseline: Sequence[RunRecord]) -> float:
@@ -174,19 +189,22 @@ def speed_over(runs: Sequence[RunRecord], baseline: Sequence[RunRecord]) -> floa
     return math.exp(level(runs) - level(baseline))
 
 
-def _why(judgement: Judgement | None, answer: Side | None, pairs: int, *, left_out: bool) -> str:
+def _why(judgement: Judgement | None, answer: Side | None, pairs: int, *, explored: bool, left_out: bool) -> str:
     """The reason for the verdict, for the user.
 
     Args:
         judgement: What the pairs show; None if there were too few.
         answer: What was confirmed, or would have been.
         pairs: Complete pairs.
+        explored: Whether anything but today's config was tried.
         left_out: Whether another point looked faster than the one that was confirmed.
     """
+    if answer is None and not explored:
+        return "there was no time to try anything but today's values"
     if answer is None:
         return "nothing that was tried is faster than today's values"
     if judgement is None and pairs == 0:
-        return "the best point was not confirmed against today's config: no time was left for it"
+        return "the best point was not confirmed against today's config: its pairs did not fit into the time left, or failed"
     if judgement is None:
         return f"only {pairs} of at least {LEAST_PAIRS} confirming pairs could be measured"
     if judgement.better:

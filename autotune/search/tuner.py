@@ -28,10 +28,10 @@ from autotune.records import (
     Validity,
     Values,
 )
-from autotune.score import LEAST_PAIRS, pairs_needed
+from autotune.score import LEAST_PAIRS, LEAST_SCORE_GAIN, pairs_needed
 from autotune.search.allocate import WORTH_A_RUN, allocate
 from autotune.search.budget import CAUTION, Budget, expected_run_s, pair_s
-from autotune.search.confirm import pair_order
+from autotune.search.confirm import MOST_PAIRS, pair_order
 from autotune.search.execution import Execution, execute
 from autotune.search.levels import PointLevel, expected_run_sd, point_levels
 from autotune.search.propose import advised, propose
@@ -46,10 +46,10 @@ WARM_UP_FROM_S = 120.0
 
 _WARM_UP = WindowGoal(min_s=0.0, min_steps=5, target_s=0.0)
 _MOST_FAILURES = 5  # runs that all gave nothing, before the search gives up
-_MOST_CONFIRMATION = 0.6  # share of the budget that the confirmation may take
+_MOST_CONFIRMATION = 0.4  # share of the budget that the confirmation may take
 _HOPELESS = 0.5  # of the fastest run's speed: no repeat will make up for that
 _MOST_OF_A_COLD_START = 0.4  # share of the budget that today's config may take to fill its caches
-_MOST_OF_THE_REST = 0.2  # share of the exploring time left that one slow run may take ...
+_MOST_OF_THE_REST = 0.1  # share of the exploring time left that one slow run may take ...
 _SLOWER_THAN_USUAL = 3.0  # ... or this many times the usual length, if that is more
 
 
@@ -245,7 +245,9 @@ class Tuner:
         fitting = int(self._budget.left_s() / pair_s(self._runs, today.name, finalist.name))
         pairs = min(self._pairs_wanted(levels), fitting - fitting % 2)
         for pair, is_today in pair_order(pairs, self._rng):
-            self._run(self._today if is_today else finalist.values, Purpose.CONFIRM, pair=pair)
+            values = self._today if is_today else finalist.values
+            if self._run(values, Purpose.CONFIRM, pair=pair).ending is Ending.KILLED_BY_BUDGET:
+                return
 
     # One run
 
@@ -297,7 +299,7 @@ class Tuner:
                 purpose=purpose,
                 pair=pair,
                 ending=done.ending,
-                validity=Validity.COLD if goal is not None else done.validity,
+                validity=Validity.COLD if goal is not None and done.measurement else done.validity,
                 ended_utc=self._clock.utc().isoformat(timespec="seconds"),
                 duration_s=done.duration_s,
                 measurement=done.measurement,
@@ -338,9 +340,9 @@ class Tuner:
         self._runs.append(record)
         if done.window is not None and record.comparable:
             self._within_variances_s.append(done.window.within_variance_s())
-        if record.ending in (Ending.STOPPED, Ending.KILLED_BY_BUDGET):
+        if record.ending in (Ending.STOPPED, Ending.KILLED_BY_BUDGET) or record.validity is Validity.COLD:
             return  # our doing, no failure of the trainer's
-        if record.measurement is None and record.ending not in self.failures:
+        if not record.comparable and record.ending not in self.failures:
             self.failures[record.ending] = Failed(record=record, stderr_tail=done.stderr_tail, folder=done.folder.path)
 
     def _levels(self) -> dict[str, PointLevel]:
@@ -381,7 +383,7 @@ class Tuner:
             self._emit(IncumbentChanged(values=best.values, changes=self._space.changes(best.values), speedup=speedup))
 
     def _nothing_works(self) -> bool:
-        return len(self._runs) >= _MOST_FAILURES and not any(run.measurement for run in self._runs)
+        return len(self._runs) >= _MOST_FAILURES and not any(run.comparable for run in self._runs)
 
     # The confirmation's share of the budget
 
@@ -391,12 +393,12 @@ class Tuner:
         if not better:
             return LEAST_PAIRS
         best, today = better[0], levels[point_name(self._today)]
-        most = _MOST_CONFIRMATION * self._budget.budget_s / pair_s(self._runs, today.name, best.name)
-        return pairs_needed(
-            best.mean - today.mean,
-            math.sqrt(2) * expected_run_sd(levels),
-            at_most=max(LEAST_PAIRS, int(most)),
+        gain, pair_sd = best.mean - today.mean, math.sqrt(2) * expected_run_sd(levels)
+        most = min(
+            MOST_PAIRS, int(_MOST_CONFIRMATION * self._budget.budget_s / pair_s(self._runs, today.name, best.name))
         )
+        pairs = pairs_needed(gain, pair_sd, at_most=max(LEAST_PAIRS, most))
+        return pairs if gain > math.log(LEAST_SCORE_GAIN) else LEAST_PAIRS
 
     def _reserved_s(self, levels: dict[str, PointLevel]) -> float:
         better = self._better(levels)

@@ -70,7 +70,7 @@ class RunWatch:
 
         now_s = self._clock.now_s()
         if self._last_step_s is None:
-            return Stop.NEVER_STARTED if now_s >= self._start_deadline_s else None
+            return Stop.NEVER_STARTED if now_s >= min(self._start_deadline_s, self._give_up_s) else None
         if now_s - self._last_step_s > max(_LONGEST_SILENCE_S, _SILENT_STEPS * self._longest_step_s):
             return Stop.HUNG
         if now_s >= self._give_up_s:
