@@ -97,6 +97,8 @@ def command(
                 raise
         setup.state.prune(setup.study, protected=tuner.best_runs())
 
+    if setup.config_changed():
+        progress.print(f"{config} was changed during the search; the answer is for the file as it was at the start.")
     if as_json:
         paths = {"journal": str(setup.journal), "runs": str(setup.state.runs(setup.study)), "events": str(events)}
         document = answer_document(result, elapsed_s=budget.elapsed_s(), study=setup.study, paths=paths)

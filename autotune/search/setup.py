@@ -17,6 +17,7 @@ from autotune.records import Gpu, Machine, Scalar, Values
 from autotune.score import STEADINESS_WEIGHT
 from autotune.search.identity import framework_versions, study_name
 from autotune.settings.command import resolve_executable
+from autotune.settings.document import Document
 from autotune.settings.load import Settings, load_settings
 from autotune.settings.schema import Domain, Range, RunLimits
 from autotune.space.catalog import known_knob
@@ -124,6 +125,13 @@ class Setup:
                 size = values.get(path, present)
                 return float(size) if isinstance(size, int) else None
         return None
+
+    def config_changed(self) -> bool:
+        """Whether the config's file is no longer what was read: runs go on with what was."""
+        try:
+            return Document.read(self.config_path).text != self.settings.document.text
+        except ConfigError:
+            return True
 
     def require_runnable(self) -> None:
         """Checks what only a search needs: knobs, a command that exists, space on the disk.
