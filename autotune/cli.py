@@ -16,6 +16,7 @@ from importlib import import_module
 import click
 
 from autotune import __version__
+from autotune.clock import SystemClock
 from autotune.errors import AutotuneError
 
 _COMMANDS = {
@@ -53,11 +54,12 @@ def _cli() -> None:
     """  # noqa: D301 -- click's own mark for "do not rewrap"
 
 
-def run(arguments: Sequence[str]) -> int:
+def run(arguments: Sequence[str], *, started_s: float | None = None) -> int:
     """Runs one command.
 
     Args:
         arguments: What was typed after ``autotune``.
+        started_s: When the process started, on the monotonic clock; None takes now.
 
     Returns:
         The exit code.
@@ -67,7 +69,7 @@ def run(arguments: Sequence[str]) -> int:
             setattr(sys, name, open(os.devnull, "w", encoding="utf-8"))  # noqa: SIM115 -- for the whole process
         getattr(sys, name).reconfigure(errors="backslashreplace")  # a path may hold what this locale cannot print
     try:
-        code = _run(arguments)
+        code = _run(arguments, SystemClock().now_s() if started_s is None else started_s)
         sys.stdout.flush()
         return code
     except BrokenPipeError:
@@ -76,9 +78,9 @@ def run(arguments: Sequence[str]) -> int:
         return 1
 
 
-def _run(arguments: Sequence[str]) -> int:
+def _run(arguments: Sequence[str], started_s: float) -> int:
     try:
-        return int(_cli.main(args=list(arguments), prog_name="autotune", standalone_mode=False) or 0)
+        return int(_cli.main(args=list(arguments), prog_name="autotune", standalone_mode=False, obj=started_s) or 0)
     except click.exceptions.Abort:
         print("autotune: interrupted", file=sys.stderr)
         return 130

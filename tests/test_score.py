@@ -147,8 +147,6 @@ def test_simulated_confirmations_keep_their_promise(pairs):
         widths.append(math.log(verdict.speed.high / verdict.speed.ratio))
     coverage, wins = covered / confirmations, false_wins / confirmations
     half_width = sum(widths) / confirmations
-    print(
-        f"{pairs} pairs: coverage {coverage:.1%}, false wins {wins:.2%}, half-width {half_width:.1%}"
-    )
+    print(f"{pairs} pairs: coverage {coverage:.1%}, false wins {wins:.2%}, half-width {half_width:.1%}")
     assert 0.93 <= coverage <= 0.98
     assert wins <= 0.02

@@ -22,7 +22,9 @@ from autotune.commands.options import Duration, config_option, dry_run_option, j
 @json_option
 @state_dir_option
 @click.argument("trainer", nargs=-1, type=click.UNPROCESSED)
+@click.pass_obj
 def command(
+    started_s: float,
     config: Path,
     budget_s: float,
     seed: int,
@@ -43,7 +45,6 @@ def command(
     from autotune.commands.apply import apply_values
     from autotune.commands.showing import failures, show_plan, text_console
     from autotune.errors import RunError
-    from autotune.measure.host import process_age_s
     from autotune.records import Verdict
     from autotune.report.answer import print_answer, print_failures
     from autotune.report.document import answer_document
@@ -59,7 +60,7 @@ def command(
     from autotune.trial.sweep import sweep
 
     clock = SystemClock()
-    budget = Budget(clock, started_s=clock.now_s() - process_age_s(), budget_s=budget_s)
+    budget = Budget(clock, started_s=started_s, budget_s=budget_s)
     setup = open_setup(config, command=trainer or None, state_dir=state_dir, same_training=same_training)
     progress, output = text_console(stderr=True), text_console()
     if dry_run:

@@ -69,13 +69,6 @@ def machine_facts(root: Path = Path("/")) -> MachineFacts:
     )
 
 
-def process_age_s() -> float:
-    """Seconds since this process was started: interpreter start-up and imports included, which a budget counts."""
-    stat = _process_stat(os.getpid())
-    assert stat is not None, "/proc shows every process itself"
-    return max(0.0, time.clock_gettime(time.CLOCK_BOOTTIME) - stat.started_s)
-
-
 def _cpu_quotas(root: Path) -> Iterator[float]:
     """Limits in cores; a limit of any ancestor binds as well."""
     for folder in _cgroup_folders(root):

@@ -77,7 +77,9 @@ class SearchDisplay:
                 pass
         line = event_line(event, self._elapsed_s())
         if line is not None:
-            self._console.print(Text(line), soft_wrap=True)
+            # A log file gets the whole line; on a terminal, what does not fit is in the final table anyway.
+            is_run = isinstance(event, RunEnded | IncumbentChanged) and self._console.is_terminal
+            self._console.print(Text(line), no_wrap=True, overflow="ellipsis" if is_run else None, soft_wrap=not is_run)
 
     def _elapsed_s(self) -> float:
         return self._clock.now_s() - self._started_s

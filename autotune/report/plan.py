@@ -45,8 +45,9 @@ def print_plan(
 ) -> None:
     """Prints what will be tuned, what not and why, and with which command."""
     table = Table(box=None, pad_edge=False, padding=(0, 3, 0, 0))
-    for column in ("knob", "today", "tried", "for the training", ""):
-        table.add_column(column, style="dim" if column in ("", "for the training") else None)
+    for column in ("knob", "today", "tried", "for the training"):
+        table.add_column(column, style="dim" if column == "for the training" else None)
+    table.add_column("", style="dim", no_wrap=True, overflow="ellipsis")
     for knob in knobs:
         table.add_row(
             "\n".join(knob.paths), value_text(knob.today), _choices_text(knob.choices), knob.label, knob.sentence

@@ -204,7 +204,7 @@ def _why(judgement: Judgement | None, answer: Side | None, pairs: int, *, explor
     if answer is None:
         return "nothing that was tried is faster than today's values"
     if judgement is None and pairs == 0:
-        return "the best point was not confirmed against today's config: its pairs did not fit into the time left, or failed"
+        return "the best point was not confirmed against today's config: its pairs did not fit, or failed"
     if judgement is None:
         return f"only {pairs} of at least {LEAST_PAIRS} confirming pairs could be measured"
     if judgement.better:

@@ -13,7 +13,6 @@ from autotune.measure.host import (
     _descendants,
     _descendants_by_scan,
     machine_facts,
-    process_age_s,
 )
 
 # Burns CPU in a child, which says so after every tenth of a second of it. For every line on stdin that child is
@@ -131,27 +130,6 @@ def test_a_process_that_is_gone_is_no_error(probe):
     probe.open(process.pid)
     assert probe.between(0.0, time.monotonic()) is None
     probe.close()
-
-
-def test_age_counts_from_the_start_of_the_process():
-    """A fresh interpreter has the age since it was started, not since its first line of Python."""
-    began_s = time.monotonic()
-    out = subprocess.run(
-        [sys.executable, "-c", "from autotune.measure.host import process_age_s; print(process_age_s())"],
-        capture_output=True,
-        text=True,
-        check=True,
-        timeout=60,
-    ).stdout
-    elapsed_s = time.monotonic() - began_s
-    assert 0.02 < float(out) <= elapsed_s + 2 / os.sysconf("SC_CLK_TCK")
-
-
-def test_age_runs_with_the_clock():
-    """Two readings differ by the time between them."""
-    began_s, age_s = time.monotonic(), process_age_s()
-    sum(range(200_000))
-    assert process_age_s() - age_s == pytest.approx(time.monotonic() - began_s, abs=0.05)
 
 
 def test_this_machine_has_facts():
