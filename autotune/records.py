@@ -4,6 +4,7 @@ Durations and points in time are seconds of the monotonic clock (``CLOCK_MONOTON
 of a machine share) unless a name says ``utc``. Absent is None, never 0.
 """
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -206,7 +207,7 @@ class Measurement:
     gpu_utilization: float | None = None
 
     def __post_init__(self) -> None:
-        if not self.window_s > 0 or not self.samples_per_s > 0:
+        if not (0 < self.window_s < math.inf and 0 < self.samples_per_s < math.inf):
             raise ValueError(f"a measurement needs a window and samples, got {self.window_s} s")
 
 
@@ -276,7 +277,7 @@ class SearchStarted:
 class RunStarted:
     """A run is being started."""
 
-    index: int
+    number: int
     purpose: Purpose
     changes: Values
     pair: int | None = None
@@ -286,7 +287,7 @@ class RunStarted:
 class RunProgress:
     """A run is going on."""
 
-    index: int
+    number: int
     elapsed_s: float
     steps: int
 
@@ -295,7 +296,6 @@ class RunProgress:
 class RunEnded:
     """A run has ended and is in the record."""
 
-    index: int
     run: RunRecord
     changes: Values
     speedup: float | None

@@ -124,6 +124,13 @@ def test_an_expected_error_is_an_object_for_scripts(capsys: pytest.CaptureFixtur
     assert document["error"]["message"] in said.err
 
 
+@pytest.mark.usefixtures("config")
+def test_the_json_of_the_trainer_is_not_ours(capsys: pytest.CaptureFixture[str]) -> None:
+    """Behind -- everything is the trainer's."""
+    assert run(["search", "--config", "absent.yaml", "--", "python", "t.py", "--json"]) == 1
+    assert capsys.readouterr().out == ""
+
+
 def test_the_message_of_an_error_holds_place_and_remedy(
     status_raises: Raise, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -167,6 +174,13 @@ def test_an_interrupt_is_130(status_raises: Raise, capsys: pytest.CaptureFixture
     assert "Traceback" not in capsys.readouterr().err
 
 
+def test_an_interrupt_says_so(status_raises: Raise, capsys: pytest.CaptureFixture[str]) -> None:
+    """^C leaves a word."""
+    status_raises(KeyboardInterrupt())
+    run(["status"])
+    assert "interrupted" in capsys.readouterr().err
+
+
 def test_what_a_command_returns_is_the_exit_code(config: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Commands decide, and None is success."""
 
@@ -185,16 +199,32 @@ def test_a_reader_that_goes_away_is_no_crash(
     """`| head` closes the pipe: neither a traceback nor a complaint of the interpreter follows."""
     monkeypatch.delenv("PYTHONUNBUFFERED", raising=False)
     config.write_text(CONFIG + "autotune: {command: '{python} train.py {config}'}\n")
-    read, write = os.pipe()
-    os.close(read)
-    done = subprocess.run(
-        [sys.executable, "-m", "autotune", *arguments],
-        stdout=write,
-        stderr=subprocess.PIPE,
-        text=True,
-        timeout=60,
-        check=False,
-    )
-    os.close(write)
+    done = _without_reader(arguments)
     assert done.stderr == ""
     assert done.returncode in (0, 1)
+
+
+@pytest.mark.usefixtures("config")
+def test_a_reader_that_goes_away_before_an_error_is_no_crash(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The object of an error goes into a closed pipe without a word."""
+    monkeypatch.delenv("PYTHONUNBUFFERED", raising=False)
+    done = _without_reader(["status", "--config", "config.yaml", "--json"])
+    assert "BrokenPipeError" not in done.stderr
+    assert done.returncode == 1
+
+
+def _without_reader(arguments: list[str]) -> subprocess.CompletedProcess[str]:
+    """Runs the command line with a stdout that nobody reads."""
+    read, write = os.pipe()
+    os.close(read)
+    try:
+        return subprocess.run(
+            [sys.executable, "-m", "autotune", *arguments],
+            stdout=write,
+            stderr=subprocess.PIPE,
+            text=True,
+            timeout=60,
+            check=False,
+        )
+    finally:
+        os.close(write)

@@ -42,6 +42,12 @@ def command(config: Path, trial: int | None, dry_run: bool, force: bool, state_d
                 where=str(study.path),
                 remedy=f"It has the runs 0 to {len(study.records()) - 1}; see `autotune status --config {config}`.",
             )
+        if not chosen.comparable and not force:
+            raise RunError(
+                f"run {trial} gave no numbers to go by ({chosen.ending.value})",
+                where=str(study.path),
+                remedy="Choose another run, or write its values all the same with --force.",
+            )
         values = chosen.values
     elif result.verdict is Verdict.NO_CHANGE:
         console.print(f"No change: {result.why}.", soft_wrap=True)
@@ -77,6 +83,7 @@ def apply_values(
     """
     from autotune.clock import SystemClock
     from autotune.settings.apply import plan_edit, write_edit
+    from autotune.settings.load import load_settings
     from autotune.space.knob import same_scalar
 
     if not setup.space.contains(values):
@@ -85,7 +92,9 @@ def apply_values(
             where=str(setup.config_path),
             remedy="Widen the domains under autotune: knobs:, or search again.",
         )
-    present = setup.space.today
+    # Read again: the search may have taken half an hour, and the file may have been edited since.
+    fresh = load_settings(setup.config_path)
+    present = {path: fresh.today(path) for path in values}
     edited = [
         f"{path} is {present[path]}, the search took {today[path]} as today's"
         for path in values
@@ -97,7 +106,7 @@ def apply_values(
         _ask("Edited since the search: " + "; ".join(edited) + ". Overwrite?", str(setup.config_path))
 
     changed = False
-    for file, edits in setup.settings.edits(setup.space.keys(values)).items():
+    for file, edits in fresh.edits(setup.space.keys(values)).items():
         edit = plan_edit(file, edits)
         if edit.nothing_to_do:
             continue
@@ -114,6 +123,6 @@ def apply_values(
 
 def _ask(question: str, where: str) -> None:
     """Asks for a yes; without a terminal to ask on, says how to go on."""
-    if not sys.stdin.isatty():
+    if sys.stdin is None or not sys.stdin.isatty():
         raise ConfigError(question.removesuffix(" Overwrite?"), where=where, remedy="Overwrite it with --force.")
     click.confirm(question, abort=True, err=True)

@@ -33,7 +33,7 @@ def command(config: Path, dry_run: bool, force: bool, state_dir: Path | None) ->
             f"{conflict.dotted} is {conflict.present}, apply had written {conflict.applied}"
             for conflict in edit.conflicts
         )
-        if not sys.stdin.isatty():
+        if sys.stdin is None or not sys.stdin.isatty():
             raise ConfigError(f"edited since it was applied: {said}", where=str(config), remedy="Go on with --force.")
         click.confirm(
             f"Edited since it was applied: {said}. Put the old values back all the same?", abort=True, err=True

@@ -94,13 +94,20 @@ def command(
                 )
                 return 130
             except RunError:
-                print_failures(progress, failures(tuner.failures, {}))
+                print_failures(progress, failures(tuner.failures, tuner.outcomes))
                 raise
         setup.state.prune(setup.study, protected=tuner.best_runs())
 
     if setup.config_changed():
         progress.print(f"{config} was changed during the search; the answer is for the file as it was at the start.")
+
+    def apply_if_better() -> None:
+        if and_apply and result.verdict is Verdict.BETTER and result.best and result.baseline:
+            best, today = result.best.values, result.baseline.values
+            apply_values(setup, best, today, console=progress, force=False, dry_run=False)
+
     if as_json:
+        apply_if_better()  # first, so that a failure is the one object on stdout
         paths = {"journal": str(setup.journal), "runs": str(setup.state.runs(setup.study)), "events": str(events)}
         document = answer_document(result, elapsed_s=budget.elapsed_s(), study=setup.study, paths=paths)
         print(json.dumps(document, indent=2))
@@ -112,6 +119,5 @@ def command(
             elapsed_s=budget.elapsed_s(),
             failures=failures(tuner.failures, result.outcomes),
         )
-    if and_apply and result.verdict is Verdict.BETTER and result.best and result.baseline:
-        apply_values(setup, result.best.values, result.baseline.values, console=progress, force=False, dry_run=False)
+        apply_if_better()
     return 0

@@ -25,6 +25,7 @@ PAUSES = frozenset({"eval", "checkpoint"})
 """Kinds of event whose time is not training. The end of an epoch is no pause: to refill the pipeline is a cost
 of the config."""
 
+_SHORTEST_S = 1e-3  # stamps closer than this are no training
 _LARGEST_AMOUNT = 1e12  # of samples or work in a step; what a broken trainer reports must not become a speed
 
 LEAST_STEPS = 5
@@ -176,6 +177,8 @@ def steady_window(events: Sequence[TraineeEvent], *, after_s: float | None = Non
         return None
 
     window = _window(steps, kept)
+    if window.time_s < _SHORTEST_S:
+        return None
     warm_up = mser5_truncation(window.durations_s / window.units)
     return _window(steps, kept[warm_up:]) if warm_up else window
 

@@ -11,7 +11,7 @@ from rich.text import Text
 from autotune.durations import format_duration
 from autotune.metrics import METRICS
 from autotune.records import Change, Ratio, RunRecord, SearchResult, Side, Verdict
-from autotune.report.lines import changes_text, value_text
+from autotune.report.lines import changes_text, plain, value_text
 
 _SHOWN = (
     "samples_per_s",
@@ -96,6 +96,8 @@ def _headline(result: SearchResult) -> Text:
         return Text.assemble(("No baseline: ", "bold yellow"), "today's config does not run; these values do.")
     if result.candidate is not None and result.speedup is None:
         return Text.assemble(("No change yet: ", "bold yellow"), "something looks better, but it is not confirmed.")
+    if result.candidate is None and result.smallest_gain is None:
+        return Text.assemble(("No change: ", "bold"), "nothing better than today's values was found.")
     return Text.assemble(("No change: ", "bold"), "today's values are as good as any that were tried.")
 
 
@@ -171,9 +173,9 @@ def _print_failure(console: Console, failure: Failure) -> None:
         Text.assemble((f"{times} {failure.run.ending.value}", "bold yellow"), f": {failure.sentence}"), soft_wrap=True
     )
     if failure.run.detail:
-        console.print(Text(f"  {failure.run.detail}"), soft_wrap=True)
+        console.print(Text(f"  {plain(failure.run.detail)}"), soft_wrap=True)
     for line in failure.stderr_tail.splitlines()[-5:]:
-        console.print(Text(f"  | {line}", style="dim"), soft_wrap=True)
+        console.print(Text(f"  | {plain(line)}", style="dim"), soft_wrap=True)
     console.print(Text(f"  {failure.remedy} Logs: {failure.folder}"), soft_wrap=True)
 
 

@@ -1,5 +1,7 @@
 """One line for each thing that happens in a search: what a log file gets, and what scrolls by on a terminal."""
 
+import re
+
 from autotune.durations import format_duration
 from autotune.metrics import METRICS
 from autotune.records import (
@@ -15,6 +17,9 @@ from autotune.records import (
     Values,
 )
 
+_ESCAPE = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)?|[@-_])")
+"""Control sequences of a terminal: colours, titles, cursor movements (ECMA-48)."""
+
 _QUIET = (Ending.COMPLETED, Ending.STOPPED)
 
 
@@ -24,7 +29,13 @@ def value_text(value: Scalar) -> str:
         return "null"
     if isinstance(value, bool):
         return str(value).lower()
-    return str(value)
+    return plain(str(value))
+
+
+def plain(text: str, longest: int = 200) -> str:
+    """Text from outside (a trainer, a config, a record) as one line that cannot steer the terminal."""
+    line = "".join(character if character.isprintable() else " " for character in _ESCAPE.sub("", text))
+    return line if len(line) <= longest else f"{line[: longest - 1]}…"
 
 
 def changes_text(changes: Values) -> str:
@@ -73,7 +84,7 @@ def run_line(event: RunEnded) -> str:
         words.append(run.detail or run.validity.value)
     ending = f" [{', '.join(words)}]" if words else ""
     return (
-        f"run {event.index:<3} {purpose_text(run.purpose.value, run.pair):<10} {speed:>10} {ratio:>6}"
+        f"run {run.number:<3} {purpose_text(run.purpose.value, run.pair):<10} {speed:>10} {ratio:>6}"
         f" {format_duration(run.duration_s):>6}{ending}  {changes_text(event.changes)}"
     )
 
@@ -85,4 +96,4 @@ def purpose_text(purpose: str, pair: int | None) -> str:
 
 def running_line(event: RunStarted) -> str:
     """What runs now."""
-    return f"run {event.index} {purpose_text(event.purpose.value, event.pair)}: {changes_text(event.changes)}"
+    return f"run {event.number} {purpose_text(event.purpose.value, event.pair)}: {changes_text(event.changes)}"

@@ -61,6 +61,7 @@ def execute(
     settles: bool,
     deadline_s: float,
     give_up_s: float = math.inf,
+    start_timeout_s: float | None = None,
     hopeless_below: float = 0.0,
     progress: Callable[[int], None] = lambda _steps: None,
 ) -> Execution:
@@ -76,6 +77,7 @@ def execute(
         settles: Whether measuring starts only after one pass over the data.
         deadline_s: When the run is killed if it still goes on.
         give_up_s: When it is stopped with whatever it has shown.
+        start_timeout_s: How long its first step may take; None for the limit in the config.
         hopeless_below: Samples per second that at least one step has to reach, else the run is stopped early.
         progress: Told the steps so far while it runs.
 
@@ -88,12 +90,13 @@ def execute(
         clock,
         goal=goal,
         settles=settles,
-        start_timeout_s=setup.limits.start_timeout_s,
+        start_timeout_s=setup.limits.start_timeout_s if start_timeout_s is None else start_timeout_s,
         started_s=decided_s,
         give_up_s=give_up_s,
         hopeless=lambda window: window.fastest_step_samples_per_s(setup.batch_size(values)) < hopeless_below,
         progress=progress,
     )
+    setup.state.require_space()
     folder = setup.state.run(setup.study, run)
     folder.create(output_paths=setup.settings.moved_outputs(folder.outputs).values())
     with Instruments(clock, setup.gpu_uuid) as instruments:

@@ -49,9 +49,7 @@ class Study:
         try:
             self.torn_bytes = repair_journal(path, lock)
             storage = JournalStorage(JournalFileBackend(str(path), lock_obj=lock))  # type: ignore[arg-type]
-            self._study = optuna.create_study(
-                study_name=name, storage=storage, load_if_exists=True, direction="maximize"
-            )
+            self._study = _open(name, storage)
         except OSError as error:
             raise _cannot_write(path, error) from error
         except (KeyError, ValueError, TypeError, AssertionError) as error:
@@ -66,6 +64,11 @@ class Study:
     def records(self) -> list[RunRecord]:
         """All runs, oldest first."""
         return list(self._records)
+
+    @property
+    def next_number(self) -> int:
+        """The number that the next run will have."""
+        return len(self._study.get_trials(deepcopy=False))
 
     def append(self, record: RunRecord) -> RunRecord:
         """Writes one finished run; it is on disk when this returns.
@@ -91,9 +94,16 @@ class Study:
             with contextlib.suppress(OSError), self.path.open("r+b") as file:
                 file.truncate(size)
             raise _cannot_write(self.path, error) from error
-        written = replace(record, number=len(self._study.get_trials(deepcopy=False)) - 1)
+        written = replace(record, number=self.next_number - 1)
         self._records.append(written)
         return written
+
+
+def _open(name: str, storage: JournalStorage) -> optuna.Study:
+    try:
+        return optuna.load_study(study_name=name, storage=storage)  # unlike create_study, this writes nothing
+    except KeyError:
+        return optuna.create_study(study_name=name, storage=storage, direction="maximize")
 
 
 def _cannot_write(path: Path, error: OSError) -> StudyError:

@@ -2,6 +2,7 @@
 
 import math
 import random
+from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -47,6 +48,8 @@ WARM_UP_FROM_S = 120.0
 _WARM_UP = WindowGoal(min_s=0.0, min_steps=5, target_s=0.0)
 _MOST_FAILURES = 5  # runs that all gave nothing, before the search gives up
 _MOST_CONFIRMATION = 0.4  # share of the budget that the confirmation may take
+_LEAST_START_S = 60.0  # that a new point may take to its first step ...
+_SLOWER_START = 5.0  # ... or this many times the longest start so far
 _HOPELESS = 0.5  # of the fastest run's speed: no repeat will make up for that
 _MOST_OF_A_COLD_START = 0.4  # share of the budget that today's config may take to fill its caches
 _MOST_OF_THE_REST = 0.1  # share of the exploring time left that one slow run may take ...
@@ -149,14 +152,19 @@ class Tuner:
         """Names of the runs of the best points, whose folders are worth keeping."""
         best = sorted(self._levels().values(), key=lambda level: level.mean, reverse=True)[:points]
         names = {level.name for level in best}
-        return {self._run_name(index) for index, run in enumerate(self._runs) if run.point in names}
+        return {self._run_name(run.number) for run in self._runs if run.point in names}
+
+    @property
+    def outcomes(self) -> Counter[str]:
+        """How often each ending came in this search."""
+        return Counter(run.ending.value for run in self._runs)
 
     def _emit(self, event: Event) -> None:
         for consumer in self._consumers:
             consumer(event)
 
-    def _run_name(self, index: int) -> str:
-        return f"{self._name}-{index:03d}"
+    def _run_name(self, number: int) -> str:
+        return f"{self._name}-{number:03d}"
 
     # The phases
 
@@ -175,6 +183,13 @@ class Tuner:
             record = self._run(self._today, Purpose.TODAY)
         if not record.comparable and record.ending is not Ending.KILLED_BY_BUDGET:
             record = self._run(self._today, Purpose.TODAY)  # it may have been an accident, and all depends on it
+        if record.ending is Ending.KILLED_BY_BUDGET and record.validity is Validity.UNMEASURED:
+            raise RunError(
+                f"no training step was seen within the budget of {format_duration(self._budget.budget_s)}",
+                where=str(self._setup.config_path),
+                remedy="Give it more time if training takes longer than that to start. If the trainer does not report\n"
+                "its steps, add to its loop:  from autotune.trainee import step;  step(samples=...)",
+            )
         if record.ending is Ending.KILLED_BY_BUDGET and not record.comparable:
             raise RunError(
                 f"the budget of {format_duration(self._budget.budget_s)} is too short for one run of today's config",
@@ -272,27 +287,28 @@ class Tuner:
             goal: How long to measure; None for what the study's noise makes worthwhile. With a goal of its own a
                 run warms the machine up and is not compared with others.
         """
-        index, started_s = len(self._runs), self._clock.now_s()
+        number, started_s = self._study.next_number, self._clock.now_s()
         changes = self._space.changes(values)
-        self._emit(RunStarted(index=index, purpose=purpose, changes=changes, pair=pair))
+        self._emit(RunStarted(number=number, purpose=purpose, changes=changes, pair=pair))
         done = execute(
             self._setup,
             self._runner,
             self._clock,
             values,
-            run=self._run_name(index),
+            run=self._run_name(number),
             goal=goal or self._goal(),
             settles=goal is None and self._space.settles(values),
             deadline_s=min(self._budget.wall_s, ends_s or math.inf),
             give_up_s=give_up_s or math.inf,
+            start_timeout_s=self._start_timeout_s() if purpose is Purpose.EXPLORE else None,
             hopeless_below=_HOPELESS * self._fastest() if purpose is Purpose.EXPLORE else 0.0,
             progress=lambda steps: self._emit(
-                RunProgress(index=index, elapsed_s=self._clock.now_s() - started_s, steps=steps)
+                RunProgress(number=number, elapsed_s=self._clock.now_s() - started_s, steps=steps)
             ),
         )
         record = self._study.append(
             RunRecord(
-                number=-1,  # the study gives it
+                number=number,
                 search=self._name,
                 point=point_name(values),
                 values=values,
@@ -310,7 +326,7 @@ class Tuner:
         done.close(record, keep_outputs=self._setup.settings.section.keep_outputs)
         self._learn(record, done)
         speedup = self._speedup([record])
-        self._emit(RunEnded(index=index, run=record, changes=changes, speedup=speedup, stderr_tail=done.stderr_tail))
+        self._emit(RunEnded(run=record, changes=changes, speedup=speedup, stderr_tail=done.stderr_tail))
         if purpose is not Purpose.CONFIRM:
             self._emit_incumbent()
         return record
@@ -329,6 +345,12 @@ class Tuner:
                 max_s=limits.max_s,
             )
         return WindowGoal(min_s=limits.min_s, min_steps=limits.min_steps, target_s=target_s)
+
+    def _start_timeout_s(self) -> float:
+        """How long a new point's first step may take: compiling takes its time, but not many times all that was seen."""
+        starts_s = [run.measurement.first_step_s for run in self._runs if run.measurement]
+        limit_s = self._setup.limits.start_timeout_s
+        return min(limit_s, max(_LEAST_START_S, _SLOWER_START * max(starts_s))) if starts_s else limit_s
 
     def _patience_s(self, left_s: float) -> float:
         """How long one run may take while exploring: a slow point must not eat the others' time."""
@@ -403,7 +425,9 @@ class Tuner:
     def _reserved_s(self, levels: dict[str, PointLevel]) -> float:
         better = self._better(levels)
         candidate = better[0].name if better else None
-        return CAUTION * self._pairs_wanted(levels) * pair_s(self._runs, point_name(self._today), candidate)
+        reserved_s = CAUTION * self._pairs_wanted(levels) * pair_s(self._runs, point_name(self._today), candidate)
+        # In a short budget something has to be tried before there is anything to confirm.
+        return reserved_s if self._gains else min(reserved_s, self._budget.left_s() / 2)
 
 
 def _best_mean(levels: dict[str, PointLevel]) -> float:

@@ -84,7 +84,7 @@ def ladder(low: float, high: float, *, step: float | None = None, log: bool = Fa
     """
     whole = isinstance(low, int) and isinstance(high, int) and (step is None or isinstance(step, int))
     if log and whole:
-        values: list[float] = [low]
+        values: list[float] = [low]  # at most one for each bit
         while values[-1] * 2 < high:
             values.append(values[-1] * 2)
         values.append(high)
@@ -92,11 +92,18 @@ def ladder(low: float, high: float, *, step: float | None = None, log: bool = Fa
         values = [low * (high / low) ** (i / (LADDER_LENGTH - 1)) for i in range(LADDER_LENGTH)]
     else:
         width = step or (1 if whole else (high - low) / (LADDER_LENGTH - 1) or 1)
-        values = [low + i * width for i in range(int((high - low) / width + 1e-9) + 1)]
-    if len(values) > LADDER_LENGTH:
-        last = len(values) - 1
-        values = [values[round(i * last / (LADDER_LENGTH - 1))] for i in range(LADDER_LENGTH)]
+        # Only the values that are kept are ever made: a range may hold more than the memory does.
+        last = (high - low) // width if whole else int((high - low) / width + 1e-9)
+        values = [low + i * width for i in _spread(int(last))]
+    values = [values[i] for i in _spread(len(values) - 1)]
     return tuple(dict.fromkeys(round(value) if whole else float(value) for value in values))
+
+
+def _spread(last: int) -> list[int]:
+    """At most `LADDER_LENGTH` indices from 0 to ``last``, evenly spread, both ends included."""
+    if last < LADDER_LENGTH:
+        return list(range(last + 1))
+    return [i * last // (LADDER_LENGTH - 1) for i in range(LADDER_LENGTH)]
 
 
 def with_today(choices: Iterable[Scalar], today: Scalar) -> tuple[tuple[Scalar, ...], bool]:

@@ -1,5 +1,6 @@
 """The folder of one run: what its files are called, and when they go."""
 
+import errno
 import json
 import logging
 import os
@@ -114,7 +115,11 @@ class RunFolder:
         A disk that is full now ends the search at the next append to the record; here it is only logged.
         """
         try:
-            self.result.write_text(json.dumps({"format": FORMAT, **result}, indent=2) + "\n", encoding="utf-8")
+            if not self.is_ours():
+                raise FileNotFoundError(errno.ENOENT, "the run's folder is gone", str(self.path))
+            self.result.unlink(missing_ok=True)  # whatever the trainer may have put there, e.g. a link
+            with self.result.open("x", encoding="utf-8") as file:
+                file.write(json.dumps({"format": FORMAT, **result}, indent=2) + "\n")
         except OSError as error:
             _log.warning("%s could not be written: %s", self.result, error.strerror)
 

@@ -6,7 +6,7 @@ import shutil
 from collections.abc import Collection, Mapping
 from pathlib import Path
 
-from autotune.errors import AutotuneError, RunError
+from autotune.errors import AutotuneError, ConfigError, RunError
 from autotune.trial.folder import RunFolder
 
 FOLDER = ".autotune"
@@ -58,7 +58,12 @@ class StateFolder:
         named = explicit or (Path(environ["AUTOTUNE_DIR"]) if environ.get("AUTOTUNE_DIR") else None)
         if named is not None:
             return cls(named.absolute())
-        beside = config.resolve().parent
+        try:
+            beside = config.resolve().parent
+        except (OSError, RuntimeError) as error:  # the working directory is gone; a loop of links
+            raise ConfigError(
+                f"its folder cannot be found: {error}", where=str(config), remedy="Check the path, and where you are."
+            ) from error
         for folder in (beside, *beside.parents):
             if (folder / FOLDER).is_dir() or (folder / ".git").exists():  # .git is a file in a worktree
                 return cls(folder / FOLDER)

@@ -21,6 +21,7 @@ _KINDS = frozenset({"step", "loss", "epoch_end", "eval", "checkpoint", "sync", "
 # Process ids have at most 10 digits; the second number counts the loops of the process.
 _NAME = re.compile(r"steps\.([0-9]{1,10})\.([0-9]{1,10})\.jsonl")
 _STREAMS = 256  # read at most; a training process has one, each of its workers perhaps another
+_LATEST_S = 1e9  # of the monotonic clock, which starts with the machine: thirty years
 _POLL_BYTES = 1 << 20  # read in one poll, shared by the streams; ten thousand steps
 _LINE_BYTES = 1 << 14  # longer lines are none of the writer's
 _NOT_FINITE = {"nan": math.nan, "inf": math.inf, "+inf": math.inf, "-inf": -math.inf, "infinity": math.inf}
@@ -127,7 +128,7 @@ class _Stream:
             return self._header(fields)
         kind = fields.get("k")
         t_s = _number(fields.get("t_s"))
-        if not isinstance(kind, str) or kind not in _KINDS or t_s is None:
+        if not isinstance(kind, str) or kind not in _KINDS or t_s is None or not 0 <= t_s < _LATEST_S:
             return None
         return TraineeEvent(
             kind=kind,

@@ -62,7 +62,7 @@ def run_ended() -> MakeEnded:
                 **fields,
             }
         )
-        return RunEnded(index=3, run=record, changes={} if changes is None else changes, speedup=speedup)
+        return RunEnded(run=record, changes={} if changes is None else changes, speedup=speedup)
 
     return make
 

@@ -17,7 +17,7 @@ def test_each_event_is_one_line_of_json(tmp_path: Path, run_ended: MakeEnded) ->
     path, clock = tmp_path / "s.events.jsonl", FakeClock()
     log = EventLog(path, clock)
     log(run_ended(detail="two\nlines, é"))
-    log(RunProgress(index=0, elapsed_s=1.0, steps=3))
+    log(RunProgress(number=0, elapsed_s=1.0, steps=3))
     clock.wait(1.5)
     log(SearchEnded(verdict=Verdict.BETTER, runs=1, elapsed_s=2.0))
     ended, last = (json.loads(line) for line in path.read_text().splitlines())

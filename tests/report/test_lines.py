@@ -55,9 +55,9 @@ def test_failures_and_numbers_that_do_not_count_are_named(run_ended: MakeEnded) 
 def test_people_count_pairs_from_one(run_ended: MakeEnded) -> None:
     """The first pair is pair 1."""
     assert "pair 1 " in run_line(run_ended(purpose=Purpose.CONFIRM, pair=0))
-    started = RunStarted(index=7, purpose=Purpose.CONFIRM, changes={"data.cache": "none"}, pair=3)
+    started = RunStarted(number=7, purpose=Purpose.CONFIRM, changes={"data.cache": "none"}, pair=3)
     assert running_line(started) == "run 7 pair 4: cache=none"
-    assert running_line(RunStarted(index=0, purpose=Purpose.TODAY, changes={})) == "run 0 today: today's values"
+    assert running_line(RunStarted(number=0, purpose=Purpose.TODAY, changes={})) == "run 0 today: today's values"
 
 
 def test_the_first_line_says_what_is_searched() -> None:
@@ -88,8 +88,8 @@ def test_news_and_phases_have_a_line(run_ended: MakeEnded) -> None:
 def test_what_needs_no_line_has_none() -> None:
     """A log file gets one line per run, not three."""
     for event in (
-        RunStarted(index=0, purpose=Purpose.TODAY, changes={}),
-        RunProgress(index=0, elapsed_s=1.0, steps=2),
+        RunStarted(number=0, purpose=Purpose.TODAY, changes={}),
+        RunProgress(number=0, elapsed_s=1.0, steps=2),
         SearchEnded(verdict=None, runs=1, elapsed_s=2.0),
     ):
         assert event_line(event, 1.0) is None

@@ -16,10 +16,10 @@ def test_a_log_file_gets_lines_and_nothing_else(run_ended: MakeEnded) -> None:
     console = Console(file=file, width=40)
     with SearchDisplay(console, clock, started_s=998.0, budget_s=60.0) as display:
         display(PhaseChanged(phase="exploring", why="looking for better values"))
-        display(RunStarted(index=3, purpose=Purpose.EXPLORE, changes={"data.cache": "[memory]"}))
+        display(RunStarted(number=3, purpose=Purpose.EXPLORE, changes={"data.cache": "[memory]"}))
         for steps in range(50):
             clock.wait(0.1)
-            display(RunProgress(index=3, elapsed_s=0.1 * steps, steps=steps))
+            display(RunProgress(number=3, elapsed_s=0.1 * steps, steps=steps))
         display(run_ended(changes={"data.cache": "[memory]"}))
         display(IncumbentChanged(values=TODAY, changes={"data.cache": "[memory]"}, speedup=1.5))
         display(SearchEnded(verdict=None, runs=1, elapsed_s=5.0))
@@ -46,9 +46,9 @@ def test_a_terminal_sees_what_runs_now() -> None:
     with SearchDisplay(console, clock, started_s=990.0, budget_s=60.0) as display:
         display(PhaseChanged(phase="exploring", why="looking for better values"))
         display(IncumbentChanged(values=TODAY, changes={"data.cache": "[memory]"}, speedup=1.5))
-        display(RunStarted(index=3, purpose=Purpose.EXPLORE, changes={"data.batch_size": 32}))
+        display(RunStarted(number=3, purpose=Purpose.EXPLORE, changes={"data.batch_size": 32}))
         clock.wait(5.0)
-        display(RunProgress(index=3, elapsed_s=5.0, steps=17))
+        display(RunProgress(number=3, elapsed_s=5.0, steps=17))
     shown = file.getvalue()
     assert "[   10s] best so far: 1.50x today with cache=[memory]" in shown
     last = shown.rpartition("best   ")

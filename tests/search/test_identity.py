@@ -77,6 +77,13 @@ def test_any_other_edit_starts_another_study(changes: dict[str, Any]) -> None:
     assert _name(**changes) != NAME
 
 
+def test_the_value_of_a_variable_that_is_a_knob_does_not_count() -> None:
+    """`apply` may write autotune.env.A too, and keeps the study."""
+    left_out = [*GIVEN["left_out"], "autotune.env.A"]
+    one, other = (_name(left_out=left_out, environment={"A": value}) for value in ("1", "2"))
+    assert one == other
+
+
 def test_two_gpus_of_a_kind_are_one_class() -> None:
     """Another card of the same model is the same hardware."""
     one, other = (
@@ -96,6 +103,13 @@ def test_any_stem_gives_a_name_for_a_file(stem: str) -> None:
     """Short, and nothing in it that a shell, or the state folder, would take for something else."""
     name = study_name(stem, **GIVEN)
     assert len(name) < 80
+    assert StateFolder(Path("/state")).runs(name) == Path("/state/runs") / name
+
+
+@pytest.mark.parametrize("stem", ["_base", ".hidden", "конфиг", "-x", ".."])
+def test_a_stem_that_starts_oddly_gives_a_name_for_a_folder(stem: str) -> None:
+    """Whatever a config is called, its runs have a folder."""
+    name = study_name(stem, **GIVEN)
     assert StateFolder(Path("/state")).runs(name) == Path("/state/runs") / name
 
 

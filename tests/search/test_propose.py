@@ -84,6 +84,13 @@ def test_a_small_space_is_tried_out_each_point_once(seed: int) -> None:
     assert len({point_name(values) for values in proposed}) == len(proposed) == space.size - 1
 
 
+@pytest.mark.parametrize("sizes", [(3, 2, 4, 2), (4, 4, 4), (6, 6, 6)])
+def test_a_larger_space_is_tried_out_too(sizes: tuple[int, ...]) -> None:
+    """Every combination is proposed exactly once before there is nothing more."""
+    space = Space(knobs=tuple(knob(f"k{i}", *range(size)) for i, size in enumerate(sizes)))
+    assert len(_all(space)) == space.size - 1
+
+
 def test_the_same_seed_proposes_the_same() -> None:
     """A search can be repeated; another seed takes another way."""
     space = Space(knobs=(WORKERS, CACHE, knob("n", 1, 2)))
@@ -121,6 +128,13 @@ def test_one_out_of_memory_among_good_runs_rules_nothing_out() -> None:
     space = Space(knobs=(BATCH,))
     levels = named(level(space, 0.0), level(space, 0.2, endings=(Ending.OUT_OF_GPU_MEMORY,), batch=16))
     assert propose(space, levels, 0) == {"batch": 32}
+
+
+def test_out_of_memory_at_a_batch_that_works_rules_nothing_else_out() -> None:
+    """Today's batch runs: it was something else of that point that took the memory."""
+    space = Space(knobs=(BATCH, knob("workers", 1, 2)))
+    levels = named(level(space, 0.0), level(space, endings=(Ending.OUT_OF_GPU_MEMORY,), workers=2))
+    assert propose(space, levels, 0) == {"batch": 32, "workers": 1}
 
 
 def test_a_crash_is_taught_to_the_sampler() -> None:

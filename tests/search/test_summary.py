@@ -125,6 +125,15 @@ def test_too_few_pairs_confirm_nothing(history: History) -> None:
     assert "only 3 of at least 4" in result.why
 
 
+def test_a_finalist_that_fails_in_its_confirmation_is_said_to(history: History) -> None:
+    """It was not for want of time."""
+    history.explored("s1", 50.0, fast=90.0)
+    for pair in range(4):
+        history.run(TODAY, 50.0, Purpose.CONFIRM, pair=pair)
+        history.run(FAST, None, Purpose.CONFIRM, pair=pair)
+    assert "no time" not in history.answer().why
+
+
 def test_half_a_pair_does_not_count(history: History) -> None:
     """A pair of which one run failed, or never came, is none."""
     history.explored("s1", 50.0, fast=100.0).confirmed(50.0, 100.0, pairs=3)
@@ -156,6 +165,12 @@ def test_no_numbers_are_no_answer(history: History) -> None:
     assert summarize(history.records, "s1", SPACE, steadiness_weight=0.25) is None
 
 
+def test_a_search_whose_first_run_cannot_be_read_is_no_bug(history: History) -> None:
+    """A record of a later version, or damaged, is left out; what is left still gives an answer, or none."""
+    history.run(FAST, 90.0, Purpose.EXPLORE)
+    summarize(history.records, "s1", SPACE, steadiness_weight=0.25)
+
+
 def test_the_best_point_of_the_same_training_is_shown_too(history: History) -> None:
     """Who does not want another batch learns what the rest would give."""
     result = history.explored("s1", 50.0, workers=60.0, fast=100.0).confirmed(50.0, 100.0).answer()
@@ -168,6 +183,16 @@ def test_the_best_point_of_the_same_training_is_shown_too(history: History) -> N
 def test_the_same_training_is_not_shown_where_it_is_slower(history: History) -> None:
     """A loss is no alternative."""
     result = history.explored("s1", 50.0, workers=40.0, fast=100.0).confirmed(50.0, 100.0).answer()
+    assert result.same_training is None
+
+
+def test_after_apply_the_same_training_is_still_that_of_then(history: History) -> None:
+    """What counts as unchanged is the config that was searched, not what it holds now."""
+    history.explored("s1", 50.0)
+    history.run({"batch": 32, "workers": 1}, 90.0, Purpose.EXPLORE)
+    now = Space(knobs=(knob("batch", 32, 8, label=Label.BATCH), knob("workers", 2, 1)))
+    result = summarize(history.records, "s1", now, steadiness_weight=0.25)
+    assert result is not None
     assert result.same_training is None
 
 

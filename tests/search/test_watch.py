@@ -33,7 +33,7 @@ class Watched:
             start_timeout_s=60.0,
             started_s=START_S,
             give_up_s=give_up_s,
-            hopeless=lambda window: window.samples_per_s(None) < hopeless_below,
+            hopeless=lambda window: window.fastest_step_samples_per_s(None) < hopeless_below,
             progress=self.told.append,
         )
 
@@ -178,6 +178,13 @@ def test_a_run_that_is_far_behind_is_stopped_early() -> None:
     assert slow.steps(1000, 0.1) is Stop.HOPELESS
     assert slow.clock.now_s() - START_S < 5.0
     assert fast.steps(1000, 0.1) is Stop.ENOUGH
+
+
+def test_a_slow_start_is_not_held_against_a_run() -> None:
+    """A few slow first steps (tracing, compiling) are warm-up, and not what is looked at."""
+    run = Watched(hopeless_below=70.0)
+    assert run.steps(3, 1.0) is None
+    assert run.steps(1000, 0.1) is Stop.ENOUGH
 
 
 def test_progress_is_told_at_every_look() -> None:
