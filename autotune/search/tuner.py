@@ -347,7 +347,7 @@ class Tuner:
         return WindowGoal(min_s=limits.min_s, min_steps=limits.min_steps, target_s=target_s)
 
     def _start_timeout_s(self) -> float:
-        """How long a new point's first step may take: compiling takes its time, but not many times all that was seen."""
+        """How long a new point may take to its first step: compiling takes time, but not many times all others."""
         starts_s = [run.measurement.first_step_s for run in self._runs if run.measurement]
         limit_s = self._setup.limits.start_timeout_s
         return min(limit_s, max(_LEAST_START_S, _SLOWER_START * max(starts_s))) if starts_s else limit_s
