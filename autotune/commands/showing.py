@@ -13,7 +13,7 @@ from autotune.search.tuner import Failed
 from autotune.space.catalog import KNOWN_KNOBS
 from autotune.trial.outcome import EXPLANATIONS
 
-_FILE_WIDTH = 120  # where there is no terminal to ask
+_FILE_WIDTH = 160  # where there is no terminal to ask
 
 
 def text_console(*, stderr: bool = False) -> Console:

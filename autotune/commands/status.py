@@ -14,6 +14,9 @@ if TYPE_CHECKING:
     from autotune.search.study import Study
 
 
+_SHOWN_RUNS = 20
+
+
 @click.command(name="status")
 @config_option
 @json_option
@@ -21,8 +24,10 @@ if TYPE_CHECKING:
 def command(config: Path, as_json: bool, state_dir: Path | None) -> int:
     """Shows what the record of this config's study says: the same answer as the last search gave."""
     from autotune.commands.showing import text_console
+    from autotune.records import RunEnded
     from autotune.report.answer import print_answer
     from autotune.report.document import answer_document
+    from autotune.report.lines import run_line
     from autotune.search.setup import open_setup
 
     setup = open_setup(config, command=None, state_dir=state_dir)
@@ -32,7 +37,13 @@ def command(config: Path, as_json: bool, state_dir: Path | None) -> int:
         print(json.dumps(answer_document(result, elapsed_s=None, study=study.name, paths=paths), indent=2))
     else:
         console = text_console()
-        console.print(f"Study {study.name}: {len(study.records())} runs")
+        runs = study.records()
+        shown = runs[-_SHOWN_RUNS:]
+        today = result.baseline.values if result.baseline else {}
+        console.print(f"Study {study.name}: {len(runs)} runs" + (f", the last {len(shown)}:" if shown != runs else ":"))
+        for run in shown:
+            changes = {path: value for path, value in run.values.items() if today.get(path) != value}
+            console.print(run_line(RunEnded(run=run, changes=changes, speedup=None)), no_wrap=True, overflow="ellipsis")
         print_answer(console, result, config=str(config), elapsed_s=None)
     return 0
 

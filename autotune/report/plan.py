@@ -44,10 +44,10 @@ def print_plan(
     budget_s: float,
 ) -> None:
     """Prints what will be tuned, what not and why, and with which command."""
-    table = Table(box=None, pad_edge=False, padding=(0, 3, 0, 0))
+    table = Table(box=None, pad_edge=False, padding=(0, 3, 0, 0), expand=True)
     for column in ("knob", "today", "tried", "for the training"):
-        table.add_column(column, style="dim" if column == "for the training" else None)
-    table.add_column("", style="dim", no_wrap=True, overflow="ellipsis")
+        table.add_column(column, style="dim" if column == "for the training" else None, no_wrap=True)
+    table.add_column("", style="dim", no_wrap=True, ratio=1)  # the sentence gets what is left of the width
     for knob in knobs:
         table.add_row(
             "\n".join(knob.paths), value_text(knob.today), _choices_text(knob.choices), knob.label, knob.sentence
