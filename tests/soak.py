@@ -12,7 +12,6 @@ import random
 import re
 import shutil
 import signal
-import subprocess
 import sys
 import tempfile
 import threading
@@ -21,7 +20,7 @@ from pathlib import Path
 
 import psutil
 
-from tests.commands.conftest import CONFIG, TRAINER
+from tests.commands.conftest import CONFIG, TRAINER, start_search
 from tests.commands.test_search import left_running
 
 MOODS = ("ignores SIGTERM", "sleeps for ever", "forks away", "prints 100 MB", "ends at once", "writes no step")
@@ -33,24 +32,13 @@ def _project(mood: str = "") -> Path:
     return folder
 
 
-def _search(project: Path, budget_s: float) -> subprocess.Popen[str]:
-    return subprocess.Popen(
-        [sys.executable, "-m", "autotune", "search", "--config", "config.yaml", "--budget", f"{budget_s:g}s"],
-        cwd=project,
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
-
-
 def hostile(budget_s: float) -> bool:
     """One search for each kind of bad trainer."""
     good = True
     for mood in MOODS:
         project = _project(mood)
         started_s = time.monotonic()
-        with _search(project, budget_s) as search:
+        with start_search(project, budget_s) as search:
             search.communicate()
         took_s, left = time.monotonic() - started_s, left_running(project)
         print(
@@ -68,7 +56,7 @@ def kill(times: int, seed: int) -> bool:
     for victim in ("search", "guard", "run"):
         project, known, lost, stayed, reopened_s = _project(), 0, 0, 0, []
         for _ in range(times):
-            search = _search(project, 6)
+            search = start_search(project, 6)
             timer = threading.Timer(rng.uniform(0.8, 5.0), _strike, [search.pid, victim])
             timer.start()
             with search:

@@ -54,3 +54,15 @@ def autotune(project: Path) -> Autotune:
         )
 
     return run
+
+
+def start_search(project: Path, budget_s: float) -> subprocess.Popen[str]:
+    """Starts a search in the background; what it says about its progress is on ``stderr``."""
+    return subprocess.Popen(
+        [sys.executable, "-m", "autotune", "search", "--config", "config.yaml", "--budget", f"{budget_s:g}s"],
+        cwd=project,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+    )

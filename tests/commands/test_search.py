@@ -5,15 +5,13 @@ import json
 import os
 import re
 import signal
-import subprocess
-import sys
 import time
 from pathlib import Path
 
 import psutil
 import pytest
 
-from tests.commands.conftest import Autotune
+from tests.commands.conftest import Autotune, start_search
 
 SEARCH = ("search", "--config", "config.yaml", "--json")
 
@@ -144,15 +142,7 @@ def test_the_same_command_goes_on(project: Path, autotune: Autotune) -> None:
 @pytest.mark.parametrize("victim", ["search", "guard", "run"])
 def test_killed_at_any_moment(project: Path, autotune: Autotune, victim: str) -> None:
     """SIGKILL of any of the three: no process stays, no finished run is lost, the same command goes on."""
-    search = subprocess.Popen(
-        [sys.executable, "-m", "autotune", "search", "--config", "config.yaml", "--budget", "20s"],
-        cwd=project,
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
-    with search:
+    with start_search(project, 20) as search:
         assert search.stderr is not None
         finished = 0
         for line in search.stderr:
@@ -185,15 +175,7 @@ def test_killed_at_any_moment(project: Path, autotune: Autotune, victim: str) ->
 
 def test_interrupted_by_the_user(project: Path, autotune: Autotune) -> None:
     """^C ends everything at once, says that nothing is lost, and exits as interrupted."""
-    search = subprocess.Popen(
-        [sys.executable, "-m", "autotune", "search", "--config", "config.yaml", "--budget", "60s"],
-        cwd=project,
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
-    with search:
+    with start_search(project, 60) as search:
         assert search.stderr is not None
         next(line for line in search.stderr if " run " in line)
         search.send_signal(signal.SIGINT)
