@@ -45,5 +45,5 @@ def command(config: Path, dry_run: bool, force: bool, state_dir: Path | None) ->
     if not dry_run:
         backup = write_edit(edit, state.backups, SystemClock())
         if backup is not None:
-            console.print(f"\nWritten to {config}; the file as it was: {backup}", soft_wrap=True)
+            console.print(f"\nReverted {config}; the file as it was: {backup}", soft_wrap=True)
     return 0

@@ -59,16 +59,18 @@ def command(
     from autotune.trial.launch import ProcessRunner
     from autotune.trial.sweep import sweep
 
+    if dry_run and as_json:
+        raise click.UsageError("--dry-run is for people and has no JSON form; leave --json out.")
     clock = SystemClock()
     budget = Budget(clock, started_s=started_s, budget_s=budget_s)
     setup = open_setup(config, command=trainer or None, state_dir=state_dir, same_training=same_training)
+    setup.require_runnable()
     progress, output = text_console(stderr=True), text_console()
     if dry_run:
         show_plan(output, setup, budget_s)
         return 0
 
     setup.state.create()
-    setup.require_runnable()
     show_plan(progress, setup, budget_s)
     name = f"{clock.utc():%Y%m%dT%H%M%SZ}-{socket.gethostname()}-{os.getpid()}"
     events = setup.state.searches / f"{name}.events.jsonl"

@@ -134,7 +134,7 @@ class Setup:
             return True
 
     def require_runnable(self) -> None:
-        """Checks what only a search needs: knobs, a command that exists, space on the disk.
+        """Checks what only a search needs: knobs, and a command that exists.
 
         Raises:
             AutotuneError: One of them is missing; the message says what to do.
@@ -161,7 +161,6 @@ class Setup:
             )
         if not self.command[0].startswith(_PYTHON_FIELD):
             resolve_executable(self.command[0], Path.cwd())
-        self.state.require_space()
 
 
 def open_setup(

@@ -226,7 +226,7 @@ class Tuner:
                 elif proposal is not None:
                     self._explore_point(proposal, ends_s=ends_s, give_up_s=give_up_s)
                 continue
-            self._emit(PhaseChanged(phase="confirming", why=why))
+            self._emit(PhaseChanged(phase="ending" if self._nothing_works() else "confirming", why=why))
             return
 
     def _explore_point(self, values: Values, *, ends_s: float, give_up_s: float) -> None:
@@ -255,7 +255,10 @@ class Tuner:
             return
         finalist = self._affordable(better, CAUTION) or self._affordable(better, 1.0)
         if finalist is None:
-            self._emit(PhaseChanged(phase="ending", why="no time is left to confirm the best point"))
+            needed_s = LEAST_PAIRS * min(pair_s(self._runs, today.name, level.name) for level in better)
+            left = format_duration(max(0.0, self._budget.left_s()))
+            why = f"to confirm a point takes {format_duration(needed_s)}, and {left} is left"
+            self._emit(PhaseChanged(phase="ending", why=why))
             return
         fitting = int(self._budget.left_s() / pair_s(self._runs, today.name, finalist.name))
         pairs = min(self._pairs_wanted(levels), fitting - fitting % 2)
