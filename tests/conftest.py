@@ -1,6 +1,7 @@
 """Fixtures that several stages share."""
 
 import os
+import signal
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,6 +12,9 @@ from hypothesis import settings
 # A slow machine is no failure; and the same examples every time, so that a red run can be repeated.
 settings.register_profile("suite", deadline=None, derandomize=True)
 settings.load_profile("suite")
+
+# A job in the background of a script ignores ^C, and so would all that the tests start.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 SHARED = Path(__file__).resolve().parents[2] / "shared"
 
