@@ -9,11 +9,10 @@ from collections.abc import Iterable, Sequence
 from statistics import median
 
 from autotune.metrics import METRICS, values_of
-from autotune.records import Measurement, Purpose, RunRecord, SearchResult, Side, Values, Verdict
+from autotune.records import Measurement, Purpose, RunRecord, SearchResult, Side, Verdict
 from autotune.score import LEAST_PAIRS, Judgement, judge, ln_score, ln_speed
 from autotune.search.effects import changes_worth
 from autotune.search.levels import between_run_variance, point_levels
-from autotune.space.knob import Label, same_scalar
 from autotune.space.space import Space
 
 
@@ -158,7 +157,7 @@ def _same_training(
     alike = {
         run.point: run.values
         for run in good
-        if run.point != today and _same_training_as(baseline[0].values, run.values, space)
+        if run.point != today and space.is_same_training(run.values, baseline[0].values)
     }
     if not alike:
         return None
@@ -167,14 +166,6 @@ def _same_training(
         return None
     runs = [run for run in good if run.point == best]
     return Side(values=alike[best], metrics=pooled(runs)), speed_over(runs, baseline)
-
-
-def _same_training_as(today: Values, values: Values, space: Space) -> bool:
-    """Whether only knobs differ that leave the training unchanged; the config may hold other values by now."""
-    labels = {knob.path: knob.label for knob in space.knobs}
-    return today.keys() == values.keys() and all(
-        same_scalar(values[path], today[path]) or labels.get(path) is Label.SAME_TRAINING for path in today
-    )
 
 
 def speed_over(runs: Sequence[RunRecord], baseline: Sequence[RunRecord]) -> float:

@@ -86,9 +86,19 @@ class Space:
         """What a point changes against today's config."""
         return {knob.path: values[knob.path] for knob in self.knobs if not same_scalar(values[knob.path], knob.today)}
 
-    def is_same_training(self, values: Values) -> bool:
-        """Whether a point leaves the training itself unchanged."""
-        return all(self.knob(path).label is Label.SAME_TRAINING for path in self.changes(values))
+    def is_same_training(self, values: Values, today: Values | None = None) -> bool:
+        """Whether a point leaves the training itself unchanged.
+
+        Args:
+            values: The point.
+            today: What it is compared with; None for what the config holds now (a search may have begun with other
+                values).
+        """
+        start = self.today if today is None else today
+        labels = {knob.path: knob.label for knob in self.knobs}
+        return start.keys() == values.keys() and all(
+            same_scalar(values[path], start[path]) or labels.get(path) is Label.SAME_TRAINING for path in start
+        )
 
     def settles(self, values: Values) -> bool:
         """Whether a point's speed shows only after one pass over the data."""
