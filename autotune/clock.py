@@ -1,7 +1,7 @@
-"""Time, as one seam: everything that waits or stamps asks a `Clock`, so tests can own it."""
+"""Time, as one seam: everything that waits or stamps asks a `Clock`, so tests and simulations can own it."""
 
 import time
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Protocol
 
 
@@ -36,3 +36,27 @@ class SystemClock:
         """See `Clock.wait`."""
         if seconds > 0:
             time.sleep(seconds)
+
+
+class VirtualClock:
+    """A clock that moves only when somebody waits on it: for simulations and tests.
+
+    Args:
+        now_s: What it shows first.
+    """
+
+    def __init__(self, now_s: float = 1000.0) -> None:
+        self._start_s = now_s
+        self._now_s = now_s
+
+    def now_s(self) -> float:
+        """See `Clock.now_s`."""
+        return self._now_s
+
+    def utc(self) -> datetime:
+        """See `Clock.utc`; starts with the year 2030."""
+        return datetime(2030, 1, 1, tzinfo=UTC) + timedelta(seconds=self._now_s - self._start_s)
+
+    def wait(self, seconds: float) -> None:
+        """See `Clock.wait`; takes no time."""
+        self._now_s += max(seconds, 0.0)

@@ -9,37 +9,12 @@ A suite is a class of tests; a test module subclasses it as ``Test...`` and says
 
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
-from datetime import UTC, datetime, timedelta
 from enum import StrEnum
 from pathlib import Path
 
 from autotune.clock import Clock
 from autotune.records import RunPlan, Stop, TraineeEvent
 from autotune.trial.launch import Runner
-
-
-class FakeClock:
-    """A clock that moves only when somebody waits on it, or a test says so.
-
-    Args:
-        now_s: What it shows first.
-    """
-
-    def __init__(self, now_s: float = 1000.0) -> None:
-        self._start_s = now_s
-        self._now_s = now_s
-
-    def now_s(self) -> float:
-        """See `autotune.clock.Clock.now_s`."""
-        return self._now_s
-
-    def utc(self) -> datetime:
-        """See `autotune.clock.Clock.utc`; starts with the year 2030."""
-        return datetime(2030, 1, 1, tzinfo=UTC) + timedelta(seconds=self._now_s - self._start_s)
-
-    def wait(self, seconds: float) -> None:
-        """See `autotune.clock.Clock.wait`; takes no time."""
-        self._now_s += max(seconds, 0.0)
 
 
 class Behaviour(StrEnum):

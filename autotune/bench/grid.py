@@ -7,6 +7,7 @@ that a slow minute of the machine does not fall on one point alone.
 import json
 import math
 import random
+from dataclasses import asdict
 from itertools import product
 from pathlib import Path
 from statistics import median
@@ -15,7 +16,8 @@ from autotune.clock import SystemClock
 from autotune.errors import ConfigError
 from autotune.measure.window import WindowGoal
 from autotune.records import Scalar, Validity, Values
-from autotune.search.execution import execute
+from autotune.search.execution import Execution, execute
+from autotune.search.instruments import Instruments
 from autotune.search.setup import Setup, open_setup
 from autotune.trial.guard import Guard
 from autotune.trial.launch import ProcessRunner
@@ -83,6 +85,7 @@ def _measure(
                 done = execute(
                     setup,
                     runner,
+                    Instruments.of_machine(clock, setup.gpu_uuid),
                     clock,
                     points[index],
                     run=f"grid-{stamp}-{index:03d}-{repeat}",
@@ -95,13 +98,20 @@ def _measure(
                     speeds[index].append(done.measurement.samples_per_s)
                 if out is not None:
                     with out.open("a", encoding="utf-8") as file:
-                        file.write(json.dumps({**_line(done.ending.value, speeds[index]), **points[index]}) + "\n")
+                        file.write(json.dumps(_line(done, points[index])) + "\n")
                 done.folder.delete()
     return speeds
 
 
-def _line(ending: str, speeds: list[float]) -> dict[str, Scalar]:
-    return {"ending": ending, "samples_per_s": speeds[-1] if speeds else None}
+def _line(done: Execution, point: Values) -> dict[str, object]:
+    return {
+        "format": 1,
+        "values": point,
+        "ending": done.ending.value,
+        "validity": done.validity.value,
+        "duration_s": round(done.duration_s, 3),
+        "measurement": asdict(done.measurement) if done.measurement else None,
+    }
 
 
 def _scalar(text: str) -> Scalar:

@@ -53,6 +53,7 @@ class Execution:
 def execute(
     setup: Setup,
     runner: Runner,
+    instruments: Instruments,
     clock: Clock,
     values: Values,
     *,
@@ -70,6 +71,7 @@ def execute(
     Args:
         setup: What is tuned.
         runner: Makes the run.
+        instruments: Watch it; closed with it.
         clock: Source of time.
         values: The point.
         run: Name of the run.
@@ -99,7 +101,7 @@ def execute(
     setup.state.require_space()
     folder = setup.state.run(setup.study, run)
     folder.create(output_paths=setup.settings.moved_outputs(folder.outputs).values())
-    with Instruments(clock, setup.gpu_uuid) as instruments:
+    with instruments:
 
         def watched(events: Sequence[TraineeEvent]) -> Stop | None:
             if events:

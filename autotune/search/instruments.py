@@ -6,6 +6,7 @@ from typing import Self
 from autotune.clock import Clock
 from autotune.measure.host import HostProbe
 from autotune.measure.nvml import NvmlProbe
+from autotune.measure.probe import GpuUse, HostUse, Probe
 from autotune.measure.window import Window, measure_run
 from autotune.records import Measurement
 
@@ -14,15 +15,23 @@ class Instruments:
     """Watches the host, and the GPU if there is one, while a run goes on.
 
     Args:
-        clock: Source of time.
+        host: Watches the run's processes.
+        gpu: Watches the GPU; None if there is none.
         gpu_uuid: The GPU that the trainer will use; None if there is none.
     """
 
-    def __init__(self, clock: Clock, gpu_uuid: str | None) -> None:
-        self._host = HostProbe(clock)
-        self._gpu = NvmlProbe(clock) if gpu_uuid else None
+    def __init__(
+        self, host: Probe[int, HostUse], gpu: Probe[str, GpuUse] | None = None, gpu_uuid: str | None = None
+    ) -> None:
+        self._host = host
+        self._gpu = gpu
         self._gpu_uuid = gpu_uuid
         self._opened = False
+
+    @classmethod
+    def of_machine(cls, clock: Clock, gpu_uuid: str | None) -> Self:
+        """The instruments of this machine, for one run."""
+        return cls(HostProbe(clock), NvmlProbe(clock) if gpu_uuid else None, gpu_uuid)
 
     def __enter__(self) -> Self:
         return self

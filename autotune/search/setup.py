@@ -164,7 +164,12 @@ class Setup:
 
 
 def open_setup(
-    config: Path, *, command: Sequence[str] | None, state_dir: Path | None, same_training: bool = False
+    config: Path,
+    *,
+    command: Sequence[str] | None,
+    state_dir: Path | None,
+    same_training: bool = False,
+    machine: Machine | None = None,
 ) -> Setup:
     """Reads the config and this machine.
 
@@ -173,19 +178,15 @@ def open_setup(
         command: The trainer's command as typed on the command line, split; None takes the config's.
         state_dir: Where everything is kept; None finds the place by the config.
         same_training: Whether knobs that change the training itself stay as they are.
+        machine: The machine to search for, where that is a simulated one; None for this one.
 
     Raises:
         AutotuneError: The config cannot be used.
     """
     settings = load_settings(config)
-    facts, inventory = machine_facts(), gpus()
-    machine = Machine(
-        cpu_cores=facts.cores,
-        cpu_model=facts.cpu_model,
-        memory_bytes=facts.memory_bytes,
-        cpu_bfloat16=facts.cpu_bfloat16,
-        gpus=tuple(Gpu(name=gpu.name, uuid=gpu.uuid, memory_bytes=gpu.memory_bytes) for gpu in inventory.gpus),
-    )
+    why_no_gpu: str | None = "the machine is simulated"
+    if machine is None:
+        machine, why_no_gpu = _this_machine()
     domains = (
         None
         if settings.section.knobs is None
@@ -212,12 +213,25 @@ def open_setup(
         space=space.same_training() if same_training else space,
         skipped=skipped,
         machine=machine,
-        why_no_gpu=inventory.why_none,
+        why_no_gpu=why_no_gpu,
         typed_command=typed_command,
         state=StateFolder.locate(config, explicit=state_dir, environ=os.environ),
         study=study,
         frameworks=frameworks,
     )
+
+
+def _this_machine() -> tuple[Machine, str | None]:
+    """This machine, and why its GPUs cannot be measured; None if they can."""
+    facts, inventory = machine_facts(), gpus()
+    found = Machine(
+        cpu_cores=facts.cores,
+        cpu_model=facts.cpu_model,
+        memory_bytes=facts.memory_bytes,
+        cpu_bfloat16=facts.cpu_bfloat16,
+        gpus=tuple(Gpu(name=gpu.name, uuid=gpu.uuid, memory_bytes=gpu.memory_bytes) for gpu in inventory.gpus),
+    )
+    return found, inventory.why_none
 
 
 def _choices(domain: Domain) -> tuple[Scalar, ...]:

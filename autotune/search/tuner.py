@@ -34,6 +34,7 @@ from autotune.search.allocate import WORTH_A_RUN, allocate
 from autotune.search.budget import CAUTION, Budget, expected_run_s, pair_s
 from autotune.search.confirm import MOST_PAIRS, pair_order
 from autotune.search.execution import Execution, execute
+from autotune.search.instruments import Instruments
 from autotune.search.levels import PointLevel, expected_run_sd, point_levels
 from autotune.search.propose import advised, propose
 from autotune.search.setup import Setup
@@ -77,6 +78,7 @@ class Tuner:
         consumers: Told everything that happens.
         name: Name of the search.
         seed: Makes the choices of the sampler and the order of the confirmation repeatable.
+        instruments: Makes those that watch one run; None for this machine's.
     """
 
     def __init__(
@@ -90,6 +92,7 @@ class Tuner:
         *,
         name: str,
         seed: int,
+        instruments: Callable[[], Instruments] | None = None,
     ) -> None:
         self._setup = setup
         self._space = setup.space
@@ -100,6 +103,7 @@ class Tuner:
         self._consumers = tuple(consumers)
         self._name = name
         self._seed = seed
+        self._instruments = instruments or (lambda: Instruments.of_machine(clock, setup.gpu_uuid))
         self._rng = random.Random(seed)
         self._today = setup.space.today
         self._runs: list[RunRecord] = []
@@ -296,6 +300,7 @@ class Tuner:
         done = execute(
             self._setup,
             self._runner,
+            self._instruments(),
             self._clock,
             values,
             run=self._run_name(number),

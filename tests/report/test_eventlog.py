@@ -6,15 +6,15 @@ from pathlib import Path
 
 import pytest
 
+from autotune.clock import VirtualClock
 from autotune.records import PhaseChanged, RunProgress, SearchEnded, Verdict
 from autotune.report.eventlog import EventLog
-from autotune.testing import FakeClock
 from tests.report.conftest import BEST, MakeEnded
 
 
 def test_each_event_is_one_line_of_json(tmp_path: Path, run_ended: MakeEnded) -> None:
     """With a format, a name and a stamp; whole runs included, progress within a run not."""
-    path, clock = tmp_path / "s.events.jsonl", FakeClock()
+    path, clock = tmp_path / "s.events.jsonl", VirtualClock()
     log = EventLog(path, clock)
     log(run_ended(detail="two\nlines, é"))
     log(RunProgress(number=0, elapsed_s=1.0, steps=3))
@@ -38,7 +38,7 @@ def test_each_event_is_one_line_of_json(tmp_path: Path, run_ended: MakeEnded) ->
 def test_another_process_can_follow(tmp_path: Path) -> None:
     """An event is in the file as soon as it was told."""
     path = tmp_path / "s.events.jsonl"
-    log = EventLog(path, FakeClock())
+    log = EventLog(path, VirtualClock())
     for number in range(1, 4):
         log(PhaseChanged(phase="exploring", why="so"))
         assert len(path.read_text().splitlines()) == number
@@ -48,5 +48,5 @@ def test_another_process_can_follow(tmp_path: Path) -> None:
 def test_a_disk_that_is_full_does_not_stop_the_search(path: str, caplog: pytest.LogCaptureFixture) -> None:
     """The record is the truth, this is a view: it is only warned."""
     with caplog.at_level(logging.WARNING):
-        EventLog(Path(path), FakeClock())(PhaseChanged(phase="exploring", why="so"))
+        EventLog(Path(path), VirtualClock())(PhaseChanged(phase="exploring", why="so"))
     assert path in caplog.text

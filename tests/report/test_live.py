@@ -4,15 +4,15 @@ from io import StringIO
 
 from rich.console import Console
 
+from autotune.clock import VirtualClock
 from autotune.records import IncumbentChanged, PhaseChanged, Purpose, RunProgress, RunStarted, SearchEnded
 from autotune.report.live import SearchDisplay
-from autotune.testing import FakeClock
 from tests.report.conftest import TODAY, MakeEnded
 
 
 def test_a_log_file_gets_lines_and_nothing_else(run_ended: MakeEnded) -> None:
     """One for each thing worth knowing, in order, without escape sequences or half-drawn bars."""
-    clock, file = FakeClock(1000.0), StringIO()
+    clock, file = VirtualClock(1000.0), StringIO()
     console = Console(file=file, width=40)
     with SearchDisplay(console, clock, started_s=998.0, budget_s=60.0) as display:
         display(PhaseChanged(phase="exploring", why="looking for better values"))
@@ -34,14 +34,14 @@ def test_a_log_file_gets_lines_and_nothing_else(run_ended: MakeEnded) -> None:
 def test_a_long_line_stays_one_line(run_ended: MakeEnded) -> None:
     """In a log file a run is found by `grep`, however much it changes."""
     file = StringIO()
-    with SearchDisplay(Console(file=file, width=40), FakeClock(), started_s=0.0, budget_s=60.0) as display:
+    with SearchDisplay(Console(file=file, width=40), VirtualClock(), started_s=0.0, budget_s=60.0) as display:
         display(run_ended(changes={f"section.knob_{i}": i for i in range(20)}))
     assert len(file.getvalue().splitlines()) == 1
 
 
 def test_a_terminal_sees_what_runs_now() -> None:
     """The same lines scroll by; below them time, phase, the best and the present run are drawn, and go in the end."""
-    clock, file = FakeClock(1000.0), StringIO()
+    clock, file = VirtualClock(1000.0), StringIO()
     console = Console(file=file, width=100, force_terminal=True, color_system=None)
     with SearchDisplay(console, clock, started_s=990.0, budget_s=60.0) as display:
         display(PhaseChanged(phase="exploring", why="looking for better values"))

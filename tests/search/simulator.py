@@ -8,8 +8,8 @@ from typing import Any
 
 import yaml
 
+from autotune.clock import VirtualClock
 from autotune.records import RunPlan, Stop, TraineeEvent, TrialExit
-from autotune.testing import FakeClock
 from autotune.trial.folder import RunFolder
 from autotune.trial.launch import Watch
 
@@ -60,7 +60,7 @@ class Simulator:
         plans: What was started, in order.
     """
 
-    def __init__(self, clock: FakeClock, trainer: Trainer, *, seed: int = 0) -> None:
+    def __init__(self, clock: VirtualClock, trainer: Trainer, *, seed: int = 0) -> None:
         self._clock = clock
         self._trainer = trainer
         self._rng = random.Random(seed)

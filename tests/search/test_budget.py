@@ -2,10 +2,10 @@
 
 import pytest
 
+from autotune.clock import VirtualClock
 from autotune.records import Values
 from autotune.search.budget import STOPPING_S, Budget, expected_run_s, pair_s
 from autotune.space.space import point_name
-from autotune.testing import FakeClock
 from tests.search.conftest import MakeRun
 
 TODAY: Values = {"n": 1}
@@ -14,7 +14,7 @@ OTHER: Values = {"n": 2}
 
 def test_the_budget_counts_from_the_start_of_the_process() -> None:
     """Imports and checks are paid for too, and the end leaves time to stop and report."""
-    clock = FakeClock(100.0)
+    clock = VirtualClock(100.0)
     budget = Budget(clock, started_s=98.0, budget_s=60.0)
     assert budget.elapsed_s() == 2.0
     assert budget.wall_s == 98.0 + 60.0 - STOPPING_S

@@ -6,8 +6,9 @@ from math import inf
 from pathlib import Path
 from typing import Any
 
+from autotune.clock import VirtualClock
 from autotune.records import RunPlan
-from autotune.testing import Behaviour, FakeClock, RunnerContract
+from autotune.testing import Behaviour, RunnerContract
 from autotune.trial.launch import Runner
 from tests.search.simulator import Simulator, Training
 
@@ -26,7 +27,7 @@ def _trainer(config: Mapping[str, Any]) -> Training:
 class TestSimulator(RunnerContract):
     """The contract, in virtual time."""
 
-    clock = FakeClock()
+    clock = VirtualClock()
 
     @contextmanager
     def opened(self) -> Iterator[Runner]:

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from autotune.clock import VirtualClock
 from autotune.errors import RunError
 from autotune.records import (
     Ending,
@@ -29,7 +30,6 @@ from autotune.search.budget import Budget
 from autotune.search.setup import open_setup
 from autotune.search.study import Study
 from autotune.search.tuner import WARM_UP_FROM_S, Tuner
-from autotune.testing import FakeClock
 from tests.search.simulator import Simulator, Trainer, Training
 
 CONFIG = """\
@@ -111,7 +111,7 @@ def search(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Search:
     monkeypatch.chdir(tmp_path)
     # The simulated trainers use no GPU, whatever this machine has.
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
-    clock = FakeClock()
+    clock = VirtualClock()
     names = (f"search-{number}" for number in range(100))
 
     def searched(trainer: Trainer, *, budget_s: float, config: str = CONFIG, seed: int = 0) -> Searched:

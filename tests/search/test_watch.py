@@ -4,10 +4,10 @@ import math
 
 import pytest
 
+from autotune.clock import VirtualClock
 from autotune.measure.window import WindowGoal
 from autotune.records import Stop, TraineeEvent
 from autotune.search.watch import RunWatch
-from autotune.testing import FakeClock
 
 START_S = 1000.0
 GOAL = WindowGoal(min_s=2.0, min_steps=10, target_s=2.0)
@@ -24,7 +24,7 @@ class Watched:
         give_up_s: float = math.inf,
         hopeless_below: float = 0.0,
     ) -> None:
-        self.clock = FakeClock(START_S)
+        self.clock = VirtualClock(START_S)
         self.told: list[int] = []
         self.watch = RunWatch(
             self.clock,
