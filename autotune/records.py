@@ -192,6 +192,7 @@ class Measurement:
         cpu_cores: CPU time of the run's processes over the window, in cores; None if not sampled.
         peak_memory_bytes: Largest resident set seen.
         gpu_utilization: Share of time in which a kernel ran, 0..1; None means not measured.
+        gpu_memory_bytes: Most memory that was in use on the GPU; None means not measured.
     """
 
     window_s: float
@@ -205,6 +206,7 @@ class Measurement:
     cpu_cores: float | None = None
     peak_memory_bytes: int | None = None
     gpu_utilization: float | None = None
+    gpu_memory_bytes: int | None = None
 
     def __post_init__(self) -> None:
         if not (0 < self.window_s < math.inf and 0 < self.samples_per_s < math.inf):

@@ -6,9 +6,10 @@ report, the answer is "not measured" and why: never 0.
 
 import bisect
 import contextlib
+import math
 import threading
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 from typing import Any
 
@@ -18,6 +19,7 @@ from autotune.measure.sampler import Sampler
 
 _DRAIN_S = 0.25  # the driver keeps about 100 samples, some 16 s: none is lost at this pace
 _POLL_S = 0.1
+_MEMORY_S = 1.0  # this call takes a lock of the whole driver
 _LONGEST_DRIVER_WINDOW_S = 1.5  # drivers document 1/6 s to 1 s; more than this is a gap, not a window
 
 # Return codes of nvml.h, which are part of its ABI.
@@ -198,6 +200,8 @@ class NvmlProbe:
         self._lock = threading.Lock()
         self._series = BusySeries()
         self._errors = 0
+        self._peak_memory_bytes: int | None = None
+        self._next_memory_s = -math.inf
         self._why_none: str | None = "the GPU probe was not opened"
         self._nvml: Any = None
         self._handle: Any = None
@@ -233,7 +237,8 @@ class NvmlProbe:
         with self._lock:
             if self._why_none is not None:
                 return None
-            return self._series.between(t0_s, t1_s, errors=self._errors)
+            use = self._series.between(t0_s, t1_s, errors=self._errors)
+            return use and replace(use, peak_memory_bytes=self._peak_memory_bytes)
 
     def close(self) -> None:
         """See `Probe.close`."""
@@ -247,6 +252,7 @@ class NvmlProbe:
     def _sample(self) -> float | None:
         """One reading; answers when the next is due, None if there is no point in one."""
         try:
+            self._note_memory()
             return self._read()
         except self._nvml.NVMLError as error:
             return self._after(error)
@@ -263,6 +269,21 @@ class NvmlProbe:
                 self._why_none = _words(error)
                 return None
         return _DRAIN_S
+
+    def _note_memory(self) -> None:
+        now_s = self._clock.now_s()
+        if now_s < self._next_memory_s:
+            return
+        self._next_memory_s = now_s + _MEMORY_S
+        try:
+            used = int(self._nvml.nvmlDeviceGetMemoryInfo(self._handle).used)
+        except self._nvml.NVMLError as error:
+            if trouble(error.value) is not Trouble.CAPABILITY_OFF:
+                raise
+            self._next_memory_s = math.inf
+            return
+        with self._lock:
+            self._peak_memory_bytes = max(used, self._peak_memory_bytes or 0)
 
     def _drain(self) -> float:
         kind, rows = self._nvml.nvmlDeviceGetSamples(

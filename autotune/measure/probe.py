@@ -54,9 +54,11 @@ class GpuUse:
         samples: Driver samples that it is the mean of.
         covered_fraction: Share of the asked time that these samples cover, 0..1.
         errors: Readings that failed in passing since the probe was opened.
+        peak_memory_bytes: Most memory that was in use on the whole device so far; None if it cannot be read.
     """
 
     utilization: float
     samples: int
     covered_fraction: float
     errors: int
+    peak_memory_bytes: int | None = None

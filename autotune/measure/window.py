@@ -241,6 +241,7 @@ def measure_run(
         cpu_cores=None if host is None else host.cpu_cores,
         peak_memory_bytes=None if host is None else host.peak_memory_bytes,
         gpu_utilization=None if gpu is None else gpu.utilization,
+        gpu_memory_bytes=None if gpu is None else gpu.peak_memory_bytes,
     )
 
 

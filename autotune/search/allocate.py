@@ -1,18 +1,23 @@
 """Where the next run pays most: a new point, a promising point once more, or nowhere any more.
 
-No tests are made on the way. Each point has a posterior (its mean, the study's between-run variance over its
-number of runs), and every possible run is valued by the gain in the answer that it promises, in ln score:
-
-* a repeat by the knowledge gradient of its point (Frazier, Powell & Dayanik 2008);
-* a new point by what new points have gained lately, starting from an optimist's guess.
+No tests are made on the way. What is believed of every point, measured or not, comes from one model of all runs
+(`autotune.search.surrogate`), and each possible run is valued by the knowledge gradient (Frazier, Powell & Dayanik
+2008): how much better the answer is expected to be for it, in ln score. The best value for its time wins. A point
+that may fail counts by its chance to run.
 """
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from statistics import NormalDist
+from statistics import median
 
+import numpy as np
+
+from autotune.records import Values
 from autotune.search.levels import PointLevel
+from autotune.search.propose import candidates
+from autotune.search.surrogate import Array, Indices, Observations, Posterior, Surrogate
+from autotune.space.space import Space
 
 LARGEST_REPEATS = 6
 """Runs of one point, at most, while searching."""
@@ -20,76 +25,145 @@ LARGEST_REPEATS = 6
 WORTH_A_RUN = 0.001
 """Expected gain in ln score below which another run no longer pays."""
 
-_OPTIMISM = 0.1  # expected gain of a new point before any is known ...
-_OPTIMISM_RUNS = 2.0  # ... worth that many runs
-_MEMORY = 0.84  # weight of a run against the next one: half after four
-_LARGEST_GAIN = 0.5
-
-_normal = NormalDist()
+_ADVICE_GAIN = 0.05  # what an untried piece of an expert's advice promises
+_LARGEST_FIT = 300  # points that the model is made of: the best ones; the rest is far from anything worth asking
+_LOOKED_AROUND = 5  # best points whose neighbourhood is searched
+_ACCIDENTS = 0.02  # variance of a success: some failures have nothing to do with the point
+_LEAST_CHANCE = 0.02
 
 
 @dataclass(frozen=True, kw_only=True)
 class Allocation:
-    """What to do next.
+    """A run to make next.
 
     Attributes:
-        repeat: The point to measure again; None for a new one.
+        values: The point.
         gain: What the run promises, in ln score of the answer.
+        is_repeat: Whether it was measured before.
     """
 
-    repeat: PointLevel | None
+    values: Values
     gain: float
+    is_repeat: bool = False
 
 
-def allocate(
-    levels: Mapping[str, PointLevel],
-    today: str,
-    sd: float,
-    gains: Sequence[float],
-    *,
-    has_proposal: bool,
-    has_advice: bool,
-) -> Allocation:
-    """Values the possible next runs and takes the best.
+class Allocator:
+    """Chooses the runs of one search.
 
     Args:
-        levels: What is known of each point.
-        today: Name of today's point; it is not repeated here, the confirmation measures it.
-        sd: Standard deviation of ln score between runs of one point.
-        gains: What each new point so far gained over the best before it, oldest first, 0 if nothing.
-        has_proposal: Whether there is a new point to try.
-        has_advice: Whether an expert's advice is still untried; then new points keep their first promise.
+        space: What may vary.
+        seed: Makes its choices repeatable.
     """
-    explore = new_point_gain(gains) if has_proposal else 0.0
-    if has_advice and has_proposal:
-        explore = max(explore, _OPTIMISM / 2)
-    repeats = [
-        Allocation(repeat=level, gain=repeat_gain(level, levels.values(), sd))
-        for level in levels.values()
-        if level.name != today and level.scores and len(level.scores) + len(level.endings) < LARGEST_REPEATS
-    ]
-    best = max(repeats, key=lambda choice: choice.gain, default=None)
-    if best and best.gain > explore:
-        return best
-    return Allocation(repeat=None, gain=explore)
+
+    def __init__(self, space: Space, seed: int) -> None:
+        self._space = space
+        self._speed = Surrogate(space)
+        self._success = Surrogate(space)
+        self._rng = np.random.default_rng(seed)
+        self._row_of: dict[str, Indices] = {}
+
+    def next_run(
+        self,
+        levels: Mapping[str, PointLevel],
+        today: str,
+        sd: float,
+        advice: Values | None,
+        why_not: Callable[[Values], str | None],
+    ) -> Allocation | None:
+        """Values the possible next runs and takes the best.
+
+        Args:
+            levels: What is known of each point.
+            today: Name of today's point; it is not repeated here, the confirmation measures it.
+            sd: Standard deviation of ln score between runs of one point.
+            advice: What an expert would try next; None if nothing.
+            why_not: Says why a point will not run, None if it may.
+
+        Returns:
+            The next run; None if every point was tried often enough, or will not run.
+        """
+        ranked = self._ranked(levels, today, sd)
+        if advice is not None:
+            repeat = next((run for run in ranked if run.is_repeat), None)
+            return repeat if repeat and repeat.gain > _ADVICE_GAIN else Allocation(values=advice, gain=_ADVICE_GAIN)
+        return next((run for run in ranked if run.is_repeat or why_not(run.values) is None), None)
+
+    def _ranked(self, levels: Mapping[str, PointLevel], today: str, sd: float) -> Iterator[Allocation]:
+        """The possible next runs, the one that promises most for its time first."""
+        measured = sorted((level for level in levels.values() if level.scores), key=lambda one: -one.mean)
+        rows = {self._row(level).tobytes(): level for level in levels.values()}
+        if not measured:
+            # Nothing has worked yet, so nothing is known but what did not.
+            points = self._rng.permutation(candidates(self._space, [self._space.today], self._rng))
+            yield from (
+                Allocation(values=self._space.at(point), gain=_ADVICE_GAIN)
+                for point in points
+                if point.tobytes() not in rows
+            )
+            return
+        measured = measured[:_LARGEST_FIT]
+        known = np.array([self._row(level) for level in measured])
+        self._speed.fit(
+            Observations(
+                points=known,
+                scores=np.array([level.mean for level in measured]),
+                variances=np.array([sd**2 / len(level.scores) for level in measured]),
+            )
+        )
+        means = self._speed.predict(known).mean
+        order = np.argsort(-means)
+        points = candidates(self._space, [measured[index].values for index in order[:_LOOKED_AROUND]], self._rng)
+        posterior = self._speed.predict(points)
+        # What has to be beaten is the best point; the best point itself has to fall behind the next one.
+        rivals = np.full(len(points), means[order[0]])
+        if len(order) > 1:
+            rivals[(points == known[order[0]]).all(axis=1)] = means[order[1]]
+        gains = knowledge_gradient(posterior, rivals, sd) * self._chances(points, levels)
+        logs_s = self._speed.regress(np.log([median(level.durations_s) for level in measured]), points)
+        for index in np.argsort(-gains * np.exp(-logs_s)):
+            level = rows.get(points[index].tobytes())
+            if level is None or _may_repeat(level, today):
+                yield Allocation(
+                    values=self._space.at(points[index]), gain=float(gains[index]), is_repeat=level is not None
+                )
+
+    def _row(self, level: PointLevel) -> Indices:
+        row = self._row_of.get(level.name)
+        if row is None:
+            row = self._row_of[level.name] = np.array(self._space.indices(level.values), dtype=np.int64)
+        return row
+
+    def _chances(self, points: Indices, levels: Mapping[str, PointLevel]) -> Array:
+        """How probable it is that each point gives numbers at all."""
+        tried = [level for level in levels.values() if level.scores or level.endings][-_LARGEST_FIT:]
+        success = np.array([float(bool(level.scores)) for level in tried])
+        if success.all():
+            return np.ones(len(points))
+        rows = np.array([self._row(level) for level in tried])
+        self._success.fit(Observations(points=rows, scores=success, variances=np.full(len(tried), _ACCIDENTS)))
+        chances: Array = np.clip(self._success.predict(points).mean, _LEAST_CHANCE, 1.0)
+        return chances
 
 
-def new_point_gain(gains: Sequence[float]) -> float:
-    """What the next new point promises: a mean of the gains so far that forgets, pulled up by optimism."""
-    weighted, weight = _OPTIMISM * _OPTIMISM_RUNS, _OPTIMISM_RUNS
-    for gain in gains:
-        weighted = weighted * _MEMORY + min(gain, _LARGEST_GAIN)
-        weight = weight * _MEMORY + 1.0
-    return weighted / weight
+def knowledge_gradient(posterior: Posterior, rivals: Array, sd: float) -> Array:
+    """How much better the answer is expected to be for one more run of each point.
 
-
-def repeat_gain(level: PointLevel, levels: Iterable[PointLevel], sd: float) -> float:
-    """Knowledge gradient of measuring one point once more: how much better the answer is expected to be for it."""
-    rivals = [other.mean for other in levels if other.name != level.name and other.scores]
-    if not rivals:
-        return 0.0
-    n = len(level.scores)
+    Args:
+        posterior: What is believed of the points.
+        rivals: The mean that each has to beat, or to fall below.
+        sd: Standard deviation of one run.
+    """
     # Standard deviation of the change that one more run makes to the posterior mean.
-    change_sd = sd * math.sqrt(1 / n - 1 / (n + 1))
-    distance = -abs(level.mean - max(rivals)) / change_sd
-    return change_sd * (distance * _normal.cdf(distance) + _normal.pdf(distance))
+    change = posterior.sd**2 / np.sqrt(posterior.sd**2 + sd**2)
+    distance = -np.abs(posterior.mean - rivals) / change
+    gains: Array = change * (distance * _cdf(distance) + np.exp(-0.5 * distance**2) / math.sqrt(2 * math.pi))
+    return gains
+
+
+def _cdf(z: Array) -> Array:
+    return np.array([0.5 * math.erfc(-x / math.sqrt(2)) for x in z])
+
+
+def _may_repeat(level: PointLevel, today: str) -> bool:
+    runs = len(level.scores) + len(level.endings)
+    return level.name != today and bool(level.scores) and runs < LARGEST_REPEATS

@@ -1,8 +1,8 @@
 """What the record says about each point: its level, relative to one reference run of the study."""
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
 
 from autotune.measure.statistics import pooled_variance
 from autotune.records import Ending, Measurement, RunRecord, Values
@@ -24,12 +24,18 @@ class PointLevel:
         values: Its knob values.
         scores: ln score of each comparable run, relative to the reference.
         endings: How its runs that gave nothing comparable ended.
+        durations_s: How long each of its runs took.
+        host_memory_bytes: Most memory that a comparable run took; None if not known.
+        gpu_memory_bytes: Most memory that was in use on the GPU; None if not known.
     """
 
     name: str
     values: Values
-    scores: tuple[float, ...]
-    endings: tuple[Ending, ...]
+    scores: tuple[float, ...] = ()
+    endings: tuple[Ending, ...] = ()
+    durations_s: tuple[float, ...] = ()
+    host_memory_bytes: int | None = None
+    gpu_memory_bytes: int | None = None
 
     @property
     def mean(self) -> float:
@@ -37,32 +43,60 @@ class PointLevel:
         return sum(self.scores) / len(self.scores) if self.scores else -math.inf
 
 
-def reference_of(records: Iterable[RunRecord]) -> Measurement | None:
-    """The study's first comparable run: the unit in which levels are counted, so that it never moves."""
-    return next((measured for record in records if (measured := record.comparable)), None)
+class Levels(Mapping[str, PointLevel]):
+    """The level of each point of a space, in the order in which the points were first run.
 
+    Runs of points of an earlier, wider domain, or with knobs that are no longer searched, are left out.
 
-def point_levels(records: Sequence[RunRecord], space: Space, steadiness_weight: float) -> dict[str, PointLevel]:
-    """Aggregates the record: one level for each point that lies in the space.
-
-    Points of an earlier, wider domain, or with knobs that are no longer searched, are left out.
+    Args:
+        space: What may vary now.
+        steadiness_weight: As in `score.ln_score`.
+        records: The runs so far, oldest first.
     """
-    reference = reference_of(records)
-    levels: dict[str, PointLevel] = {}
-    for record in records:
-        if not space.contains(record.values):
-            continue
-        known = levels.get(record.point) or PointLevel(name=record.point, values=record.values, scores=(), endings=())
+
+    def __init__(self, space: Space, steadiness_weight: float, records: Iterable[RunRecord] = ()) -> None:
+        self._space = space
+        self._steadiness_weight = steadiness_weight
+        self._reference: Measurement | None = None
+        self._levels: dict[str, PointLevel] = {}
+        for record in records:
+            self.add(record)
+
+    def __getitem__(self, name: str) -> PointLevel:
+        return self._levels[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._levels)
+
+    def __len__(self) -> int:
+        return len(self._levels)
+
+    def add(self, record: RunRecord) -> None:
+        """Takes one more run."""
         measured = record.comparable
-        if measured and reference:
-            scores, endings = (
-                (*known.scores, ln_score(measured, reference, steadiness_weight=steadiness_weight)),
-                known.endings,
+        if measured and self._reference is None:
+            self._reference = measured  # the study's first: the unit in which levels are counted never moves
+        known = self._levels.get(record.point)
+        if known is None:
+            if not self._space.contains(record.values):
+                return
+            known = PointLevel(name=record.point, values=record.values)
+        known = replace(known, durations_s=(*known.durations_s, record.duration_s))
+        if measured and self._reference:
+            score = ln_score(measured, self._reference, steadiness_weight=self._steadiness_weight)
+            known = replace(
+                known,
+                scores=(*known.scores, score),
+                host_memory_bytes=_largest(known.host_memory_bytes, measured.peak_memory_bytes),
+                gpu_memory_bytes=_largest(known.gpu_memory_bytes, measured.gpu_memory_bytes),
             )
         else:
-            scores, endings = known.scores, (*known.endings, record.ending)
-        levels[record.point] = PointLevel(name=known.name, values=known.values, scores=scores, endings=endings)
-    return levels
+            known = replace(known, endings=(*known.endings, record.ending))
+        self._levels[record.point] = known
+
+
+def _largest(one: int | None, other: int | None) -> int | None:
+    return max((value for value in (one, other) if value is not None), default=None)
 
 
 def between_run_variance(levels: Mapping[str, PointLevel]) -> tuple[float, float]:
@@ -74,3 +108,8 @@ def expected_run_sd(levels: Mapping[str, PointLevel]) -> float:
     """Standard deviation of ln score between runs of one point: the study's repeats, pulled towards experience."""
     variance, df = between_run_variance(levels)
     return math.sqrt((_TYPICAL_CV_RUNS * TYPICAL_CV**2 + df * variance) / (_TYPICAL_CV_RUNS + df))
+
+
+def best_level(levels: Mapping[str, PointLevel]) -> PointLevel | None:
+    """The point with the best mean score; None if none gave numbers."""
+    return max((level for level in levels.values() if level.scores), key=lambda level: level.mean, default=None)

@@ -1,158 +1,91 @@
-"""Which new point to try: first what an expert would, then what Optuna's TPE makes of all runs so far.
+"""Which points are worth a thought: what an expert would try, and what lies around the best points and elsewhere."""
 
-What TPE proposes is tried near the best point first: a few of its values at a time, the rest as in the best point.
-Runs are dear and most combinations of many knobs are bad ones; the longer nothing helps, the further it goes.
-
-The sampler works on an in-memory study that is rebuilt for every proposal: one aggregated observation per point,
-today's domains. The record never has to be rewritten for it.
-"""
-
-import random
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import product
 
-import optuna
-from optuna.distributions import BaseDistribution, CategoricalDistribution, IntDistribution
-from optuna.samplers import TPESampler
-from optuna.trial import TrialState, create_trial
+import numpy as np
 
-from autotune.records import Ending, Values
-from autotune.search.levels import PointLevel
-from autotune.space.knob import Knob, same_scalar
+from autotune.records import Values
+from autotune.search.levels import PointLevel, best_level
+from autotune.search.surrogate import Indices
+from autotune.space.knob import same_scalar
 from autotune.space.space import Space, point_name
 
-_ASKS = 30
-_LISTED_POINTS = 5_000
-_FEWEST_CHANGES = 2
-_DRY_RUNS_A_CHANGE = 4  # after that many points without a better one, proposals change one value more
-_FAILED = -1.0  # ln score told for a point that gave no numbers, below the worst that did
-_MEMORY_KINDS = ("precision", "xla", "fixed_length", "graph_mode")
-_OUT_OF_MEMORY = (Ending.OUT_OF_GPU_MEMORY, Ending.OUT_OF_HOST_MEMORY)
+LISTED_POINTS = 2_000
+"""Spaces up to this size are looked at as a whole."""
+
+_PAIRS = 300  # points two changes away from one of the best, drawn at random
+_ANYWHERE = 300  # points drawn from the whole space
+_DEVICE_KINDS = ("batch_size", "precision", "xla", "graph_mode", "fixed_length")  # what makes the step itself faster
+_MUCH_WAIT = 0.3  # share of the time that today's loop waits for data: the loader is to blame ...
+_LITTLE_WAIT = 0.05  # ... or, where the loader does not share its processor with the step, it is not
 
 
-def propose(space: Space, levels: Mapping[str, PointLevel], seed: int) -> Values | None:
-    """A point that nobody has measured and that may work.
-
-    Args:
-        space: What may vary.
-        levels: What is known of each point.
-        seed: Makes the sampler's choice repeatable.
-
-    Returns:
-        The knob values; None if no such point was found.
-    """
-    for values in advised(space, levels):
-        if _is_new(space, levels, values):
-            return values
-    rng = random.Random(seed)
-    best = best_level(levels)
-    dry = len(levels) - 1 - list(levels).index(best.name) if best else len(levels)
-    for values in _sampled(space, levels, seed):
-        near = _near(best.values, values, _FEWEST_CHANGES + dry // _DRY_RUNS_A_CHANGE, rng) if best else values
-        for candidate in (near, values):
-            if _is_new(space, levels, candidate):
-                return candidate
-    if space.size > _LISTED_POINTS:
-        return None
-    # The sampler repeats itself on small spaces; what it never drew is still there.
-    choices = [knob.choices for knob in space.knobs]
-    everything = [dict(zip(space.today, values, strict=True)) for values in product(*choices)]
-    rng.shuffle(everything)
-    return next((values for values in everything if _is_new(space, levels, values)), None)
-
-
-def best_level(levels: Mapping[str, PointLevel]) -> PointLevel | None:
-    """The point with the best mean score; None if none gave numbers."""
-    return max((level for level in levels.values() if level.scores), key=lambda level: level.mean, default=None)
-
-
-def advised(space: Space, levels: Mapping[str, PointLevel]) -> Iterator[Values]:
+def advised(
+    space: Space, levels: Mapping[str, PointLevel], data_wait: float | None, *, has_gpu: bool
+) -> Iterator[Values]:
     """What an expert would try next, given what is known: one piece of advice after the other, on the best so far.
 
     The first sets all bundled knobs at once (they are cheap, safe, and rarely hurt each other); then each other
     advice that no run has tried yet is added to the best point so far. So what helped is kept. Of a knob's further
     advice (the next larger batch) a value comes only after the one before it has helped.
+
+    Args:
+        space: What may vary.
+        levels: What is known of each point.
+        data_wait: Share of the time that today's training loop waited for data; None if not known.
+        has_gpu: Whether the step runs on a device of its own. Where it shares the processor with the loader, a loop
+            that does not wait may yet be slowed down by it.
     """
+    loader_is_innocent = has_gpu and data_wait is not None and data_wait < _LITTLE_WAIT
     bundle = dict(space.today)
     for knob in space.knobs:
         if knob.bundled and knob.advice:
             bundle[knob.path] = knob.advice[0]
-    if point_name(bundle) not in levels:
+    if point_name(bundle) not in levels and not loader_is_innocent:
         yield bundle
     best = best_level(levels)
     start = best.values if best else bundle
-    for knob in space.knobs:
+    device_first = loader_is_innocent or (data_wait is not None and data_wait < _MUCH_WAIT)
+    for knob in sorted(space.knobs, key=lambda knob: (knob.kind in _DEVICE_KINDS) != device_first):
         for before, value in zip((None, *knob.advice), knob.advice, strict=False):
             has_helped = before is None or same_scalar(start[knob.path], before)
             if has_helped and not any(same_scalar(level.values[knob.path], value) for level in levels.values()):
                 yield space.with_advice(start, knob.path, value)
 
 
-def _near(best: Values, sampled: Values, changes: int, rng: random.Random) -> Values:
-    """The best point with a few values of the sampled one."""
-    differing = [path for path in best if not same_scalar(best[path], sampled[path])]
-    return {**best, **{path: sampled[path] for path in rng.sample(differing, min(changes, len(differing)))}}
+def candidates(space: Space, best: Sequence[Values], rng: np.random.Generator) -> Indices:
+    """Points to choose among: the whole of a small space, else those around the best ones and some from anywhere.
 
+    Args:
+        space: What may vary.
+        best: The points to look around, by their values.
+        rng: Draws where there are too many.
 
-def _sampled(space: Space, levels: Mapping[str, PointLevel], seed: int) -> Iterator[Values]:
-    if not space.knobs:
-        return
-    distributions = {knob.path: _distribution(knob) for knob in space.knobs}
-    study = optuna.create_study(direction="maximize", sampler=TPESampler(seed=seed))
-    worst = min((level.mean for level in levels.values() if level.scores), default=0.0)
-    for level in levels.values():
-        study.add_trial(
-            create_trial(
-                state=TrialState.COMPLETE,
-                value=level.mean if level.scores else worst + _FAILED,
-                params={knob.path: knob.index(level.values[knob.path]) for knob in space.knobs},
-                distributions=distributions,
-            )
-        )
-    for _ in range(_ASKS):
-        # Unfinished trials count as bad ones ("constant liar"), so asking again moves on.
-        params = study.ask(distributions).params
-        yield {knob.path: knob.choices[params[knob.path]] for knob in space.knobs}
-
-
-def _distribution(knob: Knob) -> BaseDistribution:
-    last = len(knob.choices) - 1
-    return IntDistribution(0, last) if knob.ordered else CategoricalDistribution(range(last + 1))
-
-
-def _is_new(space: Space, levels: Mapping[str, PointLevel], values: Values) -> bool:
-    return (
-        point_name(values) not in levels
-        and space.why_infeasible(values) is None
-        and not _must_run_out_of_memory(space, levels, values)
-    )
-
-
-def _must_run_out_of_memory(space: Space, levels: Mapping[str, PointLevel], values: Values) -> bool:
-    """Whether a batch no larger than this one ran out of memory, all that memory depends on being the same.
-
-    What ran out of memory at a batch that has run elsewhere did so for another reason, and proves nothing.
+    Returns:
+        One row a point, as positions among each knob's choices; none twice. What cannot work is not left out.
     """
-    batches = [knob.path for knob in space.knobs if knob.kind == "batch_size"]
-    if not batches:
-        return False
+    sizes = [len(knob.choices) for knob in space.knobs]
+    if space.size <= LISTED_POINTS:
+        return np.array(list(product(*(range(size) for size in sizes))), dtype=np.int64).reshape(space.size, len(sizes))
+    anywhere = np.column_stack([rng.integers(0, size, _ANYWHERE) for size in sizes])
+    found = [anywhere]
+    for values in best:
+        center = np.array(space.indices(values))
+        found.append(_neighbours(center, sizes))
+        pairs = np.tile(center, (_PAIRS // len(best), 1))
+        for row in pairs:
+            for column in rng.choice(len(sizes), size=min(2, len(sizes)), replace=False):
+                row[column] = rng.integers(0, sizes[column])
+        found.append(pairs)
+    return np.unique(np.concatenate(found), axis=0)
 
-    def alike(level: PointLevel, gpu_only: bool) -> bool:
-        shared = (k for k in space.knobs if k.path not in batches and (k.kind in _MEMORY_KINDS or not gpu_only))
-        return all(same_scalar(level.values[knob.path], values[knob.path]) for knob in shared)
 
-    def size(point: Values) -> float:
-        return max(float(point[path] or 0) for path in batches)
-
-    for level in levels.values():
-        failed = next((ending for ending in level.endings if ending in _OUT_OF_MEMORY), None)
-        if failed is None or level.scores or size(level.values) > size(values):
-            continue
-        gpu_only = failed is Ending.OUT_OF_GPU_MEMORY
-        runs_all_the_same = any(
-            other.scores and alike(other, gpu_only) and size(other.values) >= size(level.values)
-            for other in levels.values()
-        )
-        if alike(level, gpu_only) and not runs_all_the_same:
-            return True
-    return False
+def _neighbours(center: Indices, sizes: Sequence[int]) -> Indices:
+    """All points that differ in one knob."""
+    rows = np.tile(center, (sum(sizes), 1))
+    number = 0
+    for column, size in enumerate(sizes):
+        rows[number : number + size, column] = np.arange(size)
+        number += size
+    return rows

@@ -12,7 +12,7 @@ from autotune.metrics import METRICS, values_of
 from autotune.records import Measurement, Purpose, RunRecord, SearchResult, Side, Verdict
 from autotune.score import LEAST_PAIRS, Judgement, judge, ln_score, ln_speed
 from autotune.search.effects import changes_worth
-from autotune.search.levels import between_run_variance, point_levels
+from autotune.search.levels import Levels, between_run_variance
 from autotune.space.space import Space
 
 
@@ -91,8 +91,8 @@ def summarize(
         )
 
     pairs = pairs_of(runs, today.point)
-    levels = point_levels(
-        [run for run in records if run.purpose is not Purpose.CONFIRM or run.search != search], space, steadiness_weight
+    levels = Levels(
+        space, steadiness_weight, (run for run in records if run.purpose is not Purpose.CONFIRM or run.search != search)
     )
     variance, df = between_run_variance(levels)
     judgement = (

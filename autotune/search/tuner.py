@@ -29,18 +29,19 @@ from autotune.records import (
     Validity,
     Values,
 )
-from autotune.score import LEAST_PAIRS, LEAST_SCORE_GAIN, pairs_needed
-from autotune.search.allocate import WORTH_A_RUN, allocate
-from autotune.search.budget import CAUTION, Budget, expected_run_s, pair_s
-from autotune.search.confirm import MOST_PAIRS, pair_order
+from autotune.score import LEAST_PAIRS
+from autotune.search.allocate import WORTH_A_RUN, Allocation, Allocator
+from autotune.search.budget import Budget, expected_run_s, pair_s
+from autotune.search.confirm import affordable, better_than_today, pair_order, pairs_wanted, reserved_s
 from autotune.search.execution import Execution, execute
+from autotune.search.feasibility import Feasibility
 from autotune.search.instruments import Instruments
-from autotune.search.levels import PointLevel, expected_run_sd, point_levels
-from autotune.search.propose import advised, propose
+from autotune.search.levels import Levels, expected_run_sd
+from autotune.search.propose import advised
 from autotune.search.setup import Setup
 from autotune.search.study import Study
 from autotune.search.summary import speed_over, summarize
-from autotune.space.space import point_name
+from autotune.space.space import Space, point_name
 from autotune.trial.launch import Runner
 
 WARM_UP_FROM_S = 120.0
@@ -48,7 +49,6 @@ WARM_UP_FROM_S = 120.0
 
 _WARM_UP = WindowGoal(min_s=0.0, min_steps=5, target_s=0.0)
 _MOST_FAILURES = 5  # runs that all gave nothing, before the search gives up
-_MOST_CONFIRMATION = 0.4  # share of the budget that the confirmation may take
 _LEAST_START_S = 60.0  # that a new point may take to its first step ...
 _SLOWER_START = 5.0  # ... or this many times the longest start so far
 _HOPELESS = 0.5  # of the fastest run's speed: no repeat will make up for that
@@ -95,19 +95,18 @@ class Tuner:
         instruments: Callable[[], Instruments] | None = None,
     ) -> None:
         self._setup = setup
-        self._space = setup.space
         self._study = study
         self._runner = runner
         self._budget = budget
         self._clock = clock
         self._consumers = tuple(consumers)
         self._name = name
-        self._seed = seed
         self._instruments = instruments or (lambda: Instruments.of_machine(clock, setup.gpu_uuid))
         self._rng = random.Random(seed)
         self._today = setup.space.today
+        self._seed = seed
+        self._take_space(setup.space)
         self._runs: list[RunRecord] = []
-        self._gains: list[float] = []
         self._within_variances_s: list[float] = []
         self._best_name: str | None = None
         self.failures: dict[Ending, Failed] = {}
@@ -154,7 +153,7 @@ class Tuner:
 
     def best_runs(self, points: int = 5) -> set[str]:
         """Names of the runs of the best points, whose folders are worth keeping."""
-        best = sorted(self._levels().values(), key=lambda level: level.mean, reverse=True)[:points]
+        best = sorted(self._levels.values(), key=lambda level: level.mean, reverse=True)[:points]
         names = {level.name for level in best}
         return {self._run_name(run.number) for run in self._runs if run.point in names}
 
@@ -205,44 +204,48 @@ class Tuner:
         """Proposes, runs, judges and learns, as long as that pays and fits in front of the confirmation."""
         self._emit(PhaseChanged(phase="exploring", why="looking for better values"))
         while True:
-            levels = self._levels()
-            left_s = self._budget.left_s() - self._reserved_s(levels)
-            proposal = propose(self._space, levels, self._seed + len(self._runs))
-            choice = allocate(
-                levels,
-                point_name(self._today),
-                expected_run_sd(levels),
-                self._gains,
-                has_advice=any(point_name(values) not in levels for values in advised(self._space, levels)),
-                has_proposal=proposal is not None,
-            )
-            if choice.gain < WORTH_A_RUN:
-                why = "every combination was tried" if proposal is None else "nothing left to try promises a gain"
+            left_s = self._budget.left_s() - self._reserved_s()
+            choice = self._next_run()
+            if choice is None:
+                why = "every combination was tried"
+            elif choice.gain < WORTH_A_RUN:
+                why = "nothing left to try promises a gain"
             elif self._nothing_works():
                 why = f"{_MOST_FAILURES} runs in a row gave no numbers"
-            elif expected_run_s(self._runs, choice.repeat.name if choice.repeat else None) > left_s:
+            elif expected_run_s(self._runs, point_name(choice.values) if choice.is_repeat else None) > left_s:
                 why = "the rest of the budget is for the confirmation"
             else:
                 now_s = self._clock.now_s()
+                purpose = Purpose.REPEAT if choice.is_repeat else Purpose.EXPLORE
                 ends_s, give_up_s = now_s + left_s, now_s + self._patience_s(left_s)
-                if choice.repeat is not None:
-                    self._run(choice.repeat.values, Purpose.REPEAT, ends_s=ends_s, give_up_s=give_up_s)
-                elif proposal is not None:
-                    self._explore_point(proposal, ends_s=ends_s, give_up_s=give_up_s)
+                record = self._run(choice.values, purpose, ends_s=ends_s, give_up_s=give_up_s)
+                if record.validity is Validity.COLD:
+                    self._leave_caches_alone()
                 continue
             self._emit(PhaseChanged(phase="ending" if self._nothing_works() else "confirming", why=why))
             return
 
-    def _explore_point(self, values: Values, *, ends_s: float, give_up_s: float) -> None:
-        before = _best_mean(self._levels())
-        record = self._run(values, Purpose.EXPLORE, ends_s=ends_s, give_up_s=give_up_s)
-        if record.validity is Validity.COLD:
-            self._leave_caches_alone()
-        after = _best_mean(self._levels())
-        self._gains.append(after - before if math.isfinite(after - before) else 0.0)
+    def _next_run(self) -> Allocation | None:
+        machine = self._setup.machine
+        margin = self._setup.limits.memory_margin
+        feasible = Feasibility(self._space, self._levels, machine, memory_margin=margin)
+        advice = advised(self._space, self._levels, self._data_wait(), has_gpu=bool(machine.gpus))
+        return self._allocator.next_run(
+            self._levels,
+            point_name(self._today),
+            expected_run_sd(self._levels),
+            next((values for values in advice if feasible.why_not(values) is None), None),
+            feasible.why_not,
+        )
+
+    def _take_space(self, space: Space) -> None:
+        """Searches this space from now on, with all that the record knows of it."""
+        self._space = space
+        self._levels = Levels(space, self._setup.steadiness_weight, self._study.records())
+        self._allocator = Allocator(space, self._seed)
 
     def _leave_caches_alone(self) -> None:
-        self._space = self._space.without_settling()
+        self._take_space(self._space.without_settling())
         self._emit(
             PhaseChanged(
                 phase="exploring",
@@ -252,20 +255,20 @@ class Tuner:
 
     def _confirm(self) -> None:
         """Measures the best point against today's config again, in turn, in runs that did not choose it."""
-        levels = self._levels()
-        today = levels.get(point_name(self._today))
-        better = self._better(levels)
-        if today is None or not better:
+        today = point_name(self._today)
+        better = better_than_today(self._levels, today)
+        if not better:
             return
-        finalist = self._affordable(better, CAUTION) or self._affordable(better, 1.0)
+        finalist = affordable(better, today, self._runs, left_s=self._budget.left_s())
         if finalist is None:
-            needed_s = LEAST_PAIRS * min(pair_s(self._runs, today.name, level.name) for level in better)
+            needed_s = LEAST_PAIRS * min(pair_s(self._runs, today, level.name) for level in better)
             left = format_duration(max(0.0, self._budget.left_s()))
             why = f"to confirm a point takes {format_duration(needed_s)}, and {left} is left"
             self._emit(PhaseChanged(phase="ending", why=why))
             return
-        fitting = int(self._budget.left_s() / pair_s(self._runs, today.name, finalist.name))
-        pairs = min(self._pairs_wanted(levels), fitting - fitting % 2)
+        fitting = int(self._budget.left_s() / pair_s(self._runs, today, finalist.name))
+        wanted = pairs_wanted(self._levels, today, self._runs, budget_s=self._budget.budget_s)
+        pairs = min(wanted, fitting - fitting % 2)
         for pair, is_today in pair_order(pairs, self._rng):
             values = self._today if is_today else finalist.values
             if self._run(values, Purpose.CONFIRM, pair=pair).ending is Ending.KILLED_BY_BUDGET:
@@ -348,7 +351,7 @@ class Tuner:
             target_s = optimal_window_s(
                 median(starts_s),
                 median(self._within_variances_s),
-                expected_run_sd(self._levels()) ** 2,
+                expected_run_sd(self._levels) ** 2,
                 min_s=limits.min_s,
                 max_s=limits.max_s,
             )
@@ -368,6 +371,7 @@ class Tuner:
 
     def _learn(self, record: RunRecord, done: Execution) -> None:
         self._runs.append(record)
+        self._levels.add(record)
         if done.window is not None and record.comparable:
             self._within_variances_s.append(done.window.within_variance_s())
         if record.ending in (Ending.STOPPED, Ending.KILLED_BY_BUDGET) or record.validity is Validity.COLD:
@@ -375,35 +379,36 @@ class Tuner:
         if not record.comparable and record.ending not in self.failures:
             self.failures[record.ending] = Failed(record=record, stderr_tail=done.stderr_tail, folder=done.folder.path)
 
-    def _levels(self) -> dict[str, PointLevel]:
-        return point_levels(self._study.records(), self._space, self._setup.steadiness_weight)
-
-    def _better(self, levels: dict[str, PointLevel]) -> list[PointLevel]:
-        """The points that look better than today's, best first; none if today's gave no numbers."""
-        today = levels.get(point_name(self._today))
-        if today is None or not today.scores:
-            return []
-        better = [level for level in levels.values() if level.mean > today.mean]
-        return sorted(better, key=lambda level: level.mean, reverse=True)
-
-    def _affordable(self, better: Sequence[PointLevel], caution: float) -> PointLevel | None:
-        """The best of these points whose confirmation fits into the time that is left."""
-        today, left_s = point_name(self._today), self._budget.left_s()
-        fitting = (level for level in better if caution * LEAST_PAIRS * pair_s(self._runs, today, level.name) <= left_s)
-        return next(fitting, None)
-
     def _speedup(self, runs: Sequence[RunRecord]) -> float | None:
         """Speed of some runs over today's in this search; None if either gave no comparable numbers."""
         baseline = [run for run in self._runs if run.point == point_name(self._today) and run.comparable]
         good = [run for run in runs if run.comparable]
         return speed_over(good, baseline) if good and baseline else None
 
+    def _data_wait(self) -> float | None:
+        """Share of the time that today's training loop waits for data; None if it does not say."""
+        waits = [
+            run.comparable.data_wait_fraction
+            for run in self._runs
+            if run.point == point_name(self._today) and run.comparable
+        ]
+        known = [wait for wait in waits if wait is not None]
+        return median(known) if known else None
+
+    def _reserved_s(self) -> float:
+        """Time that is not for exploring."""
+        today = point_name(self._today)
+        wanted_s = reserved_s(self._levels, today, self._runs, budget_s=self._budget.budget_s)
+        # In a short budget something has to be tried before there is anything to confirm.
+        has_tried = any(run.purpose is Purpose.EXPLORE for run in self._runs)
+        return wanted_s if has_tried else min(wanted_s, self._budget.left_s() / 2)
+
     def _fastest(self) -> float:
         """Samples per second of this search's fastest run; 0 before there is one."""
         return max((run.comparable.samples_per_s for run in self._runs if run.comparable), default=0.0)
 
     def _emit_incumbent(self) -> None:
-        better = self._better(self._levels())
+        better = better_than_today(self._levels, point_name(self._today))
         if not better or better[0].name == self._best_name:
             return
         best = better[0]
@@ -414,29 +419,3 @@ class Tuner:
 
     def _nothing_works(self) -> bool:
         return len(self._runs) >= _MOST_FAILURES and not any(run.comparable for run in self._runs)
-
-    # The confirmation's share of the budget
-
-    def _pairs_wanted(self, levels: dict[str, PointLevel]) -> int:
-        """How many pairs would show the gain that is expected now."""
-        better = self._better(levels)
-        if not better:
-            return LEAST_PAIRS
-        best, today = better[0], levels[point_name(self._today)]
-        gain, pair_sd = best.mean - today.mean, math.sqrt(2) * expected_run_sd(levels)
-        most = min(
-            MOST_PAIRS, int(_MOST_CONFIRMATION * self._budget.budget_s / pair_s(self._runs, today.name, best.name))
-        )
-        pairs = pairs_needed(gain, pair_sd, at_most=max(LEAST_PAIRS, most))
-        return pairs if gain > math.log(LEAST_SCORE_GAIN) else LEAST_PAIRS
-
-    def _reserved_s(self, levels: dict[str, PointLevel]) -> float:
-        better = self._better(levels)
-        candidate = better[0].name if better else None
-        reserved_s = CAUTION * self._pairs_wanted(levels) * pair_s(self._runs, point_name(self._today), candidate)
-        # In a short budget something has to be tried before there is anything to confirm.
-        return reserved_s if self._gains else min(reserved_s, self._budget.left_s() / 2)
-
-
-def _best_mean(levels: dict[str, PointLevel]) -> float:
-    return max((level.mean for level in levels.values()), default=-math.inf)

@@ -37,12 +37,15 @@ class RunLimits(_Model):
         min_s: Shortest measuring window.
         min_steps: Fewest steps in it.
         max_s: Longest measuring window.
+        memory_margin: Share of the memory that has to stay free: points are not tried that would need more, as far
+            as runs with smaller batches tell.
     """
 
     start_timeout_s: _Seconds = 300.0
     min_s: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 2.0
     min_steps: Annotated[int, Field(ge=1)] = 10
     max_s: _Seconds = 10.0
+    memory_margin: Annotated[float, Field(ge=0, lt=1)] = 0.08
 
 
 class _Range(_Model):

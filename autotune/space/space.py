@@ -2,7 +2,7 @@
 
 import hashlib
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import prod
 
@@ -81,6 +81,22 @@ class Space:
         return set(values) == {knob.path for knob in self.knobs} and all(
             knob.index(values[knob.path]) is not None for knob in self.knobs
         )
+
+    def indices(self, values: Values) -> tuple[int, ...]:
+        """A point as numbers: of each knob the position of its value among the choices.
+
+        Raises:
+            ValueError: One of the values is not among them.
+        """
+        found = tuple(knob.index(values[knob.path]) for knob in self.knobs)
+        known = tuple(index for index in found if index is not None)
+        if len(known) < len(found):
+            raise ValueError(f"not a point of this space: {values}")
+        return known
+
+    def at(self, indices: Iterable[int]) -> Values:
+        """The point of these numbers; see `indices`."""
+        return {knob.path: knob.choices[index] for knob, index in zip(self.knobs, indices, strict=True)}
 
     def changes(self, values: Values) -> Values:
         """What a point changes against today's config."""

@@ -1,6 +1,7 @@
 """Runs as a study keeps them, for tests of what is made of them."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
 from typing import Any
 
 import pytest
@@ -28,11 +29,20 @@ def knob(path: str, today: Scalar, *others: Scalar, **changes: Any) -> Knob:
     return Knob(**{**fields, **changes})
 
 
-def level(space: Space, *scores: float, endings: tuple[Ending, ...] = (), **changes: Scalar) -> PointLevel:
+def level(
+    space: Space,
+    *scores: float,
+    endings: tuple[Ending, ...] = (),
+    memory: Mapping[str, Any] = MappingProxyType({}),
+    **changes: Scalar,
+) -> PointLevel:
     """What is known of today's point with these changes; a knob is named by the last part of its path."""
     paths = {path.rpartition(".")[2]: path for path in space.today}
     values = {**space.today, **{paths[name]: value for name, value in changes.items()}}
-    return PointLevel(name=point_name(values), values=values, scores=scores, endings=endings)
+    durations_s = (5.0,) * (len(scores) + len(endings))
+    return PointLevel(
+        name=point_name(values), values=values, scores=scores, endings=endings, durations_s=durations_s, **memory
+    )
 
 
 def named(*levels: PointLevel) -> dict[str, PointLevel]:

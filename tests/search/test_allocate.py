@@ -1,78 +1,166 @@
 """Where the next run goes."""
 
-from autotune.search.allocate import LARGEST_REPEATS, WORTH_A_RUN, Allocation, allocate, new_point_gain, repeat_gain
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+from autotune.records import Ending, Values
+from autotune.search.allocate import LARGEST_REPEATS, WORTH_A_RUN, Allocation, Allocator, knowledge_gradient
 from autotune.search.levels import PointLevel
-from autotune.space.space import Space
+from autotune.search.surrogate import Posterior
+from autotune.space.space import Space, point_name
 from tests.search.conftest import knob, level, named
 
-SPACE = Space(knobs=(knob("n", 0, *range(1, 20)),))
+SPACE = Space(knobs=(knob("n", 0, *range(1, 6)), knob("flag", False, True), knob("mode", "a", "b", "c")))
 SD = 0.08
 TODAY = level(SPACE, 0.0)
 
 
-def _choice(*levels: PointLevel, gains: tuple[float, ...] = (), proposal: bool = True) -> Allocation:
-    return allocate(named(*levels), TODAY.name, SD, gains, has_proposal=proposal, has_advice=False)
+def _anything(_values: Values) -> str | None:
+    return None
+
+
+def _next(
+    *levels: PointLevel,
+    space: Space = SPACE,
+    advice: Values | None = None,
+    why_not: Callable[[Values], str | None] = _anything,
+    seed: int = 0,
+) -> Allocation | None:
+    return Allocator(space, seed).next_run(named(*levels), point_name(space.today), SD, advice, why_not)
+
+
+def _search(space: Space, speed: Callable[[Values], float | None], runs: int, seed: int = 0) -> list[PointLevel]:
+    """What is known after that many runs of points with that ln speed; None is a crash."""
+    allocator, rng = Allocator(space, seed), np.random.default_rng(seed)
+    levels = named(level(space, 0.0))
+    for _ in range(runs):
+        choice = allocator.next_run(levels, point_name(space.today), SD, None, _anything)
+        if choice is None:
+            break
+        values = dict[str, Any](choice.values)
+        scores = levels[point_name(values)].scores if choice.is_repeat else ()
+        found = speed(values)
+        if found is None:
+            levels |= named(level(space, *scores, endings=(Ending.CRASHED,), **values))
+        else:
+            levels |= named(level(space, *scores, found + SD * rng.standard_normal(), **values))
+    return list(levels.values())
 
 
 def test_the_first_choice_is_something_new() -> None:
-    """With today's config measured and nothing else, a new point promises the most."""
-    choice = _choice(TODAY)
-    assert choice.repeat is None
-    assert choice.gain > 0.05
+    """With today's config measured and nothing else, a new point promises a gain."""
+    choice = _next(TODAY)
+    assert choice is not None
+    assert not choice.is_repeat
+    assert choice.gain > WORTH_A_RUN
 
 
-def test_dry_runs_lower_the_promise_until_it_stops() -> None:
-    """Each new point that gains nothing makes the next one less promising; in the end none is worth a run."""
-    promises = [new_point_gain([0.0] * dry) for dry in range(41)]
-    assert promises == sorted(promises, reverse=True)
-    assert len(set(promises)) == len(promises)
-    assert promises[5] > WORTH_A_RUN > promises[40]
+def test_advice_comes_first() -> None:
+    """What an expert would try is tried before what the model thinks of."""
+    advice: Values = {"n": 5, "flag": True, "mode": "b"}
+    choice = _next(TODAY, level(SPACE, 0.2, n=1), advice=advice)
+    assert choice is not None
+    assert choice.values == advice
+    assert choice.gain > WORTH_A_RUN
 
 
-def test_a_gain_revives_the_promise_and_luck_does_not_drown_it() -> None:
-    """One good find after a dry spell makes new points pay again; a monstrous one counts as a large one only."""
-    dry = [0.0] * 20
-    assert new_point_gain([*dry, 0.3]) > 10 * new_point_gain(dry)
-    assert new_point_gain([*dry, 50.0]) == new_point_gain([*dry, 0.5])
+def test_the_best_of_two_knobs_is_found_among_many() -> None:
+    """Of 8,192 points, 25 runs find the one where both knobs that matter are right."""
+    space = Space(knobs=(knob("fast", False, True), *(knob(f"k{i}", *range(8)) for i in range(4))))
+
+    def speed(values: Values) -> float:
+        return (0.5 if values["fast"] else 0.0) + 0.1 * min(5, float(values["k1"] or 0))
+
+    best = max(_search(space, speed, 25), key=lambda level: level.mean)
+    assert speed(best.values) >= 0.95
 
 
-def test_untried_advice_keeps_new_points_promising() -> None:
-    """However dry it was, what an expert would try is tried before the search stops."""
-    levels = named(TODAY)
-    dry = [0.0] * 60
-    assert allocate(levels, TODAY.name, SD, dry, has_proposal=True, has_advice=True).gain > 0.01
-    assert allocate(levels, TODAY.name, SD, dry, has_proposal=True, has_advice=False).gain < WORTH_A_RUN
-    assert allocate(levels, TODAY.name, SD, dry, has_proposal=False, has_advice=True).gain == 0.0
+def test_a_value_that_crashes_is_left_alone_after_a_few() -> None:
+    """The chance to run is learned from failures: fewer than half of the runs go into the broken half of the space."""
+    space = Space(knobs=(knob("bad", False, True), *(knob(f"k{i}", *range(8)) for i in range(3))))
+
+    def speed(values: Values) -> float | None:
+        return None if values["bad"] else 0.05 * float(values["k0"] or 0)
+
+    crashed = [level for level in _search(space, speed, 30) if level.endings]
+    assert 0 < len(crashed) < 15
 
 
 def test_a_close_rival_is_repeated_and_a_clear_loser_is_not() -> None:
-    """Once new points are dry, time goes to the points that may be the best: never to one that is far behind."""
-    best, rival, loser = level(SPACE, 0.5, 0.52, n=1), level(SPACE, 0.49, n=2), level(SPACE, -0.5, n=3)
-    choice = _choice(TODAY, best, rival, loser, gains=(0.0,) * 40)
-    assert choice.repeat == rival
-    everybody = (TODAY, best, rival, loser)
-    assert repeat_gain(rival, everybody, SD) > WORTH_A_RUN > repeat_gain(loser, everybody, SD)
-
-
-def test_of_two_close_points_the_less_known_is_repeated() -> None:
-    """A run teaches most where there were fewest."""
-    known, guessed = level(SPACE, *(0.30, 0.31, 0.29), n=1), level(SPACE, 0.30, n=2)
-    assert _choice(TODAY, known, guessed, proposal=False).repeat == guessed
+    """In a space that is tried out, time goes to points that may be the best: never to one that is far behind."""
+    space = Space(knobs=(knob("mode", "a", "b", "c", "d"),))
+    best, rival = level(space, 0.5, 0.52, mode="b"), level(space, 0.49, mode="c")
+    loser = level(space, -0.5, mode="d")
+    choice = _next(level(space, 0.0), best, rival, loser, space=space)
+    assert choice is not None
+    assert choice.is_repeat
+    assert choice.values == rival.values
 
 
 def test_a_clear_winner_is_not_repeated_for_ever() -> None:
-    """Where one point is far ahead, another run of it changes nothing, and the search ends."""
-    choice = _choice(TODAY, level(SPACE, 1.0, n=1), gains=(0.0,) * 60)
+    """Where one point is far ahead and nothing else is left, another run promises nothing, and the search ends."""
+    space = Space(knobs=(knob("flag", False, True),))
+    choice = _next(level(space, 0.0), level(space, 1.0, flag=True), space=space)
+    assert choice is not None
     assert choice.gain < WORTH_A_RUN
 
 
 def test_no_point_is_run_more_often_than_six_times() -> None:
     """Two points that stay equal do not take the whole budget."""
-    one, other = level(SPACE, *[0.3] * LARGEST_REPEATS, n=1), level(SPACE, *[0.3] * LARGEST_REPEATS, n=2)
-    assert _choice(TODAY, one, other, proposal=False) == Allocation(repeat=None, gain=0.0)
+    space = Space(knobs=(knob("mode", "a", "b", "c"),))
+    one, other = (level(space, *[0.3] * LARGEST_REPEATS, mode=mode) for mode in "bc")
+    assert _next(level(space, 0.0), one, other, space=space) is None
 
 
 def test_todays_config_and_failed_points_are_never_repeated() -> None:
     """The confirmation measures today's config anyway; a point that failed is not tried once more."""
-    failed = level(SPACE, n=1)
-    assert _choice(TODAY, failed, proposal=False) == Allocation(repeat=None, gain=0.0)
+    space = Space(knobs=(knob("flag", False, True),))
+    failed = level(space, endings=(Ending.CRASHED,), flag=True)
+    assert _next(level(space, 0.0), failed, space=space) is None
+
+
+def test_what_will_not_run_is_not_proposed() -> None:
+    """The best point that may run is taken, in place of a better one that may not."""
+    choice = _next(TODAY, level(SPACE, 0.9, flag=True), why_not=lambda v: "no" if v["flag"] else None)
+    assert choice is not None
+    assert choice.is_repeat or not choice.values["flag"]
+
+
+def test_where_nothing_works_something_else_is_tried() -> None:
+    """Today's config and others fail: new points go on to be proposed, each once, until there is none."""
+    space = Space(knobs=(knob("mode", "a", "b", "c", "d"),))
+    levels = [level(space, endings=(Ending.CRASHED,))]
+    while (choice := _next(*levels, space=space)) is not None:
+        levels.append(level(space, endings=(Ending.CRASHED,), **dict[str, Any](choice.values)))
+    assert sorted(str(each.values["mode"]) for each in levels[1:]) == ["b", "c", "d"]
+    assert len(levels) == 4
+
+
+@pytest.mark.parametrize("seed", [1, 2])
+def test_the_same_seed_chooses_the_same(seed: int) -> None:
+    """A search can be repeated."""
+    space = Space(knobs=tuple(knob(f"k{i}", *range(8)) for i in range(6)))
+    levels = [level(space, 0.0), level(space, 0.1, k0=1)]
+    assert _next(*levels, space=space, seed=seed) == _next(*levels, space=space, seed=seed)
+
+
+def test_a_run_is_worth_more_the_less_is_known_and_the_closer_it_gets() -> None:
+    """The knowledge gradient of a sure loser is nothing; of an unknown rival it is most."""
+    posterior = Posterior(mean=np.array([0.0, 0.0, -1.0]), sd=np.array([0.3, 0.1, 0.1]))
+    unknown, known, loser = knowledge_gradient(posterior, np.full(3, 0.05), SD)
+    assert unknown > known > WORTH_A_RUN > loser
+
+
+def test_the_knowledge_gradient_is_the_expected_rise_of_the_best_mean() -> None:
+    """Against its definition: simulated runs of a point, and what the best posterior mean becomes."""
+    mean, sd, rival, run_sd = -0.02, 0.1, 0.0, 0.08
+    rng = np.random.default_rng(0)
+    truth = mean + sd * rng.standard_normal(400_000)
+    run = truth + run_sd * rng.standard_normal(400_000)
+    after = (mean / sd**2 + run / run_sd**2) / (1 / sd**2 + 1 / run_sd**2)
+    expected = np.mean(np.maximum(after, rival)) - rival
+    found = knowledge_gradient(Posterior(mean=np.array([mean]), sd=np.array([sd])), np.array([rival]), run_sd)
+    assert found[0] == pytest.approx(expected, rel=0.01)

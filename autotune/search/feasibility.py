@@ -1,0 +1,142 @@
+"""Which points will not run, as far as the runs so far tell: out of memory, over the edge, or broken."""
+
+from collections.abc import Iterable, Mapping
+from itertools import combinations
+
+import numpy as np
+
+from autotune.records import Ending, Machine, Scalar, Values
+from autotune.search.levels import PointLevel
+from autotune.space.knob import Knob, same_scalar
+from autotune.space.space import Space
+
+_MEMORY_KINDS = ("precision", "xla", "fixed_length", "graph_mode")  # what GPU memory depends on, besides the batch
+_BROKEN = (Ending.CRASHED, Ending.NEVER_STARTED, Ending.NO_STEPS, Ending.DIVERGED)
+
+
+class Feasibility:
+    """Says of a point why it will not run, before it is tried.
+
+    Args:
+        space: What may vary.
+        levels: What is known of each point.
+        machine: Its memory is the edge.
+        memory_margin: Share of that memory that has to stay free.
+    """
+
+    def __init__(
+        self, space: Space, levels: Mapping[str, PointLevel], machine: Machine, *, memory_margin: float
+    ) -> None:
+        self._space = space
+        self._batches = [knob for knob in space.knobs if knob.kind == "batch_size"]
+        others = [knob for knob in space.knobs if knob.kind != "batch_size"]
+        # What host memory depends on, nobody knows: anything may cache or copy.
+        self._host_knobs = others
+        self._gpu_knobs = [knob for knob in others if knob.kind in _MEMORY_KINDS]
+        self._good = [level for level in levels.values() if level.scores]
+        self._failed = [level for level in levels.values() if not level.scores and level.endings]
+        self._host_limit_bytes = (1 - memory_margin) * machine.memory_bytes
+        gpu_bytes = [gpu.memory_bytes for gpu in machine.gpus if gpu.memory_bytes is not None]
+        self._gpu_limit_bytes = (1 - memory_margin) * min(gpu_bytes) if gpu_bytes else None
+        self._culprits = self._find_culprits()
+
+    def why_not(self, values: Values) -> str | None:
+        """Why a point will not run; None if it may."""
+        return (
+            self._space.why_infeasible(values)
+            or self._why_broken(values)
+            or self._why_out_of_memory(values)
+            or self._why_over_the_edge(values)
+        )
+
+    # Values that break the trainer
+
+    def _find_culprits(self) -> list[Values]:
+        """What two broken points have in common, and no point that worked has: all of it, not each value alone."""
+        broken = [level for level in self._failed if any(ending in _BROKEN for ending in level.endings)]
+        culprits: list[Values] = []
+        for one, other in combinations(broken, 2):
+            shared = {
+                path: value
+                for path, value in self._space.changes(one.values).items()
+                if same_scalar(other.values[path], value)
+            }
+            if shared and not any(_holds(level.values, shared) for level in self._good) and shared not in culprits:
+                culprits.append(shared)
+        return culprits
+
+    def _why_broken(self, values: Values) -> str | None:
+        for culprit in self._culprits:
+            if _holds(values, culprit):
+                return f"{_words(culprit)} broke the trainer twice"
+        return None
+
+    # Memory
+
+    def _why_out_of_memory(self, values: Values) -> str | None:
+        """A batch no larger than this one ran out of memory, all that memory depends on being the same.
+
+        What ran out of memory at a batch that has run elsewhere did so for another reason, and proves nothing.
+        """
+        if not self._batches:
+            return None
+        for level in self._failed:
+            for ending, knobs in (
+                (Ending.OUT_OF_GPU_MEMORY, self._gpu_knobs),
+                (Ending.OUT_OF_HOST_MEMORY, self._host_knobs),
+            ):
+                if ending not in level.endings or self._batch(level.values) > self._batch(values):
+                    continue
+                runs_all_the_same = any(
+                    self._batch(other.values) >= self._batch(level.values)
+                    for other in _alike(self._good, level.values, knobs)
+                )
+                if _are_alike(level.values, values, knobs) and not runs_all_the_same:
+                    return f"a batch of {self._batch(level.values):g} was {ending.value}"
+        return None
+
+    def _why_over_the_edge(self, values: Values) -> str | None:
+        """Peak memory against batch, a straight line through what has run, leads beyond what there is."""
+        if not self._batches:
+            return None
+        size = self._batch(values)
+        for what, limit_bytes, knobs in (
+            ("GPU", self._gpu_limit_bytes, self._gpu_knobs),
+            ("host", self._host_limit_bytes, self._host_knobs),
+        ):
+            if limit_bytes is None:
+                continue
+            seen: dict[float, float] = {}
+            for level in _alike(self._good, values, knobs):
+                used = level.gpu_memory_bytes if what == "GPU" else level.host_memory_bytes
+                if used is not None:
+                    batch = self._batch(level.values)
+                    seen[batch] = max(used, seen.get(batch, 0.0))
+            # Only beyond what has run; and one batch, or a framework that takes all memory at once, tells nothing.
+            if len(seen) < 2 or size <= max(seen) or max(seen.values()) > limit_bytes:
+                continue
+            slope, base = np.polyfit(list(seen), list(seen.values()), 1)
+            expected_bytes = base + slope * size
+            if slope > 0 and expected_bytes > limit_bytes:
+                return f"a batch of {size:g} would need some {expected_bytes / 2**30:.1f} GiB of {what} memory"
+        return None
+
+    def _batch(self, values: Values) -> float:
+        return max(float(values[knob.path] or 0) for knob in self._batches)
+
+
+def _holds(values: Values, some: Values) -> bool:
+    return all(same_scalar(values[path], value) for path, value in some.items())
+
+
+def _are_alike(one: Values, other: Values, knobs: Iterable[Knob]) -> bool:
+    return all(same_scalar(one[knob.path], other[knob.path]) for knob in knobs)
+
+
+def _alike(levels: Iterable[PointLevel], values: Values, knobs: Iterable[Knob]) -> list[PointLevel]:
+    knobs = tuple(knobs)
+    return [level for level in levels if _are_alike(level.values, values, knobs)]
+
+
+def _words(values: Mapping[str, Scalar]) -> str:
+    return " with ".join(f"{path}: {value}" for path, value in values.items())
