@@ -374,6 +374,8 @@ class SearchResult:
         runs: Runs of this search.
         outcomes: How often each ending came in this search.
         changes: What the best (or candidate) changes.
+        gain_of_ten_minutes: How much faster the best point would probably get in ten more minutes of searching, e.g.
+            0.02; None if that is not known (the answer was read from the record).
     """
 
     verdict: Verdict
@@ -388,3 +390,4 @@ class SearchResult:
     runs: int
     outcomes: Mapping[str, int]
     changes: Sequence[Change]
+    gain_of_ten_minutes: float | None = None

@@ -22,6 +22,7 @@ _SHOWN = (
     "cpu_cores",
     "peak_memory_bytes",
 )
+_LEAST_WORTH_SAYING = 0.01
 _PAYS_WITHIN_S = 365 * 24 * 3600.0
 
 
@@ -155,6 +156,8 @@ def _notes(result: SearchResult, shown: Side | None, elapsed_s: float | None) ->
         today = result.baseline.values if result.baseline else {}
         changes = {path: value for path, value in side.values.items() if today.get(path) != value}
         notes.append(Text(f"Without changing the training itself: about {ratio:.2f}x with {changes_text(changes)}."))
+    if result.gain_of_ten_minutes is not None:
+        notes.append(Text(_more_time(result.gain_of_ten_minutes)))
     if result.verdict is Verdict.BETTER and result.speedup and elapsed_s:
         pays_s = elapsed_s / (1 - 1 / result.speedup.ratio) if result.speedup.ratio > 1 else _PAYS_WITHIN_S
         if pays_s < _PAYS_WITHIN_S:
@@ -165,6 +168,12 @@ def _notes(result: SearchResult, shown: Side | None, elapsed_s: float | None) ->
                 )
             )
     return notes
+
+
+def _more_time(gain: float) -> str:
+    if gain < _LEAST_WORTH_SAYING:
+        return f"Another 10 minutes of searching would probably gain less than {_LEAST_WORTH_SAYING:.0%} more."
+    return f"Another 10 minutes of searching would probably gain about {gain:.0%} more."
 
 
 def _print_failure(console: Console, failure: Failure) -> None:

@@ -26,6 +26,7 @@ def answer_document(
         "speedup": asdict(result.speedup) if result.speedup else None,
         "score_ratio": asdict(result.score_ratio) if result.score_ratio else None,
         "smallest_gain": result.smallest_gain,
+        "gain_of_ten_minutes": result.gain_of_ten_minutes,
         "same_training": {**_whole(same_training[0]), "speedup": same_training[1]} if same_training else None,
         "changes": [asdict(change) for change in result.changes],
         "runs": result.runs,

@@ -106,6 +106,15 @@ class Surrogate:
         variance = np.maximum(prior - np.sum(half * half, axis=0), 1e-12)
         return Posterior(mean=self._center + cross @ self._weights, sd=np.sqrt(variance))
 
+    def covariance(self, points: Indices) -> Array:
+        """How far the beliefs about these points, none twice, hang together: their covariance."""
+        z = self._scaled(self._features(points))
+        linear, joint, own = np.exp(self._logs[-3:])
+        prior = _LEVEL + linear * z @ z.T + joint * _similarity(z, z) + own * np.eye(len(points))
+        half = np.linalg.solve(self._factor, self._covariance_with(points).T)
+        covariance: Array = prior - half.T @ half
+        return covariance
+
     def regress(self, targets: Array, points: Indices) -> Array:
         """What another quantity, known for the same observations, will probably be at these points."""
         center = float(np.median(targets))

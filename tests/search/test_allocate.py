@@ -164,3 +164,28 @@ def test_the_knowledge_gradient_is_the_expected_rise_of_the_best_mean() -> None:
     expected = np.mean(np.maximum(after, rival)) - rival
     found = knowledge_gradient(Posterior(mean=np.array([mean]), sd=np.array([sd])), np.array([rival]), run_sd)
     assert found[0] == pytest.approx(expected, rel=0.01)
+
+
+def _promise(*levels: PointLevel, space: Space, runs: int = 20) -> float:
+    return Allocator(space, 0).promise(named(*levels), point_name(space.today), SD, runs, _anything)
+
+
+def test_more_time_promises_much_where_nothing_is_known_and_little_where_all_was_tried() -> None:
+    """After one run of 512 points much is to be hoped for; where a clear winner stands among all points, nothing."""
+    space = Space(knobs=tuple(knob(f"k{i}", *range(8)) for i in range(3)))
+    assert _promise(level(space, 0.0), space=space) > 0.1
+    small = Space(knobs=(knob("mode", "a", "b", "c"),))
+    tried = [level(small, 0.0), level(small, 0.9, 0.91, mode="b"), level(small, 0.1, mode="c")]
+    assert 0.0 <= _promise(*tried, space=small) < 0.01
+
+
+def test_more_runs_promise_more() -> None:
+    """Sixty more runs are expected to find more than one."""
+    space = Space(knobs=tuple(knob(f"k{i}", *range(8)) for i in range(3)))
+    levels = level(space, 0.0), level(space, 0.3, k0=4)
+    assert _promise(*levels, space=space, runs=60) > 1.2 * _promise(*levels, space=space, runs=1) > 0.0
+
+
+def test_where_nothing_worked_nothing_is_promised() -> None:
+    """Without a single number there is nothing to go by."""
+    assert _promise(level(SPACE, endings=(Ending.CRASHED,)), space=SPACE) == 0.0
