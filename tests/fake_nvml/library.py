@@ -1,0 +1,116 @@
+"""Builds the fake driver, and makes machines of it."""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.fake_nvml.scenario import Scenario
+
+_SOURCES = Path(__file__).parent
+_REPOSITORY = _SOURCES.parents[1]
+_FLAGS = ("-std=c11", "-Wall", "-Wextra", "-O2", "-fPIC", "-shared", "-fvisibility=hidden", "-pthread")
+
+FROZEN_ORIGIN_S = 1_000.0  # where autotune's VirtualClock starts, and
+FROZEN_EPOCH_S = 1_893_456_000.0  # what it says of the year: 2030-01-01T00:00:00Z
+
+_PRELUDE = """\
+import json, os, time
+from pynvml import *
+
+def at(t_s):
+    clock = os.environ["AUTOTUNE_FAKE_NVML_CLOCK"]
+    with open(clock + ".new", "w") as file:
+        file.write(str(round(({origin_s} + t_s) * 1e9)))
+    os.replace(clock + ".new", clock)
+
+def tell(value):
+    print(json.dumps(value))
+
+def code_of(function, *arguments, **options):
+    try:
+        function(*arguments, **options)
+    except NVMLError as error:
+        return error.value
+    return 0
+"""
+
+
+def build(library: Path, *flags: str) -> None:
+    """Builds the fake driver there; skips the test where there is no C compiler."""
+    compiler = shutil.which("cc") or shutil.which("gcc")
+    if compiler is None:
+        pytest.skip("no C compiler (cc or gcc) to build the fake NVIDIA driver with")
+    sources = sorted(map(str, _SOURCES.glob("*.c")))
+    command = [compiler, *_FLAGS, *flags, "-Wl,-soname,libnvidia-ml.so.1", "-o", str(library), *sources]
+    done = subprocess.run(command, stderr=subprocess.PIPE, text=True, timeout=120, check=False)
+    assert done.returncode == 0, done.stderr
+
+
+class FakeGpu:
+    """A machine with an NVIDIA driver, for the processes that are started with `env`.
+
+    Attributes:
+        env: This process's environment and what makes another one load the fake driver.
+        tenants: Folder for `BusyWriter`; read only if the scenario says ``follow``.
+    """
+
+    def __init__(
+        self, library: Path, folder: Path, scenario: Scenario, *, at_s: float | None, began_s_ago: float
+    ) -> None:
+        self.tenants = folder / "tenants"
+        self._clock = folder / "clock"
+        if at_s is None:
+            origin_ns = time.monotonic_ns() - round(began_s_ago * 1e9)
+            epoch_ns = time.time_ns() - round(began_s_ago * 1e9)
+        else:
+            origin_ns, epoch_ns = round(FROZEN_ORIGIN_S * 1e9), round(FROZEN_EPOCH_S * 1e9)
+            self.at(at_s)
+        path = folder / "scenario"
+        path.write_text(
+            scenario.text(
+                origin_ns=origin_ns,
+                epoch_ns=epoch_ns,
+                tenants_folder=str(self.tenants),
+                clock_file=None if at_s is None else str(self._clock),
+            )
+        )
+        self.origin_s = origin_ns / 1e9
+        paths = [str(library.parent), *filter(None, [os.environ.get("LD_LIBRARY_PATH")])]
+        self.env = {
+            **os.environ,
+            "AUTOTUNE_FAKE_NVML": str(path),
+            "AUTOTUNE_FAKE_NVML_CLOCK": str(self._clock),
+            "LD_LIBRARY_PATH": os.pathsep.join(paths),
+        }
+
+    def at(self, t_s: float) -> None:
+        """Sets a frozen clock to so many seconds after the scenario's origin, for all who look."""
+        new = self._clock.with_suffix(".new")
+        new.write_text(str(round((FROZEN_ORIGIN_S + t_s) * 1e9)))
+        os.replace(new, self._clock)
+
+    def run(self, code: str, *, timeout_s: float = 60.0) -> Any:
+        """Runs Python in a process of its own that has this driver, and answers what it tells.
+
+        The code finds all of `pynvml`, and ``at(t_s)`` (see `at`), ``tell(value)`` (what `run` answers: the value
+        after a trip through JSON; None if nothing is told), ``code_of(function, *arguments, **options)`` (the
+        NVML error that a call raises; 0 if none).
+        """
+        done = subprocess.run(
+            [sys.executable, "-c", _PRELUDE.format(origin_s=FROZEN_ORIGIN_S) + code],
+            env=self.env,
+            cwd=_REPOSITORY,
+            capture_output=True,
+            text=True,
+            timeout=timeout_s,
+            check=False,
+        )
+        assert done.returncode == 0, done.stderr
+        return json.loads(done.stdout) if done.stdout else None

@@ -1,0 +1,32 @@
+"""Lends fake GPUs to a test module that says ``pytest_plugins = ["tests.fake_nvml.plugin"]``."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.fake_nvml.library import FakeGpu, build
+from tests.fake_nvml.scenario import Scenario
+
+
+@pytest.fixture(scope="session")
+def nvml_library(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The fake driver, built once, under the name that `pynvml` loads."""
+    library = tmp_path_factory.mktemp("fake_nvml") / "libnvidia-ml.so.1"
+    build(library)
+    return library
+
+
+@pytest.fixture
+def fake_gpu(nvml_library: Path, tmp_path_factory: pytest.TempPathFactory) -> Callable[..., FakeGpu]:
+    """Makes machines with fake GPUs: ``fake_gpu(scenario, at_s=20)`` with a frozen clock, else with the real one.
+
+    Options: ``at_s``, the frozen time in seconds since the scenario's origin; without it ``began_s_ago``, how long
+    the origin lies back on the machine's clock.
+    """
+
+    def make(scenario: Scenario | None = None, *, at_s: float | None = None, began_s_ago: float = 0.0) -> FakeGpu:
+        folder = tmp_path_factory.mktemp("machine")
+        return FakeGpu(nvml_library, folder, scenario or Scenario(), at_s=at_s, began_s_ago=began_s_ago)
+
+    return make
