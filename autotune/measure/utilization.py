@@ -1,0 +1,185 @@
+"""The GPU utilization of a point, pooled over its runs, and how far it turns into samples.
+
+A single run is too short to say what its GPU did: what one point's runs saw is put together, and nothing is said
+before there is enough of it.
+"""
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from types import MappingProxyType
+
+from autotune.measure.oscillation import Oscillation, Pattern, Segment, oscillation
+from autotune.measure.statistics import moderated_interval, pooled_variance
+
+LEAST_SAMPLES = 60
+"""Driver windows, over all runs of a point, below which nothing is said."""
+
+LEAST_COVERAGE = 0.9
+"""Share of the steady windows that driver windows must cover."""
+
+_ROUNDING = 1e-9  # 13.5 s of 15 s are enough
+
+LEAST_BUSY_RUNS = 2
+"""Runs that a point needs for its rate to be a limit for others."""
+
+LEAST_BUSY = 0.3
+"""Utilization that such a point needs: a rate per busy second is uncertain where few seconds were busy."""
+
+MEANINGS: Mapping[Pattern, str] = MappingProxyType(
+    {
+        Pattern.FLAT: (
+            "every step looks alike: where it is high the GPU is the limit, and only a faster step helps (XLA, mixed "
+            "precision); where it is low each step waits or its kernels are too small (larger batch, XLA, prefetch)"
+        ),
+        Pattern.CYCLIC: "the step waits for data at a regular beat: more prefetch, more workers or a cache",
+        Pattern.BURSTY: (
+            "the GPU is starved now and then, or too fast for the driver to show the beat: see how long steps wait for "
+            "data; more prefetch, more workers, evaluation and checkpoints less often"
+        ),
+        Pattern.DRIFT: "it has not settled: caches still fill, clocks are throttled, or batches change over the epoch",
+        Pattern.INSUFFICIENT: "too little was seen to tell: measure longer",
+    }
+)
+"""What each pattern usually means, and what usually helps."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Utilization:
+    """What the driver showed over all runs of a point.
+
+    Attributes:
+        runs: Runs of which there is at least one driver window.
+        samples: Driver windows.
+        covered_fraction: Share of the steady windows that they cover, 0..1.
+        oscillation: Levels, mean and verdict. They are there before there is enough to be shown: see `missing`.
+    """
+
+    runs: int
+    samples: int
+    covered_fraction: float
+    oscillation: Oscillation
+
+    @property
+    def missing(self) -> str | None:
+        """Why nothing may be said yet, for people; None once there is enough."""
+        if self.samples < LEAST_SAMPLES:
+            return f"{self.samples} of {LEAST_SAMPLES} driver samples"
+        if self.covered_fraction < LEAST_COVERAGE - _ROUNDING:
+            # Rounded down: 89.9 % must not be shown as the 90 % that it is not.
+            return f"{math.floor(self.covered_fraction * 100)} % of the time covered, {LEAST_COVERAGE:.0%} needed"
+        return None
+
+    @property
+    def mean(self) -> float | None:
+        """Share of time in which the GPU was busy, 0..1; None while not enough is known."""
+        return None if self.missing else self.oscillation.mean
+
+
+def pooled_utilization(segments: Sequence[Segment], *, step_s: float | None = None) -> Utilization:
+    """Puts the runs of a point together; each driver window counts with its length.
+
+    Args:
+        segments: One for each run, also those without any driver window: their time was asked for.
+        step_s: See `oscillation`.
+    """
+    asked_s = math.fsum(segment.asked_s for segment in segments)
+    covered_s = math.fsum(segment.covered_s for segment in segments)
+    return Utilization(
+        runs=sum(len(segment.busy) > 0 for segment in segments),
+        samples=sum(len(segment.busy) for segment in segments),
+        covered_fraction=min(1.0, covered_s / asked_s) if asked_s > 0.0 else 0.0,
+        oscillation=oscillation(segments, step_s=step_s),
+    )
+
+
+def describe(utilization: Utilization) -> str:
+    """What people read, e.g. ``2-40 % cyclic, period 2.1 s``, ``91 % flat`` or ``not enough yet: ...``."""
+    seen = utilization.oscillation
+    if utilization.missing or seen.mean is None or seen.low is None or seen.high is None:
+        return f"not enough yet: {utilization.missing}"
+    if seen.pattern is Pattern.FLAT:
+        return f"{_percent(seen.mean)} % flat"
+    if seen.pattern is Pattern.DRIFT:
+        ends = (_percent(seen.mean - seen.rise / 2), _percent(seen.mean + seen.rise / 2))
+        return f"{ends[0]} to {ends[1]} % drifting {'up' if seen.rise > 0 else 'down'}"
+    levels = f"{_percent(seen.low)}-{_percent(seen.high)} % {seen.pattern.value}"
+    if seen.period_s is None:
+        return levels
+    decimals = 2 if seen.period_s < 1.0 else 1 if seen.period_s < 10.0 else 0
+    return f"{levels}, period {seen.period_s:.{decimals}f} s"
+
+
+def _percent(share: float) -> int:
+    return round(100 * min(1.0, max(0.0, share)))
+
+
+def busy_rate(samples_per_s: float, utilization: float) -> float:
+    """Training samples for each second that the GPU was busy: ``T / U`` of one run.
+
+    Args:
+        samples_per_s: Throughput of the run.
+        utilization: Its utilization over the same steady window, above 0.
+
+    Raises:
+        ValueError: The GPU was never busy.
+    """
+    if not utilization > 0.0:
+        raise ValueError(f"{samples_per_s} samples/s on a GPU that was busy {utilization:.0%} of the time have no rate")
+    return samples_per_s / utilization
+
+
+@dataclass(frozen=True, kw_only=True)
+class BusyPoint:
+    """What the limit of a study is learned from.
+
+    Attributes:
+        utilization: Of all runs of the point; None while not enough is known.
+        rates: `busy_rate` of each of its runs.
+    """
+
+    utilization: float | None
+    rates: Sequence[float]
+
+
+def best_busy_rate(points: Iterable[BusyPoint]) -> float | None:
+    """The rate that the GPU has shown to be able to keep up: ``r*``.
+
+    For each point of at least `LEAST_BUSY_RUNS` runs and a utilization of `LEAST_BUSY`, the lower end of the 95 %
+    interval of its rate, on logarithms, by a moderated t: how much runs differ is pooled with the repeats of the other
+    points (`moderated_interval`). Of these the highest, so that one lucky run does not become a limit that nothing
+    reaches.
+
+    Args:
+        points: All points of a study, whether or not they qualify.
+
+    Returns:
+        Training samples per busy second; None ("not known yet") while no point qualifies.
+    """
+    repeated = [
+        (point.utilization, [math.log(rate) for rate in point.rates])
+        for point in points
+        if len(point.rates) >= LEAST_BUSY_RUNS
+    ]
+    lows = []
+    for index, (utilization, ln_rates) in enumerate(repeated):
+        if utilization is not None and utilization >= LEAST_BUSY:
+            others = (other for place, (_, other) in enumerate(repeated) if place != index)
+            mean, half_width = moderated_interval(ln_rates, *pooled_variance(others))
+            lows.append(mean - half_width)
+    return math.exp(max(lows)) if lows else None
+
+
+def effective_utilization(samples_per_s: float, best_rate: float) -> float:
+    """The share of the GPU's shown ability that training really uses: ``E = U · (T/U) / r* = T / r*``.
+
+    Utilization cancels: a slower kernel that keeps the GPU busier does not raise it.
+
+    Args:
+        samples_per_s: Throughput.
+        best_rate: ``r*`` of the study, from `best_busy_rate`.
+
+    Returns:
+        0..1, and above 1 by as much as r*, a lower bound, lies below the truth; it is left so, to keep the order.
+    """
+    return samples_per_s / best_rate

@@ -1,0 +1,321 @@
+"""Promises of the verdict on utilization: what is called a cycle, which period it has, and what is not one."""
+
+import re
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from autotune.bench.oscillation import Course, benchmark_oscillation, ramp, random_bursts, square_wave, white_noise
+from autotune.measure.oscillation import LEAST_WINDOWS, Oscillation, Pattern, Segment, oscillation
+
+WINDOW_S = 1 / 6
+RUN_S = 30.0
+SEEDS = range(12)
+
+
+def segment(busy, *, window_s=WINDOW_S, t0_s=0.0):
+    """Driver windows without gaps."""
+    ends_s = t0_s + window_s * np.arange(1, len(busy) + 1)
+    return Segment(
+        asked_s=window_s * len(busy),
+        ends_s=ends_s,
+        lengths_s=np.full(len(busy), window_s),
+        busy=np.asarray(busy, dtype=float),
+    )
+
+
+def numbers(seen):
+    """All of a verdict but its name."""
+    return [seen.low, seen.high, seen.mean, seen.p10, seen.duty, seen.rise, seen.period_s]
+
+
+def wave(period_s, *, duty=0.5, low=0.02, high=0.40, jitter=0.0, window_s=WINDOW_S, seed=0, **view):
+    """A wave, the run that saw it, and the period that it had in truth."""
+    rng = np.random.default_rng(seed)
+    course = square_wave(period_s, duty, low, high, length_s=RUN_S, rng=rng, jitter=jitter)
+    return course, course.seen(0.0, RUN_S, window_s, rng=rng, **view), course.cycle_s(0.0, RUN_S)
+
+
+@pytest.mark.parametrize("period_s", [0.5, 0.55, 0.7, 1.0, 1.3, 2.1, 3.0, 4.7, 8.0])
+@pytest.mark.parametrize("seed", SEEDS)
+def test_a_gpu_between_2_and_40_percent_is_seen_as_it_is(period_s, seed):
+    """The wave that people complain about: its mean to 1 point, its levels, its period to 5 %, whatever the phase."""
+    course, seen_windows, _ = wave(period_s, seed=seed)
+    seen = oscillation([seen_windows])
+    assert seen.mean == pytest.approx(course.mean(0.0, RUN_S), abs=0.01)
+    assert seen.pattern is Pattern.CYCLIC
+    assert seen.period_s == pytest.approx(period_s, rel=0.05)
+    if period_s >= 1.0:
+        assert (seen.low, seen.high) == pytest.approx((0.02, 0.40), abs=0.02)
+        assert seen.duty == pytest.approx(0.5, abs=0.05)
+        assert seen.p10 == pytest.approx(0.02, abs=0.01)
+
+
+@pytest.mark.parametrize("duty", [0.2, 0.35, 0.65, 0.8])
+@pytest.mark.parametrize("jitter", [0.0, 0.05])
+@pytest.mark.parametrize(
+    ("period_s", "window_s"), [(1.1, 1 / 6), (2.1, 1 / 6), (5.3, 1 / 6), (3.7, 1.0), (5.0, 1.0), (8.0, 1.0)]
+)
+def test_narrow_wide_and_uneven_cycles_have_their_period(period_s, window_s, duty, jitter):
+    """Short stalls, short bursts, cycles that vary by 5 %, and drivers that look once a second."""
+    for seed in SEEDS:
+        course, seen_windows, true_s = wave(period_s, duty=duty, jitter=jitter, window_s=window_s, high=0.6, seed=seed)
+        seen = oscillation([seen_windows])
+        assert seen.pattern is Pattern.CYCLIC
+        assert seen.period_s == pytest.approx(true_s, rel=0.05)
+        ends_s = seen_windows.ends_s
+        assert seen.mean == pytest.approx(course.mean(ends_s[0] - window_s, ends_s[-1]), abs=0.005)
+
+
+@pytest.mark.parametrize("period_s", [1.0, 2.1, 6.0])
+def test_lost_and_irregular_driver_windows_do_not_hide_a_cycle(period_s):
+    """A tenth of the windows is lost and no two are equally long: the period is still right to 5 %."""
+    for seed in SEEDS:
+        _, seen_windows, _ = wave(period_s, seed=seed, wobble=0.4, lost=0.1)
+        assert oscillation([seen_windows]).period_s == pytest.approx(period_s, rel=0.05)
+
+
+def test_a_pause_of_the_driver_keeps_the_cycle_in_step():
+    """After a gap of 5 s the cycle is looked for where it is, not where the samples would put it."""
+    _, seen_windows, _ = wave(2.1)
+    rows = zip(seen_windows.ends_s, seen_windows.lengths_s, seen_windows.busy, strict=True)
+    gap = Segment.within(0.0, RUN_S, [row for row in rows if not 11.0 < row[0] < 16.0])
+    assert oscillation([gap]).period_s == pytest.approx(2.1, rel=0.02)
+
+
+def test_a_cycle_on_a_slope_is_a_cycle():
+    """The trend neither hides the period nor blurs the two levels."""
+    course, _, _ = wave(2.1, low=0.1, high=0.4)
+    times_s = np.linspace(0.0, RUN_S, 600)
+    rising = np.interp(np.arange(0.0, RUN_S, 0.01), times_s, np.linspace(0.0, 0.4, 600))
+    fine_s = np.arange(0.0, RUN_S + 0.005, 0.01)
+    levels = np.diff(course.busy_s(fine_s)) / 0.01 + rising
+    seen = oscillation(
+        [Course(borders_s=fine_s, levels=levels).seen(0.0, RUN_S, WINDOW_S, rng=np.random.default_rng(1))]
+    )
+    assert seen.pattern is Pattern.CYCLIC
+    assert seen.period_s == pytest.approx(2.1, rel=0.05)
+    assert seen.rise == pytest.approx(0.4, abs=0.1)
+    assert seen.high - seen.low == pytest.approx(0.3, abs=0.05)
+
+
+def called(courses, **options):
+    """How often each verdict falls."""
+    verdicts = []
+    for seed, course in enumerate(courses):
+        windows = course.seen(0.0, RUN_S, WINDOW_S, rng=np.random.default_rng(seed))
+        verdicts.append(oscillation([windows], **options).pattern)
+    return {pattern: verdicts.count(pattern) for pattern in set(verdicts)}
+
+
+def test_noise_is_not_a_cycle():
+    """Not one of a hundred noisy series gets a period; deep noise is called bursty, shallow noise flat."""
+    rngs = [np.random.default_rng(seed) for seed in range(100)]
+    deep = [white_noise(0.5, 0.25, WINDOW_S, length_s=RUN_S, rng=rng) for rng in rngs]
+    shallow = [white_noise(0.5, 0.05, WINDOW_S, length_s=RUN_S, rng=rng) for rng in rngs]
+    assert called(deep) == {Pattern.BURSTY: 100}
+    assert called(shallow) == {Pattern.FLAT: 100}
+
+
+@pytest.mark.parametrize(("burst_s", "pause_s"), [(0.3, 0.3), (1.0, 1.0), (0.3, 1.5), (0.2, 3.0)])
+def test_random_bursts_are_not_a_cycle(burst_s, pause_s):
+    """Bursts at random times look periodic by chance in no more than 3 of 100 runs."""
+    bursts = [
+        random_bursts(burst_s, pause_s, 0.02, 0.6, length_s=RUN_S, rng=np.random.default_rng(seed))
+        for seed in range(100)
+    ]
+    verdicts = called(bursts)
+    assert verdicts.get(Pattern.CYCLIC, 0) <= 3
+    assert verdicts[Pattern.BURSTY] >= 80
+
+
+@pytest.mark.parametrize(("first", "last"), [(0.3, 0.5), (0.9, 0.6), (0.0, 1.0)])
+def test_a_slope_is_drift(first, last):
+    """A ramp has no period, and its rise is what it rises by, with its sign."""
+    course = ramp(first, last, length_s=RUN_S)
+    seen = oscillation([course.seen(0.0, RUN_S, WINDOW_S, rng=np.random.default_rng(0))])
+    assert seen.pattern is Pattern.DRIFT
+    assert seen.rise == pytest.approx(last - first, abs=0.02)
+
+
+def test_a_step_from_one_level_to_another_is_drift():
+    """What becomes fast in the middle of the window has not settled."""
+    course = Course(borders_s=np.array([0.0, 15.0, RUN_S]), levels=np.array([0.2, 0.8]))
+    assert called([course.with_noise(np.random.default_rng(seed), 0.1) for seed in SEEDS]) == {
+        Pattern.DRIFT: len(SEEDS)
+    }
+
+
+@pytest.mark.parametrize("period_s", [0.12, 0.14, 0.2, 0.23, 0.25, 0.27, 0.3])
+def test_a_beat_between_step_and_driver_window_is_not_a_cycle(period_s):
+    """A wave faster than the driver's windows is too shallow there to be given the period of its beat."""
+    for seed in SEEDS:
+        assert oscillation([wave(period_s, seed=seed)[1]]).pattern is not Pattern.CYCLIC
+
+
+@pytest.mark.parametrize("step_s", [0.22, 0.23, 0.24, 0.25])
+def test_the_beat_of_a_known_step_is_recognized_however_deep(step_s):
+    """Steps that are all or nothing beat deep enough to look like a slow cycle; who knows their time is not fooled."""
+    for seed in SEEDS:
+        _, windows, _ = wave(step_s, low=0.0, high=1.0, seed=seed)
+        assert oscillation([windows], step_s=step_s).period_s is None
+    assert oscillation([windows]).pattern is Pattern.CYCLIC  # it really cannot be told otherwise
+
+
+def test_knowing_the_step_hides_no_real_cycle():
+    """A stall every 2.1 s stays one, whatever the steps take; so does one with the period of a shallower beat."""
+    for step_s in (0.05, 0.11, 0.155, 0.2, 0.35, 2.1):
+        assert oscillation([wave(2.1)[1]], step_s=step_s).period_s == pytest.approx(2.1, rel=0.05)
+    assert oscillation([wave(1.0)[1]], step_s=0.2).period_s == pytest.approx(1.0, rel=0.05)
+
+
+@pytest.mark.parametrize("windows_a_period", [2.1, 2.4, 2.5, 2.7])
+def test_a_period_of_under_3_driver_windows_is_not_claimed(windows_a_period):
+    """Above half the sampling rate nothing is certain: neither the period nor a multiple of it is reported."""
+    for seed in SEEDS:
+        _, windows, _ = wave(windows_a_period * WINDOW_S, low=0.0, high=1.0, seed=seed)
+        assert oscillation([windows]).pattern is Pattern.BURSTY
+
+
+def test_a_cycle_that_came_less_than_three_times_is_not_one_yet():
+    """Up and down for 25 s, but no period of 12 s is claimed from 30."""
+    for seed in SEEDS:
+        assert oscillation([wave(12.0, seed=seed)[1]]).pattern is Pattern.BURSTY
+
+
+def test_runs_of_a_point_are_put_together_but_never_glued():
+    """Short runs show the period together; when they were made, and in which order, is no matter."""
+    rng = np.random.default_rng(5)
+    course = square_wave(2.1, 0.5, 0.02, 0.40, length_s=300.0, rng=rng)
+    runs = [course.seen(t0_s, t0_s + 7.0, WINDOW_S, rng=rng) for t0_s in (3.0, 100.7, 251.9)]
+    together = oscillation(runs)
+    assert together.pattern is Pattern.CYCLIC
+    assert together.period_s == pytest.approx(2.1, rel=0.05)
+    assert numbers(oscillation(runs[::-1])) == pytest.approx(numbers(together))
+    # One burst in each run is no period, though their samples in a row would have one.
+    burst = [0.0] * 3 + [1.0] * 6 + [0.0] * 3
+    assert oscillation([segment(burst * 20)]).pattern is Pattern.CYCLIC
+    assert oscillation([segment(burst)] * 20).pattern is Pattern.BURSTY
+
+
+@pytest.mark.parametrize(("swing", "pattern"), [(0.14, Pattern.FLAT), (0.15, Pattern.BURSTY), (0.16, Pattern.BURSTY)])
+@given(low=st.integers(0, 80))
+def test_levels_count_from_15_points_apart(swing, pattern, low):
+    """The border is 15 points at any level, in spite of what binary fractions make of percents."""
+    rng = np.random.default_rng(7)
+    high = np.tile([True, False], 60)
+    rng.shuffle(high)
+    seen = oscillation([segment(np.where(high, (low + round(100 * swing)) / 100, low / 100))])
+    assert seen.pattern is pattern
+    assert (seen.low, seen.high) == pytest.approx((low / 100, low / 100 + swing))
+
+
+@pytest.mark.parametrize(("rise", "pattern"), [(0.145, Pattern.FLAT), (0.155, Pattern.DRIFT), (-0.155, Pattern.DRIFT)])
+def test_a_trend_counts_from_15_points_on(rise, pattern):
+    """The border of drift is 15 points from end to end."""
+    mids = (np.arange(180) + 0.5) / 180
+    assert oscillation([segment(0.5 + rise * mids)]).pattern is pattern
+
+
+def test_two_levels_must_explain_a_cycle():
+    """What is mostly in the middle, and at times above or below, has no low and high to cycle between."""
+    middle = np.tile([0.5] * 8 + [0.0] + [0.5] * 8 + [1.0], 10)
+    assert oscillation([segment(middle)]).pattern is Pattern.BURSTY
+    two = np.tile([0.0] * 9 + [1.0] * 9, 10)
+    assert oscillation([segment(two)]).pattern is Pattern.CYCLIC
+
+
+def test_eleven_driver_windows_are_insufficient():
+    """There is a verdict from 12 windows on, over all runs; the levels are there before."""
+    busy = [0.5] * LEAST_WINDOWS
+    assert oscillation([segment(busy[:6]), segment(busy[6:])]).pattern is Pattern.FLAT
+    few = oscillation([segment(busy[1:])])
+    assert (few.pattern, few.mean, few.low, few.high) == (Pattern.INSUFFICIENT, 0.5, 0.5, 0.5)
+    assert oscillation([]) == oscillation([segment([])]) == Oscillation(pattern=Pattern.INSUFFICIENT)
+
+
+@given(st.lists(st.tuples(st.integers(0, 100), st.floats(0.05, 1.5), st.floats(0.0, 3.0)), min_size=1, max_size=80))
+def test_whatever_comes_the_numbers_are_those_of_the_time_covered(windows):
+    """For any windows with any gaps: the mean is exact, levels are ordered, and nothing is outside 0..1."""
+    busy = np.array([percent / 100 for percent, _, _ in windows])
+    lengths_s = np.array([length_s for _, length_s, _ in windows])
+    ends_s = np.cumsum(lengths_s + np.array([gap_s for _, _, gap_s in windows]))
+    seen = oscillation([Segment(asked_s=float(ends_s[-1]), ends_s=ends_s, lengths_s=lengths_s, busy=busy)])
+    assert seen.mean == pytest.approx(float(busy @ lengths_s / lengths_s.sum()))
+    assert 0.0 <= seen.low <= seen.high <= 1.0
+    assert seen.duty is None if seen.low == seen.high else 0.0 <= seen.duty <= 1.0
+    assert lengths_s[busy <= seen.p10].sum() >= 0.1 * lengths_s.sum() * (1 - 1e-6)
+    assert (seen.period_s is not None) == (seen.pattern is Pattern.CYCLIC)
+
+
+@given(st.floats(0.0, 1e7), st.sampled_from([0.7, 2.1, 8.0]), st.integers(0, 5))
+def test_when_a_run_was_made_does_not_matter(shift_s, period_s, seed):
+    """On a machine that is up for months the same windows give the same verdict."""
+    _, windows, _ = wave(period_s, seed=seed)
+    later = Segment(
+        asked_s=windows.asked_s, ends_s=windows.ends_s + shift_s, lengths_s=windows.lengths_s, busy=windows.busy
+    )
+    assert numbers(oscillation([later])) == pytest.approx(numbers(oscillation([windows])), abs=1e-6, rel=1e-6)
+
+
+@given(st.sampled_from([0.5, 0.9]), st.integers(20, 200), st.integers(0, 3))
+def test_a_steady_gpu_is_flat(level, count, spread):
+    """Also when the driver's rounding makes it go to and fro between two percents."""
+    busy = level + 0.01 * np.arange(count) % (0.01 * (spread + 1))
+    assert oscillation([segment(busy)]).pattern is Pattern.FLAT
+
+
+def test_only_windows_that_lie_wholly_in_the_steady_window_count():
+    """One that began before it, or ended after it, saw something else; what just fits stays."""
+    rows = [(1.0, 0.5, 0.1), (1.5, 0.5, 0.2), (2.0, 0.5, 0.3), (2.5, 0.5, 0.4)]
+    kept = Segment.within(1.0, 2.0, rows)
+    assert (list(kept.busy), kept.asked_s, kept.covered_s) == ([0.2, 0.3], 1.0, 1.0)
+    assert list(Segment.within(1.1, 2.4, rows).busy) == [0.3]
+    assert len(Segment.within(5.0, 6.0, rows).busy) == 0
+
+
+@pytest.mark.parametrize(
+    ("rows", "why"),
+    [
+        ([(1.0, 0.5, 1.2)], "0..1"),
+        ([(1.0, 0.5, float("nan"))], "0..1"),
+        ([(1.0, 0.0, 0.5)], "in order"),
+        ([(1.0, 0.5, 0.5), (1.0, 0.5, 0.5)], "in order"),
+        ([(2.0, 0.5, 0.5), (1.0, 0.5, 0.5)], "in order"),
+    ],
+)
+def test_windows_that_cannot_be_are_refused(rows, why):
+    """Garbage is an error where it enters, not a verdict later."""
+    with pytest.raises(ValueError, match=re.escape(why)):
+        Segment.within(0.0, 10.0, rows)
+
+
+def test_stamps_that_overlap_a_little_change_nothing():
+    """Ends and lengths are rounded by different hands: a microsecond of overlap is not twice the time."""
+    _, windows, _ = wave(2.1)
+    longer = Segment(
+        asked_s=windows.asked_s, ends_s=windows.ends_s, lengths_s=windows.lengths_s + 1e-6, busy=windows.busy
+    )
+    assert numbers(oscillation([longer])) == pytest.approx(numbers(oscillation([windows])), rel=1e-4, abs=1e-4)
+
+
+def test_the_benchmark_says_how_well_verdicts_hold():
+    """On random scenarios of every kind: no cycle is missed, and hardly one is invented."""
+    text = benchmark_oscillation(scenarios=150, seed=3)
+    cycles = next(line for line in text.splitlines() if line.startswith("| cycle |"))
+    flat, cyclic, bursty, drift = (cell.strip() for cell in cycles.split("|")[2:6])
+    assert int(cyclic) > 10
+    assert flat == bursty == drift == ""
+    wrong = re.search(r"^(\d+) of 150 are said to have a period", text, re.MULTILINE)
+    assert int(wrong[1]) <= 3
+
+
+def test_the_benchmark_is_a_command():
+    """It prints Markdown, the same for the same seed, and ends well."""
+    command = [sys.executable, "-m", "autotune.bench", "oscillation", "--scenarios", "5", "--seed", "1"]
+    done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=120)
+    assert done.stdout == benchmark_oscillation(scenarios=5, seed=1)

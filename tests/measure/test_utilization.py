@@ -1,0 +1,151 @@
+"""Promises of a point's utilization: when it may be said, in which words, and what it is worth in samples."""
+
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from autotune.measure.oscillation import Oscillation, Pattern, Segment
+from autotune.measure.utilization import (
+    MEANINGS,
+    BusyPoint,
+    Utilization,
+    best_busy_rate,
+    busy_rate,
+    describe,
+    effective_utilization,
+    pooled_utilization,
+)
+
+
+def run(busy, *, window_s=0.25, asked_s=None):
+    """One run's driver windows, without gaps."""
+    return Segment(
+        asked_s=window_s * len(busy) if asked_s is None else asked_s,
+        ends_s=window_s * np.arange(1, len(busy) + 1),
+        lengths_s=np.full(len(busy), window_s),
+        busy=np.asarray(busy, dtype=float),
+    )
+
+
+def seen(pattern, **fields):
+    """A utilization of which there is enough."""
+    levels = {"low": 0.02, "high": 0.40, "mean": 0.21, "p10": 0.02, "duty": 0.5, **fields}
+    return Utilization(runs=2, samples=60, covered_fraction=0.9, oscillation=Oscillation(pattern=pattern, **levels))
+
+
+def test_runs_count_by_their_time_not_by_their_number():
+    """A run of 30 s at 90 % and one of 10 s at 50 % are 80 % together, whatever the length of their windows."""
+    pooled = pooled_utilization([run([0.9] * 30, window_s=1.0), run([0.5] * 60, window_s=1 / 6)])
+    assert pooled.mean == pytest.approx(0.8)
+    assert (pooled.runs, pooled.samples, pooled.covered_fraction) == (2, 90, 1.0)
+
+
+def test_nothing_is_said_below_60_driver_samples():
+    """59 are not enough, 60 are, from however many runs."""
+    few = pooled_utilization([run([0.9] * 30), run([0.9] * 29)])
+    assert few.mean is None
+    assert describe(few) == "not enough yet: 59 of 60 driver samples"
+    enough = pooled_utilization([run([0.9] * 30), run([0.9] * 30)])
+    assert enough.missing is None
+    assert describe(enough) == "90 % flat"
+
+
+def test_nothing_is_said_where_a_tenth_of_the_time_is_missing():
+    """Coverage counts over all runs, also over one in which the driver said nothing."""
+    assert pooled_utilization([run([0.9] * 60, asked_s=15.0 / 0.9)]).mean == pytest.approx(0.9)
+    sparse = pooled_utilization([run([0.9] * 60, asked_s=15.0 / 0.899)])
+    assert sparse.mean is None
+    assert describe(sparse) == "not enough yet: 89 % of the time covered, 90% needed"
+    silent = pooled_utilization([run([0.9] * 60), run([], asked_s=15.0)])
+    assert (silent.runs, silent.covered_fraction, silent.mean) == (1, 0.5, None)
+
+
+def test_without_any_run_there_is_a_reason_and_no_number():
+    """A missing reading is never 0 %."""
+    nothing = pooled_utilization([])
+    assert nothing.mean is None
+    assert describe(nothing) == "not enough yet: 0 of 60 driver samples"
+
+
+@pytest.mark.parametrize(
+    ("utilization", "words"),
+    [
+        (seen(Pattern.CYCLIC, period_s=2.1), "2-40 % cyclic, period 2.1 s"),
+        (seen(Pattern.CYCLIC, period_s=0.567), "2-40 % cyclic, period 0.57 s"),
+        (seen(Pattern.CYCLIC, period_s=12.3), "2-40 % cyclic, period 12 s"),
+        (seen(Pattern.CYCLIC, period_s=120.4), "2-40 % cyclic, period 120 s"),
+        (seen(Pattern.FLAT, mean=0.912), "91 % flat"),
+        (seen(Pattern.BURSTY), "2-40 % bursty"),
+        (seen(Pattern.DRIFT, mean=0.5, rise=0.6), "20 to 80 % drifting up"),
+        (seen(Pattern.DRIFT, mean=0.9, rise=-0.4), "100 to 70 % drifting down"),
+    ],
+)
+def test_people_read_a_sentence(utilization, words):
+    """Levels in whole percent, the period with two digits, never a share that cannot be."""
+    assert describe(utilization) == words
+
+
+def test_every_pattern_has_a_meaning():
+    """Whoever shows a pattern can say what it usually means."""
+    assert set(MEANINGS) == set(Pattern)
+
+
+@given(st.floats(1e-3, 1e6), st.floats(0.01, 1.0), st.floats(1e-3, 1e6))
+def test_utilization_cancels_in_what_the_gpu_is_used_for(samples_per_s, utilization, best):
+    """A slower kernel that keeps the GPU busier is worth nothing: E is U times the rate over the best one."""
+    through_u = utilization * busy_rate(samples_per_s, utilization) / best
+    assert effective_utilization(samples_per_s, best) == pytest.approx(through_u)
+
+
+def test_a_gpu_that_was_never_busy_has_no_rate():
+    """Dividing by 0 % is an error that says so, not infinity."""
+    with pytest.raises(ValueError, match=r"busy 0% of the time"):
+        busy_rate(100.0, 0.0)
+
+
+def test_the_best_rate_is_not_known_before_a_point_is_repeated_and_busy():
+    """One run is luck, and a GPU busy for under 30 % of the time, or not known how long, shows no limit."""
+    assert best_busy_rate([]) is None
+    assert best_busy_rate([BusyPoint(utilization=0.9, rates=[100.0])]) is None
+    assert best_busy_rate([BusyPoint(utilization=0.29, rates=[100.0, 101.0])]) is None
+    assert best_busy_rate([BusyPoint(utilization=None, rates=[100.0, 101.0])]) is None
+    assert best_busy_rate([BusyPoint(utilization=0.3, rates=[100.0, 101.0])]) is not None
+
+
+def test_the_best_rate_of_one_point_is_the_end_of_its_t_interval():
+    """Worked by hand: 100 and 121 have logarithms ln 110 ± ln 1.1, and one degree of freedom a quantile of 12.706."""
+    rate = best_busy_rate([BusyPoint(utilization=0.5, rates=[100.0, 121.0])])
+    assert rate == pytest.approx(110.0 / math.exp(12.7062 * math.log(1.1)), rel=1e-4)
+
+
+def test_repeats_of_other_points_narrow_the_interval():
+    """Three pairs of runs know better than one how much runs differ, also those that cannot hold the record."""
+    record = BusyPoint(utilization=0.5, rates=[100.0, 102.0])
+    others = [BusyPoint(utilization=0.1, rates=[50.0, 51.0]), BusyPoint(utilization=None, rates=[20.0, 20.4])]
+    alone, helped = best_busy_rate([record]), best_busy_rate([record, *others])
+    assert alone < helped < 101.0
+    # All differ by 2 %: the spread is the same, the quantile is that of three degrees of freedom, 3.182.
+    centre = math.sqrt(100.0 * 102.0)
+    assert helped == pytest.approx(centre / math.exp(3.1824 * math.log(1.02) / 2), rel=1e-4)
+
+
+def test_a_lucky_point_does_not_set_the_limit():
+    """The highest lower bound wins, not the highest mean: two runs far apart say little."""
+    steady = BusyPoint(utilization=0.9, rates=[100.0, 101.0, 99.0, 100.0])
+    lucky = BusyPoint(utilization=0.9, rates=[70.0, 180.0])
+    best = best_busy_rate([steady, lucky])
+    assert best == pytest.approx(best_busy_rate([lucky, steady]))
+    assert best < 100.0
+
+
+@given(st.lists(st.floats(1.0, 1e5), min_size=2, max_size=6), st.floats(1e-3, 1e3))
+def test_the_best_rate_has_the_unit_of_the_rates(rates, factor):
+    """Counting in other units (frames for samples) changes it by that factor, and E not at all."""
+    rate = best_busy_rate([BusyPoint(utilization=0.5, rates=rates)])
+    scaled = best_busy_rate([BusyPoint(utilization=0.5, rates=[factor * rate for rate in rates])])
+    if rate > 0.0:  # two runs a hundredfold apart have no lower end above 0
+        assert scaled == pytest.approx(factor * rate, rel=1e-6)
+    assert rate <= math.exp(np.mean(np.log(rates))) * (1 + 1e-9)
