@@ -1,8 +1,8 @@
 """The long forms of two tests, as commands that print what they saw.
 
-``python -m tests.soak kill --times 20`` kills the search, the guard and a run with SIGKILL at random moments, and
-runs the same command again each time. ``python -m tests.soak hostile --budget 30`` searches with trainers that
-misbehave, and prints how long that took and what was left running.
+``python -m tests.soak kill --times 20`` kills the search, the guard, a run and the warm interpreter that runs are
+forked from with SIGKILL at random moments, and runs the same command again each time. ``python -m tests.soak hostile
+--budget 30`` searches with trainers that misbehave, and prints how long that took and what was left running.
 """
 
 import argparse
@@ -50,10 +50,10 @@ def hostile(budget_s: float) -> bool:
 
 
 def kill(times: int, seed: int) -> bool:
-    """Kills each of the three at random moments, and goes on in the same project."""
+    """Kills each of them at random moments, and goes on in the same project."""
     rng = random.Random(seed)
     good = True
-    for victim in ("search", "guard", "run"):
+    for victim in ("search", "guard", "run", "zygote"):
         project, known, lost, stayed, reopened_s = _project(), 0, 0, 0, []
         for _ in range(times):
             search = start_search(project, 6)
@@ -86,9 +86,14 @@ def _strike(search: int, victim: str) -> None:
                 os.kill(search, signal.SIGKILL)
                 return
             guard = next(c for c in psutil.Process(search).children() if "guard_process" in str(c.cmdline()))
-            os.kill(guard.pid if victim == "guard" else guard.children()[0].pid, signal.SIGKILL)
+            if victim == "guard":
+                guard.kill()
+                return
+            # A run looks like the interpreter that it was forked from, which is older.
+            zygote, *runs = sorted(guard.children(), key=psutil.Process.create_time)
+            (zygote if victim == "zygote" else runs[-1]).kill()
             return
-        except (StopIteration, IndexError, psutil.Error, ProcessLookupError):
+        except (StopIteration, IndexError, ValueError, psutil.Error, ProcessLookupError):
             continue  # between two runs there is none
 
 

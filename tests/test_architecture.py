@@ -34,7 +34,8 @@ MAY_IMPORT = {
 }
 GUEST = {"trainee", "tf", "workloads"}
 ONLY_IN = {
-    "optuna": {"search/study.py", "search/propose.py"},
+    "optuna": {"search/study.py", "search/propose.py", "bench/peers.py"},
+    "matplotlib": {"bench/plot.py"},
     "pynvml": {"measure/nvml.py"},
     "psutil": {"measure/host.py", "trial/"},
     "subprocess": {"trial/"},
@@ -43,7 +44,13 @@ ONLY_IN = {
     "ruamel": {"settings/"},
     "rich": {"report/", "commands/"},
     "click": {"cli.py", "commands/"},
-    "time": {"clock.py", "measure/host.py", "trial/guard_process.py"},
+    "time": {
+        "clock.py",
+        "measure/host.py",
+        "trial/guard_process.py",
+        "trial/zygote_process.py",
+        "bench/stamped_main.py",
+    },
 }
 
 

@@ -45,7 +45,7 @@ def command(
     from autotune.commands.apply import apply_values
     from autotune.commands.showing import failures, show_plan, text_console
     from autotune.errors import RunError
-    from autotune.records import Verdict
+    from autotune.records import Event, Verdict
     from autotune.report.answer import print_answer, print_failures
     from autotune.report.document import answer_document
     from autotune.report.eventlog import EventLog
@@ -56,8 +56,8 @@ def command(
     from autotune.search.study import Study
     from autotune.search.tuner import Tuner
     from autotune.trial.guard import Guard
-    from autotune.trial.launch import ProcessRunner
     from autotune.trial.sweep import sweep
+    from autotune.trial.zygote import ZygoteRunner
 
     if dry_run and as_json:
         raise click.UsageError("--dry-run is for people and has no JSON form; leave --json out.")
@@ -83,10 +83,14 @@ def command(
         if swept := sweep(setup.state.runs(setup.study), clock).killed:
             progress.print(f"Ended {len(swept)} processes that an earlier search had left running.")
         log = EventLog(events, clock)
+        runner = ZygoteRunner(guard, clock)
+
+        def remark(_event: Event) -> None:
+            while runner.remarks:
+                progress.print(runner.remarks.popleft())
+
         with SearchDisplay(progress, clock, started_s=budget.started_s, budget_s=budget_s) as display:
-            tuner = Tuner(
-                setup, study, ProcessRunner(guard, clock), budget, clock, (log, display), name=name, seed=seed
-            )
+            tuner = Tuner(setup, study, runner, budget, clock, (log, display, remark), name=name, seed=seed)
             try:
                 result = tuner.run()
             except KeyboardInterrupt:

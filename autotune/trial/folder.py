@@ -109,6 +109,19 @@ class RunFolder:
                 remedy="Make room on the disk, or choose another place with --state-dir.",
             ) from error
 
+    def contents(self) -> frozenset[Path]:
+        """All that is in the folder now, at any depth."""
+        return frozenset(self.path.rglob("*"))
+
+    def restore(self, contents: frozenset[Path]) -> None:
+        """Deletes what has come into the folder since, so that the run can be begun again."""
+        if self.is_ours():
+            for path in self.contents() - contents:
+                if path.is_dir() and not path.is_symlink():
+                    shutil.rmtree(path, ignore_errors=True)
+                else:
+                    path.unlink(missing_ok=True)
+
     def write_result(self, result: Mapping[str, Any]) -> None:
         """Writes what became of the run, for people who look into its folder; the study's record is the truth.
 

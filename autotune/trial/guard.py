@@ -15,7 +15,7 @@ from typing import Any, Self
 
 from autotune.errors import RunError
 from autotune.records import Stop
-from autotune.trial import guard_process
+from autotune.trial import guard_process, zygote_process
 
 ENDING_S = guard_process.GRACE_S + guard_process.GIVE_UP_S + 2.0
 """From the word to end a run until the guard must have said that it is over; 2 s are for a busy machine."""
@@ -42,7 +42,8 @@ class NotStarted:
     """The run could not be started.
 
     Attributes:
-        step: What failed: ``log`` (opening the run's log files), ``cwd`` (entering the directory) or ``exec``.
+        step: What failed: ``log`` (opening the run's log files), ``cwd`` (entering the directory), ``exec``, or
+            ``fork`` (of a zygote that is gone, or may not be forked any more).
         errno: The system's error number; None if it refused the words themselves (a NUL in one).
         error: The system's text for it.
     """
@@ -77,7 +78,28 @@ class Ended:
     left: tuple[int, ...]
 
 
-Message = Started | NotStarted | Ended
+@dataclass(frozen=True, kw_only=True)
+class Warmed:
+    """What came of warming a zygote; see zygote_process.py for its answer, which is None if it has ended."""
+
+    zygote: str
+    answer: Mapping[str, Any] | None
+
+
+Message = Started | NotStarted | Ended | Warmed
+
+
+@dataclass(frozen=True, kw_only=True)
+class Fork:
+    """How a run is forked.
+
+    Attributes:
+        zygote: Name of the zygote.
+        request: What it has to know besides the words, directory and environment of the run; see zygote_process.py.
+    """
+
+    zygote: str
+    request: Mapping[str, Any]
 
 
 class Guard:
@@ -142,6 +164,7 @@ class Guard:
         stdout: Path,
         stderr: Path,
         deadline_s: float,
+        fork: Fork | None = None,
     ) -> None:
         """Has a run started; what comes of it is told by `receive`.
 
@@ -152,19 +175,59 @@ class Guard:
             stdout: File for the first and the last mebibyte of what it prints.
             stderr: The same for its errors.
             deadline_s: When the guard ends it by itself, on CLOCK_MONOTONIC.
+            fork: The zygote that becomes the run, in place of a process that executes `argv`.
+
+        Raises:
+            GuardLost: The guard is gone.
+        """
+        program = _program(argv, cwd, env)
+        self._send(
+            do="start",
+            stdout=portable(stdout),
+            stderr=portable(stderr),
+            deadline_s=deadline_s,
+            **(program if fork is None else {"zygote": fork.zygote, "request": {**program, **fork.request}}),
+        )
+
+    def warm(
+        self,
+        zygote: str,
+        argv: Sequence[str],
+        *,
+        cwd: Path,
+        env: Mapping[str, str],
+        log: Path,
+        request: Mapping[str, Any],
+    ) -> None:
+        """Has a zygote started; `receive` tells when it is warm.
+
+        Args:
+            zygote: Its name from now on.
+            argv: The interpreter and its options.
+            cwd: Where it runs.
+            env: Its whole environment.
+            log: File for what the imports print.
+            request: What to import; see zygote_process.py.
 
         Raises:
             GuardLost: The guard is gone.
         """
         self._send(
-            do="start",
-            argv=[_portable(word) for word in argv],
-            cwd=_portable(cwd),
-            env={_portable(name): _portable(value) for name, value in env.items()},
-            stdout=_portable(stdout),
-            stderr=_portable(stderr),
-            deadline_s=deadline_s,
+            do="warm",
+            zygote=zygote,
+            **_program([*argv, "-c", zygote_process.BOOTSTRAP], cwd, env),
+            guest=portable(zygote_process.__file__),
+            log=portable(log),
+            request=request,
         )
+
+    def cool(self, zygote: str) -> None:
+        """Has a zygote ended, if it is still there.
+
+        Raises:
+            GuardLost: The guard is gone.
+        """
+        self._send(do="cool", zygote=zygote)
 
     def stop(self, why: Stop) -> None:
         """Has the run ended, if it still goes on.
@@ -235,14 +298,25 @@ class Guard:
             raise GuardLost(f"the guard does not listen: {error}") from error
 
 
-def _portable(text: str | Path) -> str:
+def portable(text: str | Path) -> str:
+    """Spells a text for a process with another locale."""
     # Paths and variables are bytes. The guard's locale may differ from ours (-I drops PYTHONUTF8), so both sides
     # spell the bytes in the same way, whatever the locale is.
     return os.fsencode(text).decode("utf-8", "surrogateescape")
 
 
+def _program(argv: Sequence[str], cwd: Path, env: Mapping[str, str]) -> dict[str, Any]:
+    return {
+        "argv": [portable(word) for word in argv],
+        "cwd": portable(cwd),
+        "env": {portable(name): portable(value) for name, value in env.items()},
+    }
+
+
 def _message(fields: Mapping[str, Any]) -> Message:
     event = fields["event"]
+    if event == "warm":
+        return Warmed(zygote=fields["zygote"], answer=fields["answer"])
     if event == "started":
         return Started(pid=fields["pid"])
     if event == "failed":

@@ -14,14 +14,22 @@ the search::
 and to it, ``failed`` or ``exit`` being the last word on a run::
 
     {"event": "started", "pid"}
-    {"event": "failed", "step": "log" | "cwd" | "exec", "errno", "error"}
+    {"event": "failed", "step": "log" | "cwd" | "exec" | "fork", "errno", "error"}
     {"event": "exit", "status", "why", "started_s", "ended_s", "cpu_s", "peak_memory_bytes", "killed", "left"}
+
+A run may also be the fork of a *zygote*, a warm interpreter (zygote_process.py), which stays for the next run::
+
+    {"do": "warm", "zygote": name, "argv", "cwd", "env", "guest", "log", "request"}
+    {"do": "cool", "zygote": name}
+    {"do": "start", ..., "zygote": name, "request"}
+    {"event": "warm", "zygote": name, "answer": what the zygote says, None if it has ended}
 
 A run ends when its main process does, when the search says so, or at its deadline, which the guard watches by
 itself. The end is SIGTERM to every process, 0.5 s later SIGKILL, again until none is left, for 2 s at most.
 """
 
 import ctypes
+import fcntl
 import json
 import os
 import selectors
@@ -87,13 +95,16 @@ def _descendants(root: int) -> dict[int, int]:
 
 
 def _children() -> set[int]:
-    """The direct children of the guard; empty where the kernel keeps no list of them (CONFIG_PROC_CHILDREN)."""
+    """The direct children of the guard.
+
+    Nobody but the guard takes one off the kernel's list, so what is on it while the guard reads is not missed.
+    """
     guard = os.getpid()
     try:
         with open(f"/proc/{guard}/task/{guard}/children", "rb") as file:
             return {int(pid) for pid in file.read().split()}
-    except OSError:
-        return set()
+    except OSError:  # the kernel keeps no list of them (CONFIG_PROC_CHILDREN)
+        return set(_descendants(guard))
 
 
 def _send(pid: int, number: int) -> None:
@@ -174,12 +185,24 @@ class _Output:
             return
 
 
+class _Zygote:
+    """One warm interpreter."""
+
+    def __init__(self, pid: int, channel: socket.socket, answer: int) -> None:
+        self.pid = pid
+        self.channel = channel
+        self.answer = answer  # read end of a pipe for the word that it is warm; -1 once it is there
+        self.forking = False  # between the word to fork and its answer
+
+
 class _Run:
     """One run: its main process, and how far its end has come."""
 
     def __init__(self, deadline_s: float, outputs: tuple[_Output, _Output]) -> None:
-        self.pid = 0
-        self.exec_errors = -1  # read end of a pipe that exec closes; -1 once the answer is known
+        self.pid = 0  # of a fork: until it has said it
+        self.answer = -1  # read end of a pipe that exec, or a fork when it begins, closes; -1 once it has
+        self.zygote: _Zygote | None = None  # that is forking the run
+        self.reaped: dict[int, int] = {}  # exit statuses of processes, while the run's own is not known
         self.deadline_s = deadline_s
         self.outputs = outputs
         self.started_s = time.monotonic()
@@ -204,6 +227,8 @@ class Guard:
         self._received = bytearray()
         self._leaving = False
         self._run: _Run | None = None
+        self._zygotes: dict[str, _Zygote] = {}
+        self._spared: set[int] = set()  # zygotes that were started and not yet reaped
         self._given_up: set[int] = set()  # not killable (uninterruptible sleep); later runs do not wait for them
         self._selector = selectors.DefaultSelector()
         self._selector.register(channel, selectors.EVENT_READ, self._hear)
@@ -267,6 +292,10 @@ class Guard:
             del self._received[: end + 1]
             if message["do"] == "start":
                 self._start(message)
+            elif message["do"] == "warm":
+                self._warm(message)
+            elif message["do"] == "cool":
+                self._cool(message["zygote"])
             elif self._run is not None:  # else it ended while the word was on its way
                 self._end(message["why"])
 
@@ -299,30 +328,43 @@ class Guard:
             self._tell(event="failed", step="log", errno=error.errno, error=os.strerror(error.errno or 0))
             return
         run = self._run = _Run(message["deadline_s"], (outputs[0], outputs[1]))
-        run.exec_errors, errors = os.pipe2(os.O_CLOEXEC)
-        guard = os.getpid()
-        run.pid = os.fork()
-        if run.pid == 0:
-            _become_run(message, guard, errors, run.outputs)
-        os.close(errors)
-        self._selector.register(run.exec_errors, selectors.EVENT_READ, self._exec_answered)
+        run.answer, answer = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
+        writers = [output.writer for output in outputs]
+        if "zygote" in message:
+            run.zygote = self._zygotes.get(message["zygote"])
+            if run.zygote is not None:  # else the pipe is closed without an answer
+                run.zygote.forking = True
+                _hand_over(run.zygote.channel, {**message["request"], "guard": os.getpid()}, answer, *writers)
+        else:
+            run.pid = _fork_and_exec(message, answer, writers)
+        os.close(answer)
+        self._selector.register(run.answer, selectors.EVENT_READ, self._answered)
         for output in run.outputs:
             output.close_writer()
             self._selector.register(output.reader, selectors.EVENT_READ, lambda output=output: self._drain(output))
 
-    def _exec_answered(self) -> None:
+    def _answered(self) -> None:
         run = self._run
-        if run is None or run.exec_errors < 0:
+        if run is None or run.answer < 0:
             return
-        answer = os.read(run.exec_errors, _CHUNK_BYTES)
-        self._selector.unregister(run.exec_errors)
-        os.close(run.exec_errors)
-        run.exec_errors = -1
-        if not answer:  # exec closed the pipe
+        try:
+            answer = os.read(run.answer, _CHUNK_BYTES)
+        except BlockingIOError:
+            return
+        self._selector.unregister(run.answer)
+        os.close(run.answer)
+        run.answer = -1
+        said = json.loads(answer) if answer else {}
+        if run.zygote is not None and "pid" in said:
+            run.pid = said["pid"]
+            run.zygote.forking = False
+            if run.pid in run.reaped:
+                self._main_ended(run, run.reaped[run.pid])
+        if run.pid and "step" not in said:
             self._tell(event="started", pid=run.pid)
-            return
-        self._forget(run)
-        self._tell(event="failed", **json.loads(answer))
+        elif "step" in said or run.kill_s is None:  # else it was stopped before it began, and ends as others do
+            self._forget(run)
+            self._tell(event="failed", **(said or {"step": "fork", "errno": None, "error": "the zygote has ended"}))
 
     def _drain(self, output: _Output) -> None:
         if output.read() == 0:
@@ -334,7 +376,7 @@ class Guard:
         if run is None:
             return
         if run.over:
-            self._exec_answered()
+            self._answered()
             if self._run is None:
                 return
             self._end(None)
@@ -346,6 +388,7 @@ class Guard:
                 return
             self._end("deadline")
         assert run.kill_s is not None
+        none_left = none_left or self._only_zygotes_left()
         if not none_left and now_s >= run.kill_s:
             none_left = self._kill(run)
         if none_left or (self._given_up and not self._alive()):
@@ -361,6 +404,9 @@ class Guard:
             if pid == 0:
                 return False
             self._given_up.discard(pid)
+            if pid in self._spared:
+                self._zygote_ended(pid)
+                continue
             run = self._run
             if run is None:
                 continue
@@ -368,12 +414,26 @@ class Guard:
             run.cpu_s += usage.ru_utime + usage.ru_stime
             run.peak_memory_bytes = max(run.peak_memory_bytes, usage.ru_maxrss * 1024)
             if pid == run.pid:
-                run.over = True
-                run.status = os.waitstatus_to_exitcode(status)
+                self._main_ended(run, status)
+            elif run.pid == 0:
+                run.reaped[pid] = status
+
+    def _only_zygotes_left(self) -> bool:
+        return bool(self._spared) and _children() <= self._kept()
+
+    @staticmethod
+    def _main_ended(run: _Run, status: int) -> None:
+        run.over = True
+        run.status = os.waitstatus_to_exitcode(status)
+
+    def _kept(self) -> set[int]:
+        """The zygotes, which runs leave behind when they end; but what one is just forking is not known yet."""
+        forking = {zygote.pid for zygote in self._zygotes.values() if zygote.forking}
+        return self._spared - forking
 
     def _alive(self) -> dict[int, int]:
-        found = _descendants(os.getpid())
-        return {pid: group for pid, group in found.items() if pid not in self._given_up}
+        spared = self._given_up | self._kept()
+        return {pid: group for pid, group in _descendants(os.getpid()).items() if pid not in spared}
 
     def _end(self, why: str | None) -> None:
         """Begins the end of the run; the first reason counts."""
@@ -399,9 +459,9 @@ class Guard:
         # in one read, while a look through /proc takes longer than such a process lives.
         before: set[int] = set()
         for _ in range(_CHASES):
-            if self._reap():
+            if self._reap() or self._only_zygotes_left():
                 return True
-            children = _children() - self._given_up
+            children = _children() - self._given_up - self._kept()
             if children == before:
                 break
             for pid in children:
@@ -413,6 +473,59 @@ class Guard:
             return False
         self._given_up |= self._alive().keys()
         return True
+
+    # Zygotes.
+
+    def _warm(self, message: Mapping[str, Any]) -> None:
+        name = message["zygote"]
+        ours, theirs = socket.socketpair()
+        answer, word = os.pipe2(os.O_CLOEXEC)
+        opened: list[int] = []
+        try:
+            opened.append(os.open(message["guest"], os.O_RDONLY | os.O_CLOEXEC))
+            flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW | os.O_CLOEXEC
+            opened.append(os.open(_bytes(message["log"]), flags, 0o600))
+            guest, log = opened
+            pid = _fork_and_exec(message, word, [log, log, guest, theirs.fileno()])
+        except OSError as error:
+            ours.close()
+            os.close(answer)
+            self._tell(event="warm", zygote=name, answer={"error": os.strerror(error.errno or 0)})
+            return
+        else:
+            _hand_over(ours, message["request"], word)
+        finally:
+            theirs.close()
+            for descriptor in (word, *opened):
+                os.close(descriptor)
+        self._zygotes[name] = zygote = _Zygote(pid, ours, answer)
+        self._spared.add(pid)
+        self._selector.register(answer, selectors.EVENT_READ, lambda: self._warm_answered(name, zygote))
+
+    def _warm_answered(self, name: str, zygote: _Zygote) -> None:
+        answer = os.read(zygote.answer, _CHUNK_BYTES)
+        self._close_answer(zygote)
+        self._tell(event="warm", zygote=name, answer=json.loads(answer) if answer else None)
+
+    def _cool(self, name: str) -> None:
+        zygote = self._zygotes.pop(name, None)
+        if zygote is not None:
+            _send(zygote.pid, signal.SIGKILL)
+            zygote.channel.close()
+            self._close_answer(zygote)
+
+    def _close_answer(self, zygote: _Zygote) -> None:
+        if zygote.answer >= 0:
+            self._selector.unregister(zygote.answer)
+            os.close(zygote.answer)
+            zygote.answer = -1
+
+    def _zygote_ended(self, pid: int) -> None:
+        self._spared.discard(pid)
+        for name, zygote in list(self._zygotes.items()):
+            if zygote.pid == pid:
+                del self._zygotes[name]
+                zygote.channel.close()  # and with it what it was still to read: its answer's other end
 
     def _finish(self, run: _Run) -> None:
         self._forget(run)
@@ -429,9 +542,11 @@ class Guard:
         )
 
     def _forget(self, run: _Run) -> None:
-        if run.exec_errors >= 0:  # it never came as far as exec, e.g. stuck in a dead network folder
-            self._selector.unregister(run.exec_errors)
-            os.close(run.exec_errors)
+        if run.answer >= 0:  # it never came as far as exec, e.g. stuck in a dead network folder
+            self._selector.unregister(run.answer)
+            os.close(run.answer)
+        if run.zygote is not None:
+            run.zygote.forking = False
         for output in run.outputs:
             if output.reader in self._selector.get_map():
                 self._selector.unregister(output.reader)
@@ -439,10 +554,36 @@ class Guard:
         self._run = None
 
 
-def _become_run(
-    message: Mapping[str, Any], guard: int, errors: int, outputs: Sequence[_Output]
+def _hand_over(channel: socket.socket, request: Mapping[str, Any], *descriptors: int) -> None:
+    """Sends a zygote a request of any size; in a file of its own, since what it does not read must not block us."""
+    with os.fdopen(os.memfd_create("request"), "w", encoding="ascii") as file:
+        json.dump(request, file)
+        file.flush()
+        try:
+            socket.send_fds(channel, [b"?"], [file.fileno(), *descriptors], socket.MSG_DONTWAIT)
+        except OSError:  # it has ended; the answer's other end is closed then
+            return
+
+
+def _fork_and_exec(message: Mapping[str, Any], answer: int, descriptors: Sequence[int]) -> int:
+    """Starts a program below the guard.
+
+    Args:
+        message: Holds ``argv``, ``cwd`` and ``env``.
+        answer: Where a word about a failure goes; closed by exec.
+        descriptors: What the program finds as 1, 2 and so on.
+    """
+    guard = os.getpid()
+    pid = os.fork()
+    if pid == 0:
+        _become_program(message, guard, answer, descriptors)
+    return pid
+
+
+def _become_program(
+    message: Mapping[str, Any], guard: int, answer: int, descriptors: Sequence[int]
 ) -> NoReturn:  # pragma: no cover - runs in the child, up to exec
-    """The child's side of a start; ends in the trainer, or in a word about why not."""
+    """The child's side of a start; ends in the program, or in a word about why not."""
     step = "exec"
     try:
         os.setsid()
@@ -453,9 +594,13 @@ def _become_run(
         # Ignored signals would stay ignored in the trainer; Python itself ignores the last two.
         for number in (signal.SIGINT, signal.SIGPIPE, signal.SIGXFSZ):
             signal.signal(number, signal.SIG_DFL)
-        os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
-        os.dup2(outputs[0].writer, 1)
-        os.dup2(outputs[1].writer, 2)
+        # First out of the way: one may have the number of another's place.
+        out_of_the_way = len(descriptors) + 1
+        answer = fcntl.fcntl(answer, fcntl.F_DUPFD_CLOEXEC, out_of_the_way)
+        moved = [fcntl.fcntl(descriptor, fcntl.F_DUPFD_CLOEXEC, out_of_the_way) for descriptor in descriptors]
+        os.dup2(os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC), 0)
+        for place, descriptor in enumerate(moved, start=1):
+            os.dup2(descriptor, place)
         step = "cwd"
         os.chdir(_bytes(message["cwd"]))
         step = "exec"
@@ -465,7 +610,7 @@ def _become_run(
     except (OSError, ValueError) as error:  # ValueError: a NUL in a word, "=" in a variable's name
         code = error.errno if isinstance(error, OSError) else None
         text = os.strerror(code) if code else str(error)
-        os.write(errors, json.dumps({"step": step, "errno": code, "error": text}).encode("ascii"))
+        os.write(answer, json.dumps({"step": step, "errno": code, "error": text}).encode("ascii"))
     finally:
         os._exit(127)
 

@@ -11,14 +11,14 @@ from autotune.clock import Clock
 from autotune.errors import AutotuneError, CommandError, RunError
 from autotune.records import RunPlan, Stop, TraineeEvent, TrialExit
 from autotune.trial.folder import RunFolder
-from autotune.trial.guard import ENDING_S, Ended, Guard, GuardLost, NotStarted
+from autotune.trial.guard import ENDING_S, Ended, Fork, Guard, GuardLost, NotStarted, Started
 from autotune.trial.memory import oom_kills
 from autotune.trial.steps import StepReader
 from autotune.trial.sweep import sweep
 
 Watch = Callable[[Sequence[TraineeEvent]], Stop | None]
 
-_LOOK_S = 0.1  # between looks at the run; well below the 0.25 s that are promised to the watch
+LOOK_S = 0.1  # between looks at the run; well below the 0.25 s that are promised to the watch
 _LAST_READS = 16  # of about 1 MiB each, for what was written since the last look
 
 _log = logging.getLogger(__name__)
@@ -52,6 +52,36 @@ class Runner(Protocol):
         ...
 
 
+class Errand:
+    """One run that is being made.
+
+    Args:
+        plan: What to run.
+        folder: The run's folder, with its config in it.
+        watch: See `Runner.run`.
+        deadline_s: See `Runner.run`.
+
+    Attributes:
+        env: The whole environment of the run.
+        steps: Reads what the run reports.
+        on_start: Told the process id of the run when it has begun.
+    """
+
+    def __init__(self, plan: RunPlan, folder: RunFolder, watch: Watch, deadline_s: float) -> None:
+        self.plan = plan
+        self.folder = folder
+        self.watch = watch
+        self.deadline_s = deadline_s
+        self.env = {
+            **os.environ,
+            **plan.env,
+            "AUTOTUNE_RUN_ID": plan.run_id,
+            "AUTOTUNE_RUN_DIR": str(folder.path),
+        }
+        self.steps = StepReader(folder.path)
+        self.on_start: Callable[[int], None] = lambda _pid: None
+
+
 class ProcessRunner:
     """Makes each run in a process of its own, below the guard.
 
@@ -72,10 +102,10 @@ class ProcessRunner:
         folder = RunFolder(Path(os.path.realpath(plan.folder)))
         folder.create()
         folder.write_config(plan.config_text)
-        steps = StepReader(folder.path)
+        errand = Errand(plan, folder, watch, deadline_s)
         kills_before = oom_kills()
         try:
-            ended = self._follow(plan, folder, steps, watch, deadline_s)
+            ended = self._make(errand)
         except GuardLost as error:
             _log.warning("%s; ending what it guarded", error)
             self._guard.kill()
@@ -107,32 +137,44 @@ class ProcessRunner:
         if trial_exit.left_pids:
             _log.warning("processes that cannot be killed are left behind: %s", trial_exit.left_pids)
         for _ in range(_LAST_READS):
-            events = steps.poll()
+            events = errand.steps.poll()
             if not events:
                 break
             watch(events)
         return trial_exit
 
-    def _follow(self, plan: RunPlan, folder: RunFolder, steps: StepReader, watch: Watch, deadline_s: float) -> Ended:
+    def _make(self, errand: Errand) -> Ended:
         self._guard.start()
-        env = {**os.environ, **plan.env}
-        env["AUTOTUNE_RUN_ID"] = plan.run_id
-        env["AUTOTUNE_RUN_DIR"] = str(folder.path)
+        ended = self._follow(errand, None)
+        if isinstance(ended, NotStarted):
+            raise _not_started(errand.plan, ended)
+        return ended
+
+    def _follow(self, errand: Errand, fork: Fork | None) -> Ended | NotStarted:
+        """Has the run started, and watches it to its end."""
         self._guard.launch(
-            plan.argv, cwd=plan.cwd, env=env, stdout=folder.stdout, stderr=folder.stderr, deadline_s=deadline_s
+            errand.plan.argv,
+            cwd=errand.plan.cwd,
+            env=errand.env,
+            stdout=errand.folder.stdout,
+            stderr=errand.folder.stderr,
+            deadline_s=errand.deadline_s,
+            fork=fork,
         )
-        over_s = deadline_s + ENDING_S  # the guard stops the run by itself, and says so before then
+        over_s = errand.deadline_s + ENDING_S  # the guard stops the run by itself, and says so before then
         stopping = False
         while True:
-            message = self._guard.receive(_LOOK_S)
+            message = self._guard.receive(LOOK_S)
             if isinstance(message, Ended):
                 if message.why is Stop.GUARD_LOST:  # somebody told the guard to end, and it is about to
                     self._guard.close()
                 return message
             if isinstance(message, NotStarted):
-                raise _not_started(plan, message)
+                return message
+            if isinstance(message, Started):
+                errand.on_start(message.pid)
             if not stopping:
-                stop = watch(steps.poll())
+                stop = errand.watch(errand.steps.poll())
                 if stop is not None:
                     stopping = True
                     self._guard.stop(stop)

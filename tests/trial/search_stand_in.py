@@ -1,4 +1,4 @@
-"""A search that makes one run and waits for its end: ``python search_stand_in.py <run folder> <trainer's words>``."""
+"""A search that makes one run and waits for its end: ``search_stand_in.py <run folder> [--warm] <trainer's words>``."""
 
 import sys
 from pathlib import Path
@@ -7,8 +7,13 @@ from autotune.clock import SystemClock
 from autotune.records import RunPlan
 from autotune.trial.guard import Guard
 from autotune.trial.launch import ProcessRunner
+from autotune.trial.zygote import ZygoteRunner
 
-folder = Path(sys.argv[1])
+folder, *words = sys.argv[1:]
+folder = Path(folder)
+runner_type = ProcessRunner
+if words[0] == "--warm":
+    words, runner_type = words[1:], ZygoteRunner
 clock = SystemClock()
 told = False
 
@@ -26,10 +31,10 @@ with Guard() as guard:
     plan = RunPlan(
         run_id=folder.name,
         folder=folder,
-        argv=(sys.executable, trainer, *sys.argv[2:]),
+        argv=(sys.executable, trainer, *words),
         cwd=folder.parent,
         env={},
         config_text="",
     )
-    ended = ProcessRunner(guard, clock).run(plan, watch, clock.now_s() + 120.0)
+    ended = runner_type(guard, clock).run(plan, watch, clock.now_s() + 120.0)
     print(ended.stop, ended.exit_code, flush=True)

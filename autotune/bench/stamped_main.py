@@ -1,0 +1,21 @@
+"""``python stamped_main.py -m module ...`` or ``... script ...``: notes when it starts, then runs that as ``__main__``.
+
+The note, the time on the monotonic clock, goes into the file ``main_started`` in the run's folder.
+"""
+
+import os
+import runpy
+import sys
+import time
+
+_started_s = time.monotonic()
+with open(os.path.join(os.environ["AUTOTUNE_RUN_DIR"], "main_started"), "w", encoding="ascii") as _file:
+    _file.write(repr(_started_s))
+del sys.argv[0]
+if sys.argv[0] == "-m":
+    sys.path[0] = os.getcwd()
+    _module = sys.argv.pop(1)
+    runpy.run_module(_module, run_name="__main__", alter_sys=True)
+else:
+    sys.path[0] = os.path.dirname(os.path.realpath(sys.argv[0]))
+    runpy.run_path(sys.argv[0], run_name="__main__")

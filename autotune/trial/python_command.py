@@ -1,0 +1,106 @@
+"""Reads a command line as CPython would, as far as a warm interpreter can carry it out."""
+
+import os
+import re
+import shutil
+import zipfile
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+_INTERPRETER = re.compile(r"python[0-9.]*t?")
+_SWITCHES = frozenset("bBdEIOPqRsSu")  # options without a value that mean the same to a fork
+_WITH_VALUE = frozenset("WX")
+_LONG_WITH_VALUE = "--check-hash-based-pycs"
+_NOT_SCRIPTS = (".pyc", ".pyo", ".zip", ".pyz", ".egg", ".whl")
+
+
+@dataclass(frozen=True, kw_only=True)
+class PythonCommand:
+    """A command that runs a script or a module.
+
+    Attributes:
+        interpreter: The first word, as it was typed.
+        options: The interpreter's own options.
+        script: Path of the script as it was typed; None for a module.
+        module: Name of the module behind ``-m``; None for a script.
+        arguments: What the trainer gets to see.
+    """
+
+    interpreter: str
+    options: tuple[str, ...]
+    script: str | None = None
+    module: str | None = None
+    arguments: tuple[str, ...] = ()
+
+
+def python_command(argv: Sequence[str], *, cwd: Path, search_path: str | None) -> PythonCommand | None:
+    """Recognizes ``python [options] script [arguments]`` and ``python [options] -m module [arguments]``.
+
+    Args:
+        argv: The command.
+        cwd: Where it will run.
+        search_path: The ``PATH`` it will have, in which a first word without a slash is looked up.
+
+    Returns:
+        None for everything else: other programs, code on the command line (``-c``), a folder or an archive in the
+        place of the script, options whose effect a fork cannot have (``-i``, ``-x``, ``-v``, ``-X importtime``).
+    """
+    if not argv or not _is_interpreter(argv[0], cwd, search_path):
+        return None
+    options: list[str] = []
+    words = list(argv[1:])
+    while words:
+        word = words.pop(0)
+        if word == _LONG_WITH_VALUE and words:
+            options += [word, words.pop(0)]
+        elif word.startswith("-") and word != "-":
+            end = _read_switches(word, words)
+            if end is None:
+                return None
+            options += end.options
+            if end.module is not None:
+                return PythonCommand(
+                    interpreter=argv[0], options=tuple(options), module=end.module, arguments=tuple(words)
+                )
+        else:
+            if not _is_script(cwd / word):
+                return None
+            return PythonCommand(interpreter=argv[0], options=tuple(options), script=word, arguments=tuple(words))
+    return None
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Switches:
+    options: tuple[str, ...]
+    module: str | None = None
+
+
+def _read_switches(word: str, following: list[str]) -> _Switches | None:
+    """Reads one word of options, e.g. ``-uB``, ``-Wignore`` or ``-um``, and takes its value off the next words."""
+    for place, letter in enumerate(word[1:], start=1):
+        if letter in _SWITCHES:
+            continue
+        value = word[place + 1 :]
+        if not value:
+            if not following:
+                return None
+            value = following.pop(0)
+        before = (word[:place],) if place > 1 else ()
+        if letter == "m":
+            return _Switches(options=before, module=value)
+        if letter in _WITH_VALUE and not value.startswith("importtime"):
+            return _Switches(options=(*before, f"-{letter}{value}"))
+        return None
+    return _Switches(options=(word,))
+
+
+def _is_interpreter(program: str, cwd: Path, search_path: str | None) -> bool:
+    found = str(cwd / program) if os.sep in program else shutil.which(program, path=search_path)
+    if found is None or not os.access(found, os.X_OK):
+        return False
+    return any(_INTERPRETER.fullmatch(os.path.basename(path)) for path in (found, os.path.realpath(found)))
+
+
+def _is_script(path: Path) -> bool:
+    return path.is_file() and not path.name.endswith(_NOT_SCRIPTS) and not zipfile.is_zipfile(path)
