@@ -1,10 +1,15 @@
-"""``python -m autotune.bench grid``: the table of benchmarks."""
+"""``python -m autotune.bench grid|search|start``: the table of benchmarks."""
 
 import argparse
 import sys
 from pathlib import Path
 
+from autotune.bench.calibration import calibrate
+from autotune.bench.choosing import time_choices
 from autotune.bench.grid import measure_grid, parse_axis
+from autotune.bench.oscillation import benchmark_oscillation
+from autotune.bench.start import measure_start
+from autotune.durations import parse_duration_s
 from autotune.errors import AutotuneError
 
 
@@ -19,20 +24,94 @@ def main() -> int:
     grid.add_argument("--state-dir", type=Path)
     grid.add_argument("--out", type=Path, help="where the raw numbers go, as JSON lines")
     grid.add_argument("axes", nargs="+", metavar="KEY=V1,V2", help="e.g. data.batch_size=8,32; data.cache=none,memory")
+    grid.set_defaults(run=_grid)
+    start = commands.add_parser("start", help="measure what starting and stopping a run takes, fresh and warm")
+    start.add_argument("--config", type=Path, required=True)
+    start.add_argument("--runs", type=int, default=20, help="runs of each kind (default: 20)")
+    start.add_argument("--state-dir", type=Path)
+    start.set_defaults(run=_start)
+    choose = commands.add_parser(
+        "choose", help="measure what one choice of the next run takes, by length of the record"
+    )
+    choose.add_argument("--config", type=Path, required=True)
+    choose.add_argument("--runs", type=int, nargs="+", default=[10, 100, 300, 1000], help="lengths of the record")
+    choose.add_argument("--seed", type=int, default=0)
+    choose.set_defaults(run=_choose)
+    search = commands.add_parser("search", help="compare the search with other ways to tune, on simulated trainers")
+    search.add_argument("--seeds", type=_seeds, default=range(100), metavar="0-31", help="scenarios (default: 0-99)")
+    search.add_argument("--aa", type=int, default=0, metavar="N", help="searches with nothing to find (default: 0)")
+    search.add_argument("--report", action="store_true", help="the scenarios that are kept for reports, and 2,000 A/A")
+    search.add_argument("--budgets", type=_budgets_s, default="5m,30m", help="default: %(default)s")
+    search.add_argument("--jobs", type=int, default=1, help="processes at work (default: 1)")
+    search.add_argument("--out", type=Path, default=Path("bench-search"), help="folder of the results; gone on with")
+    search.set_defaults(run=_search)
+    calibration = commands.add_parser(
+        "calibrate", help="fit the simulated trainers to measured ones, and say how well they agree"
+    )
+    calibration.set_defaults(run=lambda _arguments: calibrate())
+    oscillation = commands.add_parser("oscillation", help="judge simulated GPU utilization, and compare with the truth")
+    oscillation.add_argument("--scenarios", type=int, default=200, help="default: %(default)s")
+    oscillation.add_argument("--seed", type=int, default=0)
+    oscillation.set_defaults(run=_oscillation)
     arguments = parser.parse_args()
     try:
-        measure_grid(
-            arguments.config,
-            dict(parse_axis(axis) for axis in arguments.axes),
-            repeats=arguments.repeats,
-            seed=arguments.seed,
-            state_dir=arguments.state_dir,
-            out=arguments.out,
-        )
+        arguments.run(arguments)
     except AutotuneError as error:
         print(error, file=sys.stderr)
         return 1
     return 0
+
+
+def _grid(arguments: argparse.Namespace) -> None:
+    measure_grid(
+        arguments.config,
+        dict(parse_axis(axis) for axis in arguments.axes),
+        repeats=arguments.repeats,
+        seed=arguments.seed,
+        state_dir=arguments.state_dir,
+        out=arguments.out,
+    )
+
+
+def _start(arguments: argparse.Namespace) -> None:
+    measure_start(arguments.config, runs=arguments.runs, state_dir=arguments.state_dir)
+
+
+def _choose(arguments: argparse.Namespace) -> None:
+    time_choices(arguments.config, arguments.runs, seed=arguments.seed)
+
+
+def _search(arguments: argparse.Namespace) -> None:
+    # Here, because it needs matplotlib, which other benchmarks do without.
+    from autotune.bench.search import REPORT_NULLS, REPORT_SEEDS, Benchmark, benchmark_search
+
+    benchmark_search(
+        Benchmark(
+            seeds=REPORT_SEEDS if arguments.report else arguments.seeds,
+            nulls=REPORT_NULLS if arguments.report else arguments.aa,
+            budgets_s=arguments.budgets,
+            jobs=arguments.jobs,
+            out=arguments.out,
+        )
+    )
+
+
+def _oscillation(arguments: argparse.Namespace) -> None:
+    print(benchmark_oscillation(scenarios=arguments.scenarios, seed=arguments.seed), end="")
+
+
+def _seeds(text: str) -> range:
+    """Reads ``0-31``, both ends included, or a single seed."""
+    first, dash, last = text.partition("-")
+    seeds = range(int(first), int(last if dash else first) + 1)
+    if not seeds:
+        raise ValueError(f"{text!r} names no seeds")
+    return seeds
+
+
+def _budgets_s(text: str) -> tuple[float, ...]:
+    """Reads ``5m,30m``."""
+    return tuple(sorted({parse_duration_s(budget) for budget in text.split(",")}))
 
 
 if __name__ == "__main__":

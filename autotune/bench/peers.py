@@ -1,0 +1,271 @@
+"""Other ways to tune, as their users run them: what they try, in which order, and when they stop.
+
+Each is a generator: it yields the next point and is sent its measured speed in samples per second, None for a run
+that gave no number. All begin with today's config, all take the best single measurement for their answer, and none
+knows which combinations cannot work.
+"""
+
+import random
+from collections import Counter
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from itertools import product
+from math import dist
+
+import optuna
+from optuna.distributions import BaseDistribution, CategoricalDistribution, IntDistribution
+from optuna.samplers import TPESampler
+from optuna.trial import TrialState
+
+from autotune.records import Scalar, Values
+from autotune.space.knob import Knob, same_scalar
+from autotune.space.space import Space, point_name
+
+Proposals = Generator[Values, float | None, None]
+"""Yields points, is sent speeds; its end is the method's own."""
+
+_MOST_DRAWS = 100_000  # of the random search: more than any budget pays for
+_WITHOUT_GAIN = 5
+_RADIUS = 3
+_LEAST_MEASURED = 3
+_STEP_BOUNDS = (0.09, 0.3, 1.0)  # a pull above the first of them moves by 1, above the second by 2, ...
+_MOST_VISITS = 2
+
+
+def random_search(space: Space, seed: int) -> Proposals:
+    """Draws from all combinations with equal chances, none twice (Bergstra & Bengio 2012, on a finite space)."""
+    yield space.today
+    today = point_name(space.today)
+    sizes = [len(knob.choices) for knob in space.knobs]
+    for number in random.Random(seed).sample(range(space.size), min(space.size, _MOST_DRAWS)):
+        rest, indices = number, []
+        for size in sizes:
+            rest, index = divmod(rest, size)
+            indices.append(index)
+        values = _values_at(space, indices)
+        if point_name(values) != today:
+            yield values
+
+
+def tpe(space: Space, seed: int) -> Proposals:
+    """Optuna's default sampler with its defaults: ten random points, then TPE.
+
+    It gets the same domains as everybody: positions in the list of choices where these are ordered, categories where
+    they are not. A run without a number is told as pruned, which counts as worse than all others; told as failed it
+    would be ignored, and its like asked for again and again. A point that comes twice is run twice.
+    """
+    optuna.logging.set_verbosity(optuna.logging.WARNING)
+    study = optuna.create_study(direction="maximize", sampler=TPESampler(seed=seed))
+    distributions = {knob.path: _distribution(knob) for knob in space.knobs}
+    study.enqueue_trial({knob.path: knob.index(knob.today) for knob in space.knobs})
+    while True:
+        trial = study.ask(distributions)
+        speed = yield {knob.path: knob.choices[trial.params[knob.path]] for knob in space.knobs}
+        if speed is None:
+            study.tell(trial, state=TrialState.PRUNED)
+        else:
+            study.tell(trial, speed)
+
+
+def coordinate_descent(space: Space, _seed: int) -> Proposals:
+    """One knob at a time, numbers doubled as long as that helps, as people do by hand.
+
+    Where doubling does not help at once, the number is halved as long as that helps. Where a domain does not hold the
+    doubled value, the next smaller one that it holds is meant, at least the next choice. Switches and other lists are
+    tried value by value. It ends after a round over all knobs that helped nowhere; nothing is measured twice.
+    """
+    here = space.today
+    best = (yield here) or 0.0
+    seen = {point_name(here)}
+    has_helped = True
+    while has_helped:
+        has_helped = False
+        for knob in space.knobs:
+            for way in _ways(knob, here[knob.path]):
+                start = here
+                for value in way:
+                    there = {**here, knob.path: value}
+                    if point_name(there) in seen:
+                        break
+                    seen.add(point_name(there))
+                    speed = (yield there) or 0.0
+                    if speed <= best:
+                        break
+                    here, best, has_helped = there, speed, True
+                if here is not start and knob.ordered:
+                    break
+
+
+def grid(space: Space, _seed: int) -> Proposals:
+    """All combinations in order, the last knob fastest, until five in a row have not helped.
+
+    The autotuner of DeepSpeed with its defaults, ``"tuner_type": "gridsearch"`` and ``"tuner_early_stopping": 5``
+    (deepspeed/autotuning/constants.py and tuner/base_tuner.py), on this space instead of its own.
+    """
+    best = (yield space.today) or 0.0
+    without_gain = 0
+    for indices in product(*(range(len(knob.choices)) for knob in space.knobs)):
+        values = _values_at(space, indices)
+        if point_name(values) == point_name(space.today):
+            continue
+        speed = (yield values) or 0.0
+        without_gain = 0 if speed > best else without_gain + 1
+        best = max(best, speed)
+        if without_gain == _WITHOUT_GAIN:
+            return
+
+
+_Coordinate = tuple[int, ...]
+
+
+def hill_climb(space: Space, _seed: int) -> Proposals:
+    """The quick search of Triton Model Analyzer, on positions in the lists of choices.
+
+    Around a home coordinate, at most 3 away, it measures until 3 neighbours gave a number, each time the neighbour
+    with the most values that no measured neighbour has. Every neighbour then pulls by its gain over home (relative to
+    the mean of the two) in each of its dimensions, divided by the length of the way; the pull of a dimension becomes
+    a step of 1, 2 or 3 beyond 0.09, 0.3 and 1.0, and the stepped coordinate is the next home. It ends where nothing
+    pulls or at a home for the third time. A home that does not run is left for the neighbour nearest to the best
+    coordinate, of which all adjacent ones are measured, and the best of what was measured is the next home. No
+    coordinate is measured twice.
+
+    Source: model_analyzer/config/generate/quick_run_config_generator.py and neighborhood.py; docs/config_search.md,
+    "Quick Search Mode". Left out is what has no meaning here: constraints, and the sweep of concurrency afterwards.
+    It starts from today's config instead of the lowest corner.
+    """
+    sizes = [len(knob.choices) for knob in space.knobs]
+    speeds: dict[_Coordinate, float | None] = {}
+
+    def measure(coordinate: _Coordinate) -> Proposals:
+        if coordinate not in speeds:
+            speeds[coordinate] = yield _values_at(space, coordinate)
+
+    home = tuple(knob.index(knob.today) or 0 for knob in space.knobs)  # never None: today's value is a choice
+    visits = Counter[_Coordinate]()
+    is_slow = False
+    while True:
+        yield from measure(home)
+        around = list(_neighbours(home, sizes))
+        if speeds[home] is None:
+            best = max(speeds, key=lambda coordinate: speeds[coordinate] or 0.0)
+            back = min((home, *around), key=lambda coordinate: dist(coordinate, best))
+            if back == home:
+                return
+            home, is_slow = back, True
+            continue
+        if is_slow:
+            for neighbour in around:
+                if sum(abs(a - b) for a, b in zip(neighbour, home, strict=True)) == 1:
+                    yield from measure(neighbour)
+            step = max((home, *around), key=lambda coordinate: speeds.get(coordinate) or 0.0)
+        else:
+            while len(known := _measured(around, speeds)) < _LEAST_MEASURED:
+                telling = _most_telling(around, speeds, known)
+                if telling is None:
+                    return
+                yield from measure(telling)
+            step = _step(home, speeds[home] or 0.0, known, sizes)
+        if step == home or visits[step] >= _MOST_VISITS:
+            return
+        home, is_slow = step, False
+        visits[home] += 1
+
+
+PEERS: Mapping[str, Callable[[Space, int], Proposals]] = {
+    "random": random_search,
+    "TPE": tpe,
+    "coordinate descent": coordinate_descent,
+    "hill climb": hill_climb,
+    "grid": grid,
+}
+"""By the name that the tables show; each takes the space and a seed."""
+
+
+def _values_at(space: Space, indices: Sequence[int]) -> Values:
+    return {knob.path: knob.choices[index] for knob, index in zip(space.knobs, indices, strict=True)}
+
+
+def _distribution(knob: Knob) -> BaseDistribution:
+    last = len(knob.choices) - 1
+    return IntDistribution(0, last) if knob.ordered else CategoricalDistribution(range(last + 1))
+
+
+def _ways(knob: Knob, value: Scalar) -> Iterator[Iterator[Scalar]]:
+    """The ways to turn a knob from a value: each is followed as long as it helps."""
+    if knob.ordered:
+        numbers = [choice for choice in knob.choices if isinstance(choice, int | float)]
+        start = next(number for number in numbers if same_scalar(number, value))
+        yield _doubled(numbers, start)
+        yield _halved(numbers, start)
+    else:
+        for choice in knob.choices:
+            if not same_scalar(choice, value):
+                yield iter((choice,))
+
+
+def _doubled(numbers: Sequence[float], value: float) -> Iterator[float]:
+    while above := [number for number in numbers if number > value]:
+        value = max((number for number in above if number <= 2 * value), default=above[0])
+        yield value
+
+
+def _halved(numbers: Sequence[float], value: float) -> Iterator[float]:
+    while below := [number for number in numbers if number < value]:
+        value = min((number for number in below if 2 * number >= value), default=below[-1])
+        yield value
+
+
+def _neighbours(home: _Coordinate, sizes: Sequence[int]) -> Iterator[_Coordinate]:
+    """All coordinates within the radius but home itself, the last dimension fastest, steps up before steps down."""
+
+    def extend(done: _Coordinate, left: int) -> Iterator[_Coordinate]:
+        dimension = len(done)
+        if dimension == len(home):
+            yield done
+            return
+        for size in range(_RADIUS + 1):
+            if size**2 > left:
+                return
+            for position in {home[dimension] + size: None, home[dimension] - size: None}:
+                if 0 <= position < sizes[dimension]:
+                    yield from extend((*done, position), left - size**2)
+
+    return (coordinate for coordinate in extend((), _RADIUS**2) if coordinate != home)
+
+
+def _measured(
+    around: Sequence[_Coordinate], speeds: Mapping[_Coordinate, float | None]
+) -> list[tuple[_Coordinate, float]]:
+    return [(neighbour, speed) for neighbour in around if (speed := speeds.get(neighbour)) is not None]
+
+
+def _most_telling(
+    around: Sequence[_Coordinate],
+    speeds: Mapping[_Coordinate, float | None],
+    known: Sequence[tuple[_Coordinate, float]],
+) -> _Coordinate | None:
+    """The unmeasured neighbour with the most values that no measured one has; None if all are measured."""
+    covered = {(dimension, position) for neighbour, _ in known for dimension, position in enumerate(neighbour)}
+    return max(
+        (neighbour for neighbour in around if neighbour not in speeds),
+        key=lambda neighbour: sum(pair not in covered for pair in enumerate(neighbour)),
+        default=None,
+    )
+
+
+def _step(
+    home: _Coordinate, speed: float, known: Sequence[tuple[_Coordinate, float]], sizes: Sequence[int]
+) -> _Coordinate:
+    """Where the measured neighbours pull the home to."""
+    there = []
+    for dimension, position in enumerate(home):
+        pull, way = 0.0, 0
+        for neighbour, other in known:
+            offset = neighbour[dimension] - position
+            if offset:
+                gain = (other - speed) / ((other + speed) / 2)
+                pull += gain if offset > 0 else -gain
+                way += abs(offset)
+        mean = pull / way if way else 0.0
+        size = sum(abs(mean) > bound for bound in _STEP_BOUNDS)
+        there.append(min(max(position + (size if mean > 0 else -size), 0), sizes[dimension] - 1))
+    return tuple(there)

@@ -1,0 +1,61 @@
+"""The probes of a simulated run: they read what the run is, as real ones would read what it does."""
+
+from autotune.measure.probe import GpuUse, HostUse
+from autotune.trial.simulated import SimulatedRunner
+
+_GPU_SAMPLES_PER_S = 6.0  # as NVML keeps them
+
+
+class SimulatedHostProbe:
+    """What the latest run of a runner takes from the host.
+
+    Args:
+        runner: Made the run.
+    """
+
+    def __init__(self, runner: SimulatedRunner) -> None:
+        self._runner = runner
+
+    def open(self, device: int) -> None:
+        """See `autotune.measure.probe.Probe.open`."""
+
+    def between(self, t0_s: float, t1_s: float) -> HostUse | None:
+        """See `autotune.measure.probe.Probe.between`."""
+        training = self._runner.training
+        if training is None:
+            return None
+        return HostUse(cpu_cores=training.cpu_cores, peak_memory_bytes=training.memory_bytes)
+
+    def close(self) -> None:
+        """See `autotune.measure.probe.Probe.close`."""
+
+
+class SimulatedGpuProbe:
+    """What the latest run of a runner does to its GPU.
+
+    Args:
+        runner: Made the run.
+    """
+
+    def __init__(self, runner: SimulatedRunner) -> None:
+        self._runner = runner
+
+    def open(self, device: str) -> None:
+        """See `autotune.measure.probe.Probe.open`."""
+
+    def between(self, t0_s: float, t1_s: float) -> GpuUse | None:
+        """See `autotune.measure.probe.Probe.between`."""
+        training = self._runner.training
+        samples = int((t1_s - t0_s) * _GPU_SAMPLES_PER_S)
+        if training is None or training.gpu_utilization is None or samples == 0:
+            return None
+        return GpuUse(
+            utilization=training.gpu_utilization,
+            samples=samples,
+            covered_fraction=1.0,
+            errors=0,
+            peak_memory_bytes=training.gpu_memory_bytes,
+        )
+
+    def close(self) -> None:
+        """See `autotune.measure.probe.Probe.close`."""
