@@ -193,6 +193,8 @@ class Measurement:
         peak_memory_bytes: Largest resident set seen.
         gpu_utilization: Share of time in which a kernel ran, 0..1; None means not measured.
         gpu_memory_bytes: Most memory that was in use on the GPU; None means not measured.
+        filled_samples_per_s: What the throughput would be without waiting for data, where the run's caches were still
+            being filled: an estimate of what they will make of it. None where that is no question.
     """
 
     window_s: float
@@ -207,6 +209,12 @@ class Measurement:
     peak_memory_bytes: int | None = None
     gpu_utilization: float | None = None
     gpu_memory_bytes: int | None = None
+    filled_samples_per_s: float | None = None
+
+    @property
+    def speed(self) -> float:
+        """Samples per second by which runs are compared."""
+        return self.samples_per_s if self.filled_samples_per_s is None else self.filled_samples_per_s
 
     def __post_init__(self) -> None:
         if not (0 < self.window_s < math.inf and 0 < self.samples_per_s < math.inf):

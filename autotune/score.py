@@ -32,7 +32,7 @@ def steadiness(cv: float) -> float:
 
 def ln_speed(measurement: Measurement, reference: Measurement) -> float:
     """``ln(T / T0)``: the logarithm of how many times faster it is than the reference."""
-    return math.log(measurement.samples_per_s / reference.samples_per_s)
+    return math.log(measurement.speed / reference.speed)
 
 
 def ln_score(

@@ -28,6 +28,8 @@ of the config."""
 _SHORTEST_S = 1e-3  # stamps closer than this are no training
 _LARGEST_AMOUNT = 1e12  # of samples or work in a step; what a broken trainer reports must not become a speed
 
+_LEAST_WORK = 0.005  # share of the time that steps must do something but wait, for that to be told from noise
+
 LEAST_STEPS = 5
 """Steps (one batch of MSER-5) below which there is no window at all."""
 
@@ -80,6 +82,19 @@ class Window:
         """
         counted = (default_samples or 1.0) * self.steps
         return (counted if self.samples is None else float(self.samples.sum())) / self.time_s
+
+    def filled_samples_per_s(self, default_samples: float | None) -> float | None:
+        """Throughput without the time that the steps waited for data; None where they do not say, or do nothing else.
+
+        Where a cache is still being filled, this is about what it will be once it is full: loading costs next to
+        nothing then.
+        """
+        if self.waits_s is None:
+            return None
+        working_s = self.time_s - float(np.nansum(self.waits_s))
+        if working_s < _LEAST_WORK * self.time_s:
+            return None
+        return self.samples_per_s(default_samples) * self.time_s / working_s
 
     def fastest_step_samples_per_s(self, default_samples: float | None) -> float:
         """Throughput if all steps were like the fastest: an upper bound that a warm-up cannot pull down."""
@@ -218,6 +233,7 @@ def measure_run(
     default_samples: float | None = None,
     host: HostUse | None = None,
     gpu: GpuUse | None = None,
+    filling: bool = False,
 ) -> Measurement:
     """Condenses a window to the numbers that are kept.
 
@@ -227,6 +243,7 @@ def measure_run(
         default_samples: See `Window.samples_per_s`.
         host: What the host probe saw between the window's ends; None if not sampled.
         gpu: What the GPU probe saw between the window's ends; None if not measured.
+        filling: Whether the run's caches were still being filled.
     """
     p50_s, p95_s = np.percentile(window.durations_s, (50, 95))
     return Measurement(
@@ -242,6 +259,7 @@ def measure_run(
         peak_memory_bytes=None if host is None else host.peak_memory_bytes,
         gpu_utilization=None if gpu is None else gpu.utilization,
         gpu_memory_bytes=None if gpu is None else gpu.peak_memory_bytes,
+        filled_samples_per_s=window.filled_samples_per_s(default_samples) if filling else None,
     )
 
 

@@ -2,12 +2,13 @@
 
 No tests are made on the way. What is believed of every point, measured or not, comes from one model of all runs
 (`autotune.search.surrogate`), and each possible run is valued by the knowledge gradient (Frazier, Powell & Dayanik
-2008): how much better the answer is expected to be for it, in ln score. The best value for its time wins. A point
-that may fail counts by its chance to run.
+2008): how much better the answer is expected to be for it, in ln score. A point that may fail counts by its chance to
+run, and a long run for less: by the square root of its time. (By the time itself, what is cheap and far from anything
+good wins over what is dear and promising; `python -m autotune.bench search` tells.)
 """
 
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from statistics import median
@@ -15,20 +16,24 @@ from statistics import median
 import numpy as np
 
 from autotune.records import Values
-from autotune.search.levels import PointLevel, best_level
+from autotune.search.levels import PointLevel
 from autotune.search.propose import candidates
 from autotune.search.surrogate import Array, Indices, Observations, Posterior, Surrogate
+from autotune.space.knob import Knob
 from autotune.space.space import Space
 
 LARGEST_REPEATS = 6
 """Runs of one point, at most, while searching."""
 
-WORTH_A_RUN = 0.001
-"""Expected gain in ln score below which another run no longer pays."""
+WORTH_THE_REST = 0.002
+"""Expected gain in ln score of the runs to come below which they no longer pay."""
 
 _ADVICE_GAIN = 0.05  # what an untried piece of an expert's advice promises
 _LARGEST_FIT = 300  # points that the model is made of: the best ones; the rest is far from anything worth asking
 _LOOKED_AROUND = 5  # best points whose neighbourhood is searched
+_HOPE = 0.08  # of an expert's value before any run, in ln score
+_DOUBT = 1.3  # factor on the model's own standard deviation, which does not know how wrong the model is
+_ROUGH_SD = 0.15  # of a run with too few steps, beyond that of any run
 _ACCIDENTS = 0.02  # variance of a success: some failures have nothing to do with the point
 _LEAST_CHANCE = 0.02
 _MOST_PROMISED = 64  # runs that are looked ahead
@@ -64,6 +69,7 @@ class Allocator:
         self._success = Surrogate(space)
         self._rng = np.random.default_rng(seed)
         self._row_of: dict[str, Indices] = {}
+        self._hopes = [_hopes(knob) for knob in space.knobs]
 
     def next_run(
         self,
@@ -72,6 +78,7 @@ class Allocator:
         sd: float,
         advice: Values | None,
         why_not: Callable[[Values], str | None],
+        longest_s: float = math.inf,
     ) -> Allocation | None:
         """Values the possible next runs and takes the best.
 
@@ -81,15 +88,28 @@ class Allocator:
             sd: Standard deviation of ln score between runs of one point.
             advice: What an expert would try next; None if nothing.
             why_not: Says why a point will not run, None if it may.
+            longest_s: How long a run may be expected to take.
 
         Returns:
-            The next run; None if every point was tried often enough, or will not run.
+            The next run; None if every point was tried often enough, will not run, or will take too long.
         """
-        ranked = self._ranked(levels, today, sd)
-        if advice is not None:
+        ranked = self._ranked(levels, today, sd, longest_s)
+        if advice is not None and self._may_take(advice, levels, longest_s):
             repeat = next((run for run in ranked if run.is_repeat), None)
             return repeat if repeat and repeat.gain > _ADVICE_GAIN else Allocation(values=advice, gain=_ADVICE_GAIN)
         return next((run for run in ranked if run.is_repeat or why_not(run.values) is None), None)
+
+    def believed(self, levels: Mapping[str, PointLevel], sd: float) -> dict[str, float]:
+        """What all runs together say of each point that gave comparable numbers: its ln score, by the point's name.
+
+        Unlike the mean of its own runs it does not favour the point that was lucky.
+        """
+        measured = self._learn(levels, sd)
+        good = [level for level in measured if level.scores]
+        if not good:
+            return {}
+        means = self._posterior(self._rows(good)).mean
+        return {level.name: float(mean) for level, mean in zip(good, means, strict=True)}
 
     def promise(
         self,
@@ -111,76 +131,100 @@ class Allocator:
             runs: Runs that there would be time for; beyond some dozens more make no difference.
             why_not: As for `next_run`.
         """
-        if not any(level.scores for level in levels.values()):
+        believed = self.believed(levels, sd)
+        if not believed:
             return 0.0
         possible = (run for run in self._ranked(levels, today, sd) if run.is_repeat or why_not(run.values) is None)
         chosen = [self._space.indices(run.values) for run in islice(possible, min(runs, _MOST_PROMISED))]
-        best = best_level(levels)
-        if not chosen or best is None:
-            return 0.0
+        best = levels[max(believed, key=lambda name: believed[name])]
         points = np.unique(np.array([*chosen, self._space.indices(best.values)]), axis=0)
-        means, covariance = self._speed.predict(points).mean, self._speed.covariance(points)
+        means, covariance = self._posterior(points).mean, self._speed.covariance(points)
         # What a run of each makes of the beliefs: how they will spread around what they are now.
         learned = covariance @ np.linalg.solve(covariance + sd**2 * np.eye(len(points)), covariance)
         values, vectors = np.linalg.eigh(learned)
         draws = self._rng.standard_normal((_DRAWS, len(points))) * np.sqrt(np.maximum(values, 0.0))
-        known = np.array([self._row(level) for level in levels.values() if level.scores])
-        best_now = np.max(self._speed.predict(known).mean)
-        return float(np.mean(np.max(means + draws @ vectors.T, axis=1)) - best_now)
+        return float(np.mean(np.max(means + draws @ vectors.T, axis=1)) - believed[best.name])
 
-    def _ranked(self, levels: Mapping[str, PointLevel], today: str, sd: float) -> Iterator[Allocation]:
+    def _ranked(
+        self, levels: Mapping[str, PointLevel], today: str, sd: float, longest_s: float = math.inf
+    ) -> Iterator[Allocation]:
         """The possible next runs, the one that promises most for its time first."""
-        measured = sorted((level for level in levels.values() if level.scores), key=lambda one: -one.mean)
-        rows = {self._row(level).tobytes(): level for level in levels.values()}
-        if not measured:
+        measured = self._learn(levels, sd)
+        good = [level for level in measured if level.scores]
+        known = {row.tobytes(): level for row, level in zip(self._rows(levels.values()), levels.values(), strict=True)}
+        if not good:
             # Nothing has worked yet, so nothing is known but what did not.
             points = self._rng.permutation(candidates(self._space, [self._space.today], self._rng))
-            yield from (
-                Allocation(values=self._space.at(point), gain=_ADVICE_GAIN)
-                for point in points
-                if point.tobytes() not in rows
-            )
+            new = (point for point in points if point.tobytes() not in known)
+            yield from (Allocation(values=self._space.at(point), gain=_ADVICE_GAIN) for point in new)
             return
-        measured = measured[:_LARGEST_FIT]
-        known = np.array([self._row(level) for level in measured])
-        self._speed.fit(
-            Observations(
-                points=known,
-                scores=np.array([level.mean for level in measured]),
-                variances=np.array([sd**2 / len(level.scores) for level in measured]),
-            )
-        )
-        means = self._speed.predict(known).mean
+        rows = self._rows(good)
+        means = self._posterior(rows).mean
         order = np.argsort(-means)
-        points = candidates(self._space, [measured[index].values for index in order[:_LOOKED_AROUND]], self._rng)
-        posterior = self._speed.predict(points)
+        points = candidates(self._space, [good[index].values for index in order[:_LOOKED_AROUND]], self._rng)
+        posterior = self._posterior(points)
         # What has to be beaten is the best point; the best point itself has to fall behind the next one.
         rivals = np.full(len(points), means[order[0]])
         if len(order) > 1:
-            rivals[(points == known[order[0]]).all(axis=1)] = means[order[1]]
+            rivals[(points == rows[order[0]]).all(axis=1)] = means[order[1]]
         gains = knowledge_gradient(posterior, rivals, sd) * self._chances(points, levels)
-        logs_s = self._speed.regress(np.log([median(level.durations_s) for level in measured]), points)
-        for index in np.argsort(-gains * np.exp(-logs_s)):
-            level = rows.get(points[index].tobytes())
-            if level is None or _may_repeat(level, today):
+        expected_s = self._expected_s(points, measured)
+        for index in np.argsort(-gains / np.sqrt(expected_s)):
+            level = known.get(points[index].tobytes())
+            if expected_s[index] <= longest_s and (level is None or _may_repeat(level, today)):
                 yield Allocation(
                     values=self._space.at(points[index]), gain=float(gains[index]), is_repeat=level is not None
                 )
 
-    def _row(self, level: PointLevel) -> Indices:
-        row = self._row_of.get(level.name)
-        if row is None:
-            row = self._row_of[level.name] = np.array(self._space.indices(level.values), dtype=np.int64)
-        return row
+    def _learn(self, levels: Mapping[str, PointLevel], sd: float) -> list[PointLevel]:
+        """Fits the model to the points that gave numbers, the best of them if there are too many."""
+        beliefs = [(*_observed(level, sd), level) for level in levels.values() if level.scores or level.rough_scores]
+        beliefs = sorted(beliefs, key=lambda belief: -belief[0])[:_LARGEST_FIT]
+        measured = [level for *_, level in beliefs]
+        if measured:
+            rows = self._rows(measured)
+            scores = np.array([score for score, *_ in beliefs]) - self._hope(rows)
+            variances = np.array([variance for _, variance, _ in beliefs])
+            self._speed.fit(Observations(points=rows, scores=scores, variances=variances))
+        return measured
+
+    def _expected_s(self, points: Indices, measured: Sequence[PointLevel]) -> Array:
+        """How long a run of each point will probably take."""
+        return np.asarray(np.exp(self._speed.regress(np.log([median(one.durations_s) for one in measured]), points)))
+
+    def _may_take(self, values: Values, levels: Mapping[str, PointLevel], longest_s: float) -> bool:
+        measured = [level for level in levels.values() if level.scores or level.rough_scores]
+        if not measured or math.isinf(longest_s):
+            return True
+        return bool(self._expected_s(np.array([self._space.indices(values)]), measured)[0] <= longest_s)
+
+    def _posterior(self, points: Indices) -> Posterior:
+        posterior = self._speed.predict(points)
+        return Posterior(mean=posterior.mean + self._hope(points), sd=_DOUBT * posterior.sd)
+
+    def _hope(self, points: Indices) -> Array:
+        """What is expected of points before any run: an expert's values are better, and add up."""
+        hope = np.zeros(len(points))
+        for column, hopes in enumerate(self._hopes):
+            hope += hopes[points[:, column]]
+        return hope
+
+    def _rows(self, levels: Iterable[PointLevel]) -> Indices:
+        rows = []
+        for level in levels:
+            if level.name not in self._row_of:
+                self._row_of[level.name] = np.array(self._space.indices(level.values), dtype=np.int64)
+            rows.append(self._row_of[level.name])
+        return np.array(rows, dtype=np.int64).reshape(len(rows), len(self._space.knobs))
 
     def _chances(self, points: Indices, levels: Mapping[str, PointLevel]) -> Array:
         """How probable it is that each point gives numbers at all."""
-        tried = [level for level in levels.values() if level.scores or level.endings][-_LARGEST_FIT:]
-        success = np.array([float(bool(level.scores)) for level in tried])
+        tried = list(levels.values())[-_LARGEST_FIT:]
+        success = np.array([float(bool(level.scores or level.rough_scores)) for level in tried])
         if success.all():
             return np.ones(len(points))
-        rows = np.array([self._row(level) for level in tried])
-        self._success.fit(Observations(points=rows, scores=success, variances=np.full(len(tried), _ACCIDENTS)))
+        variances = np.full(len(tried), _ACCIDENTS)
+        self._success.fit(Observations(points=self._rows(tried), scores=success, variances=variances))
         chances: Array = np.clip(self._success.predict(points).mean, _LEAST_CHANCE, 1.0)
         return chances
 
@@ -205,5 +249,28 @@ def _cdf(z: Array) -> Array:
 
 
 def _may_repeat(level: PointLevel, today: str) -> bool:
-    runs = len(level.scores) + len(level.endings)
-    return level.name != today and bool(level.scores) and runs < LARGEST_REPEATS
+    return level.name != today and bool(level.scores) and level.runs < LARGEST_REPEATS
+
+
+def _observed(level: PointLevel, sd: float) -> tuple[float, float]:
+    """What the runs of a point show together: its mean ln score and the variance of that."""
+    weights = [*(sd**-2 for _ in level.scores), *((sd**2 + _ROUGH_SD**2) ** -1 for _ in level.rough_scores)]
+    scores = [*level.scores, *level.rough_scores]
+    return sum(w * s for w, s in zip(weights, scores, strict=True)) / sum(weights), 1 / sum(weights)
+
+
+def _hopes(knob: Knob) -> Array:
+    """What an expert expects of each choice of a knob, in ln score against today's."""
+    hopes = np.zeros(len(knob.choices))
+    today = knob.index(knob.today)
+    for value in knob.advice:
+        advised = knob.index(value)
+        assert advised is not None
+        assert today is not None
+        hopes[advised] = _HOPE
+        if knob.ordered:  # what lies further that way is hoped for too, and what lies the other way is feared
+            there = np.arange(len(hopes)) > today if advised > today else np.arange(len(hopes)) < today
+            hopes[there] = _HOPE
+            hopes[~there] = -_HOPE
+            hopes[today] = 0.0
+    return hopes

@@ -9,7 +9,7 @@ from autotune.records import RunRecord
 STOPPING_S = 1.0
 """Before the end of the budget, work ends: SIGTERM now, SIGKILL half a second later, the rest for the report."""
 
-CAUTION = 1.4
+CAUTION = 1.2
 """Factor on expected durations where a run that does not fit would cost the answer."""
 
 _FIRST_GUESS_S = 10.0

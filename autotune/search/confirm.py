@@ -3,11 +3,12 @@
 import math
 import random
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 
 from autotune.records import RunRecord
 from autotune.score import LEAST_PAIRS, LEAST_SCORE_GAIN, pairs_needed
 from autotune.search.budget import CAUTION, pair_s
-from autotune.search.levels import PointLevel, expected_run_sd
+from autotune.search.levels import PointLevel
 
 MOST_PAIRS = 12
 """A gain that needs more pairs to be seen is not worth their time."""
@@ -34,47 +35,62 @@ def pair_order(pairs: int, rng: random.Random) -> Iterator[tuple[int, bool]]:
         yield pair, not first
 
 
-def better_than_today(levels: Mapping[str, PointLevel], today: str) -> list[PointLevel]:
-    """The points that look better than today's, best first; none if today's gave no numbers."""
-    start = levels.get(today)
-    if start is None or not start.scores:
-        return []
-    return sorted((level for level in levels.values() if level.mean > start.mean), key=lambda one: -one.mean)
+@dataclass(frozen=True, kw_only=True)
+class Candidate:
+    """A point that is believed to be better than today's.
+
+    Attributes:
+        level: What its runs showed.
+        gain: By how much, in ln score, as far as all runs together tell.
+    """
+
+    level: PointLevel
+    gain: float
 
 
-def pairs_wanted(levels: Mapping[str, PointLevel], today: str, runs: Sequence[RunRecord], *, budget_s: float) -> int:
-    """How many pairs would probably show the gain that is expected now, at a bearable share of the budget.
+def better_than_today(levels: Mapping[str, PointLevel], believed: Mapping[str, float], today: str) -> list[Candidate]:
+    """The points that are believed to be better than today's, best first; none if today's gave no numbers.
 
     Args:
         levels: What is known of each point.
+        believed: What is believed of those that gave numbers, in ln score.
         today: Name of today's point.
-        runs: Runs of this search; tell how long a pair takes.
+    """
+    if today not in believed:
+        return []
+    gains = {name: belief - believed[today] for name, belief in believed.items()}
+    better = [Candidate(level=levels[name], gain=gain) for name, gain in gains.items() if gain > 0]
+    return sorted(better, key=lambda candidate: -candidate.gain)
+
+
+def pairs_wanted(candidate: Candidate, sd: float, pair_length_s: float, *, budget_s: float) -> int:
+    """How many pairs would probably show the gain that is expected, at a bearable share of the budget.
+
+    Args:
+        candidate: What would be confirmed.
+        sd: Standard deviation of ln score between runs of one point.
+        pair_length_s: How long a pair takes.
         budget_s: The whole budget.
     """
-    better = better_than_today(levels, today)
-    if not better:
+    if candidate.gain <= math.log(LEAST_SCORE_GAIN):
         return LEAST_PAIRS
-    gain = better[0].mean - levels[today].mean
-    if gain <= math.log(LEAST_SCORE_GAIN):
-        return LEAST_PAIRS
-    fitting = int(_MOST_OF_THE_BUDGET * budget_s / pair_s(runs, today, better[0].name))
-    most = max(LEAST_PAIRS, min(MOST_PAIRS, fitting))
-    return pairs_needed(gain, math.sqrt(2) * expected_run_sd(levels), at_most=most)
-
-
-def reserved_s(levels: Mapping[str, PointLevel], today: str, runs: Sequence[RunRecord], *, budget_s: float) -> float:
-    """How much of the budget has to be left for the confirmation of what is best now."""
-    better = better_than_today(levels, today)
-    candidate = better[0].name if better else None
-    return CAUTION * pairs_wanted(levels, today, runs, budget_s=budget_s) * pair_s(runs, today, candidate)
+    fitting = int(_MOST_OF_THE_BUDGET * budget_s / pair_length_s)
+    return pairs_needed(candidate.gain, math.sqrt(2) * sd, at_most=max(LEAST_PAIRS, min(MOST_PAIRS, fitting)))
 
 
 def affordable(
-    better: Sequence[PointLevel], today: str, runs: Sequence[RunRecord], *, left_s: float
-) -> PointLevel | None:
-    """The best of these points whose confirmation fits into the time that is left, if need be by a hair."""
+    better: Sequence[Candidate], today: str, runs: Sequence[RunRecord], *, left_s: float
+) -> Candidate | None:
+    """The best of these points whose confirmation fits into the time that is left, if need be by a hair.
+
+    Args:
+        better: Best first.
+        today: Name of today's point.
+        runs: Runs of this search; tell how long a pair takes.
+        left_s: The time.
+    """
     for caution in (CAUTION, 1.0):
-        for level in better:
-            if caution * LEAST_PAIRS * pair_s(runs, today, level.name) <= left_s:
-                return level
+        for candidate in better:
+            if caution * LEAST_PAIRS * pair_s(runs, today, candidate.level.name) <= left_s:
+                return candidate
     return None

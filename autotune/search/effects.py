@@ -32,7 +32,7 @@ def changes_worth(records: Sequence[RunRecord], today: Values, point: Values, sp
     runs = [(record.values, measured) for record in records if (measured := record.comparable)]
     runs = [(values, measured) for values, measured in runs if set(values) == set(today)]
     columns = _columns([values for values, _ in runs], today)
-    log_speed = np.array([math.log(measured.samples_per_s) for _, measured in runs])
+    log_speed = np.array([math.log(measured.speed) for _, measured in runs])
     coefficients = _ridge(columns, log_speed)
 
     groups: dict[tuple[bool, ...], list[str]] = {}

@@ -30,6 +30,7 @@ class Execution:
         window: Its steady window; None if there is none.
         measurement: Its numbers; None if there are none.
         duration_s: From the decision to make it until the last of its processes was gone.
+        saw_a_pass: Whether it came to the end of a pass over the data.
         stderr_tail: The last lines of its stderr.
         folder: Its folder.
     """
@@ -40,6 +41,7 @@ class Execution:
     window: Window | None
     measurement: Measurement | None
     duration_s: float
+    saw_a_pass: bool
     stderr_tail: str
     folder: RunFolder
 
@@ -60,6 +62,7 @@ def execute(
     run: str,
     goal: WindowGoal,
     settles: bool,
+    filling: bool = False,
     deadline_s: float,
     give_up_s: float = math.inf,
     start_timeout_s: float | None = None,
@@ -77,6 +80,7 @@ def execute(
         run: Name of the run.
         goal: How long to measure.
         settles: Whether measuring starts only after one pass over the data.
+        filling: Whether it would have to, but caches take too long to fill: it is measured while they are filled.
         deadline_s: When the run is killed if it still goes on.
         give_up_s: When it is stopped with whatever it has shown.
         start_timeout_s: How long its first step may take; None for the limit in the config.
@@ -112,27 +116,33 @@ def execute(
         ending, detail = ending_of(trial_exit, watch.events)
         window = watch.window() if ending in _MEASURED_ENDINGS else None
         measurement = (
-            instruments.measure(window, started_s=trial_exit.started_s, default_samples=setup.batch_size(values))
+            instruments.measure(
+                window,
+                started_s=trial_exit.started_s,
+                default_samples=setup.batch_size(values),
+                filling=filling,
+            )
             if window
             else None
         )
     return Execution(
         ending=ending,
         detail=detail,
-        validity=_validity(setup, watch, window, ending),
+        validity=_validity(goal, watch, window, ending),
         window=window,
         measurement=measurement,
         duration_s=clock.now_s() - decided_s,
+        saw_a_pass=watch.saw_a_pass,
         stderr_tail=trial_exit.stderr_tail,
         folder=folder,
     )
 
 
-def _validity(setup: Setup, watch: RunWatch, window: Window | None, ending: Ending) -> Validity:
+def _validity(goal: WindowGoal, watch: RunWatch, window: Window | None, ending: Ending) -> Validity:
     if watch.is_cold and watch.steps and ending in _UNHURT:
         return Validity.COLD
     if watch.is_cold:
         return Validity.UNMEASURED
-    if window and window.time_s >= setup.limits.min_s and window.steps >= setup.limits.min_steps:
+    if window and window.time_s >= goal.min_s and window.steps >= goal.min_steps:
         return Validity.GOOD
     return Validity.NOT_STEADY if watch.steps else Validity.UNMEASURED

@@ -1,6 +1,7 @@
 """Which points will not run, as far as the runs so far tell: out of memory, over the edge, or broken."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from itertools import combinations
 
 import numpy as np
@@ -10,8 +11,42 @@ from autotune.search.levels import PointLevel
 from autotune.space.knob import Knob, same_scalar
 from autotune.space.space import Space
 
-_MEMORY_KINDS = ("precision", "xla", "fixed_length", "graph_mode")  # what GPU memory depends on, besides the batch
+_GPU_KINDS = ("precision", "xla", "fixed_length", "graph_mode")  # what GPU memory depends on, besides the batch
+# Host memory may depend on anything (knobs of the user's own, too), but not on these.
+_NOT_HOST_KINDS = (
+    "xla",
+    "graph_mode",
+    "length_buckets",
+    "prefetch_to_gpu",
+    "native_loading",
+    "inter_op_threads",
+    "intra_op_threads",
+)
+_QUEUE_KINDS = ("workers", "prefetch", "pipeline_buffer")  # the more, the more host memory
 _BROKEN = (Ending.CRASHED, Ending.NEVER_STARTED, Ending.NO_STEPS, Ending.DIVERGED)
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Memory:
+    """One kind of memory.
+
+    Attributes:
+        ending: How a run ends that takes too much of it.
+        more: Knobs that take the more of it the larger they are.
+        same: Further knobs that it depends on.
+    """
+
+    ending: Ending
+    more: Sequence[Knob]
+    same: Sequence[Knob]
+
+    def needs_as_much(self, values: Values, other: Values) -> bool:
+        """Whether a point needs at least as much memory as another one, as far as one can tell."""
+        return (
+            bool(self.more)
+            and all(_size(values, knob) >= _size(other, knob) for knob in self.more)
+            and _are_alike(values, other, self.same)
+        )
 
 
 class Feasibility:
@@ -29,10 +64,20 @@ class Feasibility:
     ) -> None:
         self._space = space
         self._batches = [knob for knob in space.knobs if knob.kind == "batch_size"]
-        others = [knob for knob in space.knobs if knob.kind != "batch_size"]
-        # What host memory depends on, nobody knows: anything may cache or copy.
-        self._host_knobs = others
-        self._gpu_knobs = [knob for knob in others if knob.kind in _MEMORY_KINDS]
+        queues = [knob for knob in space.knobs if knob.kind in _QUEUE_KINDS]
+        others = [knob for knob in space.knobs if knob not in self._batches and knob not in queues]
+        self._memories = (
+            _Memory(
+                ending=Ending.OUT_OF_GPU_MEMORY,
+                more=self._batches,
+                same=[knob for knob in others if knob.kind in _GPU_KINDS],
+            ),
+            _Memory(
+                ending=Ending.OUT_OF_HOST_MEMORY,
+                more=[*self._batches, *queues],
+                same=[knob for knob in others if knob.kind not in _NOT_HOST_KINDS],
+            ),
+        )
         self._good = [level for level in levels.values() if level.scores]
         self._failed = [level for level in levels.values() if not level.scores and level.endings]
         self._host_limit_bytes = (1 - memory_margin) * machine.memory_bytes
@@ -74,25 +119,19 @@ class Feasibility:
     # Memory
 
     def _why_out_of_memory(self, values: Values) -> str | None:
-        """A batch no larger than this one ran out of memory, all that memory depends on being the same.
+        """A point that needs no more memory than this one ran out of it.
 
-        What ran out of memory at a batch that has run elsewhere did so for another reason, and proves nothing.
+        Where a point that needs as much has worked, it ran out of memory for another reason, and that proves nothing.
         """
-        if not self._batches:
-            return None
         for level in self._failed:
-            for ending, knobs in (
-                (Ending.OUT_OF_GPU_MEMORY, self._gpu_knobs),
-                (Ending.OUT_OF_HOST_MEMORY, self._host_knobs),
-            ):
-                if ending not in level.endings or self._batch(level.values) > self._batch(values):
-                    continue
-                runs_all_the_same = any(
-                    self._batch(other.values) >= self._batch(level.values)
-                    for other in _alike(self._good, level.values, knobs)
-                )
-                if _are_alike(level.values, values, knobs) and not runs_all_the_same:
-                    return f"a batch of {self._batch(level.values):g} was {ending.value}"
+            for memory in self._memories:
+                if (
+                    memory.ending in level.endings
+                    and memory.needs_as_much(values, level.values)
+                    and not any(memory.needs_as_much(other.values, level.values) for other in self._good)
+                ):
+                    sizes = {knob.path: level.values[knob.path] for knob in memory.more}
+                    return f"{_words(sizes)} was {memory.ending.value}"
         return None
 
     def _why_over_the_edge(self, values: Values) -> str | None:
@@ -100,14 +139,14 @@ class Feasibility:
         if not self._batches:
             return None
         size = self._batch(values)
-        for what, limit_bytes, knobs in (
-            ("GPU", self._gpu_limit_bytes, self._gpu_knobs),
-            ("host", self._host_limit_bytes, self._host_knobs),
+        for what, limit_bytes, memory in zip(
+            ("GPU", "host"), (self._gpu_limit_bytes, self._host_limit_bytes), self._memories, strict=True
         ):
             if limit_bytes is None:
                 continue
+            alike = [*memory.same, *(knob for knob in memory.more if knob not in self._batches)]
             seen: dict[float, float] = {}
-            for level in _alike(self._good, values, knobs):
+            for level in (level for level in self._good if _are_alike(level.values, values, alike)):
                 used = level.gpu_memory_bytes if what == "GPU" else level.host_memory_bytes
                 if used is not None:
                     batch = self._batch(level.values)
@@ -122,7 +161,11 @@ class Feasibility:
         return None
 
     def _batch(self, values: Values) -> float:
-        return max(float(values[knob.path] or 0) for knob in self._batches)
+        return max(_size(values, knob) for knob in self._batches)
+
+
+def _size(values: Values, knob: Knob) -> float:
+    return float(values[knob.path] or 0)
 
 
 def _holds(values: Values, some: Values) -> bool:
@@ -131,11 +174,6 @@ def _holds(values: Values, some: Values) -> bool:
 
 def _are_alike(one: Values, other: Values, knobs: Iterable[Knob]) -> bool:
     return all(same_scalar(one[knob.path], other[knob.path]) for knob in knobs)
-
-
-def _alike(levels: Iterable[PointLevel], values: Values, knobs: Iterable[Knob]) -> list[PointLevel]:
-    knobs = tuple(knobs)
-    return [level for level in levels if _are_alike(level.values, values, knobs)]
 
 
 def _words(values: Mapping[str, Scalar]) -> str:

@@ -52,7 +52,7 @@ class Instruments:
         if self._gpu and self._gpu_uuid:
             self._gpu.open(self._gpu_uuid)
 
-    def measure(self, window: Window, *, started_s: float, default_samples: float | None) -> Measurement:
+    def measure(self, window: Window, *, started_s: float, default_samples: float | None, filling: bool) -> Measurement:
         """Condenses a run's window, with what was seen of the machine over the same time."""
         return measure_run(
             window,
@@ -60,4 +60,5 @@ class Instruments:
             default_samples=default_samples,
             host=self._host.between(window.t0_s, window.t1_s),
             gpu=self._gpu.between(window.t0_s, window.t1_s) if self._gpu else None,
+            filling=filling,
         )

@@ -3,10 +3,11 @@
 import math
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
+from statistics import fmean
 
 from autotune.measure.statistics import pooled_variance
-from autotune.records import Ending, Measurement, RunRecord, Values
-from autotune.score import ln_score
+from autotune.records import Ending, Measurement, RunRecord, Validity, Values
+from autotune.score import ln_score, ln_speed
 from autotune.space.space import Space
 
 TYPICAL_CV = 0.08
@@ -23,7 +24,8 @@ class PointLevel:
         name: Name of the point.
         values: Its knob values.
         scores: ln score of each comparable run, relative to the reference.
-        endings: How its runs that gave nothing comparable ended.
+        rough_scores: The same of runs with too few steps to be compared: they tell the slow from the fast.
+        endings: How its runs that gave no number at all ended.
         durations_s: How long each of its runs took.
         host_memory_bytes: Most memory that a comparable run took; None if not known.
         gpu_memory_bytes: Most memory that was in use on the GPU; None if not known.
@@ -32,6 +34,7 @@ class PointLevel:
     name: str
     values: Values
     scores: tuple[float, ...] = ()
+    rough_scores: tuple[float, ...] = ()
     endings: tuple[Ending, ...] = ()
     durations_s: tuple[float, ...] = ()
     host_memory_bytes: int | None = None
@@ -40,7 +43,12 @@ class PointLevel:
     @property
     def mean(self) -> float:
         """Mean ln score; minus infinity if no run is comparable."""
-        return sum(self.scores) / len(self.scores) if self.scores else -math.inf
+        return fmean(self.scores) if self.scores else -math.inf
+
+    @property
+    def runs(self) -> int:
+        """How often it was run."""
+        return len(self.scores) + len(self.rough_scores) + len(self.endings)
 
 
 class Levels(Mapping[str, PointLevel]):
@@ -82,6 +90,7 @@ class Levels(Mapping[str, PointLevel]):
                 return
             known = PointLevel(name=record.point, values=record.values)
         known = replace(known, durations_s=(*known.durations_s, record.duration_s))
+        rough = record.measurement if record.validity is Validity.NOT_STEADY else None
         if measured and self._reference:
             score = ln_score(measured, self._reference, steadiness_weight=self._steadiness_weight)
             known = replace(
@@ -90,6 +99,8 @@ class Levels(Mapping[str, PointLevel]):
                 host_memory_bytes=_largest(known.host_memory_bytes, measured.peak_memory_bytes),
                 gpu_memory_bytes=_largest(known.gpu_memory_bytes, measured.gpu_memory_bytes),
             )
+        elif rough and self._reference:
+            known = replace(known, rough_scores=(*known.rough_scores, ln_speed(rough, self._reference)))
         else:
             known = replace(known, endings=(*known.endings, record.ending))
         self._levels[record.point] = known

@@ -8,7 +8,7 @@ import numpy as np
 from autotune.records import Values
 from autotune.search.levels import PointLevel, best_level
 from autotune.search.surrogate import Indices
-from autotune.space.knob import same_scalar
+from autotune.space.knob import Knob, same_scalar
 from autotune.space.space import Space, point_name
 
 LISTED_POINTS = 2_000
@@ -22,7 +22,12 @@ _LITTLE_WAIT = 0.05  # ... or, where the loader does not share its processor wit
 
 
 def advised(
-    space: Space, levels: Mapping[str, PointLevel], data_wait: float | None, *, has_gpu: bool
+    space: Space,
+    levels: Mapping[str, PointLevel],
+    data_wait: float | None,
+    *,
+    has_gpu: bool,
+    short_passes: bool,
 ) -> Iterator[Values]:
     """What an expert would try next, given what is known: one piece of advice after the other, on the best so far.
 
@@ -36,22 +41,32 @@ def advised(
         data_wait: Share of the time that today's training loop waited for data; None if not known.
         has_gpu: Whether the step runs on a device of its own. Where it shares the processor with the loader, a loop
             that does not wait may yet be slowed down by it.
+        short_passes: Whether a run sees a whole pass over the data anyway. Where it does not, a cache makes every run
+            wait for one: then it comes last.
     """
     loader_is_innocent = has_gpu and data_wait is not None and data_wait < _LITTLE_WAIT
     bundle = dict(space.today)
     for knob in space.knobs:
-        if knob.bundled and knob.advice:
+        if knob.bundled and knob.advice and (short_passes or not _settles(knob)):
             bundle[knob.path] = knob.advice[0]
     if point_name(bundle) not in levels and not loader_is_innocent:
         yield bundle
     best = best_level(levels)
     start = best.values if best else bundle
     device_first = loader_is_innocent or (data_wait is not None and data_wait < _MUCH_WAIT)
-    for knob in sorted(space.knobs, key=lambda knob: (knob.kind in _DEVICE_KINDS) != device_first):
+
+    def urgency(knob: Knob) -> tuple[bool, bool]:
+        return _settles(knob) and not short_passes, (knob.kind in _DEVICE_KINDS) != device_first
+
+    for knob in sorted(space.knobs, key=urgency):
         for before, value in zip((None, *knob.advice), knob.advice, strict=False):
             has_helped = before is None or same_scalar(start[knob.path], before)
             if has_helped and not any(same_scalar(level.values[knob.path], value) for level in levels.values()):
                 yield space.with_advice(start, knob.path, value)
+
+
+def _settles(knob: Knob) -> bool:
+    return any(same_scalar(value, late) for value in knob.advice for late in knob.settling)
 
 
 def candidates(space: Space, best: Sequence[Values], rng: np.random.Generator) -> Indices:

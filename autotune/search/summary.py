@@ -15,6 +15,14 @@ from autotune.search.effects import changes_worth
 from autotune.search.levels import Levels, between_run_variance
 from autotune.space.space import Space
 
+_FILLING = (
+    "; caches take longer to fill than there was time, so runs were compared without the time they waited for data: "
+    "as they will probably be once the caches are full"
+)
+
+_MOST_PRIOR_DF = 2.0
+"""What the spread of other points tells of that of two: points differ in it, the more so the longer their steps."""
+
 
 def latest_search(records: Sequence[RunRecord]) -> str | None:
     """The search to report: the last one that came to an answer, else the last; None for an empty record.
@@ -95,6 +103,7 @@ def summarize(
         space, steadiness_weight, (run for run in records if run.purpose is not Purpose.CONFIRM or run.search != search)
     )
     variance, df = between_run_variance(levels)
+    df = min(df, _MOST_PRIOR_DF)
     judgement = (
         judge(pairs, prior_variance=2 * variance, prior_df=df, steadiness_weight=steadiness_weight)
         if len(pairs) >= LEAST_PAIRS
@@ -108,7 +117,7 @@ def summarize(
             answer,
             len(pairs),
             explored=any(run.purpose is Purpose.EXPLORE for run in runs),
-            left_out=_fastest(good, today.point, steadiness_weight) not in (best, None),
+            filling=any(run.measurement and run.measurement.filled_samples_per_s for run in good),
         ),
         baseline=baseline,
         best=answer if better else baseline,
@@ -180,7 +189,7 @@ def speed_over(runs: Sequence[RunRecord], baseline: Sequence[RunRecord]) -> floa
     return math.exp(level(runs) - level(baseline))
 
 
-def _why(judgement: Judgement | None, answer: Side | None, pairs: int, *, explored: bool, left_out: bool) -> str:
+def _why(judgement: Judgement | None, answer: Side | None, pairs: int, *, explored: bool, filling: bool) -> str:
     """The reason for the verdict, for the user.
 
     Args:
@@ -188,7 +197,7 @@ def _why(judgement: Judgement | None, answer: Side | None, pairs: int, *, explor
         answer: What was confirmed, or would have been.
         pairs: Complete pairs.
         explored: Whether anything but today's config was tried.
-        left_out: Whether another point looked faster than the one that was confirmed.
+        filling: Whether the caches of the runs were still being filled.
     """
     if answer is None and not explored:
         return "there was no time to try anything but today's values"
@@ -199,8 +208,7 @@ def _why(judgement: Judgement | None, answer: Side | None, pairs: int, *, explor
     if judgement is None:
         return f"only {pairs} of at least {LEAST_PAIRS} confirming pairs could be measured"
     if judgement.better:
-        more = "; what looked faster still would have taken longer to confirm than there was time" if left_out else ""
-        return f"confirmed by {judgement.pairs} interleaved pairs with today's config{more}"
+        return f"confirmed by {judgement.pairs} interleaved pairs with today's config" + (_FILLING if filling else "")
     return (
         f"{judgement.pairs} interleaved pairs with today's config do not show a gain; "
         f"one of {judgement.smallest_gain:.0%} or more would probably have been seen"

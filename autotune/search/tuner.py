@@ -29,10 +29,10 @@ from autotune.records import (
     Validity,
     Values,
 )
-from autotune.score import LEAST_PAIRS
-from autotune.search.allocate import WORTH_A_RUN, Allocation, Allocator
-from autotune.search.budget import Budget, expected_run_s, pair_s
-from autotune.search.confirm import affordable, better_than_today, pair_order, pairs_wanted, reserved_s
+from autotune.score import LEAST_PAIRS, LEAST_SCORE_GAIN
+from autotune.search.allocate import WORTH_THE_REST, Allocation, Allocator
+from autotune.search.budget import CAUTION, Budget, expected_run_s, pair_s
+from autotune.search.confirm import Candidate, affordable, better_than_today, pair_order, pairs_wanted
 from autotune.search.execution import Execution, execute
 from autotune.search.feasibility import Feasibility
 from autotune.search.instruments import Instruments
@@ -49,11 +49,17 @@ WARM_UP_FROM_S = 120.0
 
 _WARM_UP = WindowGoal(min_s=0.0, min_steps=5, target_s=0.0)
 _TEN_MINUTES_S = 600.0
+_FORESEEN_RUNS = 10
+_PAIRS_WITH_TIME_TO_SPARE = 6  # four show a large gain, but not how large
 _MOST_FAILURES = 5  # runs that all gave nothing, before the search gives up
 _LEAST_START_S = 60.0  # that a new point may take to its first step ...
 _SLOWER_START = 5.0  # ... or this many times the longest start so far
 _HOPELESS = 0.5  # of the fastest run's speed: no repeat will make up for that
-_MOST_OF_A_COLD_START = 0.4  # share of the budget that today's config may take to fill its caches
+# Share of the budget that one run may wait for its caches to fill: a confirmation has at least four such runs, and
+# eight where today's config fills caches too.
+_MOST_OF_A_PASS = 0.1
+_MOST_OF_TODAYS_PASS = 0.06
+_LEAST_OF_A_PASS_S = 10.0
 _MOST_OF_THE_REST = 0.1  # share of the exploring time left that one slow run may take ...
 _SLOWER_THAN_USUAL = 3.0  # ... or this many times the usual length, if that is more
 
@@ -109,6 +115,8 @@ class Tuner:
         self._take_space(setup.space)
         self._runs: list[RunRecord] = []
         self._within_variances_s: list[float] = []
+        self._saw_a_pass = False
+        self._filling = False  # caches take too long to fill, and are filled in every run
         self._best_name: str | None = None
         self.failures: dict[Ending, Failed] = {}
 
@@ -154,8 +162,7 @@ class Tuner:
 
     def best_runs(self, points: int = 5) -> set[str]:
         """Names of the runs of the best points, whose folders are worth keeping."""
-        best = sorted(self._levels.values(), key=lambda level: level.mean, reverse=True)[:points]
-        names = {level.name for level in best}
+        names = {candidate.level.name for candidate in self._better()[:points]} | {point_name(self._today)}
         return {self._run_name(run.number) for run in self._runs if run.point in names}
 
     @property
@@ -178,7 +185,7 @@ class Tuner:
         Raises:
             RunError: The budget ended before that.
         """
-        give_up_s = self._clock.now_s() + _MOST_OF_A_COLD_START * self._budget.left_s()
+        give_up_s = self._clock.now_s() + _LEAST_OF_A_PASS_S + _MOST_OF_TODAYS_PASS * self._budget.budget_s
         record = self._run(
             self._today, Purpose.TODAY, give_up_s=give_up_s if self._space.settles(self._today) else None
         )
@@ -207,20 +214,20 @@ class Tuner:
         while True:
             left_s = self._budget.left_s() - self._reserved_s()
             choice = self._next_run()
-            if choice is None:
-                why = "every combination was tried"
-            elif choice.gain < WORTH_A_RUN:
-                why = "nothing left to try promises a gain"
-            elif self._nothing_works():
+            if self._nothing_works():
                 why = f"{_MOST_FAILURES} runs in a row gave no numbers"
+            elif choice is None:
+                why = "every combination was tried, or takes too long for the time that is left"
+            elif choice.gain * self._runs_in(left_s) < WORTH_THE_REST:
+                why = "nothing left to try promises a gain"
             elif expected_run_s(self._runs, point_name(choice.values) if choice.is_repeat else None) > left_s:
                 why = "the rest of the budget is for the confirmation"
             else:
                 now_s = self._clock.now_s()
                 purpose = Purpose.REPEAT if choice.is_repeat else Purpose.EXPLORE
-                ends_s, give_up_s = now_s + left_s, now_s + self._patience_s(left_s)
+                ends_s, give_up_s = now_s + left_s, now_s + self._patience_s(choice.values, left_s)
                 record = self._run(choice.values, purpose, ends_s=ends_s, give_up_s=give_up_s)
-                if record.validity is Validity.COLD:
+                if record.validity is Validity.COLD and not self._has_settled():
                     self._leave_caches_alone()
                 continue
             self._emit(PhaseChanged(phase="ending" if self._nothing_works() else "confirming", why=why))
@@ -228,15 +235,34 @@ class Tuner:
 
     def _next_run(self) -> Allocation | None:
         feasible = self._feasible()
-        has_gpu = bool(self._setup.machine.gpus)
-        advice = advised(self._space, self._levels, self._data_wait(), has_gpu=has_gpu)
+        advice = advised(
+            self._space,
+            self._levels,
+            self._data_wait(),
+            has_gpu=bool(self._setup.machine.gpus),
+            short_passes=self._saw_a_pass,
+        )
         return self._allocator.next_run(
             self._levels,
             point_name(self._today),
             expected_run_sd(self._levels),
             next((values for values in advice if feasible.why_not(values) is None), None),
             feasible.why_not,
+            self._longest_run_s(),
         )
+
+    def _longest_run_s(self) -> float:
+        """How long a run of a new point may take, so that there is time to confirm it afterwards."""
+        today_s = expected_run_s(self._runs, point_name(self._today))
+        return (self._budget.left_s() - CAUTION * LEAST_PAIRS * today_s) / (1 + CAUTION * LEAST_PAIRS)
+
+    def _runs_in(self, left_s: float) -> float:
+        """How many runs would fit, as far as so many can be looked ahead."""
+        return min(_FORESEEN_RUNS, max(0.0, left_s) / expected_run_s(self._runs))
+
+    def _has_settled(self) -> bool:
+        """Whether some run's caches were filled in time, so that another's were too large or too slow."""
+        return any(run.comparable and self._space.settles(run.values) for run in self._runs)
 
     def _feasible(self) -> Feasibility:
         margin = self._setup.limits.memory_margin
@@ -260,33 +286,36 @@ class Tuner:
         self._allocator = Allocator(space, self._seed)
 
     def _leave_caches_alone(self) -> None:
+        self._filling = self._space.settles(self._today)
         self._take_space(self._space.without_settling())
-        self._emit(
-            PhaseChanged(
-                phase="exploring",
-                why="caches stay as they are: one pass over the data, which fills them, does not fit into a run",
-            )
-        )
+        why = "caches stay as they are: one pass over the data, which fills them, does not fit into a run"
+        if self._filling:
+            why += "; they are compared without the time they wait for data"
+        self._emit(PhaseChanged(phase="exploring", why=why))
 
     def _confirm(self) -> None:
         """Measures the best point against today's config again, in turn, in runs that did not choose it."""
-        today = point_name(self._today)
-        better = better_than_today(self._levels, today)
+        today, left_s = point_name(self._today), self._budget.left_s()
+        better = self._better()
         if not better:
             return
-        finalist = affordable(better, today, self._runs, left_s=self._budget.left_s())
+        finalist = affordable(better, today, self._runs, left_s=left_s)
         if finalist is None:
-            needed_s = LEAST_PAIRS * min(pair_s(self._runs, today, level.name) for level in better)
-            left = format_duration(max(0.0, self._budget.left_s()))
+            needed_s = LEAST_PAIRS * min(pair_s(self._runs, today, candidate.level.name) for candidate in better)
+            left = format_duration(max(0.0, left_s))
             why = f"to confirm a point takes {format_duration(needed_s)}, and {left} is left"
             self._emit(PhaseChanged(phase="ending", why=why))
             return
-        fitting = int(self._budget.left_s() / pair_s(self._runs, today, finalist.name))
-        wanted = pairs_wanted(self._levels, today, self._runs, budget_s=self._budget.budget_s)
-        pairs = min(wanted, fitting - fitting % 2)
+        length_s = pair_s(self._runs, today, finalist.level.name)
+        wanted = pairs_wanted(finalist, expected_run_sd(self._levels), length_s, budget_s=self._budget.budget_s)
+        fitting = int(left_s / length_s)
+        pairs = min(max(wanted, _PAIRS_WITH_TIME_TO_SPARE), fitting - fitting % 2)
         for pair, is_today in pair_order(pairs, self._rng):
-            values = self._today if is_today else finalist.values
-            if self._run(values, Purpose.CONFIRM, pair=pair).ending is Ending.KILLED_BY_BUDGET:
+            values = self._today if is_today else finalist.level.values
+            record = self._run(values, Purpose.CONFIRM, pair=pair)
+            if not record.comparable and record.ending is not Ending.KILLED_BY_BUDGET:
+                record = self._run(values, Purpose.CONFIRM, pair=pair)  # it may have been an accident
+            if not record.comparable:
                 return
 
     # One run
@@ -324,10 +353,11 @@ class Tuner:
             run=self._run_name(number),
             goal=goal or self._goal(),
             settles=goal is None and self._space.settles(values),
+            filling=self._filling,
             deadline_s=min(self._budget.wall_s, ends_s or math.inf),
             give_up_s=give_up_s or math.inf,
             start_timeout_s=self._start_timeout_s() if purpose is Purpose.EXPLORE else None,
-            hopeless_below=_HOPELESS * self._fastest() if purpose is Purpose.EXPLORE else 0.0,
+            hopeless_below=0.0 if self._filling or purpose is not Purpose.EXPLORE else _HOPELESS * self._fastest(),
             progress=lambda steps: self._emit(
                 RunProgress(number=number, elapsed_s=self._clock.now_s() - started_s, steps=steps)
             ),
@@ -378,14 +408,18 @@ class Tuner:
         limit_s = self._setup.limits.start_timeout_s
         return min(limit_s, max(_LEAST_START_S, _SLOWER_START * max(starts_s))) if starts_s else limit_s
 
-    def _patience_s(self, left_s: float) -> float:
+    def _patience_s(self, values: Values, left_s: float) -> float:
         """How long one run may take while exploring: a slow point must not eat the others' time."""
+        if self._space.settles(values):
+            pass_s = _LEAST_OF_A_PASS_S + _MOST_OF_A_PASS * self._budget.budget_s
+            return min(left_s, expected_run_s(self._runs) + pass_s)
         return min(left_s, max(_SLOWER_THAN_USUAL * expected_run_s(self._runs), _MOST_OF_THE_REST * left_s))
 
     # What is known
 
     def _learn(self, record: RunRecord, done: Execution) -> None:
         self._runs.append(record)
+        self._saw_a_pass = self._saw_a_pass or done.saw_a_pass
         self._levels.add(record)
         if done.window is not None and record.comparable:
             self._within_variances_s.append(done.window.within_variance_s())
@@ -410,23 +444,29 @@ class Tuner:
         known = [wait for wait in waits if wait is not None]
         return median(known) if known else None
 
+    def _better(self) -> list[Candidate]:
+        """The points that are believed to be better than today's, best first."""
+        believed = self._allocator.believed(self._levels, expected_run_sd(self._levels))
+        return better_than_today(self._levels, believed, point_name(self._today))
+
     def _reserved_s(self) -> float:
-        """Time that is not for exploring."""
-        today = point_name(self._today)
-        wanted_s = reserved_s(self._levels, today, self._runs, budget_s=self._budget.budget_s)
-        # In a short budget something has to be tried before there is anything to confirm.
-        has_tried = any(run.purpose is Purpose.EXPLORE for run in self._runs)
-        return wanted_s if has_tried else min(wanted_s, self._budget.left_s() / 2)
+        """Time that is not for exploring: what it takes to confirm the point that is best now."""
+        better = self._better()
+        if not better or better[0].gain <= math.log(LEAST_SCORE_GAIN):
+            return 0.0  # nothing to confirm yet
+        length_s = pair_s(self._runs, point_name(self._today), better[0].level.name)
+        sd = expected_run_sd(self._levels)
+        return CAUTION * length_s * pairs_wanted(better[0], sd, length_s, budget_s=self._budget.budget_s)
 
     def _fastest(self) -> float:
         """Samples per second of this search's fastest run; 0 before there is one."""
         return max((run.comparable.samples_per_s for run in self._runs if run.comparable), default=0.0)
 
     def _emit_incumbent(self) -> None:
-        better = better_than_today(self._levels, point_name(self._today))
-        if not better or better[0].name == self._best_name:
+        better = self._better()
+        if not better or better[0].level.name == self._best_name:
             return
-        best = better[0]
+        best = better[0].level
         speedup = self._speedup([run for run in self._runs if run.point == best.name])
         if speedup is not None:
             self._best_name = best.name

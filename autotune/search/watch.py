@@ -85,6 +85,11 @@ class RunWatch:
         return None
 
     @property
+    def saw_a_pass(self) -> bool:
+        """Whether the run came to the end of a pass over the data."""
+        return self._settled_s is not None
+
+    @property
     def is_cold(self) -> bool:
         """Whether caches have to be filled first, and are not yet."""
         return self._settles and self._settled_s is None

@@ -30,9 +30,12 @@ class Space:
 
     Attributes:
         knobs: In the order in which an expert would turn them; the user's own knobs last.
+        always_settles: Whether every point's speed shows only after one pass over the data, because the config uses a
+            cache that is no knob.
     """
 
     knobs: tuple[Knob, ...]
+    always_settles: bool = False
 
     @property
     def today(self) -> Values:
@@ -53,28 +56,17 @@ class Space:
 
     def same_training(self) -> "Space":
         """The same space with every knob frozen that may change what is computed."""
-        return Space(
+        return replace(
+            self,
             knobs=tuple(
-                knob
-                if knob.label is Label.SAME_TRAINING
-                else replace(knob, choices=(knob.today,), advice=(), settling=())
+                knob if knob.label is Label.SAME_TRAINING else replace(knob, choices=(knob.today,), advice=())
                 for knob in self.knobs
-            )
+            ),
         )
 
     def without_settling(self) -> "Space":
-        """The same space with every cache left as it is today: choices that settle late are gone."""
-        kept = (
-            replace(
-                knob,
-                choices=tuple(c for c in knob.choices if c not in late or same_scalar(c, knob.today)),
-                advice=tuple(a for a in knob.advice if a not in late),
-                settling=(),
-            )
-            for knob in self.knobs
-            for late in [knob.settling]
-        )
-        return Space(knobs=tuple(kept))
+        """The same space with every cache left as it is today, and measured as it is in a first pass."""
+        return Space(knobs=tuple(_without_settling(knob) for knob in self.knobs))
 
     def contains(self, values: Values) -> bool:
         """Whether these are values of this space: every knob, nothing else, only its choices."""
@@ -118,7 +110,9 @@ class Space:
 
     def settles(self, values: Values) -> bool:
         """Whether a point's speed shows only after one pass over the data."""
-        return any(same_scalar(values[knob.path], slow) for knob in self.knobs for slow in knob.settling)
+        return self.always_settles or any(
+            same_scalar(values[knob.path], slow) for knob in self.knobs for slow in knob.settling
+        )
 
     def keys(self, values: Values) -> dict[str, Scalar]:
         """Every key of the config that a point sets, keys that move together included."""
@@ -148,6 +142,19 @@ class Space:
         row = _ROWS.get(knob.kind or "")
         wanted = row.needs.get(choice, {}) if row else {}
         return {other: value for other in self.knobs for kind, value in wanted.items() if other.kind == kind}
+
+
+def _without_settling(knob: Knob) -> Knob:
+    late = knob.settling
+    if any(same_scalar(knob.today, value) for value in late):
+        # Any other choice would look good against a cache that is still being filled.
+        return replace(knob, choices=(knob.today,), advice=(), settling=())
+    return replace(
+        knob,
+        choices=tuple(choice for choice in knob.choices if choice not in late),
+        advice=tuple(value for value in knob.advice if value not in late),
+        settling=(),
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -200,7 +207,10 @@ def build_space(
             knobs.append(knob)
         elif domains is not None:
             skipped.append(Skipped(path=path, why="its domain holds today's value and no other"))
-    return Space(knobs=tuple(knobs)), tuple(skipped)
+    free = {path for knob in knobs for path in knob.paths}
+    fixed = ((value, known_knob(path, value)) for path, value in config.items() if path not in free)
+    always_settles = any(row is not None and value in row.settling for value, row in fixed)
+    return Space(knobs=tuple(knobs), always_settles=always_settles), tuple(skipped)
 
 
 def _joined(leader: Knob, path: str) -> Knob:

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from autotune.records import Ending, Values
-from autotune.search.allocate import LARGEST_REPEATS, WORTH_A_RUN, Allocation, Allocator, knowledge_gradient
+from autotune.search.allocate import LARGEST_REPEATS, WORTH_THE_REST, Allocation, Allocator, knowledge_gradient
 from autotune.search.levels import PointLevel
 from autotune.search.surrogate import Posterior
 from autotune.space.space import Space, point_name
@@ -55,7 +55,7 @@ def test_the_first_choice_is_something_new() -> None:
     choice = _next(TODAY)
     assert choice is not None
     assert not choice.is_repeat
-    assert choice.gain > WORTH_A_RUN
+    assert choice.gain > WORTH_THE_REST
 
 
 def test_advice_comes_first() -> None:
@@ -64,7 +64,7 @@ def test_advice_comes_first() -> None:
     choice = _next(TODAY, level(SPACE, 0.2, n=1), advice=advice)
     assert choice is not None
     assert choice.values == advice
-    assert choice.gain > WORTH_A_RUN
+    assert choice.gain > WORTH_THE_REST
 
 
 def test_the_best_of_two_knobs_is_found_among_many() -> None:
@@ -105,7 +105,7 @@ def test_a_clear_winner_is_not_repeated_for_ever() -> None:
     space = Space(knobs=(knob("flag", False, True),))
     choice = _next(level(space, 0.0), level(space, 1.0, flag=True), space=space)
     assert choice is not None
-    assert choice.gain < WORTH_A_RUN
+    assert choice.gain < WORTH_THE_REST
 
 
 def test_no_point_is_run_more_often_than_six_times() -> None:
@@ -151,7 +151,7 @@ def test_a_run_is_worth_more_the_less_is_known_and_the_closer_it_gets() -> None:
     """The knowledge gradient of a sure loser is nothing; of an unknown rival it is most."""
     posterior = Posterior(mean=np.array([0.0, 0.0, -1.0]), sd=np.array([0.3, 0.1, 0.1]))
     unknown, known, loser = knowledge_gradient(posterior, np.full(3, 0.05), SD)
-    assert unknown > known > WORTH_A_RUN > loser
+    assert unknown > known > WORTH_THE_REST > loser
 
 
 def test_the_knowledge_gradient_is_the_expected_rise_of_the_best_mean() -> None:

@@ -12,7 +12,7 @@ from tests.search.conftest import knob, level, named
 GIB = 2**30
 BATCH = knob("batch", 8, 16, 32, 64, 128, kind="batch_size", label=Label.BATCH)
 PRECISION = knob("precision", "float32", "mixed_float16", kind="precision")
-SPACE = Space(knobs=(BATCH, PRECISION, knob("workers", 1, 2), knob("flag", False, True)))
+SPACE = Space(knobs=(BATCH, PRECISION, knob("workers", 1, 2, kind="workers"), knob("flag", False, True)))
 MACHINE = Machine(
     cpu_cores=8, cpu_model="x", memory_bytes=32 * GIB, gpus=(Gpu(name="x", uuid="GPU-1", memory_bytes=24 * GIB),)
 )
@@ -42,17 +42,19 @@ def _used(gpu_gib: float | None = None, host_gib: float | None = None, **point: 
 def test_out_of_memory_rules_out_larger_batches_of_the_same_precision() -> None:
     """What must fail because less has failed is not tried; half the precision needs less, and is."""
     failed = _out_of_gpu_memory(batch=32)
-    assert _why_not(failed, batch=64) == "a batch of 32 was out of GPU memory"
+    assert _why_not(failed, batch=64) == "batch: 32 was out of GPU memory"
     assert _why_not(failed, batch=64, workers=2) is not None
     assert _why_not(failed, batch=16) is None
     assert _why_not(failed, batch=64, precision="mixed_float16") is None
 
 
-def test_host_memory_depends_on_everything() -> None:
-    """Out of host memory with two workers says nothing about one worker."""
+def test_host_memory_grows_with_the_batch_and_with_what_is_prepared_ahead() -> None:
+    """Out of host memory with two workers says nothing about one worker, nor about another flag; but about more."""
     failed = level(SPACE, endings=(Ending.OUT_OF_HOST_MEMORY,), batch=32, workers=2)
-    assert _why_not(failed, batch=64, workers=2) is not None
+    assert _why_not(failed, batch=64, workers=2) == "batch: 32 with workers: 2 was out of host memory"
     assert _why_not(failed, batch=64) is None
+    assert _why_not(failed, batch=64, workers=2, flag=True) is None
+    assert _why_not(level(SPACE, endings=(Ending.OUT_OF_HOST_MEMORY,), batch=32), batch=32, workers=2) is not None
 
 
 def test_one_out_of_memory_among_good_runs_rules_nothing_out() -> None:

@@ -22,8 +22,14 @@ SPACE = Space(knobs=(WORKERS, CACHE, BATCH, PRECISION))
 BUNDLE: dict[str, Any] = {"workers": 4, "cache": "memory", "batch": 8, "precision": "float32"}
 
 
-def _first(space: Space, levels: dict[str, PointLevel], data_wait: float | None = None, gpu: bool = False) -> Values:
-    return next(advised(space, levels, data_wait, has_gpu=gpu))
+def _first(
+    space: Space,
+    levels: dict[str, PointLevel],
+    data_wait: float | None = None,
+    gpu: bool = False,
+    short_passes: bool = True,
+) -> Values:
+    return next(advised(space, levels, data_wait, has_gpu=gpu, short_passes=short_passes))
 
 
 def test_the_first_proposal_turns_all_bundled_knobs() -> None:
@@ -57,7 +63,7 @@ def test_advice_is_on_todays_values_where_the_bundle_was_worse() -> None:
 def test_a_config_that_holds_all_advice_needs_none() -> None:
     """Where today's values are what an expert would choose, there is nothing to advise."""
     space = Space(knobs=(knob("workers", 4, 1, 2, kind="workers", bundled=True, advice=(4,)),))
-    assert list(advised(space, named(level(space, 0.0)), None, has_gpu=False)) == []
+    assert list(advised(space, named(level(space, 0.0)), None, has_gpu=False, short_passes=True)) == []
 
 
 def test_what_a_value_needs_is_turned_along() -> None:
@@ -104,7 +110,7 @@ def test_a_space_without_knobs_has_one_point() -> None:
     """No knob, no point but today's, and nothing to advise."""
     space = Space(knobs=())
     assert candidates(space, [{}], np.random.default_rng(0)).shape == (1, 0)
-    assert list(advised(space, named(level(space, 0.0)), None, has_gpu=False)) == []
+    assert list(advised(space, named(level(space, 0.0)), None, has_gpu=False, short_passes=True)) == []
 
 
 @pytest.mark.parametrize("seed", range(3))

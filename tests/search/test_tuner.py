@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 from autotune.clock import VirtualClock
 from autotune.errors import RunError
@@ -30,7 +31,7 @@ from autotune.search.budget import Budget
 from autotune.search.setup import open_setup
 from autotune.search.study import Study
 from autotune.search.tuner import WARM_UP_FROM_S, Tuner
-from tests.search.simulator import Simulator, Trainer, Training
+from autotune.trial.simulated import SimulatedRunner, Training
 
 CONFIG = """\
 data:
@@ -61,7 +62,7 @@ class Searched:
     error: RunError | None
     took_s: float
     tuner: Tuner
-    simulator: Simulator
+    simulator: SimulatedRunner
     events: list[Event] = field(default_factory=list)
 
     @property
@@ -85,6 +86,8 @@ class Searched:
 
 
 Search = Callable[..., Searched]
+
+Trainer = Callable[[Mapping[str, Any]], Training]
 
 
 def plain(config: Mapping[str, Any]) -> Training:
@@ -119,7 +122,7 @@ def search(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Search:
         setup = open_setup(Path("config.yaml"), command=None, state_dir=None)
         setup.state.create()
         study = Study(setup.study, setup.journal)
-        simulator = Simulator(clock, trainer, seed=seed)
+        simulator = SimulatedRunner(clock, lambda text: trainer(yaml.safe_load(text)), seed=seed)
         events: list[Event] = []
         started_s = clock.now_s()
         budget = Budget(clock, started_s=started_s, budget_s=budget_s)
