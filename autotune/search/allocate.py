@@ -94,7 +94,7 @@ class Allocator:
             The next run; None if every point was tried often enough, will not run, or will take too long.
         """
         ranked = self._ranked(levels, today, sd, longest_s)
-        if advice is not None and self._may_take(advice, levels, longest_s):
+        if advice is not None and self._may_take(advice, levels, sd, longest_s):
             repeat = next((run for run in ranked if run.is_repeat), None)
             return repeat if repeat and repeat.gain > _ADVICE_GAIN else Allocation(values=advice, gain=_ADVICE_GAIN)
         return next((run for run in ranked if run.is_repeat or why_not(run.values) is None), None)
@@ -192,8 +192,8 @@ class Allocator:
         """How long a run of each point will probably take."""
         return np.asarray(np.exp(self._speed.regress(np.log([median(one.durations_s) for one in measured]), points)))
 
-    def _may_take(self, values: Values, levels: Mapping[str, PointLevel], longest_s: float) -> bool:
-        measured = [level for level in levels.values() if level.scores or level.rough_scores]
+    def _may_take(self, values: Values, levels: Mapping[str, PointLevel], sd: float, longest_s: float) -> bool:
+        measured = self._learn(levels, sd)
         if not measured or math.isinf(longest_s):
             return True
         return bool(self._expected_s(np.array([self._space.indices(values)]), measured)[0] <= longest_s)

@@ -1,6 +1,7 @@
 """Where the next run goes."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -189,3 +190,29 @@ def test_more_runs_promise_more() -> None:
 def test_where_nothing_worked_nothing_is_promised() -> None:
     """Without a single number there is nothing to go by."""
     assert _promise(level(SPACE, endings=(Ending.CRASHED,)), space=SPACE) == 0.0
+
+
+def test_what_could_not_be_confirmed_any_more_is_not_tried() -> None:
+    """Points like those that took long are left out once there is no time for long runs; advice, too."""
+    space = Space(knobs=(knob("slow", False, True), knob("n", *range(8))))
+    quick = [replace(level(space, 0.01 * n, n=n), durations_s=(5.0,)) for n in range(6)]
+    slow = [replace(level(space, 0.5, slow=True, n=n), durations_s=(60.0,)) for n in range(3)]
+    levels, today = named(*quick, *slow), point_name(space.today)
+    advice: Values = {"slow": True, "n": 7}
+    free = Allocator(space, 0).next_run(levels, today, SD, advice, _anything)
+    short = Allocator(space, 0).next_run(levels, today, SD, advice, _anything, 20.0)
+    assert free is not None
+    assert free.values["slow"]
+    assert short is not None
+    assert not short.values["slow"]
+
+
+def test_luck_is_not_believed() -> None:
+    """Of points alike the one that was lucky once is not believed to be as good as it looked."""
+    space = Space(knobs=tuple(knob(f"k{i}", *range(6)) for i in range(3)))
+    unlike = [level(space, 0.01 * n, k0=n) for n in range(6)]
+    alike = [level(space, 0.02, k2=n) for n in (1, 2, 4, 5)]
+    lucky = level(space, 0.2, k2=3)
+    believed = Allocator(space, 0).believed(named(*unlike, *alike, lucky), SD)
+    assert believed.keys() == named(*unlike, *alike, lucky).keys()
+    assert believed[point_name(space.today)] < believed[lucky.name] < 0.15

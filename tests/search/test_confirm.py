@@ -5,7 +5,9 @@ from itertools import pairwise
 
 import pytest
 
-from autotune.search.confirm import pair_order
+from autotune.search.confirm import Candidate, affordable, better_than_today, pair_order, pairs_wanted
+from autotune.space.space import Space, point_name
+from tests.search.conftest import MakeRun, knob, level, named
 
 
 @pytest.mark.parametrize("seed", range(4))
@@ -28,3 +30,45 @@ def test_who_starts_is_a_matter_of_chance_and_of_the_seed() -> None:
     starts = [next(pair_order(4, random.Random(seed)))[1] for seed in range(400)]
     assert 150 < sum(starts) < 250
     assert list(pair_order(4, random.Random(7))) == list(pair_order(4, random.Random(7)))
+
+
+SPACE = Space(knobs=(knob("n", 0, 1, 2, 3),))
+TODAY = point_name(SPACE.today)
+
+
+def _better(**believed: float) -> list[Candidate]:
+    levels = [level(SPACE, 0.0), *(level(SPACE, 0.0, n=int(name[1:])) for name in believed)]
+    beliefs = {one.name: belief for one, belief in zip(levels, [0.0, *believed.values()], strict=True)}
+    return better_than_today(named(*levels), beliefs, TODAY)
+
+
+def test_finalists_are_ranked_by_what_is_believed() -> None:
+    """The best first, with what it is believed to gain; what is worse than today's is none."""
+    assert [(one.level.values["n"], one.gain) for one in _better(n1=0.1, n2=0.3, n3=-0.1)] == [(2, 0.3), (1, 0.1)]
+
+
+def test_without_numbers_of_todays_config_nothing_is_better() -> None:
+    """There is nothing to be better than."""
+    assert better_than_today(named(level(SPACE, 0.5, n=1)), {level(SPACE, n=1).name: 0.5}, TODAY) == []
+
+
+def test_a_small_gain_wants_more_pairs_than_a_large_one_and_no_more_than_there_is_time_for() -> None:
+    """As many as would show it; for less than 2 % only as many as an answer needs."""
+    large, small, tiny = (_better(n1=gain)[0] for gain in (0.7, 0.1, 0.01))
+    assert pairs_wanted(large, 0.08, 10.0, budget_s=1800) == 4
+    assert pairs_wanted(small, 0.08, 10.0, budget_s=1800) == 12
+    assert pairs_wanted(small, 0.08, 60.0, budget_s=1200) == 8
+    assert pairs_wanted(tiny, 0.08, 10.0, budget_s=1800) == 4
+
+
+def test_the_best_whose_pairs_fit_is_confirmed(make_run: MakeRun) -> None:
+    """A point whose runs take too long for four pairs gives way to the next one."""
+    better = _better(n1=0.1, n2=0.3)
+    runs = [
+        make_run(SPACE.today, 1.0, duration_s=5.0),
+        make_run({"n": 1}, 1.0, duration_s=5.0),
+        make_run({"n": 2}, 1.0, duration_s=50.0),
+    ]
+    assert affordable(better, TODAY, runs, left_s=300.0) == better[0]
+    assert affordable(better, TODAY, runs, left_s=100.0) == better[1]
+    assert affordable(better, TODAY, runs, left_s=30.0) is None

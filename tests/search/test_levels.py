@@ -90,3 +90,11 @@ def test_memory_is_the_most_that_any_run_took(make_run: MakeRun) -> None:
     ]
     found = Levels(SPACE, 0.0, records)[point_name(FAST)]
     assert (found.host_memory_bytes, found.gpu_memory_bytes) == (7, 3)
+
+
+def test_a_run_with_too_few_steps_tells_roughly(make_run: MakeRun) -> None:
+    """It is no score, and no failure either: what it showed is kept apart."""
+    short = make_run(FAST, 10.0, validity=Validity.NOT_STEADY)
+    found = Levels(SPACE, 0.0, [make_run(TODAY, 50.0), short])[point_name(FAST)]
+    assert (found.scores, found.endings, found.runs) == ((), (), 1)
+    assert found.rough_scores == pytest.approx([math.log(10 / 50)])

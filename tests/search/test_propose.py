@@ -119,3 +119,15 @@ def test_candidates_are_points_of_the_space(seed: int) -> None:
     space = Space(knobs=(*SPACE.knobs, *(knob(f"k{i}", *range(5)) for i in range(5))))
     for row in candidates(space, [space.today], np.random.default_rng(seed)):
         assert space.contains(space.at(row))
+
+
+def test_a_cache_comes_last_where_a_pass_over_the_data_is_long() -> None:
+    """Every run with it would wait for a whole pass: all else is advised first; where runs see passes anyway, not."""
+    cache = knob("cache", "none", "memory", kind="cache", bundled=True, advice=("memory",), settling=("memory",))
+    space = Space(knobs=(WORKERS, cache, BATCH))
+    levels = named(level(space, 0.0))
+    assert _first(space, levels, short_passes=True) == {"workers": 4, "cache": "memory", "batch": 8}
+    assert _first(space, levels, short_passes=False) == {"workers": 4, "cache": "none", "batch": 8}
+    levels |= named(level(space, 0.2, workers=4), level(space, 0.3, workers=4, batch=32))
+    levels |= named(level(space, 0.2, workers=4, batch=64))
+    assert _first(space, levels, short_passes=False) == {"workers": 4, "cache": "memory", "batch": 32}

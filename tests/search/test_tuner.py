@@ -117,10 +117,14 @@ def search(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Search:
     clock = VirtualClock()
     names = (f"search-{number}" for number in range(100))
 
-    def searched(trainer: Trainer, *, budget_s: float, config: str = CONFIG, seed: int = 0) -> Searched:
+    def searched(
+        trainer: Trainer, *, budget_s: float, config: str = CONFIG, seed: int = 0, fresh: bool = False
+    ) -> Searched:
         Path("config.yaml").write_text(config)
         setup = open_setup(Path("config.yaml"), command=None, state_dir=None)
         setup.state.create()
+        if fresh:
+            setup.journal.unlink()
         study = Study(setup.study, setup.journal)
         simulator = SimulatedRunner(clock, lambda text: trainer(yaml.safe_load(text)), seed=seed)
         events: list[Event] = []
@@ -467,3 +471,98 @@ def test_runs_too_short_to_measure_are_shown(search: Search) -> None:
     assert searched.error is not None
     assert searched.tuner.failures
     assert len(searched.runs) <= 8
+
+
+def test_a_crash_in_the_confirmation_does_not_cost_the_answer(search: Search) -> None:
+    """The half that failed is measured once more, so that its pair is complete."""
+    made = 0
+
+    def unlucky(config: Mapping[str, Any]) -> Training:
+        nonlocal made
+        made += 1
+        return crashing(config) if made == unlucky_run else plain(config)
+
+    unlucky_run = 0
+    quiet = search(unlucky, budget_s=300)
+    first_pair = next(number for number, run in enumerate(quiet.runs) if run.purpose is Purpose.CONFIRM)
+    made, unlucky_run = 0, first_pair + 3
+    searched = search(unlucky, budget_s=300, fresh=True)
+    crashed = [run for run in searched.of(Purpose.CONFIRM) if not run.comparable]
+    assert len(crashed) == 1
+    again = [
+        run for run in searched.of(Purpose.CONFIRM) if (run.pair, run.point) == (crashed[0].pair, crashed[0].point)
+    ]
+    assert [run.comparable is not None for run in again] == [False, True]
+    assert searched.answer.verdict is Verdict.BETTER
+
+
+def test_a_config_that_always_fails_in_its_confirmation_is_given_up(search: Search) -> None:
+    """Two failures in a row are no accident: no further run of the confirmation is made."""
+    made, good_runs = 0, 1_000
+
+    def tired(config: Mapping[str, Any]) -> Training:
+        nonlocal made
+        made += 1
+        return crashing(config) if made > good_runs and config["data"]["batch_size"] == 32 else plain(config)
+
+    quiet = search(tired, budget_s=300)
+    made, good_runs = 0, len(quiet.runs) - len(quiet.of(Purpose.CONFIRM))
+    searched = search(tired, budget_s=300, fresh=True)
+    confirming = searched.of(Purpose.CONFIRM)
+    assert [run.ending for run in confirming[-2:]] == [Ending.CRASHED, Ending.CRASHED]
+    assert confirming[-2].point == confirming[-1].point
+    assert len(confirming) <= 3
+    assert searched.answer.verdict is Verdict.NO_CHANGE
+
+
+def test_caches_that_cannot_fill_are_compared_by_what_they_will_make_of_it(search: Search) -> None:
+    """Today's config caches, and one pass takes hours: what loading costs now is nothing then, so a larger batch wins.
+
+    As it is now, while loading is what takes the time, the second worker would look best.
+    """
+
+    def cached(config: Mapping[str, Any]) -> Training:
+        data = config["data"]
+        compute_s = 0.002 + 0.0005 * data["batch_size"]
+        load_s = 0.02 * data["batch_size"] / data["num_workers"]
+        return Training(
+            samples=data["batch_size"],
+            step_s=compute_s,
+            first_pass_step_s=compute_s + load_s,
+            wait_fraction=0.0,
+            first_pass_wait_fraction=load_s / (compute_s + load_s),
+            noise=0.02,
+            epoch=1_000_000,
+        )
+
+    searched = search(cached, budget_s=300, config=CONFIG.replace("cache: none", "cache: memory"))
+    answer = searched.answer
+    assert "they are compared without the time they wait for data" in searched.said()
+    assert answer.best is not None
+    assert answer.best.values["data.batch_size"] == 32
+    assert answer.speedup is not None
+    assert answer.speedup.low < (32 / 0.018) / (8 / 0.006) < answer.speedup.high
+    assert "caches take longer to fill than there was time" in answer.why
+
+
+def test_a_run_that_was_cut_short_as_hopeless_is_learned_from(search: Search) -> None:
+    """A value that makes training far slower is tried once or twice, and not in half of the space."""
+    config = BIG.replace("data.cache: [none, memory]", "data.cache: [none, memory]\n        data.slow: [false, true]")
+    config = config.replace("cache: none\n", "cache: none\n    slow: false\n", 1)
+
+    def slowed(config: Mapping[str, Any]) -> Training:
+        training = plain(config)
+        return replace(training, step_s=training.step_s * (10 if config["data"]["slow"] else 1))
+
+    searched = search(slowed, budget_s=600, config=config)
+    slow = [run for run in searched.runs if run.values["data.slow"]]
+    assert len(slow) <= 0.2 * len(searched.runs)
+
+
+def test_what_ten_more_minutes_would_gain_is_known_at_the_end(search: Search) -> None:
+    """A large space that was hardly looked at promises more than one that was tried out."""
+    little, all_of_it = search(plain, budget_s=60, config=BIG).answer, search(plain, budget_s=900).answer
+    assert little.gain_of_ten_minutes is not None
+    assert all_of_it.gain_of_ten_minutes is not None
+    assert 0.0 <= all_of_it.gain_of_ten_minutes < 0.05
+    assert little.gain_of_ten_minutes > all_of_it.gain_of_ten_minutes

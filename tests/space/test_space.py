@@ -112,3 +112,31 @@ def test_every_known_knob_speaks_to_the_user(row: object) -> None:
     assert row.names  # type: ignore[attr-defined]
     assert row.sentence[0].islower()  # type: ignore[attr-defined]
     assert not row.sentence.endswith(".")  # type: ignore[attr-defined]
+
+
+def test_a_cache_that_is_no_knob_settles_every_point() -> None:
+    """Where the config caches and that is not searched, every run has to wait for the first pass all the same."""
+    config: dict[str, Scalar] = {"data.cache": "memory", "data.batch_size": 8}
+    space, _ = build_space(config, {"data.batch_size": (8, 16)}, CPU_ONLY, {})
+    assert space.settles({"data.batch_size": 16})
+    uncached, _ = build_space({**config, "data.cache": "none"}, {"data.batch_size": (8, 16)}, CPU_ONLY, {})
+    assert not uncached.settles({"data.batch_size": 16})
+    assert not space.without_settling().settles({"data.batch_size": 16})
+
+
+def test_a_cache_that_takes_too_long_to_fill_stays_as_it_is() -> None:
+    """Today's cache is not turned off either: without one, anything looks fast beside a cache that is being filled."""
+    domain = {"data.cache": ("none", "memory", "disk"), "data.batch_size": (8, 16)}
+    cached, _ = build_space({"data.cache": "memory", "data.batch_size": 8}, domain, CPU_ONLY, {})
+    assert cached.without_settling().knob("data.cache").choices == ("memory",)
+    uncached, _ = build_space({"data.cache": "none", "data.batch_size": 8}, domain, CPU_ONLY, {})
+    assert uncached.without_settling().knob("data.cache").choices == ("none",)
+
+
+def test_points_can_be_told_by_numbers() -> None:
+    """Each value's position among its choices, and back; what is no point has no numbers."""
+    space, _ = build_space({"a": 1, "b": "x"}, {"a": (1, 2, 4), "b": ("x", "y")}, CPU_ONLY, {})
+    assert space.indices({"a": 4, "b": "y"}) == (2, 1)
+    assert space.at((2, 1)) == {"a": 4, "b": "y"}
+    with pytest.raises(ValueError, match="not a point"):
+        space.indices({"a": 3, "b": "y"})
