@@ -37,6 +37,7 @@ from autotune.search.execution import Execution, execute
 from autotune.search.feasibility import Feasibility
 from autotune.search.instruments import Instruments
 from autotune.search.levels import Levels, expected_run_sd
+from autotune.search.patience import longest_run_s, patience_s, patience_with_todays_caches_s, start_timeout_s
 from autotune.search.propose import advised
 from autotune.search.setup import Setup
 from autotune.search.study import Study
@@ -52,16 +53,7 @@ _TEN_MINUTES_S = 600.0
 _FORESEEN_RUNS = 10
 _PAIRS_WITH_TIME_TO_SPARE = 6  # four show a large gain, but not how large
 _MOST_FAILURES = 5  # runs that all gave nothing, before the search gives up
-_LEAST_START_S = 60.0  # that a new point may take to its first step ...
-_SLOWER_START = 5.0  # ... or this many times the longest start so far
 _HOPELESS = 0.5  # of the fastest run's speed: no repeat will make up for that
-# Share of the budget that one run may wait for its caches to fill: a confirmation has at least four such runs, and
-# eight where today's config fills caches too.
-_MOST_OF_A_PASS = 0.1
-_MOST_OF_TODAYS_PASS = 0.06
-_LEAST_OF_A_PASS_S = 10.0
-_MOST_OF_THE_REST = 0.1  # share of the exploring time left that one slow run may take ...
-_SLOWER_THAN_USUAL = 3.0  # ... or this many times the usual length, if that is more
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -185,7 +177,7 @@ class Tuner:
         Raises:
             RunError: The budget ended before that.
         """
-        give_up_s = self._clock.now_s() + _LEAST_OF_A_PASS_S + _MOST_OF_TODAYS_PASS * self._budget.budget_s
+        give_up_s = self._clock.now_s() + patience_with_todays_caches_s(self._budget.budget_s)
         record = self._run(
             self._today, Purpose.TODAY, give_up_s=give_up_s if self._space.settles(self._today) else None
         )
@@ -223,10 +215,10 @@ class Tuner:
             elif expected_run_s(self._runs, point_name(choice.values) if choice.is_repeat else None) > left_s:
                 why = "the rest of the budget is for the confirmation"
             else:
-                now_s = self._clock.now_s()
+                now_s, settles = self._clock.now_s(), self._space.settles(choice.values)
+                patient_s = patience_s(self._runs, settles=settles, left_s=left_s, budget_s=self._budget.budget_s)
                 purpose = Purpose.REPEAT if choice.is_repeat else Purpose.EXPLORE
-                ends_s, give_up_s = now_s + left_s, now_s + self._patience_s(choice.values, left_s)
-                record = self._run(choice.values, purpose, ends_s=ends_s, give_up_s=give_up_s)
+                record = self._run(choice.values, purpose, ends_s=now_s + left_s, give_up_s=now_s + patient_s)
                 if record.validity is Validity.COLD and not self._has_settled():
                     self._leave_caches_alone()
                 continue
@@ -248,13 +240,8 @@ class Tuner:
             expected_run_sd(self._levels),
             next((values for values in advice if feasible.why_not(values) is None), None),
             feasible.why_not,
-            self._longest_run_s(),
+            longest_run_s(self._runs, point_name(self._today), self._budget.left_s()),
         )
-
-    def _longest_run_s(self) -> float:
-        """How long a run of a new point may take, so that there is time to confirm it afterwards."""
-        today_s = expected_run_s(self._runs, point_name(self._today))
-        return (self._budget.left_s() - CAUTION * LEAST_PAIRS * today_s) / (1 + CAUTION * LEAST_PAIRS)
 
     def _runs_in(self, left_s: float) -> float:
         """How many runs would fit, as far as so many can be looked ahead."""
@@ -342,7 +329,7 @@ class Tuner:
                 run warms the machine up and is not compared with others.
         """
         number, started_s = self._study.next_number, self._clock.now_s()
-        changes = self._space.changes(values)
+        changes, limit_s = self._space.changes(values), self._setup.limits.start_timeout_s
         self._emit(RunStarted(number=number, purpose=purpose, changes=changes, pair=pair))
         done = execute(
             self._setup,
@@ -356,7 +343,7 @@ class Tuner:
             filling=self._filling,
             deadline_s=min(self._budget.wall_s, ends_s or math.inf),
             give_up_s=give_up_s or math.inf,
-            start_timeout_s=self._start_timeout_s() if purpose is Purpose.EXPLORE else None,
+            start_timeout_s=start_timeout_s(self._runs, limit_s) if purpose is Purpose.EXPLORE else None,
             hopeless_below=0.0 if self._filling or purpose is not Purpose.EXPLORE else _HOPELESS * self._fastest(),
             progress=lambda steps: self._emit(
                 RunProgress(number=number, elapsed_s=self._clock.now_s() - started_s, steps=steps)
@@ -401,19 +388,6 @@ class Tuner:
                 max_s=limits.max_s,
             )
         return WindowGoal(min_s=limits.min_s, min_steps=limits.min_steps, target_s=target_s)
-
-    def _start_timeout_s(self) -> float:
-        """How long a new point may take to its first step: compiling takes time, but not many times all others."""
-        starts_s = [run.measurement.first_step_s for run in self._runs if run.measurement]
-        limit_s = self._setup.limits.start_timeout_s
-        return min(limit_s, max(_LEAST_START_S, _SLOWER_START * max(starts_s))) if starts_s else limit_s
-
-    def _patience_s(self, values: Values, left_s: float) -> float:
-        """How long one run may take while exploring: a slow point must not eat the others' time."""
-        if self._space.settles(values):
-            pass_s = _LEAST_OF_A_PASS_S + _MOST_OF_A_PASS * self._budget.budget_s
-            return min(left_s, expected_run_s(self._runs) + pass_s)
-        return min(left_s, max(_SLOWER_THAN_USUAL * expected_run_s(self._runs), _MOST_OF_THE_REST * left_s))
 
     # What is known
 
