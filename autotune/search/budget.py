@@ -50,9 +50,18 @@ def expected_run_s(runs: Sequence[RunRecord], point: str | None = None) -> float
         runs: Runs of this search; those of other searches may have run on a colder machine.
         point: Name of the point; None for a new one.
     """
-    own = [run.duration_s for run in runs if run.point == point and run.comparable]
-    everybody = [run.duration_s for run in runs if run.comparable] or [run.duration_s for run in runs]
+    good = [(run, _usual_s(run, runs)) for run in runs if run.comparable]
+    own = [duration_s for run, duration_s in good if run.point == point]
+    everybody = [duration_s for _, duration_s in good] or [run.duration_s for run in runs]
     return median(own or everybody or [_FIRST_GUESS_S])
+
+
+def _usual_s(run: RunRecord, runs: Sequence[RunRecord]) -> float:
+    """How long a run would have taken had it not been the first, which starts with nothing imported or cached."""
+    later = [other.measurement.first_step_s for other in runs[1:] if other.measurement]
+    if run is not runs[0] or not run.measurement or not later:
+        return run.duration_s
+    return run.duration_s - max(0.0, run.measurement.first_step_s - median(later))
 
 
 def pair_s(runs: Sequence[RunRecord], today: str, candidate: str | None) -> float:

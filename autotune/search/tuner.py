@@ -240,12 +240,17 @@ class Tuner:
             expected_run_sd(self._levels),
             next((values for values in advice if feasible.why_not(values) is None), None),
             feasible.why_not,
-            longest_run_s(self._runs, point_name(self._today), self._budget.left_s()),
+            self._longest_run_s(),
         )
 
     def _runs_in(self, left_s: float) -> float:
         """How many runs would fit, as far as so many can be looked ahead."""
         return min(_FORESEEN_RUNS, max(0.0, left_s) / expected_run_s(self._runs))
+
+    def _longest_run_s(self) -> float:
+        if not any(run.purpose is Purpose.EXPLORE for run in self._runs):
+            return math.inf  # in a short budget something has to be tried before there is anything to confirm
+        return longest_run_s(self._runs, point_name(self._today), self._budget.left_s())
 
     def _has_settled(self) -> bool:
         """Whether some run's caches were filled in time, so that another's were too large or too slow."""

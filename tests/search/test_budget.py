@@ -1,5 +1,7 @@
 """The wall, and how long runs are expected to take."""
 
+from dataclasses import replace
+
 import pytest
 
 from autotune.clock import VirtualClock
@@ -38,3 +40,15 @@ def test_failures_tell_only_where_there_is_nothing_better(make_run: MakeRun) -> 
     assert expected_run_s([*crashes, make_run(TODAY, 50.0, duration_s=20.0)]) == 20.0
     assert expected_run_s(crashes) == 1.0
     assert expected_run_s([]) == pytest.approx(10.0)
+
+
+def test_the_slow_start_of_the_first_run_is_not_expected_again(make_run: MakeRun) -> None:
+    """The first run of a search imports and reads for the first time; the next one of the same point will not."""
+    slow, quick = make_run(TODAY, 50.0, duration_s=12.0), make_run(OTHER, 50.0, duration_s=5.0)
+    assert slow.measurement
+    assert quick.measurement
+    slow = replace(slow, measurement=replace(slow.measurement, first_step_s=8.0))
+    quick = replace(quick, measurement=replace(quick.measurement, first_step_s=1.0))
+    assert expected_run_s([slow], point_name(TODAY)) == 12.0
+    assert expected_run_s([slow, quick], point_name(TODAY)) == 5.0
+    assert expected_run_s([quick, slow], point_name(TODAY)) == 12.0

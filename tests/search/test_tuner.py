@@ -566,3 +566,17 @@ def test_what_ten_more_minutes_would_gain_is_known_at_the_end(search: Search) ->
     assert all_of_it.gain_of_ten_minutes is not None
     assert 0.0 <= all_of_it.gain_of_ten_minutes < 0.05
     assert little.gain_of_ten_minutes > all_of_it.gain_of_ten_minutes
+
+
+def test_in_a_short_budget_something_is_tried_and_confirmed(search: Search) -> None:
+    """The first run starts slowly; that does not make the search believe that there is no time for anything."""
+    made = 0
+
+    def slow_at_first(config: Mapping[str, Any]) -> Training:
+        nonlocal made
+        made += 1
+        return replace(plain(config), start_s=5.0 if made == 1 else 1.0)
+
+    searched = search(slow_at_first, budget_s=60)
+    assert len(searched.of(Purpose.EXPLORE)) >= 3
+    assert searched.answer.verdict is Verdict.BETTER
