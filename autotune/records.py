@@ -232,7 +232,8 @@ class RunRecord:
         values: The knob values it ran with.
         pair: Of a confirming run: which pair it belongs to, from 0; None otherwise.
         ended_utc: ISO 8601 stamp.
-        duration_s: From the decision to start it until the last process was gone.
+        duration_s: From the decision to start it until the last process was gone, without the time that a warm
+            interpreter took to be made.
         detail: One line on the ending, e.g. the exception's class and message.
         conditions: What the numbers depend on besides the values (host, frameworks, ...).
     """
@@ -382,7 +383,7 @@ class SearchResult:
         runs: Runs of this search.
         outcomes: How often each ending came in this search.
         changes: What the best (or candidate) changes.
-        gain_of_ten_minutes: How much faster the best point would probably get in ten more minutes of searching, e.g.
+        gain_of_ten_minutes: How much faster the best point would get on average in ten more minutes of searching, e.g.
             0.02; None if that is not known (the answer was read from the record).
     """
 

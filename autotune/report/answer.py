@@ -172,8 +172,8 @@ def _notes(result: SearchResult, shown: Side | None, elapsed_s: float | None) ->
 
 def _more_time(gain: float) -> str:
     if gain < _LEAST_WORTH_SAYING:
-        return f"Another 10 minutes of searching would probably gain less than {_LEAST_WORTH_SAYING:.0%} more."
-    return f"Another 10 minutes of searching would probably gain about {gain:.0%} more."
+        return f"Another 10 minutes of searching would on average gain less than {_LEAST_WORTH_SAYING:.0%} more."
+    return f"Another 10 minutes of searching would on average gain about {gain:.0%} more."
 
 
 def _print_failure(console: Console, failure: Failure) -> None:

@@ -29,7 +29,8 @@ class Execution:
         validity: Whether its numbers are fit to be compared.
         window: Its steady window; None if there is none.
         measurement: Its numbers; None if there are none.
-        duration_s: From the decision to make it until the last of its processes was gone.
+        duration_s: From the decision to make it until the last of its processes was gone, without the time that the
+            runner took to get ready.
         saw_a_pass: Whether it came to the end of a pass over the data.
         stderr_tail: The last lines of its stderr.
         folder: Its folder.
@@ -112,6 +113,7 @@ def execute(
                 instruments.watch(events[0].pid)
             return watch(events)
 
+        asked_s = clock.now_s()
         trial_exit = runner.run(plan, watched, deadline_s)
         ending, detail = ending_of(trial_exit, watch.events)
         window = watch.window() if ending in _MEASURED_ENDINGS else None
@@ -131,7 +133,8 @@ def execute(
         validity=_validity(goal, watch, window, ending),
         window=window,
         measurement=measurement,
-        duration_s=clock.now_s() - decided_s,
+        # A warm interpreter that had to be made first is there for the next runs too.
+        duration_s=clock.now_s() - decided_s - max(0.0, trial_exit.started_s - asked_s),
         saw_a_pass=watch.saw_a_pass,
         stderr_tail=trial_exit.stderr_tail,
         folder=folder,

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from autotune.records import RunRecord
 from autotune.score import LEAST_PAIRS
-from autotune.search.budget import CAUTION, expected_run_s
+from autotune.search.budget import expected_run_s
 
 _LEAST_START_S = 60.0  # that a new point may take to its first step ...
 _SLOWER_START = 5.0  # ... or this many times the longest start so far
@@ -55,5 +55,4 @@ def longest_run_s(runs: Sequence[RunRecord], today: str, left_s: float) -> float
         today: Name of today's point.
         left_s: What is left of the budget.
     """
-    pairs = CAUTION * LEAST_PAIRS
-    return (left_s - pairs * expected_run_s(runs, today)) / (1 + pairs)
+    return (left_s - LEAST_PAIRS * expected_run_s(runs, today)) / (1 + LEAST_PAIRS)

@@ -79,10 +79,10 @@ def test_the_search_says_when_it_has_paid_for_itself(search_result: MakeResult) 
 
 def test_what_more_time_would_probably_gain_is_said(search_result: MakeResult) -> None:
     """A search that could go on says what for; one that could not says so; a result read back says nothing."""
-    assert "10 minutes of searching would probably gain about 4% more" in _screen(
+    assert "10 minutes of searching would on average gain about 4% more" in _screen(
         search_result(gain_of_ten_minutes=0.04)
     )
-    assert "would probably gain less than 1% more" in _screen(search_result(gain_of_ten_minutes=0.002))
+    assert "would on average gain less than 1% more" in _screen(search_result(gain_of_ten_minutes=0.002))
     assert "10 minutes" not in _screen(search_result())
 
 
