@@ -151,6 +151,22 @@ _TABLE = (
         show=_gib,
     ),
     Metric(
+        name="gpu_memory_bytes",
+        label="GPU memory, peak",
+        unit="bytes",
+        high=math.inf,
+        better=Direction.LOWER,
+        show=_gib,
+    ),
+    Metric(
+        name="filled_samples_per_s",
+        label="samples, caches filled (estimate)",
+        unit="1/s",
+        high=math.inf,
+        better=Direction.HIGHER,
+        show=_rate,
+    ),
+    Metric(
         name="window_s",
         label="measured for",
         unit="s",
