@@ -428,11 +428,15 @@ def test_a_stop_spares_nothing_but_the_zygote(
     words: tuple[str, ...], runs: Runs, zygotes: ZygoteRunner, guard: Guard
 ) -> None:
     """Whatever a trainer does against it, only the warm interpreter is there when the run is over."""
+    has_learned = False
     for _ in range(2):
         (runs.folder / "ready").unlink(missing_ok=True)
         ended = zygotes.run(runs.plan(*words), runs.when_ready, runs.soon())
         assert ended.left_pids == ()
-        assert len(below(guard)) == 1
+        # The bare one is let go as soon as a run has come to its own end, which shows what to import.
+        learns = ended.stop is None and not has_learned
+        has_learned = has_learned or learns
+        until(lambda left=0 if learns else 1: len(below(guard)) == left)
     assert zygotes.fallbacks == 0
 
 
