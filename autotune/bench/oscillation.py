@@ -11,6 +11,7 @@ from enum import StrEnum
 
 import numpy as np
 
+from autotune.bench.markdown import markdown_table
 from autotune.measure.oscillation import LEAST_PERIOD_WINDOWS, Oscillation, Pattern, Segment, oscillation
 from autotune.measure.statistics import Series
 
@@ -236,7 +237,7 @@ def _tables(outcomes: Sequence[Outcome]) -> tuple[str, ...]:
     counts = Counter((outcome.truth, outcome.seen.pattern) for outcome in outcomes)
     patterns = [pattern for pattern in Pattern if pattern is not Pattern.INSUFFICIENT]
     rows = [[truth.value, *(str(counts[truth, pattern] or "") for pattern in patterns)] for truth in Truth]
-    verdicts = _table(["in truth", *(pattern.value for pattern in patterns)], rows)
+    verdicts = markdown_table(["in truth", *(pattern.value for pattern in patterns)], rows)
     found = [(outcome.period_s or 0.0, outcome.period_error) for outcome in outcomes if outcome.truth is Truth.CYCLE]
     period_rows = []
     for name, low_s, high_s in (("under 1 s", 0.0, 1.0), ("1 s and more", 1.0, np.inf)):
@@ -244,7 +245,7 @@ def _tables(outcomes: Sequence[Outcome]) -> tuple[str, ...]:
         if some:
             quantiles = np.percentile(some, (50, 90, 100))
             period_rows.append([name, str(len(some)), *(f"{quantile:.2%}" for quantile in quantiles)])
-    periods = _table(["true period", "found", "off by, median", "90 %", "at most"], period_rows)
+    periods = markdown_table(["true period", "found", "off by, median", "90 %", "at most"], period_rows)
     wrong = sum(_has_wrong_period(outcome) for outcome in outcomes)
     claims = f"{wrong} of {len(outcomes)} are said to have a period that they do not have, or one off by over 5 %."
     return mean, "## Verdicts", verdicts, claims, "## Periods of what is a cycle and called one", periods
@@ -254,8 +255,3 @@ def _has_wrong_period(outcome: Outcome) -> bool:
     if outcome.seen.period_s is None:
         return False
     return outcome.period_error is None or outcome.period_error > _CLOSE
-
-
-def _table(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    lines = [heads, ["---"] * len(heads), *rows]
-    return "\n".join("| " + " | ".join(line) + " |" for line in lines)

@@ -6,6 +6,7 @@ from statistics import median
 import numpy as np
 
 from autotune.bench.course import CLOSE, ORACLE, OURS, Confirmation, Contest, Course, NullTrial, Setting
+from autotune.bench.markdown import markdown_table
 from autotune.durations import format_duration
 
 _CLEAR_GAIN = 1.05
@@ -49,7 +50,7 @@ def methods_table(contests: Sequence[Contest], setting: Setting) -> str:
         cells.append(format_duration(median(course.used_s for course in whole)))
         rows.append(cells)
     regret_heads = [f"regret after {format_duration(budget_s)}, median (quartiles)" for budget_s in budgets_s]
-    return _table(
+    return markdown_table(
         ["method", *regret_heads, f"within {CLOSE:.0%}", f"time to {CLOSE:.0%}, median", "runs", "time used"], rows
     )
 
@@ -94,7 +95,7 @@ def speedups(contests: Sequence[Contest], setting: Setting) -> str:
             ]
         )
     heads = ["", "scenarios", "best peer", "its time", "our time", "speed-up (quartiles)"]
-    return _table([*heads, "its regret", "our regret"], rows)
+    return markdown_table([*heads, "its regret", "our regret"], rows)
 
 
 def shortfalls_table(contests: Sequence[Contest]) -> str:
@@ -115,7 +116,7 @@ def shortfalls_table(contests: Sequence[Contest]) -> str:
                 counts["never close"] += 1
         heads = ["budget", *counts]
         rows.append([format_duration(budget_s), *(str(count) for count in counts.values())])
-    return _table(heads, rows)
+    return markdown_table(heads, rows)
 
 
 def confirmations_table(contests: Sequence[Contest], nulls: Sequence[NullTrial]) -> str:
@@ -132,7 +133,7 @@ def confirmations_table(contests: Sequence[Contest], nulls: Sequence[NullTrial])
     if nulls:
         same = [null.confirmation for null in nulls if null.confirmation is not None]
         rows.append(_coverage("nothing to find (A/A)", len(nulls), same))
-    return _table(
+    return markdown_table(
         ["", "searches", "confirmations", "better", "better, in truth not faster", "95 % interval holds"], rows
     )
 
@@ -182,8 +183,3 @@ def _coverage(name: str, searches: int | None, confirmations: Sequence[Confirmat
         str(wrong),
         share,
     ]
-
-
-def _table(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    lines = [heads, ["---"] * len(heads), *rows]
-    return "\n".join("| " + " | ".join(line) + " |" for line in lines)
