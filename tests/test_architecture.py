@@ -34,7 +34,7 @@ MAY_IMPORT = {
 }
 GUEST = {"trainee", "tf", "workloads"}
 ONLY_IN = {
-    "optuna": {"search/study.py", "search/propose.py", "bench/peers.py"},
+    "optuna": {"search/study.py", "bench/peers.py"},
     "matplotlib": {"bench/plot.py"},
     "pynvml": {"measure/nvml.py"},
     "psutil": {"measure/host.py", "trial/"},

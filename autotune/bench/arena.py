@@ -16,15 +16,13 @@ from autotune.records import Ending, Stop, TraineeEvent, Validity, Values
 from autotune.search.execution import execute
 from autotune.search.instruments import Instruments
 from autotune.search.levels import TYPICAL_CV
+from autotune.search.patience import MOST_OF_THE_REST, SLOWER_THAN_USUAL
 from autotune.search.plan import plan_run
 from autotune.search.setup import open_setup
 from autotune.trial.outcome import ending_of
 
 FIXED_RUN_S = 60.0
 """Length of a run as people make it for other tuners, start included."""
-
-_MOST_OF_THE_REST = 0.1  # share of the time left that one slow run may take ...
-_SLOWER_THAN_USUAL = 3.0  # ... or this many times the usual length, if that is more
 
 
 class Arena:
@@ -153,7 +151,7 @@ class Arena:
         give_up_s = math.inf
         if self._durations_s:
             left_s = self._wall_s - now_s
-            give_up_s = now_s + max(_SLOWER_THAN_USUAL * median(self._durations_s), _MOST_OF_THE_REST * left_s)
+            give_up_s = now_s + max(SLOWER_THAN_USUAL * median(self._durations_s), MOST_OF_THE_REST * left_s)
         done = execute(
             setup,
             self.runner,

@@ -6,10 +6,14 @@ from autotune.records import RunRecord
 from autotune.score import LEAST_PAIRS
 from autotune.search.budget import expected_run_s
 
+SLOWER_THAN_USUAL = 3.0
+"""How many times the usual length one run may take while exploring ..."""
+
+MOST_OF_THE_REST = 0.1
+"""... or this share of the time left, if that is more."""
+
 _LEAST_START_S = 60.0  # that a new point may take to its first step ...
 _SLOWER_START = 5.0  # ... or this many times the longest start so far
-_SLOWER_THAN_USUAL = 3.0  # how many times the usual length one run may take while exploring ...
-_MOST_OF_THE_REST = 0.1  # ... or this share of the time left, if that is more
 # Share of the budget that one run may wait for its caches to fill: a confirmation has at least four such runs, and
 # eight where today's config fills caches too.
 _MOST_OF_A_PASS = 0.1
@@ -39,7 +43,7 @@ def patience_s(runs: Sequence[RunRecord], *, settles: bool, left_s: float, budge
     """
     if settles:
         return min(left_s, expected_run_s(runs) + _LEAST_OF_A_PASS_S + _MOST_OF_A_PASS * budget_s)
-    return min(left_s, max(_SLOWER_THAN_USUAL * expected_run_s(runs), _MOST_OF_THE_REST * left_s))
+    return min(left_s, max(SLOWER_THAN_USUAL * expected_run_s(runs), MOST_OF_THE_REST * left_s))
 
 
 def patience_with_todays_caches_s(budget_s: float) -> float:
