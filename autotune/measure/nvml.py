@@ -1,59 +1,76 @@
-"""What the NVIDIA driver says a GPU did: the only module that talks to NVML.
+"""The NVIDIA driver's own answers, as plain values: the only module that talks to NVML.
 
-``pynvml`` is imported when a driver is asked for, never before. Without a driver, or where a device does not
-report, the answer is "not measured" and why: never 0.
+``pynvml`` is imported when a driver is asked for, never before. Every call raises `DriverError` where the driver
+refuses; nothing here decides what that means for a measurement.
 """
 
-import bisect
 import contextlib
 import math
-import threading
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
-from enum import Enum
-from typing import Any
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Any, NamedTuple, Self, TypeVar
 
-from autotune.clock import Clock, SystemClock
-from autotune.measure.probe import GpuUse, Probe
-from autotune.measure.sampler import Sampler
+from autotune.measure.gpu_errors import FUNCTION_NOT_FOUND, DriverError, Trouble
 
-_DRAIN_S = 0.25  # the driver keeps about 100 samples, some 16 s: none is lost at this pace
-_POLL_S = 0.1
-_MEMORY_S = 1.0  # this call takes a lock of the whole driver
-_LONGEST_DRIVER_WINDOW_S = 1.5  # drivers document 1/6 s to 1 s; more than this is a gap, not a window
+Answer = TypeVar("Answer")
 
-# Return codes of nvml.h, which are part of its ABI.
-_NOTHING_NEW = frozenset({0, 6, 21})  # 0: pynvml raises "success" when a size query finds no rows; not found; no data
-_CAPABILITY_OFF = frozenset({3, 4, 13})  # not supported, no permission, function not found
-_FATAL = frozenset({1, 9, 12, 15, 16, 18})  # uninitialized, no driver, no library, lost, reset, mismatch
-_LIBRARY_NOT_FOUND = 12
+_MIG_PREFIX = "MIG-"
+_HIGHEST_PERCENT = 100  # drivers are known to give 2147483632, with a process id of 0
 
 
-class Trouble(Enum):
-    """What an NVML error means for the one who reads on."""
+class Memory(NamedTuple):
+    """Memory of a device in bytes; what the driver keeps for itself counts as used."""
 
-    NOTHING_NEW = "nothing new"
-    CAPABILITY_OFF = "this device never answers this"
-    PASSING = "this one reading failed"
-    FATAL = "no reading will succeed any more"
+    used_bytes: int
+    total_bytes: int
 
 
-def trouble(code: int) -> Trouble:
-    """Sorts a return code of NVML; a code nobody knows is taken as passing."""
-    if code in _NOTHING_NEW:
-        return Trouble.NOTHING_NEW
-    if code in _CAPABILITY_OFF:
-        return Trouble.CAPABILITY_OFF
-    return Trouble.FATAL if code in _FATAL else Trouble.PASSING
+class Holder(NamedTuple):
+    """A process that holds a device.
+
+    Attributes:
+        pid: As the driver sees it: on the host, also for one who asks from inside a container.
+        memory_bytes: None where the driver does not say.
+        computes: Whether it is there to compute; else only to draw.
+    """
+
+    pid: int
+    memory_bytes: int | None
+    computes: bool
+
+
+class Activity(NamedTuple):
+    """What the units of a GPU did between two GPM samples, each 0..1, None where it gave no number.
+
+    Attributes:
+        sm: Share of the streaming multiprocessors that were busy.
+        tensor: Share of time in which tensor cores worked.
+        dram: Share of the memory's bandwidth.
+    """
+
+    sm: float | None
+    tensor: float | None
+    dram: float | None
 
 
 @dataclass(frozen=True, kw_only=True)
 class GpuFacts:
-    """One GPU, as its driver describes it."""
+    """One GPU, as its driver describes it.
+
+    Attributes:
+        memory_bytes: None where the driver does not say.
+        index: The driver's number for it, which need not be CUDA's.
+        pci_bus_id: Domain, bus, device and function in hexadecimal; empty where the driver does not say.
+        mig_uuids: Its instances, if it is in MIG mode; else None.
+    """
 
     name: str
     uuid: str
-    memory_bytes: int
+    memory_bytes: int | None
+    index: int = 0
+    pci_bus_id: str = ""
+    mig_uuids: tuple[str, ...] | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -61,7 +78,7 @@ class GpuInventory:
     """The GPUs of this machine.
 
     Attributes:
-        gpus: In the order of the driver (PCI bus), which need not be CUDA's.
+        gpus: In the order of the driver, which need not be CUDA's.
         why_none: Why there is none, for people; None if there is one.
     """
 
@@ -69,239 +86,277 @@ class GpuInventory:
     why_none: str | None
 
 
-def gpus() -> GpuInventory:
-    """Lists the GPUs that the driver knows; takes milliseconds, so ask once."""
-    import pynvml
-
-    found: list[GpuFacts] = []
-    why = "the NVIDIA driver sees no GPU"
+@contextlib.contextmanager
+def _translated(pynvml: Any) -> Iterator[None]:
     try:
-        pynvml.nvmlInit()
+        yield
     except pynvml.NVMLError as error:
-        return GpuInventory(gpus=(), why_none=_words(error))
-    try:
-        for index in range(pynvml.nvmlDeviceGetCount()):
-            try:
-                handle = pynvml.nvmlDeviceGetHandleByIndex(index)
-                found.append(
-                    GpuFacts(
-                        name=pynvml.nvmlDeviceGetName(handle),
-                        uuid=pynvml.nvmlDeviceGetUUID(handle),
-                        memory_bytes=pynvml.nvmlDeviceGetMemoryInfo(handle).total,
-                    )
-                )
-            except pynvml.NVMLError as error:  # one lost GPU must not hide the others
-                why = f"GPU {index} does not answer: {_words(error)}"
-    except pynvml.NVMLError as error:
-        why = _words(error)
-    finally:
-        _shut_down(pynvml)
-    return GpuInventory(gpus=tuple(found), why_none=None if found else why)
+        raise DriverError(error.value, str(error)) from error
+    except pynvml.NVMLLibraryMismatchError as error:  # pynvml's word for an unversioned name that is not there
+        raise DriverError(FUNCTION_NOT_FOUND, "Function Not Found") from error
 
 
-def _words(error: Any) -> str:
-    if error.value == _LIBRARY_NOT_FOUND:
-        return "no NVIDIA driver on this machine (libnvidia-ml.so.1 not found)"
-    return f"the NVIDIA driver says: {error}"
+class Driver:
+    """The driver's library, in use until `close`.
 
-
-def _shut_down(pynvml: Any) -> None:
-    with contextlib.suppress(pynvml.NVMLError):  # a lost GPU makes this fail too, and nothing is left to free
-        pynvml.nvmlShutdown()
-
-
-def clock_offset_s(newest_us: int, *, now_s: float, epoch_s: float) -> float:
-    """What to add to a driver's stamp in seconds to put it on the monotonic clock.
-
-    Most drivers stamp in microseconds since 1970, some since boot. A sample was taken within the last few
-    seconds, which tells the two apart. A stamp near neither (boot time that counts suspension) is taken as now: it
-    is off by the age of the sample, at most a driver window.
-
-    Args:
-        newest_us: Stamp of the newest sample, just read.
-        now_s: Monotonic time of that reading.
-        epoch_s: Time of that reading in seconds since 1970.
-    """
-    stamp_s = newest_us / 1e6
-    for offset_s in (now_s - epoch_s, 0.0):
-        if -1.0 <= now_s - (stamp_s + offset_s) <= 20.0:
-            return offset_s
-    return now_s - stamp_s
-
-
-class BusySeries:
-    """How busy a GPU was, sample by sample, on the monotonic clock.
-
-    Each sample stands for the time since the one before it. One after a gap, or the very first, has no known
-    window and never counts.
+    Raises:
+        DriverError: There is no driver, or it does not work.
     """
 
     def __init__(self) -> None:
-        self.newest_us = 0  # stamp of the newest driver sample: what to ask the driver to go on from
-        self._offset_s: float | None = None
-        self._ends_s: list[float] = []
-        self._busy: list[float] = []
-
-    def add_driver_samples(self, rows: Sequence[tuple[int, int]], *, now_s: float, epoch_s: float) -> None:
-        """Adds what is new among the samples that a driver gave.
-
-        Args:
-            rows: Stamp in the driver's microseconds and percent, in any order, with any of the earlier ones among
-                them; what is above 100 % is garbage that drivers are known to give.
-            now_s: Monotonic time of the reading.
-            epoch_s: Seconds since 1970 of the reading.
-        """
-        new = sorted({stamp_us: percent for stamp_us, percent in rows if stamp_us > self.newest_us}.items())
-        if not new:
-            return
-        if self._offset_s is None:  # found once: the wall clock may be set while we run
-            self._offset_s = clock_offset_s(new[-1][0], now_s=now_s, epoch_s=epoch_s)
-        self.newest_us = new[-1][0]
-        for stamp_us, percent in new:
-            if percent <= 100:
-                self.add(stamp_us / 1e6 + self._offset_s, percent)
-
-    def add(self, end_s: float, percent: int) -> None:
-        """Adds one sample whose window ended then; in order of time."""
-        self._ends_s.append(end_s)
-        self._busy.append(percent / 100.0)
-
-    def between(self, t0_s: float, t1_s: float, *, errors: int = 0) -> GpuUse | None:
-        """Averages over time the samples whose whole window lies inside; None if there is none."""
-        first = bisect.bisect_left(self._ends_s, t0_s)
-        last = bisect.bisect_right(self._ends_s, t1_s)
-        covered_s = busy_s = 0.0
-        samples = 0
-        for index in range(first + 1, last):
-            window_s = self._ends_s[index] - self._ends_s[index - 1]
-            if 0.0 < window_s <= _LONGEST_DRIVER_WINDOW_S:
-                covered_s += window_s
-                busy_s += window_s * self._busy[index]
-                samples += 1
-        if not samples:
-            return None
-        return GpuUse(
-            utilization=min(1.0, busy_s / covered_s),
-            samples=samples,
-            covered_fraction=min(1.0, covered_s / (t1_s - t0_s)),
-            errors=errors,
-        )
-
-
-class NvmlProbe:
-    """Utilization of one GPU, from the driver's own samples; see `Probe`.
-
-    It drains `nvmlDeviceGetSamples` and keeps each sample once. Where a device does not have it, it polls
-    `nvmlDeviceGetUtilizationRates`, which repeats the last driver window.
-    """
-
-    def __init__(self, clock: Clock | None = None) -> None:
-        self._clock = clock or SystemClock()
-        self._lock = threading.Lock()
-        self._series = BusySeries()
-        self._errors = 0
-        self._peak_memory_bytes: int | None = None
-        self._next_memory_s = -math.inf
-        self._why_none: str | None = "the GPU probe was not opened"
-        self._nvml: Any = None
-        self._handle: Any = None
-        self._read: Callable[[], float] = self._drain
-        self._sampler: Sampler | None = None
-
-    @property
-    def why_none(self) -> str | None:
-        """Why nothing is measured, for people; None while it is."""
-        return self._why_none
-
-    def open(self, device: str) -> None:
-        """Starts watching the GPU of a UUID; if it cannot, `why_none` says so."""
         import pynvml
 
-        try:
+        self._pynvml: Any = pynvml
+        with _translated(pynvml):
             pynvml.nvmlInit()
-        except pynvml.NVMLError as error:
-            self._why_none = _words(error)
-            return
-        self._nvml = pynvml
-        try:
-            self._handle = pynvml.nvmlDeviceGetHandleByUUID(device)
-        except pynvml.NVMLError as error:
-            self._why_none = f"GPU {device}: {_words(error)}"
-            return
-        self._why_none = None
-        self._sampler = Sampler(self._sample, name="nvml-probe")
-        self._sampler.start()
 
-    def between(self, t0_s: float, t1_s: float) -> GpuUse | None:
-        """See `Probe.between`; None also once the GPU was lost, and `why_none` says so."""
-        with self._lock:
-            if self._why_none is not None:
-                return None
-            use = self._series.between(t0_s, t1_s, errors=self._errors)
-            return use and replace(use, peak_memory_bytes=self._peak_memory_bytes)
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
 
     def close(self) -> None:
-        """See `Probe.close`."""
-        if self._sampler is not None and not self._sampler.stop():
-            return  # a driver call hangs, and still uses the library
-        self._sampler = None
-        if self._nvml is not None:
-            _shut_down(self._nvml)
-            self._nvml = None
+        """Lets the library go."""
+        with contextlib.suppress(self._pynvml.NVMLError):  # a lost GPU makes this fail too, and nothing is left to free
+            self._pynvml.nvmlShutdown()
 
-    def _sample(self) -> float | None:
-        """One reading; answers when the next is due, None if there is no point in one."""
-        try:
-            self._note_memory()
-            return self._read()
-        except self._nvml.NVMLError as error:
-            return self._after(error)
+    def version(self) -> str:
+        """The driver's version, e.g. ``565.57.01``."""
+        with _translated(self._pynvml):
+            return str(self._pynvml.nvmlSystemGetDriverVersion())
 
-    def _after(self, error: Any) -> float | None:
-        kind = trouble(error.value)
-        if kind is Trouble.CAPABILITY_OFF and self._read == self._drain:
-            self._read = self._poll
-            return 0.0
-        with self._lock:
-            if kind is Trouble.PASSING:
-                self._errors += 1
-            elif kind is not Trouble.NOTHING_NEW:
-                self._why_none = _words(error)
-                return None
-        return _DRAIN_S
+    def count(self) -> int:
+        """How many GPUs there are; an instance of MIG is not one."""
+        with _translated(self._pynvml):
+            return int(self._pynvml.nvmlDeviceGetCount())
 
-    def _note_memory(self) -> None:
-        now_s = self._clock.now_s()
-        if now_s < self._next_memory_s:
-            return
-        self._next_memory_s = now_s + _MEMORY_S
-        try:
-            used = int(self._nvml.nvmlDeviceGetMemoryInfo(self._handle).used)
-        except self._nvml.NVMLError as error:
-            if trouble(error.value) is not Trouble.CAPABILITY_OFF:
-                raise
-            self._next_memory_s = math.inf
-            return
-        with self._lock:
-            self._peak_memory_bytes = max(used, self._peak_memory_bytes or 0)
+    def device_at(self, index: int) -> "Device":
+        """The GPU of a number below `count`."""
+        with _translated(self._pynvml):
+            return Device(self._pynvml, self._pynvml.nvmlDeviceGetHandleByIndex(index))
 
-    def _drain(self) -> float:
-        kind, rows = self._nvml.nvmlDeviceGetSamples(
-            self._handle, self._nvml.NVML_GPU_UTILIZATION_SAMPLES, self._series.newest_us
-        )
+    def device(self, uuid: str) -> "Device":
+        """The GPU, or the MIG instance, of a UUID."""
+        with _translated(self._pynvml):
+            return Device(self._pynvml, self._pynvml.nvmlDeviceGetHandleByUUID(uuid), is_mig=is_mig_uuid(uuid))
+
+    def process_name(self, pid: int) -> str:
+        """The program of a process that the driver knows."""
+        with _translated(self._pynvml):
+            try:
+                return str(self._pynvml.nvmlSystemGetProcessName(pid))
+            except UnicodeDecodeError as error:  # pynvml decodes what is a path, and may be anything
+                return error.object.decode(errors="replace")
+
+
+class Device:
+    """One GPU, or one MIG instance of a GPU. Made by `Driver`; every method may raise `DriverError`."""
+
+    def __init__(self, pynvml: Any, handle: Any, *, is_mig: bool = False) -> None:
+        self._pynvml = pynvml
+        self._handle = handle
+        self._is_mig = is_mig
+        self._reasons: Callable[[Any], int] = pynvml.nvmlDeviceGetCurrentClocksEventReasons
+        self._metrics: Any = None  # 23 kB, made once
+
+    def name(self) -> str:
+        """What it is sold as."""
+        return str(self._ask("nvmlDeviceGetName"))
+
+    def uuid(self) -> str:
+        """What CUDA calls it too."""
+        return str(self._ask("nvmlDeviceGetUUID"))
+
+    def pci_bus_id(self) -> str:
+        """Where it is plugged in, in an order that text has too."""
+        return str(self._ask("nvmlDeviceGetPciInfo").busId)
+
+    def in_mig_mode(self) -> bool:
+        """Whether it is cut into MIG instances; raises "not supported" where it cannot be."""
+        return bool(self._ask("nvmlDeviceGetMigMode")[0])
+
+    def mig_uuids(self) -> Iterator[str]:
+        """The MIG instances that it is cut into; those that do not answer are left out."""
+        for index in range(_if_known(lambda: int(self._ask("nvmlDeviceGetMaxMigDeviceCount"))) or 0):
+            with contextlib.suppress(DriverError):  # numbers may be missing
+                instance = self._ask("nvmlDeviceGetMigDeviceHandleByIndex", index)
+                yield Device(self._pynvml, instance, is_mig=True).uuid()
+
+    def busy_samples(self, since_us: int) -> list[tuple[int, int]]:
+        """Stamp and percent of each driver window after that stamp, as the driver gives them: garbage included."""
+        kind, rows = self._ask("nvmlDeviceGetSamples", self._pynvml.NVML_GPU_UTILIZATION_SAMPLES, since_us)
         # Which field of the union holds the value; a percentage is an unsigned int in the drivers we know of.
-        name = "ullVal" if kind == self._nvml.NVML_VALUE_TYPE_UNSIGNED_LONG_LONG else "uiVal"
-        percents = [(row.timeStamp, getattr(row.sampleValue, name)) for row in rows]
-        now_s, epoch_s = self._clock.now_s(), self._clock.utc().timestamp()
-        with self._lock:
-            self._series.add_driver_samples(percents, now_s=now_s, epoch_s=epoch_s)
-        return _DRAIN_S
+        name = "ullVal" if kind == self._pynvml.NVML_VALUE_TYPE_UNSIGNED_LONG_LONG else "uiVal"
+        return [(int(row.timeStamp), int(getattr(row.sampleValue, name))) for row in rows]
 
-    def _poll(self) -> float:
-        percent = self._nvml.nvmlDeviceGetUtilizationRates(self._handle).gpu
-        with self._lock:
-            self._series.add(self._clock.now_s(), percent)
-        return _POLL_S
+    def busy_percent(self) -> int:
+        """How busy it was in the newest driver window."""
+        return int(self._ask("nvmlDeviceGetUtilizationRates").gpu)
+
+    def memory(self) -> Memory:
+        """Memory in use by all."""
+        memory = self._ask("nvmlDeviceGetMemoryInfo")
+        return Memory(int(memory.used), int(memory.total))
+
+    def power_w(self) -> float:
+        """Electric power, on most devices averaged over the last second."""
+        return float(self._ask("nvmlDeviceGetPowerUsage")) / 1e3
+
+    def energy_j(self) -> float:
+        """Energy since the driver was loaded."""
+        return float(self._ask("nvmlDeviceGetTotalEnergyConsumption")) / 1e3
+
+    def temperature_c(self) -> int:
+        """Temperature of the die."""
+        return int(self._ask("nvmlDeviceGetTemperature", self._pynvml.NVML_TEMPERATURE_GPU))
+
+    def sm_clock_mhz(self) -> int:
+        """Clock of the streaming multiprocessors."""
+        return int(self._ask("nvmlDeviceGetClockInfo", self._pynvml.NVML_CLOCK_SM))
+
+    def clock_reasons(self) -> int:
+        """Why the clocks are held down, as a bit mask; see gpu_clocks.py."""
+        try:
+            with _translated(self._pynvml):
+                return int(self._reasons(self._handle))
+        except DriverError as error:
+            older = self._pynvml.nvmlDeviceGetCurrentClocksThrottleReasons  # its name before driver 535
+            if error.code != FUNCTION_NOT_FOUND or self._reasons is older:
+                raise
+            self._reasons = older
+            return self.clock_reasons()
+
+    def holders(self) -> list[Holder]:
+        """The processes that hold it; in a container the driver may show none of them."""
+        found: dict[int, Holder] = {}
+        for function, computes in (
+            ("nvmlDeviceGetGraphicsRunningProcesses", False),
+            ("nvmlDeviceGetComputeRunningProcesses", True),
+        ):
+            try:
+                rows = self._ask(function)
+            except DriverError as error:
+                # A device without graphics is none without processes.
+                if error.trouble is Trouble.NOTHING_NEW or (not computes and error.trouble is Trouble.CAPABILITY_OFF):
+                    continue
+                raise
+            for row in rows:
+                if row.pid:
+                    found[row.pid] = Holder(row.pid, row.usedGpuMemory, computes)
+        return list(found.values())
+
+    def process_shares(self, since_us: int) -> list[tuple[int, float]]:
+        """Process, and the share 0..1 of the time since that stamp in which its kernels ran."""
+        rows = self._ask("nvmlDeviceGetProcessUtilization", since_us)
+        return [(int(row.pid), row.smUtil / 100.0) for row in rows if row.pid and row.smUtil <= _HIGHEST_PERCENT]
+
+    def has_gpm(self) -> bool:
+        """Whether it counts the activity of its units (GPM, Hopper and newer)."""
+        with _translated(self._pynvml):
+            return bool(self._pynvml.nvmlGpmQueryDeviceSupport(self._gpu()).isSupportedDevice)
+
+    def gpm_sample(self) -> "GpmSample":
+        """The counters as they stand now."""
+        with _translated(self._pynvml):
+            sample = GpmSample(self._pynvml)
+            try:
+                if self._is_mig:
+                    instance = self._ask("nvmlDeviceGetGpuInstanceId")
+                    self._pynvml.nvmlGpmMigSampleGet(self._gpu(), instance, sample.handle)
+                else:
+                    self._pynvml.nvmlGpmSampleGet(self._handle, sample.handle)
+            except BaseException:
+                sample.free()
+                raise
+            return sample
+
+    def activity(self, first: "GpmSample", second: "GpmSample") -> Activity:
+        """What happened between two samples, which must lie more than 100 ms apart to give numbers."""
+        nvml = self._pynvml
+        names = ("SM_UTIL", "ANY_TENSOR_UTIL", "DRAM_BW_UTIL")
+        if self._metrics is None:
+            self._metrics = nvml.c_nvmlGpmMetricsGet_t()
+            self._metrics.version = nvml.NVML_GPM_METRICS_GET_VERSION
+            self._metrics.numMetrics = len(names)
+            for place, name in enumerate(names):
+                self._metrics.metrics[place].metricId = getattr(nvml, f"NVML_GPM_METRIC_{name}")
+        self._metrics.sample1, self._metrics.sample2 = first.handle, second.handle
+        with _translated(nvml):
+            nvml.nvmlGpmMetricsGet(self._metrics)
+        return Activity(*(_share(self._metrics.metrics[place]) for place in range(len(names))))
+
+    def _gpu(self) -> Any:
+        """The handle of the whole GPU."""
+        return self._ask("nvmlDeviceGetDeviceHandleFromMigDeviceHandle") if self._is_mig else self._handle
+
+    def _ask(self, function: str, *arguments: Any) -> Any:
+        with _translated(self._pynvml):
+            return getattr(self._pynvml, function)(self._handle, *arguments)
 
 
-_is_a_probe: type[Probe[str, GpuUse]] = NvmlProbe
+class GpmSample:
+    """Counters of a GPU's units at one moment, in memory that the driver has lent until `free`."""
+
+    def __init__(self, pynvml: Any) -> None:
+        self._pynvml = pynvml
+        self.handle = pynvml.nvmlGpmSampleAlloc()
+
+    def free(self) -> None:
+        """Gives the memory back."""
+        with contextlib.suppress(self._pynvml.NVMLError):
+            self._pynvml.nvmlGpmSampleFree(self.handle)
+
+
+def _share(metric: Any) -> float | None:
+    if metric.nvmlReturn != 0 or not math.isfinite(metric.value):
+        return None
+    return min(1.0, max(0.0, float(metric.value) / 100.0))
+
+
+def is_mig_uuid(uuid: str) -> bool:
+    """Whether a UUID is that of a MIG instance."""
+    return uuid.startswith(_MIG_PREFIX)
+
+
+def gpus() -> GpuInventory:
+    """Lists the GPUs that the driver knows; takes milliseconds, so ask once."""
+    found: list[GpuFacts] = []
+    why = "the NVIDIA driver sees no GPU"
+    try:
+        with Driver() as driver:
+            for index in range(driver.count()):
+                try:
+                    found.append(facts(driver.device_at(index), index))
+                except DriverError as error:  # one lost GPU must not hide the others
+                    why = f"GPU {index} does not answer: {error.for_people}"
+    except DriverError as error:
+        why = error.for_people
+    return GpuInventory(gpus=tuple(found), why_none=None if found else why)
+
+
+def facts(device: Device, index: int) -> GpuFacts:
+    """Describes a GPU.
+
+    Raises:
+        DriverError: It does not even say its name and its UUID, or it is lost.
+    """
+    return GpuFacts(
+        name=device.name(),
+        uuid=device.uuid(),
+        memory_bytes=_if_known(lambda: device.memory().total_bytes),
+        index=index,
+        pci_bus_id=_if_known(device.pci_bus_id) or "",
+        mig_uuids=tuple(device.mig_uuids()) if _if_known(device.in_mig_mode) else None,
+    )
+
+
+def _if_known(ask: Callable[[], Answer]) -> Answer | None:
+    try:
+        return ask()
+    except DriverError as error:
+        if error.trouble.is_fatal:
+            raise
+        return None

@@ -4,8 +4,8 @@ from types import TracebackType
 from typing import Self
 
 from autotune.clock import Clock
+from autotune.measure.gpu_probe import NvmlProbe
 from autotune.measure.host import HostProbe
-from autotune.measure.nvml import NvmlProbe
 from autotune.measure.probe import GpuUse, HostUse, Probe
 from autotune.measure.window import Window, measure_run
 from autotune.records import Measurement

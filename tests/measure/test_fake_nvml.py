@@ -756,7 +756,8 @@ def test_nvitop_shows_the_fake(fake_gpu):
 
 
 PROBE = """
-from autotune.measure.nvml import NvmlProbe, gpus
+from autotune.measure.gpu_probe import NvmlProbe
+from autotune.measure.nvml import gpus
 inventory = gpus()
 probe = NvmlProbe()
 probe.open(inventory.gpus[-1].uuid)
