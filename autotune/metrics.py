@@ -159,6 +159,14 @@ _TABLE = (
         show=_gib,
     ),
     Metric(
+        name="energy_per_sample_j",
+        label="energy for a sample",
+        unit="J",
+        high=math.inf,
+        better=Direction.LOWER,
+        show=lambda value: f"{_significant(value)} J",
+    ),
+    Metric(
         name="filled_samples_per_s",
         label="samples, caches filled (estimate)",
         unit="1/s",

@@ -34,6 +34,7 @@ class Ending(StrEnum):
     CRASHED = "crashed"  # the trainer ended with an error
     OUT_OF_HOST_MEMORY = "out of host memory"
     OUT_OF_GPU_MEMORY = "out of GPU memory"
+    GPU_LOST = "GPU lost"  # or its driver: nothing of it answers any more
     DIVERGED = "diverged"  # the loss became NaN or infinite
     HUNG = "hung"  # steps came, then none for too long
     NEVER_STARTED = "never started"  # no step within run.start_timeout_s
@@ -47,6 +48,8 @@ class Validity(StrEnum):
 
     GOOD = "good"
     COLD = "cold"  # caches were still being filled
+    CONTAMINATED = "contaminated"  # somebody else used the GPU
+    THROTTLED = "throttled"  # heat or a power brake held the GPU's clocks down
     NOT_STEADY = "not steady"  # too few steps after warm-up for a window
     UNMEASURED = "unmeasured"  # it gave no numbers at all
 
@@ -56,6 +59,7 @@ class Stop(StrEnum):
 
     ENOUGH = "enough"  # the measuring window is long enough
     HOPELESS = "hopeless"  # a short look shows that it is far behind
+    GPU_LOST = "GPU lost"  # its driver gives nothing any more
     DIVERGED = "diverged"
     HUNG = "hung"
     NEVER_STARTED = "never started"
@@ -177,6 +181,42 @@ class TrialExit:
 
 
 @dataclass(frozen=True, kw_only=True)
+class GpuMeasurement:
+    """What one GPU showed over the steady window of a run.
+
+    Attributes:
+        uuid: Its UUID; that of a MIG instance for an instance.
+        name: As the driver names it.
+        scored: Whether it is one that the score looks at: the model's, where the data has another.
+        utilization: Share of the window in which a kernel ran, 0..1; None means not measured.
+        covered_fraction: Share of the window that driver windows cover.
+        busy_windows: The driver windows wholly inside, each (end in seconds from the start of the window, length in
+            seconds, share of it in which a kernel ran): what the runs of a point are pooled from.
+        peak_memory_bytes: Most memory in use by all, from the start of the run.
+        energy_j: Drawn over the window.
+        sm_activity: Share of the multiprocessors' time that was used; of Hopper and later.
+        tensor_activity: The same of the tensor cores.
+        dram_activity: The same of the memory's bandwidth.
+        foreign_fraction: Share of the window in which somebody else's kernels ran; None where that cannot be known.
+        throttled_fraction: Share of the window in which heat or a power brake held the clocks down.
+    """
+
+    uuid: str
+    name: str
+    scored: bool = True
+    utilization: float | None = None
+    covered_fraction: float = 0.0
+    busy_windows: tuple[tuple[float, float, float], ...] = ()
+    peak_memory_bytes: int | None = None
+    energy_j: float | None = None
+    sm_activity: float | None = None
+    tensor_activity: float | None = None
+    dram_activity: float | None = None
+    foreign_fraction: float | None = None
+    throttled_fraction: float | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
 class Measurement:
     """What one run showed over the steady state.
 
@@ -191,10 +231,12 @@ class Measurement:
         first_step_s: From the start of the process to its first step.
         cpu_cores: CPU time of the run's processes over the window, in cores; None if not sampled.
         peak_memory_bytes: Largest resident set seen.
-        gpu_utilization: Share of time in which a kernel ran, 0..1; None means not measured.
-        gpu_memory_bytes: Most memory that was in use on the GPU; None means not measured.
+        gpu_utilization: Share of time in which a kernel ran, 0..1, mean of the scored GPUs; None means not measured.
+        gpu_memory_bytes: Most memory that was in use on one of the GPUs; None means not measured.
         filled_samples_per_s: What the throughput would be without waiting for data, where the run's caches were still
             being filled: an estimate of what they will make of it. None where that is no question.
+        energy_per_sample_j: What the GPUs drew for each sample; None means not measured.
+        gpus: What each GPU of the run showed, in the order in which the run sees them; empty means not measured.
     """
 
     window_s: float
@@ -210,6 +252,8 @@ class Measurement:
     gpu_utilization: float | None = None
     gpu_memory_bytes: int | None = None
     filled_samples_per_s: float | None = None
+    energy_per_sample_j: float | None = None
+    gpus: tuple[GpuMeasurement, ...] = ()
 
     @property
     def speed(self) -> float:

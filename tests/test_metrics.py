@@ -21,8 +21,8 @@ MEASUREMENT = Measurement(
 
 
 def test_every_figure_of_a_measurement_is_in_the_table():
-    """A new field cannot be forgotten, and the table names nothing else."""
-    assert set(METRICS) == {field.name for field in dataclasses.fields(Measurement)}
+    """A new figure cannot be forgotten, and the table names nothing else; each GPU by itself is no figure."""
+    assert set(METRICS) == {field.name for field in dataclasses.fields(Measurement)} - {"gpus"}
     assert all(name == metric.name for name, metric in METRICS.items())
 
 

@@ -50,6 +50,10 @@ EXPLANATIONS: Mapping[Ending, Explanation] = {
         sentence="The GPU's memory was used up.",
         remedy="Lower the upper end of the batch size, or end whatever else uses the GPU.",
     ),
+    Ending.GPU_LOST: Explanation(
+        sentence="The GPU, or its driver, gave no answer any more.",
+        remedy="See what the driver says (dmesg names it Xid); reset the GPU or reboot, then start the search again.",
+    ),
     Ending.DIVERGED: Explanation(
         sentence="The loss became NaN or infinite.",
         remedy="Leave out the precision or batch sizes that do this, or lower the learning rate.",
@@ -79,6 +83,7 @@ EXPLANATIONS: Mapping[Ending, Explanation] = {
 
 _OUR_CHOICE: Mapping[Stop, str] = {Stop.ENOUGH: "", Stop.HOPELESS: "far behind the fastest"}
 _STOPPED: Mapping[Stop, Ending] = {
+    Stop.GPU_LOST: Ending.GPU_LOST,
     Stop.DIVERGED: Ending.DIVERGED,
     Stop.HUNG: Ending.HUNG,
     Stop.NEVER_STARTED: Ending.NEVER_STARTED,
