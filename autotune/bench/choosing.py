@@ -69,10 +69,9 @@ def time_choices(config: Path, lengths: Sequence[int], *, seed: int) -> None:
 def _choose(setup: Setup, levels: Levels, allocator: Allocator) -> Values:
     feasible = Feasibility(setup.space, levels, setup.machine, memory_margin=setup.limits.memory_margin)
     advice = advised(setup.space, levels, None, has_gpu=False, short_passes=True)
+    allocator.learn(levels, expected_run_sd(levels))
     choice = allocator.next_run(
-        levels,
         point_name(setup.space.today),
-        expected_run_sd(levels),
         next((values for values in advice if feasible.why_not(values) is None), None),
         feasible.why_not,
     )

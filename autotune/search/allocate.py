@@ -8,7 +8,7 @@ good wins over what is dear and promising; `python -m autotune.bench search` tel
 """
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import islice
 from statistics import median
@@ -56,7 +56,7 @@ class Allocation:
 
 
 class Allocator:
-    """Chooses the runs of one search.
+    """Chooses the runs of one search; `learn` comes first, and again after each run.
 
     Args:
         space: What may vary.
@@ -65,17 +65,42 @@ class Allocator:
 
     def __init__(self, space: Space, seed: int) -> None:
         self._space = space
+        self._levels: Mapping[str, PointLevel] = {}
+        self._measured: list[PointLevel] = []
+        self._sd = 0.0
+        self._something_failed = False
         self._speed = Surrogate(space)
         self._success = Surrogate(space)
         self._rng = np.random.default_rng(seed)
         self._row_of: dict[str, Indices] = {}
         self._hopes = [_hopes(knob) for knob in space.knobs]
 
+    def learn(self, levels: Mapping[str, PointLevel], sd: float) -> None:
+        """Takes all that is known, in place of what it knew: the model is fitted to it.
+
+        Args:
+            levels: What is known of each point.
+            sd: Standard deviation of ln score between runs of one point, above 0.
+        """
+        beliefs = [(*_observed(level, sd), level) for level in levels.values() if level.scores or level.rough_scores]
+        beliefs = sorted(beliefs, key=lambda belief: -belief[0])[:_LARGEST_FIT]
+        self._levels, self._sd = levels, sd
+        self._measured = [level for *_, level in beliefs]
+        if beliefs:
+            rows = self._rows(self._measured)
+            scores = np.array([score for score, *_ in beliefs]) - self._hope(rows)
+            variances = np.array([variance for _, variance, _ in beliefs])
+            self._speed.fit(Observations(points=rows, scores=scores, variances=variances))
+        tried = list(levels.values())[-_LARGEST_FIT:]
+        success = np.array([float(bool(level.scores or level.rough_scores)) for level in tried])
+        self._something_failed = not success.all()
+        if self._something_failed:
+            variances = np.full(len(tried), _ACCIDENTS)
+            self._success.fit(Observations(points=self._rows(tried), scores=success, variances=variances))
+
     def next_run(
         self,
-        levels: Mapping[str, PointLevel],
         today: str,
-        sd: float,
         advice: Values | None,
         why_not: Callable[[Values], str | None],
         longest_s: float = math.inf,
@@ -83,9 +108,7 @@ class Allocator:
         """Values the possible next runs and takes the best.
 
         Args:
-            levels: What is known of each point.
             today: Name of today's point; it is not repeated here, the confirmation measures it.
-            sd: Standard deviation of ln score between runs of one point.
             advice: What an expert would try next; None if nothing.
             why_not: Says why a point will not run, None if it may.
             longest_s: How long a run may be expected to take.
@@ -93,64 +116,56 @@ class Allocator:
         Returns:
             The next run; None if every point was tried often enough, will not run, or will take too long.
         """
-        ranked = self._ranked(levels, today, sd, longest_s)
-        if advice is not None and self._may_take(advice, levels, sd, longest_s):
+        ranked = self._ranked(today, longest_s)
+        if advice is not None and self._may_take(advice, longest_s):
             repeat = next((run for run in ranked if run.is_repeat), None)
             return repeat if repeat and repeat.gain > _ADVICE_GAIN else Allocation(values=advice, gain=_ADVICE_GAIN)
         return next((run for run in ranked if run.is_repeat or why_not(run.values) is None), None)
 
-    def believed(self, levels: Mapping[str, PointLevel], sd: float) -> dict[str, float]:
+    def believed(self) -> dict[str, float]:
         """What all runs together say of each point that gave comparable numbers: its ln score, by the point's name.
 
         Unlike the mean of its own runs it does not favour the point that was lucky.
         """
-        measured = self._learn(levels, sd)
-        good = [level for level in measured if level.scores]
+        good = self._good
         if not good:
             return {}
         means = self._posterior(self._rows(good)).mean
         return {level.name: float(mean) for level, mean in zip(good, means, strict=True)}
 
-    def promise(
-        self,
-        levels: Mapping[str, PointLevel],
-        today: str,
-        sd: float,
-        runs: int,
-        why_not: Callable[[Values], str | None],
-    ) -> float:
+    def promise(self, today: str, runs: int, why_not: Callable[[Values], str | None]) -> float:
         """How much better the best point will probably be, in ln score, after that many more runs.
 
         As if they were all chosen now: one run each of the points that promise most (the parallel knowledge gradient;
         Wu & Frazier 2016), its expectation drawn by chance.
 
         Args:
-            levels: As for `next_run`.
             today: As for `next_run`.
-            sd: As for `next_run`.
             runs: Runs that there would be time for; beyond some dozens more make no difference.
             why_not: As for `next_run`.
         """
-        believed = self.believed(levels, sd)
+        believed = self.believed()
         if not believed:
             return 0.0
-        possible = (run for run in self._ranked(levels, today, sd) if run.is_repeat or why_not(run.values) is None)
+        possible = (run for run in self._ranked(today) if run.is_repeat or why_not(run.values) is None)
         chosen = [self._space.indices(run.values) for run in islice(possible, min(runs, _MOST_PROMISED))]
-        best = levels[max(believed, key=lambda name: believed[name])]
+        best = self._levels[max(believed, key=lambda name: believed[name])]
         points = np.unique(np.array([*chosen, self._space.indices(best.values)]), axis=0)
         means, covariance = self._posterior(points).mean, self._speed.covariance(points)
         # What a run of each makes of the beliefs: how they will spread around what they are now.
-        learned = covariance @ np.linalg.solve(covariance + sd**2 * np.eye(len(points)), covariance)
+        learned = covariance @ np.linalg.solve(covariance + self._sd**2 * np.eye(len(points)), covariance)
         values, vectors = np.linalg.eigh(learned)
         draws = self._rng.standard_normal((_DRAWS, len(points))) * np.sqrt(np.maximum(values, 0.0))
         return float(np.mean(np.max(means + draws @ vectors.T, axis=1)) - believed[best.name])
 
-    def _ranked(
-        self, levels: Mapping[str, PointLevel], today: str, sd: float, longest_s: float = math.inf
-    ) -> Iterator[Allocation]:
+    @property
+    def _good(self) -> list[PointLevel]:
+        """The points of the model that gave comparable numbers."""
+        return [level for level in self._measured if level.scores]
+
+    def _ranked(self, today: str, longest_s: float = math.inf) -> Iterator[Allocation]:
         """The possible next runs, the one that promises most for its time first."""
-        measured = self._learn(levels, sd)
-        good = [level for level in measured if level.scores]
+        good, levels = self._good, self._levels
         known = {row.tobytes(): level for row, level in zip(self._rows(levels.values()), levels.values(), strict=True)}
         if not good:
             # Nothing has worked yet, so nothing is known but what did not.
@@ -167,8 +182,8 @@ class Allocator:
         rivals = np.full(len(points), means[order[0]])
         if len(order) > 1:
             rivals[(points == rows[order[0]]).all(axis=1)] = means[order[1]]
-        gains = knowledge_gradient(posterior, rivals, sd) * self._chances(points, levels)
-        expected_s = self._expected_s(points, measured)
+        gains = knowledge_gradient(posterior, rivals, self._sd) * self._chances(points)
+        expected_s = self._expected_s(points)
         for index in np.argsort(-gains / np.sqrt(expected_s)):
             level = known.get(points[index].tobytes())
             if expected_s[index] <= longest_s and (level is None or _may_repeat(level, today)):
@@ -176,27 +191,15 @@ class Allocator:
                     values=self._space.at(points[index]), gain=float(gains[index]), is_repeat=level is not None
                 )
 
-    def _learn(self, levels: Mapping[str, PointLevel], sd: float) -> list[PointLevel]:
-        """Fits the model to the points that gave numbers, the best of them if there are too many."""
-        beliefs = [(*_observed(level, sd), level) for level in levels.values() if level.scores or level.rough_scores]
-        beliefs = sorted(beliefs, key=lambda belief: -belief[0])[:_LARGEST_FIT]
-        measured = [level for *_, level in beliefs]
-        if measured:
-            rows = self._rows(measured)
-            scores = np.array([score for score, *_ in beliefs]) - self._hope(rows)
-            variances = np.array([variance for _, variance, _ in beliefs])
-            self._speed.fit(Observations(points=rows, scores=scores, variances=variances))
-        return measured
-
-    def _expected_s(self, points: Indices, measured: Sequence[PointLevel]) -> Array:
+    def _expected_s(self, points: Indices) -> Array:
         """How long a run of each point will probably take."""
-        return np.asarray(np.exp(self._speed.regress(np.log([median(one.durations_s) for one in measured]), points)))
+        known_s = np.log([median(level.durations_s) for level in self._measured])
+        return np.asarray(np.exp(self._speed.regress(known_s, points)))
 
-    def _may_take(self, values: Values, levels: Mapping[str, PointLevel], sd: float, longest_s: float) -> bool:
-        measured = self._learn(levels, sd)
-        if not measured or math.isinf(longest_s):
+    def _may_take(self, values: Values, longest_s: float) -> bool:
+        if not self._measured or math.isinf(longest_s):
             return True
-        return bool(self._expected_s(np.array([self._space.indices(values)]), measured)[0] <= longest_s)
+        return bool(self._expected_s(np.array([self._space.indices(values)]))[0] <= longest_s)
 
     def _posterior(self, points: Indices) -> Posterior:
         posterior = self._speed.predict(points)
@@ -217,14 +220,10 @@ class Allocator:
             rows.append(self._row_of[level.name])
         return np.array(rows, dtype=np.int64).reshape(len(rows), len(self._space.knobs))
 
-    def _chances(self, points: Indices, levels: Mapping[str, PointLevel]) -> Array:
+    def _chances(self, points: Indices) -> Array:
         """How probable it is that each point gives numbers at all."""
-        tried = list(levels.values())[-_LARGEST_FIT:]
-        success = np.array([float(bool(level.scores or level.rough_scores)) for level in tried])
-        if success.all():
+        if not self._something_failed:
             return np.ones(len(points))
-        variances = np.full(len(tried), _ACCIDENTS)
-        self._success.fit(Observations(points=self._rows(tried), scores=success, variances=variances))
         chances: Array = np.clip(self._success.predict(points).mean, _LEAST_CHANCE, 1.0)
         return chances
 

@@ -52,6 +52,7 @@ _WARM_UP = WindowGoal(min_s=0.0, min_steps=5, target_s=0.0)
 _TEN_MINUTES_S = 600.0
 _REALIZED = 0.45  # of what the model promises, on average over the benchmark's trainings after 5 minutes
 _FORESEEN_RUNS = 10
+_FORETELLING_RUNS = 10  # before these the model promises whatever it was told to hope for
 _PAIRS_WITH_TIME_TO_SPARE = 6  # four show a large gain, but not how large
 _MOST_FAILURES = 5  # runs that all gave nothing, before the search gives up
 _HOPELESS = 0.5  # of the fastest run's speed: no repeat will make up for that
@@ -236,9 +237,7 @@ class Tuner:
             short_passes=self._saw_a_pass,
         )
         return self._allocator.next_run(
-            self._levels,
             point_name(self._today),
-            expected_run_sd(self._levels),
             next((values for values in advice if feasible.why_not(values) is None), None),
             feasible.why_not,
             self._longest_run_s(),
@@ -249,8 +248,9 @@ class Tuner:
         return min(_FORESEEN_RUNS, max(0.0, left_s) / expected_run_s(self._runs))
 
     def _longest_run_s(self) -> float:
-        if not any(run.purpose is Purpose.EXPLORE for run in self._runs):
-            return math.inf  # in a short budget something has to be tried before there is anything to confirm
+        """How long a run of a new point may be expected to take."""
+        if self._reserved_s() == 0.0:
+            return math.inf  # nothing to confirm yet: what is learned of another point is there for the next search
         return longest_run_s(self._runs, point_name(self._today), self._budget.left_s())
 
     def _has_settled(self) -> bool:
@@ -261,12 +261,12 @@ class Tuner:
         margin = self._setup.limits.memory_margin
         return Feasibility(self._space, self._levels, self._setup.machine, memory_margin=margin)
 
-    def _gain_of_ten_minutes(self) -> float:
-        """How much faster the best point would get on average, e.g. 0.02."""
+    def _gain_of_ten_minutes(self) -> float | None:
+        """How much faster the best point would get on average, e.g. 0.02; None before the model can tell."""
+        if sum(run.comparable is not None for run in self._runs) < _FORETELLING_RUNS:
+            return None
         gain = self._allocator.promise(
-            self._levels,
             point_name(self._today),
-            expected_run_sd(self._levels),
             max(1, int(_TEN_MINUTES_S / expected_run_s(self._runs))),
             self._feasible().why_not,
         )
@@ -277,6 +277,7 @@ class Tuner:
         self._space = space
         self._levels = Levels(space, self._setup.steadiness_weight, self._study.records())
         self._allocator = Allocator(space, self._seed)
+        self._allocator.learn(self._levels, expected_run_sd(self._levels))
 
     def _leave_caches_alone(self) -> None:
         self._filling = self._space.settles(self._today)
@@ -401,6 +402,7 @@ class Tuner:
         self._runs.append(record)
         self._saw_a_pass = self._saw_a_pass or done.saw_a_pass
         self._levels.add(record)
+        self._allocator.learn(self._levels, expected_run_sd(self._levels))
         if done.window is not None and record.comparable:
             self._within_variances_s.append(done.window.within_variance_s())
         if record.ending in (Ending.STOPPED, Ending.KILLED_BY_BUDGET) or record.validity is Validity.COLD:
@@ -426,8 +428,7 @@ class Tuner:
 
     def _better(self) -> list[Candidate]:
         """The points that are believed to be better than today's, best first."""
-        believed = self._allocator.believed(self._levels, expected_run_sd(self._levels))
-        return better_than_today(self._levels, believed, point_name(self._today))
+        return better_than_today(self._levels, self._allocator.believed(), point_name(self._today))
 
     def _reserved_s(self) -> float:
         """Time that is not for exploring: what it takes to confirm the point that is best now."""

@@ -1,6 +1,6 @@
 """Where the next run goes."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -30,7 +30,13 @@ def _next(
     why_not: Callable[[Values], str | None] = _anything,
     seed: int = 0,
 ) -> Allocation | None:
-    return Allocator(space, seed).next_run(named(*levels), point_name(space.today), SD, advice, why_not)
+    return _taught(space, levels, seed).next_run(point_name(space.today), advice, why_not)
+
+
+def _taught(space: Space, levels: Sequence[PointLevel], seed: int = 0) -> Allocator:
+    allocator = Allocator(space, seed)
+    allocator.learn(named(*levels), SD)
+    return allocator
 
 
 def _search(space: Space, speed: Callable[[Values], float | None], runs: int, seed: int = 0) -> list[PointLevel]:
@@ -38,7 +44,8 @@ def _search(space: Space, speed: Callable[[Values], float | None], runs: int, se
     allocator, rng = Allocator(space, seed), np.random.default_rng(seed)
     levels = named(level(space, 0.0))
     for _ in range(runs):
-        choice = allocator.next_run(levels, point_name(space.today), SD, None, _anything)
+        allocator.learn(levels, SD)
+        choice = allocator.next_run(point_name(space.today), None, _anything)
         if choice is None:
             break
         values = dict[str, Any](choice.values)
@@ -168,7 +175,7 @@ def test_the_knowledge_gradient_is_the_expected_rise_of_the_best_mean() -> None:
 
 
 def _promise(*levels: PointLevel, space: Space, runs: int = 20) -> float:
-    return Allocator(space, 0).promise(named(*levels), point_name(space.today), SD, runs, _anything)
+    return _taught(space, levels).promise(point_name(space.today), runs, _anything)
 
 
 def test_more_time_promises_much_where_nothing_is_known_and_little_where_all_was_tried() -> None:
@@ -197,10 +204,10 @@ def test_what_could_not_be_confirmed_any_more_is_not_tried() -> None:
     space = Space(knobs=(knob("slow", False, True), knob("n", *range(8))))
     quick = [replace(level(space, 0.01 * n, n=n), durations_s=(5.0,)) for n in range(6)]
     slow = [replace(level(space, 0.5, slow=True, n=n), durations_s=(60.0,)) for n in range(3)]
-    levels, today = named(*quick, *slow), point_name(space.today)
+    today = point_name(space.today)
     advice: Values = {"slow": True, "n": 7}
-    free = Allocator(space, 0).next_run(levels, today, SD, advice, _anything)
-    short = Allocator(space, 0).next_run(levels, today, SD, advice, _anything, 20.0)
+    free = _taught(space, [*quick, *slow]).next_run(today, advice, _anything)
+    short = _taught(space, [*quick, *slow]).next_run(today, advice, _anything, 20.0)
     assert free is not None
     assert free.values["slow"]
     assert short is not None
@@ -213,6 +220,6 @@ def test_luck_is_not_believed() -> None:
     unlike = [level(space, 0.01 * n, k0=n) for n in range(6)]
     alike = [level(space, 0.02, k2=n) for n in (1, 2, 4, 5)]
     lucky = level(space, 0.2, k2=3)
-    believed = Allocator(space, 0).believed(named(*unlike, *alike, lucky), SD)
+    believed = _taught(space, [*unlike, *alike, lucky]).believed()
     assert believed.keys() == named(*unlike, *alike, lucky).keys()
     assert believed[point_name(space.today)] < believed[lucky.name] < 0.15

@@ -580,3 +580,18 @@ def test_in_a_short_budget_something_is_tried_and_confirmed(search: Search) -> N
     searched = search(slow_at_first, budget_s=60)
     assert len(searched.of(Purpose.EXPLORE)) >= 3
     assert searched.answer.verdict is Verdict.BETTER
+
+
+def test_while_nothing_is_better_a_short_budget_is_used_to_go_on_trying(search: Search) -> None:
+    """Time that would be too short to confirm another point is not left over: the next search knows what it showed."""
+    searched = search(dull, budget_s=30, config=BIG)
+    assert searched.answer.verdict is Verdict.NO_CHANGE
+    assert searched.took_s > 20
+    assert "for the time that is left" not in searched.said()
+
+
+def test_after_a_few_runs_nothing_is_foretold(search: Search) -> None:
+    """What more time would gain is not known after two or three runs, and not said."""
+    searched = search(dull, budget_s=20, config=BIG)
+    assert len(searched.runs) < 10
+    assert searched.answer.gain_of_ten_minutes is None
