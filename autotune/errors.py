@@ -4,6 +4,7 @@
     ├── ConfigError          the config, or its ``autotune:`` section, cannot be used as it stands
     │   └── CannotEditYaml   a value cannot be changed without touching something else
     ├── CommandError         the trainer's command cannot be started
+    ├── GpuError             the GPU is not there, or somebody else works on it
     ├── RunError             no run could be made, or none gave a result
     └── StudyError           the record of runs cannot be read or written
         └── StudyBusy        another search is working on this study
@@ -66,6 +67,12 @@ class CommandError(AutotuneError):
     """The trainer's command cannot be started."""
 
     kind = "command"
+
+
+class GpuError(AutotuneError):
+    """The GPU that the runs would use is not there, or somebody else works on it."""
+
+    kind = "gpu"
 
 
 class RunError(AutotuneError):

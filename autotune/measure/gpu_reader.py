@@ -29,6 +29,8 @@ DRAIN_S = 0.25
 POLL_S = 0.1
 """Between two readings of a device that keeps no samples."""
 
+_FIRST_SAMPLE_S = 3.0  # drivers make one in a second at most, also of an idle device
+
 BLOCKED_S = 2.0
 """A driver call that takes longer is told of: the dear ones take milliseconds."""
 
@@ -86,6 +88,7 @@ class DeviceReader:
         self._questions = questions
         self._tell = tell
         self._clock = clock
+        self._began_s = clock.now_s()
         self._off: set[Capability] = set()
         self._tried: Counter[str] = Counter()
         self._failed: Counter[str] = Counter()
@@ -159,12 +162,16 @@ class DeviceReader:
             samples = self._answer(Capability.SAMPLES, lambda: self._device.busy_samples(since_us), nothing=none)
             if samples is not None:
                 self._tell_busy(Capability.SAMPLES, self._windows_of(samples))
-            if Capability.SAMPLES not in self._off:
+            if Capability.SAMPLES not in self._off and not self._keeps_no_samples():
                 return DRAIN_S
         percent = self._answer(Capability.RATES, self._device.busy_percent)
         if percent is not None:
             self._tell_busy(Capability.RATES, self._polled.of(percent, now_s=self._clock.now_s()))
         return math.inf if Capability.RATES in self._off else POLL_S
+
+    def _keeps_no_samples(self) -> bool:
+        """Whether the driver has none, which it does not say: it only never has a first one."""
+        return self._sampled.newest_end_s is None and self._clock.now_s() - self._began_s > _FIRST_SAMPLE_S
 
     def _windows_of(self, samples: Sequence[tuple[int, int]]) -> list[BusyWindow]:
         now_s, epoch_s = self._clock.now_s(), self._clock.utc().timestamp()

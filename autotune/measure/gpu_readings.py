@@ -1,9 +1,10 @@
 """The reader's side of the GPU sampler: collects its records and answers what was seen over a stretch of time."""
 
+import math
 import threading
 from collections.abc import Collection, Sequence
 
-from autotune.measure.gpu_records import CallBlocked, GpuLost, Record, StreamStarted, of_line
+from autotune.measure.gpu_records import CallBlocked, Capability, GpuLost, Record, StreamStarted, of_line
 from autotune.measure.gpu_seen import SeenDevice
 from autotune.measure.gpu_use import DevicesUse
 
@@ -50,6 +51,22 @@ class GpuReadings:
             elif record.uuid in self._seen:
                 self._seen[record.uuid].keep(record)
 
+    def forget(self, before_s: float) -> None:
+        """Drops what was read before that time, so that one who watches for days needs no more memory for it."""
+        with self._lock:
+            for seen in self._seen.values():
+                seen.forget(before_s)
+
+    @property
+    def reached_s(self) -> float:
+        """Until when it is known how busy the devices were; minus infinity before the first driver window.
+
+        Devices that never tell are left out.
+        """
+        with self._lock:
+            telling = [seen.windows for seen in self._seen.values() if Capability.RATES not in seen.absent]
+            return min((windows[-1][0] if windows else -math.inf for windows in telling), default=math.inf)
+
     @property
     def why_lost(self) -> str | None:
         """Why nothing more can come of the driver, or of one of the devices, for people; None while it can."""
@@ -70,7 +87,7 @@ class GpuReadings:
         with self._lock:
             newest_s, blocked = self._newest_s, self._blocked
         if blocked is not None and now_s - blocked.since_s > limit_s:
-            which = f"GPU {blocked.uuid}: " if blocked.uuid else ""
+            which = f"{blocked.uuid}: " if blocked.uuid else ""
             lasting_s = now_s - blocked.since_s
             return f"{which}the NVIDIA driver has not answered for {lasting_s:.0f} s ({blocked.capability})"
         silent_s = now_s - newest_s

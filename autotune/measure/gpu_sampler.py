@@ -133,5 +133,5 @@ class GpuSampler:
             name, why = FATAL_NAMES.get(error.code, "driver does not answer"), error.for_people
         else:
             unnamed = "GPU not found" if error.trouble is Trouble.NOTHING_NEW else "GPU does not answer"
-            name, why = FATAL_NAMES.get(error.code, unnamed), f"GPU {uuid}: {error.for_people}"
+            name, why = FATAL_NAMES.get(error.code, unnamed), f"{uuid}: {error.for_people}"
         self._tell(GpuLost(t_s=self._clock.now_s(), uuid=uuid, name=name, why=why))

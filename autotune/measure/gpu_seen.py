@@ -81,6 +81,12 @@ class SeenDevice:
             case GpuLost():
                 self.losses.append(_Loss(record.name, record.why, record.t_s))
 
+    def forget(self, before_s: float) -> None:
+        """Drops what was read before that time; what the device never tells, and how it was lost, stays."""
+        del self.windows[: bisect_left(self.windows, before_s, key=lambda window: window[0])]
+        for records in (self.states, self.shares, self.activity, self.counts):
+            del records[: bisect_left(records, before_s, key=lambda record: record.t_s)]
+
     @property
     def why_lost(self) -> str | None:
         """Why the device does not answer, for people; None while it does."""
@@ -138,7 +144,9 @@ class SeenDevice:
     ) -> tuple[float | None, float | None, tuple[int, ...], Attribution]:
         """Own share, foreign share, foreign processes, and how they were told apart."""
         unknown = (None, None, (), Attribution.UNKNOWN)
-        told = [(record, overlap_s) for record in self.shares if (overlap_s := _overlap_s(record, t0_s, t1_s)) > 0.0]
+        # What began before the run is also about whoever was there then, such as the run before it.
+        known = [record for record in self.shares if started_s is None or record.t0_s >= started_s]
+        told = [(record, overlap_s) for record in known if (overlap_s := _overlap_s(record, t0_s, t1_s)) > 0.0]
         asked_s = math.fsum(overlap_s for _, overlap_s in told)
         if not told:
             return unknown

@@ -256,7 +256,7 @@ def test_silence_is_noticed_and_named():
     known.add(CallBlocked(t_s=13.0, uuid="A", capability=Capability.HOLDERS, since_s=11.0))
     assert known.why_silent(15.0, limit_s=5.0) is None
     said = known.why_silent(17.0, limit_s=5.0)
-    assert said == "GPU A: the NVIDIA driver has not answered for 6 s (process list)"
+    assert said == "A: the NVIDIA driver has not answered for 6 s (process list)"
     known.add(found(18.0))
     assert known.why_silent(18.0, limit_s=5.0) is None
 

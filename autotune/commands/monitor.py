@@ -1,0 +1,80 @@
+"""``autotune monitor``: what the GPUs do now."""
+
+import contextlib
+import json
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING
+
+import click
+
+from autotune.commands.options import Duration
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from autotune.report.monitor import MonitorReading, MonitorSummary
+
+_EVERY_S = 1.0
+
+
+@click.command(name="monitor")
+@click.option("--pid", type=click.IntRange(min=1), help="Show the GPUs of this process, and its steps; end with it.")
+@click.option("--for", "for_s", type=Duration(), help="End after this time (default: at ^C).")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object a line, once a second.")
+def command(pid: int | None, for_s: float | None, as_json: bool) -> int:
+    """Shows what the GPUs of this machine do: how busy, how steadily, and what that usually means.
+
+    On a terminal one screen, drawn anew every second; in a pipe or a log file one line for each GPU and second. The
+    verdict is about the last minute. Nothing is started, nothing is changed, and what is watched does not notice.
+    """
+    from rich.console import Console
+
+    from autotune.clock import SystemClock
+    from autotune.commands.monitoring import Monitor
+
+    clock = SystemClock()
+    console = Console(highlight=False, markup=False, emoji=False)
+    interrupted = False
+    with Monitor(pid, clock) as monitor:
+        began_s = due_s = clock.now_s()
+        try:
+            with _shown(console, as_json=as_json) as show:
+                while True:
+                    show(monitor.reading())
+                    if monitor.has_ended or (for_s is not None and clock.now_s() - began_s >= for_s):
+                        break
+                    due_s = max(due_s + _EVERY_S, clock.now_s())
+                    end_s = due_s if for_s is None else min(due_s, began_s + for_s)
+                    clock.wait(end_s - clock.now_s())
+        except KeyboardInterrupt:
+            interrupted = True
+        _say(console, monitor.summary(), as_json=as_json)
+    # ^C is how one leaves a monitor; it cuts short only what was to last for a given time.
+    return 130 if interrupted and for_s is not None else 0
+
+
+@contextlib.contextmanager
+def _shown(console: "Console", *, as_json: bool) -> "Iterator[Callable[[MonitorReading], None]]":
+    """What to call with each reading."""
+    from autotune.report.monitor import reading_document
+    from autotune.report.monitor_display import MonitorDisplay
+    from autotune.report.monitor_lines import log_lines
+
+    if as_json:
+        yield lambda reading: print(json.dumps(reading_document(reading)), flush=True)
+    elif console.is_terminal and not console.is_dumb_terminal:
+        with MonitorDisplay(console) as display:
+            yield display.show
+    else:
+        yield lambda reading: print("\n".join(log_lines(reading)), flush=True)
+
+
+def _say(console: "Console", summary: "MonitorSummary", *, as_json: bool) -> None:
+    from autotune.report.monitor import summary_document
+    from autotune.report.monitor_lines import summary_lines
+
+    if as_json:
+        print(json.dumps(summary_document(summary)), flush=True)
+    else:
+        for line in summary_lines(summary):
+            console.print(line, soft_wrap=not console.is_terminal)
