@@ -20,10 +20,13 @@ from autotune.clock import SystemClock
 from autotune.errors import AutotuneError
 
 _COMMANDS = {
+    "init": "find the knobs of a config, and add a section for autotune to it",
     "search": "find better values for the knobs of a config, and confirm them",
     "apply": "write the best values into the config",
     "revert": "undo the last apply",
     "status": "what is known so far",
+    "run": "start real training with the values of the config",
+    "monitor": "what the GPUs do now, how steadily, and what that usually means",
 }
 
 
@@ -50,7 +53,8 @@ def _cli() -> None:
     """Finds the config values that make training fast, measures that they do, and writes them into your YAML.
 
     \b
-    Start with:  autotune search --config configs/config.yaml --budget 30m
+    Start with:  autotune init --config config.yaml -- python train.py --config config.yaml
+    and then:    autotune search --config config.yaml --budget 30m
     """  # noqa: D301 -- click's own mark for "do not rewrap"
 
 

@@ -58,7 +58,7 @@ def test_help_lists_every_command(capsys: pytest.CaptureFixture[str]) -> None:
     """With what it does; the version can be asked for."""
     run(["--help"])
     listed = capsys.readouterr().out
-    for name in ("search", "apply", "revert", "status"):
+    for name in ("init", "search", "apply", "revert", "status", "run"):
         assert re.search(rf"^  {name}  +\w", listed, re.MULTILINE)
     run(["--version"])
     assert __version__ in capsys.readouterr().out

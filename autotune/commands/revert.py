@@ -1,4 +1,4 @@
-"""``autotune revert``: undoes the last apply."""
+"""``autotune revert``: undoes the last apply, or init."""
 
 import os
 import sys
@@ -18,11 +18,12 @@ from autotune.errors import ConfigError
 def command(config: Path, dry_run: bool, force: bool, state_dir: Path | None) -> int:
     """Puts back the values that the last `autotune apply` changed; again, those of the one before.
 
-    Other edits to the file since then stay.
+    What `autotune init` added is taken out when its turn comes. Other edits to the file since then stay.
     """
     from autotune.clock import SystemClock
     from autotune.commands.showing import text_console
-    from autotune.settings.apply import plan_revert, write_edit
+    from autotune.settings.apply import write_edit
+    from autotune.settings.revert import plan_revert
     from autotune.trial.state import StateFolder
 
     state = StateFolder.locate(config, explicit=state_dir, environ=os.environ)

@@ -1,4 +1,4 @@
-"""Writing tuned values into the user's config, and taking them back. Nothing else writes that file.
+"""Writing tuned values, and a section, into the user's config, and taking them back. Nothing else writes that file.
 
 A plan is made first and can be shown; carrying it out keeps a backup, then replaces the file in one step, so that
 a crash at any moment leaves the old file or the new one, whole. Without printing or asking anything.
@@ -8,18 +8,21 @@ import contextlib
 import os
 import re
 import tempfile
+from collections.abc import Sequence
 from dataclasses import dataclass
 from difflib import unified_diff
 from pathlib import Path
 
 from autotune.clock import Clock
-from autotune.errors import CannotEditYaml, ConfigError
+from autotune.errors import ConfigError
 from autotune.records import Scalar
-from autotune.settings.backups import Backups, Entry, ValueChange, sync_folder
+from autotune.settings.append import with_section
+from autotune.settings.backups import Backups, ValueChange, sync_folder
 from autotune.settings.document import Document, read_bytes
 from autotune.settings.keys import KeyPath, NewValues
 from autotune.settings.parsers import same_value
-from autotune.settings.splice import Splice, check_editable, plan_splices, splice
+from autotune.settings.schema import SECTION
+from autotune.settings.splice import Splice, plan_splices, splice
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -57,6 +60,7 @@ class ConfigEdit:
         changes: The values that differ.
         undoes: Of a revert: the number of the write that it takes back.
         conflicts: Of a revert: values edited since. Writing the plan overrides them, so ask first.
+        inserted: The characters that are put in; empty where only values change.
     """
 
     path: Path
@@ -65,6 +69,7 @@ class ConfigEdit:
     changes: tuple[ValueChange, ...]
     undoes: int | None = None
     conflicts: tuple[Conflict, ...] = ()
+    inserted: str = ""
 
     @property
     def nothing_to_do(self) -> bool:
@@ -90,37 +95,57 @@ def plan_edit(path: Path, values: NewValues) -> ConfigEdit:
         key: value for key, value in values.items() if not same_value(document.today(key), value)
     }
     splices = plan_splices(document, wanted)
-    return ConfigEdit(path=path, old=document.text, new=splice(document, splices), changes=_changes(document, splices))
+    return ConfigEdit(
+        path=path, old=document.text, new=splice(document, splices), changes=changes_of(document, splices)
+    )
 
 
-def plan_revert(path: Path, backups_folder: Path) -> ConfigEdit:
-    """Plans to undo the last apply that is not undone yet.
-
-    The old values are put back into the text as it is now, so that edits made meanwhile to other lines stay.
-    Successive reverts undo successive applies.
+def plan_section(path: Path, lines: Sequence[str]) -> ConfigEdit:
+    """Plans to add an ``autotune:`` section at the end of a config; everything else stays byte for byte.
 
     Args:
         path: The config.
-        backups_folder: The state folder's ``backups``.
+        lines: The section, without line ends.
 
     Raises:
-        ConfigError: There is nothing to undo, or the file or the record of changes cannot be read.
-        CannotEditYaml: The old values cannot be put back by themselves.
+        ConfigError: The file cannot be read as a config, has a section, or another key cannot be added to it.
     """
     document = Document.read(path)
-    entries = Backups(backups_folder, path.resolve()).entries()
-    undone = {entry.undoes for entry in entries}
-    for entry in reversed(entries):
-        if entry.undoes is None and entry.number not in undone:
-            edit = _plan_undo(path, document, entry)
-            # An apply whose values are gone already (undone by hand, or never written) has nothing to undo.
-            if not edit.nothing_to_do:
-                return edit
-    raise ConfigError(
-        "no apply is left to be undone here",
-        where=str(path),
-        remedy=f"Backups of every earlier state are kept in {backups_folder}.",
-    )
+    if SECTION in document:
+        raise ConfigError(
+            "there is an autotune section already",
+            where=f"{path}:{document.line(SECTION)}",
+            remedy="Edit it there; `autotune search --dry-run` shows what it says.",
+        )
+    new = with_section(document, SECTION, lines)
+    return ConfigEdit(path=path, old=document.text, new=new.text, changes=(), inserted=new.inserted)
+
+
+def create_file(path: Path, text: str) -> None:
+    """Writes a file that is not there yet: a section of its own, or a config made of a command's flags.
+
+    Raises:
+        ConfigError: There is such a file, or it cannot be written; then nothing is left of it.
+    """
+    try:
+        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666)
+    except FileExistsError as error:
+        raise ConfigError(
+            "there is such a file already, and it is not overwritten",
+            where=str(path),
+            remedy="Choose another name, or move the file away.",
+        ) from error
+    except OSError as error:
+        raise _not_created(path, error) from error
+    try:
+        with os.fdopen(descriptor, "wb") as file:
+            file.write(text.encode())
+            file.flush()
+            os.fsync(file.fileno())
+    except OSError as error:
+        with contextlib.suppress(OSError):
+            path.unlink()
+        raise _not_created(path, error) from error
 
 
 def write_edit(edit: ConfigEdit, backups_folder: Path, clock: Clock) -> Path | None:
@@ -149,7 +174,7 @@ def write_edit(edit: ConfigEdit, backups_folder: Path, clock: Clock) -> Path | N
         )
     backups = Backups(backups_folder, real)
     try:
-        backup = backups.add(content, edit.changes, edit.undoes, clock)
+        backup = backups.add(content, edit.changes, edit.undoes, clock, inserted=edit.inserted)
     except OSError as error:
         raise ConfigError(
             f"no backup could be written: {error.strerror}; the config is unchanged",
@@ -202,36 +227,16 @@ def _check_unchanged(edit: ConfigEdit, content: bytes) -> None:
         )
 
 
-def _plan_undo(path: Path, document: Document, entry: Entry) -> ConfigEdit:
-    splices: list[Splice] = []
-    conflicts: list[Conflict] = []
-    for change in entry.changes:
-        try:
-            leaf = document.leaf(change.path)
-            check_editable(leaf)
-        except CannotEditYaml as error:
-            conflicts.append(_conflict(change, None, error.message))
-            continue
-        if same_value(leaf.value, change.old):
-            continue
-        if not same_value(leaf.value, change.new):
-            conflicts.append(_conflict(change, leaf.value, None))
-        splices.append(Splice(leaf=leaf, value=change.old, text=change.old_text, restores=True))
-    return ConfigEdit(
-        path=path,
-        old=document.text,
-        new=splice(document, splices),
-        changes=_changes(document, splices),
-        undoes=entry.number,
-        conflicts=tuple(conflicts),
+def _not_created(path: Path, error: OSError) -> ConfigError:
+    return ConfigError(
+        f"the file cannot be written: {error.strerror}",
+        where=str(path),
+        remedy=f"Make room, or check that {path.parent} is there and may be written to.",
     )
 
 
-def _conflict(change: ValueChange, present: Scalar, why_kept: str | None) -> Conflict:
-    return Conflict(path=change.path, applied=change.new, present=present, before=change.old, why_kept=why_kept)
-
-
-def _changes(document: Document, splices: list[Splice]) -> tuple[ValueChange, ...]:
+def changes_of(document: Document, splices: list[Splice]) -> tuple[ValueChange, ...]:
+    """What splices change, for the record."""
     return tuple(
         ValueChange(
             path=change.leaf.path,

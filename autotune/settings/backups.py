@@ -54,13 +54,15 @@ class Entry:
         number: Its position among the writes to this config, from 1.
         utc: ISO 8601 stamp.
         changes: What it changed.
-        undoes: Of a revert: the number of the apply that it undid; None for an apply.
+        undoes: Of a revert: the number of the write that it undid; None for an apply and an init.
+        inserted: The characters that an init put in; empty for values.
     """
 
     number: int
     utc: str
     changes: tuple[ValueChange, ...]
     undoes: int | None
+    inserted: str = ""
 
 
 class Backups:
@@ -85,7 +87,9 @@ class Backups:
         found = [_read(path) for path in self.folder.glob("*.json")]
         return sorted(found, key=lambda entry: entry.number)
 
-    def add(self, content: bytes, changes: Sequence[ValueChange], undoes: int | None, clock: Clock) -> Path:
+    def add(
+        self, content: bytes, changes: Sequence[ValueChange], undoes: int | None, clock: Clock, *, inserted: str = ""
+    ) -> Path:
         """Keeps the file as it is before a write.
 
         Args:
@@ -93,6 +97,7 @@ class Backups:
             changes: What the write is going to change.
             undoes: See `Entry.undoes`.
             clock: Stamps the entry.
+            inserted: See `Entry.inserted`.
 
         Returns:
             The backup file; its manifest lies beside it.
@@ -109,6 +114,7 @@ class Backups:
             "config": os.fspath(self.config),
             "undoes": undoes,
             "changes": [asdict(change) for change in changes],
+            "inserted": inserted,
         }
         self.folder.mkdir(parents=True, exist_ok=True)
         stem = f"{now:%Y%m%dT%H%M%S.%fZ}-{hashlib.sha256(content).hexdigest()[:8]}"
@@ -164,6 +170,7 @@ def _read(path: Path) -> Entry:
             utc=str(manifest["utc"]),
             undoes=manifest["undoes"],
             changes=tuple(ValueChange(**{**change, "path": tuple(change["path"])}) for change in manifest["changes"]),
+            inserted=str(manifest.get("inserted", "")),  # the first version had none
         )
     except (ValueError, KeyError, TypeError, OSError) as error:
         raise ConfigError(

@@ -7,10 +7,11 @@ import shutil
 from pathlib import Path
 
 from autotune.errors import CannotEditYaml, CommandError, ConfigError
-from autotune.settings.document import Document
+from autotune.settings.document import Document, Leaf
 from autotune.settings.keys import did_you_mean
 
 _FIELD = re.compile(r"\{\{|\}\}|\{(?P<name>[^{}]*)\}|[{}]")
+_SWITCH_FIELD = re.compile(r"\{[^{}]*\?[^{}]*\}")
 _OPERATORS = "|&;<>()"
 
 
@@ -62,7 +63,9 @@ def fill_command(
         tokens: The command, split.
         config: What ``{config}`` stands for: the run's own copy.
         python: What ``{python}`` stands for: the interpreter that runs autotune.
-        run_config: The run's config; ``{dotted.key}`` is the text of a scalar as it stands there.
+        run_config: The run's config; ``{dotted.key}`` is the text of a scalar as it stands there. Of a switch,
+            ``{dotted.key?--word}`` is the word if it is on, ``{!dotted.key?--word}`` if it is off; a token that is
+            left with nothing in it is left out.
         where: Place of the command, for errors.
 
     Raises:
@@ -79,10 +82,15 @@ def fill_command(
             raise ConfigError(
                 f"the command holds a lone {match[0]}", where=where, remedy="Write {{ and }} for literal braces."
             )
+        key, asks, word = name.partition("?")
+        if asks:
+            used.add(key)
+            wanted = not key.startswith("!")
+            return word if _switch(key.removeprefix("!"), run_config, where) is wanted else ""
         used.add(name)
         return own[name] if name in own else _text_of(name, run_config, where)
 
-    filled = tuple(_FIELD.sub(fill, token) for token in tokens)
+    filled = tuple(text for token in tokens if (text := _FIELD.sub(fill, token)) or not _SWITCH_FIELD.fullmatch(token))
     if not used - {"python"}:
         raise ConfigError(
             "the command names neither {config} nor a {key} of it, so no tuned value would reach the trainer",
@@ -121,8 +129,23 @@ def resolve_executable(program: str, cwd: Path, search_path: str | None = None) 
 
 
 def _text_of(name: str, run_config: Document, where: str) -> str:
+    return _leaf_of(name, run_config, where).text
+
+
+def _switch(name: str, run_config: Document, where: str) -> bool:
+    value = _leaf_of(name, run_config, where).value
+    if not isinstance(value, bool):
+        raise ConfigError(
+            f"the command asks whether {name} is on, but it is {value!r}",
+            where=where,
+            remedy=f"Write {{{name}}} for its value; only true and false can be asked for.",
+        )
+    return value
+
+
+def _leaf_of(name: str, run_config: Document, where: str) -> Leaf:
     try:
-        return run_config.leaf(name).text
+        return run_config.leaf(name)
     except CannotEditYaml as error:
         known = ("config", "python", *run_config.scalars)
         raise ConfigError(

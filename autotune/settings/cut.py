@@ -42,10 +42,7 @@ def without_key(document: Document, key: str) -> Document:
     text = document.text[: document.shift] + body[:line_start] + body[line_end:]
     try:
         shorter = Document.parse(text, document.name)
-        same = all(
-            outline(after) == outline(_pruned(before, key))
-            for before, after in ((document.root, shorter.root), (document.root_1_2, shorter.root_1_2))
-        )
+        same = differs_by_key(document, shorter, key)
     except ConfigError as error:
         raise ConfigError(
             f"without the {key}: section the config cannot be read: {error.message}", where=where, remedy=_REMEDY
@@ -53,6 +50,18 @@ def without_key(document: Document, key: str) -> Document:
     if not same:
         raise ConfigError(f"leaving the {key}: section out would change other keys", where=where, remedy=_REMEDY)
     return shorter
+
+
+def differs_by_key(longer: Document, shorter: Document, key: str) -> bool:
+    """Whether two configs are the same to both parsers but for one top-level key, which only the first one has.
+
+    Raises:
+        ConfigError: A parser cannot read one of them.
+    """
+    return all(
+        outline(after) == outline(_pruned(before, key))
+        for before, after in ((longer.root, shorter.root), (longer.root_1_2, shorter.root_1_2))
+    )
 
 
 def _pruned(root: Any, key: str) -> Any:

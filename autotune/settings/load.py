@@ -13,11 +13,17 @@ from autotune.settings.document import Document, Leaf
 from autotune.settings.keys import KeyPath, did_you_mean
 from autotune.settings.outputs import Outputs, find_outputs, redirected_path
 from autotune.settings.parsers import same_value
-from autotune.settings.schema import SECTION, Domain, Range, Section, Source, parse_section
+from autotune.settings.schema import (
+    ENV,
+    SECTION,
+    Domain,
+    Range,
+    Section,
+    Source,
+    parse_section,
+    variable_value,
+)
 from autotune.settings.splice import Splice, check_editable, plan_splices, splice, write_scalar
-
-ENV = f"{SECTION}.env."
-"""Knobs with this in front are environment variables of the runs, not keys of the config."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,9 +57,10 @@ class Settings:
 
     @cached_property
     def refused(self) -> Mapping[str, str]:
-        """The values among `scalars` that cannot be changed by themselves, with the reason."""
+        """The values among `scalars` that cannot be knobs, with the reason."""
         variables = {name: self._leaf(name).why_fixed for name in map(f"{ENV}{{}}".format, self.section.env)}
-        return {**self.run_document.refused, **{name: why for name, why in variables.items() if why}}
+        fixed = dict.fromkeys(self.section.fixed, "it is fixed by set:")
+        return {**fixed, **self.run_document.refused, **{name: why for name, why in variables.items() if why}}
 
     def today(self, path: str) -> Scalar:
         """What a knob holds now; of a variable its number, if it is one, else its text.
@@ -62,9 +69,7 @@ class Settings:
             CannotEditYaml: There is no such key.
         """
         leaf = self._leaf(path)
-        if path.startswith(ENV) and (isinstance(leaf.value, bool) or leaf.value is None):
-            return leaf.text
-        return leaf.value
+        return variable_value(leaf.text) if path.startswith(ENV) else leaf.value
 
     def trial_text(self, values: Values, outputs: Path) -> str:
         """A run's own copy of the config.
@@ -128,9 +133,11 @@ class Settings:
         return fill_command(tokens, config=config, python=python, run_config=run_config, where=where)
 
     def edits(self, values: Values) -> dict[Path, dict[KeyPath, Scalar]]:
-        """Which file holds which of these knobs, for `autotune.settings.apply.plan_edit`."""
+        """Which of these values each file does not hold yet, for `autotune.settings.apply.plan_edit`."""
         found: dict[Path, dict[KeyPath, Scalar]] = {}
         for path, value in values.items():
+            if same_value(self.today(path), value):
+                continue
             leaf = self._leaf(path)
             file = (
                 Path(self.section.source.document.name) if path.startswith(ENV) and self.section.source else self.path

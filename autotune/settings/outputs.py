@@ -7,7 +7,7 @@ folder still name one, and a folder inside another stays inside.
 
 import os
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -19,7 +19,16 @@ _WHAT = (
     "artifacts?|checkpoints?|ckpts?|dumps?|events?|exps?|experiments?|logs?|logging|out|outputs?|profiles?|results?"
     "|runs?|saves?|saved_models?|save_model|snapshots?|summary|summaries|tb|tensorboard|wandb|work"
 )
-_OUTPUT = re.compile(rf"(?:.*_)?(?:{_WHAT})_?(?:dir|directory|folder|path|root|file|filename)")
+_PLACE = "dir|directory|folder|path|root|file|filename"
+_OUTPUT = re.compile(rf"(?:.*_)?(?:{_WHAT})_?(?:{_PLACE})")
+_PLACE_ALONE = re.compile(_PLACE)  # `logging: {dir: ...}` is a logging_dir
+_READ_OR_WRITTEN = re.compile(r"(?:.*_)?(?:checkpoints?|ckpts?|saved_models?|snapshots?)_(?:path|file|filename)")
+_OUTPUT_ALONE = re.compile("artifacts|checkpoints|ckpts|logs|outputs?|results|snapshots|tensorboard")
+_PATH = re.compile(r"\.{0,2}/.*|[^/:]+/[^:]*", re.DOTALL)
+# What these say makes a trainer send something away.
+_UPLOADS = re.compile(r"(?:.*_)?push_to_hub|(?:.*_)?upload(?:_(?:artifacts|checkpoints?|models?))?")
+_SERVER = re.compile(r"(?:mlflow_)?tracking_ur[il]")
+_TRACKER_MODE = re.compile(r"(?:.*_)?(?:wandb|swanlab|neptune|comet)_mode")
 # A checkpoint to start from is read, not written.
 _READ = re.compile(
     r"(?:.*_)?(?:finetune|from|init|input|load|pretrain|pretrained|reload|restore|resume|source|teacher|warm)(?:_.*)?"
@@ -33,10 +42,12 @@ class Outputs:
     Attributes:
         redirected: Keys that point into the run's folder in trials.
         left: Keys that look like outputs and stay as they are, with the reason.
+        uploads: Keys that make a trainer send something away, and are left as they are.
     """
 
     redirected: tuple[str, ...]
     left: Mapping[str, str]
+    uploads: tuple[str, ...] = ()
 
 
 def find_outputs(
@@ -56,11 +67,14 @@ def find_outputs(
     """
     redirected: list[str] = []
     left: dict[str, str] = {}
+    uploads: list[str] = []
     asked = {_asked(document, key, where).dotted for key in redirect}
     excepted = {_asked(document, key, where).dotted for key in redirect_except}
     for leaf in document.leaves:
         if leaf.path[0] == ignore:
             continue
+        if _uploads(leaf):
+            uploads.append(leaf.dotted)
         if leaf.dotted not in asked and (not _looks_like_output(leaf) or leaf.dotted in excepted):
             continue
         why = _why_left(leaf)
@@ -74,7 +88,22 @@ def find_outputs(
             )
         else:
             left[leaf.dotted] = why
-    return Outputs(redirected=tuple(redirected), left=left)
+    return Outputs(redirected=tuple(redirected), left=left, uploads=tuple(uploads))
+
+
+def holding_something(document: Document, keys: Iterable[str], *folders: Path) -> tuple[str, ...]:
+    """Those of some output keys whose place holds something already, which the runs do not see.
+
+    Args:
+        document: The config.
+        keys: Dotted paths of the output keys.
+        folders: What relative paths may be relative to.
+    """
+    return tuple(
+        key
+        for key in keys
+        if any(_holds_something(folder / os.path.expanduser(document.leaf(key).text)) for folder in folders)
+    )
 
 
 def redirected_path(value: str, outputs: Path) -> str:
@@ -95,7 +124,36 @@ def _looks_like_output(leaf: Leaf) -> bool:
     if not isinstance(leaf.value, str) or leaf.value in ("", "???") or not isinstance(leaf.path[-1], str):
         return False
     words = [_snake(str(part)) for part in leaf.path]
-    return bool(_OUTPUT.fullmatch(words[-1])) and not _READ.fullmatch("_".join(words))
+    if _READ.fullmatch("_".join(words)):
+        return False
+    if _OUTPUT_ALONE.fullmatch(words[-1]):
+        return bool(_PATH.fullmatch(leaf.value))
+    if _PLACE_ALONE.fullmatch(words[-1]) and len(words) > 1:
+        name = "_".join(words[-2:])
+        return bool(_OUTPUT.fullmatch(name)) and not _READ_OR_WRITTEN.fullmatch(name)
+    return bool(_OUTPUT.fullmatch(words[-1]))
+
+
+def _uploads(leaf: Leaf) -> bool:
+    words = [_snake(str(part)) for part in leaf.path]
+    if leaf.value is True:
+        return bool(_UPLOADS.fullmatch(words[-1]))
+    if not isinstance(leaf.value, str):
+        return False
+    return bool(
+        (_SERVER.fullmatch(words[-1]) and "://" in leaf.value and not leaf.value.startswith(("file:", "sqlite:")))
+        or (_TRACKER_MODE.fullmatch("_".join(words)) and leaf.value == "online")
+    )
+
+
+def _holds_something(path: Path) -> bool:
+    try:
+        with os.scandir(path) as entries:
+            return next(entries, None) is not None
+    except NotADirectoryError:
+        return True
+    except (OSError, ValueError):
+        return False
 
 
 def _snake(name: str) -> str:

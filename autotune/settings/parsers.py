@@ -153,6 +153,14 @@ def content_end(text: str, start: int, stop: int | None) -> int:
     )
 
 
+def document_end(text: str) -> int | None:
+    """Where the mark ``...`` stands that ends a document; None if there is none."""
+    for token in yaml.scan(text, Loader=_Composer):
+        if isinstance(token, yaml.DocumentEndToken) and token.end_mark.index > token.start_mark.index:
+            return int(token.start_mark.index)
+    return None
+
+
 def same_value(one: Scalar, other: Scalar) -> bool:
     """Whether two scalars are the same to a trainer: ``2`` is ``2.0``, but neither ``True`` nor ``"2"``."""
     if isinstance(one, bool) or isinstance(other, bool) or isinstance(one, str) or isinstance(other, str):

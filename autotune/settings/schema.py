@@ -5,6 +5,7 @@ It stands in the config itself, or, for trainers that reject unknown keys, in ``
 """
 
 import math
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Annotated, Any, Literal
@@ -19,7 +20,13 @@ from autotune.settings.keys import did_you_mean
 from autotune.settings.parsers import same_value
 
 SECTION = "autotune"
+ENV = f"{SECTION}.env."
+"""Knobs with this in front are environment variables of the runs, not keys of the config."""
+
 Objective = Literal["effective_utilization", "utilization", "throughput"]
+UTILIZATION_MIN_S = 5.0
+"""Shortest measuring window of the objective `utilization`: some 30 of a driver's samples, or 5 of the slowest."""
+
 _Number = Annotated[int | float, Field(allow_inf_nan=False)]
 _Seconds = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 
@@ -34,7 +41,7 @@ class RunLimits(_Model):
 
     Attributes:
         start_timeout_s: Longest time from the start of the process to its first step.
-        min_s: Shortest measuring window.
+        min_s: Shortest measuring window. Unless the config says it, `UTILIZATION_MIN_S` where that is searched for.
         min_steps: Fewest steps in it.
         max_s: Longest measuring window.
         memory_margin: Share of the memory that has to stay free: points are not tried that would need more, as far
@@ -118,6 +125,7 @@ class Section:
         knobs: The domains by key path; None if the section leaves them to the table of known knobs.
         env: Environment variables, each the text that stands in the file.
         fixed: ``set``: values for trials only, by key path.
+        keep_effective_batch: Whether gradient accumulation makes up for another batch size.
     """
 
     source: Source | None = None
@@ -129,6 +137,7 @@ class Section:
     redirect_except: tuple[str, ...] = ()
     objective: Objective = "effective_utilization"
     run: RunLimits = field(default_factory=RunLimits)
+    keep_effective_batch: bool = False
     keep_outputs: bool = False
 
     def place(self, *keys: str | int) -> str:
@@ -157,12 +166,6 @@ def parse_section(source: Source) -> Section:
         model = _Section.model_validate(data)
     except pydantic.ValidationError as error:
         raise _translated(error, _Section, source) from error
-    if model.keep_effective_batch:
-        raise ConfigError(
-            "keep_effective_batch: true is not supported by this version",
-            where=source.place("keep_effective_batch"),
-            remedy="Leave it out; a change of batch size is reported with the effective batch.",
-        )
     if model.run.min_s > model.run.max_s:
         raise ConfigError(
             f"run.min_s ({model.run.min_s:g}) is above run.max_s ({model.run.max_s:g})",
@@ -179,15 +182,22 @@ def parse_section(source: Source) -> Section:
         redirect=tuple(model.redirect),
         redirect_except=tuple(model.redirect_except),
         objective=model.objective,
-        run=model.run,
+        run=_limits(model),
+        keep_effective_batch=model.keep_effective_batch,
         keep_outputs=model.keep_outputs,
     )
+
+
+def _limits(model: _Section) -> RunLimits:
+    if model.objective != "utilization" or "min_s" in model.run.model_fields_set:
+        return model.run
+    return model.run.model_copy(update={"min_s": min(UTILIZATION_MIN_S, model.run.max_s)})
 
 
 def _domain(value: Any, source: Source, knob: str) -> Domain:
     where = source.place("knobs", knob)
     if isinstance(value, list):
-        return _choices(value, where, knob)
+        return _choices(_as_variables(value, source, knob) if knob.startswith(ENV) else value, where, knob)
     if isinstance(value, dict):
         try:
             found = _Range.model_validate(value)
@@ -199,6 +209,23 @@ def _domain(value: Any, source: Source, knob: str) -> Domain:
         where=where,
         remedy=f"Write {knob}: [8, 16, 32] or {knob}: {{low: 1, high: 16}}.",
     )
+
+
+def variable_value(text: str) -> Scalar:
+    """What an environment variable is as a knob: a number if its text is one, else the text."""
+    if re.fullmatch(r"-?[0-9]+", text):
+        return int(text)
+    return float(text) if re.fullmatch(r"-?[0-9]*\.?[0-9]+(?:e[-+]?[0-9]{1,2})?", text) else text
+
+
+def _as_variables(values: list[Any], source: Source, knob: str) -> list[Any]:
+    """The values of a variable as its texts: `on` is no `true` there."""
+    return [
+        value
+        if isinstance(value, list | dict)
+        else variable_value(source.document.leaf((*source.prefix, "knobs", knob, index)).text)
+        for index, value in enumerate(values)
+    ]
 
 
 def _choices(values: list[Any], where: str, knob: str) -> tuple[Scalar, ...]:

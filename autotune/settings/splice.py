@@ -147,6 +147,22 @@ def write_scalar(value: Scalar, old: Leaf) -> str:
     return str(value)
 
 
+def new_scalar(value: Scalar, *, style: str | None = None) -> str:
+    """The characters for a value where none stood before, on one line; both parsers read them alike.
+
+    Args:
+        value: The value.
+        style: The quote character for a text; None quotes it where it has to be.
+    """
+    if value is None:
+        return "null"
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, str):
+        return _write_text(value, style)
+    return _write_float(value, exponent=False) if isinstance(value, float) else str(value)
+
+
 def _is_int(value: Scalar) -> bool:
     return isinstance(value, int) and not isinstance(value, bool)
 

@@ -4,11 +4,13 @@ A row says which keys it means, which values are worth trying on this machine, w
 and what changing it means for training. To teach autotune a knob, add a row to `KNOWN_KNOBS`.
 """
 
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 from autotune.records import Machine, Scalar
-from autotune.space.knob import Label, is_number
+from autotune.space.batch import GLOBAL_NAMES, PER_DEVICE_NAMES, PLAIN_NAMES
+from autotune.space.knob import Label, is_number, key_name
 
 _Values = tuple[Scalar, ...]
 
@@ -104,6 +106,14 @@ def _small_buffers(_present: Scalar, _machine: Machine) -> _Values:
 
 def _threads(_present: Scalar, machine: Machine) -> _Values:
     return tuple(sorted({0, 1, max(1, machine.cpu_cores // 2), machine.cpu_cores}))
+
+
+def _is_gpu(value: Scalar) -> bool:
+    return value is None or _is_count(value)
+
+
+def _as_it_is(present: Scalar, _machine: Machine) -> _Values:
+    return (present,)
 
 
 def _no_advice(_present: Scalar, _machine: Machine) -> _Values:
@@ -215,6 +225,24 @@ KNOWN_KNOBS: tuple[KnownKnob, ...] = (
         bundled=True,
     ),
     KnownKnob(
+        kind="model_gpu",
+        names=("model_gpu", "model_gpu_id", "model_gpu_index"),
+        accepts=_is_gpu,
+        domain=_as_it_is,  # what is worth trying depends on where the data is: `autotune.space.devices`
+        advice=_no_advice,
+        label=Label.SAME_TRAINING,
+        sentence="which GPU trains, and which one prepares the data",
+    ),
+    KnownKnob(
+        kind="data_gpu",
+        names=("data_gpu", "data_gpu_id", "data_gpu_index"),
+        accepts=_is_gpu,
+        domain=_as_it_is,
+        advice=_no_advice,
+        label=Label.SAME_TRAINING,
+        sentence="which GPU prepares the data",
+    ),
+    KnownKnob(
         kind="pipeline_buffer",
         names=("pipeline_buffer_size", "pipeline_buffer"),
         accepts=_is_count,
@@ -255,7 +283,7 @@ KNOWN_KNOBS: tuple[KnownKnob, ...] = (
     ),
     KnownKnob(
         kind="batch_size",
-        names=("batch_size", "train_batch_size", "per_device_train_batch_size", "batch"),
+        names=(*PLAIN_NAMES, *PER_DEVICE_NAMES, *GLOBAL_NAMES),
         accepts=_is_size,
         domain=_batch_sizes,
         advice=_larger_batches,
@@ -315,11 +343,24 @@ KNOWN_KNOBS: tuple[KnownKnob, ...] = (
 MOVE_TOGETHER = frozenset({"xla"})
 """Kinds of which all keys of a config are one switch."""
 
+_VALIDATION = re.compile(r"(?:.*_)?(?:val|valid|validation|eval|evaluation|test|dev|infer|inference|predict)(?:_.*)?")
+
 
 def known_knob(path: str, present: Scalar) -> KnownKnob | None:
     """The row that a key means; None if it is no known knob, or its value none that the row understands."""
-    name = path.rpartition(".")[2].lower()
+    name = key_name(path)
     for row in KNOWN_KNOBS:
         if name in row.names and row.accepts(present):
             return row
     return None
+
+
+def has_known_name(path: str) -> bool:
+    """Whether a key is called like a known knob, whatever it holds."""
+    name = key_name(path)
+    return any(name in row.names for row in KNOWN_KNOBS)
+
+
+def is_for_validation(path: str) -> bool:
+    """Whether a key stands in a section for validation, testing or inference, which no run measures."""
+    return any(_VALIDATION.fullmatch(key_name(section)) for section in path.split(".")[:-1])

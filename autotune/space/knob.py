@@ -1,7 +1,8 @@
 """One thing of the config that may vary."""
 
+import re
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from itertools import pairwise
 
@@ -21,12 +22,44 @@ class Label(StrEnum):
 
 
 @dataclass(frozen=True, kw_only=True)
+class Carried:
+    """A key that moves with a knob.
+
+    Attributes:
+        path: The key.
+        values: What it holds at each of the knob's choices.
+    """
+
+    path: str
+    values: tuple[Scalar, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class BatchCount:
+    """What a batch size counts.
+
+    Attributes:
+        where: Over which devices, as far as the name of its key says it, e.g. ``on each device``; else empty.
+        accumulated: After how many such batches the weights are updated.
+    """
+
+    where: str
+    accumulated: int
+
+    def change(self, old: int, new: int) -> str:
+        """What another size means for the effective batch, in words."""
+        times = self.accumulated
+        what = f"The effective batch {self.where}".rstrip()
+        said = f"{what} changes from {old * times} to {new * times}"
+        return f"{said} ({old} and {new}, accumulated {times} times)" if times > 1 else said
+
+
+@dataclass(frozen=True, kw_only=True)
 class Knob:
     """One thing of the config that may vary.
 
     Attributes:
         path: The key that names it.
-        paths: All keys that move together with it, `path` first.
         choices: Every value that may be tried, today's included; ascending if `ordered`.
         ordered: Whether neighbours in `choices` are alike.
         today: What the config holds now.
@@ -35,10 +68,11 @@ class Knob:
         advice: What an expert would try, best guess first.
         bundled: Whether the first proposal sets it, with all other bundled knobs.
         settling: Values whose speed shows only after one pass over the data (caches).
+        carries: Further keys that move with it.
+        batch: Of a batch size: what it counts; None for other knobs.
     """
 
     path: str
-    paths: tuple[str, ...]
     choices: tuple[Scalar, ...]
     ordered: bool
     today: Scalar
@@ -47,10 +81,17 @@ class Knob:
     advice: tuple[Scalar, ...] = ()
     bundled: bool = False
     settling: tuple[Scalar, ...] = ()
+    carries: tuple[Carried, ...] = ()
+    batch: BatchCount | None = None
 
     def __post_init__(self) -> None:
         if self.index(self.today) is None:
             raise ValueError(f"{self.path}: today's value {self.today!r} is not among {self.choices!r}")
+
+    @property
+    def paths(self) -> tuple[str, ...]:
+        """All keys that it sets, `path` first."""
+        return (self.path, *(along.path for along in self.carries))
 
     def index(self, value: Scalar) -> int | None:
         """Position of a value among the choices, None if it is not one; True is not 1, but 1.0 is."""
@@ -58,6 +99,40 @@ class Knob:
             if same_scalar(choice, value):
                 return position
         return None
+
+    def keys(self, value: Scalar) -> dict[str, Scalar]:
+        """What all its keys hold at a value.
+
+        Raises:
+            ValueError: It is none of the choices, so that what the keys that move along hold is not known.
+        """
+        if not self.carries:
+            return {self.path: value}
+        position = self.index(value)
+        if position is None:
+            raise ValueError(f"{self.path}: {value!r} is not among {self.choices!r}")
+        return {self.path: value, **{along.path: along.values[position] for along in self.carries}}
+
+    def narrowed(self, choices: Iterable[Scalar]) -> "Knob":
+        """The same knob with fewer choices, today's value among them."""
+        kept = [position for position in map(self.index, choices) if position is not None]
+        left = tuple(self.choices[position] for position in kept)
+        return replace(
+            self,
+            choices=left,
+            advice=tuple(value for value in self.advice if any(same_scalar(value, choice) for choice in left)),
+            settling=tuple(value for value in self.settling if any(same_scalar(value, choice) for choice in left)),
+            carries=tuple(
+                Carried(path=along.path, values=tuple(along.values[position] for position in kept))
+                for along in self.carries
+            ),
+        )
+
+
+def key_name(path: str) -> str:
+    """The last part of a key path as the tables of names spell it: ``train.batchSize`` is ``batch_size``."""
+    name = path.rpartition(".")[2]
+    return re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", name).lower().replace("-", "_")
 
 
 def same_scalar(one: Scalar, other: Scalar) -> bool:

@@ -2,13 +2,13 @@
 
 import hashlib
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from math import prod
 
-from autotune.records import Machine, Scalar, Values
-from autotune.space.catalog import KNOWN_KNOBS, MOVE_TOGETHER, KnownKnob, known_knob
-from autotune.space.knob import Knob, Label, same_scalar, with_today
+from autotune.records import Scalar, Values
+from autotune.space.catalog import KNOWN_KNOBS
+from autotune.space.knob import Knob, Label, same_scalar
 
 _ROWS = {row.kind: row for row in KNOWN_KNOBS}
 
@@ -59,7 +59,7 @@ class Space:
         return replace(
             self,
             knobs=tuple(
-                knob if knob.label is Label.SAME_TRAINING else replace(knob, choices=(knob.today,), advice=())
+                knob if knob.label is Label.SAME_TRAINING else replace(knob.narrowed([knob.today]), advice=())
                 for knob in self.knobs
             ),
         )
@@ -116,7 +116,7 @@ class Space:
 
     def keys(self, values: Values) -> dict[str, Scalar]:
         """Every key of the config that a point sets, keys that move together included."""
-        return {path: values[knob.path] for knob in self.knobs for path in knob.paths}
+        return {path: value for knob in self.knobs for path, value in knob.keys(values[knob.path]).items()}
 
     def why_infeasible(self, values: Values) -> str | None:
         """Why a combination cannot work, None if it may.
@@ -148,88 +148,5 @@ def _without_settling(knob: Knob) -> Knob:
     late = knob.settling
     if any(same_scalar(knob.today, value) for value in late):
         # Any other choice would look good against a cache that is still being filled.
-        return replace(knob, choices=(knob.today,), advice=(), settling=())
-    return replace(
-        knob,
-        choices=tuple(choice for choice in knob.choices if choice not in late),
-        advice=tuple(value for value in knob.advice if value not in late),
-        settling=(),
-    )
-
-
-@dataclass(frozen=True, kw_only=True)
-class Skipped:
-    """A key that looks like a knob and is not searched, with the reason."""
-
-    path: str
-    why: str
-
-
-def build_space(
-    config: Mapping[str, Scalar],
-    domains: Mapping[str, Sequence[Scalar]] | None,
-    machine: Machine,
-    refused: Mapping[str, str],
-) -> tuple[Space, tuple[Skipped, ...]]:
-    """The space of a config on a machine.
-
-    Args:
-        config: Every scalar of the config by dotted path, in file order.
-        domains: The user's own knobs with their domains; None takes the known knobs found by name.
-        machine: Its cores, memory and GPUs shape the domains.
-        refused: Keys whose value cannot be edited, with the reason.
-
-    Returns:
-        The space, possibly without knobs, and the known knobs that were left out.
-    """
-    wanted = domains if domains is not None else {p: () for p, v in config.items() if known_knob(p, v)}
-    skipped: list[Skipped] = []
-    found: list[tuple[str, KnownKnob | None]] = []
-    for path in wanted:
-        if path in refused:
-            skipped.append(Skipped(path=path, why=refused[path]))
-        else:
-            found.append((path, known_knob(path, config[path])))
-    order = {row.kind: position for position, row in enumerate(KNOWN_KNOBS)}
-    found.sort(key=lambda item: order[item[1].kind] if item[1] else len(order))
-
-    knobs: list[Knob] = []
-    for path, row in found:
-        leader = next((k for k in knobs if row and k.kind == row.kind in MOVE_TOGETHER), None)
-        if leader and same_scalar(leader.today, config[path]):
-            knobs[knobs.index(leader)] = _joined(leader, path)
-            continue
-        if leader:
-            skipped.append(Skipped(path=path, why=f"moves together with {leader.path}, but differs from it"))
-            continue
-        knob = _knob(path, row, config[path], wanted[path], machine)
-        if len(knob.choices) > 1:
-            knobs.append(knob)
-        elif domains is not None:
-            skipped.append(Skipped(path=path, why="its domain holds today's value and no other"))
-    free = {path for knob in knobs for path in knob.paths}
-    fixed = ((value, known_knob(path, value)) for path, value in config.items() if path not in free)
-    always_settles = any(row is not None and value in row.settling for value, row in fixed)
-    return Space(knobs=tuple(knobs), always_settles=always_settles), tuple(skipped)
-
-
-def _joined(leader: Knob, path: str) -> Knob:
-    return replace(leader, paths=(*leader.paths, path))
-
-
-def _knob(path: str, row: KnownKnob | None, today: Scalar, domain: Sequence[Scalar], machine: Machine) -> Knob:
-    proposed = tuple(domain) or (row.domain(today, machine) if row else ())
-    choices, ordered = with_today(proposed, today)
-    advice = row.advice(today, machine) if row else ()
-    return Knob(
-        path=path,
-        paths=(path,),
-        choices=choices,
-        ordered=ordered,
-        today=today,
-        label=row.label if row else Label.UNKNOWN,
-        kind=row.kind if row else None,
-        bundled=row.bundled if row else False,
-        advice=tuple(v for v in advice if any(same_scalar(v, c) for c in choices)),
-        settling=tuple(v for v in (row.settling if row else ()) if any(same_scalar(v, c) for c in choices)),
-    )
+        return replace(knob.narrowed([knob.today]), advice=(), settling=())
+    return knob.narrowed(choice for choice in knob.choices if choice not in late)

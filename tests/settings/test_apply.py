@@ -14,7 +14,8 @@ import pytest
 
 from autotune.clock import SystemClock
 from autotune.errors import CannotEditYaml, ConfigError
-from autotune.settings.apply import plan_edit, plan_revert, write_edit
+from autotune.settings.apply import create_file, plan_edit, plan_section, write_edit
+from autotune.settings.revert import plan_revert
 
 CONFIG = "# mine\r\ndata:\r\n  batch_size: 16  # per GPU\r\n  workers: 2\r\noptim: {lr: 1e-4, name: 'adam'}\r\nseed:"
 
@@ -128,7 +129,7 @@ def test_reverts_undo_applies_one_after_another(config, backups, clock):
     for state in reversed(states[:-1]):
         revert(config, backups, clock)
         assert config.read_bytes() == state
-    with pytest.raises(ConfigError, match="no apply is left"):
+    with pytest.raises(ConfigError, match="no apply or init is left"):
         plan_revert(config, backups)
 
 
@@ -308,7 +309,7 @@ import itertools, sys
 from dataclasses import replace
 from pathlib import Path
 from autotune.clock import SystemClock
-from autotune.settings.apply import plan_edit, write_edit
+from autotune.settings.apply import create_file, plan_edit, plan_section, write_edit
 config, backups = map(Path, sys.argv[1:])
 forth = plan_edit(config, {"data.batch_size": 32})
 for edit in itertools.cycle((forth, replace(forth, old=forth.new, new=forth.old))):
@@ -346,3 +347,89 @@ def test_a_damaged_record_says_so(config, backups):
     manifest.write_text('{"format": 99}')
     with pytest.raises(ConfigError, match="format 99"):
         plan_revert(config, backups)
+
+
+SECTION = ["autotune:", "  command: t {config}", "  env: {MODE: a}"]
+
+
+def init(config, backups, clock):
+    """Adds a section, as the command does."""
+    edit = plan_section(config, SECTION)
+    assert write_edit(edit, backups, clock) is not None
+
+
+def test_a_section_is_added_with_the_same_care(config, backups):
+    """Backup, mode, link and line ends; the old bytes are the new file's beginning."""
+    config.chmod(0o640)
+    link = config.with_name("link.yaml")
+    link.symlink_to(config.name)
+    init(link, backups, TickingClock())
+    assert link.is_symlink()
+    assert stat.S_IMODE(config.stat().st_mode) == 0o640
+    assert config.read_bytes() == CONFIG.encode() + b"\r\n\r\n" + "\r\n".join(SECTION).encode()
+    assert [path.read_bytes() for path in backups.rglob("*.yaml")] == [CONFIG.encode()]
+
+
+def test_a_second_section_is_refused(config, backups):
+    """The place of the first one is named."""
+    init(config, backups, TickingClock())
+    with pytest.raises(ConfigError, match="already") as caught:
+        plan_section(config, SECTION)
+    assert caught.value.where == f"{config}:9"
+
+
+def test_reverts_take_a_section_out_in_its_turn(config, backups):
+    """Apply, init, apply into the section: three reverts, each byte for byte."""
+    clock = TickingClock()
+    states = [config.read_bytes()]
+    apply(config, backups, clock, batch_size=32)
+    states.append(config.read_bytes())
+    init(config, backups, clock)
+    states.append(config.read_bytes())
+    write_edit(plan_edit(config, {"autotune.env.MODE": "b", "data.workers": 9}), backups, clock)
+    for state in reversed(states):
+        revert(config, backups, clock)
+        assert config.read_bytes() == state
+    with pytest.raises(ConfigError, match="no apply or init is left"):
+        plan_revert(config, backups)
+
+
+def test_what_was_added_behind_a_section_stays(config, backups):
+    """Edits to other lines survive, as with values."""
+    init(config, backups, TickingClock())
+    config.write_bytes(config.read_bytes().replace(b"# mine", b"# all mine") + b"\r\nlater: 1\r\n")
+    revert(config, backups)
+    assert config.read_bytes().decode() == CONFIG.replace("# mine", "# all mine") + "\r\nlater: 1\r\n"
+
+
+def test_a_section_that_was_edited_is_not_taken_out(config, backups):
+    """Somebody's work is in it."""
+    init(config, backups, TickingClock())
+    config.write_bytes(config.read_bytes().replace(b"MODE: a", b"MODE: mine"))
+    with pytest.raises(ConfigError, match="edited since") as caught:
+        plan_revert(config, backups)
+    assert "by hand" in caught.value.remedy
+    config.write_bytes(CONFIG.encode())
+    with pytest.raises(ConfigError, match="no apply or init is left"):
+        plan_revert(config, backups)
+
+
+def test_a_new_file_is_never_written_over_another(config, tmp_path):
+    """Nor left half written where the folder is gone."""
+    create_file(tmp_path / "new.yaml", "a: 1\r\n")
+    assert (tmp_path / "new.yaml").read_bytes() == b"a: 1\r\n"
+    for path in (tmp_path / "new.yaml", config):
+        before = path.read_bytes()
+        with pytest.raises(ConfigError, match="not overwritten"):
+            create_file(path, "b: 2\n")
+        assert path.read_bytes() == before
+    with pytest.raises(ConfigError, match="cannot be written") as caught:
+        create_file(tmp_path / "nowhere" / "new.yaml", "a: 1\n")
+    assert str(tmp_path / "nowhere") in caught.value.remedy
+
+
+def test_a_full_disk_leaves_no_new_file(small_disk):
+    """What could not be written whole is not there at all."""
+    with pytest.raises(ConfigError, match="cannot be written"):
+        create_file(small_disk / "new.yaml", "a: " + "x" * 2**20)
+    assert list(small_disk.iterdir()) == []

@@ -136,3 +136,29 @@ def test_the_program_is_looked_up(tmp_path):
         resolve_executable("nothing-of-that-name", tmp_path)
     with pytest.raises(CommandError, match="cannot be executed"):
         resolve_executable(f"{tmp_path}/.", tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("token", "filled"),
+    [
+        ("{xla?--xla}", ("--xla",)),
+        ("{!xla?--noxla}", ()),
+        ("{layers.1?--deep}", ()),
+        ("{!layers.1?--no-deep}", ("--no-deep",)),
+        ("a{layers.1?b}", ("a",)),
+        ("{xla?}", ()),
+    ],
+)
+def test_a_switch_is_there_or_not(token, filled):
+    """Flags without a value are said or left out; a token that is left empty by that goes, others stay."""
+    config = Document.parse("xla: True\nlayers: [8, false]\n")
+    command = ("t", "", token)
+    assert fill_command(command, config=Path("c"), python="p", run_config=config, where="here") == ("t", "", *filled)
+
+
+def test_only_switches_can_be_asked_for():
+    """A number is neither on nor off."""
+    with pytest.raises(ConfigError, match=r"whether data.batch_size is on, but it is 16"):
+        fill("{data.batch_size?--big}")
+    with pytest.raises(ConfigError, match="no such key"):
+        fill("{xlaa?--xla}")

@@ -6,6 +6,7 @@ import pytest
 import yaml
 
 from autotune.errors import ConfigError
+from autotune.settings.apply import plan_edit
 from autotune.settings.document import Document
 from autotune.settings.load import load_settings
 from autotune.settings.schema import Range
@@ -73,6 +74,20 @@ def test_the_whole_section(config):
     )
     assert (section.objective, section.keep_outputs) == ("effective_utilization", False)
     assert settings.outputs.redirected == ("training.checkpoint_dir",)
+
+
+@pytest.mark.parametrize(
+    ("section", "min_s"),
+    [
+        ("objective: utilization", 5.0),
+        ("objective: utilization\n  run: {max_s: 3}", 3.0),
+        ("objective: utilization\n  run: {min_s: 4}", 4.0),
+        ("objective: throughput", 2.0),
+    ],
+)
+def test_where_utilization_is_searched_for_runs_are_longer(config, section, min_s):
+    """A driver gives a few samples a second; who says another length gets it."""
+    assert load(config, TRAINING + f"autotune:\n  {section}\n").section.run.min_s == min_s
 
 
 def test_without_a_section_everything_has_its_default(config):
@@ -191,7 +206,6 @@ def test_a_tag_of_the_trainers_does_not_hide_an_output(config):
         ("run: {max_s: -5}", 11, "autotune.run.max_s", "greater than 0", "fits"),
         ("run: {min_s: 30}", 11, "autotune.run", "above run.max_s", "raise max_s"),
         ("objective: speed", 11, "autotune.objective", "'throughput'", "fits"),
-        ("keep_effective_batch: true", 11, "autotune.keep_effective_batch", "not supported", "Leave it out"),
         ("knobs: [a]", 11, "autotune.knobs", "valid dictionary", "fits"),
         ("knobs:\n    data.workers: []", 12, "autotune.knobs.data.workers", "empty", "List"),
         ("knobs:\n    data.workers: 5", 12, "autotune.knobs.data.workers", "neither a list nor", "Write"),
@@ -264,3 +278,51 @@ def test_an_empty_section_is_fine(config):
     assert settings.section.knobs is None
     assert yaml.safe_load(settings.trial_text({}, Path("/o"))) == {"a": 1}
     assert Document.parse(settings.trial_text({"a": 2}, Path("/o"))).data == {"a": 2}
+
+
+VARIABLES = """\
+a: 1
+autotune:
+  command: t {config}
+  knobs:
+    autotune.env.MODE: [on, off, "no"]
+    autotune.env.THREADS: [1, 2, 4]
+    autotune.env.SIZE: {low: 1, high: 8}
+  env: {MODE: on, THREADS: "2", SIZE: '03', PLAIN: yes}
+"""
+
+
+def test_the_values_of_variables_are_texts(config):
+    """YAML's `on` and `no` are no switches there, a number in quotes is a number; what is written is passed on."""
+    settings = load(config, VARIABLES)
+    assert settings.section.knobs["autotune.env.MODE"] == ("on", "off", "no")
+    assert {name: settings.scalars[f"autotune.env.{name}"] for name in ("MODE", "THREADS", "SIZE")} == {
+        "MODE": "on",
+        "THREADS": 2,
+        "SIZE": 3,
+    }
+    values = {"autotune.env.MODE": "off", "autotune.env.THREADS": 4, "autotune.env.SIZE": 3}
+    assert settings.trial_env(values) == {"MODE": "off", "THREADS": "4", "SIZE": "03", "PLAIN": "yes"}
+
+
+def test_variables_are_applied_where_they_stand(config):
+    """In the section, and only those that differ: the others keep their characters."""
+    settings = load(config, VARIABLES)
+    edits = settings.edits({"autotune.env.MODE": "off", "autotune.env.THREADS": 4, "autotune.env.SIZE": 3, "a": 1})
+    assert edits == {config: {("autotune", "env", "MODE"): "off", ("autotune", "env", "THREADS"): 4}}
+    new = plan_edit(config, edits[config]).new
+    assert new == VARIABLES.replace('MODE: on, THREADS: "2"', "MODE: 'off', THREADS: 4")
+    assert load(config, new).trial_env({}) == {"MODE": "off", "THREADS": "4", "SIZE": "03", "PLAIN": "yes"}
+
+
+@pytest.mark.parametrize("text", ["0.5", "1e-3", "nan", "inf", "0x10", "1_000", "1:30", "", "-7", "1.2.3"])
+def test_variables_that_are_numbers(config, text):
+    """What any program would read as a number is one; all else keeps its text."""
+    today = load(config, f"a: 1\nautotune: {{env: {{X: '{text}'}}}}\n").scalars["autotune.env.X"]
+    assert today == {"0.5": 0.5, "1e-3": 0.001, "-7": -7}.get(text, text)
+
+
+def test_what_is_fixed_is_no_knob(config):
+    """A key below set: holds that value in every trial, though its name is known."""
+    settings = load(config, TRAINING + "autotune:\n  set: {data.workers: 2}\n")
+    assert settings.refused["data.workers"] == "it is fixed by set:"

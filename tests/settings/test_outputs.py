@@ -6,7 +6,7 @@ import pytest
 
 from autotune.errors import ConfigError
 from autotune.settings.document import Document
-from autotune.settings.outputs import find_outputs, redirected_path
+from autotune.settings.outputs import find_outputs, holding_something, redirected_path
 
 
 def found(text, redirect=(), redirect_except=()):
@@ -64,11 +64,62 @@ def test_names_of_outputs(name):
         "save_dir: true",
         "log_every: x",
         "dialog_file: x",
+        "checkpoint: {path: start.ckpt}",
+        "data: {path: train/}",
+        "outputs: 4",
+        "logs: info",
+        "results: [a/, b/]",
     ],
 )
 def test_names_that_are_none(line):
     """Inputs, switches, and outputs that are off stay as they are."""
     assert found(f"{line}\nb: 1\n") == ()
+
+
+@pytest.mark.parametrize(
+    ("text", "key"),
+    [
+        ("logging: {dir: logs}\n", "logging.dir"),
+        ("checkpoint: {dir: ckpt}\n", "checkpoint.dir"),
+        ("hydra: {run: {dir: out}}\n", "hydra.run.dir"),
+        ("wandb: {dir: wb}\n", "wandb.dir"),
+        ("output: ./out\n", "output"),
+        ("checkpoints: saved/here\n", "checkpoints"),
+        ("paths: {logs: /var/log/mine}\n", "paths.logs"),
+    ],
+)
+def test_outputs_by_their_section_or_by_a_name_alone(text, key):
+    """Sections called after an output, and bare names whose value is a path."""
+    assert found(text) == (key,)
+
+
+@pytest.mark.parametrize(
+    ("text", "uploads"),
+    [
+        ("train: {push_to_hub: true}\n", ("train.push_to_hub",)),
+        ("train: {push_to_hub: false}\n", ()),
+        ("mlflow: {tracking_uri: 'http://mlflow:5000'}\n", ("mlflow.tracking_uri",)),
+        ("mlflow: {tracking_uri: 'sqlite:///runs.db'}\n", ()),
+        ("wandb: {mode: online}\n", ("wandb.mode",)),
+        ("wandb: {mode: disabled}\n", ()),
+        ("upload: no\nmode: online\n", ()),
+    ],
+)
+def test_keys_that_send_something_away_are_named(text, uploads):
+    """What no environment variable can keep quiet is told before the first run."""
+    assert find_outputs(Document.parse(text), [], [], "config.yaml", "autotune").uploads == uploads
+
+
+def test_outputs_that_hold_something_already(tmp_path):
+    """A folder with something in it, or a file, in the working directory or beside the config; an empty one is none."""
+    for folder in ("here/full", "here/empty", "there/late"):
+        (tmp_path / folder).mkdir(parents=True)
+    (tmp_path / "here/full/model.ckpt").touch()
+    (tmp_path / "there/late/x").touch()
+    (tmp_path / "here/run.log").touch()
+    keys = {"a": "full", "b": "empty", "c": "none", "d": "run.log", "e": "late", "f": str(tmp_path / "here/full")}
+    document = Document.parse("".join(f"{key}: {value}\n" for key, value in keys.items()))
+    assert holding_something(document, keys, tmp_path / "here", tmp_path / "there") == ("a", "d", "e", "f")
 
 
 def test_the_user_has_the_last_word():

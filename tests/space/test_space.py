@@ -3,9 +3,10 @@
 import pytest
 
 from autotune.records import Gpu, Machine, Scalar
+from autotune.space.build import build_space
 from autotune.space.catalog import KNOWN_KNOBS
 from autotune.space.knob import Label
-from autotune.space.space import Space, build_space, point_name
+from autotune.space.space import Space, point_name
 
 CPU_ONLY = Machine(cpu_cores=2, cpu_model="test", memory_bytes=8 * 2**30)
 ONE_GPU = Machine(

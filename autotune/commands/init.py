@@ -1,0 +1,89 @@
+"""``autotune init``: finds the knobs of a config, and adds a commented section to it."""
+
+import shlex
+import sys
+from pathlib import Path
+
+import click
+
+from autotune.commands.options import config_option, state_dir_option
+
+
+@click.command(name="init")
+@config_option
+@click.option("--yes", is_flag=True, help="Write without asking.")
+@click.option("--separate", is_flag=True, help="Write <name>.autotune.yaml beside the config, and leave that alone.")
+@click.option("--from-flags", is_flag=True, help="Make the config, which is a new file, out of the command's flags.")
+@click.option("--no-proof", is_flag=True, help="Do not start the trainer first to see that it can be measured.")
+@state_dir_option
+@click.argument("trainer", nargs=-1, type=click.UNPROCESSED)
+def command(
+    config: Path,
+    yes: bool,
+    separate: bool,
+    from_flags: bool,
+    no_proof: bool,
+    state_dir: Path | None,
+    trainer: tuple[str, ...],
+) -> int:
+    """Finds the knobs of a config, makes one short run to see that they can be measured, and adds a section.
+
+    Type how training is started behind --. Nothing is written before you have seen it and said yes.
+
+    \b
+    autotune init --config config.yaml -- python train.py --config config.yaml
+    autotune init --config new.yaml --from-flags -- python train.py --batch_size=16 --lr 3e-4
+    """  # noqa: D301 -- click's own mark for "do not rewrap"
+    from autotune.clock import SystemClock
+    from autotune.commands.proving import prove_it
+    from autotune.commands.showing import knob_rows, text_console
+    from autotune.errors import ConfigError
+    from autotune.report.inventory import print_inventory
+    from autotune.search.draft import draft_from_flags, draft_section
+    from autotune.search.inventory import not_taken
+    from autotune.settings.apply import create_file, write_edit
+    from autotune.settings.typed import read_typed
+
+    if not trainer:
+        raise click.UsageError("Type how training is started, behind --:  -- python train.py --config {config}")
+    if separate and from_flags:
+        raise click.UsageError("--from-flags makes a new file that holds its section; leave --separate out.")
+    typed = read_typed(trainer)
+    if from_flags:
+        draft = draft_from_flags(config, typed, state_dir=state_dir)
+    else:
+        draft = draft_section(config, typed, separate=separate, state_dir=state_dir)
+    setup, console = draft.setup, text_console()
+    left_flags = draft.flags.left if draft.flags else {}
+    print_inventory(
+        console,
+        knob_rows(setup),
+        not_taken={**{skipped.path: skipped.why for skipped in not_taken(setup)}, **left_flags},
+        redirected=setup.settings.outputs.redirected,
+        left=setup.settings.outputs.left,
+        command=setup.command,
+    )
+    is_asked = sys.stdin is not None and sys.stdin.isatty()
+    may_write = yes or is_asked
+    if may_write and not no_proof:
+        prove_it(setup, may_ask=is_asked and not yes)
+    console.print()
+    console.print(draft.edit.diff, soft_wrap=True, end="")
+    if not may_write:
+        raise ConfigError(
+            "this is what would be written; nothing was, because there is nobody here to ask",
+            where=str(draft.edit.path),
+            remedy="Write it with --yes.",
+        )
+    if not yes and not click.confirm(f"\nWrite this to {draft.edit.path}?", err=True):
+        console.print("Nothing was written.")
+        return 0
+    if draft.is_new:
+        create_file(draft.edit.path, draft.edit.new)
+        console.print(f"\nWritten to {draft.edit.path}.", soft_wrap=True)
+    else:
+        setup.state.create()
+        backup = write_edit(draft.edit, setup.state.backups, SystemClock())
+        console.print(f"\nWritten to {draft.edit.path}; the file as it was: {backup}", soft_wrap=True)
+    console.print(f"Next:  autotune search --config {shlex.quote(str(config))} --budget 30m", soft_wrap=True)
+    return 0

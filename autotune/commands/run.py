@@ -1,0 +1,37 @@
+"""``autotune run``: real training, with the values and the environment of the config."""
+
+import os
+import shlex
+import sys
+from pathlib import Path
+
+import click
+
+from autotune.commands.options import config_option, dry_run_option
+
+
+@click.command(name="run")
+@config_option
+@dry_run_option
+@click.argument("trainer", nargs=-1, type=click.UNPROCESSED)
+def command(config: Path, dry_run: bool, trainer: tuple[str, ...]) -> int:
+    """Starts real training: the section's command, filled in from the config itself, in its environment.
+
+    Nothing is redirected or shortened. This process becomes the trainer: its output, signals and exit status are
+    the trainer's.
+    """
+    from autotune.settings.command import resolve_executable
+    from autotune.settings.load import load_settings
+    from autotune.trial.become import become
+
+    settings = load_settings(config)
+    argv = settings.argv(
+        config=config, config_text=settings.run_document.text, python=sys.executable, command=trainer or None
+    )
+    env = {**os.environ, **settings.section.env}
+    resolve_executable(argv[0], Path.cwd(), env.get("PATH"))
+    if dry_run:
+        variables = [f"{name}={shlex.quote(text)}" for name, text in settings.section.env.items()]
+        print(" ".join([*variables, shlex.join(argv)]))
+        return 0
+    become(argv, env)

@@ -1,0 +1,87 @@
+"""Taking back what was written into the user's config: a plan, which `autotune.settings.apply` carries out."""
+
+from pathlib import Path
+
+from autotune.errors import CannotEditYaml, ConfigError
+from autotune.records import Scalar
+from autotune.settings.apply import ConfigEdit, Conflict, changes_of
+from autotune.settings.backups import Backups, Entry, ValueChange
+from autotune.settings.cut import differs_by_key
+from autotune.settings.document import Document
+from autotune.settings.parsers import same_value
+from autotune.settings.schema import SECTION
+from autotune.settings.splice import Splice, check_editable, splice
+
+
+def plan_revert(path: Path, backups_folder: Path) -> ConfigEdit:
+    """Plans to undo the last apply, or init, that is not undone yet.
+
+    The old values are put back into the text as it is now, so that edits made meanwhile to other lines stay; a
+    section is taken out where it still stands as it was added. Successive reverts undo successive writes.
+
+    Args:
+        path: The config.
+        backups_folder: The state folder's ``backups``.
+
+    Raises:
+        ConfigError: There is nothing to undo, or the file or the record of changes cannot be read.
+        CannotEditYaml: The old values cannot be put back by themselves.
+    """
+    document = Document.read(path)
+    entries = Backups(backups_folder, path.resolve()).entries()
+    undone = {entry.undoes for entry in entries}
+    for entry in reversed(entries):
+        if entry.undoes is None and entry.number not in undone:
+            undo = _plan_removal if entry.inserted else _plan_undo
+            edit = undo(path, document, entry)
+            # An apply whose values are gone already (undone by hand, or never written) has nothing to undo.
+            if not edit.nothing_to_do:
+                return edit
+    raise ConfigError(
+        "no apply or init is left to be undone here",
+        where=str(path),
+        remedy=f"Backups of every earlier state are kept in {backups_folder}.",
+    )
+
+
+def _plan_removal(path: Path, document: Document, entry: Entry) -> ConfigEdit:
+    before, found, after = document.text.rpartition(entry.inserted)
+    new = before + after
+    if SECTION not in document:
+        new = document.text  # it was taken out by hand
+    elif not found or not differs_by_key(document, Document.parse(new, document.name), SECTION):
+        raise ConfigError(
+            "the autotune section was edited since it was added, and is not taken out",
+            where=f"{path}:{document.line(SECTION)}",
+            remedy="Delete it by hand; then revert goes on with what came before.",
+        )
+    return ConfigEdit(path=path, old=document.text, new=new, changes=(), undoes=entry.number)
+
+
+def _plan_undo(path: Path, document: Document, entry: Entry) -> ConfigEdit:
+    splices: list[Splice] = []
+    conflicts: list[Conflict] = []
+    for change in entry.changes:
+        try:
+            leaf = document.leaf(change.path)
+            check_editable(leaf)
+        except CannotEditYaml as error:
+            conflicts.append(_conflict(change, None, error.message))
+            continue
+        if same_value(leaf.value, change.old):
+            continue
+        if not same_value(leaf.value, change.new):
+            conflicts.append(_conflict(change, leaf.value, None))
+        splices.append(Splice(leaf=leaf, value=change.old, text=change.old_text, restores=True))
+    return ConfigEdit(
+        path=path,
+        old=document.text,
+        new=splice(document, splices),
+        changes=changes_of(document, splices),
+        undoes=entry.number,
+        conflicts=tuple(conflicts),
+    )
+
+
+def _conflict(change: ValueChange, present: Scalar, why_kept: str | None) -> Conflict:
+    return Conflict(path=change.path, applied=change.new, present=present, before=change.old, why_kept=why_kept)

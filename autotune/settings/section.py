@@ -1,0 +1,100 @@
+"""The ``autotune:`` section as ``autotune init`` writes it: a command, and comments that show what else there is."""
+
+import re
+import shlex
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from autotune.errors import ConfigError
+from autotune.records import Scalar
+from autotune.settings.command import split_command
+from autotune.settings.schema import SECTION, RunLimits
+from autotune.settings.splice import new_scalar
+
+_LIMITS = RunLimits()
+_QUOTE = '"'  # `on` and `010` are texts here, and a command is easier to read with its own quotes inside
+_BARE = re.compile(r"[\w@%+=:,./{}?!-]+")  # no shell reads these otherwise, and placeholders stay readable
+
+
+@dataclass(frozen=True, kw_only=True)
+class ListedKnob:
+    """A knob as the section shows it.
+
+    Attributes:
+        path: Its key.
+        choices: Its domain.
+        today: What the config holds now.
+        note: What it does and what it means for the training.
+    """
+
+    path: str
+    choices: Sequence[Scalar]
+    today: Scalar
+    note: str
+
+
+def section_lines(
+    command: Sequence[str], *, env: Mapping[str, str], knobs: Sequence[ListedKnob], redirected: Sequence[str]
+) -> list[str]:
+    """The lines of a section, without line ends; below its key they are indented by two spaces.
+
+    What can be found by itself stands in comments: so it follows the machine, and the table of known knobs. The
+    command comes last, because what comes behind it would be a comment of the next key to whoever cuts the section
+    out.
+
+    Args:
+        command: The command, split, with placeholders.
+        env: Variables for every run.
+        knobs: What may vary.
+        redirected: Output keys that point into the run's folder in trials.
+
+    Raises:
+        ConfigError: The command cannot be written as one line of text.
+    """
+    comments = [
+        "What may vary is found by the names of the keys, and fitted to the machine. To say it yourself, take the",
+        "comment signs away: then this list is all that varies. Also possible: {low: 1, high: 16, log: true}, and",
+        f"variables of the environment as {SECTION}.env.NAME.",
+        "knobs:",
+        *(_knob_lines(knobs) if knobs else ["  section.key: [1, 2, 4]  # nothing was found by its name"]),
+    ]
+    if redirected:
+        comments += [
+            "Each run gets a folder of its own for what it writes. Found by their names, without being listed:",
+            *(f"  {new_scalar(path)}" for path in redirected),
+        ]
+    comments += [
+        "redirect: []         # further keys that say where the trainer writes",
+        "redirect_except: []  # keys that look like it, and are not",
+        "set: {}              # values for trials only",
+        f"run: {{start_timeout_s: {_LIMITS.start_timeout_s:g}, min_s: {_LIMITS.min_s:g}, "
+        f"min_steps: {_LIMITS.min_steps}, max_s: {_LIMITS.max_s:g}}}",
+        "keep_effective_batch: false  # true: gradient accumulation makes up for a smaller batch",
+    ]
+    lines = [f"  # {comment}" for comment in comments]
+    if env:
+        lines.append("  env:  # of every run")
+        lines += [f"    {new_scalar(name)}: {new_scalar(text, style=_QUOTE)}" for name, text in env.items()]
+    return [f"{SECTION}:  # for autotune; its runs get this file without it", *lines, f"  command: {_command(command)}"]
+
+
+def _knob_lines(knobs: Sequence[ListedKnob]) -> list[str]:
+    entries = [
+        f"  {new_scalar(knob.path)}: [{', '.join(new_scalar(choice) for choice in knob.choices)}]" for knob in knobs
+    ]
+    width = max(len(entry) for entry in entries)
+    return [
+        f"{entry:<{width}}  # today {new_scalar(knob.today)}; {knob.note}"
+        for entry, knob in zip(entries, knobs, strict=True)
+    ]
+
+
+def _command(tokens: Sequence[str]) -> str:
+    text = " ".join(token if _BARE.fullmatch(token) else shlex.quote(token) for token in tokens)
+    if split_command(text, "command line") != tuple(tokens):
+        raise ConfigError(
+            f"the command cannot be written as text: {text!r}",
+            where="command line",
+            remedy="Put it into a script and name that.",
+        )
+    return new_scalar(text, style=_QUOTE)

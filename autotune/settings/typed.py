@@ -1,0 +1,101 @@
+"""A training command as it was typed behind ``--``, made into one that every run can be given."""
+
+import os
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from autotune.errors import ConfigError
+from autotune.settings.command import split_command
+
+_WHERE = "command line"
+_OPERATORS = ("|", "||", "|&", "&", "&&", ";", ">", ">>", "<", "2>", "2>&1")
+_ASSIGNMENT = re.compile(r"([A-Za-z_]\w*)=(.*)", re.DOTALL)
+_SECRET = re.compile(r"(?:.*_)?(?:TOKEN|SECRET|PASSWORD|PASSWD|CREDENTIALS?|API_?KEY|ACCESS_KEY)", re.IGNORECASE)
+_PLACEHOLDER = re.compile(r"(\{!?\w[\w.-]*(?:\?[^{}]*)?\})|[{}]")
+
+
+@dataclass(frozen=True, kw_only=True)
+class TypedCommand:
+    """A command, and what was set in front of it.
+
+    Attributes:
+        words: The command as it was typed, split.
+        env: The variables that were set in front.
+    """
+
+    words: tuple[str, ...]
+    env: dict[str, str]
+
+    def tokens(self, config: Path, cwd: Path) -> tuple[str, ...]:
+        """The command with ``{config}`` in the place of the config's own path.
+
+        Placeholders that were typed stay; other braces are literal, and doubled.
+
+        Args:
+            config: The config.
+            cwd: Where the command was typed, and where runs start.
+        """
+        return tuple(_with_config(literal(word), config, cwd) for word in self.words)
+
+
+def read_typed(words: Sequence[str]) -> TypedCommand:
+    """Reads a command that a shell has split already.
+
+    Args:
+        words: What was typed; one word with blanks in it is a whole command in quotes.
+
+    Raises:
+        ConfigError: It is empty, only a shell could carry it out, or it sets what looks like a secret.
+    """
+    words = _split(words)
+    env: dict[str, str] = {}
+    while words and (match := _ASSIGNMENT.fullmatch(words[0])):
+        if _SECRET.fullmatch(match[1]):
+            raise ConfigError(
+                f"{match[1]} looks like a secret, and the command goes into a file",
+                where=_WHERE,
+                remedy=f"Set it before: export {match[1]}=...; runs get the environment of whoever starts the search.",
+            )
+        env[match[1]] = match[2]
+        words = words[1:]
+    if not words:
+        raise ConfigError(
+            "the command is empty",
+            where=_WHERE,
+            remedy="Type how training is started: -- python train.py --config {config}",
+        )
+    return TypedCommand(words=words, env=env)
+
+
+def _split(words: Sequence[str]) -> tuple[str, ...]:
+    if len(words) == 1 and any(character.isspace() for character in words[0]) and not Path(words[0]).exists():
+        return split_command(words[0], _WHERE)
+    for word in words:
+        if word in _OPERATORS:
+            raise ConfigError(
+                f"the command holds {word}, which only a shell understands, and none runs it",
+                where=_WHERE,
+                remedy="Put the line into a script and name that: -- bash train.sh {config}",
+            )
+    return tuple(words)
+
+
+def literal(word: str) -> str:
+    """A word of a command with its braces doubled, where they are no placeholders."""
+    return _PLACEHOLDER.sub(lambda match: match[1] or match[0] * 2, word)
+
+
+def _with_config(word: str, config: Path, cwd: Path) -> str:
+    for start in (0, word.find("=") + 1):
+        if word[start:] and _is_same(cwd / word[start:], config):
+            return f"{word[:start]}{{config}}"
+    return word
+
+
+def _is_same(path: Path, config: Path) -> bool:
+    try:
+        return os.path.samefile(path, config)
+    except (OSError, ValueError):  # ValueError: a zero byte is in no file's name
+        return False

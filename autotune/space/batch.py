@@ -1,0 +1,136 @@
+"""Batch sizes: over what they count, and how gradient accumulation makes up for a smaller one."""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+
+from autotune.errors import ConfigError
+from autotune.records import Scalar
+from autotune.space.knob import BatchCount, Carried, Knob, Label, key_name
+
+PLAIN_NAMES = ("batch_size", "train_batch_size", "batch")
+PER_DEVICE_NAMES = (
+    "per_device_train_batch_size",
+    "per_device_batch_size",
+    "per_gpu_train_batch_size",
+    "per_gpu_batch_size",
+    "batch_size_per_device",
+    "batch_size_per_gpu",
+    "device_batch_size",
+    "local_batch_size",
+    "micro_batch_size",
+    "train_micro_batch_size_per_gpu",
+    "samples_per_gpu",
+)
+GLOBAL_NAMES = ("global_batch_size", "total_batch_size", "effective_batch_size")
+ACCUMULATION_NAMES = (
+    "gradient_accumulation_steps",
+    "accumulate_grad_batches",
+    "grad_accumulation_factor",
+    "gradient_accumulation_factor",
+    "gradient_accumulation",
+    "grad_accumulation",
+    "grad_accumulation_steps",
+    "grad_accum_steps",
+    "grad_accum",
+    "accum_grad",
+    "accum_steps",
+    "accumulation_steps",
+    "accumulate_gradients",
+    "num_accumulation_steps",
+)
+
+_WHERE = "autotune.keep_effective_batch"
+
+
+def is_global(path: str) -> bool:
+    """Whether a key says how large the batch of all devices and accumulated steps together is."""
+    return key_name(path) in GLOBAL_NAMES
+
+
+def is_per_device(path: str) -> bool:
+    """Whether the name of a batch size says that it is that of one device."""
+    return key_name(path) in PER_DEVICE_NAMES
+
+
+def batch_count(path: str, config: Mapping[str, Scalar]) -> BatchCount:
+    """What a batch size counts, as far as its name and the rest of the config say it."""
+    if is_global(path):
+        return BatchCount(where="of all devices together", accumulated=1)
+    steps = list(_accumulations(config).values())
+    return BatchCount(
+        where="of each device" if is_per_device(path) else "",
+        accumulated=steps[0] if len(steps) == 1 else 1,
+    )
+
+
+def dividing(knob: Knob, whole: Scalar) -> Knob:
+    """A per-device batch beside a global one: the trainer accumulates as often as it takes, so that one stays.
+
+    Args:
+        knob: The per-device batch.
+        whole: The global batch.
+
+    Returns:
+        The knob with those sizes that divide it.
+    """
+    fitting = [size for size in knob.choices if _size(whole) % _size(size) == 0 or size == knob.today]
+    return replace(knob.narrowed(fitting), label=Label.SAME_TRAINING)
+
+
+def made_up_for(knob: Knob, config: Mapping[str, Scalar], taken: Iterable[str], refused: Mapping[str, str]) -> Knob:
+    """A batch size whose changes gradient accumulation makes up for: batch x accumulation stays what it is.
+
+    Args:
+        knob: The batch size.
+        config: Every scalar of the config.
+        taken: Keys that are knobs themselves.
+        refused: Keys whose value cannot be edited, with the reason.
+
+    Returns:
+        The knob with those sizes that divide batch x accumulation; the accumulation moves along.
+
+    Raises:
+        ConfigError: The config has no key for accumulation, several, or one that cannot follow.
+    """
+    found = _accumulations(config)
+    if not found:
+        raise ConfigError(
+            "keep_effective_batch: true, but no key of this config says how many batches are accumulated",
+            where=_WHERE,
+            remedy=f"Known are {', '.join(ACCUMULATION_NAMES[:4])} and the like, with a whole number from 1 on. "
+            "Leave keep_effective_batch out if the trainer has none.",
+        )
+    if len(found) > 1:
+        raise ConfigError(
+            f"keep_effective_batch: true, but several keys may mean accumulation: {', '.join(found)}",
+            where=_WHERE,
+            remedy="Leave keep_effective_batch out, and see to the batch by hand.",
+        )
+    (path, steps) = next(iter(found.items()))
+    if path in taken or path in refused:
+        why = "it is a knob too" if path in taken else refused[path]
+        raise ConfigError(
+            f"keep_effective_batch: true, but {path} cannot follow the batch: {why}",
+            where=_WHERE,
+            remedy=f"Leave out one of the two: keep_effective_batch, or {path} where it is tied.",
+        )
+    whole = _size(knob.today) * steps
+    kept = knob.narrowed([size for size in knob.choices if whole % _size(size) == 0])
+    along = Carried(path=path, values=tuple(whole // _size(size) for size in kept.choices))
+    return replace(kept, carries=(*kept.carries, along), label=Label.SAME_TRAINING)
+
+
+def _accumulations(config: Mapping[str, Scalar]) -> dict[str, int]:
+    return {
+        path: value
+        for path, value in config.items()
+        if key_name(path) in ACCUMULATION_NAMES
+        and isinstance(value, int)
+        and not isinstance(value, bool)
+        and value >= 1
+    }
+
+
+def _size(value: Scalar) -> int:
+    assert isinstance(value, int)  # the table's row accepts nothing else
+    return value

@@ -1,0 +1,209 @@
+"""Builds the space of a config on a machine: which keys are knobs, which move together, which are left out."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from autotune.errors import ConfigError
+from autotune.records import Machine, Scalar
+from autotune.space.batch import batch_count, dividing, is_global, is_per_device, made_up_for
+from autotune.space.catalog import KNOWN_KNOBS, MOVE_TOGETHER, KnownKnob, is_for_validation, known_knob
+from autotune.space.devices import device_pairs
+from autotune.space.knob import Carried, Knob, Label, same_scalar, with_today
+from autotune.space.space import Space
+
+_ORDER = {row.kind: position for position, row in enumerate(KNOWN_KNOBS)}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Skipped:
+    """A key that looks like a knob and is not searched, with the reason."""
+
+    path: str
+    why: str
+
+
+def build_space(
+    config: Mapping[str, Scalar],
+    domains: Mapping[str, Sequence[Scalar]] | None,
+    machine: Machine,
+    refused: Mapping[str, str],
+    *,
+    keep_effective_batch: bool = False,
+) -> tuple[Space, tuple[Skipped, ...]]:
+    """The space of a config on a machine.
+
+    Args:
+        config: Every scalar of the config by dotted path, in file order.
+        domains: The user's own knobs with their domains; None takes the known knobs found by name.
+        machine: Its cores, memory and GPUs shape the domains.
+        refused: Keys whose value cannot be edited, with the reason.
+        keep_effective_batch: Whether gradient accumulation has to make up for another batch size.
+
+    Returns:
+        The space, possibly without knobs, and the known knobs that were left out.
+
+    Raises:
+        ConfigError: The effective batch is to be kept, and the config does not say how.
+    """
+    builder = _Builder(config, domains, machine, refused)
+    builder.join_switches()
+    builder.pair_devices()
+    builder.relate_batches()
+    if keep_effective_batch:
+        builder.keep_effective_batch()
+    return builder.finish()
+
+
+class _Builder:
+    """Takes the knobs one by one first, then relates them to each other."""
+
+    def __init__(
+        self,
+        config: Mapping[str, Scalar],
+        domains: Mapping[str, Sequence[Scalar]] | None,
+        machine: Machine,
+        refused: Mapping[str, str],
+    ) -> None:
+        self._config = config
+        self._domains = domains
+        self._machine = machine
+        self._refused = refused
+        self._skipped: list[Skipped] = []
+        self._knobs: list[Knob] = []
+        wanted = domains if domains is not None else {p: () for p, v in config.items() if known_knob(p, v)}
+        rows = {path: known_knob(path, config[path]) for path in wanted}
+        for path, row in sorted(rows.items(), key=lambda item: _ORDER[item[1].kind] if item[1] else len(_ORDER)):
+            if path in refused:
+                self._skip(path, refused[path])
+            elif domains is None and is_for_validation(path):
+                self._skip(path, "it is for validation, which runs do not measure")
+            else:
+                self._knobs.append(_knob(path, row, config, wanted[path], machine))
+
+    def join_switches(self) -> None:
+        """Makes one knob of all switches of one thing, also of those that the user does not list."""
+        for kind in MOVE_TOGETHER:
+            listed = self._of_kind(kind)
+            if not listed:
+                continue
+            leader, others = listed[0], {knob.path: knob for knob in listed[1:]}
+            joined = leader
+            for path, value in self._config.items():
+                row = known_knob(path, value)
+                if row is None or row.kind != kind or path == leader.path or is_for_validation(path):
+                    continue
+                if path in others:
+                    self._knobs.remove(others[path])
+                if path in self._refused:
+                    self._skip(path, self._refused[path])
+                elif not same_scalar(value, leader.today):
+                    self._skip(path, f"moves together with {leader.path}, but differs from it")
+                else:
+                    joined = replace(joined, carries=(*joined.carries, Carried(path=path, values=joined.choices)))
+            self._put(leader, joined)
+
+    def pair_devices(self) -> None:
+        """Makes one knob of the GPU of the model and that of the data: the list of the model's says where to."""
+        datas = [
+            path
+            for path, value in self._config.items()
+            if (row := known_knob(path, value)) and row.kind == "data_gpu" and path not in self._refused
+        ]
+        for model in self._of_kind("model_gpu"):
+            if len(datas) != 1:
+                continue
+            data = datas[0]
+            for knob in [knob for knob in self._knobs if knob.path == data]:
+                self._knobs.remove(knob)
+            data_today = self._config[data]
+            pairs = device_pairs(data_today, model.today, len(self._machine.gpus))
+            data_of = {one: other for other, one in pairs}
+            choices, ordered = (model.choices, model.ordered) if self._domains else with_today(data_of, model.today)
+            along = Carried(path=data, values=tuple(data_of.get(choice, data_today) for choice in choices))
+            apart = tuple(one for other, one in pairs if one != other and one in choices and one != model.today)
+            self._put(model, replace(model, choices=choices, ordered=ordered, carries=(along,), advice=apart))
+
+    def relate_batches(self) -> None:
+        """Lets a global batch stay where each device's part of it can be searched."""
+        wholes = [path for path, value in self._config.items() if is_global(path) and self._is_training(path, value)]
+        parts = [knob for knob in self._of_kind("batch_size") if is_per_device(knob.path)]
+        if len(wholes) != 1 or not parts or (self._domains is not None and wholes[0] in self._domains):
+            return
+        for knob in self._of_kind("batch_size"):
+            if is_global(knob.path):
+                self._leave_out(knob, f"the batch of all devices stays; {parts[0].path}, a device's part, is searched")
+        for knob in parts:
+            self._put(knob, dividing(knob, self._config[wholes[0]]))
+
+    def keep_effective_batch(self) -> None:
+        """Lets gradient accumulation make up for another batch size."""
+        for knob in self._of_kind("batch_size"):
+            if is_global(knob.path):
+                self._leave_out(knob, "it is the effective batch itself, and keep_effective_batch is on")
+        changing = [knob for knob in self._of_kind("batch_size") if knob.label is Label.BATCH]
+        if len(changing) > 1:
+            raise ConfigError(
+                "keep_effective_batch: true, but there are several batch sizes: "
+                + ", ".join(knob.path for knob in changing),
+                where="autotune.keep_effective_batch",
+                remedy="List the one that is accumulated under knobs:, and not the others.",
+            )
+        for knob in changing:
+            taken = [path for other in self._knobs for path in other.paths]
+            kept = made_up_for(knob, self._config, taken, self._refused)
+            self._put(knob, kept)
+            if len(kept.choices) == 1:
+                self._leave_out(kept, "no other size of its domain divides batch x accumulation")
+
+    def finish(self) -> tuple[Space, tuple[Skipped, ...]]:
+        """The space, and what was left out."""
+        for knob in [knob for knob in self._knobs if len(knob.choices) == 1]:
+            if self._domains is not None:
+                self._skip(knob.path, "its domain holds today's value and no other")
+            self._knobs.remove(knob)
+        free = {path for knob in self._knobs for path in knob.paths}
+        fixed = {path: value for path, value in self._config.items() if path not in free}
+        always_settles = any(
+            value in row.settling
+            for path, value in fixed.items()
+            if not is_for_validation(path) and (row := known_knob(path, value)) is not None
+        )
+        return Space(knobs=tuple(self._knobs), always_settles=always_settles), tuple(self._skipped)
+
+    def _of_kind(self, kind: str) -> list[Knob]:
+        return [knob for knob in self._knobs if knob.kind == kind]
+
+    def _is_training(self, path: str, value: Scalar) -> bool:
+        return known_knob(path, value) is not None and not is_for_validation(path)
+
+    def _put(self, old: Knob, new: Knob) -> None:
+        self._knobs[self._knobs.index(old)] = new
+
+    def _leave_out(self, knob: Knob, why: str) -> None:
+        self._knobs.remove(knob)
+        self._skip(knob.path, why)
+
+    def _skip(self, path: str, why: str) -> None:
+        if all(one.path != path for one in self._skipped):
+            self._skipped.append(Skipped(path=path, why=why))
+
+
+def _knob(
+    path: str, row: KnownKnob | None, config: Mapping[str, Scalar], domain: Sequence[Scalar], machine: Machine
+) -> Knob:
+    today = config[path]
+    proposed = tuple(domain) or (row.domain(today, machine) if row else ())
+    choices, ordered = with_today(proposed, today)
+    advice = row.advice(today, machine) if row else ()
+    return Knob(
+        path=path,
+        choices=choices,
+        ordered=ordered,
+        today=today,
+        label=row.label if row else Label.UNKNOWN,
+        kind=row.kind if row else None,
+        bundled=row.bundled if row else False,
+        advice=tuple(v for v in advice if any(same_scalar(v, c) for c in choices)),
+        settling=tuple(v for v in (row.settling if row else ()) if any(same_scalar(v, c) for c in choices)),
+        batch=batch_count(path, config) if row and row.kind == "batch_size" else None,
+    )

@@ -1,0 +1,212 @@
+"""``autotune init`` as its user has it: real processes, real trainers, and a terminal that answers."""
+
+import os
+import pty
+import select
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from tests.commands.conftest import TRAINER, Autotune
+
+FLAG_TRAINER = Path(__file__).with_name("flag_trainer.py")
+CONFIG = """\
+# How the toy is trained.
+data:
+    batch_size: 4      # samples per step
+    num_workers: 1   # loaders
+
+out: {log_dir: logs}   # not the user's, in trials
+"""
+COMMAND = ("--", sys.executable, str(TRAINER), "config.yaml")
+INIT = ("init", "--config", "config.yaml")
+
+
+@pytest.fixture
+def config(project: Path) -> Path:
+    """The project's config, without a section."""
+    path = project / "config.yaml"
+    path.write_text(CONFIG)
+    return path
+
+
+def files(project: Path) -> list[str]:
+    """What lies in the project, autotune's own folder left out."""
+    return sorted(path.name for path in project.iterdir() if path.name != ".autotune")
+
+
+def answered(project: Path, answers: dict[bytes, bytes], *arguments: str) -> tuple[int, str]:
+    """Runs a command on a terminal, and types an answer when its question is seen; exit status and screen."""
+    pid, terminal = pty.fork()
+    if pid == 0:
+        os.chdir(project)
+        os.execv(sys.executable, [sys.executable, "-m", "autotune", *arguments])
+    screen, left, end_s = b"", dict(answers), time.monotonic() + 100
+    while time.monotonic() < end_s:
+        if not select.select([terminal], [], [], 1.0)[0]:
+            continue
+        try:
+            screen += os.read(terminal, 4096)
+        except OSError:  # the other side is closed
+            break
+        for question in [question for question in left if question in screen]:
+            os.write(terminal, left.pop(question))
+    os.close(terminal)
+    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]), screen.decode(errors="replace").replace("\r\n", "\n")
+
+
+def test_init_writes_a_section_that_a_search_takes(project: Path, config: Path, autotune: Autotune) -> None:
+    """Table, proof, diff, backup; the old text stays; a dry run of the search shows the same; revert takes it out."""
+    done = autotune(*INIT, "--yes", *COMMAND)
+    assert done.returncode == 0, done.stderr
+    assert "data.batch_size    4       2, 4, 8, 16, 32, 64   batch" in done.stdout
+    assert "into each run's own folder, starting empty: out.log_dir" in done.stdout
+    assert "steps were seen" in done.stderr
+    assert "the run's copy of the config was read" in done.stderr
+    assert "+autotune:" in done.stdout
+    assert config.read_text().startswith(CONFIG + "\nautotune:")
+    assert files(project) == ["config.yaml"]
+    table = done.stdout.split("into each")[0]
+    assert autotune("search", "--config", "config.yaml", "--dry-run").stdout.startswith(table)
+    assert autotune("revert", "--config", "config.yaml").returncode == 0
+    assert config.read_text() == CONFIG
+
+
+def test_without_a_terminal_and_a_yes_nothing_happens(project: Path, config: Path, autotune: Autotune) -> None:
+    """A script learns what would be written and how to go on; no trainer was started for that."""
+    done = autotune(*INIT, *COMMAND)
+    assert done.returncode == 1
+    assert "+autotune:" in done.stdout
+    assert "--yes" in done.stderr
+    assert "Proof" not in done.stderr
+    assert config.read_text() == CONFIG
+    assert os.listdir(project) == ["config.yaml"]
+
+
+def test_a_section_beside_the_config(project: Path, config: Path, autotune: Autotune) -> None:
+    """With --separate the config itself stays as it is, to the byte."""
+    assert autotune(*INIT, "--yes", "--no-proof", "--separate", *COMMAND).returncode == 0
+    assert config.read_text() == CONFIG
+    assert files(project) == ["config.autotune.yaml", "config.yaml"]
+    assert "data.batch_size" in autotune("search", "--config", "config.yaml", "--dry-run").stdout
+    again = autotune(*INIT, "--yes", "--no-proof", *COMMAND)
+    assert again.returncode == 1
+    assert "config.autotune.yaml: there is an autotune section already" in again.stderr
+
+
+@pytest.mark.parametrize(
+    ("change", "said", "remedy"),
+    [
+        ("mood: crashes", "there is no such layer", "--no-proof"),
+        ("mood: ends at once", "no step was seen", "step"),
+    ],
+)
+def test_a_failed_proof_stops(config: Path, autotune: Autotune, change: str, said: str, remedy: str) -> None:
+    """Also with --yes: a script must not go on with a trainer that cannot be measured."""
+    config.write_text(f"{CONFIG}{change}\n")
+    done = autotune(*INIT, "--yes", *COMMAND)
+    assert done.returncode == 1
+    assert said in done.stderr
+    assert remedy in done.stderr
+    assert "Traceback" not in done.stderr.split("no step was seen")[-1]
+    assert config.read_text() == f"{CONFIG}{change}\n"
+
+
+def test_a_config_that_is_not_read_stops(project: Path, config: Path, autotune: Autotune) -> None:
+    """The command names the config, but the trainer reads another file."""
+    other = project / "other.yaml"
+    other.write_text(CONFIG)
+    done = autotune(*INIT, "--yes", "--", sys.executable, str(TRAINER), "other.yaml", "{config}")
+    assert done.returncode == 1
+    assert "nobody read the run's own copy of the config" in done.stderr
+    assert config.read_text() == CONFIG
+
+
+def test_a_terminal_is_asked(project: Path, config: Path) -> None:
+    """After the diff; no is no, yes writes."""
+    question = b"Write this to config.yaml?"
+    status, screen = answered(project, {question: b"n\n"}, *INIT, "--no-proof", *COMMAND)
+    assert (status, config.read_text()) == (0, CONFIG)
+    assert screen.index("+autotune:") < screen.index("Write this")
+    assert "[y/N]" in screen
+    assert "Nothing was written." in screen
+    status, screen = answered(project, {question: b"y\n"}, *INIT, "--no-proof", *COMMAND)
+    assert status == 0
+    assert config.read_text().startswith(CONFIG + "\nautotune:")
+
+
+def test_a_terminal_decides_on_a_failed_proof(project: Path, config: Path) -> None:
+    """Whoever knows better goes on; else nothing is written."""
+    config.write_text(CONFIG + "mood: ends at once\n")
+    go_on = b"Go on all the same?"
+    status, screen = answered(project, {go_on: b"n\n"}, *INIT, *COMMAND)
+    assert status == 130
+    assert "no step was seen" in screen
+    status, screen = answered(project, {go_on: b"y\n", b"Write this to": b"y\n"}, *INIT, *COMMAND)
+    assert status == 0
+    assert "autotune:" in config.read_text()
+
+
+def test_flags_become_a_config(project: Path, autotune: Autotune) -> None:
+    """A trainer that reads no YAML: its flags are found, proved, searched, and trained with."""
+    flags = ("--batch_size", "4", "--num-workers=1", "--use_xla", "--lr", "3e-4", "-v")
+    made = ("init", "--from-flags", "--config", "new.yaml")
+    done = autotune(*made, "--yes", "--", "MODE=fast", sys.executable, str(FLAG_TRAINER), *flags)
+    assert done.returncode == 0, done.stderr
+    assert "not taken: -v: short flags are left alone" in done.stdout
+    assert "the values are on its command line" in done.stderr
+    text = (project / "new.yaml").read_text()
+    assert "batch_size: 4\nnum_workers: 1\nuse_xla: true\nlr: 3e-4\n" in text
+    dry = autotune("search", "--config", "new.yaml", "--dry-run").stdout
+    assert "use_xla       true" in dry
+    again = autotune(*made, "--yes", "--", sys.executable, str(FLAG_TRAINER), *flags)
+    assert again.returncode == 1
+    assert "not overwritten" in again.stderr
+    assert (project / "new.yaml").read_text() == text
+
+
+@pytest.mark.usefixtures("config")
+@pytest.mark.parametrize(
+    ("arguments", "code", "said"),
+    [
+        ((), 2, "behind --"),
+        (("--separate", "--from-flags", *COMMAND), 2, "--separate"),
+        (("--yes", "--", "python train.py {config} | tee log"), 1, "which only a shell understands, and none runs it"),
+        (("--yes", "--", "python", "train.py", "{config}", "&&", "ls"), 1, "holds &&"),
+        (("--yes", "--", sys.executable, "train.py"), 1, "names neither {config}"),
+        (("--yes", "--", sys.executable, "t.py", "{data.batch}", "{config}"), 1, "no such key in config.yaml"),
+        (("--yes", "--", "nosuchprogram", "{config}"), 1, "no program nosuchprogram"),
+        (("--yes", "--", "WANDB_API_KEY=x", sys.executable, "{config}"), 1, "looks like a secret"),
+    ],
+)
+def test_what_init_cannot_take_is_said(
+    project: Path, autotune: Autotune, arguments: tuple[str, ...], code: int, said: str
+) -> None:
+    """In a sentence that names it; nothing is written or started."""
+    done = autotune(*INIT, *arguments)
+    assert (done.returncode, done.stdout) == (code, "")
+    assert said in done.stderr
+    assert "Traceback" not in done.stderr
+    assert os.listdir(project) == ["config.yaml"]
+
+
+def test_an_interrupted_proof_leaves_nothing(project: Path, config: Path) -> None:
+    """^C while the trainer starts: no process, no section."""
+    config.write_text(CONFIG + "mood: sleeps for ever\n")
+    with subprocess.Popen(
+        [sys.executable, "-m", "autotune", *INIT, "--yes", *COMMAND],
+        cwd=project,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as init:
+        assert init.stderr is not None
+        while "Proof" not in init.stderr.readline():
+            pass
+        init.send_signal(2)
+        assert init.wait(timeout=60) == 130
+    assert "autotune" not in config.read_text()

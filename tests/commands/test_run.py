@@ -1,0 +1,130 @@
+"""``autotune run``: the process becomes the trainer."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.commands.conftest import Autotune
+
+FLAG_TRAINER = Path(__file__).with_name("flag_trainer.py")
+CONFIG = """\
+batch_size: 4
+use_xla: true
+out_dir: checkpoints   # real ones
+steps: 2
+status: 0
+autotune:
+  command: "{python} '%s' --batch_size={batch_size} {use_xla?--use_xla} --out_dir {out_dir}
+    --steps={steps} --status={status}"
+  env: {MODE: "on", OTHER: ''}
+  set: {steps: 1}
+"""
+
+
+@pytest.fixture
+def config(project: Path) -> Path:
+    """A config with a trainer that takes flags."""
+    path = project / "config.yaml"
+    path.write_text(CONFIG % FLAG_TRAINER)
+    return path
+
+
+@pytest.mark.usefixtures("config")
+def test_real_training_gets_the_configs_own_values(autotune: Autotune) -> None:
+    """Nothing is redirected, shortened or copied; the section's variables are set; stdout is the trainer's alone."""
+    done = autotune("run", "--config", "config.yaml")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert json.loads(done.stdout) == {
+        "batch_size": 4,
+        "num_workers": 1,
+        "lr": 0.1,
+        "use_xla": True,
+        "out_dir": "checkpoints",
+        "steps": 2,
+        "status": 0,
+        "v": False,
+        "mode": "on",
+    }
+
+
+def test_what_apply_writes_is_what_trains(config: Path, autotune: Autotune) -> None:
+    """A switch that is off is left out of the command."""
+    config.write_text(config.read_text().replace("use_xla: true", "use_xla: false").replace('MODE: "on"', "MODE: b"))
+    trained = json.loads(autotune("run", "--config", "config.yaml").stdout)
+    assert (trained["use_xla"], trained["mode"]) == (False, "b")
+
+
+@pytest.mark.parametrize("status", [1, 3, 77])
+def test_the_exit_status_is_the_trainers(config: Path, autotune: Autotune, status: int) -> None:
+    """Whatever it is; a script cannot tell the difference."""
+    config.write_text(config.read_text().replace("status: 0", f"status: {status}"))
+    assert autotune("run", "--config", "config.yaml").returncode == status
+
+
+@pytest.mark.parametrize("signum", [signal.SIGINT, signal.SIGTERM])
+def test_signals_go_to_the_trainer(config: Path, project: Path, signum: signal.Signals) -> None:
+    """It is the same process: it dies of them as it does by itself."""
+    config.write_text(config.read_text().replace("steps: 2", "steps: -1"))
+    with subprocess.Popen(
+        [sys.executable, "-m", "autotune", "run", "--config", "config.yaml"], cwd=project, stdout=subprocess.PIPE
+    ) as running:
+        assert running.stdout is not None
+        assert b"batch_size" in running.stdout.readline()
+        command = Path(f"/proc/{running.pid}/cmdline").read_bytes().split(b"\0")
+        assert os.fsencode(FLAG_TRAINER) in command
+        running.send_signal(signum)
+        assert running.wait(timeout=60) == -signum
+
+
+def test_what_is_typed_is_read_and_what_closes_the_pipe_ends_it(project: Path) -> None:
+    """Stdin is the trainer's; and it is not left with the signals that Python ignores for itself."""
+    (project / "config.yaml").write_text("n: 3\nautotune: {command: 'head -n {n}'}\n")
+    run = [sys.executable, "-m", "autotune", "run", "--config", "config.yaml"]
+    done = subprocess.run(run, cwd=project, input="1\n2\n3\n4\n", capture_output=True, text=True, check=False)
+    assert done.stdout == "1\n2\n3\n"
+    (project / "config.yaml").write_text("word: y\nautotune: {command: 'yes {word}'}\n")
+    with subprocess.Popen(run, cwd=project, stdout=subprocess.PIPE) as endless:
+        assert endless.stdout is not None
+        assert endless.stdout.readline() == b"y\n"
+        endless.stdout.close()
+        assert endless.wait(timeout=60) == -signal.SIGPIPE
+
+
+def test_the_config_itself_is_what_the_trainer_gets(project: Path, autotune: Autotune) -> None:
+    """{config} is the path as it was typed; nothing in it goes through a shell."""
+    name = "my $(touch bad) 'config'.yaml"
+    (project / name).write_text("a: 1\nautotune: {command: \"printf '%s|' {config} '$HOME' {a}\"}\n")
+    assert autotune("run", "--config", name).stdout == f"{name}|$HOME|1|"
+    assert sorted(os.listdir(project)) == sorted(["config.yaml", name])
+
+
+def test_a_dry_run_says_what_would_start(config: Path, autotune: Autotune) -> None:
+    """As a line that could be pasted into a shell."""
+    done = autotune("run", "--config", "config.yaml", "--dry-run")
+    assert done.stdout.startswith("MODE=on OTHER='' ")
+    assert done.stdout.endswith("--batch_size=4 --use_xla --out_dir checkpoints --steps=2 --status=0\n")
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("a: 1\n", "it is not known how training is started"),
+        ("a: 1\nautotune: {command: 'nosuchprogram {config}'}\n", "no program nosuchprogram"),
+        ("a: 1\nautotune: {command: 'true {b}'}\n", "no such key"),
+        ("a: 1\nautotune: {command: './script {config}'}\n", "cannot be started"),
+    ],
+)
+def test_what_cannot_be_started_is_said(project: Path, autotune: Autotune, text: str, said: str) -> None:
+    """With status 1, as every other expected error."""
+    (project / "config.yaml").write_text(text)
+    (project / "script").write_text("no first line\n")
+    (project / "script").chmod(0o755)
+    done = autotune("run", "--config", "config.yaml")
+    assert done.returncode == 1
+    assert said in done.stderr
+    assert "Traceback" not in done.stderr

@@ -1,0 +1,93 @@
+"""A command as it was typed behind --."""
+
+from pathlib import Path
+
+import pytest
+
+from autotune.errors import ConfigError
+from autotune.settings.typed import read_typed
+
+
+@pytest.fixture
+def config(tmp_path: Path) -> Path:
+    """A config with a name that is no fun."""
+    folder = tmp_path / 'it\'s a "folder"\n'
+    folder.mkdir()
+    path = folder / "con fig.yaml"
+    path.write_text("a: 1\n")
+    return path
+
+
+def test_the_configs_own_path_becomes_its_placeholder(config: Path) -> None:
+    """However it was written: alone, behind an equals sign, relative to where the command was typed."""
+    typed = read_typed(["python", "t.py", str(config), f"--config={config}", "-c", "con fig.yaml", "./con fig.yaml"])
+    tokens = typed.tokens(config, config.parent)
+    assert tokens == ("python", "t.py", "{config}", "--config={config}", "-c", "{config}", "{config}")
+
+
+def test_from_another_folder(config: Path) -> None:
+    """What matters is the file that a relative path leads to from where runs start."""
+    elsewhere = config.parent.parent
+    typed = read_typed(["t", "con fig.yaml", f"{config.parent.name}/con fig.yaml"])
+    assert typed.tokens(config, elsewhere) == ("t", "con fig.yaml", "{config}")
+
+
+def test_a_link_to_the_config_is_the_config(config: Path) -> None:
+    """It is the same file."""
+    link = config.with_name("link.yaml")
+    link.symlink_to(config)
+    assert read_typed(["t", str(link)]).tokens(config, config.parent) == ("t", "{config}")
+
+
+def test_braces_that_are_no_placeholders_are_literal(config: Path) -> None:
+    """JSON passes through; what looks like a placeholder stays one, so that a slip in it is found."""
+    typed = read_typed(["t", '{"a": {}}', "{config}", "--x={confg}", "{python}", "{a?--on}{!a?--off}", "}"])
+    assert typed.tokens(config, config.parent) == (
+        "t",
+        '{{"a": {{}}}}',
+        "{config}",
+        "--x={confg}",
+        "{python}",
+        "{a?--on}{!a?--off}",
+        "}}",
+    )
+
+
+def test_variables_in_front(config: Path) -> None:
+    """They become part of the section; a value keeps its blanks and equals signs."""
+    typed = read_typed(["TOKENIZERS_PARALLELISM=false", "FLAGS=--a=b c", "python", "X=1"])
+    assert typed.env == {"TOKENIZERS_PARALLELISM": "false", "FLAGS": "--a=b c"}
+    assert typed.words == ("python", "X=1")
+
+
+@pytest.mark.parametrize("name", ["HF_TOKEN", "WANDB_API_KEY", "AWS_SECRET_ACCESS_KEY", "db_password"])
+def test_secrets_are_not_written_into_files(name: str) -> None:
+    """They come with the environment; the value is not even repeated."""
+    with pytest.raises(ConfigError, match=name) as caught:
+        read_typed([f"{name}=hunter2", "python", "t.py"])
+    assert "hunter2" not in str(caught.value)
+    assert f"export {name}" in str(caught.value.remedy)
+
+
+def test_a_whole_command_in_quotes() -> None:
+    """One word with blanks is split as a shell does."""
+    assert read_typed(["python 'my train.py' {config}"]).words == ("python", "my train.py", "{config}")
+
+
+@pytest.mark.parametrize(
+    ("words", "why"),
+    [
+        (["python t.py {config} | tee log"], r"holds \|"),
+        (["python", "t.py", "|", "tee"], r"holds \|"),
+        (["cd", "x", "&&", "python"], "holds &&"),
+        (["python", "t.py", ">", "log"], "holds >"),
+        (["A=1"], "empty"),
+        ([], "empty"),
+    ],
+)
+def test_what_only_a_shell_could_do_is_refused(words: list[str], why: str) -> None:
+    """No shell ever runs the command, and the message says so."""
+    with pytest.raises(ConfigError, match=why) as caught:
+        read_typed(words)
+    assert caught.value.where == "command line"
+    assert caught.value.remedy

@@ -1,0 +1,181 @@
+"""Which keys of a config are knobs, and which of them move together."""
+
+import pytest
+
+from autotune.errors import ConfigError
+from autotune.records import Gpu, Machine, Scalar
+from autotune.space.build import build_space
+from autotune.space.knob import Knob, Label
+from autotune.space.space import Space
+
+
+def _machine(gpus: int = 0) -> Machine:
+    found = tuple(Gpu(name="H200", uuid=f"GPU-{i}", memory_bytes=140 * 2**30) for i in range(gpus))
+    return Machine(cpu_cores=4, cpu_model="test", memory_bytes=8 * 2**30, gpus=found)
+
+
+def _knob(config: dict[str, Scalar], path: str, **more: object) -> Knob:
+    """The knob of a config found by names."""
+    return build_space(config, None, _machine(), {}, **more)[0].knob(path)  # type: ignore[arg-type]
+
+
+def _skipped(config: dict[str, Scalar], domains: dict[str, tuple[Scalar, ...]] | None = None) -> dict[str, str]:
+    """What is left out, with the reason."""
+    return {skipped.path: skipped.why for skipped in build_space(config, domains, _machine(), {})[1]}
+
+
+def _keys(space: Space, path: str, value: Scalar) -> dict[str, Scalar]:
+    """What the config holds with one knob turned."""
+    return space.keys({**space.today, path: value})
+
+
+@pytest.mark.parametrize("name", ["batch_size", "batch-size", "batchSize", "BATCH_SIZE", "per_device_train_batch_size"])
+def test_keys_are_found_however_their_words_are_joined(name: str) -> None:
+    """YAML files of all schools: snake, kebab, camel, upper case."""
+    assert _knob({f"train.{name}": 8}, f"train.{name}").kind == "batch_size"
+
+
+@pytest.mark.parametrize(
+    "section", ["model.validation_ds", "valid_dataloader_opts", "eval", "data.testLoader", "dev_set"]
+)
+def test_what_is_for_validation_is_no_knob(section: str) -> None:
+    """No run comes that far, so its batch says nothing; and the user learns why it is left out."""
+    config: dict[str, Scalar] = {"train.batch_size": 8, f"{section}.batch_size": 4}
+    space, skipped = build_space(config, None, _machine(), {})
+    assert list(space.today) == ["train.batch_size"]
+    assert [(one.path, "validation" in one.why) for one in skipped] == [(f"{section}.batch_size", True)]
+
+
+def test_who_lists_a_validation_key_gets_it() -> None:
+    """The user's own list is the user's own."""
+    space, skipped = build_space({"eval.batch_size": 4}, {"eval.batch_size": (4, 8)}, _machine(), {})
+    assert (list(space.today), skipped) == (["eval.batch_size"], ())
+
+
+def test_a_switch_moves_its_likes_though_they_are_not_listed() -> None:
+    """One XLA switch on and one off is a config that nobody means."""
+    config: dict[str, Scalar] = {"data.enable_xla": False, "training.enable_xla_compilation": False}
+    path = "training.enable_xla_compilation"
+    space, _ = build_space(config, {path: (False, True)}, _machine(), {})
+    assert _keys(space, path, True) == {path: True, "data.enable_xla": True}
+    assert _keys(space, path, False) == config
+
+
+def test_switches_that_differ_today_are_left_apart() -> None:
+    """Today's point must stay what the config says."""
+    config: dict[str, Scalar] = {"a.use_xla": False, "b.use_xla": True}
+    assert "differs" in _skipped(config)["b.use_xla"]
+
+
+@pytest.mark.parametrize(
+    ("data", "model", "others"),
+    [(None, None, {1: 0}), (0, 0, {1: 0}), (1, 1, {0: 1}), (0, 1, {0: 0}), (1, 0, {1: 1})],
+)
+def test_the_gpus_of_data_and_model_move_together(data: Scalar, model: Scalar, others: dict[Scalar, Scalar]) -> None:
+    """One GPU for both or one for each: a pair that is half set is never tried."""
+    config = {"data.data_gpu": data, "model_gpu": model}
+    space, _ = build_space(config, None, _machine(gpus=2), {})
+    knob = space.knob("model_gpu")
+    assert knob.label is Label.SAME_TRAINING
+    tried = {choice: _keys(space, "model_gpu", choice)["data.data_gpu"] for choice in knob.choices}
+    assert tried == {model: data, **others}
+
+
+@pytest.mark.parametrize(("gpus", "data", "model"), [(1, 0, 0), (0, None, None), (2, 0, None)])
+def test_there_is_nothing_to_place_with_one_gpu(gpus: int, data: Scalar, model: Scalar) -> None:
+    """Nor where one of the two is not set, because what that means is not known."""
+    space, _ = build_space({"data_gpu": data, "model_gpu": model}, None, _machine(gpus), {})
+    assert space.knobs == ()
+
+
+@pytest.mark.parametrize(
+    ("config", "said"),
+    [
+        ({"batch_size": 8}, "The effective batch changes from 8 to 16"),
+        ({"per_device_batch_size": 8}, "The effective batch of each device changes from 8 to 16"),
+        ({"batch_size_per_gpu": 8}, "The effective batch of each device changes from 8 to 16"),
+        ({"global_batch_size": 8, "grad_accum": 4}, "The effective batch of all devices together changes from 8 to 16"),
+        (
+            {"batch_size": 8, "trainer.accumulate_grad_batches": 4},
+            "The effective batch changes from 32 to 64 (8 and 16, accumulated 4 times)",
+        ),
+        (
+            {"batch_size_per_gpu": 8, "gradient_accumulation_steps": 2},
+            "The effective batch of each device changes from 16 to 32 (8 and 16, accumulated 2 times)",
+        ),
+    ],
+)
+def test_the_effective_batch_is_told_as_far_as_the_names_say_it(config: dict[str, Scalar], said: str) -> None:
+    """Per device, over all devices, or unsaid; with what is accumulated."""
+    counted = _knob(config, next(iter(config))).batch
+    assert counted is not None
+    assert counted.change(8, 16) == said
+
+
+def test_a_global_batch_stays_where_each_devices_part_can_be_searched() -> None:
+    """The trainer accumulates up to the global batch by itself: the part that a device takes at once is free."""
+    config: dict[str, Scalar] = {"model.micro_batch_size": 4, "model.global_batch_size": 24}
+    space, skipped = build_space(config, None, _machine(), {})
+    assert space.knob("model.micro_batch_size").choices == (2, 4, 8)
+    assert space.is_same_training({"model.micro_batch_size": 8})
+    assert [one.path for one in skipped] == ["model.global_batch_size"]
+
+
+def test_accumulation_makes_up_for_another_batch() -> None:
+    """Batch x accumulation stays, so it is the same training; sizes that do not divide are left out."""
+    config: dict[str, Scalar] = {"data.batch_size": 12, "optim.grad_accum": 2}
+    domain: dict[str, tuple[Scalar, ...]] = {"data.batch_size": (4, 5, 6, 8, 12, 24, 48)}
+    space, _ = build_space(config, domain, _machine(), {}, keep_effective_batch=True)
+    knob = space.knob("data.batch_size")
+    assert knob.choices == (4, 6, 8, 12, 24)
+    assert {_keys(space, knob.path, choice)["optim.grad_accum"] for choice in knob.choices} == {6, 4, 3, 2, 1}
+    for choice in knob.choices:
+        keys = _keys(space, knob.path, choice)
+        assert keys["data.batch_size"] * keys["optim.grad_accum"] == 24  # type: ignore[operator]
+    assert space.is_same_training({"data.batch_size": 4})
+    assert space.same_training().knob("data.batch_size") == knob
+
+
+def test_a_batch_that_nothing_divides_is_said() -> None:
+    """A prime batch without accumulation has no other size."""
+    config: dict[str, Scalar] = {"batch_size": 7, "grad_accum": 1}
+    space, skipped = build_space(config, {"batch_size": (7, 14)}, _machine(), {}, keep_effective_batch=True)
+    assert space.knobs == ()
+    assert "divides" in skipped[0].why
+
+
+@pytest.mark.parametrize(
+    ("config", "domains", "refused", "why"),
+    [
+        ({"batch_size": 8}, None, {}, "no key of this config"),
+        ({"batch_size": 8, "a.grad_accum": 2, "b.accum_steps": 2}, None, {}, "several keys may mean accumulation"),
+        ({"batch_size": 8, "grad_accum": 2}, {"batch_size": (8, 16), "grad_accum": (1, 2)}, {}, "a knob too"),
+        ({"batch_size": 8, "grad_accum": 2}, None, {"grad_accum": "it is fixed by set:"}, "fixed by set"),
+        ({"a.batch_size": 8, "b.batch_size": 8, "grad_accum": 2}, None, {}, "several batch sizes: a.batch_size, b"),
+    ],
+)
+def test_an_effective_batch_that_cannot_be_kept_is_an_error(config, domains, refused, why: str) -> None:
+    """It was asked for; searching without it would be another search."""
+    with pytest.raises(ConfigError, match=why) as caught:
+        build_space(config, domains, _machine(), refused, keep_effective_batch=True)
+    assert "keep_effective_batch" in str(caught.value)
+    assert caught.value.remedy
+
+
+def test_without_a_batch_to_change_there_is_nothing_to_keep() -> None:
+    """Also where the batch is the effective one itself."""
+    space, _ = build_space({"num_workers": 1}, None, _machine(), {}, keep_effective_batch=True)
+    assert list(space.today) == ["num_workers"]
+    space, skipped = build_space({"global_batch_size": 8}, None, _machine(), {}, keep_effective_batch=True)
+    assert space.knobs == ()
+    assert "effective batch itself" in skipped[0].why
+
+
+def test_a_narrowed_knob_takes_along_what_moves_with_it() -> None:
+    """Leaving choices out leaves the same pairs of values."""
+    config: dict[str, Scalar] = {"batch_size": 8, "grad_accum": 4}
+    knob = _knob(config, "batch_size", keep_effective_batch=True)
+    fewer = knob.narrowed([32, 8])
+    assert fewer.keys(32) == knob.keys(32) == {"batch_size": 32, "grad_accum": 1}
+    with pytest.raises(ValueError, match="not among"):
+        fewer.keys(16)
