@@ -7,11 +7,13 @@ from itertools import combinations
 import numpy as np
 
 from autotune.records import Ending, Machine, Scalar, Values
+from autotune.search.lessons import LESSONS, Lesson
 from autotune.search.levels import PointLevel
 from autotune.space.knob import Knob, same_scalar
 from autotune.space.space import Space
 
-_GPU_KINDS = ("precision", "xla", "fixed_length", "graph_mode")  # what GPU memory depends on, besides the batch
+# What GPU memory depends on, besides the batch.
+_GPU_KINDS = ("precision", "xla", "fixed_length", "graph_mode", "model_gpu")
 # Host memory may depend on anything (knobs of the user's own, too), but not on these.
 _NOT_HOST_KINDS = (
     "xla",
@@ -23,7 +25,6 @@ _NOT_HOST_KINDS = (
     "intra_op_threads",
 )
 _QUEUE_KINDS = ("workers", "prefetch", "pipeline_buffer")  # the more, the more host memory
-_BROKEN = (Ending.CRASHED, Ending.NEVER_STARTED, Ending.NO_STEPS, Ending.DIVERGED)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -98,7 +99,7 @@ class Feasibility:
 
     def _find_culprits(self) -> list[Values]:
         """What two broken points have in common, and no point that worked has: all of it, not each value alone."""
-        broken = [level for level in self._failed if any(ending in _BROKEN for ending in level.endings)]
+        broken = [level for level in self._failed if any(LESSONS[ending] is Lesson.VALUES for ending in level.endings)]
         culprits: list[Values] = []
         for one, other in combinations(broken, 2):
             shared = {

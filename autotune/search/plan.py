@@ -5,6 +5,8 @@ from pathlib import Path
 
 from autotune.records import RunPlan, Values
 from autotune.search.setup import Setup
+from autotune.settings.trackers import quiet_trackers
+from autotune.trial.folder import RunFolder
 
 
 def plan_run(setup: Setup, values: Values, *, run: str) -> RunPlan:
@@ -29,6 +31,16 @@ def plan_run(setup: Setup, values: Values, *, run: str) -> RunPlan:
         folder=folder.path,
         argv=argv,
         cwd=Path.cwd(),
-        env={**setup.settings.trial_env(keys), "AUTOTUNE_CACHE_DIR": str(setup.state.cache)},
+        env=_environment(setup, keys, folder),
         config_text=config_text,
     )
+
+
+def _environment(setup: Setup, keys: Values, folder: RunFolder) -> dict[str, str]:
+    """What a run's environment gets; what the user says goes before what we would rather have."""
+    wished = {
+        **quiet_trackers(folder.outputs),
+        # Python's own files beside the user's modules would be the one thing that every run leaves behind.
+        "PYTHONDONTWRITEBYTECODE": "1",
+    }
+    return {**wished, **setup.settings.trial_env(keys), "AUTOTUNE_CACHE_DIR": str(setup.state.cache)}

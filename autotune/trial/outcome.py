@@ -1,85 +1,31 @@
-"""What the end of a run means: evidence in, name and detail out.
+"""What the end of a run means: evidence in, name and detail out. Whether its numbers are good is decided elsewhere.
 
 The evidence, in the order in which it counts:
 
-1. who stopped it: if we did, our reason is the ending (but see 4);
+1. who stopped it: if we did, our reason is the ending (but see 6 and 7);
 2. exit status not 0 and the kernel's out-of-memory counter moved: out of host memory;
-3. exit status not 0 and the last exception is one of memory: out of GPU, or of host, memory;
-4. the losses stopped being numbers: diverged, also if the run was stopped because enough was known, or ended well;
-5. exit status not 0: crashed;
-6. exit status 0: completed, or no steps seen.
+3. a signal that nobody sends to himself: interrupted;
+4. exit status not 0 and the last exception is one of memory, or one of those that a GPU's libraries raise when the
+   driver shows its memory full: out of GPU, or of host, memory;
+5. exit status not 0, and the losses had stopped being numbers: diverged; else crashed;
+6. the losses stopped being numbers, also if the run was stopped because enough was known, or ended well: diverged, or
+   out of memory if it said so, caught the error and went on;
+7. it said that memory ran out and went on much faster than before: out of memory, caught. Steps that are left out
+   cost nothing, so speed alone would crown such a run;
+8. exit status 0: completed, or no steps seen.
 
-What a trainer prints is never proof of success, nor of failure: it only names a failure that the exit status proves.
+What a trainer prints is never proof of success, nor of failure: it only names what other evidence proves.
 """
 
 import math
-import re
 import signal
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
+from statistics import median
 
 from autotune.records import Ending, Stop, TraineeEvent, TrialExit
-
-
-@dataclass(frozen=True, kw_only=True)
-class Explanation:
-    """What an ending means to a user, and what they can do about it."""
-
-    sentence: str
-    remedy: str
-
-
-EXPLANATIONS: Mapping[Ending, Explanation] = {
-    Ending.COMPLETED: Explanation(
-        sentence="The trainer ran to its end.",
-        remedy="Nothing to do; if it was too short to measure, let it train longer, e.g. more epochs under `set:`.",
-    ),
-    Ending.STOPPED: Explanation(
-        sentence="The run was stopped because enough was known.",
-        remedy="Nothing to do.",
-    ),
-    Ending.CRASHED: Explanation(
-        sentence="The trainer ended with an error.",
-        remedy="Read stderr.log in the run's folder; start the command by hand with the config.yaml beside it.",
-    ),
-    Ending.OUT_OF_HOST_MEMORY: Explanation(
-        sentence="The machine's memory, or the limit on it, was used up.",
-        remedy="Lower the upper ends of batch size, workers, buffers or caching, or free memory.",
-    ),
-    Ending.OUT_OF_GPU_MEMORY: Explanation(
-        sentence="The GPU's memory was used up.",
-        remedy="Lower the upper end of the batch size, or end whatever else uses the GPU.",
-    ),
-    Ending.GPU_LOST: Explanation(
-        sentence="The GPU, or its driver, gave no answer any more.",
-        remedy="See what the driver says (dmesg names it Xid); reset the GPU or reboot, then start the search again.",
-    ),
-    Ending.DIVERGED: Explanation(
-        sentence="The loss became NaN or infinite.",
-        remedy="Leave out the precision or batch sizes that do this, or lower the learning rate.",
-    ),
-    Ending.HUNG: Explanation(
-        sentence="Steps came, then none for too long.",
-        remedy="Read stderr.log in the run's folder; a loader with many workers can deadlock.",
-    ),
-    Ending.NEVER_STARTED: Explanation(
-        sentence="No step was seen within the time allowed for starting.",
-        remedy="Raise run.start_timeout_s if the trainer needs longer; else see that it reports its steps.",
-    ),
-    Ending.NO_STEPS: Explanation(
-        sentence="The trainer ended by itself and no step of it was seen.",
-        remedy="Call autotune.trainee.step() in the training loop; python -I, -E or -S hides steps too.",
-    ),
-    Ending.KILLED_BY_BUDGET: Explanation(
-        sentence="The budget ended while it ran.",
-        remedy="Give a larger --budget, or train less per run.",
-    ),
-    Ending.INTERRUPTED: Explanation(
-        sentence="It was interrupted from outside.",
-        remedy="Start the same search again; it goes on where it was.",
-    ),
-}
-"""A sentence and a remedy for every ending."""
+from autotune.trial.last_words import complaint_of_memory, last_error, memory_that_ran_out, one_line
 
 _OUR_CHOICE: Mapping[Stop, str] = {Stop.ENOUGH: "", Stop.HOPELESS: "far behind the fastest"}
 _STOPPED: Mapping[Stop, Ending] = {
@@ -90,75 +36,90 @@ _STOPPED: Mapping[Stop, Ending] = {
     Stop.DEADLINE: Ending.KILLED_BY_BUDGET,
     Stop.GUARD_LOST: Ending.INTERRUPTED,
 }
+_SENT_BY_OTHERS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+_SHELL = 128  # a shell passes the signal that ended its command on as an exit status, with this added
 
-_DETAIL_CHARS = 200
-_LAST_LINES = 5  # looked at where a program in C++ ended without a Python exception
+_FAR_ABOVE = "its loss grew far above today's at the same step"
 
-_TRACEBACK = "Traceback (most recent call last):"
-_CHAINED = (
-    "The above exception was the direct cause of the following exception:",
-    "During handling of the above exception, another exception occurred:",
-)
-# torchrun writes the rank before each line.
-_RANK = re.compile(r"^\[[\w-]+\]:\s?", re.MULTILINE)
-_EXCEPTION = re.compile(r"[A-Za-z_][\w.]*(?:Error|Exception|Exhausted|Exit|Interrupt)(?::.*)?")
-
-# Allocators first: TensorFlow's ResourceExhaustedError is raised for the host's memory too, and says which it was.
-_HOST_MEMORY = re.compile(
-    r"\bMemoryError\b|_ArrayMemoryError|std::bad_alloc|Cannot allocate memory|DefaultCPUAllocator"
-    r"|by allocator (?:mkl)?cpu\b"
-)
-_GPU_MEMORY = re.compile(
-    r"ResourceExhaustedError|RESOURCE_EXHAUSTED|CUDA out of memory|CUDA_ERROR_OUT_OF_MEMORY"
-    r"|cudaErrorMemoryAllocation|CUBLAS_STATUS_ALLOC_FAILED|\bOutOfMemoryError\b"
-)
+_WARM_UP_STEPS = 5
+_FEWEST_STEPS = 5  # on each side of a jump
+_SPLITS = 20  # places looked at for a jump
+_JUMP = 2.0  # times as fast as before
 
 
-def ending_of(trial_exit: TrialExit, events: Sequence[TraineeEvent]) -> tuple[Ending, str]:
+@dataclass(frozen=True, kw_only=True)
+class Clues:
+    """What else is known of a run, besides how its processes ended and what they reported.
+
+    Attributes:
+        stdout_tail: The last lines that the trainer wrote to stdout: many a caught error is told there.
+        gpu_memory_full: Whether the driver showed the memory of one of its GPUs to be full.
+        outruns: Whether it made samples more than twice as fast as any good run before.
+    """
+
+    stdout_tail: str = ""
+    gpu_memory_full: bool = False
+    outruns: bool = False
+
+
+def ending_of(trial_exit: TrialExit, events: Sequence[TraineeEvent], clues: Clues | None = None) -> tuple[Ending, str]:
     """Names the ending of a run.
 
     Args:
         trial_exit: How its processes ended.
         events: All that it reported.
+        clues: What else is known; None for nothing.
 
     Returns:
         The ending, and one line of detail (at most 200 printable characters, perhaps empty), such as the class
-        and message of the exception. Whether the run's numbers are good is decided elsewhere: a run that crashed
-        after enough steps has been measured.
+        and message of the exception. A run that crashed after enough steps has been measured all the same.
     """
-    if trial_exit.stop is not None and trial_exit.stop not in _OUR_CHOICE:
-        return _STOPPED[trial_exit.stop], _left(trial_exit)
-    diverged = _diverged(events)
-    if trial_exit.stop is None:
+    clues = clues or Clues()
+    stop = trial_exit.stop
+    caught = _caught(trial_exit, events, clues)
+    if stop is not None and stop not in _OUR_CHOICE:
+        if stop is Stop.NEVER_STARTED and not events:
+            return Ending.OBSERVER_MISSING, _left(trial_exit)
+        if stop is Stop.DIVERGED:
+            return caught or (Ending.DIVERGED, _diverged(events) or _FAR_ABOVE)
+        return _STOPPED[stop], _left(trial_exit)
+    if stop is None:
         if trial_exit.exit_code is None:
-            return Ending.INTERRUPTED, _printable("its exit status could not be learned " + _left(trial_exit))
+            return Ending.INTERRUPTED, one_line("its exit status could not be learned " + _left(trial_exit))
         if trial_exit.exit_code != 0:
-            return _failure(trial_exit, trial_exit.exit_code, diverged)
-    if diverged is not None:
+            return _failure(trial_exit, trial_exit.exit_code, _diverged(events), clues)
+    if caught:
+        return caught
+    if diverged := _diverged(events):
         return Ending.DIVERGED, diverged
-    if trial_exit.stop is not None:
-        return Ending.STOPPED, _left(trial_exit) or _OUR_CHOICE[trial_exit.stop]
+    if stop is not None:
+        return Ending.STOPPED, _left(trial_exit) or _OUR_CHOICE[stop]
     if not any(event.kind == "step" for event in events):
-        return Ending.NO_STEPS, ""
+        return Ending.NO_STEPS if events else Ending.OBSERVER_MISSING, ""
     return Ending.COMPLETED, ""
 
 
-def _failure(trial_exit: TrialExit, exit_code: int, diverged: str | None) -> tuple[Ending, str]:
+def _failure(trial_exit: TrialExit, exit_code: int, diverged: str | None, clues: Clues) -> tuple[Ending, str]:
     error = last_error(trial_exit.stderr_tail)
     status = _status(exit_code)
     if trial_exit.oom_killed:
         # Not only for -9: a wrapper script passes it on as 137, and a killed worker fails the loop that needs it.
         return Ending.OUT_OF_HOST_MEMORY, f"{status}; the kernel's out-of-memory killer has struck"
-    if _HOST_MEMORY.search(error):
-        return Ending.OUT_OF_HOST_MEMORY, _printable(error)
-    if _GPU_MEMORY.search(error):
-        return Ending.OUT_OF_GPU_MEMORY, _printable(error)
+    killed = exit_code in (-signal.SIGKILL, _SHELL + signal.SIGKILL)
+    if any(exit_code in (-number, _SHELL + number) for number in _SENT_BY_OTHERS) or (
+        killed and trial_exit.oom_killed is False
+    ):
+        beyond = "; a memory limit of its own, e.g. a container's, is not seen from here" if killed else ""
+        return Ending.INTERRUPTED, f"{status}, which autotune did not send{beyond}"
+    memory = memory_that_ran_out(error, gpu_memory_full=clues.gpu_memory_full)
+    if memory is not None:
+        return memory, one_line(error)
     detail = f"{status}: {error}" if error else status
     if diverged is not None:
-        return Ending.DIVERGED, _printable(f"{diverged}; {detail}")
-    if exit_code in (-signal.SIGKILL, 128 + signal.SIGKILL) and trial_exit.oom_killed is None:
+        return Ending.DIVERGED, one_line(f"{diverged}; {detail}")
+    if killed:
         detail = f"{status}, perhaps by the kernel for want of memory"
-    return Ending.CRASHED, _printable(detail)
+    return Ending.CRASHED, one_line(detail)
 
 
 def _diverged(events: Sequence[TraineeEvent]) -> str | None:
@@ -171,37 +132,30 @@ def _diverged(events: Sequence[TraineeEvent]) -> str | None:
     return None
 
 
-def last_error(stderr: str) -> str:
-    """The exception a program ended with, and those it came from; else its last lines.
-
-    Args:
-        stderr: The end of what it wrote there.
-
-    Returns:
-        The lines with class and message, the last exception first; empty if nothing was written.
-    """
-    text = _RANK.sub("", stderr)
-    parts = text.split(_TRACEBACK)
-    if len(parts) == 1:
-        lines = [line.strip() for line in text.splitlines() if line.strip()]
-        named = [line for line in lines if _EXCEPTION.fullmatch(line)]
-        return "\n".join(named[-1:] or reversed(lines[-_LAST_LINES:]))
-    chain = [_message(parts[-1])]
-    for part in reversed(parts[1:-1]):
-        if not part.rstrip().endswith(_CHAINED):
-            break
-        chain.append(_message(part))
-    return "\n".join(message for message in chain if message)
+def _caught(trial_exit: TrialExit, events: Sequence[TraineeEvent], clues: Clues) -> tuple[Ending, str] | None:
+    """An out-of-memory error that the trainer caught, to train on without the work: the memory, and what shows it."""
+    said = complaint_of_memory(trial_exit.stderr_tail, clues.stdout_tail)
+    if said is None:
+        return None
+    shown = _diverged(events)
+    if shown is None and (jump := _jump(events)) >= _JUMP:
+        shown = f"its steps became {jump:.1f} times as fast"
+    if shown is None and clues.outruns:
+        shown = "it was more than twice as fast as any other run"
+    return (said[0], one_line(f"caught, and {shown}: {said[1]}")) if shown else None
 
 
-def _message(traceback: str) -> str:
-    """Class and message from the text after a traceback's first line."""
-    lines = traceback.splitlines()
-    for index, line in enumerate(lines):
-        if line and not line[0].isspace():
-            # A message may go on for many lines, and what names the allocator is often the last of them.
-            return " ".join(part.strip() for part in lines[index:] if part.strip() not in _CHAINED)
-    return ""
+def _jump(events: Sequence[TraineeEvent]) -> float:
+    """By how many times the steps of a run became faster at some moment after its first few; 1.0 if never."""
+    ends_s = [event.t_s for event in events if event.kind == "step"]
+    lengths_s = [after - before for before, after in pairwise(ends_s)][_WARM_UP_STEPS:]
+    largest = 1.0
+    for index in range(1, _SPLITS):
+        split = len(lengths_s) * index // _SPLITS
+        if min(split, len(lengths_s) - split) >= _FEWEST_STEPS:
+            after_s = median(lengths_s[split:])
+            largest = max(largest, median(lengths_s[:split]) / after_s if after_s > 0 else math.inf)
+    return largest
 
 
 def _status(exit_code: int) -> str:
@@ -217,10 +171,3 @@ def _left(trial_exit: TrialExit) -> str:
     if not trial_exit.left_pids:
         return ""
     return f"processes that cannot be killed are left: {', '.join(map(str, trial_exit.left_pids))}"
-
-
-def _printable(text: str) -> str:
-    line = " ".join(text.split())
-    # Escape sequences in what a trainer prints must not reach the user's terminal.
-    line = "".join(letter for letter in line if letter.isprintable())
-    return line if len(line) <= _DETAIL_CHARS else line[: _DETAIL_CHARS - 1] + "…"

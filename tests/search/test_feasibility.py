@@ -2,8 +2,11 @@
 
 from typing import Any
 
+import pytest
+
 from autotune.records import Ending, Gpu, Machine
 from autotune.search.feasibility import Feasibility
+from autotune.search.lessons import LESSONS, Lesson
 from autotune.search.levels import PointLevel
 from autotune.space.knob import Label
 from autotune.space.space import Space
@@ -110,6 +113,19 @@ def test_a_value_that_has_worked_is_not_to_blame() -> None:
     """Where one run with it was fine, two crashes have another cause."""
     crashes = _crashed(flag=True, batch=16), _crashed(flag=True, workers=2)
     assert _why_not(*crashes, level(SPACE, 0.1, flag=True), flag=True, batch=32) is None
+
+
+@pytest.mark.parametrize("ending", Ending)
+def test_only_what_the_trainer_did_itself_is_held_against_values(ending: Ending) -> None:
+    """Two runs that somebody else ended, that we ended, or that ran out of memory have no culprit in common."""
+    ended = [level(SPACE, endings=(ending,), flag=True, workers=workers) for workers in (1, 2)]
+    blamed = (_why_not(*ended, flag=True, precision="mixed_float16") or "").endswith("broke the trainer twice")
+    assert blamed is (LESSONS[ending] is Lesson.VALUES)
+
+
+def test_every_ending_has_a_lesson() -> None:
+    """None is left out."""
+    assert set(LESSONS) == set(Ending)
 
 
 def test_two_suspects_are_ruled_out_together_only() -> None:

@@ -1,11 +1,14 @@
 """What the end of a run is called."""
 
 import math
+from itertools import accumulate
 
 import pytest
 
 from autotune.records import Ending, Stop, TraineeEvent, TrialExit
-from autotune.trial.outcome import EXPLANATIONS, ending_of, last_error
+from autotune.trial.explanations import EXPLANATIONS
+from autotune.trial.last_words import last_error
+from autotune.trial.outcome import Clues, ending_of
 
 
 def ended(
@@ -41,7 +44,7 @@ TF_GPU = raised(
 @pytest.mark.parametrize(
     ("stop", "ending"),
     [
-        (Stop.DIVERGED, Ending.DIVERGED),
+        (Stop.GPU_LOST, Ending.GPU_LOST),
         (Stop.HUNG, Ending.HUNG),
         (Stop.NEVER_STARTED, Ending.NEVER_STARTED),
         (Stop.DEADLINE, Ending.KILLED_BY_BUDGET),
@@ -70,9 +73,12 @@ def test_a_good_end() -> None:
 
 
 def test_a_good_end_without_steps() -> None:
-    """A header alone is no step."""
+    """A header alone is no step; without one there was nobody who could have seen steps."""
     start = TraineeEvent(kind="start", t_s=0.0, stream="1.0")
     assert ending_of(ended(0), [start])[0] is Ending.NO_STEPS
+    assert ending_of(ended(0), [])[0] is Ending.OBSERVER_MISSING
+    assert ending_of(ended(-9, Stop.NEVER_STARTED), [start])[0] is Ending.NEVER_STARTED
+    assert ending_of(ended(-9, Stop.NEVER_STARTED), [])[0] is Ending.OBSERVER_MISSING
 
 
 @pytest.mark.parametrize("code", [-9, 137, 1])
@@ -86,12 +92,20 @@ def test_the_kernels_counter_alone_is_no_failure() -> None:
     assert ending_of(ended(0, oom=True), steps(0.5))[0] is Ending.COMPLETED
 
 
-@pytest.mark.parametrize(("oom", "detail"), [(False, "killed by SIGKILL"), (None, "perhaps by the kernel")])
-def test_a_kill_without_the_counter_is_a_crash(oom: bool | None, detail: str) -> None:
+def test_a_kill_without_the_counter_is_a_crash() -> None:
     """Where the counter is not readable, the suspicion is said."""
-    ending, said = ending_of(ended(-9, oom=oom), steps(0.5))
+    ending, said = ending_of(ended(-9, oom=None), steps(0.5))
     assert ending is Ending.CRASHED
-    assert detail in said
+    assert "perhaps by the kernel" in said
+
+
+@pytest.mark.parametrize("code", [-15, 143, -2, 130, -1, -9, 137])
+def test_a_signal_of_somebody_else_is_an_interruption(code: int) -> None:
+    """It says nothing of the values; of a kill it is said that another memory limit could have sent it."""
+    ending, said = ending_of(ended(code, oom=False), steps(0.5))
+    assert ending is Ending.INTERRUPTED
+    assert "which autotune did not send" in said
+    assert ("memory limit" in said) is (code in (-9, 137))
 
 
 @pytest.mark.parametrize(
@@ -160,6 +174,76 @@ def test_losses_that_stop_being_numbers_are_a_divergence(
 ) -> None:
     """If the last one, or most of them, are none; a single bad batch is not."""
     assert (ending_of(exit_, steps(*losses))[0] is Ending.DIVERGED) is diverged
+
+
+@pytest.mark.parametrize(
+    "error",
+    ["tf.errors.InternalError: Failed to create cuDNN handle", "RuntimeError: CUDNN_STATUS_INTERNAL_ERROR"],
+)
+def test_an_error_for_want_of_a_workspace_needs_a_full_gpu(error: str) -> None:
+    """Libraries that get no memory say anything but that; the driver's reading tells."""
+    exit_ = ended(1, stderr=raised(error))
+    assert ending_of(exit_, steps(0.5))[0] is Ending.CRASHED
+    assert ending_of(exit_, steps(0.5), Clues(gpu_memory_full=True))[0] is Ending.OUT_OF_GPU_MEMORY
+
+
+def test_a_full_gpu_alone_is_no_failure() -> None:
+    """TensorFlow takes all of it at once."""
+    full = Clues(gpu_memory_full=True)
+    assert ending_of(ended(1, stderr=raised("KeyError: 'x'")), steps(0.5), full)[0] is Ending.CRASHED
+    assert ending_of(ended(0), steps(0.5), full)[0] is Ending.COMPLETED
+
+
+SWALLOWED = "epoch 1\n| WARNING: ran out of memory with exception: CUDA out of memory. Tried to allocate 2 GiB\n"
+
+
+def at(*lengths_s: float) -> list[TraineeEvent]:
+    """Steps of these lengths."""
+    ends_s = accumulate(lengths_s, initial=1.0)
+    return [TraineeEvent(kind="step", t_s=end_s, stream="1.0") for end_s in ends_s]
+
+
+@pytest.mark.parametrize("stop", [None, Stop.ENOUGH, Stop.HOPELESS, Stop.DIVERGED])
+@pytest.mark.parametrize("where", ["stderr", "stdout"])
+def test_memory_that_ran_out_and_was_caught_is_found_by_the_loss(stop: Stop | None, where: str) -> None:
+    """The loss is infinite and the trainer said why, on either stream: it did not diverge."""
+    exit_ = ended(-15 if stop else 0, stop, SWALLOWED if where == "stderr" else "")
+    clues = Clues(stdout_tail=SWALLOWED if where == "stdout" else "")
+    ending, detail = ending_of(exit_, steps(0.5, math.inf, math.inf, math.inf), clues)
+    assert ending is Ending.OUT_OF_GPU_MEMORY
+    assert detail.startswith("caught, and 3 of 4 reported losses were NaN or infinite: | WARNING: ran out of memory")
+
+
+def test_memory_that_ran_out_and_was_caught_is_found_by_the_speed() -> None:
+    """Where no loss is known: steps that are left out cost nothing, in the middle of the run or in all of it."""
+    exit_, slow, fast = ended(-15, Stop.ENOUGH, SWALLOWED), [0.1] * 20, [0.02] * 20
+    ending, detail = ending_of(exit_, at(*slow, *fast))
+    assert ending is Ending.OUT_OF_GPU_MEMORY
+    assert "its steps became 5.0 times as fast" in detail
+    assert ending_of(exit_, at(*fast, *fast))[0] is Ending.STOPPED
+    assert ending_of(exit_, at(*fast, *fast), Clues(outruns=True))[0] is Ending.OUT_OF_GPU_MEMORY
+
+
+def test_neither_the_words_nor_the_jump_alone_is_out_of_memory() -> None:
+    """An allocator that gets by with less says so; caches make steps faster; a good find is fast."""
+    words, jump = ended(-15, Stop.ENOUGH, SWALLOWED), at(*[0.1] * 20, *[0.02] * 20)
+    assert ending_of(words, at(*[0.1] * 40))[0] is Ending.STOPPED
+    assert ending_of(ended(-15, Stop.ENOUGH), jump, Clues(outruns=True))[0] is Ending.STOPPED
+    harmless = "Allocator (GPU_0_bfc) ran out of memory trying to get 2 GiB. This is not a failure\n"
+    assert ending_of(ended(-15, Stop.ENOUGH, harmless), jump)[0] is Ending.STOPPED
+
+
+def test_a_warm_up_is_no_jump() -> None:
+    """The first steps trace and compile."""
+    warming = at(2.0, 0.5, 0.3, 0.2, 0.15, *[0.1] * 40)
+    assert ending_of(ended(-15, Stop.ENOUGH, SWALLOWED), warming)[0] is Ending.STOPPED
+
+
+def test_a_run_stopped_for_its_loss_says_what_was_wrong_with_it() -> None:
+    """No numbers any more, or numbers far above today's."""
+    exit_ = ended(-15, Stop.DIVERGED)
+    assert ending_of(exit_, steps(0.5, math.nan)) == (Ending.DIVERGED, "1 of 2 reported losses were NaN or infinite")
+    assert ending_of(exit_, steps(0.5, 80.0)) == (Ending.DIVERGED, "its loss grew far above today's at the same step")
 
 
 def test_a_trainer_that_gives_up_on_nan_has_diverged() -> None:

@@ -1,0 +1,43 @@
+"""Whether a run's loss goes the way of today's: a training that blows up may stay finite for as long as a run lasts."""
+
+import math
+from statistics import median
+
+FAR = 10.0
+"""A run has diverged when its loss, relative to its own first, is this many times today's at the same step."""
+
+_FIRST = 3  # losses that say where a run began
+_LATEST = 5  # losses that say where it is now: one bad batch is none of them
+
+
+class Losses:
+    """The finite losses of one run, by step.
+
+    They are compared relative to where each run began: with another batch a loss that is summed over the batch is
+    another number, and means the same.
+    """
+
+    def __init__(self) -> None:
+        self._steps: list[int] = []
+        self._values: list[float] = []
+
+    def add(self, step: int, loss: float) -> None:
+        """Takes a loss that was reported after so many steps."""
+        if math.isfinite(loss):
+            self._steps.append(step)
+            self._values.append(loss)
+
+    def are_far_above(self, today: "Losses") -> bool:
+        """Whether the latest ones are `FAR` times as high as any of today's up to the same step; False if unknown."""
+        if len(self._values) < _FIRST + _LATEST or len(today._values) < _FIRST:
+            return False
+        began, todays_began = median(self._values[:_FIRST]), median(today._values[:_FIRST])
+        if began <= 0 or todays_began <= 0:
+            return False  # no zero to measure from
+        now = median(self._values[-_LATEST:]) / began
+        if now <= FAR:
+            return False
+        # Beyond today's last step it is compared with all that today's run has shown.
+        until_now = zip(today._steps, today._values, strict=True)
+        highest = max((loss / todays_began for step, loss in until_now if step <= self._steps[-1]), default=1.0)
+        return now > FAR * max(1.0, highest)

@@ -1,0 +1,72 @@
+"""What each ending means to a user: a sentence and a remedy. What it teaches a search is in search/feasibility.py."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from autotune.records import Ending
+
+
+@dataclass(frozen=True, kw_only=True)
+class Explanation:
+    """What an ending means to a user, and what they can do about it."""
+
+    sentence: str
+    remedy: str
+
+
+EXPLANATIONS: Mapping[Ending, Explanation] = {
+    Ending.COMPLETED: Explanation(
+        sentence="The trainer ran to its end.",
+        remedy="Nothing to do; if it was too short to measure, let it train longer, e.g. more epochs under `set:`.",
+    ),
+    Ending.STOPPED: Explanation(
+        sentence="The run was stopped because enough was known.",
+        remedy="Nothing to do.",
+    ),
+    Ending.CRASHED: Explanation(
+        sentence="The trainer ended with an error.",
+        remedy="Read stderr.log in the run's folder; start the command by hand with the config.yaml beside it.",
+    ),
+    Ending.OUT_OF_HOST_MEMORY: Explanation(
+        sentence="The machine's memory, or the limit on it, was used up.",
+        remedy="Lower the upper ends of batch size, workers, buffers or caching, or free memory.",
+    ),
+    Ending.OUT_OF_GPU_MEMORY: Explanation(
+        sentence="The GPU's memory was used up.",
+        remedy="Lower the upper end of the batch size, or end whatever else uses the GPU.",
+    ),
+    Ending.GPU_LOST: Explanation(
+        sentence="The GPU, or its driver, gave no answer any more.",
+        remedy="See what the driver says (dmesg names it Xid); reset the GPU or reboot, then start the search again.",
+    ),
+    Ending.DIVERGED: Explanation(
+        sentence="The loss became NaN or infinite, or grew far beyond today's at the same step.",
+        remedy="Leave out the precision or batch sizes that do this, or lower the learning rate.",
+    ),
+    Ending.HUNG: Explanation(
+        sentence="Steps came, then none for too long.",
+        remedy="Read stderr.log in the run's folder; a loader with many workers can deadlock.",
+    ),
+    Ending.NEVER_STARTED: Explanation(
+        sentence="No step was seen within the time allowed for starting.",
+        remedy="Raise run.start_timeout_s if the trainer needs longer; else see that it reports its steps.",
+    ),
+    Ending.NO_STEPS: Explanation(
+        sentence="The trainer ended by itself and no step of it was seen.",
+        remedy="If it did train, report its steps: from autotune.trainee import step, and step() in the training loop.",
+    ),
+    Ending.OBSERVER_MISSING: Explanation(
+        sentence="Nothing inside the trainer could report a step: it is no Python, or keeps out its environment.",
+        remedy="Start Python without -I, -E and -S, and keep PYTHONPATH as it is; a program in another language has to "
+        "write its steps into the folder that AUTOTUNE_RUN_DIR names (autotune/trainee/stream.py has the format).",
+    ),
+    Ending.KILLED_BY_BUDGET: Explanation(
+        sentence="The budget ended while it ran.",
+        remedy="Give a larger --budget, or train less per run.",
+    ),
+    Ending.INTERRUPTED: Explanation(
+        sentence="It was interrupted from outside.",
+        remedy="Start the same search again; it goes on where it was.",
+    ),
+}
+"""A sentence and a remedy for every ending."""

@@ -1,0 +1,153 @@
+"""What came, changed or went around a run while it went on, outside its own folder.
+
+Two looks at the same folders are compared, so no clock has to be trusted but that of each file system with itself. A
+look is bounded: where a tree is too large to be seen whole, the answer says so. What is seen may be somebody else's
+doing, and is told as that: it happened while the run went on.
+"""
+
+import os
+from collections import deque
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from autotune.clock import Clock
+
+MOST_ENTRIES = 20_000
+"""Files and folders that one look takes in, at most."""
+
+MOST_S = 1.0
+"""How long one look takes, at most."""
+
+# Nothing that a training writes lies in these, and some of them are huge.
+_LEFT_OUT = frozenset({".git", ".hg", ".svn", "__pycache__", "site-packages", "node_modules", ".autotune"})
+_ENVIRONMENT = "pyvenv.cfg"  # a folder with this is a virtual environment
+
+_Stamp = tuple[int, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Traces:
+    """What is not as it was.
+
+    Attributes:
+        new: Files and folders that were not there; of a new folder only itself.
+        changed: Files that were written to.
+        gone: Files and folders that were there.
+        unseen: Folders that could not be looked at whole.
+    """
+
+    new: tuple[Path, ...] = ()
+    changed: tuple[Path, ...] = ()
+    gone: tuple[Path, ...] = ()
+    unseen: tuple[Path, ...] = ()
+
+    @property
+    def any(self) -> bool:
+        """Whether anything is not as it was."""
+        return bool(self.new or self.changed or self.gone)
+
+    def beyond(self, known: Sequence[Path]) -> "Traces":
+        """The same without these paths, and what lies below them."""
+
+        def others(paths: Iterable[Path]) -> tuple[Path, ...]:
+            return tuple(path for path in paths if not any(path.is_relative_to(one) for one in known))
+
+        return replace(self, new=others(self.new), changed=others(self.changed), gone=others(self.gone))
+
+
+@dataclass
+class _Folder:
+    """What one folder holds: of a file its stamp, of a folder nothing; `whole` is False if there is more."""
+
+    entries: dict[str, _Stamp | None] = field(default_factory=dict)
+    whole: bool = True
+
+
+class Surroundings:
+    """Some folders, as they were when this was made and at each later look.
+
+    Args:
+        folders: Where to look, what matters most first; each with all that is below it.
+        apart: Folders that do not count.
+        clock: For the time a look may take.
+    """
+
+    def __init__(self, folders: Iterable[Path], apart: Iterable[Path], clock: Clock) -> None:
+        self._apart = frozenset(os.path.realpath(folder) for folder in apart)
+        self._roots = tuple(dict.fromkeys(os.path.realpath(folder) for folder in folders))
+        self._clock = clock
+        self._seen = self._look()
+
+    def traces(self) -> Traces:
+        """What is not as it was at the last look; this is one."""
+        before, self._seen = self._seen, self._look()
+        new: list[Path] = []
+        changed: list[Path] = []
+        gone: list[Path] = []
+        for name, now in self._seen.items():
+            was = before.get(name)
+            if was is None:
+                continue  # new, and told by the folder that it is in; or not reached before
+            folder = Path(name)
+            if was.whole:
+                new += (folder / entry for entry in now.entries.keys() - was.entries.keys())
+            if now.whole:
+                gone += (folder / entry for entry in was.entries.keys() - now.entries.keys())
+            changed += (
+                folder / entry for entry, stamp in now.entries.items() if was.entries.get(entry, stamp) != stamp
+            )
+        unseen = {name for seen in (before, self._seen) for name, folder in seen.items() if not folder.whole}
+        return Traces(
+            new=tuple(sorted(new)),
+            changed=tuple(sorted(changed)),
+            gone=tuple(sorted(gone)),
+            unseen=_outermost(unseen, self._roots),
+        )
+
+    def _look(self) -> dict[str, _Folder]:
+        """Every folder that can be reached in time, breadth first: what lies near the root is most telling."""
+        over_s = self._clock.now_s() + MOST_S
+        left = MOST_ENTRIES
+        seen: dict[str, _Folder] = {}
+        waiting = deque(self._roots)
+        while waiting:
+            name = waiting.popleft()
+            if name in seen or name in self._apart:
+                continue
+            folder = seen[name] = _Folder()
+            try:
+                with os.scandir(name) as entries:
+                    for entry in entries:
+                        if left == 0 or self._clock.now_s() > over_s:
+                            folder.whole = False
+                            break
+                        left -= 1
+                        if entry.is_dir(follow_symlinks=False):
+                            if entry.name in _LEFT_OUT or entry.path in self._apart or _is_environment(entry.path):
+                                continue
+                            folder.entries[entry.name] = None
+                            waiting.append(entry.path)
+                        else:
+                            folder.entries[entry.name] = _stamp(entry)
+            except OSError:  # not readable, or gone meanwhile: nothing is known of it
+                del seen[name]
+        return seen
+
+
+def _is_environment(path: str) -> bool:
+    return os.path.exists(os.path.join(path, _ENVIRONMENT))
+
+
+def _stamp(entry: os.DirEntry[str]) -> _Stamp:
+    try:
+        about = entry.stat(follow_symlinks=False)
+    except OSError:
+        return ()
+    # ctime too: it cannot be set back, as tools that copy a file with its times do with mtime.
+    return about.st_ino, about.st_size, about.st_mtime_ns, about.st_ctime_ns
+
+
+def _outermost(folders: set[str], roots: Sequence[str]) -> tuple[Path, ...]:
+    """The roots that these folders belong to."""
+    return tuple(Path(root) for root in roots if any(Path(folder).is_relative_to(root) for folder in folders))

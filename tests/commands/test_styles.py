@@ -1,0 +1,164 @@
+"""Short searches over trainers in the style of real ones: what is found, and that the project is as it was."""
+
+import hashlib
+import json
+import subprocess
+import sys
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.commands.test_search import left_running
+from tests.trainers.styles import STYLES, Style
+
+Answer = dict[str, Any]
+
+
+def tree(project: Path) -> dict[str, str]:
+    """Everything in a project but autotune's own folder: of a file a hash of what is in it, of a folder that it is."""
+    return {
+        str(path.relative_to(project)): hashlib.sha256(path.read_bytes()).hexdigest() if path.is_file() else "folder"
+        for path in project.rglob("*")
+        if ".autotune" not in path.relative_to(project).parts
+    }
+
+
+def with_folders(names: Iterable[str]) -> Iterator[str]:
+    """These files, and the folders that they lie in."""
+    for name in names:
+        yield name
+        yield from map(str, Path(name).parents)
+
+
+class Project:
+    """A trainer's project, in a folder with a hostile name."""
+
+    def __init__(self, style: Style, folder: Path) -> None:
+        self.style = style
+        self.folder = folder
+        style.lay_out(folder)
+        style.prepare(folder)
+        self.before = tree(folder)
+
+    def search(self, budget: str, *, config: Path = Path("config.yaml"), cwd: Path | None = None) -> tuple[Answer, str]:
+        """What ``autotune search`` answers, and what it says on its way; the project may have changed nowhere else."""
+        done = subprocess.run(
+            [sys.executable, "-m", "autotune", "search", "--config", config, "--budget", budget, "--json"],
+            cwd=cwd or self.folder,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=150,
+            check=False,
+        )
+        after = tree(self.folder)
+        left = {name for name in after.keys() | self.before.keys() if after.get(name) != self.before.get(name)}
+        assert set(self.style.leaves) <= left <= set(with_folders(self.style.leaves))
+        assert left_running(self.folder) == []
+        return json.loads(done.stdout), done.stderr
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Callable[[str], Project]:
+    """Lays a style's project out."""
+    return lambda name: Project(STYLES[name], tmp_path / 'it\'s a\n"project" é')
+
+
+@pytest.mark.parametrize(
+    ("style", "faster"),
+    [
+        ("dataclass config", {"data.batch_size": 32, "data.num_workers": 2}),
+        ("argparse flags", {"batch_size": 32, "workers": 2}),
+        ("absl flags", {"batch_size": 32, "cache": True}),
+        ("Python config", {"batch_size": 32, "num_workers": 2}),
+    ],
+)
+def test_whatever_way_a_trainer_is_configured(project: Callable[[str], Project], style: str, faster: Answer) -> None:
+    """YAML, flags of two kinds, or Python: each value reaches it, and what pays is found."""
+    answer, _ = project(style).search("60s")
+    assert answer["verdict"] == "better"
+    assert answer["best"]["values"].items() <= faster.items() | answer["baseline"]["values"].items()
+    assert answer["speedup"]["low"] > 1.2
+    assert set(answer["outcomes"]) <= {"stopped", "killed by budget"}
+
+
+def test_memory_that_ran_out_and_was_swallowed(project: Callable[[str], Project]) -> None:
+    """The larger batches are by far the fastest, and nothing comes of them."""
+    answer, _ = project("swallows out of memory").search("60s")
+    assert answer["best"]["values"] == {"batch_size": 32}
+    assert answer["outcomes"]["out of GPU memory"] == 1  # and the still larger batch is not tried
+
+
+def test_a_default_that_crashes(project: Callable[[str], Project]) -> None:
+    """It is said, and the search goes on to what runs."""
+    answer, _ = project("default crashes").search("60s")
+    assert answer["verdict"] == "no_baseline"
+    assert answer["best"]["values"]["training.graph_mode"] is True
+    assert answer["outcomes"]["crashed"] >= 2
+
+
+def test_a_validation_that_fails(project: Callable[[str], Project]) -> None:
+    """Enough steps were seen, so the runs are good, and what was written beside the config is named."""
+    answer, said = project("validation fails").search("60s")
+    assert answer["verdict"] == "better"
+    assert "train.log" in said
+
+
+def test_a_trainer_that_resumes(project: Callable[[str], Project]) -> None:
+    """The checkpoint of two weeks is not resumed from, not touched, and named."""
+    answer, said = project("resumes").search("60s")
+    assert answer["best"]["values"] == {"batch_size": 32}
+    assert "checkpoint_dir holds something already" in said
+
+
+def test_a_key_that_is_not_read(project: Callable[[str], Project]) -> None:
+    """It is said, no new point turns it any more, and the answer leaves it alone."""
+    answer, said = project("dead key").search("60s")
+    assert "data.prefetch: the trainer printed 2 each time" in said or "data.prefetch: no effect seen in" in said
+    assert answer["best"]["values"] == {"data.batch_size": 32, "data.prefetch": 4}
+
+
+def test_a_success_that_is_none(project: Callable[[str], Project]) -> None:
+    """Measurements are believed, banners are not."""
+    answer, _ = project("false success").search("60s")
+    assert answer["best"]["values"]["data.use_tf_native_loading"] is False
+
+
+def test_a_cache_beside_the_data(project: Callable[[str], Project]) -> None:
+    """The run that fills it is not compared with those that use it, and it is named."""
+    answer, said = project("fills a cache").search("60s")
+    assert "corpus/train/.features is taken for a cache" in said
+    assert answer["speedup"]["ratio"] < 4.0  # 2.6 by the batch; the cache alone makes today three times as fast
+
+
+def test_a_config_that_is_reached_from_elsewhere(tmp_path: Path) -> None:
+    """By a relative path from another directory, in which the runs then start, as the trainer does."""
+    style = replace(STYLES["dataclass config"], command="{python} far/away/train.py --config {config}")
+    answer, _ = Project(style, tmp_path / "far" / "away").search(
+        "15s", config=Path("far/away/config.yaml"), cwd=tmp_path
+    )
+    assert answer["runs"] >= 3
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["far"]
+
+
+def test_a_trainer_that_is_no_python(tmp_path: Path) -> None:
+    """Nobody in there could report a step: it is said with the remedy, and nothing is left behind."""
+    (tmp_path / "train.sh").write_text("test -f $1 && echo trained\n")
+    (tmp_path / "config.yaml").write_text('batch_size: 8\nautotune: {command: "sh train.sh {config}"}\n')
+    before = tree(tmp_path)
+    done = subprocess.run(
+        [sys.executable, "-m", "autotune", "search", "--config", "config.yaml", "--budget", "30s"],
+        cwd=tmp_path,
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=150,
+        check=False,
+    )
+    assert done.returncode == 1
+    assert "observer missing: Nothing inside the trainer could report a step" in done.stderr
+    assert "AUTOTUNE_RUN_DIR" in done.stderr
+    assert tree(tmp_path) == before

@@ -1,0 +1,98 @@
+"""What a search finds out on the way, and says once."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from autotune.clock import SystemClock
+from autotune.records import Purpose, RunRecord, Scalar
+from autotune.search.findings import Findings
+from autotune.search.leftovers import RUNS_LOOKED_AROUND
+from autotune.search.losses import Losses
+from autotune.search.setup import Setup, open_setup
+from tests.search.conftest import MakeRun
+from tests.search.test_tuner import CONFIG
+
+Learn = Callable[..., RunRecord]
+
+
+@pytest.fixture
+def setup(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Setup:
+    """A search that is about to begin."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "config.yaml").write_text(CONFIG)
+    setup = open_setup(Path("config.yaml"), command=None, state_dir=None)
+    setup.state.create()
+    return setup
+
+
+@pytest.fixture
+def findings(setup: Setup, tmp_path: Path) -> Findings:
+    """Nothing found yet."""
+    return Findings(setup, SystemClock(), cwd=tmp_path)
+
+
+@pytest.fixture
+def learn(findings: Findings, setup: Setup, make_run: MakeRun, tmp_path: Path) -> Learn:
+    """Tells it of one run: its speed, its purpose, what it printed, and the values that differ from today's."""
+    runs: list[RunRecord] = []
+
+    def tell(speed: float | None, output: str = "", purpose: Purpose = Purpose.EXPLORE, **changes: Scalar) -> RunRecord:
+        values = {**setup.space.today, **{f"data.{name}": value for name, value in changes.items()}}
+        runs.append(make_run(values, speed, purpose=purpose))
+        (tmp_path / "stdout.log").write_text(output)
+        findings.learn(runs[-1], Losses(), tmp_path / "stdout.log", space=setup.space, records=runs, levels={}, sd=0.08)
+        return runs[-1]
+
+    return tell
+
+
+def test_a_value_that_the_trainer_prints_otherwise(findings: Findings, learn: Learn) -> None:
+    """It is said once, its knob is not turned any more, and the answer says it again."""
+    learn(100.0, "num_workers: 1\n")
+    learn(200.0, "num_workers: 1\n", num_workers=2)
+    learn(200.0, "num_workers: 1\n", num_workers=2)
+    why = "the trainer printed 1 each time, set to 1 and 2"
+    assert findings.dead == {"data.num_workers": why}
+    assert len(findings.remarks) == 1
+    assert findings.cautions == tuple(findings.remarks)
+    assert findings.cautions[0].startswith(f"data.num_workers: {why}; it is left as it is from now on")
+
+
+def test_what_a_failed_run_prints_proves_nothing(findings: Findings, learn: Learn) -> None:
+    """It may have failed before it read its config."""
+    for workers in (1, 2, 2):
+        learn(None, "num_workers: 1\n", num_workers=workers)
+    assert findings.dead == {}
+
+
+def test_a_batch_size_that_is_not_heeded(findings: Findings, learn: Learn) -> None:
+    """As many samples in each step as before, with four times the batch size."""
+    learn(80.0)
+    assert findings.dead == {}
+    learn(80.0, batch_size=32)
+    assert findings.dead == {"data.batch_size": "each step had 8 samples with 8 and with 32"}
+
+
+def test_losses_are_those_of_todays_first_good_run(findings: Findings, learn: Learn) -> None:
+    """A point's own losses are compared with them."""
+    learn(100.0, batch_size=32)
+    learn(None, purpose=Purpose.TODAY)
+    assert findings.todays_losses is None
+    learn(100.0, purpose=Purpose.TODAY)
+    first = findings.todays_losses
+    assert first is not None
+    learn(100.0, purpose=Purpose.TODAY)
+    assert findings.todays_losses is first
+
+
+def test_surroundings_are_looked_at_after_the_first_runs_only(findings: Findings, tmp_path: Path) -> None:
+    """What is written later is told by nobody; it costs time to look."""
+    for number in range(RUNS_LOOKED_AROUND):
+        (tmp_path / f"{number}.log").touch()
+        assert not findings.look_around(number)
+    (tmp_path / "late.log").touch()
+    assert not findings.look_around(9)
+    assert [f"{number}.log" in said for number, said in enumerate(findings.cautions)] == [True] * RUNS_LOOKED_AROUND
+    assert not any("late.log" in said for said in findings.cautions)

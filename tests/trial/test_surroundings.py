@@ -1,0 +1,117 @@
+"""What came, changed or went around a run."""
+
+import os
+from pathlib import Path
+
+import pytest
+
+from autotune.clock import SystemClock, VirtualClock
+from autotune.trial import surroundings
+from autotune.trial.surroundings import Surroundings
+
+
+def watched(*folders: Path, apart: tuple[Path, ...] = ()) -> Surroundings:
+    """These folders as they are now."""
+    return Surroundings(folders, apart, SystemClock())
+
+
+def test_nothing_happened(hostile: Path) -> None:
+    """Reading files, and looking twice, leaves no trace."""
+    (hostile / "data").mkdir()
+    (hostile / "data" / "a").write_text("x")
+    around = watched(hostile)
+    (hostile / "data" / "a").read_text()
+    assert not around.traces().any
+    assert not around.traces().any
+
+
+def test_files_that_came_changed_and_went(hostile: Path) -> None:
+    """Each once: a later look tells only what happened since."""
+    for name in ("kept", "changed", "gone"):
+        (hostile / name).write_text(name)
+    around = watched(hostile)
+    (hostile / "changed").write_text("other")
+    (hostile / "gone").unlink()
+    (hostile / "new").write_text("new")
+    (hostile / "folder" / "deep").mkdir(parents=True)
+    (hostile / "folder" / "deep" / "file").touch()
+    traces = around.traces()
+    assert traces.new == (hostile / "folder", hostile / "new")
+    assert traces.changed == (hostile / "changed",)
+    assert traces.gone == (hostile / "gone",)
+    assert traces.unseen == ()
+    assert not around.traces().any
+
+
+def test_a_file_that_looks_unchanged_is_found(tmp_path: Path) -> None:
+    """Same size, and the time of its last change set back."""
+    file = tmp_path / "file"
+    file.write_text("one")
+    before = file.stat()
+    around = watched(tmp_path)
+    file.write_text("two")
+    os.utime(file, ns=(before.st_atime_ns, before.st_mtime_ns))
+    assert around.traces().changed == (file,)
+
+
+def test_what_does_not_count(tmp_path: Path) -> None:
+    """Our own folder, what git keeps, compiled modules, virtual environments, and what a link leads to."""
+    apart, elsewhere = tmp_path / "ours", tmp_path.parent / f"{tmp_path.name} elsewhere"
+    places = [apart, tmp_path / ".git", tmp_path / "__pycache__", tmp_path / "env", elsewhere]
+    for place in places:
+        place.mkdir()
+    (tmp_path / "env" / "pyvenv.cfg").touch()
+    (tmp_path / "link").symlink_to(elsewhere)
+    around = watched(tmp_path, apart=(apart,))
+    for place in places:
+        (place / "new").touch()
+    assert not around.traces().any
+
+
+def test_one_folder_below_another_is_seen_once(tmp_path: Path) -> None:
+    """The data lie in the project as a rule."""
+    (tmp_path / "data").mkdir()
+    around = watched(tmp_path / "data", tmp_path, tmp_path / "data")
+    (tmp_path / "data" / "cache").touch()
+    assert around.traces().new == (tmp_path / "data" / "cache",)
+
+
+def test_a_tree_that_is_too_large_is_looked_at_in_part(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What was seen is compared, and what was not is told; nothing is made up."""
+    monkeypatch.setattr(surroundings, "MOST_ENTRIES", 30)
+    (tmp_path / "data").mkdir()
+    for number in range(100):
+        (tmp_path / "data" / f"{number}").touch()
+    (tmp_path / "log").touch()
+    around = watched(tmp_path)
+    (tmp_path / "log").write_text("x")
+    traces = around.traces()
+    assert traces.changed == (tmp_path / "log",)
+    assert traces.new == traces.gone == ()
+    assert traces.unseen == (tmp_path,)
+
+
+def test_a_slow_file_system_does_not_hold_the_search_up(tmp_path: Path) -> None:
+    """A look takes about a second at most, whatever the tree."""
+
+    class Slow(VirtualClock):
+        """A clock by which each look at it takes 10 ms."""
+
+        def now_s(self) -> float:
+            self.wait(0.01)
+            return super().now_s()
+
+    for number in range(500):
+        (tmp_path / f"{number}").touch()
+    clock = Slow()
+    began_s = clock.now_s()
+    around = Surroundings([tmp_path], [], clock)
+    assert clock.now_s() - began_s < 1.2 * surroundings.MOST_S
+    assert around.traces().unseen == (tmp_path,)
+
+
+def test_a_folder_that_cannot_be_read_or_is_not_there_is_nothing(tmp_path: Path) -> None:
+    """No error, and nothing is claimed of it; one that is made later is told by the folder that it is in."""
+    around = watched(tmp_path / "none", tmp_path)
+    (tmp_path / "none").mkdir()
+    assert around.traces().new == (tmp_path / "none",)
