@@ -1,6 +1,6 @@
 """The one table of metrics: what each is called, its unit and range, which way is better, how it is printed.
 
-Whoever shows a `records.Measurement` goes through this table; adding a metric is one entry.
+Whoever shows a `records.Measurement` or a `records.PooledGpu` goes through this table; adding a metric is one entry.
 """
 
 import math
@@ -28,7 +28,7 @@ class Metric:
     """One metric.
 
     Attributes:
-        name: Field of `records.Measurement`, and key in ``--json``.
+        name: Field of the record that holds it, and key in ``--json``.
         label: What people call it.
         unit: Unit of the number itself, as stored.
         high: Largest possible value; the smallest is 0 for all.
@@ -68,8 +68,16 @@ def _percent(value: float) -> str:
     return f"{value * 100:.1f} %"
 
 
+def _whole_percent(value: float) -> str:
+    return f"{value * 100:.0f} %"  # a driver counts in these
+
+
 def _gib(value: float) -> str:
     return f"{value / 2**30:.2f} GiB"
+
+
+def _joule(value: float) -> str:
+    return f"{_significant(value)} J"
 
 
 def _count(value: float) -> str:
@@ -164,7 +172,7 @@ _TABLE = (
         unit="J",
         high=math.inf,
         better=Direction.LOWER,
-        show=lambda value: f"{_significant(value)} J",
+        show=_joule,
     ),
     Metric(
         name="filled_samples_per_s",
@@ -192,8 +200,143 @@ _TABLE = (
     ),
 )
 
+_GPU_TABLE = (
+    Metric(
+        name="effective_utilization",
+        label="effective utilization",
+        unit="fraction",
+        high=math.inf,  # its limit is learned, and may be a little too low
+        better=Direction.HIGHER,
+        show=_whole_percent,
+    ),
+    Metric(
+        name="utilization",
+        label="GPU utilization, mean",
+        unit="fraction",
+        high=1.0,
+        better=Direction.HIGHER,
+        show=_whole_percent,
+    ),
+    Metric(
+        name="p10",
+        label="GPU utilization, 10th percentile",
+        unit="fraction",
+        high=1.0,
+        better=Direction.HIGHER,
+        show=_whole_percent,
+    ),
+    Metric(
+        name="duty_fraction",
+        label="GPU duty cycle",
+        unit="fraction",
+        high=1.0,
+        better=Direction.HIGHER,
+        show=_whole_percent,
+    ),
+    Metric(
+        name="low",
+        label="GPU utilization, low level",
+        unit="fraction",
+        high=1.0,
+        better=Direction.HIGHER,
+        show=_whole_percent,
+    ),
+    Metric(
+        name="high",
+        label="GPU utilization, high level",
+        unit="fraction",
+        high=1.0,
+        better=Direction.HIGHER,
+        show=_whole_percent,
+    ),
+    Metric(
+        name="period_s",
+        label="GPU utilization, period",
+        unit="s",
+        high=math.inf,
+        better=Direction.NONE,
+        show=_seconds,
+    ),
+    Metric(
+        name="sm_activity",
+        label="multiprocessors at work",
+        unit="fraction",
+        high=1.0,
+        better=Direction.HIGHER,
+        show=_percent,
+    ),
+    Metric(
+        name="tensor_activity",
+        label="tensor cores at work",
+        unit="fraction",
+        high=1.0,
+        better=Direction.HIGHER,
+        show=_percent,
+    ),
+    Metric(
+        name="dram_activity",
+        label="GPU memory's bandwidth used",
+        unit="fraction",
+        high=1.0,
+        # What a fused kernel saves is no loss.
+        better=Direction.NONE,
+        show=_percent,
+    ),
+    Metric(
+        name="peak_memory_bytes",
+        label="GPU memory, peak",
+        unit="bytes",
+        high=math.inf,
+        better=Direction.LOWER,
+        show=_gib,
+    ),
+    Metric(
+        name="energy_per_sample_j",
+        label="energy for a sample",
+        unit="J",
+        high=math.inf,
+        better=Direction.LOWER,
+        show=_joule,
+    ),
+    Metric(
+        name="throttled_fraction",
+        label="clocks held down",
+        unit="fraction",
+        high=1.0,
+        better=Direction.LOWER,
+        show=_percent,
+    ),
+    Metric(
+        name="foreign_fraction",
+        label="used by others",
+        unit="fraction",
+        high=1.0,
+        better=Direction.LOWER,
+        show=_percent,
+    ),
+    Metric(
+        name="covered_fraction",
+        label="time that the driver covers",
+        unit="fraction",
+        high=1.0,
+        better=Direction.NONE,
+        show=_percent,
+    ),
+    Metric(
+        name="samples",
+        label="driver samples",
+        unit="samples",
+        high=math.inf,
+        better=Direction.NONE,
+        show=_count,
+    ),
+)
+
 METRICS: Mapping[str, Metric] = MappingProxyType({metric.name: metric for metric in _TABLE})
 """Every metric by name, in the order in which people should see them."""
+
+GPU_METRICS: Mapping[str, Metric] = MappingProxyType({metric.name: metric for metric in _GPU_TABLE})
+"""The same for what a point's runs showed of one GPU, and of all (`records.PooledGpu`, `records.PooledGpus`)."""
 
 
 def values_of(measurement: Measurement) -> dict[str, float | None]:

@@ -35,10 +35,11 @@ class Ending(StrEnum):
     OUT_OF_HOST_MEMORY = "out of host memory"
     OUT_OF_GPU_MEMORY = "out of GPU memory"
     GPU_LOST = "GPU lost"  # or its driver: nothing of it answers any more
-    DIVERGED = "diverged"  # the loss became NaN or infinite
+    DIVERGED = "diverged"  # the loss became NaN or infinite, or far higher than today's at the same step
     HUNG = "hung"  # steps came, then none for too long
     NEVER_STARTED = "never started"  # no step within run.start_timeout_s
     NO_STEPS = "no steps seen"  # it ended by itself and reported no step
+    OBSERVER_MISSING = "observer missing"  # ... and nothing inside it could have reported any
     KILLED_BY_BUDGET = "killed by budget"
     INTERRUPTED = "interrupted"  # ^C, or the process that owned the run died
 
@@ -52,6 +53,10 @@ class Validity(StrEnum):
     THROTTLED = "throttled"  # heat or a power brake held the GPU's clocks down
     NOT_STEADY = "not steady"  # too few steps after warm-up for a window
     UNMEASURED = "unmeasured"  # it gave no numbers at all
+
+
+DISTURBED = frozenset({Validity.CONTAMINATED, Validity.THROTTLED})
+"""Something else was in the way: such a run says nothing about its point, and is worth making again."""
 
 
 class Stop(StrEnum):
@@ -116,6 +121,8 @@ class TraineeEvent:
         samples: Of a step: valid samples in the batch; None if not known.
         work: Of a step: valid frames or tokens in the batch; None if not known.
         loss: The loss, where it was to be had; may be NaN or infinite.
+        devices: Of a start: UUIDs of the accelerators that the process says it uses, perhaps only how they begin.
+        text: Of a note: what it says, printable and of one line.
     """
 
     kind: str
@@ -125,6 +132,8 @@ class TraineeEvent:
     samples: float | None = None
     work: float | None = None
     loss: float | None = None
+    devices: tuple[str, ...] = ()
+    text: str | None = None
 
     @property
     def pid(self) -> int:
@@ -214,6 +223,13 @@ class GpuMeasurement:
     dram_activity: float | None = None
     foreign_fraction: float | None = None
     throttled_fraction: float | None = None
+
+    def __post_init__(self) -> None:
+        last_s = -math.inf
+        for end_s, length_s, busy in self.busy_windows:
+            if not (last_s < end_s < math.inf and 0.0 < length_s < math.inf and 0.0 <= busy <= 1.0):
+                raise ValueError(f"driver windows must be in order and busy for 0..1, got {(end_s, length_s, busy)}")
+            last_s = end_s
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -387,11 +403,82 @@ Event = SearchStarted | RunStarted | RunProgress | RunEnded | IncumbentChanged |
 
 
 @dataclass(frozen=True, kw_only=True)
+class PooledGpu:
+    """What one GPU showed over all comparable runs of a point; `metrics.GPU_METRICS` describes its numbers.
+
+    What is said of utilization is None as long as too little of it was seen; `text` says how much is missing.
+
+    Attributes:
+        uuid: Its UUID; that of a MIG instance for an instance.
+        name: As the driver names it.
+        scored: Whether it is one that the score looks at.
+        text: Its utilization for people: ``2-40 % cyclic, period 2.1 s``, ``not enough yet: 34 of 60 driver samples``
+            or ``not measured``.
+        verdict: ``flat``, ``cyclic``, ``bursty`` or ``drift``.
+        meaning: What that usually means, and what usually helps.
+        samples: Driver windows, over all runs.
+        covered_fraction: Share of the runs' windows that they cover.
+        utilization: Share of time in which a kernel ran.
+        p10: Utilization that at least a tenth of this time is at or below.
+        duty_fraction: Share of this time at the high level; None also where the two levels are as good as one.
+        low: The lower of the two levels between which utilization moves.
+        high: The upper one.
+        period_s: Length of a cycle; None unless the verdict is ``cyclic``.
+        peak_memory_bytes: Most memory in use in any run.
+        energy_per_sample_j: What this GPU drew for each sample.
+        sm_activity: Share of the multiprocessors' time that was used; of Hopper and later.
+        tensor_activity: The same of the tensor cores.
+        dram_activity: The same of the memory's bandwidth.
+        foreign_fraction: Share of time in which somebody else's kernels ran.
+        throttled_fraction: Share of time in which heat or a power brake held the clocks down.
+    """
+
+    uuid: str
+    name: str
+    scored: bool
+    text: str
+    verdict: str | None = None
+    meaning: str | None = None
+    samples: int = 0
+    covered_fraction: float = 0.0
+    utilization: float | None = None
+    p10: float | None = None
+    duty_fraction: float | None = None
+    low: float | None = None
+    high: float | None = None
+    period_s: float | None = None
+    peak_memory_bytes: int | None = None
+    energy_per_sample_j: float | None = None
+    sm_activity: float | None = None
+    tensor_activity: float | None = None
+    dram_activity: float | None = None
+    foreign_fraction: float | None = None
+    throttled_fraction: float | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class PooledGpus:
+    """What the GPUs showed over all comparable runs of a point.
+
+    Attributes:
+        devices: In the order in which the runs see them.
+        utilization: Mean of the scored ones; None unless it is known of each.
+        effective_utilization: Share of what the GPUs have shown to be able to do that training really uses; None while
+            the study does not know that. Above 1 by as much as the study's limit, a lower bound, is too low.
+    """
+
+    devices: tuple[PooledGpu, ...]
+    utilization: float | None = None
+    effective_utilization: float | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
 class Side:
-    """One side of the comparison: a point and its pooled metrics by name."""
+    """One side of the comparison: a point, its pooled metrics by name, and its GPUs; None where none was measured."""
 
     values: Values
     metrics: Mapping[str, float | None] | None
+    gpus: PooledGpus | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -402,6 +489,7 @@ class Change:
         worth: Estimated speed ratio of this change, or of its whole group; None where the runs cannot tell.
         group: Changes with the same number were only ever made together, so the runs cannot tell them apart.
         label: What it means for training: ``same training``, ``batch``, ``precision`` or ``unknown``.
+        effective_batch: What it makes of the effective batch, in words; empty where it leaves that alone.
     """
 
     path: str
@@ -410,6 +498,7 @@ class Change:
     worth: float | None
     group: int
     label: str
+    effective_batch: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -429,6 +518,9 @@ class SearchResult:
         changes: What the best (or candidate) changes.
         gain_of_ten_minutes: How much faster the best point would get on average in ten more minutes of searching, e.g.
             0.02; None if that is not known (the answer was read from the record).
+        objective: What was searched for, as the config names it: the score is made of that.
+        why_no_gpu: Why utilization is not measured on this machine; None if it is.
+        cautions: What was found on the way that the reader of the answer should know, one sentence each.
     """
 
     verdict: Verdict
@@ -444,3 +536,6 @@ class SearchResult:
     outcomes: Mapping[str, int]
     changes: Sequence[Change]
     gain_of_ten_minutes: float | None = None
+    objective: str = "effective_utilization"
+    why_no_gpu: str | None = None
+    cautions: tuple[str, ...] = ()

@@ -2,12 +2,14 @@
 
 All comparisons are on natural logarithms, where a ratio is a difference: speed is ``ln(T / T0)`` with ``T`` in
 samples per second, the score adds ``w · ln(S / S0)`` with the steadiness ``S = 1 / (1 + cv)``. Utilization does
-not appear: within one study ``E = U · (T/U) / r*`` orders points as ``T`` does.
+not appear: within one study ``E = U · (T/U) / r*`` orders points as ``T`` does. Only the objective ``utilization``
+looks for it: there the score is ``ln(U / U0)``, among points no slower than today's.
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 
 from autotune.measure.statistics import moderated_interval, student_t_quantile
 from autotune.records import Measurement, Ratio
@@ -19,10 +21,63 @@ LEAST_SCORE_GAIN = 1.02
 """The score ratio that the whole 95 % interval must exceed: smaller gains are not worth a change of config."""
 
 LEAST_SPEED = 0.98
-"""The speed ratio that the whole interval must exceed: steadiness must not be bought with speed."""
+"""The speed ratio that the whole interval must exceed: nothing else must be bought with speed."""
 
 LEAST_PAIRS = 4
 """Confirming pairs below which the interval is not to be trusted; pairs come in even numbers (ABBA)."""
+
+_LEAST_UTILIZATION = 0.01  # the driver counts in whole percent: below one, all are alike
+
+
+@dataclass(frozen=True, kw_only=True)
+class Objective:
+    """What a search looks for: how its runs are scored.
+
+    Attributes:
+        name: As the config says it, and as records keep it.
+        measures: What the score is made of, for people.
+        steadiness_weight: Weight of ln steadiness, where the score is made of speed.
+        by_utilization: Whether the score is the GPU's utilization, not speed.
+    """
+
+    name: str
+    measures: str
+    steadiness_weight: float = 0.0
+    by_utilization: bool = False
+
+    def is_told_by(self, measurement: Measurement) -> bool:
+        """Whether a run's numbers hold what is looked for: without a utilization it has none, and not 0."""
+        return not self.by_utilization or measurement.gpu_utilization is not None
+
+    def setback(self, lead: float, ln_speed: float) -> float:
+        """What the score of a point loses for being slower than today's, where that is not in the score anyway.
+
+        Such a point counts as no better than today's, and as less by as much as it is slower. So what is busy for being
+        slow never wins, and the search still learns which way speed lies.
+
+        Args:
+            lead: Its mean ln score less today's.
+            ln_speed: Its mean ln speed less today's.
+
+        Returns:
+            At least 0, to be subtracted from its ln score.
+        """
+        slower = math.log(LEAST_SPEED) - ln_speed
+        return max(0.0, lead) + slower if self.by_utilization and slower > 0.0 else 0.0
+
+
+EFFECTIVE_UTILIZATION = Objective(
+    name="effective_utilization", measures="throughput and steadiness", steadiness_weight=STEADINESS_WEIGHT
+)
+THROUGHPUT = Objective(name="throughput", measures="throughput")
+UTILIZATION = Objective(
+    name="utilization", measures="GPU utilization, among points no slower than today's", by_utilization=True
+)
+
+OBJECTIVES: Mapping[str, Objective] = MappingProxyType(
+    {objective.name: objective for objective in (EFFECTIVE_UTILIZATION, UTILIZATION, THROUGHPUT)}
+)
+"""What a config may ask for, by name."""
 
 
 def steadiness(cv: float) -> float:
@@ -35,20 +90,25 @@ def ln_speed(measurement: Measurement, reference: Measurement) -> float:
     return math.log(measurement.speed / reference.speed)
 
 
-def ln_score(
-    measurement: Measurement, reference: Measurement, *, steadiness_weight: float = STEADINESS_WEIGHT
-) -> float:
-    """The logarithm of the score ratio: speed, and steadiness where both variations are known.
+def ln_score(measurement: Measurement, reference: Measurement, objective: Objective = EFFECTIVE_UTILIZATION) -> float:
+    """The logarithm of the score ratio: speed, and steadiness where both variations are known; or utilization.
 
     Args:
         measurement: The run to score.
         reference: The run that scores 0.
-        steadiness_weight: 0 for the objective ``throughput``.
+        objective: What is looked for; both runs must tell it (`Objective.is_told_by`).
     """
+    if objective.by_utilization:
+        return _ln_utilization(measurement) - _ln_utilization(reference)
     speed = ln_speed(measurement, reference)
     if measurement.cv is None or reference.cv is None:
         return speed  # not known is not unsteady
-    return speed + steadiness_weight * math.log(steadiness(measurement.cv) / steadiness(reference.cv))
+    return speed + objective.steadiness_weight * math.log(steadiness(measurement.cv) / steadiness(reference.cv))
+
+
+def _ln_utilization(measurement: Measurement) -> float:
+    assert measurement.gpu_utilization is not None, "a run without utilization has no score by it"
+    return math.log(max(_LEAST_UTILIZATION, measurement.gpu_utilization))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -77,23 +137,25 @@ def judge(
     *,
     prior_variance: float,
     prior_df: float,
-    steadiness_weight: float = STEADINESS_WEIGHT,
+    speed_prior: tuple[float, float] | None = None,
+    objective: Objective = EFFECTIVE_UTILIZATION,
 ) -> Judgement:
     """Judges a candidate by interleaved pairs with today's config.
 
     Args:
         pairs: (today, candidate), at least one; runs that chose the candidate must not be among them.
-        prior_variance: Variance of one pair's difference of ln speed, from the study's other runs: twice
-            that of one run. It serves the score too, which varies with speed but for a fraction of a percent.
+        prior_variance: Variance of one pair's difference of ln score, from the study's other runs: twice that of one
+            run. It serves the speed too, from which a score made of it differs by a fraction of a percent.
         prior_df: Degrees of freedom behind it; 0 if nothing is known.
-        steadiness_weight: 0 for the objective ``throughput``.
+        speed_prior: Variance and degrees of freedom for ln speed, where the score is not made of it.
+        objective: What is looked for; all runs must tell it.
 
     Raises:
         ValueError: One pair and no prior: there is no interval.
     """
     speeds = [ln_speed(candidate, today) for today, candidate in pairs]
-    scores = [ln_score(candidate, today, steadiness_weight=steadiness_weight) for today, candidate in pairs]
-    speed, speed_half = moderated_interval(speeds, prior_variance, prior_df)
+    scores = [ln_score(candidate, today, objective) for today, candidate in pairs]
+    speed, speed_half = moderated_interval(speeds, *(speed_prior or (prior_variance, prior_df)))
     score, score_half = moderated_interval(scores, prior_variance, prior_df)
     speed_ratio = _ratio(speed, speed_half)
     score_ratio = _ratio(score, score_half)

@@ -5,8 +5,8 @@ import math
 
 import pytest
 
-from autotune.metrics import ABSENT, METRICS, Direction, values_of
-from autotune.records import Measurement
+from autotune.metrics import ABSENT, GPU_METRICS, METRICS, Direction, values_of
+from autotune.records import Measurement, PooledGpu, PooledGpus
 
 MEASUREMENT = Measurement(
     window_s=4.0,
@@ -24,6 +24,14 @@ def test_every_figure_of_a_measurement_is_in_the_table():
     """A new figure cannot be forgotten, and the table names nothing else; each GPU by itself is no figure."""
     assert set(METRICS) == {field.name for field in dataclasses.fields(Measurement)} - {"gpus"}
     assert all(name == metric.name for name, metric in METRICS.items())
+
+
+def test_every_figure_of_a_gpu_is_in_the_table():
+    """What is said of it in words, and what it is called, is no figure."""
+    words = {"uuid", "name", "scored", "text", "verdict", "meaning", "devices"}
+    figures = {field.name for record in (PooledGpu, PooledGpus) for field in dataclasses.fields(record)}
+    assert set(GPU_METRICS) == figures - words
+    assert all(name == metric.name for name, metric in GPU_METRICS.items())
 
 
 def test_a_measurement_becomes_names_and_values():
@@ -48,22 +56,28 @@ def test_a_measurement_becomes_names_and_values():
         ("peak_memory_bytes", 3 * 2**29, "1.50 GiB"),
         ("cpu_cores", 1.0, "1.00 cores"),
         ("steps", 80, "80"),
+        ("energy_per_sample_j", 0.0421, "0.0421 J"),
+        ("effective_utilization", 0.884, "88 %"),
+        ("period_s", 2.1, "2.10 s"),
+        ("sm_activity", 0.125, "12.5 %"),
     ],
 )
 def test_numbers_are_printed_with_their_unit(name, value, text):
-    """People read three digits and a unit, percent for fractions."""
-    assert METRICS[name].text(value) == text
+    """People read three digits and a unit, percent for fractions; whole percent where a driver counts in them."""
+    assert {**GPU_METRICS, **METRICS}[name].text(value) == text
 
 
 def test_what_is_absent_is_not_printed_as_zero():
     """Every metric has the same mark for "not measured"."""
-    assert {metric.text(None) for metric in METRICS.values()} == {ABSENT}
+    assert {metric.text(None) for metric in [*METRICS.values(), *GPU_METRICS.values()]} == {ABSENT}
 
 
 def test_fractions_end_at_one():
     """Shares of time are in 0..1; a variation may exceed its mean."""
     bounded = {name for name, metric in METRICS.items() if not math.isinf(metric.high)}
     assert bounded == {"gpu_utilization", "data_wait_fraction"}
+    unbounded = {name for name, metric in GPU_METRICS.items() if metric.unit == "fraction" and math.isinf(metric.high)}
+    assert unbounded == {"effective_utilization"}
 
 
 def test_step_time_judges_nothing():

@@ -2,6 +2,7 @@
 
 import math
 import random
+from typing import get_args
 
 import pytest
 from hypothesis import given
@@ -9,11 +10,21 @@ from hypothesis import strategies as st
 
 from autotune.measure.statistics import pooled_variance
 from autotune.records import Measurement
-from autotune.score import judge, ln_score, ln_speed, pairs_needed, steadiness
+from autotune.score import (
+    OBJECTIVES,
+    THROUGHPUT,
+    UTILIZATION,
+    judge,
+    ln_score,
+    ln_speed,
+    pairs_needed,
+    steadiness,
+)
+from autotune.settings.schema import Objective as ConfigObjective
 
 
-def run(samples_per_s, cv=None):
-    """A measurement of that speed and variation."""
+def run(samples_per_s, cv=None, gpu_utilization=None):
+    """A measurement of that speed, variation and utilization."""
     return Measurement(
         window_s=4.0,
         steps=80,
@@ -23,6 +34,7 @@ def run(samples_per_s, cv=None):
         step_p95_s=0.06,
         data_wait_fraction=None,
         first_step_s=6.0,
+        gpu_utilization=gpu_utilization,
     )
 
 
@@ -36,7 +48,7 @@ def test_steadiness_counts_a_quarter():
     """At equal speed the steadier run wins by a quarter of ln S; with weight 0 it does not."""
     calm, rough = run(100, 0.0), run(100, 1.0)
     assert ln_score(calm, rough) == pytest.approx(0.25 * math.log(2))
-    assert ln_score(calm, rough, steadiness_weight=0.0) == 0.0
+    assert ln_score(calm, rough, THROUGHPUT) == 0.0
 
 
 @pytest.mark.parametrize(("cv", "reference_cv"), [(None, 0.5), (0.5, None), (None, None)])
@@ -150,3 +162,48 @@ def test_simulated_confirmations_keep_their_promise(pairs):
     print(f"{pairs} pairs: coverage {coverage:.1%}, false wins {wins:.2%}, half-width {half_width:.1%}")
     assert 0.93 <= coverage <= 0.98
     assert wins <= 0.02
+
+
+def test_a_config_can_ask_for_every_objective():
+    """The names that the config may hold are those that there are."""
+    assert set(OBJECTIVES) == set(get_args(ConfigObjective))
+    assert all(name == objective.name for name, objective in OBJECTIVES.items())
+
+
+def test_by_utilization_speed_and_steadiness_are_not_in_the_score():
+    """80 % instead of 40 % is twice as good, whatever the GPU makes of it; below 1 % all are alike."""
+    busy, idle = run(50, 0.9, gpu_utilization=0.8), run(100, 0.0, gpu_utilization=0.4)
+    assert ln_score(busy, idle, UTILIZATION) == pytest.approx(math.log(2))
+    assert ln_score(run(50, gpu_utilization=0.0), run(50, gpu_utilization=0.01), UTILIZATION) == 0.0
+
+
+def test_a_run_without_utilization_tells_nothing_by_utilization():
+    """It is not 0; for the other objectives it is as good as any."""
+    assert [objective.is_told_by(run(50)) for objective in OBJECTIVES.values()] == [True, False, True]
+    assert UTILIZATION.is_told_by(run(50, gpu_utilization=0.0))
+
+
+@given(st.floats(-3, 3), st.floats(-3, 3))
+def test_a_slower_point_is_never_the_better_one_by_utilization(lead, speed):
+    """What is 2 % slower or more falls below today's, and further the slower it is; faster ones keep their score."""
+    left = lead - UTILIZATION.setback(lead, speed)
+    if speed > math.log(0.98):
+        assert left == lead
+    elif speed < math.log(0.98):
+        assert left < 0.0
+        assert left - UTILIZATION.setback(left, speed - 0.1) < left
+    assert THROUGHPUT.setback(lead, speed) == 0.0
+
+
+def test_by_utilization_speed_must_be_kept_beyond_doubt():
+    """Twice as busy at the same speed is better if the pairs are sure of the speed, and not if they are not."""
+    pairs = [(run(100, gpu_utilization=0.4), run(100, gpu_utilization=0.8))] * 8
+    sure, unsure = (
+        judge(pairs, prior_variance=1e-4, prior_df=20, speed_prior=(variance, 20), objective=UTILIZATION)
+        for variance in (1e-4, 1e-1)
+    )
+    assert sure.better
+    assert sure.score.ratio == pytest.approx(2.0)
+    assert not unsure.better
+    assert unsure.score == sure.score
+    assert unsure.speed.low < 0.98

@@ -54,7 +54,7 @@ def time_choices(config: Path, lengths: Sequence[int], *, seed: int) -> None:
             parts = []
             for _ in range(_TIMED):
                 began_s = clock.now_s()
-                levels = Levels(setup.space, setup.steadiness_weight, study.records())
+                levels = Levels(setup.space, setup.objective, study.records())
                 rebuilt_s = clock.now_s()
                 values = _choose(setup, levels, allocator)
                 chosen_s = clock.now_s()

@@ -17,6 +17,7 @@ from autotune.errors import ConfigError
 from autotune.measure.window import WindowGoal
 from autotune.records import Scalar, Validity, Values
 from autotune.search.execution import Execution, execute
+from autotune.search.gpu_sampling import gpu_sampling
 from autotune.search.instruments import Instruments
 from autotune.search.setup import Setup, open_setup
 from autotune.trial.guard import Guard
@@ -78,14 +79,17 @@ def _measure(
     goal = WindowGoal(min_s=limits.min_s, min_steps=limits.min_steps, target_s=limits.min_s)
     speeds: list[list[float]] = [[] for _ in points]
     stamp = f"{clock.utc():%Y%m%dT%H%M%SZ}"
-    with Guard() as guard:
+    with (
+        Guard() as guard,
+        gpu_sampling(setup, guard, setup.state.searches / f"grid-{stamp}.gpu.jsonl", clock) as sampling,
+    ):
         runner = ProcessRunner(guard, clock)
         for repeat in range(repeats):
             for index in rng.sample(range(len(points)), len(points)):
                 done = execute(
                     setup,
                     runner,
-                    Instruments.of_machine(clock, setup.gpu_uuid),
+                    Instruments.of_machine(clock, sampling),
                     clock,
                     points[index],
                     run=f"grid-{stamp}-{index:03d}-{repeat}",

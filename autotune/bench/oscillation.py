@@ -142,6 +142,34 @@ def white_noise(mean: float, sd: float, window_s: float, *, length_s: float, rng
     return Course(borders_s=borders_s, levels=np.clip(rng.normal(mean, sd, len(borders_s) - 1), 0.0, 1.0))
 
 
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Scenario:
+    """What a GPU does, and when it is looked at.
+
+    Attributes:
+        truth: What it really does.
+        course: The same, moment by moment.
+        window_s: Length of the driver's windows.
+        run_s: Length of each run.
+        starts_s: When the runs begin, in the time of the course.
+        period_s: The true period; None if there is none.
+    """
+
+    truth: Truth
+    course: Course
+    window_s: float
+    run_s: float
+    starts_s: Sequence[float]
+    period_s: float | None
+
+    def judged(self, segments: Sequence[Segment]) -> "Outcome":
+        """The verdict on what a driver showed of the runs."""
+        seen = oscillation(segments, step_s=self.period_s if self.truth is Truth.TOO_FAST_TOLD else None)
+        true_mean = float(np.mean([self.course.mean(start_s, start_s + self.run_s) for start_s in self.starts_s]))
+        assert seen.mean is not None  # every scenario has windows
+        return Outcome(truth=self.truth, period_s=self.period_s, seen=seen, mean_error=abs(seen.mean - true_mean))
+
+
 @dataclass(frozen=True, kw_only=True)
 class Outcome:
     """One scenario and its verdict.
@@ -173,28 +201,41 @@ def benchmark_oscillation(*, scenarios: int, seed: int) -> str:
         scenarios: How many, at least 1.
         seed: Decides all of them.
     """
-    outcomes = [judge_scenario(np.random.default_rng((seed, index))) for index in range(scenarios)]
-    return "\n\n".join((f"{scenarios} scenarios, seed {seed}.", *_tables(outcomes))) + "\n"
+    outcomes = [_judge_scenario(np.random.default_rng((seed, index))) for index in range(scenarios)]
+    lost = "(In half of the scenarios a twentieth of the driver windows is lost.)"
+    return "\n\n".join((f"{scenarios} scenarios, seed {seed}. {lost}", *tables(outcomes))) + "\n"
 
 
-def judge_scenario(rng: np.random.Generator) -> Outcome:
-    """Draws a scenario and judges it."""
+def _judge_scenario(rng: np.random.Generator) -> Outcome:
+    """Draws a scenario, works out what a driver would show of it, and judges that."""
+    scenario = draw_scenario(rng)
+    wobble, lost = float(rng.choice([0.0, 0.03])), float(rng.choice([0.0, 0.05]))
+    return scenario.judged(
+        [
+            scenario.course.seen(
+                start_s, start_s + scenario.run_s, scenario.window_s, rng=rng, wobble=wobble, lost=lost
+            )
+            for start_s in scenario.starts_s
+        ]
+    )
+
+
+def draw_scenario(rng: np.random.Generator) -> Scenario:
+    """A random one."""
     window_s = float(rng.choice([1 / 6, 1 / 6, 1 / 2, 1.0]))
     run_s = float(rng.choice([20.0, 30.0, 60.0]))
     runs = int(rng.integers(1, 4))
     truth = Truth(rng.choice([truth.value for truth in Truth]))
     course = _course(truth, window_s, run_s, rng)
     starts_s = [0.0] if truth is Truth.DRIFT else list(rng.uniform(0.0, _BEFORE_S, runs))
-    period_s = _period_s(course, starts_s, run_s) if truth in _CYCLES else None
-    course = course.with_noise(rng, float(rng.uniform(0.0, 0.1)))
-    wobble, lost = float(rng.choice([0.0, 0.03])), float(rng.choice([0.0, 0.05]))
-    segments = [
-        course.seen(start_s, start_s + run_s, window_s, rng=rng, wobble=wobble, lost=lost) for start_s in starts_s
-    ]
-    seen = oscillation(segments, step_s=period_s if truth is Truth.TOO_FAST_TOLD else None)
-    true_mean = float(np.mean([course.mean(start_s, start_s + run_s) for start_s in starts_s]))
-    assert seen.mean is not None  # every scenario has windows
-    return Outcome(truth=truth, period_s=period_s, seen=seen, mean_error=abs(seen.mean - true_mean))
+    return Scenario(
+        truth=truth,
+        course=course.with_noise(rng, float(rng.uniform(0.0, 0.1))),
+        window_s=window_s,
+        run_s=run_s,
+        starts_s=starts_s,
+        period_s=_period_s(course, starts_s, run_s) if truth in _CYCLES else None,
+    )
 
 
 def _course(truth: Truth, window_s: float, run_s: float, rng: np.random.Generator) -> Course:
@@ -229,11 +270,11 @@ def _period_s(course: Course, starts_s: Sequence[float], run_s: float) -> float 
     return float(np.mean(known_s)) if known_s else None
 
 
-def _tables(outcomes: Sequence[Outcome]) -> tuple[str, ...]:
+def tables(outcomes: Sequence[Outcome]) -> tuple[str, ...]:
+    """How well scenarios were judged: paragraphs and tables, as Markdown."""
     errors = np.array([outcome.mean_error for outcome in outcomes])
     middle, high, most = 100 * np.percentile(errors, (50, 95, 100))
     mean = f"Utilization is off by {middle:.2f} points in the median, {high:.2f} in 95 %, {most:.2f} at most."
-    mean += " (In half of the scenarios a twentieth of the driver windows is lost.)"
     counts = Counter((outcome.truth, outcome.seen.pattern) for outcome in outcomes)
     patterns = [pattern for pattern in Pattern if pattern is not Pattern.INSUFFICIENT]
     rows = [[truth.value, *(str(counts[truth, pattern] or "") for pattern in patterns)] for truth in Truth]

@@ -103,8 +103,7 @@ class Scenario:
 
     def instruments(self, runner: SimulatedRunner) -> Instruments:
         """The instruments around one run of that runner; a `Tuner` wants ``lambda: one.instruments(runner)``."""
-        uuid = self.machine.gpus[0].uuid if self.machine.gpus else None
-        return Instruments(SimulatedHostProbe(runner), SimulatedGpuProbe(runner) if uuid else None, uuid)
+        return Instruments(SimulatedHostProbe(runner), SimulatedGpuProbe(runner) if self.machine.gpus else None)
 
     def _kinds(self, values: Values) -> Kinds:
         turned = {} if self.null else {_KINDS[path]: value for path, value in values.items()}

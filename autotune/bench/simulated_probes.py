@@ -1,6 +1,9 @@
 """The probes of a simulated run: they read what the run is, as real ones would read what it does."""
 
-from autotune.measure.probe import GpuUse, HostUse
+from collections.abc import Collection
+from pathlib import Path
+
+from autotune.measure.probe import GpuProbe, GpuUse, HostUse, RunGpus
 from autotune.trial.simulated import SimulatedRunner
 
 _GPU_SAMPLES_PER_S = 6.0  # as NVML keeps them
@@ -40,22 +43,25 @@ class SimulatedGpuProbe:
     def __init__(self, runner: SimulatedRunner) -> None:
         self._runner = runner
 
-    def open(self, device: str) -> None:
-        """See `autotune.measure.probe.Probe.open`."""
+    def open(self, kept: Path) -> None:
+        """See `autotune.measure.probe.GpuProbe.open`; there are no raw readings."""
 
-    def between(self, t0_s: float, t1_s: float) -> GpuUse | None:
-        """See `autotune.measure.probe.Probe.between`."""
+    def lost(self, run: RunGpus) -> str | None:
+        """See `autotune.measure.probe.GpuProbe.lost`."""
+        return None
+
+    def between(
+        self, t0_s: float, t1_s: float, run: RunGpus, *, own_pids: Collection[int], started_s: float
+    ) -> GpuUse | None:
+        """See `autotune.measure.probe.GpuProbe.between`."""
         training = self._runner.training
         samples = int((t1_s - t0_s) * _GPU_SAMPLES_PER_S)
         if training is None or training.gpu_utilization is None or samples == 0:
             return None
-        return GpuUse(
-            utilization=training.gpu_utilization,
-            samples=samples,
-            covered_fraction=1.0,
-            errors=0,
-            peak_memory_bytes=training.gpu_memory_bytes,
-        )
+        return GpuUse(utilization=training.gpu_utilization, peak_memory_bytes=training.gpu_memory_bytes)
 
     def close(self) -> None:
-        """See `autotune.measure.probe.Probe.close`."""
+        """See `autotune.measure.probe.GpuProbe.close`."""
+
+
+_is_a_gpu_probe: type[GpuProbe] = SimulatedGpuProbe

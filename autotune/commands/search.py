@@ -18,6 +18,7 @@ from autotune.commands.options import Duration, config_option, dry_run_option, j
 @click.option("--fresh", is_flag=True, help="Start a new record; the old one is kept beside it.")
 @click.option("--apply", "and_apply", is_flag=True, help="Write the best values into the config if they are better.")
 @click.option("--same-training", is_flag=True, help="Turn only knobs that leave the training itself unchanged.")
+@click.option("--allow-busy-gpu", is_flag=True, help="Search although somebody else is on the GPU.")
 @dry_run_option
 @json_option
 @state_dir_option
@@ -31,6 +32,7 @@ def command(
     fresh: bool,
     and_apply: bool,
     same_training: bool,
+    allow_busy_gpu: bool,
     dry_run: bool,
     as_json: bool,
     state_dir: Path | None,
@@ -51,6 +53,9 @@ def command(
     from autotune.report.eventlog import EventLog
     from autotune.report.live import SearchDisplay
     from autotune.search.budget import Budget
+    from autotune.search.devices import busy_remarks, remarks_on_gpus, require_free_gpus
+    from autotune.search.gpu_sampling import gpu_sampling
+    from autotune.search.instruments import Instruments
     from autotune.search.journal import set_aside, sole_search
     from autotune.search.setup import open_setup
     from autotune.search.study import Study
@@ -66,15 +71,25 @@ def command(
     setup = open_setup(config, command=trainer or None, state_dir=state_dir, same_training=same_training)
     setup.require_runnable()
     progress, output = text_console(stderr=True), text_console()
+    remarks = remarks_on_gpus(setup)
     if dry_run:
         show_plan(output, setup, budget_s)
+        output.print(f"score: {setup.measures}", soft_wrap=True)
+        for remark in (*remarks, *busy_remarks(setup, clock)):
+            output.print(remark, soft_wrap=True)
         return 0
 
     setup.state.create()
     show_plan(progress, setup, budget_s)
+    for remark in remarks:
+        progress.print(remark, soft_wrap=True)
     name = f"{clock.utc():%Y%m%dT%H%M%SZ}-{socket.gethostname()}-{os.getpid()}"
     events = setup.state.searches / f"{name}.events.jsonl"
-    with sole_search(setup.journal.with_suffix(".search"), setup.study), Guard() as guard:
+    with (
+        sole_search(setup.journal.with_suffix(".search"), setup.study),
+        Guard() as guard,
+        gpu_sampling(setup, guard, setup.state.searches / f"{name}.gpu.jsonl", clock) as sampling,
+    ):
         if fresh:
             set_aside(setup.journal, clock)
         study = Study(setup.study, setup.journal)
@@ -82,15 +97,30 @@ def command(
             progress.print("The last run of an earlier search was cut off by a crash; all others are there.")
         if swept := sweep(setup.state.runs(setup.study), clock).killed:
             progress.print(f"Ended {len(swept)} processes that an earlier search had left running.")
+        if not allow_busy_gpu:
+            require_free_gpus(setup, clock)  # after the sweep: it may have been an earlier run of ours
+        for remark in busy_remarks(setup, clock) if allow_busy_gpu else ():
+            progress.print(f"{remark}; the search goes on beside it.", soft_wrap=True)
         log = EventLog(events, clock)
         runner = ZygoteRunner(guard, clock)
 
-        def remark(_event: Event) -> None:
-            while runner.remarks:
-                progress.print(runner.remarks.popleft())
+        def say_remarks(_event: Event) -> None:
+            for remarks in (runner.remarks, tuner.remarks, *((sampling.remarks,) if sampling else ())):
+                while remarks:
+                    progress.print(remarks.popleft(), soft_wrap=True)
 
         with SearchDisplay(progress, clock, started_s=budget.started_s, budget_s=budget_s) as display:
-            tuner = Tuner(setup, study, runner, budget, clock, (log, display, remark), name=name, seed=seed)
+            tuner = Tuner(
+                setup,
+                study,
+                runner,
+                budget,
+                clock,
+                (log, display, say_remarks),
+                name=name,
+                seed=seed,
+                instruments=lambda: Instruments.of_machine(clock, sampling),
+            )
             try:
                 result = tuner.run()
             except KeyboardInterrupt:

@@ -2,16 +2,19 @@
 
 import sys
 from collections.abc import Mapping
+from pathlib import Path
 
 from rich.console import Console
 
 from autotune.records import Ending
 from autotune.report.answer import Failure
+from autotune.report.lines import value_text
 from autotune.report.plan import KnobRow, print_plan
 from autotune.search.setup import Setup
 from autotune.search.tuner import Failed
+from autotune.settings.outputs import holding_something
 from autotune.space.catalog import KNOWN_KNOBS
-from autotune.trial.outcome import EXPLANATIONS
+from autotune.trial.explanations import EXPLANATIONS
 
 _FILE_WIDTH = 160  # where there is no terminal to ask
 
@@ -24,25 +27,46 @@ def text_console(*, stderr: bool = False) -> Console:
 
 def show_plan(console: Console, setup: Setup, budget_s: float) -> None:
     """Shows what a search is about to do."""
-    sentences = {row.kind: row.sentence for row in KNOWN_KNOBS}
     print_plan(
         console,
-        [
-            KnobRow(
-                paths=knob.paths,
-                today=knob.today,
-                choices=knob.choices,
-                label=knob.label.value,
-                sentence=sentences.get(knob.kind or "", ""),
-            )
-            for knob in setup.space.knobs
-        ],
+        knob_rows(setup),
         skipped={skipped.path: skipped.why for skipped in setup.skipped} | dict(setup.settings.outputs.left),
         combinations=setup.space.size,
         redirected=setup.settings.outputs.redirected,
+        notes=output_notes(setup),
         command=setup.command,
         budget_s=budget_s,
     )
+
+
+def output_notes(setup: Setup) -> list[str]:
+    """What the user should know of their outputs before the first run."""
+    settings = setup.settings
+    beside = (Path.cwd(), setup.config_path.absolute().parent)
+    notes = [
+        f"{key} holds something already: runs start from empty, and do not resume from it"
+        for key in holding_something(settings.run_document, settings.outputs.redirected, *beside)
+    ]
+    return notes + [
+        f"{key}: {value_text(settings.today(key))} may send something away from each run; set: can change it for them"
+        for key in settings.outputs.uploads
+        if key not in settings.section.fixed
+    ]
+
+
+def knob_rows(setup: Setup) -> list[KnobRow]:
+    """The knobs as the user sees them."""
+    sentences = {row.kind: row.sentence for row in KNOWN_KNOBS}
+    return [
+        KnobRow(
+            paths=knob.paths,
+            today=knob.today,
+            choices=knob.choices,
+            label=knob.label.value,
+            sentence=sentences.get(knob.kind or "", ""),
+        )
+        for knob in setup.space.knobs
+    ]
 
 
 def failures(failed: Mapping[Ending, Failed], outcomes: Mapping[str, int]) -> list[Failure]:

@@ -65,8 +65,10 @@ def known_answer(setup: "Setup") -> "tuple[Study, SearchResult]":
             "nothing is known about this config on this machine yet", where=str(setup.config_path), remedy=remedy
         )
     study = Study(known, setup.state.studies / f"{known}.journal")
-    search = latest_search(study.records())
-    result = search and summarize(study.records(), search, setup.space, steadiness_weight=setup.steadiness_weight)
+    search = latest_search(study.records(), setup.objective)
+    result = search and summarize(
+        study.records(), search, setup.space, objective=setup.objective, why_no_gpu=setup.why_no_gpu
+    )
     if not result:
         raise StudyError("no run of this config has given numbers yet", where=str(study.path), remedy=remedy)
     return study, result

@@ -184,6 +184,7 @@ class HostProbe:
         self._lock = threading.Lock()
         self._samples: list[_Sample] = []
         self._cpu_s: dict[tuple[int, float], float] = {}  # by pid and start: pids come back
+        self._pids: frozenset[int] = frozenset()
         self._sampler: Sampler | None = None
 
     def open(self, device: int) -> None:
@@ -196,7 +197,7 @@ class HostProbe:
     def between(self, t0_s: float, t1_s: float) -> HostUse | None:
         """See `Probe.between`; the mean over the samples inside, None if they span less than half of it."""
         with self._lock:
-            samples = [sample for sample in self._samples if sample.t_s <= t1_s]
+            samples, pids = [sample for sample in self._samples if sample.t_s <= t1_s], self._pids
         inside = [sample for sample in samples if sample.t_s >= t0_s]
         if len(inside) < 2 or inside[-1].t_s - inside[0].t_s < _LEAST_COVERED * (t1_s - t0_s):
             return None
@@ -204,6 +205,7 @@ class HostProbe:
         return HostUse(
             cpu_cores=(last.cpu_s - first.cpu_s) / (last.t_s - first.t_s),
             peak_memory_bytes=last.peak_memory_bytes,
+            pids=pids,
         )
 
     def close(self) -> None:
@@ -225,6 +227,7 @@ class HostProbe:
                 self._cpu_s[pid, stat.started_s] = stat.cpu_s
                 memory_bytes += stat.resident_bytes
         with self._lock:
+            self._pids |= stats.keys()
             before = self._samples[-1].peak_memory_bytes if self._samples else 0
             self._samples.append(
                 _Sample(

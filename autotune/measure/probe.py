@@ -1,7 +1,11 @@
-"""The seam between a run and the instruments that watch it from outside."""
+"""The seams between a run and the instruments that watch it from outside."""
 
-from dataclasses import dataclass
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Protocol, TypeVar
+
+from autotune.records import GpuMeasurement, Scalar, Validity
 
 Device = TypeVar("Device", contravariant=True)
 Use = TypeVar("Use", covariant=True)
@@ -18,7 +22,7 @@ class Probe(Protocol[Device, Use]):
         """Starts watching; returns at once.
 
         Args:
-            device: What to watch: a process id on the host, a UUID on a GPU.
+            device: What to watch, such as a process id on the host.
         """
         ...
 
@@ -39,26 +43,85 @@ class HostUse:
         cpu_cores: Their CPU time per second of wall time.
         peak_memory_bytes: Largest sum of their resident sets so far. Pages that processes share count once
             for each, so this is an upper bound.
+        pids: The processes that were seen so far; also those that have ended.
     """
 
     cpu_cores: float
     peak_memory_bytes: int
+    pids: frozenset[int] = frozenset()
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunGpus:
+    """The GPUs of one run, in the order in which it sees them.
+
+    Attributes:
+        uuids: Their UUIDs, or how they begin.
+        reported: Whether the run itself says that it uses them; else it may use them.
+        model: Place of the one that the model is on, where the config says so: utilization is that of this one.
+    """
+
+    uuids: tuple[str, ...]
+    reported: bool = False
+    model: int | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
 class GpuUse:
-    """What a run did to its GPU.
+    """What a run did to its GPUs.
 
     Attributes:
-        utilization: Share of time in which at least one kernel ran, 0..1, weighted by time.
-        samples: Driver samples that it is the mean of.
-        covered_fraction: Share of the asked time that these samples cover, 0..1.
-        errors: Readings that failed in passing since the probe was opened.
-        peak_memory_bytes: Most memory that was in use on the whole device so far; None if it cannot be read.
+        utilization: Share of time in which at least one kernel ran, 0..1, weighted by time, mean of the scored GPUs;
+            None where it was not measured.
+        peak_memory_bytes: Most memory that was in use on one of them so far, by all; None if it cannot be read.
+        power_w: Mean electric power of all of them together; None if it cannot be read.
+        devices: What each GPU showed; empty if that was not told apart.
+        spoiled: `Validity.CONTAMINATED` or `Validity.THROTTLED` if that is known; else None.
+        remark: Why there is no utilization, or what spoiled the run, for people; empty if there is no such thing.
+        conditions: What these numbers depend on besides the run's values.
     """
 
-    utilization: float
-    samples: int
-    covered_fraction: float
-    errors: int
+    utilization: float | None = None
     peak_memory_bytes: int | None = None
+    power_w: float | None = None
+    devices: tuple[GpuMeasurement, ...] = ()
+    spoiled: Validity | None = None
+    remark: str = ""
+    conditions: Mapping[str, Scalar] = field(default_factory=dict)
+
+
+class GpuProbe(Protocol):
+    """Watches the GPUs of one run after the other. Like a `Probe` it never ends a run."""
+
+    def open(self, kept: Path) -> None:
+        """A run is about to be started; returns at once.
+
+        Args:
+            kept: File for the raw readings of that run.
+        """
+        ...
+
+    def lost(self, run: RunGpus) -> str | None:
+        """Why a GPU of the run, or its driver, does not answer any more, for people; None while they do.
+
+        To be called every second or so: it also takes what there is to read.
+        """
+        ...
+
+    def between(
+        self, t0_s: float, t1_s: float, run: RunGpus, *, own_pids: Collection[int], started_s: float
+    ) -> GpuUse | None:
+        """What was seen over a past stretch of monotonic time; None if nothing is measured here.
+
+        Args:
+            t0_s: Its start.
+            t1_s: Its end, later than `t0_s`.
+            run: The GPUs that count.
+            own_pids: Processes of the run; also those that have ended.
+            started_s: When the run was started: from then on memory counts.
+        """
+        ...
+
+    def close(self) -> None:
+        """The run has ended; may be called again, and without `open`."""
+        ...

@@ -242,14 +242,15 @@ def measure_run(
         started_s: When the run's process was started.
         default_samples: See `Window.samples_per_s`.
         host: What the host probe saw between the window's ends; None if not sampled.
-        gpu: What the GPU probe saw between the window's ends; None if not measured.
+        gpu: What was seen of the GPUs between the window's ends; None if nothing was.
         filling: Whether the run's caches were still being filled.
     """
     p50_s, p95_s = np.percentile(window.durations_s, (50, 95))
+    samples_per_s = window.samples_per_s(default_samples)
     return Measurement(
         window_s=window.time_s,
         steps=window.steps,
-        samples_per_s=window.samples_per_s(default_samples),
+        samples_per_s=samples_per_s,
         cv=window.cv(),
         step_p50_s=float(p50_s),
         step_p95_s=float(p95_s),
@@ -259,6 +260,8 @@ def measure_run(
         peak_memory_bytes=None if host is None else host.peak_memory_bytes,
         gpu_utilization=None if gpu is None else gpu.utilization,
         gpu_memory_bytes=None if gpu is None else gpu.peak_memory_bytes,
+        energy_per_sample_j=None if gpu is None or gpu.power_w is None else gpu.power_w / samples_per_s,
+        gpus=() if gpu is None else gpu.devices,
         filled_samples_per_s=window.filled_samples_per_s(default_samples) if filling else None,
     )
 

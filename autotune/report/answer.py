@@ -1,7 +1,7 @@
 """The final screen: what to change, what it is worth, how sure that is, and what to type next. On stdout."""
 
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from rich.console import Console
@@ -9,20 +9,13 @@ from rich.table import Table
 from rich.text import Text
 
 from autotune.durations import format_duration
-from autotune.metrics import METRICS
-from autotune.records import Change, Ratio, RunRecord, SearchResult, Side, Verdict
+from autotune.records import Ratio, RunRecord, SearchResult, Side, Verdict
+from autotune.report.comparison import gpu_notes, metrics_table
 from autotune.report.lines import changes_text, plain, value_text
+from autotune.score import UTILIZATION
 
-_SHOWN = (
-    "samples_per_s",
-    "gpu_utilization",
-    "cv",
-    "data_wait_fraction",
-    "step_p95_s",
-    "cpu_cores",
-    "peak_memory_bytes",
-)
 _LEAST_WORTH_SAYING = 0.01
+_LONGEST_CAUTION = 500
 _PAYS_WITHIN_S = 365 * 24 * 3600.0
 
 
@@ -70,13 +63,20 @@ def print_answer(
     console.print(Text(result.why + ".", style="dim"), soft_wrap=True)
     if shown is not None and result.changes:
         console.print()
-        console.print(_changes_table(result.changes, "best" if shown is result.best else "tried"))
+        console.print(_changes_table(result, "best" if shown is result.best else "tried"))
     if result.baseline is not None and result.baseline.metrics:
         console.print()
-        console.print(_metrics_table(result.baseline, shown, "best" if shown is result.best else "tried"))
+        console.print(metrics_table(result.baseline, shown, "best" if shown is result.best else "tried"))
+        for sentence in gpu_notes(result.baseline, result.why_no_gpu):
+            console.print(Text(sentence, style="dim"), soft_wrap=True)
     for note in _notes(result, shown, elapsed_s):
         console.print()
         console.print(note, soft_wrap=True)
+    for caution in result.cautions:
+        console.print()
+        console.print(
+            Text.assemble(("Caution: ", "bold yellow"), plain(caution, longest=_LONGEST_CAUTION)), soft_wrap=True
+        )
     print_failures(console, failures)
     console.print()
     console.print(_next_step(result, config), soft_wrap=True)
@@ -92,6 +92,9 @@ def print_failures(console: Console, failures: Sequence[Failure]) -> None:
 def _headline(result: SearchResult) -> Text:
     if result.verdict is Verdict.BETTER:
         assert result.speedup is not None
+        if result.objective == UTILIZATION.name and result.score_ratio is not None:
+            busy = f"the GPU is {_ratio(result.score_ratio)} as busy as with today's config, "
+            return Text.assemble(("Better: ", "bold green"), busy, f"and training {_ratio(result.speedup)} as fast.")
         return Text.assemble(("Better: ", "bold green"), f"{_ratio(result.speedup)} as fast as today's config.")
     if result.verdict is Verdict.NO_BASELINE:
         return Text.assemble(("No baseline: ", "bold yellow"), "today's config does not run; these values do.")
@@ -106,14 +109,15 @@ def _ratio(ratio: Ratio) -> str:
     return f"{ratio.ratio:.2f}x (95 % interval {ratio.low:.2f} to {ratio.high:.2f})"
 
 
-def _changes_table(changes: Sequence[Change], column: str) -> Table:
+def _changes_table(result: SearchResult, column: str) -> Table:
     table = Table(box=None, pad_edge=False, padding=(0, 3, 0, 0))
     table.add_column("what changes")
     table.add_column("today", justify="right")
     table.add_column(column, justify="right", style="bold")
-    table.add_column("worth", justify="right")
+    # What each change is worth is worked out from speeds, whatever was searched for.
+    table.add_column("speed" if result.objective == UTILIZATION.name else "worth", justify="right")
     table.add_column("for the training", style="dim")
-    for previous, change in zip((None, *changes), changes, strict=False):
+    for previous, change in zip((None, *result.changes), result.changes, strict=False):
         if change.worth is None:
             worth = "?"
         elif previous is not None and previous.group == change.group:
@@ -124,30 +128,14 @@ def _changes_table(changes: Sequence[Change], column: str) -> Table:
     return table
 
 
-def _metrics_table(baseline: Side, other: Side | None, column: str) -> Table:
-    table = Table(box=None, pad_edge=False, padding=(0, 3, 0, 0))
-    table.add_column("measured")
-    table.add_column("today", justify="right")
-    if other is not None and other.metrics:
-        table.add_column(column, justify="right", style="bold")
-    for name in _SHOWN:
-        sides: list[Mapping[str, float | None]] = [
-            side.metrics for side in (baseline, other) if side is not None and side.metrics
-        ]
-        absent = "not measured" if name == "gpu_utilization" else "-"
-        cells = [absent if (value := side.get(name)) is None else METRICS[name].text(value) for side in sides]
-        table.add_row(METRICS[name].label, *cells)
-    return table
-
-
 def _notes(result: SearchResult, shown: Side | None, elapsed_s: float | None) -> list[Text]:
     notes = []
     if result.verdict is not Verdict.NO_CHANGE:
         for change in result.changes:
-            if change.label == "batch" and isinstance(change.new, int) and not isinstance(change.new, bool):
+            if change.effective_batch:
                 notes.append(
                     Text(
-                        f"The effective batch changes from {change.old} to {change.new}: that is another training. "
+                        f"{change.effective_batch}: that is another training. "
                         "Check the learning rate; a common start is to scale it with the batch (Goyal et al. 2017)."
                     )
                 )

@@ -20,6 +20,7 @@ def answer_document(
         "format": FORMAT,
         "verdict": result.verdict.value,
         "why": result.why,
+        "objective": result.objective,
         "baseline": _side(result.baseline),
         "best": _side(result.best),
         "candidate": _side(result.candidate),
@@ -33,6 +34,8 @@ def answer_document(
         "outcomes": dict(result.outcomes),
         "elapsed_s": elapsed_s,
         "study": study,
+        "why_no_gpu": result.why_no_gpu,
+        "cautions": list(result.cautions),
         "paths": dict(paths),
     }
 
@@ -55,4 +58,8 @@ def _side(side: Side | None) -> dict[str, Any] | None:
 
 
 def _whole(side: Side) -> dict[str, Any]:
-    return {"values": dict(side.values), "metrics": dict(side.metrics) if side.metrics else None}
+    return {
+        "values": dict(side.values),
+        "metrics": dict(side.metrics) if side.metrics else None,
+        "gpus": asdict(side.gpus) if side.gpus else None,
+    }

@@ -10,6 +10,7 @@ from autotune.records import (
     IncumbentChanged,
     PhaseChanged,
     RunEnded,
+    RunRecord,
     RunStarted,
     Scalar,
     SearchStarted,
@@ -73,8 +74,14 @@ def event_line(event: Event, elapsed_s: float) -> str | None:
             return None
 
 
+def gpu_text(run: RunRecord) -> str:
+    """How busy a run kept its GPU, ``GPU 41 %``; empty where that was not measured."""
+    utilization = run.measurement.gpu_utilization if run.measurement else None
+    return "" if utilization is None else f"GPU {100 * utilization:.0f} %"
+
+
 def run_line(event: RunEnded) -> str:
-    """One finished run: number, purpose, speed against today, how it ended if that is worth a word, what it tried."""
+    """One finished run: number, purpose, speed, GPU, how it ended if that is worth a word, what it tried."""
     run = event.run
     measured = run.measurement
     speed = METRICS["samples_per_s"].text(measured.samples_per_s) if measured else "no numbers"
@@ -83,9 +90,10 @@ def run_line(event: RunEnded) -> str:
     if run.validity is not Validity.GOOD and measured:
         words.append(run.detail or run.validity.value)
     ending = f" [{', '.join(words)}]" if words else ""
+    gpu = f"  {gpu:>9}" if (gpu := gpu_text(run)) else ""
     return (
         f"run {run.number:<3} {purpose_text(run.purpose.value, run.pair):<10} {speed:>10} {ratio:>6}"
-        f" {format_duration(run.duration_s):>6}{ending}  {changes_text(event.changes)}"
+        f" {format_duration(run.duration_s):>6}{gpu}{ending}  {changes_text(event.changes)}"
     )
 
 

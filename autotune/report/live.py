@@ -20,7 +20,7 @@ from autotune.records import (
     RunStarted,
     SearchStarted,
 )
-from autotune.report.lines import changes_text, event_line, running_line
+from autotune.report.lines import changes_text, event_line, gpu_text, running_line
 
 
 class SearchDisplay:
@@ -40,6 +40,7 @@ class SearchDisplay:
         self._budget_s = budget_s
         self._phase = "starting"
         self._runs = 0
+        self._gpu = ""  # of the last run
         self._best: IncumbentChanged | None = None
         self._running: RunStarted | None = None
         self._progress: RunProgress | None = None
@@ -68,7 +69,7 @@ class SearchDisplay:
             case RunProgress():
                 self._progress = event
             case RunEnded():
-                self._running, self._runs = None, self._runs + 1
+                self._running, self._runs, self._gpu = None, self._runs + 1, gpu_text(event.run)
             case IncumbentChanged():
                 self._best = event
             case PhaseChanged():
@@ -91,7 +92,7 @@ class SearchDisplay:
         bar.add_row(
             ProgressBar(total=self._budget_s, completed=min(elapsed_s, self._budget_s), width=24),
             Text(f"{format_duration(elapsed_s)} of {format_duration(self._budget_s)}"),
-            Text(f"{self._runs} runs"),
+            Text(f"{self._runs} runs" + (f", the last {self._gpu}" if self._gpu else "")),
             Text(self._phase, style="bold"),
             Text(f"done in at most {format_duration(left_s)}", style="dim"),
         )

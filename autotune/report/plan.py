@@ -9,7 +9,7 @@ from rich.text import Text
 
 from autotune.durations import format_duration
 from autotune.records import Scalar
-from autotune.report.lines import value_text
+from autotune.report.lines import plain, value_text
 
 _MOST_CHOICES = 8
 
@@ -40,25 +40,20 @@ def print_plan(
     skipped: Mapping[str, str],
     combinations: int,
     redirected: Sequence[str],
+    notes: Sequence[str],
     command: Sequence[str],
     budget_s: float,
 ) -> None:
-    """Prints what will be tuned, what not and why, and with which command."""
-    table = Table(box=None, pad_edge=False, padding=(0, 3, 0, 0), expand=True)
-    for column in ("knob", "today", "tried", "for the training"):
-        table.add_column(column, style="dim" if column == "for the training" else None, no_wrap=True)
-    table.add_column("", style="dim", no_wrap=True, ratio=1)  # the sentence gets what is left of the width
-    for knob in knobs:
-        table.add_row(
-            "\n".join(knob.paths), value_text(knob.today), _choices_text(knob.choices), knob.label, knob.sentence
-        )
-    console.print(table)
+    """Prints what will be tuned, what not and why, what becomes of outputs, and with which command."""
+    console.print(knob_table(knobs))
     for path, why in skipped.items():
         console.print(Text(f"not tuned: {path} ({why})", style="dim"), soft_wrap=True)
     if redirected:
         console.print(
             Text(f"into each run's own folder, starting empty: {', '.join(redirected)}", style="dim"), soft_wrap=True
         )
+    for note in notes:
+        console.print(Text(plain(note), style="dim"), soft_wrap=True)
     console.print(Text(f"command: {' '.join(command)}", style="dim"), soft_wrap=True)
     console.print(
         Text(
@@ -68,6 +63,19 @@ def print_plan(
         ),
         soft_wrap=True,
     )
+
+
+def knob_table(knobs: Sequence[KnobRow]) -> Table:
+    """The knobs: key, present value, what is tried, what that means for the training, what it does."""
+    table = Table(box=None, pad_edge=False, padding=(0, 3, 0, 0), expand=True)
+    for column in ("knob", "today", "tried", "for the training"):
+        table.add_column(column, style="dim" if column == "for the training" else None, no_wrap=True)
+    table.add_column("", style="dim", no_wrap=True, ratio=1)  # the sentence gets what is left of the width
+    for knob in knobs:
+        table.add_row(
+            "\n".join(knob.paths), value_text(knob.today), _choices_text(knob.choices), knob.label, knob.sentence
+        )
+    return table
 
 
 def _choices_text(choices: Sequence[Scalar]) -> str:

@@ -5,7 +5,7 @@ import random
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from autotune.records import RunRecord
+from autotune.records import PooledGpus, RunRecord
 from autotune.score import LEAST_PAIRS, LEAST_SCORE_GAIN, pairs_needed
 from autotune.search.budget import CAUTION, pair_s
 from autotune.search.levels import PointLevel
@@ -14,6 +14,8 @@ MOST_PAIRS = 12
 """A gain that needs more pairs to be seen is not worth their time."""
 
 _MOST_OF_THE_BUDGET = 0.4
+_VERDICT_S = 20.0
+_VERDICT_PERIODS = 3.0
 
 
 def pair_order(pairs: int, rng: random.Random) -> Iterator[tuple[int, bool]]:
@@ -76,6 +78,36 @@ def pairs_wanted(candidate: Candidate, sd: float, pair_length_s: float, *, budge
         return LEAST_PAIRS
     fitting = int(_MOST_OF_THE_BUDGET * budget_s / pair_length_s)
     return pairs_needed(candidate.gain, math.sqrt(2) * sd, at_most=max(LEAST_PAIRS, min(MOST_PAIRS, fitting)))
+
+
+def verdict_s(gpus: PooledGpus | None) -> float:
+    """How long a run has to be watched to see what its GPU does: 20 s, or three periods if that is more.
+
+    Args:
+        gpus: What is known of it; None where utilization is not measured.
+
+    Returns:
+        0 where there is nothing to see.
+    """
+    seen = [device for device in gpus.devices if device.scored and device.samples] if gpus else []
+    return max((max(_VERDICT_S, _VERDICT_PERIODS * (device.period_s or 0.0)) for device in seen), default=0.0)
+
+
+def confirming_window_s(
+    usual_s: float, wished_s: float, run_s: float, runs: int, *, left_s: float, budget_s: float
+) -> float:
+    """How long confirming runs measure: as long as is wished for, as far as there is time.
+
+    Args:
+        usual_s: How long other runs measure; never less.
+        wished_s: What would be good.
+        run_s: How long a run takes that measures as usual.
+        runs: How many there will be.
+        left_s: The time that is left for them.
+        budget_s: The whole budget.
+    """
+    spare_s = min(left_s / CAUTION, _MOST_OF_THE_BUDGET * budget_s) / runs - run_s
+    return max(usual_s, min(wished_s, usual_s + spare_s))
 
 
 def affordable(

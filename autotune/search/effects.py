@@ -46,7 +46,15 @@ def changes_worth(records: Sequence[RunRecord], today: Values, point: Values, sp
         rated.append((None if None in known else math.exp(effect), paths))
     rated.sort(key=lambda item: -(item[0] or 0.0))
     return [
-        Change(path=path, old=today[path], new=point[path], worth=worth, group=number, label=_label(space, path))
+        Change(
+            path=path,
+            old=today[path],
+            new=point[path],
+            worth=worth,
+            group=number,
+            label=_label(space, path),
+            effective_batch=_effective_batch(space, path, today[path], point[path]),
+        )
         for number, (worth, paths) in enumerate(rated)
         for path in paths
     ]
@@ -74,6 +82,13 @@ def _ridge(columns: dict[tuple[str, str], np.ndarray], target: np.ndarray) -> di
         np.vstack([design, penalty]), np.concatenate([target, np.zeros(design.shape[1])]), rcond=None
     )
     return dict(zip(columns, solution[1:].tolist(), strict=True))
+
+
+def _effective_batch(space: Space, path: str, old: Scalar, new: Scalar) -> str:
+    knob = next((knob for knob in space.knobs if knob.path == path), None)
+    if knob is None or knob.batch is None or knob.label is not Label.BATCH:
+        return ""
+    return knob.batch.change(old, new) if isinstance(old, int) and isinstance(new, int) else ""
 
 
 def _label(space: Space, path: str) -> str:

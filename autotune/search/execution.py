@@ -1,22 +1,32 @@
 """One trial, from its plan to its numbers: start, watch, stop, measure."""
 
 import math
-from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
 
 from autotune.clock import Clock
+from autotune.measure.probe import GpuUse
 from autotune.measure.window import Window, WindowGoal
-from autotune.records import Ending, Measurement, RunRecord, Stop, TraineeEvent, Validity, Values
+from autotune.records import Ending, Measurement, RunRecord, Scalar, Stop, TraineeEvent, Validity, Values
+from autotune.search.devices import run_gpus
 from autotune.search.instruments import Instruments
+from autotune.search.losses import Losses
 from autotune.search.plan import plan_run
 from autotune.search.setup import Setup
 from autotune.search.watch import RunWatch
 from autotune.trial.folder import RunFolder
 from autotune.trial.launch import Runner
-from autotune.trial.outcome import ending_of
+from autotune.trial.outcome import Clues, ending_of
 
 _MEASURED_ENDINGS = (Ending.COMPLETED, Ending.STOPPED, Ending.CRASHED, Ending.KILLED_BY_BUDGET, Ending.HUNG)
 _UNHURT = (Ending.COMPLETED, Ending.STOPPED, Ending.KILLED_BY_BUDGET)
+_FOR_WANT_OF_A_GPU = (
+    Ending.CRASHED,
+    Ending.HUNG,
+    Ending.NEVER_STARTED,
+    Ending.NO_STEPS,
+    Ending.OBSERVER_MISSING,
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -29,11 +39,13 @@ class Execution:
         validity: Whether its numbers are fit to be compared.
         window: Its steady window; None if there is none.
         measurement: Its numbers; None if there are none.
+        conditions: What they depend on that was seen during the run.
         duration_s: From the decision to make it until the last of its processes was gone, without the time that the
             runner took to get ready.
         saw_a_pass: Whether it came to the end of a pass over the data.
         stderr_tail: The last lines of its stderr.
         folder: Its folder.
+        losses: How its loss went.
     """
 
     ending: Ending
@@ -45,6 +57,8 @@ class Execution:
     saw_a_pass: bool
     stderr_tail: str
     folder: RunFolder
+    conditions: Mapping[str, Scalar] = field(default_factory=dict)
+    losses: Losses = field(default_factory=Losses)
 
     def close(self, record: RunRecord, *, keep_outputs: bool) -> None:
         """Leaves the record in the run's folder, and takes away what the trainer wrote into its outputs."""
@@ -68,6 +82,8 @@ def execute(
     give_up_s: float = math.inf,
     start_timeout_s: float | None = None,
     hopeless_below: float = 0.0,
+    todays_losses: Losses | None = None,
+    outruns_from: float = 0.0,
     progress: Callable[[int], None] = lambda _steps: None,
 ) -> Execution:
     """Makes one run of a point.
@@ -86,6 +102,8 @@ def execute(
         give_up_s: When it is stopped with whatever it has shown.
         start_timeout_s: How long its first step may take; None for the limit in the config.
         hopeless_below: Samples per second that at least one step has to reach, else the run is stopped early.
+        todays_losses: How the loss of today's config went; None if that is not known.
+        outruns_from: Samples per second that a run hardly makes which leaves no work out; 0 if that is not known.
         progress: Told the steps so far while it runs.
 
     Raises:
@@ -102,42 +120,54 @@ def execute(
         give_up_s=give_up_s,
         hopeless=lambda window: window.fastest_step_samples_per_s(setup.batch_size(values)) < hopeless_below,
         progress=progress,
+        todays_losses=todays_losses,
     )
     setup.state.require_space()
     folder = setup.state.run(setup.study, run)
     folder.create(output_paths=setup.settings.moved_outputs(folder.outputs).values())
     with instruments:
+        instruments.expect(run_gpus(setup, values), folder.samples)
 
         def watched(events: Sequence[TraineeEvent]) -> Stop | None:
-            if events:
-                instruments.watch(events[0].pid)
-            return watch(events)
+            instruments.watch(events)
+            stop = watch(events)
+            return Stop.GPU_LOST if instruments.why_lost else stop
 
         asked_s = clock.now_s()
         trial_exit = runner.run(plan, watched, deadline_s)
-        ending, detail = ending_of(trial_exit, watch.events)
-        window = watch.window() if ending in _MEASURED_ENDINGS else None
-        measurement = (
-            instruments.measure(
+        window = watch.window()
+        rate = window.samples_per_s(setup.batch_size(values)) if window else 0.0
+        clues = Clues(
+            stdout_tail=folder.stdout_tail(),
+            gpu_memory_full=instruments.memory_is_full(trial_exit, setup.machine.gpus),
+            outruns=0.0 < outruns_from < rate,
+        )
+        ending, detail = ending_of(trial_exit, watch.events, clues)
+        if instruments.why_lost and ending in (Ending.GPU_LOST, *_FOR_WANT_OF_A_GPU):
+            ending, detail = Ending.GPU_LOST, instruments.why_lost
+        window = window if ending in _MEASURED_ENDINGS else None
+        validity = _validity(goal, watch, window, ending)
+        measurement, seen = None, GpuUse()
+        if window:
+            measurement, seen = instruments.measure(
                 window,
                 started_s=trial_exit.started_s,
                 default_samples=setup.batch_size(values),
                 filling=filling,
             )
-            if window
-            else None
-        )
     return Execution(
         ending=ending,
-        detail=detail,
-        validity=_validity(goal, watch, window, ending),
+        detail="; ".join(part for part in (detail, seen.remark) if part),
+        validity=seen.spoiled if seen.spoiled and validity is Validity.GOOD else validity,
         window=window,
         measurement=measurement,
+        conditions=seen.conditions,
         # A warm interpreter that had to be made first is there for the next runs too.
         duration_s=clock.now_s() - decided_s - max(0.0, trial_exit.started_s - asked_s),
         saw_a_pass=watch.saw_a_pass,
         stderr_tail=trial_exit.stderr_tail,
         folder=folder,
+        losses=watch.losses,
     )
 
 

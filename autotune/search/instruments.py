@@ -1,37 +1,47 @@
-"""The instruments around one run: opened when its process is known, closed when it has ended."""
+"""The instruments around one run: opened before it starts and when its process is known, closed when it has ended."""
 
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
 from types import TracebackType
 from typing import Self
 
 from autotune.clock import Clock
-from autotune.measure.gpu_probe import NvmlProbe
 from autotune.measure.host import HostProbe
-from autotune.measure.probe import GpuUse, HostUse, Probe
+from autotune.measure.probe import GpuProbe, GpuUse, HostUse, Probe, RunGpus
 from autotune.measure.window import Window, measure_run
-from autotune.records import Measurement
+from autotune.records import Gpu, Measurement, TraineeEvent, TrialExit
+
+_FULL = 0.97  # of a GPU's memory: what is left is of no use to anybody
 
 
 class Instruments:
-    """Watches the host, and the GPU if there is one, while a run goes on.
+    """Watches the host, and the GPUs if there are any, while a run goes on.
 
     Args:
         host: Watches the run's processes.
-        gpu: Watches the GPU; None if there is none.
-        gpu_uuid: The GPU that the trainer will use; None if there is none.
+        gpus: Watches the GPUs; None if there are none.
+
+    Attributes:
+        why_lost: Why a GPU of the run, or its driver, does not answer any more, for people; None while they do.
     """
 
-    def __init__(
-        self, host: Probe[int, HostUse], gpu: Probe[str, GpuUse] | None = None, gpu_uuid: str | None = None
-    ) -> None:
+    def __init__(self, host: Probe[int, HostUse], gpus: GpuProbe | None = None) -> None:
         self._host = host
-        self._gpu = gpu
-        self._gpu_uuid = gpu_uuid
-        self._opened = False
+        self._gpus = gpus
+        self._run = RunGpus(uuids=())
+        self._pids: set[int] = set()
+        self.why_lost: str | None = None
 
     @classmethod
-    def of_machine(cls, clock: Clock, gpu_uuid: str | None) -> Self:
-        """The instruments of this machine, for one run."""
-        return cls(HostProbe(clock), NvmlProbe(clock) if gpu_uuid else None, gpu_uuid)
+    def of_machine(cls, clock: Clock, gpus: GpuProbe | None) -> Self:
+        """The instruments of this machine, for one run.
+
+        Args:
+            clock: Stamps the readings.
+            gpus: See `autotune.search.gpu_sampling`.
+        """
+        return cls(HostProbe(clock), gpus)
 
     def __enter__(self) -> Self:
         return self
@@ -40,25 +50,50 @@ class Instruments:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._host.close()
-        if self._gpu:
-            self._gpu.close()
+        if self._gpus:
+            self._gpus.close()
 
-    def watch(self, pid: int) -> None:
-        """Starts watching, at the first sign of life of the training process; later calls do nothing."""
-        if self._opened:
-            return
-        self._opened = True
-        self._host.open(pid)
-        if self._gpu and self._gpu_uuid:
-            self._gpu.open(self._gpu_uuid)
+    def expect(self, run: RunGpus, kept: Path) -> None:
+        """Takes note of a run that is about to be started.
 
-    def measure(self, window: Window, *, started_s: float, default_samples: float | None, filling: bool) -> Measurement:
-        """Condenses a run's window, with what was seen of the machine over the same time."""
-        return measure_run(
-            window,
-            started_s=started_s,
-            default_samples=default_samples,
-            host=self._host.between(window.t0_s, window.t1_s),
-            gpu=self._gpu.between(window.t0_s, window.t1_s) if self._gpu else None,
-            filling=filling,
+        Args:
+            run: Its GPUs, as far as is known beforehand.
+            kept: File for the raw readings of the GPUs.
+        """
+        self._run = run
+        if self._gpus:
+            self._gpus.open(kept)
+
+    def watch(self, events: Sequence[TraineeEvent]) -> None:
+        """Takes what the run reports; the host is watched from its first sign of life."""
+        if events and not self._pids:
+            self._host.open(events[0].pid)
+        self._pids.update(event.pid for event in events)
+        if told := [name for event in events for name in event.devices]:
+            known = self._run.uuids if self._run.reported else ()
+            self._run = replace(self._run, uuids=tuple(dict.fromkeys((*known, *told))), reported=True)
+        if self._gpus:
+            self.why_lost = self._gpus.lost(self._run)
+
+    def memory_is_full(self, run: TrialExit, gpus: Sequence[Gpu]) -> bool:
+        """Whether nearly all memory of one of the GPUs was in use during a run; False if that is not known."""
+        sizes = [gpu.memory_bytes for gpu in gpus if gpu.memory_bytes]
+        began_s, ended_s = run.started_s, run.ended_s
+        if not self._gpus or not sizes or ended_s <= began_s:
+            return False
+        use = self._gpus.between(began_s, ended_s, self._run, own_pids=self._pids, started_s=began_s)
+        return use is not None and (use.peak_memory_bytes or 0) >= _FULL * min(sizes)
+
+    def measure(
+        self, window: Window, *, started_s: float, default_samples: float | None, filling: bool
+    ) -> tuple[Measurement, GpuUse]:
+        """Condenses a run's window, with what was seen of the machine over the same time; see `measure_run`."""
+        host = self._host.between(window.t0_s, window.t1_s)
+        gpu = None
+        if self._gpus:
+            own_pids = self._pids | (host.pids if host else frozenset())
+            gpu = self._gpus.between(window.t0_s, window.t1_s, self._run, own_pids=own_pids, started_s=started_s)
+        measurement = measure_run(
+            window, started_s=started_s, default_samples=default_samples, host=host, gpu=gpu, filling=filling
         )
+        return measurement, gpu or GpuUse()

@@ -1,14 +1,15 @@
 """What the record says about each point: its level, relative to one reference run of the study."""
 
 import math
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from statistics import fmean
 
 from autotune.measure.statistics import pooled_variance
-from autotune.records import Ending, Measurement, RunRecord, Validity, Values
-from autotune.score import ln_score, ln_speed
-from autotune.space.space import Space
+from autotune.records import DISTURBED, Ending, Measurement, RunRecord, Validity, Values
+from autotune.score import Objective, ln_score, ln_speed
+from autotune.search.lessons import LESSONS, Lesson
+from autotune.space.space import Space, point_name
 
 TYPICAL_CV = 0.08
 """Spread of ln throughput between runs of one config, as seen on unlike machines; the start of every estimate."""
@@ -24,6 +25,7 @@ class PointLevel:
         name: Name of the point.
         values: Its knob values.
         scores: ln score of each comparable run, relative to the reference.
+        ln_speeds: The same of the speed.
         rough_scores: The same of runs with too few steps to be compared: they tell the slow from the fast.
         endings: How its runs that gave no number at all ended.
         durations_s: How long each of its runs took.
@@ -34,6 +36,7 @@ class PointLevel:
     name: str
     values: Values
     scores: tuple[float, ...] = ()
+    ln_speeds: tuple[float, ...] = ()
     rough_scores: tuple[float, ...] = ()
     endings: tuple[Ending, ...] = ()
     durations_s: tuple[float, ...] = ()
@@ -54,24 +57,32 @@ class PointLevel:
 class Levels(Mapping[str, PointLevel]):
     """The level of each point of a space, in the order in which the points were first run.
 
-    Runs of points of an earlier, wider domain, or with knobs that are no longer searched, are left out.
+    Runs of points of an earlier, wider domain, or with knobs that are no longer searched, are left out. So is a
+    point's first run that ended by no fault of the point; a second one counts, else it would be tried for ever.
 
     Args:
         space: What may vary now.
-        steadiness_weight: As in `score.ln_score`.
+        objective: What is looked for. A run that does not tell it counts as one without numbers.
         records: The runs so far, oldest first.
+        dead: Knobs that the trainer does not heed: runs that differ in them alone are runs of one point.
     """
 
-    def __init__(self, space: Space, steadiness_weight: float, records: Iterable[RunRecord] = ()) -> None:
+    def __init__(
+        self, space: Space, objective: Objective, records: Iterable[RunRecord] = (), *, dead: Collection[str] = ()
+    ) -> None:
         self._space = space
-        self._steadiness_weight = steadiness_weight
+        self._as_today = {path: value for path, value in space.today.items() if path in dead}
+        self._objective = objective
+        self._today = point_name(space.today)
         self._reference: Measurement | None = None
         self._levels: dict[str, PointLevel] = {}
+        self._forgiven: set[str] = set()
         for record in records:
             self.add(record)
 
     def __getitem__(self, name: str) -> PointLevel:
-        return self._levels[name]
+        level = self._levels[name]
+        return self._held_to_speed(level) if self._objective.by_utilization else level
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._levels)
@@ -80,22 +91,32 @@ class Levels(Mapping[str, PointLevel]):
         return len(self._levels)
 
     def add(self, record: RunRecord) -> None:
-        """Takes one more run."""
-        measured = record.comparable
+        """Takes one more run; one that was disturbed says nothing about its point."""
+        if record.validity in DISTURBED:
+            return
+        values = {path: self._as_today.get(path, value) for path, value in record.values.items()}
+        name = point_name(values) if self._as_today else record.point
+        told = record.comparable
+        measured = told if told and self._objective.is_told_by(told) else None
         if measured and self._reference is None:
             self._reference = measured  # the study's first: the unit in which levels are counted never moves
-        known = self._levels.get(record.point)
-        if known is None:
-            if not self._space.contains(record.values):
-                return
-            known = PointLevel(name=record.point, values=record.values)
-        known = replace(known, durations_s=(*known.durations_s, record.duration_s))
         rough = record.measurement if record.validity is Validity.NOT_STEADY else None
+        blameless = not measured and not rough and LESSONS[record.ending] is Lesson.NOTHING
+        if blameless and name not in self._forgiven:
+            self._forgiven.add(name)
+            return
+        known = self._levels.get(name)
+        if known is None:
+            if not self._space.contains(values):
+                return
+            known = PointLevel(name=name, values=values)
+        known = replace(known, durations_s=(*known.durations_s, record.duration_s))
         if measured and self._reference:
-            score = ln_score(measured, self._reference, steadiness_weight=self._steadiness_weight)
+            score = ln_score(measured, self._reference, self._objective)
             known = replace(
                 known,
                 scores=(*known.scores, score),
+                ln_speeds=(*known.ln_speeds, ln_speed(measured, self._reference)),
                 host_memory_bytes=_largest(known.host_memory_bytes, measured.peak_memory_bytes),
                 gpu_memory_bytes=_largest(known.gpu_memory_bytes, measured.gpu_memory_bytes),
             )
@@ -103,7 +124,25 @@ class Levels(Mapping[str, PointLevel]):
             known = replace(known, rough_scores=(*known.rough_scores, ln_speed(rough, self._reference)))
         else:
             known = replace(known, endings=(*known.endings, record.ending))
-        self._levels[record.point] = known
+        self._levels[name] = known
+
+    def _held_to_speed(self, level: PointLevel) -> PointLevel:
+        """A point as it counts where speed is not in the score, but today's must be kept.
+
+        Of a run with too few steps only its speed is known: it tells something where that is below today's.
+        """
+        today = self._levels.get(self._today)
+        if today is None or not today.scores:
+            return replace(level, rough_scores=())
+        behind = [self._objective.setback(0.0, rough - fmean(today.ln_speeds)) for rough in level.rough_scores]
+        setback = 0.0
+        if level.scores:
+            setback = self._objective.setback(level.mean - today.mean, fmean(level.ln_speeds) - fmean(today.ln_speeds))
+        return replace(
+            level,
+            scores=tuple(score - setback for score in level.scores),
+            rough_scores=tuple(today.mean - loss for loss in behind if loss > 0.0),
+        )
 
 
 def _largest(one: int | None, other: int | None) -> int | None:

@@ -11,18 +11,22 @@ from pathlib import Path
 
 from autotune import __version__
 from autotune.errors import ConfigError
+from autotune.measure.gpu_devices import VisibleDevices, visible_devices
+from autotune.measure.gpu_presence import in_time
 from autotune.measure.host import machine_facts
-from autotune.measure.nvml import gpus
+from autotune.measure.nvml import GpuFacts, GpuInventory, gpus
 from autotune.records import Gpu, Machine, Scalar, Values
-from autotune.score import STEADINESS_WEIGHT
+from autotune.score import OBJECTIVES, Objective
 from autotune.search.identity import framework_versions, study_name
 from autotune.settings.command import resolve_executable
 from autotune.settings.document import Document
 from autotune.settings.load import Settings, load_settings
 from autotune.settings.schema import Domain, Range, RunLimits
-from autotune.space.catalog import known_knob
+from autotune.space.batch import is_global
+from autotune.space.build import Skipped, build_space
+from autotune.space.catalog import is_for_validation, known_knob
 from autotune.space.knob import ladder
-from autotune.space.space import Skipped, Space, build_space
+from autotune.space.space import Space
 from autotune.trial.state import StateFolder
 
 _PYTHON_FIELD = "{python}"
@@ -38,6 +42,7 @@ class Setup:
         space: What may vary.
         skipped: Known knobs that are left out, with the reason.
         machine: What the numbers depend on.
+        gpus: The machine's GPUs, as their driver describes them; empty if there is none that can be seen.
         why_no_gpu: Why utilization is not measured; None if it is.
         typed_command: The trainer's command as typed in place of the config's; None if it was not.
         state: Where everything is kept.
@@ -50,6 +55,7 @@ class Setup:
     space: Space
     skipped: tuple[Skipped, ...]
     machine: Machine
+    gpus: tuple[GpuFacts, ...]
     why_no_gpu: str | None
     typed_command: tuple[str, ...] | None
     state: StateFolder
@@ -83,26 +89,20 @@ class Setup:
         return latest.stem if latest else None
 
     @property
-    def steadiness_weight(self) -> float:
-        """Weight of steadiness in the score."""
-        return 0.0 if self.settings.section.objective == "throughput" else STEADINESS_WEIGHT
+    def objective(self) -> Objective:
+        """What is searched for."""
+        return OBJECTIVES[self.settings.section.objective]
 
     @property
     def measures(self) -> str:
         """What the score is made of, for the user."""
-        parts = "throughput" if self.steadiness_weight == 0 else "throughput and steadiness"
+        parts = self.objective.measures
         return f"{parts} (GPU utilization not measured: {self.why_no_gpu})" if self.why_no_gpu else parts
 
-    @property
-    def gpu_uuid(self) -> str | None:
-        """The GPU that the trainer will use: the first that it can see."""
-        visible = os.environ.get("CUDA_VISIBLE_DEVICES")
-        if visible is None:
-            return self.machine.gpus[0].uuid if self.machine.gpus else None
-        first = visible.split(",")[0].strip()
-        by_index = {str(index): gpu.uuid for index, gpu in enumerate(self.machine.gpus)}
-        by_uuid = (gpu.uuid for gpu in self.machine.gpus if first and gpu.uuid.startswith(first))
-        return by_index.get(first) or next(by_uuid, None)
+    def visible_gpus(self, values: Values) -> VisibleDevices:
+        """The GPUs that a run of a point will see."""
+        environment = self.settings.trial_env(self.space.keys(values))
+        return _visible(self.gpus, environment, self.why_no_gpu)
 
     @cached_property
     def conditions(self) -> dict[str, Scalar]:
@@ -119,9 +119,10 @@ class Setup:
 
     def batch_size(self, values: Values) -> float | None:
         """Samples in a step as the config says it, for trainers that do not; None if no key says it."""
-        for path, present in self.settings.scalars.items():
+        in_order = sorted(self.settings.scalars.items(), key=lambda item: is_global(item[0]))  # a step is a part of it
+        for path, present in in_order:
             row = known_knob(path, present)
-            if row is not None and row.kind == "batch_size":
+            if row is not None and row.kind == "batch_size" and not is_for_validation(path):
                 size = values.get(path, present)
                 return float(size) if isinstance(size, int) else None
         return None
@@ -153,11 +154,11 @@ class Setup:
                 where=str(self.config_path),
                 remedy="Name what may vary, for example:\n  autotune:\n    knobs:\n      data.batch_size: [8, 16, 32]",
             )
-        if self.settings.section.objective == "utilization":
+        if self.objective.by_utilization and self.why_no_gpu:
             raise ConfigError(
-                "objective: utilization is not supported by this version",
+                f"objective: utilization needs a GPU whose utilization is measured: {self.why_no_gpu}",
                 where=str(self.config_path),
-                remedy="Use effective_utilization or throughput; utilization is measured and shown with both.",
+                remedy="Use effective_utilization, which without a GPU is throughput and steadiness, or throughput.",
             )
         if not self.command[0].startswith(_PYTHON_FIELD):
             resolve_executable(self.command[0], Path.cwd())
@@ -184,15 +185,22 @@ def open_setup(
         AutotuneError: The config cannot be used.
     """
     settings = load_settings(config)
-    why_no_gpu: str | None = "the machine is simulated"
+    found = GpuInventory(gpus=(), why_none="the machine is simulated")
     if machine is None:
-        machine, why_no_gpu = _this_machine()
+        machine, found = _this_machine()
     domains = (
         None
         if settings.section.knobs is None
         else {path: _choices(domain) for path, domain in settings.section.knobs.items()}
     )
-    space, skipped = build_space(settings.scalars, domains, machine, settings.refused)
+    space, skipped = build_space(
+        settings.scalars,
+        domains,
+        machine,
+        settings.refused,
+        keep_effective_batch=settings.section.keep_effective_batch,
+    )
+    visible = _visible(found.gpus, settings.trial_env(space.keys(space.today)), found.why_none)
     typed_command = tuple(command) if command else None
     used = typed_command or settings.command or ()
     frameworks = framework_versions(_interpreter(used[0])) if used else {}
@@ -213,7 +221,8 @@ def open_setup(
         space=space.same_training() if same_training else space,
         skipped=skipped,
         machine=machine,
-        why_no_gpu=why_no_gpu,
+        gpus=found.gpus,
+        why_no_gpu=visible.why_none,
         typed_command=typed_command,
         state=StateFolder.locate(config, explicit=state_dir, environ=os.environ),
         study=study,
@@ -221,9 +230,17 @@ def open_setup(
     )
 
 
-def _this_machine() -> tuple[Machine, str | None]:
-    """This machine, and why its GPUs cannot be measured; None if they can."""
-    facts, inventory = machine_facts(), gpus()
+def _visible(found: Sequence[GpuFacts], environment: Mapping[str, str], why_none: str | None) -> VisibleDevices:
+    if not found:
+        return VisibleDevices(uuids=(), why_none=why_none)
+    return visible_devices(found, {**os.environ, **environment})
+
+
+def _this_machine() -> tuple[Machine, GpuInventory]:
+    """This machine, and its GPUs as their driver describes them."""
+    facts, inventory = machine_facts(), in_time(gpus)
+    if inventory is None:
+        inventory = GpuInventory(gpus=(), why_none="the NVIDIA driver does not answer")
     found = Machine(
         cpu_cores=facts.cores,
         cpu_model=facts.cpu_model,
@@ -231,7 +248,7 @@ def _this_machine() -> tuple[Machine, str | None]:
         cpu_bfloat16=facts.cpu_bfloat16,
         gpus=tuple(Gpu(name=gpu.name, uuid=gpu.uuid, memory_bytes=gpu.memory_bytes) for gpu in inventory.gpus),
     )
-    return found, inventory.why_none
+    return found, inventory
 
 
 def _choices(domain: Domain) -> tuple[Scalar, ...]:

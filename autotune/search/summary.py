@@ -8,10 +8,22 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from statistics import median
 
+from autotune.measure.gpu_run import NOT_MEASURED
 from autotune.metrics import METRICS, values_of
-from autotune.records import Measurement, Purpose, RunRecord, SearchResult, Side, Verdict
-from autotune.score import LEAST_PAIRS, Judgement, judge, ln_score, ln_speed
+from autotune.records import Measurement, Purpose, RunRecord, SearchResult, Side, Values, Verdict
+from autotune.score import (
+    LEAST_PAIRS,
+    LEAST_SCORE_GAIN,
+    LEAST_SPEED,
+    THROUGHPUT,
+    Judgement,
+    Objective,
+    judge,
+    ln_score,
+    ln_speed,
+)
 from autotune.search.effects import changes_worth
+from autotune.search.gpus import pooled_gpus, study_busy_rate
 from autotune.search.levels import Levels, between_run_variance
 from autotune.space.space import Space
 
@@ -24,18 +36,18 @@ _MOST_PRIOR_DF = 2.0
 """What the spread of other points tells of that of two: points differ in it, the more so the longer their steps."""
 
 
-def latest_search(records: Sequence[RunRecord]) -> str | None:
+def latest_search(records: Sequence[RunRecord], objective: Objective) -> str | None:
     """The search to report: the last one that came to an answer, else the last; None for an empty record.
 
-    An answer is a full confirmation, or that nothing it tried was faster than today's config. A search that was
+    An answer is a full confirmation, or that nothing it tried was better than today's config. A search that was
     killed before does not hide the answer of an earlier one.
     """
     searches = list(dict.fromkeys(run.search for run in records))
     for search in reversed(searches):
         runs = [run for run in records if run.search == search]
-        today = runs[0].point
-        explored = [run for run in runs if run.purpose is Purpose.EXPLORE and run.comparable]
-        if len(pairs_of(runs, today)) >= LEAST_PAIRS or (explored and not _fastest(runs, today, 0.0)):
+        today, good = runs[0].point, _telling(runs, objective)
+        explored = any(run.purpose is Purpose.EXPLORE for run in good)
+        if len(pairs_of(good, today)) >= LEAST_PAIRS or (explored and not _best(good, today, objective)):
             return search
     return searches[-1] if searches else None
 
@@ -51,7 +63,12 @@ def pairs_of(runs: Iterable[RunRecord], today: str) -> list[tuple[Measurement, M
 
 
 def summarize(
-    records: Sequence[RunRecord], search: str, space: Space, *, steadiness_weight: float
+    records: Sequence[RunRecord],
+    search: str,
+    space: Space,
+    *,
+    objective: Objective,
+    why_no_gpu: str | None = None,
 ) -> SearchResult | None:
     """Works out the answer of one search.
 
@@ -59,27 +76,30 @@ def summarize(
         records: The study's record; runs of other searches only help to know the spread between runs.
         search: Name of the search.
         space: What may vary now; gives the labels.
-        steadiness_weight: As in `score.ln_score`.
+        objective: What was searched for.
+        why_no_gpu: Why utilization is not measured on this machine; None if it is.
 
     Returns:
         The answer; None if no run of the search gave comparable numbers.
     """
     runs = [run for run in records if run.search == search]
-    good = [run for run in runs if run.comparable]
+    good = _telling(runs, objective)
     if not good:
         return None
     # Each search starts with today's config, also where that fails.
     today = next((run for run in runs if run.purpose is Purpose.TODAY), None)
     if today is None:
         return None  # its record could not be read, and without it nothing means anything
+    busy_rate = study_busy_rate(records)
+    why_no_gpu = why_no_gpu or _why_not_measured(good)
     baseline_runs = [run for run in good if run.point == today.point]
-    baseline = Side(values=today.values, metrics=pooled(baseline_runs))
+    baseline = _side(today.values, baseline_runs, busy_rate)
     outcomes = dict(Counter(run.ending.value for run in runs))
 
     confirmed = [run for run in good if run.purpose is Purpose.CONFIRM and run.point != today.point]
-    best = confirmed[0].point if confirmed else _fastest(good, today.point, steadiness_weight)
+    best = confirmed[0].point if confirmed else _best(good, today.point, objective)
     best_runs = [run for run in good if run.point == best]
-    answer = Side(values=best_runs[0].values, metrics=pooled(best_runs)) if best_runs else None
+    answer = _side(best_runs[0].values, best_runs, busy_rate) if best_runs else None
     changes = tuple(changes_worth(good, today.values, answer.values, space)) if answer else ()
 
     if not baseline_runs:
@@ -96,19 +116,13 @@ def summarize(
             runs=len(runs),
             outcomes=outcomes,
             changes=changes,
+            objective=objective.name,
+            why_no_gpu=why_no_gpu,
         )
 
-    pairs = pairs_of(runs, today.point)
-    levels = Levels(
-        space, steadiness_weight, (run for run in records if run.purpose is not Purpose.CONFIRM or run.search != search)
-    )
-    variance, df = between_run_variance(levels)
-    df = min(df, _MOST_PRIOR_DF)
-    judgement = (
-        judge(pairs, prior_variance=2 * variance, prior_df=df, steadiness_weight=steadiness_weight)
-        if len(pairs) >= LEAST_PAIRS
-        else None
-    )
+    pairs = pairs_of(good, today.point)
+    others = [run for run in records if run.purpose is not Purpose.CONFIRM or run.search != search]
+    judgement = _judgement(pairs, others, space, objective) if len(pairs) >= LEAST_PAIRS else None
     better = judgement is not None and judgement.better
     return SearchResult(
         verdict=Verdict.BETTER if better else Verdict.NO_CHANGE,
@@ -118,6 +132,7 @@ def summarize(
             len(pairs),
             explored=any(run.purpose is Purpose.EXPLORE for run in runs),
             filling=any(run.measurement and run.measurement.filled_samples_per_s for run in good),
+            objective=objective,
         ),
         baseline=baseline,
         best=answer if better else baseline,
@@ -125,11 +140,46 @@ def summarize(
         speedup=judgement.speed if judgement else None,
         score_ratio=judgement.score if judgement else None,
         smallest_gain=judgement.smallest_gain if judgement else None,
-        same_training=_same_training(good, baseline_runs, space, steadiness_weight),
+        same_training=_same_training(good, baseline_runs, space, objective, busy_rate),
         runs=len(runs),
         outcomes=outcomes,
         changes=changes,
+        objective=objective.name,
+        why_no_gpu=why_no_gpu,
     )
+
+
+def _telling(runs: Iterable[RunRecord], objective: Objective) -> list[RunRecord]:
+    """The runs with comparable numbers that tell what was searched for."""
+    return [run for run in runs if run.comparable and objective.is_told_by(run.comparable)]
+
+
+def _why_not_measured(good: Sequence[RunRecord]) -> str | None:
+    """Why none of these runs shows a utilization, as the last of them has it; None if one does, or nothing is known."""
+    if any(run.comparable and run.comparable.gpu_utilization is not None for run in good):
+        return None
+    reasons = (run.conditions.get(NOT_MEASURED) for run in reversed(good))
+    return next((str(reason) for reason in reasons if reason), None)
+
+
+def _side(values: Values, runs: Sequence[RunRecord], busy_rate: float | None) -> Side:
+    """A point and what its runs showed together."""
+    measured = [run.comparable for run in runs if run.comparable]
+    return Side(values=values, metrics=pooled(runs), gpus=pooled_gpus(measured, busy_rate))
+
+
+def _judgement(
+    pairs: Sequence[tuple[Measurement, Measurement]], others: Sequence[RunRecord], space: Space, objective: Objective
+) -> Judgement:
+    """What the pairs show, with what the study's other runs say of the spread."""
+
+    def prior(by: Objective) -> tuple[float, float]:
+        variance, df = between_run_variance(Levels(space, by, others))
+        return 2 * variance, min(df, _MOST_PRIOR_DF)
+
+    variance, df = prior(objective)
+    speed_prior = prior(THROUGHPUT) if objective.by_utilization else None
+    return judge(pairs, prior_variance=variance, prior_df=df, speed_prior=speed_prior, objective=objective)
 
 
 def pooled(runs: Sequence[RunRecord]) -> dict[str, float | None] | None:
@@ -141,28 +191,40 @@ def pooled(runs: Sequence[RunRecord]) -> dict[str, float | None] | None:
     return {name: median(values) if values else None for name, values in known.items()}
 
 
-def _fastest(good: Sequence[RunRecord], today: str, steadiness_weight: float) -> str | None:
+def _best(good: Sequence[RunRecord], today: str, objective: Objective) -> str | None:
     """The point with the best mean score that is not today's; None if today's is the best."""
-    means = _mean_scores(good, steadiness_weight)
+    means = _mean_scores(good, today, objective)
     best = max(means, key=lambda point: means[point], default=None)
     return best if best != today else None
 
 
-def _mean_scores(good: Sequence[RunRecord], steadiness_weight: float) -> dict[str, float]:
+def _mean_scores(good: Sequence[RunRecord], today: str, objective: Objective) -> dict[str, float]:
     measured = [(run.point, run.comparable) for run in good if run.comparable]
     scores: dict[str, list[float]] = {}
+    speeds: dict[str, list[float]] = {}
     for point, measurement in measured:
-        score = ln_score(measurement, measured[0][1], steadiness_weight=steadiness_weight)
-        scores.setdefault(point, []).append(score)
-    return {point: sum(values) / len(values) for point, values in scores.items()}
+        scores.setdefault(point, []).append(ln_score(measurement, measured[0][1], objective))
+        speeds.setdefault(point, []).append(ln_speed(measurement, measured[0][1]))
+    means = {point: sum(values) / len(values) for point, values in scores.items()}
+    if today not in means:
+        return means
+    paces = {point: sum(values) / len(values) for point, values in speeds.items()}
+    return {
+        point: mean - objective.setback(mean - means[today], paces[point] - paces[today])
+        for point, mean in means.items()
+    }
 
 
 def _same_training(
-    good: Sequence[RunRecord], baseline: Sequence[RunRecord], space: Space, steadiness_weight: float
+    good: Sequence[RunRecord],
+    baseline: Sequence[RunRecord],
+    space: Space,
+    objective: Objective,
+    busy_rate: float | None,
 ) -> tuple[Side, float] | None:
     """The best point that leaves the training itself unchanged, with its speed against today's runs."""
-    means = _mean_scores(good, steadiness_weight)
     today = baseline[0].point
+    means = _mean_scores(good, today, objective)
     alike = {
         run.point: run.values
         for run in good
@@ -174,7 +236,7 @@ def _same_training(
     if means[best] <= means[today]:
         return None
     runs = [run for run in good if run.point == best]
-    return Side(values=alike[best], metrics=pooled(runs)), speed_over(runs, baseline)
+    return _side(alike[best], runs, busy_rate), speed_over(runs, baseline)
 
 
 def speed_over(runs: Sequence[RunRecord], baseline: Sequence[RunRecord]) -> float:
@@ -189,7 +251,15 @@ def speed_over(runs: Sequence[RunRecord], baseline: Sequence[RunRecord]) -> floa
     return math.exp(level(runs) - level(baseline))
 
 
-def _why(judgement: Judgement | None, answer: Side | None, pairs: int, *, explored: bool, filling: bool) -> str:
+def _why(
+    judgement: Judgement | None,
+    answer: Side | None,
+    pairs: int,
+    *,
+    explored: bool,
+    filling: bool,
+    objective: Objective,
+) -> str:
     """The reason for the verdict, for the user.
 
     Args:
@@ -198,9 +268,12 @@ def _why(judgement: Judgement | None, answer: Side | None, pairs: int, *, explor
         pairs: Complete pairs.
         explored: Whether anything but today's config was tried.
         filling: Whether the caches of the runs were still being filled.
+        objective: What was searched for.
     """
     if answer is None and not explored:
         return "there was no time to try anything but today's values"
+    if answer is None and objective.by_utilization:
+        return "nothing that was tried keeps the GPU busier without being slower than today's values"
     if answer is None:
         return "nothing that was tried is faster than today's values"
     if judgement is None and pairs == 0:
@@ -209,6 +282,11 @@ def _why(judgement: Judgement | None, answer: Side | None, pairs: int, *, explor
         return f"only {pairs} of at least {LEAST_PAIRS} confirming pairs could be measured"
     if judgement.better:
         return f"confirmed by {judgement.pairs} interleaved pairs with today's config" + (_FILLING if filling else "")
+    if objective.by_utilization and judgement.score.low > LEAST_SCORE_GAIN:
+        return (
+            f"{judgement.pairs} interleaved pairs with today's config show a busier GPU, but not that training is no "
+            f"slower: the interval of its speed begins at {judgement.speed.low:.2f}x, and {LEAST_SPEED}x is needed"
+        )
     return (
         f"{judgement.pairs} interleaved pairs with today's config do not show a gain; "
         f"one of {judgement.smallest_gain:.0%} or more would probably have been seen"

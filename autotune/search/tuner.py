@@ -2,7 +2,7 @@
 
 import math
 import random
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -14,6 +14,7 @@ from autotune.errors import RunError
 from autotune.measure.statistics import optimal_window_s
 from autotune.measure.window import WindowGoal
 from autotune.records import (
+    DISTURBED,
     Ending,
     Event,
     IncumbentChanged,
@@ -32,9 +33,21 @@ from autotune.records import (
 from autotune.score import LEAST_PAIRS, LEAST_SCORE_GAIN
 from autotune.search.allocate import WORTH_THE_REST, Allocation, Allocator
 from autotune.search.budget import CAUTION, Budget, expected_run_s, pair_s
-from autotune.search.confirm import Candidate, affordable, better_than_today, pair_order, pairs_wanted
+from autotune.search.confirm import (
+    Candidate,
+    affordable,
+    better_than_today,
+    confirming_window_s,
+    pair_order,
+    pairs_wanted,
+    verdict_s,
+)
+from autotune.search.dead import without_turning
+from autotune.search.disturbances import Disturbances
 from autotune.search.execution import Execution, execute
 from autotune.search.feasibility import Feasibility
+from autotune.search.findings import Findings
+from autotune.search.gpus import pooled_gpus
 from autotune.search.instruments import Instruments
 from autotune.search.levels import Levels, expected_run_sd
 from autotune.search.patience import longest_run_s, patience_s, patience_with_todays_caches_s, start_timeout_s
@@ -55,7 +68,9 @@ _FORESEEN_RUNS = 10
 _FORETELLING_RUNS = 10  # before these the model promises whatever it was told to hope for
 _PAIRS_WITH_TIME_TO_SPARE = 6  # four show a large gain, but not how large
 _MOST_FAILURES = 5  # runs that all gave nothing, before the search gives up
-_HOPELESS = 0.5  # of the fastest run's speed: no repeat will make up for that
+_GPU_COMES_BACK_S = 10.0  # between runs, while a GPU that was lost does not answer
+_OUTRUNS = 2.0  # times as fast as any run before, and memory is said to have run out: work was left out
+_HOPELESS = 0.5  # of the speed that is asked for: no repeat will make up for that
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -79,7 +94,7 @@ class Tuner:
         consumers: Told everything that happens.
         name: Name of the search.
         seed: Makes the choices of the sampler and the order of the confirmation repeatable.
-        instruments: Makes those that watch one run; None for this machine's.
+        instruments: Makes those that watch one run; None for this machine's, GPUs left out.
     """
 
     def __init__(
@@ -102,15 +117,19 @@ class Tuner:
         self._clock = clock
         self._consumers = tuple(consumers)
         self._name = name
-        self._instruments = instruments or (lambda: Instruments.of_machine(clock, setup.gpu_uuid))
+        self._instruments = instruments or (lambda: Instruments.of_machine(clock, None))
         self._rng = random.Random(seed)
         self._today = setup.space.today
         self._seed = seed
+        self._findings = Findings(setup, clock, cwd=Path.cwd())
         self._take_space(setup.space)
         self._runs: list[RunRecord] = []
         self._within_variances_s: list[float] = []
         self._saw_a_pass = False
         self._filling = False  # caches take too long to fill, and are filled in every run
+        self._filled_files = False  # the latest run has left a cache for the next ones
+        self._disturbances = Disturbances()
+        self._gpu_lost: str | None = None  # why, once it has not come back
         self._best_name: str | None = None
         self.failures: dict[Ending, Failed] = {}
 
@@ -118,7 +137,7 @@ class Tuner:
         """Searches until the budget is used or nothing left can pay, and confirms.
 
         Raises:
-            RunError: The budget was too short for one run, or no run gave numbers.
+            RunError: The budget was too short for one run, no run gave numbers, or not what is searched for.
             StudyError: The record cannot be written any more.
             KeyboardInterrupt: ^C; everything finished so far is in the record.
         """
@@ -135,13 +154,17 @@ class Tuner:
             )
         )
         if self._budget.budget_s >= WARM_UP_FROM_S:
-            self._run(self._today, Purpose.TODAY, goal=_WARM_UP)
+            self._run(self._today, Purpose.TODAY, goal=_WARM_UP, warms_up=True)
         self._measure_today()
         self._explore()
         self._confirm()
 
         result = summarize(
-            self._study.records(), self._name, self._space, steadiness_weight=self._setup.steadiness_weight
+            self._study.records(),
+            self._name,
+            self._space,
+            objective=self._setup.objective,
+            why_no_gpu=self._setup.why_no_gpu,
         )
         elapsed_s = self._budget.elapsed_s()
         self._emit(SearchEnded(verdict=result.verdict if result else None, runs=len(self._runs), elapsed_s=elapsed_s))
@@ -152,12 +175,19 @@ class Tuner:
                 where=str(self._setup.config_path),
                 remedy="What the first of each kind said is printed above; mend that and run the same command again.",
             )
-        return replace(result, gain_of_ten_minutes=self._gain_of_ten_minutes())
+        lost = (f"The search could not go on: {self._gpu_lost}.",) if self._gpu_lost else ()
+        cautions = (*result.cautions, *lost, *self._disturbances.cautions(self._runs), *self._findings.cautions)
+        return replace(result, gain_of_ten_minutes=self._gain_of_ten_minutes(), cautions=cautions)
 
     def best_runs(self, points: int = 5) -> set[str]:
         """Names of the runs of the best points, whose folders are worth keeping."""
         names = {candidate.level.name for candidate in self._better()[:points]} | {point_name(self._today)}
         return {self._run_name(run.number) for run in self._runs if run.point in names}
+
+    @property
+    def remarks(self) -> deque[str]:
+        """Sentences for the user on what was found on the way, each said once; to be taken off."""
+        return self._findings.remarks
 
     @property
     def outcomes(self) -> Counter[str]:
@@ -177,17 +207,26 @@ class Tuner:
         """Measures the unit of everything.
 
         Raises:
-            RunError: The budget ended before that.
+            RunError: The budget ended before that, or what is searched for cannot be measured.
         """
-        give_up_s = self._clock.now_s() + patience_with_todays_caches_s(self._budget.budget_s)
-        record = self._run(
-            self._today, Purpose.TODAY, give_up_s=give_up_s if self._space.settles(self._today) else None
+        patient_s = patience_with_todays_caches_s(self._budget.budget_s)
+        record = self._measure(
+            self._today, Purpose.TODAY, patient_s=patient_s if self._space.settles(self._today) else math.inf
         )
-        if record.validity is Validity.COLD:
+        if record.validity is Validity.COLD and self._filled_files:
+            record = self._measure(self._today, Purpose.TODAY)  # with what the first one left behind
+        elif record.validity is Validity.COLD:
             self._leave_caches_alone()
-            record = self._run(self._today, Purpose.TODAY)
-        if not record.comparable and record.ending is not Ending.KILLED_BY_BUDGET:
-            record = self._run(self._today, Purpose.TODAY)  # it may have been an accident, and all depends on it
+            record = self._measure(self._today, Purpose.TODAY)
+        if self._may_have_been_an_accident(record):
+            record = self._measure(self._today, Purpose.TODAY)  # all depends on it
+        if record.comparable and not self._setup.objective.is_told_by(record.comparable):
+            raise RunError(
+                "objective: utilization, but the GPU's utilization was not measured while today's config ran",
+                where=str(self._setup.config_path),
+                remedy="See whether the trainer uses the GPU, and what `autotune monitor` says of it; or search for\n"
+                "effective_utilization or throughput instead.",
+            )
         if record.ending is Ending.KILLED_BY_BUDGET and record.validity is Validity.UNMEASURED:
             raise RunError(
                 f"no training step was seen within the budget of {format_duration(self._budget.budget_s)}",
@@ -208,7 +247,9 @@ class Tuner:
         while True:
             left_s = self._budget.left_s() - self._reserved_s()
             choice = self._next_run()
-            if self._nothing_works():
+            if self._gpu_lost:
+                why = self._gpu_lost
+            elif self._nothing_works():
                 why = f"{_MOST_FAILURES} runs in a row gave no numbers"
             elif choice is None:
                 why = "every combination was tried, or takes too long for the time that is left"
@@ -220,11 +261,12 @@ class Tuner:
                 now_s, settles = self._clock.now_s(), self._space.settles(choice.values)
                 patient_s = patience_s(self._runs, settles=settles, left_s=left_s, budget_s=self._budget.budget_s)
                 purpose = Purpose.REPEAT if choice.is_repeat else Purpose.EXPLORE
-                record = self._run(choice.values, purpose, ends_s=now_s + left_s, give_up_s=now_s + patient_s)
+                record = self._measure(choice.values, purpose, ends_s=now_s + left_s, patient_s=patient_s)
                 if record.validity is Validity.COLD and not self._has_settled():
                     self._leave_caches_alone()
                 continue
-            self._emit(PhaseChanged(phase="ending" if self._nothing_works() else "confirming", why=why))
+            ends = self._gpu_lost or self._nothing_works()
+            self._emit(PhaseChanged(phase="ending" if ends else "confirming", why=why))
             return
 
     def _next_run(self) -> Allocation | None:
@@ -274,9 +316,10 @@ class Tuner:
 
     def _take_space(self, space: Space) -> None:
         """Searches this space from now on, with all that the record knows of it."""
-        self._space = space
-        self._levels = Levels(space, self._setup.steadiness_weight, self._study.records())
-        self._allocator = Allocator(space, self._seed)
+        dead = self._findings.dead
+        self._space = without_turning(space, dead)
+        self._levels = Levels(self._space, self._setup.objective, self._study.records(), dead=dead)
+        self._allocator = Allocator(self._space, self._seed)
         self._allocator.learn(self._levels, expected_run_sd(self._levels))
 
     def _leave_caches_alone(self) -> None:
@@ -291,7 +334,7 @@ class Tuner:
         """Measures the best point against today's config again, in turn, in runs that did not choose it."""
         today, left_s = point_name(self._today), self._budget.left_s()
         better = self._better()
-        if not better:
+        if not better or self._gpu_lost:
             return
         finalist = affordable(better, today, self._runs, left_s=left_s)
         if finalist is None:
@@ -304,15 +347,77 @@ class Tuner:
         wanted = pairs_wanted(finalist, expected_run_sd(self._levels), length_s, budget_s=self._budget.budget_s)
         fitting = int(left_s / length_s)
         pairs = min(max(wanted, _PAIRS_WITH_TIME_TO_SPARE), fitting - fitting % 2)
-        for pair, is_today in pair_order(pairs, self._rng):
+        longer_s = self._longer_for_a_verdict_s(length_s / 2, 2 * pairs, left_s)
+        goal = replace(self._goal(), target_s=self._goal().length_s + longer_s) if longer_s else None
+        for done, (pair, is_today) in enumerate(pair_order(pairs, self._rng), start=1):
             values = self._today if is_today else finalist.level.values
-            record = self._run(values, Purpose.CONFIRM, pair=pair)
-            if not record.comparable and record.ending is not Ending.KILLED_BY_BUDGET:
-                record = self._run(values, Purpose.CONFIRM, pair=pair)  # it may have been an accident
+            others_s = (2 * pairs - done) * (length_s / 2 + longer_s)
+            record = self._measure(values, Purpose.CONFIRM, pair=pair, goal=goal, kept_s=others_s)
+            if self._may_have_been_an_accident(record):
+                record = self._measure(values, Purpose.CONFIRM, pair=pair, goal=goal, kept_s=others_s)
+            if self._gpu_lost:
+                self._emit(PhaseChanged(phase="ending", why=self._gpu_lost))
             if not record.comparable:
                 return
 
+    def _longer_for_a_verdict_s(self, run_s: float, runs: int, left_s: float) -> float:
+        """How much longer than others confirming runs measure, to see what a GPU does that is measured.
+
+        Args:
+            run_s: How long a run takes that measures as usual.
+            runs: How many there will be.
+            left_s: The time for them.
+        """
+        usual_s = self._goal().length_s
+        today = [run.comparable for run in self._runs if run.comparable and run.point == point_name(self._today)]
+        wished_s = verdict_s(pooled_gpus(today, None))
+        return (
+            confirming_window_s(usual_s, wished_s, run_s, runs, left_s=left_s, budget_s=self._budget.budget_s) - usual_s
+        )
+
+    def _may_have_been_an_accident(self, record: RunRecord) -> bool:
+        return not record.comparable and record.ending is not Ending.KILLED_BY_BUDGET and not self._gpu_lost
+
     # One run
+
+    def _measure(
+        self,
+        values: Values,
+        purpose: Purpose,
+        *,
+        pair: int | None = None,
+        ends_s: float = math.inf,
+        patient_s: float = math.inf,
+        goal: WindowGoal | None = None,
+        kept_s: float = 0.0,
+    ) -> RunRecord:
+        """Runs a point, and again, a few times at most, as long as something else is in the way.
+
+        The arguments are those of `_run`, and `kept_s`: time that has to be left for other runs.
+        """
+        tries = 0
+        while True:
+            tries += 1
+            left_s = min(self._budget.wall_s, ends_s) - self._clock.now_s() - kept_s
+            run_s = max(expected_run_s(self._runs, point_name(values)), goal.length_s if goal else 0.0)
+            may_repeat = left_s >= 2 * run_s and self._disturbances.may_repeat(tries)
+            record = self._run(
+                values,
+                purpose,
+                pair=pair,
+                ends_s=ends_s,
+                patient_s=patient_s,
+                goal=goal,
+                counts_anyway=not may_repeat,
+            )
+            lost = record.ending is Ending.GPU_LOST
+            if not may_repeat or not (lost or record.validity in DISTURBED):
+                break
+            self._disturbances.repeated()
+            if lost:
+                self._clock.wait(_GPU_COMES_BACK_S)
+        self._gpu_lost = f"the GPU does not come back ({record.detail})" if lost else None
+        return record
 
     def _run(
         self,
@@ -320,9 +425,11 @@ class Tuner:
         purpose: Purpose,
         *,
         pair: int | None = None,
-        ends_s: float | None = None,
-        give_up_s: float | None = None,
+        ends_s: float = math.inf,
+        patient_s: float = math.inf,
         goal: WindowGoal | None = None,
+        warms_up: bool = False,
+        counts_anyway: bool = False,
     ) -> RunRecord:
         """One trial: plan, start, watch, stop, measure, write down.
 
@@ -330,10 +437,11 @@ class Tuner:
             values: The point.
             purpose: Why it is run.
             pair: Of a confirming run, its pair.
-            ends_s: When it is killed if it still runs; None for the wall.
-            give_up_s: When it is stopped with whatever it has shown; None for never.
-            goal: How long to measure; None for what the study's noise makes worthwhile. With a goal of its own a
-                run warms the machine up and is not compared with others.
+            ends_s: When it is killed if it still runs, before the wall.
+            patient_s: After how long it is stopped with whatever it has shown.
+            goal: How long to measure; None for what the study's noise makes worthwhile.
+            warms_up: Whether it only warms the machine up, and is not compared with others.
+            counts_anyway: Whether it is compared with others also if it was disturbed.
         """
         number, started_s = self._study.next_number, self._clock.now_s()
         changes, limit_s = self._space.changes(values), self._setup.limits.start_timeout_s
@@ -346,16 +454,24 @@ class Tuner:
             values,
             run=self._run_name(number),
             goal=goal or self._goal(),
-            settles=goal is None and self._space.settles(values),
+            settles=not warms_up and self._space.settles(values),
             filling=self._filling,
-            deadline_s=min(self._budget.wall_s, ends_s or math.inf),
-            give_up_s=give_up_s or math.inf,
+            deadline_s=min(self._budget.wall_s, ends_s),
+            give_up_s=started_s + patient_s,
             start_timeout_s=start_timeout_s(self._runs, limit_s) if purpose is Purpose.EXPLORE else None,
-            hopeless_below=0.0 if self._filling or purpose is not Purpose.EXPLORE else _HOPELESS * self._fastest(),
+            hopeless_below=0.0 if self._filling or purpose is not Purpose.EXPLORE else _HOPELESS * self._pace(),
+            todays_losses=None if purpose is Purpose.TODAY else self._findings.todays_losses,
+            outruns_from=_OUTRUNS * self._pace(),
             progress=lambda steps: self._emit(
                 RunProgress(number=number, elapsed_s=self._clock.now_s() - started_s, steps=steps)
             ),
         )
+        self._filled_files = self._findings.look_around(number)
+        cold = warms_up or self._filled_files
+        validity = Validity.COLD if cold and done.measurement else done.validity
+        if validity in DISTURBED and counts_anyway:
+            self._disturbances.accepted(validity, done.detail)
+            validity = Validity.GOOD
         record = self._study.append(
             RunRecord(
                 number=number,
@@ -365,12 +481,12 @@ class Tuner:
                 purpose=purpose,
                 pair=pair,
                 ending=done.ending,
-                validity=Validity.COLD if goal is not None and done.measurement else done.validity,
+                validity=validity,
                 ended_utc=self._clock.utc().isoformat(timespec="seconds"),
                 duration_s=done.duration_s,
                 measurement=done.measurement,
                 detail=done.detail,
-                conditions=self._setup.conditions,
+                conditions={**self._setup.conditions, **done.conditions},
             )
         )
         done.close(record, keep_outputs=self._setup.settings.section.keep_outputs)
@@ -402,11 +518,22 @@ class Tuner:
         self._runs.append(record)
         self._saw_a_pass = self._saw_a_pass or done.saw_a_pass
         self._levels.add(record)
-        self._allocator.learn(self._levels, expected_run_sd(self._levels))
+        sd = expected_run_sd(self._levels)
+        self._allocator.learn(self._levels, sd)
+        if self._findings.learn(
+            record,
+            done.losses,
+            done.folder.stdout,
+            space=self._space,
+            records=self._runs,
+            levels=self._levels,
+            sd=sd,
+        ):
+            self._take_space(self._space)
         if done.window is not None and record.comparable:
             self._within_variances_s.append(done.window.within_variance_s())
-        if record.ending in (Ending.STOPPED, Ending.KILLED_BY_BUDGET) or record.validity is Validity.COLD:
-            return  # our doing, no failure of the trainer's
+        if record.ending in (Ending.STOPPED, Ending.KILLED_BY_BUDGET) or record.validity in (Validity.COLD, *DISTURBED):
+            return  # no failure of the trainer's
         if not record.comparable and record.ending not in self.failures:
             self.failures[record.ending] = Failed(record=record, stderr_tail=done.stderr_tail, folder=done.folder.path)
 
@@ -436,12 +563,15 @@ class Tuner:
         if not better or better[0].gain <= math.log(LEAST_SCORE_GAIN):
             return 0.0  # nothing to confirm yet
         length_s = pair_s(self._runs, point_name(self._today), better[0].level.name)
-        sd = expected_run_sd(self._levels)
-        return CAUTION * length_s * pairs_wanted(better[0], sd, length_s, budget_s=self._budget.budget_s)
+        pairs = pairs_wanted(better[0], expected_run_sd(self._levels), length_s, budget_s=self._budget.budget_s)
+        longer_s = self._longer_for_a_verdict_s(length_s / 2, 2 * pairs, math.inf)
+        return CAUTION * (length_s + 2 * longer_s) * pairs
 
-    def _fastest(self) -> float:
-        """Samples per second of this search's fastest run; 0 before there is one."""
-        return max((run.comparable.samples_per_s for run in self._runs if run.comparable), default=0.0)
+    def _pace(self) -> float:
+        """Samples per second of the fastest run, or of today's where no more is asked; 0 before there is one."""
+        only_today = self._setup.objective.by_utilization
+        asked = [run for run in self._runs if not only_today or run.point == point_name(self._today)]
+        return max((run.comparable.samples_per_s for run in asked if run.comparable), default=0.0)
 
     def _emit_incumbent(self) -> None:
         better = self._better()

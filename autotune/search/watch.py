@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from autotune.clock import Clock
 from autotune.measure.window import Window, WindowGoal, steady_window
 from autotune.records import Stop, TraineeEvent
+from autotune.search.losses import Losses
 
 _BAD_LOSSES = 3  # in a row; a single one happens, while a loss scale settles or on a clip that is too short
 _LONGEST_BETWEEN_LOOKS_S = 1.0
@@ -25,6 +26,12 @@ class RunWatch:
         give_up_s: When to stop with whatever there is.
         hopeless: Whether the window so far shows that the run cannot be of interest.
         progress: Told the number of steps so far, at most at every call.
+        todays_losses: How the loss of today's config went; None if that is not known.
+
+    Attributes:
+        steps: How many it has made so far.
+        events: All that it has reported.
+        losses: How its loss goes.
     """
 
     def __init__(
@@ -38,6 +45,7 @@ class RunWatch:
         give_up_s: float,
         hopeless: Callable[[Window], bool],
         progress: Callable[[int], None],
+        todays_losses: Losses | None = None,
     ) -> None:
         self._clock = clock
         self._goal = goal
@@ -46,26 +54,29 @@ class RunWatch:
         self._give_up_s = give_up_s
         self._hopeless = hopeless
         self._progress = progress
+        self._todays_losses = todays_losses
         self._next_look_s = -math.inf
         self._last_step_s: float | None = None
         self._longest_step_s = 0.0
         self._bad_losses = 0
+        self._has_diverged = False
         self._settled_s: float | None = None
         self.steps = 0
         self.events: list[TraineeEvent] = []
+        self.losses = Losses()
 
     def __call__(self, events: Sequence[TraineeEvent]) -> Stop | None:
         """Takes new events, possibly none; answers why to stop, if at all."""
         self.events.extend(events)
         for event in events:
-            if event.loss is not None:
-                self._bad_losses = 0 if math.isfinite(event.loss) else self._bad_losses + 1
             if event.kind == "step":
                 self._note_step(event)
-            elif event.kind == "epoch_end" and self._settled_s is None:
+            if event.loss is not None:
+                self._note_loss(event.loss)
+            if event.kind == "epoch_end" and self._settled_s is None:
                 self._settled_s = event.t_s
         self._progress(self.steps)
-        if self._bad_losses >= _BAD_LOSSES:
+        if self._has_diverged:
             return Stop.DIVERGED
 
         now_s = self._clock.now_s()
@@ -97,6 +108,15 @@ class RunWatch:
     def window(self) -> Window | None:
         """The steady window of what was seen so far."""
         return steady_window(self.events, after_s=self._settled_s if self._settles else None)
+
+    def _note_loss(self, loss: float) -> None:
+        self._bad_losses = 0 if math.isfinite(loss) else self._bad_losses + 1
+        self.losses.add(self.steps, loss)
+        self._has_diverged = (
+            self._has_diverged
+            or self._bad_losses >= _BAD_LOSSES
+            or (self._todays_losses is not None and self.losses.are_far_above(self._todays_losses))
+        )
 
     def _note_step(self, event: TraineeEvent) -> None:
         if self._last_step_s is not None:

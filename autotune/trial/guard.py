@@ -229,6 +229,30 @@ class Guard:
         """
         self._send(do="cool", zygote=zygote)
 
+    def accompany(self, companion: str, argv: Sequence[str], *, env: Mapping[str, str], log: Path) -> None:
+        """Has a process started that stays beside the runs, until `dismiss` or the end of the guard.
+
+        Nothing is told of it, not even that it could not be started: what it does has to show that it lives.
+
+        Args:
+            companion: Its name from now on.
+            argv: Its command.
+            env: Its whole environment.
+            log: File for what it prints.
+
+        Raises:
+            GuardLost: The guard is gone.
+        """
+        self._send(do="accompany", companion=companion, **_program(argv, Path("/"), env), log=portable(log))
+
+    def dismiss(self, companion: str) -> None:
+        """Has a companion killed, if it is still there; does not wait for that.
+
+        Raises:
+            GuardLost: The guard is gone.
+        """
+        self._send(do="dismiss", companion=companion)
+
     def stop(self, why: Stop) -> None:
         """Has the run ended, if it still goes on.
 

@@ -24,6 +24,11 @@ A run may also be the fork of a *zygote*, a warm interpreter (zygote_process.py)
     {"do": "start", ..., "zygote": name, "request"}
     {"event": "warm", "zygote": name, "answer": what the zygote says, None if it has ended}
 
+A *companion* is any process that stays beside the runs, such as the GPU sampler. Nothing is told of it::
+
+    {"do": "accompany", "companion": name, "argv", "cwd", "env", "log"}
+    {"do": "dismiss", "companion": name}
+
 A run ends when its main process does, when the search says so, or at its deadline, which the guard watches by
 itself. The end is SIGTERM to every process, 0.5 s later SIGKILL, again until none is left, for 2 s at most.
 """
@@ -49,6 +54,7 @@ TAIL_BYTES = 1 << 20  # of each output stream, the last of it
 
 _CHASES = 500  # of processes that fork faster than they can be listed, before the run's output is seen to
 _CHUNK_BYTES = 1 << 16
+_LOG_FLAGS = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW | os.O_CLOEXEC
 _PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
 _LIBC = ctypes.CDLL(None, use_errno=True)
@@ -228,7 +234,8 @@ class Guard:
         self._leaving = False
         self._run: _Run | None = None
         self._zygotes: dict[str, _Zygote] = {}
-        self._spared: set[int] = set()  # zygotes that were started and not yet reaped
+        self._companions: dict[str, int] = {}
+        self._spared: set[int] = set()  # zygotes and companions that were started and not yet reaped
         self._given_up: set[int] = set()  # not killable (uninterruptible sleep); later runs do not wait for them
         self._selector = selectors.DefaultSelector()
         self._selector.register(channel, selectors.EVENT_READ, self._hear)
@@ -296,6 +303,10 @@ class Guard:
                 self._warm(message)
             elif message["do"] == "cool":
                 self._cool(message["zygote"])
+            elif message["do"] == "accompany":
+                self._accompany(message)
+            elif message["do"] == "dismiss":
+                self._dismiss(message["companion"])
             elif self._run is not None:  # else it ended while the word was on its way
                 self._end(message["why"])
 
@@ -388,7 +399,7 @@ class Guard:
                 return
             self._end("deadline")
         assert run.kill_s is not None
-        none_left = none_left or self._only_zygotes_left()
+        none_left = none_left or self._only_kept_left()
         if not none_left and now_s >= run.kill_s:
             none_left = self._kill(run)
         if none_left or (self._given_up and not self._alive()):
@@ -405,7 +416,7 @@ class Guard:
                 return False
             self._given_up.discard(pid)
             if pid in self._spared:
-                self._zygote_ended(pid)
+                self._spared_ended(pid)
                 continue
             run = self._run
             if run is None:
@@ -418,7 +429,7 @@ class Guard:
             elif run.pid == 0:
                 run.reaped[pid] = status
 
-    def _only_zygotes_left(self) -> bool:
+    def _only_kept_left(self) -> bool:
         return bool(self._spared) and _children() <= self._kept()
 
     @staticmethod
@@ -427,7 +438,7 @@ class Guard:
         run.status = os.waitstatus_to_exitcode(status)
 
     def _kept(self) -> set[int]:
-        """The zygotes, which runs leave behind when they end; but what one is just forking is not known yet."""
+        """What a run leaves behind when it ends; but what a zygote is just forking is not known yet."""
         forking = {zygote.pid for zygote in self._zygotes.values() if zygote.forking}
         return self._spared - forking
 
@@ -459,7 +470,7 @@ class Guard:
         # in one read, while a look through /proc takes longer than such a process lives.
         before: set[int] = set()
         for _ in range(_CHASES):
-            if self._reap() or self._only_zygotes_left():
+            if self._reap() or self._only_kept_left():
                 return True
             children = _children() - self._given_up - self._kept()
             if children == before:
@@ -483,8 +494,7 @@ class Guard:
         opened: list[int] = []
         try:
             opened.append(os.open(message["guest"], os.O_RDONLY | os.O_CLOEXEC))
-            flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW | os.O_CLOEXEC
-            opened.append(os.open(_bytes(message["log"]), flags, 0o600))
+            opened.append(os.open(_bytes(message["log"]), _LOG_FLAGS, 0o600))
             guest, log = opened
             pid = _fork_and_exec(message, word, [log, log, guest, theirs.fileno()])
         except OSError as error:
@@ -520,12 +530,36 @@ class Guard:
             os.close(zygote.answer)
             zygote.answer = -1
 
-    def _zygote_ended(self, pid: int) -> None:
+    def _spared_ended(self, pid: int) -> None:
         self._spared.discard(pid)
+        self._companions = {name: other for name, other in self._companions.items() if other != pid}
         for name, zygote in list(self._zygotes.items()):
             if zygote.pid == pid:
                 del self._zygotes[name]
                 zygote.channel.close()  # and with it what it was still to read: its answer's other end
+
+    # Companions.
+
+    def _accompany(self, message: Mapping[str, Any]) -> None:
+        """Starts a companion; one that cannot be started is as one that ended at once."""
+        opened: list[int] = []
+        try:
+            opened.append(os.open(_bytes(message["log"]), _LOG_FLAGS, 0o600))
+            opened.append(os.open(os.devnull, os.O_WRONLY | os.O_CLOEXEC))
+            log, answer = opened
+            pid = _fork_and_exec(message, answer, [log, log])
+        except OSError:
+            return
+        finally:
+            for descriptor in opened:
+                os.close(descriptor)
+        self._companions[message["companion"]] = pid
+        self._spared.add(pid)
+
+    def _dismiss(self, name: str) -> None:
+        pid = self._companions.pop(name, None)
+        if pid is not None:
+            _send(pid, signal.SIGKILL)  # stuck in the kernel, it stays, and nobody waits for it
 
     def _finish(self, run: _Run) -> None:
         self._forget(run)

@@ -208,7 +208,8 @@ class SimulatedRunner:
         stream = f"{os.getpid()}.0"
         slowness = math.exp(-training.noise * _run_level(rng))
         t_s = started_s + training.start_s
-        yield TraineeEvent(kind="start", t_s=t_s, stream=stream)
+        # One that never trains has said that it is there all the same.
+        yield TraineeEvent(kind="start", t_s=t_s if math.isfinite(t_s) else started_s, stream=stream)
         pace = _Pace(training, rng)
         made = 0
         while training.steps is None or made < training.steps:

@@ -10,7 +10,8 @@ import struct
 import time
 from pathlib import Path
 
-_RECORD = struct.Struct("=IIqqQ")  # struct kernel_record of tenants.h
+RECORD = struct.Struct("=IIqqQ")
+"""One record: struct kernel_record of tenants.h."""
 
 
 class BusyWriter:
@@ -60,4 +61,4 @@ class BusyWriter:
     def _append(self, start_s: float, end_s: float, *, holds: bool) -> None:
         # One short write to a file opened for appending: a reader sees all of a record or none of it.
         memory_bytes = self._memory_bytes if holds else 0
-        os.write(self._file, _RECORD.pack(self._gpu, holds, round(start_s * 1e9), round(end_s * 1e9), memory_bytes))
+        os.write(self._file, RECORD.pack(self._gpu, holds, round(start_s * 1e9), round(end_s * 1e9), memory_bytes))

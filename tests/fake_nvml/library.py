@@ -5,7 +5,10 @@ import os
 import shutil
 import subprocess
 import sys
+import tempfile
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -65,6 +68,8 @@ class FakeGpu:
         self, library: Path, folder: Path, scenario: Scenario, *, at_s: float | None, began_s_ago: float
     ) -> None:
         self.tenants = folder / "tenants"
+        self._switches = folder / "switches"
+        self._switches.mkdir()
         self._clock = folder / "clock"
         if at_s is None:
             origin_ns = time.monotonic_ns() - round(began_s_ago * 1e9)
@@ -78,6 +83,7 @@ class FakeGpu:
                 origin_ns=origin_ns,
                 epoch_ns=epoch_ns,
                 tenants_folder=str(self.tenants),
+                switches_folder=str(self._switches),
                 clock_file=None if at_s is None else str(self._clock),
             )
         )
@@ -87,6 +93,7 @@ class FakeGpu:
             **os.environ,
             "AUTOTUNE_FAKE_NVML": str(path),
             "AUTOTUNE_FAKE_NVML_CLOCK": str(self._clock),
+            "AUTOTUNE_FAKE_NVML_TENANTS": str(self.tenants),
             "LD_LIBRARY_PATH": os.pathsep.join(paths),
         }
 
@@ -95,6 +102,13 @@ class FakeGpu:
         new = self._clock.with_suffix(".new")
         new.write_text(str(round((FROZEN_ORIGIN_S + t_s) * 1e9)))
         os.replace(new, self._clock)
+
+    def switch(self, name: str, *, on: bool = True) -> None:
+        """Turns a switch of some faults, for all processes of the machine; at first all are off."""
+        if on:
+            (self._switches / name).touch()
+        else:
+            (self._switches / name).unlink(missing_ok=True)
 
     def run(self, code: str, *, timeout_s: float = 60.0) -> Any:
         """Runs Python in a process of its own that has this driver, and answers what it tells.
@@ -114,3 +128,12 @@ class FakeGpu:
         )
         assert done.returncode == 0, done.stderr
         return json.loads(done.stdout) if done.stdout else None
+
+
+@contextmanager
+def machine_of(scenario: Scenario, *, at_s: float | None = None) -> Iterator[FakeGpu]:
+    """A machine for what is no test; tests have the fixture ``fake_gpu``."""
+    with tempfile.TemporaryDirectory(prefix="fake-nvml-") as name:
+        library = Path(name, "libnvidia-ml.so.1")
+        build(library)
+        yield FakeGpu(library, Path(name), scenario, at_s=at_s, began_s_ago=30.0)

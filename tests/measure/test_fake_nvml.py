@@ -561,6 +561,17 @@ tell(told)
     assert told == [[0, 0, 0, 2], [0, LOST, LOST, 2], [0, LOST, LOST, 2], [0, 0, 0, 2]]
 
 
+def test_a_fault_can_wait_for_its_switch(fake_gpu):
+    """What happens at a moment that nobody knows beforehand: it fails while the switch is on, for all processes."""
+    machine = fake_gpu(Scenario(faults=(Fault(function="nvmlDeviceGetName", code=LOST, switch="pulled"),)))
+    code = "nvmlInit(); tell(code_of(nvmlDeviceGetName, nvmlDeviceGetHandleByIndex(0)))"
+    told = [machine.run(code)]
+    for on in (True, False):
+        machine.switch("pulled", on=on)
+        told.append(machine.run(code))
+    assert told == [0, LOST, 0]
+
+
 def test_a_call_can_hang_while_others_go_on(fake_gpu):
     """The delay is real time, and holds no other thread up."""
     scenario = Scenario(faults=(Fault(function="nvmlDeviceGetMemoryInfo*", delay_s=0.5, code=10),))
@@ -755,54 +766,60 @@ def test_nvitop_shows_the_fake(fake_gpu):
     assert "FunctionNotFound" not in done.stderr
 
 
-PROBE = """
-from autotune.measure.gpu_probe import NvmlProbe
+SAMPLER = """
+import math
+from autotune.clock import SystemClock
+from autotune.measure.gpu_readings import GpuReadings
+from autotune.measure.gpu_sampler import GpuSampler
 from autotune.measure.nvml import gpus
 inventory = gpus()
-probe = NvmlProbe()
-probe.open(inventory.gpus[-1].uuid)
-now_s = time.monotonic()
-deadline_s, use = now_s + 30.0, None
-while (use is None or use.covered_fraction < 0.9) and probe.why_none is None and time.monotonic() < deadline_s:
-    use = probe.between(now_s - 12.0, now_s - 0.5)
-    time.sleep(0.01)
-tell([[gpu.name for gpu in inventory.gpus], use and [use.utilization, use.covered_fraction, use.peak_memory_bytes],
-      probe.why_none])
-probe.close()
+uuid, now_s = inventory.gpus[-1].uuid, time.monotonic()
+readings = GpuReadings([uuid], since_s=now_s)
+sampler = GpuSampler([uuid], readings.add, SystemClock())
+deadline_s = now_s + 30.0
+while True:
+    wait_s = sampler.step()
+    (use,) = readings.between(now_s - 12.0, now_s - 0.5, started_s=-math.inf).devices
+    if use.covered_fraction >= 0.9 or readings.why_lost or time.monotonic() > deadline_s:
+        break
+    time.sleep(wait_s)
+tell([[gpu.name for gpu in inventory.gpus], [use.utilization, use.covered_fraction, use.peak_memory_bytes],
+      readings.why_lost])
+sampler.close()
 """
 
 
 @pytest.mark.parametrize("since_boot", [False, True])
-def test_the_probe_measures_a_wave(fake_gpu, since_boot):
-    """Autotune's own probe finds the mean of the true function, with either sort of stamps."""
+def test_the_sampler_measures_a_wave(fake_gpu, since_boot):
+    """Autotune's own sampler finds the mean of the true function, with either sort of stamps."""
     wave = Square(10, 90, period_s=0.5)
     gpu = Gpu(busy_percent=wave, memory_used_bytes=7 << 30)
     machine = fake_gpu(Scenario(gpus=(Gpu(name="other"), gpu), stamps_since_boot=since_boot), began_s_ago=60)
-    names, use, why_none = machine.run(PROBE)
+    names, use, why_lost = machine.run(SAMPLER)
     assert names == ["other", "NVIDIA H100 80GB HBM3"]
-    assert why_none is None
+    assert why_lost is None
     utilization, covered, memory_bytes = use
     assert utilization == pytest.approx(0.5, abs=0.02)
     assert covered > 0.9
     assert memory_bytes == 7 << 30
 
 
-def test_the_probe_says_when_a_gpu_is_lost(fake_gpu):
+def test_the_sampler_says_when_a_gpu_is_lost(fake_gpu):
     """A GPU that fell off its bus is not measured, and the reason is the driver's."""
     lost = Fault(function="nvmlDeviceGetSamples", code=LOST)
     machine = fake_gpu(Scenario(faults=(lost,)), began_s_ago=60)
-    _, use, why_none = machine.run(PROBE)
-    assert use is None
-    assert "GPU is lost" in why_none
+    _, use, why_lost = machine.run(SAMPLER)
+    assert use[0] is None
+    assert "GPU is lost" in why_lost
 
 
-def test_the_probe_sees_what_a_tenant_writes(fake_gpu):
-    """A trainer that starves its GPU every other quarter of a second leaves it half idle, to the probe too."""
+def test_the_sampler_sees_what_a_tenant_writes(fake_gpu):
+    """A trainer that starves its GPU every other quarter of a second leaves it half idle, to the sampler too."""
     machine = fake_gpu(Scenario(follow=True), began_s_ago=30)
     writer = BusyWriter(machine.tenants, memory_bytes=1 << 30)
     for quarter in range(0, 600, 2):
         writer.kernel(machine.origin_s + quarter / 4, machine.origin_s + quarter / 4 + 0.25)
-    _, use, _ = machine.run(PROBE)
+    _, use, _ = machine.run(SAMPLER)
     writer.close()
     utilization, _, memory_bytes = use
     assert utilization == pytest.approx(0.5, abs=0.02)

@@ -17,7 +17,7 @@ INVENTORY = "from dataclasses import asdict; from autotune.measure.nvml import g
 
 def test_importing_the_module_does_not_load_nvml():
     """A command that needs no GPU does not pay for the driver's bindings."""
-    code = "import sys, autotune.measure.gpu_probe; sys.exit('pynvml' in sys.modules)"
+    code = "import sys, autotune.measure.gpu_process; sys.exit('pynvml' in sys.modules)"
     subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
 
 

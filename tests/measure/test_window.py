@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from autotune.measure.probe import GpuUse, HostUse
 from autotune.measure.window import WindowGoal, main_stream, measure_run, steady_window
-from autotune.records import TraineeEvent
+from autotune.records import GpuMeasurement, TraineeEvent
 
 
 def events_of(durations_s, *, start_s=100.0, stream="7.0", samples=None, work=None, wait_s=None):
@@ -139,13 +139,16 @@ def test_what_the_probes_saw_is_carried_along():
     window = steady_window(events_of([0.1] * 31))
     bare = measure_run(window, started_s=100.0)
     assert (bare.cpu_cores, bare.peak_memory_bytes, bare.gpu_utilization) == (None, None, None)
+    gpu = GpuMeasurement(uuid="GPU-1", name="H100", utilization=0.4)
     full = measure_run(
         window,
         started_s=100.0,
         host=HostUse(cpu_cores=1.5, peak_memory_bytes=2**30),
-        gpu=GpuUse(utilization=0.4, samples=12, covered_fraction=0.9, errors=0),
+        gpu=GpuUse(utilization=0.4, power_w=200.0, devices=(gpu,)),
     )
     assert (full.cpu_cores, full.peak_memory_bytes, full.gpu_utilization) == (1.5, 2**30, 0.4)
+    assert full.gpus == (gpu,)
+    assert full.energy_per_sample_j == pytest.approx(200.0 / full.samples_per_s)
 
 
 @given(st.lists(st.floats(0.0, 2.0), min_size=1, max_size=150))

@@ -1,6 +1,7 @@
 """Records as a search makes them, for tests of how they are shown."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -10,6 +11,8 @@ from autotune.records import (
     Change,
     Ending,
     Measurement,
+    PooledGpu,
+    PooledGpus,
     Purpose,
     Ratio,
     RunEnded,
@@ -40,6 +43,28 @@ def measured(samples_per_s: float) -> Measurement:
         data_wait_fraction=0.5,
         first_step_s=8.0,
     )
+
+
+def pooled_gpu(text: str, utilization: float | None, **changes: Any) -> PooledGpu:
+    """What the runs of a point showed of a GPU."""
+    fields: dict[str, Any] = {
+        "uuid": "GPU-0",
+        "name": "NVIDIA H100",
+        "scored": True,
+        "text": text,
+        "verdict": None if utilization is None else text.split(" % ")[1].split(",")[0],
+        "meaning": None if utilization is None else f"what {text} means",
+        "utilization": utilization,
+    }
+    return PooledGpu(**{**fields, **changes})
+
+
+def on_gpus(side: Side | None, *devices: PooledGpu, effective_utilization: float | None = None, **figures: Any) -> Side:
+    """The same side of a comparison with GPUs; figures are those of its runs."""
+    assert side is not None
+    assert side.metrics is not None
+    gpus = PooledGpus(devices=devices, effective_utilization=effective_utilization)
+    return replace(side, metrics={**side.metrics, **figures}, gpus=gpus)
 
 
 @pytest.fixture
@@ -88,7 +113,15 @@ def search_result() -> MakeResult:
             "runs": 20,
             "outcomes": {"stopped": 19, "crashed": 1},
             "changes": (
-                Change(path="data.batch_size", old=8, new=32, worth=1.43, group=0, label="batch"),
+                Change(
+                    path="data.batch_size",
+                    old=8,
+                    new=32,
+                    worth=1.43,
+                    group=0,
+                    label="batch",
+                    effective_batch="The effective batch changes from 8 to 32",
+                ),
                 Change(path="data.cache", old="none", new="memory", worth=1.4, group=1, label="same training"),
             ),
         }

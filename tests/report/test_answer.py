@@ -8,7 +8,7 @@ from rich.console import Console
 
 from autotune.records import Change, Ending, SearchResult, Side, Validity, Verdict
 from autotune.report.answer import Failure, print_answer
-from tests.report.conftest import BEST, TODAY, MakeEnded, MakeResult
+from tests.report.conftest import BEST, TODAY, MakeEnded, MakeResult, on_gpus, pooled_gpu
 
 
 def _screen(result: SearchResult, *, elapsed_s: float | None = 1800.0, config: str = "config.yaml", **more: Any) -> str:
@@ -59,6 +59,91 @@ def test_metrics_stand_side_by_side_with_their_units(search_result: MakeResult) 
     assert _row(screen, "GPU utilization") == ["GPU utilization", "not measured", "not measured"]
     assert _row(screen, "step-time variation") == ["step-time variation", "10.0 %", "10.0 %"]
     assert "None" not in screen
+
+
+def test_why_there_is_no_utilization_is_said(search_result: MakeResult) -> None:
+    """Never 0 %; once, below the table, in the words of whoever looked for a GPU."""
+    screen = _screen(search_result(why_no_gpu="no NVIDIA driver on this machine"))
+    assert "GPU utilization was not measured: no NVIDIA driver on this machine." in screen
+    assert "0 %" not in "".join(_row(screen, "GPU utilization  "))
+    assert "effective utilization" not in screen
+
+
+def _on_one_gpu(search_result: MakeResult) -> SearchResult:
+    """A cyclic GPU today, a flat one with the best values."""
+    whole = search_result()
+    return search_result(
+        baseline=on_gpus(
+            whole.baseline,
+            pooled_gpu("2-40 % cyclic, period 2.1 s", 0.21, p10=0.02, duty_fraction=0.5, sm_activity=0.1),
+            effective_utilization=0.372,
+            energy_per_sample_j=2.0,
+        ),
+        best=on_gpus(
+            whole.best,
+            pooled_gpu("91 % flat", 0.91, p10=0.9, sm_activity=0.52),
+            effective_utilization=0.881,
+            energy_per_sample_j=1.1,
+        ),
+    )
+
+
+def test_utilization_is_told_in_words_from_today_to_best(search_result: MakeResult) -> None:
+    """The verdict of each, what today's usually means, and the figures that the GPU knows; no row for others."""
+    screen = _screen(_on_one_gpu(search_result))
+    assert _row(screen, "GPU utilization  ") == ["GPU utilization", "2-40 % cyclic, period 2.1 s", "91 % flat"]
+    assert _row(screen, "effective utilization") == ["effective utilization", "37 %", "88 %"]
+    assert _row(screen, "GPU utilization, mean") == ["GPU utilization, mean", "21 %", "91 %"]
+    assert _row(screen, "GPU duty cycle") == ["GPU duty cycle", "50 %", "-"]
+    assert _row(screen, "multiprocessors at work") == ["multiprocessors at work", "10.0 %", "52.0 %"]
+    assert _row(screen, "energy for a sample") == ["energy for a sample", "2.00 J", "1.10 J"]
+    assert "tensor cores" not in screen
+    assert "Today's GPU utilization is cyclic, which usually means: what 2-40 % cyclic, period 2.1 s means." in screen
+    assert "was not measured" not in screen
+    assert "H100" not in screen
+
+
+def test_what_is_not_known_yet_is_said_to_be_so(search_result: MakeResult) -> None:
+    """Too few driver samples: how many there are, no number, and nothing about what it means."""
+    whole = search_result()
+    few = pooled_gpu("not enough yet: 34 of 60 driver samples", None)
+    screen = _screen(search_result(baseline=on_gpus(whole.baseline, few)))
+    assert _row(screen, "GPU utilization") == [
+        "GPU utilization", "not enough yet: 34 of 60 driver samples", "not measured",
+    ]  # fmt: skip
+    assert _row(screen, "effective utilization") == ["effective utilization", "not known yet", "not known yet"]
+    assert "usually means" not in screen
+
+
+def test_two_gpus_are_both_shown_and_the_scored_one_is_named(search_result: MakeResult) -> None:
+    """Each by its number, with its name below; figures are those of the scored one."""
+    whole = search_result()
+    data, after = (pooled_gpu(text, busy, scored=False) for text, busy in (("3 % flat", 0.03), ("9 % flat", 0.09)))
+    model = pooled_gpu("2-40 % bursty", 0.2, uuid="GPU-1", name="NVIDIA T4")
+    best = pooled_gpu("88 % flat", 0.88, uuid="GPU-1", name="NVIDIA T4")
+    screen = _screen(
+        search_result(baseline=on_gpus(whole.baseline, data, model), best=on_gpus(whole.best, after, best))
+    )
+    assert _row(screen, "GPU 0 utilization") == ["GPU 0 utilization", "3 % flat", "9 % flat"]
+    assert _row(screen, "GPU 1 utilization") == ["GPU 1 utilization", "2-40 % bursty (scored)", "88 % flat (scored)"]
+    assert _row(screen, "GPU utilization, mean") == ["GPU utilization, mean", "20 %", "88 %"]
+    assert "GPU 0 is NVIDIA H100, GPU 1 is NVIDIA T4; the score looks at GPU 1." in screen
+    assert "Today's GPU utilization is bursty" in screen
+
+
+def test_a_search_for_utilization_says_what_became_of_it(search_result: MakeResult) -> None:
+    """How much busier, and how much faster, each with its interval; what changes are worth is their speed."""
+    screen = _screen(search_result(objective="utilization"))
+    assert "the GPU is 2.02x (95 % interval 1.91 to 2.12) as busy as with today's config" in screen
+    assert "and training 2.00x (95 % interval 1.90 to 2.10) as fast." in screen
+    assert _row(screen, "what changes")[3] == "speed"
+
+
+def test_cautions_are_printed_whole(search_result: MakeResult) -> None:
+    """They are sentences of their own, however long."""
+    long = "another process used the GPU for " + "a very long time, " * 15 + "that is all"
+    assert f"Caution: {long}" in _screen(search_result(cautions=(long,)))
+    assert "Caution" not in _screen(search_result())
 
 
 def test_another_batch_is_another_training(search_result: MakeResult) -> None:

@@ -6,15 +6,18 @@ from typing import Any
 import pytest
 
 from autotune.errors import AutotuneError, CannotEditYaml, ConfigError, RunError, StudyBusy
+from autotune.metrics import GPU_METRICS
 from autotune.records import SearchResult, Side, Verdict
 from autotune.report.document import answer_document, error_document
-from tests.report.conftest import BEST, TODAY, MakeResult
+from tests.report.conftest import BEST, TODAY, MakeResult, on_gpus, pooled_gpu
 
 PROMISED = {
     "format", "verdict", "baseline", "best", "candidate", "speedup", "score_ratio", "runs", "outcomes", "elapsed_s",
     "study", "paths",
 }  # fmt: skip
-BESIDES = {"why", "smallest_gain", "gain_of_ten_minutes", "same_training", "changes"}
+BESIDES = {
+    "why", "objective", "smallest_gain", "gain_of_ten_minutes", "same_training", "changes", "why_no_gpu", "cautions",
+}  # fmt: skip
 
 
 def _document(result: SearchResult, elapsed_s: float | None = 1700.5) -> dict[str, Any]:
@@ -35,7 +38,7 @@ def test_all_promised_keys_are_there_and_no_unknown_ones(search_result: MakeResu
     document = _document(nothing, elapsed_s=None)
     assert {key for key, value in document.items() if value is None} == {
         "baseline", "best", "candidate", "speedup", "score_ratio", "smallest_gain", "gain_of_ten_minutes",
-        "same_training", "elapsed_s",
+        "same_training", "elapsed_s", "why_no_gpu",
     }  # fmt: skip
 
 
@@ -53,6 +56,7 @@ def test_a_better_config(search_result: MakeResult) -> None:
     assert (document["elapsed_s"], document["study"], document["paths"]) == (1700.5, "config-1", {"journal": "/j"})
     assert document["changes"][0] == {
         "path": "data.batch_size", "old": 8, "new": 32, "worth": 1.43, "group": 0, "label": "batch",
+        "effective_batch": "The effective batch changes from 8 to 32",
     }  # fmt: skip
     assert document["same_training"]["values"]["data.cache"] == "memory"
     assert document["same_training"]["speedup"] == 1.4
@@ -62,8 +66,24 @@ def test_no_baseline_has_no_metrics_of_it(search_result: MakeResult) -> None:
     """Today's values are known although they gave no numbers."""
     result = search_result(verdict=Verdict.NO_BASELINE, baseline=Side(values=TODAY, metrics=None), speedup=None)
     document = _document(result)
-    assert document["baseline"] == {"values": TODAY, "metrics": None}
+    assert document["baseline"] == {"values": TODAY, "metrics": None, "gpus": None}
     assert document["speedup"] is None
+
+
+def test_gpus_are_there_device_by_device(search_result: MakeResult) -> None:
+    """With the words that people read, the verdict and every figure; what is not known is null."""
+    gpu = pooled_gpu("91 % flat", 0.91, samples=96, covered_fraction=0.98)
+    best = on_gpus(search_result().best, gpu, effective_utilization=0.88, gpu_utilization=0.91)
+    document = _document(search_result(best=best, why_no_gpu=None, cautions=("it was warm",)))
+    assert document["baseline"]["gpus"] is None
+    gpus = document["best"]["gpus"]
+    assert (gpus["effective_utilization"], gpus["utilization"]) == (0.88, None)
+    (device,) = gpus["devices"]
+    assert set(GPU_METRICS) - {"effective_utilization"} <= set(device)
+    assert (device["text"], device["verdict"], device["utilization"], device["period_s"]) == (
+        "91 % flat", "flat", 0.91, None,
+    )  # fmt: skip
+    assert (document["objective"], document["cautions"]) == ("effective_utilization", ["it was warm"])
 
 
 @pytest.mark.parametrize(

@@ -1,5 +1,7 @@
 """One line for each thing that happens."""
 
+from dataclasses import replace
+
 import pytest
 
 from autotune.records import (
@@ -15,7 +17,7 @@ from autotune.records import (
     Validity,
 )
 from autotune.report.lines import changes_text, event_line, run_line, running_line, value_text
-from tests.report.conftest import TODAY, MakeEnded
+from tests.report.conftest import TODAY, MakeEnded, measured
 
 
 @pytest.mark.parametrize(
@@ -50,6 +52,15 @@ def test_failures_and_numbers_that_do_not_count_are_named(run_ended: MakeEnded) 
     assert "[cold]" in run_line(run_ended(validity=Validity.COLD, speedup=None))
     assert "[hung, not steady]" in run_line(run_ended(ending=Ending.HUNG, validity=Validity.NOT_STEADY, speedup=None))
     assert "x" not in run_line(crashed).partition("today")[0].replace("explore", "")
+
+
+def test_a_run_says_how_busy_its_gpu_was(run_ended: MakeEnded) -> None:
+    """In whole percent, where it was measured; never 0 % where it was not."""
+    busy = replace(measured(61.5), gpu_utilization=0.413)
+    assert "  GPU 41 %  today's values" in run_line(run_ended(measurement=busy))
+    assert "GPU 0 %" in run_line(run_ended(measurement=replace(busy, gpu_utilization=0.0)))
+    assert "GPU" not in run_line(run_ended())
+    assert "GPU" not in run_line(run_ended(measurement=None, validity=Validity.UNMEASURED))
 
 
 def test_people_count_pairs_from_one(run_ended: MakeEnded) -> None:

@@ -1,13 +1,14 @@
 """What is shown while a search works."""
 
+from dataclasses import replace
 from io import StringIO
 
 from rich.console import Console
 
 from autotune.clock import VirtualClock
-from autotune.records import IncumbentChanged, PhaseChanged, Purpose, RunProgress, RunStarted, SearchEnded
+from autotune.records import Event, IncumbentChanged, PhaseChanged, Purpose, RunProgress, RunStarted, SearchEnded
 from autotune.report.live import SearchDisplay
-from tests.report.conftest import TODAY, MakeEnded
+from tests.report.conftest import TODAY, MakeEnded, measured
 
 
 def test_a_log_file_gets_lines_and_nothing_else(run_ended: MakeEnded) -> None:
@@ -55,3 +56,20 @@ def test_a_terminal_sees_what_runs_now() -> None:
     assert "15s of 1m 0 runs exploring done in at most 45s" in last[0]
     assert last[2].startswith("1.50x today  cache=[memory]\nnow    run 3 explore: batch_size=32  17 steps\n")
     assert last[2].endswith("\x1b[2K")
+
+
+def test_a_terminal_sees_how_busy_the_gpu_was(run_ended: MakeEnded) -> None:
+    """Of the last run; nothing is said where that was not measured."""
+    busy = run_ended(measurement=replace(measured(61.5), gpu_utilization=0.41))
+    assert "1 runs, the last GPU 41 % starting" in _last_drawn(busy)
+    assert "2 runs starting" in _last_drawn(busy, run_ended())
+
+
+def _last_drawn(*events: Event) -> str:
+    """What stood on the terminal when these events had come."""
+    file = StringIO()
+    console = Console(file=file, width=120, force_terminal=True, color_system=None)
+    with SearchDisplay(console, VirtualClock(), started_s=0.0, budget_s=60.0) as display:
+        for event in events:
+            display(event)
+    return file.getvalue().rpartition("0.0s of 1m")[2]

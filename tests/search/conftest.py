@@ -1,12 +1,14 @@
 """Runs as a study keeps them, for tests of what is made of them."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from statistics import fmean
 from types import MappingProxyType
 from typing import Any
 
 import pytest
 
-from autotune.records import Ending, Measurement, Purpose, RunRecord, Scalar, Validity, Values
+from autotune.records import Ending, GpuMeasurement, Measurement, Purpose, RunRecord, Scalar, Validity, Values
 from autotune.search.levels import PointLevel
 from autotune.space.knob import Knob, Label
 from autotune.space.space import Space, point_name
@@ -20,7 +22,6 @@ def knob(path: str, today: Scalar, *others: Scalar, **changes: Any) -> Knob:
     ordered = all(isinstance(choice, int) and not isinstance(choice, bool) for choice in choices)
     fields = {
         "path": path,
-        "paths": (path,),
         "choices": tuple(sorted(choices)) if ordered else choices,
         "ordered": ordered,
         "today": today,
@@ -48,6 +49,29 @@ def level(
 def named(*levels: PointLevel) -> dict[str, PointLevel]:
     """Levels as the search passes them on."""
     return {level.name: level for level in levels}
+
+
+def gpu(busy: Sequence[float], *, window_s: float = 0.25, **changes: Any) -> GpuMeasurement:
+    """What a run showed of its GPU: so many driver windows without gaps, each busy for that share."""
+    fields: dict[str, Any] = {
+        "uuid": "GPU-0",
+        "name": "NVIDIA A100",
+        "utilization": fmean(busy) if busy else None,
+        "covered_fraction": 1.0 if busy else 0.0,
+        "busy_windows": tuple((window_s * (place + 1), window_s, share) for place, share in enumerate(busy)),
+    }
+    return GpuMeasurement(**{**fields, **changes})
+
+
+def on_gpu(run: RunRecord, *shown: float | GpuMeasurement) -> RunRecord:
+    """The same run on GPUs; a number is a GPU that was busy for that share, without any driver windows."""
+    gpus = tuple(one for one in shown if isinstance(one, GpuMeasurement))
+    scored = [one.utilization for one in gpus if one.scored] or [one for one in shown if isinstance(one, float)]
+    known = [busy for busy in scored if busy is not None]
+    assert run.measurement is not None
+    window_s = max((one.busy_windows[-1][0] for one in gpus if one.busy_windows), default=run.measurement.window_s)
+    utilization = fmean(known) if known and len(known) == len(scored) else None
+    return replace(run, measurement=replace(run.measurement, window_s=window_s, gpu_utilization=utilization, gpus=gpus))
 
 
 @pytest.fixture

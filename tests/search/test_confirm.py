@@ -5,7 +5,16 @@ from itertools import pairwise
 
 import pytest
 
-from autotune.search.confirm import Candidate, affordable, better_than_today, pair_order, pairs_wanted
+from autotune.records import PooledGpu, PooledGpus
+from autotune.search.confirm import (
+    Candidate,
+    affordable,
+    better_than_today,
+    confirming_window_s,
+    pair_order,
+    pairs_wanted,
+    verdict_s,
+)
 from autotune.space.space import Space, point_name
 from tests.search.conftest import MakeRun, knob, level, named
 
@@ -72,3 +81,32 @@ def test_the_best_whose_pairs_fit_is_confirmed(make_run: MakeRun) -> None:
     assert affordable(better, TODAY, runs, left_s=300.0) == better[0]
     assert affordable(better, TODAY, runs, left_s=100.0) == better[1]
     assert affordable(better, TODAY, runs, left_s=30.0) is None
+
+
+def _pooled(*periods_s: float | None, scored: bool = True, samples: int = 60) -> PooledGpus:
+    gpus = (PooledGpu(uuid="GPU", name="H100", scored=scored, text="", samples=samples, period_s=p) for p in periods_s)
+    return PooledGpus(devices=tuple(gpus))
+
+
+def test_a_verdict_on_a_gpu_takes_20_seconds_or_three_periods() -> None:
+    """The longest period of those that are scored; nothing where nothing is measured."""
+    assert verdict_s(_pooled(None)) == 20.0
+    assert verdict_s(_pooled(2.0, 10.0)) == 30.0
+    assert verdict_s(_pooled(10.0, scored=False)) == 0.0
+    assert verdict_s(_pooled(None, samples=0)) == 0.0
+    assert verdict_s(None) == 0.0
+
+
+def test_confirming_runs_are_as_long_as_there_is_time_for() -> None:
+    """At most a share of the budget, never more than is left, never shorter than others."""
+
+    def window_s(*, left_s: float = 1e6, budget_s: float = 1e6, wished_s: float = 20.0) -> float:
+        return confirming_window_s(2.0, wished_s, 5.0, 8, left_s=left_s, budget_s=budget_s)
+
+    assert window_s() == 20.0
+    assert window_s(wished_s=0.0) == 2.0
+    assert window_s(left_s=10.0) == 2.0
+    assert 2.0 < window_s(budget_s=300.0) < 20.0
+    for left_s in (60.0, 100.0, 150.0):
+        run_s = window_s(left_s=left_s) - 2.0 + 5.0
+        assert 8 * run_s <= left_s

@@ -6,8 +6,9 @@ from itertools import product
 
 import pytest
 
-from autotune.records import RunRecord, Scalar, Values
+from autotune.records import Machine, RunRecord, Scalar, Values
 from autotune.search.effects import changes_worth
+from autotune.space.build import build_space
 from autotune.space.knob import Label
 from autotune.space.space import Space
 from tests.search.conftest import MakeRun, knob
@@ -87,3 +88,17 @@ def test_runs_of_another_space_are_no_evidence(make_run: MakeRun) -> None:
     (change,) = changes_worth(runs, TODAY, {**TODAY, "train.xla": True}, SPACE)
     assert change.worth is not None
     assert change.worth < 1.0
+
+
+def test_the_effective_batch_is_told_with_the_change(make_run: MakeRun) -> None:
+    """As the names of the keys say it; a batch that accumulation makes up for, and length buckets, change none."""
+    config: dict[str, Scalar] = {"batch_size_per_gpu": 8, "grad_accum": 2, "bucket_by_length": False}
+    machine = Machine(cpu_cores=2, cpu_model="x", memory_bytes=2**33)
+    for keep, said in ((False, "The effective batch of each device changes from 16 to 32"), (True, "")):
+        space, _ = build_space(config, None, machine, {}, keep_effective_batch=keep)
+        point = {**space.today, "batch_size_per_gpu": 16, "bucket_by_length": True}
+        runs = [make_run(space.today, 100), make_run(point, 150)]
+        told = {change.path: change.effective_batch for change in changes_worth(runs, space.today, point, space)}
+        assert told["batch_size_per_gpu"].startswith(said)
+        assert (told["batch_size_per_gpu"] == "") is keep
+        assert told["bucket_by_length"] == ""

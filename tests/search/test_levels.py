@@ -6,9 +6,10 @@ from dataclasses import replace
 import pytest
 
 from autotune.records import Ending, Validity
+from autotune.score import EFFECTIVE_UTILIZATION, THROUGHPUT, UTILIZATION
 from autotune.search.levels import TYPICAL_CV, Levels, between_run_variance, expected_run_sd
 from autotune.space.space import Space, point_name
-from tests.search.conftest import MakeRun, knob
+from tests.search.conftest import MakeRun, knob, on_gpu
 
 SPACE = Space(knobs=(knob("batch", 8, 16), knob("xla", False, True)))
 TODAY = SPACE.today
@@ -17,7 +18,7 @@ FAST = {"batch": 16, "xla": False}
 
 def test_levels_count_in_the_first_good_run(make_run: MakeRun) -> None:
     """The first comparable run is 1.00; a point twice as fast is ln 2 above it."""
-    levels = Levels(SPACE, 0.25, [make_run(TODAY, 50.0), make_run(FAST, 100.0)])
+    levels = Levels(SPACE, EFFECTIVE_UTILIZATION, [make_run(TODAY, 50.0), make_run(FAST, 100.0)])
     assert levels[point_name(TODAY)].mean == 0.0
     assert levels[point_name(FAST)].mean == pytest.approx(math.log(2))
 
@@ -25,9 +26,9 @@ def test_levels_count_in_the_first_good_run(make_run: MakeRun) -> None:
 def test_the_reference_never_moves(make_run: MakeRun) -> None:
     """Later runs, also a first run that failed or lies outside the space now, never change what is counted in."""
     records = [make_run(TODAY, None), make_run({"gone": 1}, 10.0), make_run(TODAY, 20.0)]
-    before = Levels(SPACE, 0.25, records)[point_name(TODAY)]
+    before = Levels(SPACE, EFFECTIVE_UTILIZATION, records)[point_name(TODAY)]
     records += [make_run(TODAY, 90.0), make_run(FAST, 5.0)]
-    after = Levels(SPACE, 0.25, records)[point_name(TODAY)]
+    after = Levels(SPACE, EFFECTIVE_UTILIZATION, records)[point_name(TODAY)]
     assert before.scores == pytest.approx([math.log(2)])
     assert after.scores[:1] == before.scores
 
@@ -38,33 +39,53 @@ def test_the_reference_never_moves(make_run: MakeRun) -> None:
 )
 def test_points_outside_the_space_are_left_out(make_run: MakeRun, values: dict[str, int]) -> None:
     """A choice, or a knob, that is no longer searched leaves no level behind; False is not 0."""
-    assert set(Levels(SPACE, 0.25, [make_run(TODAY, 50.0), make_run(values, 100.0)])) == {point_name(TODAY)}
+    assert set(Levels(SPACE, EFFECTIVE_UTILIZATION, [make_run(TODAY, 50.0), make_run(values, 100.0)])) == {
+        point_name(TODAY)
+    }
 
 
 def test_failures_are_known_and_are_no_numbers(make_run: MakeRun) -> None:
     """A point that only failed has its endings and no level; runs on a cold cache do not count either."""
     cold = make_run(FAST, 500.0, validity=Validity.COLD)
-    levels = Levels(SPACE, 0.25, [make_run(TODAY, 50.0), make_run(FAST, None), cold])
+    levels = Levels(SPACE, EFFECTIVE_UTILIZATION, [make_run(TODAY, 50.0), make_run(FAST, None), cold])
     assert levels[point_name(FAST)].scores == ()
     assert levels[point_name(FAST)].mean == -math.inf
     assert levels[point_name(FAST)].endings == (Ending.CRASHED, Ending.STOPPED)
 
 
+@pytest.mark.parametrize("ending", [Ending.INTERRUPTED, Ending.KILLED_BY_BUDGET, Ending.GPU_LOST])
+def test_a_run_that_others_ended_may_be_made_again(make_run: MakeRun, ending: Ending) -> None:
+    """Once: of the second it is known that this point ends so."""
+    ended = make_run(FAST, None, ending=ending)
+    assert point_name(FAST) not in Levels(SPACE, EFFECTIVE_UTILIZATION, [make_run(TODAY, 50.0), ended])
+    twice = Levels(SPACE, EFFECTIVE_UTILIZATION, [make_run(TODAY, 50.0), ended, ended])
+    assert twice[point_name(FAST)].endings == (ending,)
+
+
+def test_runs_that_differ_in_dead_knobs_alone_are_runs_of_one_point(make_run: MakeRun) -> None:
+    """The one that leaves them as they are; so nothing is measured twice, and nothing is changed for nothing."""
+    records = [make_run(TODAY, 50.0), make_run({**FAST, "xla": True}, 100.0), make_run(FAST, 100.0)]
+    levels = Levels(SPACE, EFFECTIVE_UTILIZATION, records, dead={"xla"})
+    assert set(levels) == {point_name(TODAY), point_name(FAST)}
+    assert len(levels[point_name(FAST)].scores) == 2
+    assert levels[point_name(FAST)].values == FAST
+
+
 def test_a_point_that_fails_now_and_then_keeps_its_numbers(make_run: MakeRun) -> None:
     """One crash does not wipe out what other runs of the point have shown."""
     records = [make_run(TODAY, 50.0), make_run(FAST, 100.0), make_run(FAST, None)]
-    found = Levels(SPACE, 0.25, records)[point_name(FAST)]
+    found = Levels(SPACE, EFFECTIVE_UTILIZATION, records)[point_name(FAST)]
     assert len(found.scores) == 1
     assert found.endings == (Ending.CRASHED,)
 
 
 def test_the_spread_comes_from_repeats_alone(make_run: MakeRun) -> None:
     """Differences between points are no noise; those between runs of one point are."""
-    unlike = Levels(SPACE, 0.0, [make_run(TODAY, 50.0), make_run(FAST, 500.0)])
+    unlike = Levels(SPACE, THROUGHPUT, [make_run(TODAY, 50.0), make_run(FAST, 500.0)])
     assert between_run_variance(unlike) == (0.0, 0.0)
     assert expected_run_sd(unlike) == pytest.approx(TYPICAL_CV)
 
-    repeated = Levels(SPACE, 0.0, [make_run(TODAY, 50.0 * math.exp(x)) for x in (0.0, 0.2, 0.4)])
+    repeated = Levels(SPACE, THROUGHPUT, [make_run(TODAY, 50.0 * math.exp(x)) for x in (0.0, 0.2, 0.4)])
     variance, df = between_run_variance(repeated)
     assert variance == pytest.approx(0.04)
     assert df == 2.0
@@ -74,7 +95,7 @@ def test_many_repeats_outweigh_experience(make_run: MakeRun) -> None:
     """A quiet machine is believed to be quiet, but only after some repeats."""
     two = [make_run(TODAY, 50.0), make_run(TODAY, 50.5)]
     many = [make_run(TODAY, 50.0 + i % 2 / 2) for i in range(40)]
-    after_two, after_many = (expected_run_sd(Levels(SPACE, 0.0, runs)) for runs in (two, many))
+    after_two, after_many = (expected_run_sd(Levels(SPACE, THROUGHPUT, runs)) for runs in (two, many))
     assert 0.05 < after_two < TYPICAL_CV
     assert after_many < 0.03
 
@@ -88,13 +109,58 @@ def test_memory_is_the_most_that_any_run_took(make_run: MakeRun) -> None:
         for run, (host, gpu) in zip(runs, sizes, strict=True)
         if run.measurement
     ]
-    found = Levels(SPACE, 0.0, records)[point_name(FAST)]
+    found = Levels(SPACE, THROUGHPUT, records)[point_name(FAST)]
     assert (found.host_memory_bytes, found.gpu_memory_bytes) == (7, 3)
 
 
 def test_a_run_with_too_few_steps_tells_roughly(make_run: MakeRun) -> None:
     """It is no score, and no failure either: what it showed is kept apart."""
     short = make_run(FAST, 10.0, validity=Validity.NOT_STEADY)
-    found = Levels(SPACE, 0.0, [make_run(TODAY, 50.0), short])[point_name(FAST)]
+    found = Levels(SPACE, THROUGHPUT, [make_run(TODAY, 50.0), short])[point_name(FAST)]
     assert (found.scores, found.endings, found.runs) == ((), (), 1)
     assert found.rough_scores == pytest.approx([math.log(10 / 50)])
+
+
+def test_by_utilization_the_busier_gpu_is_the_better_point(make_run: MakeRun) -> None:
+    """Where it is no slower: speed beyond today's is worth nothing by itself."""
+    runs = [on_gpu(make_run(TODAY, 50.0), 0.3), on_gpu(make_run(FAST, 51.0), 0.6)]
+    levels = Levels(SPACE, UTILIZATION, runs)
+    assert levels[point_name(TODAY)].mean == 0.0
+    assert levels[point_name(FAST)].mean == pytest.approx(math.log(2))
+
+
+def test_busy_for_being_slow_is_worse_than_today(make_run: MakeRun) -> None:
+    """The slower, the worse, however busy; and the spread of its runs stays."""
+    today = on_gpu(make_run(TODAY, 50.0), 0.3)
+    slow = [on_gpu(make_run(FAST, 40.0), busy) for busy in (0.88, 0.92)]
+    slower = [on_gpu(make_run({"batch": 16, "xla": True}, 20.0), 0.99)]
+    levels = Levels(SPACE, UTILIZATION, [today, *slow, *slower])
+    found = levels[point_name(FAST)]
+    assert levels[point_name({"batch": 16, "xla": True})].mean < found.mean < levels[point_name(TODAY)].mean
+    assert found.scores[1] - found.scores[0] == pytest.approx(math.log(0.92 / 0.88))
+
+
+def test_what_today_shows_later_moves_the_limit(make_run: MakeRun) -> None:
+    """A first run of today's config that was slow by accident does not let slower points pass for good."""
+    levels = Levels(SPACE, UTILIZATION, [on_gpu(make_run(TODAY, 30.0), 0.3), on_gpu(make_run(FAST, 40.0), 0.6)])
+    assert levels[point_name(FAST)].mean > levels[point_name(TODAY)].mean
+    for _ in range(3):
+        levels.add(on_gpu(make_run(TODAY, 50.0), 0.3))
+    assert levels[point_name(FAST)].mean < levels[point_name(TODAY)].mean
+
+
+def test_without_a_utilization_a_run_is_no_number_and_not_zero(make_run: MakeRun) -> None:
+    """It happens that a driver says nothing for a while: that run tells nothing of its point."""
+    runs = [on_gpu(make_run(TODAY, 50.0), 0.3), on_gpu(make_run(FAST, 50.0), 0.6), make_run(FAST, 90.0)]
+    found = Levels(SPACE, UTILIZATION, runs)[point_name(FAST)]
+    assert found.scores == pytest.approx([math.log(2)])
+
+
+def test_by_utilization_a_short_run_tells_only_that_it_was_slow(make_run: MakeRun) -> None:
+    """Of few steps the speed is known and the utilization is not; fast ones tell nothing."""
+    today = on_gpu(make_run(TODAY, 50.0), 0.3)
+    for speed, told in ((10.0, 1), (90.0, 0)):
+        short = make_run(FAST, speed, validity=Validity.NOT_STEADY)
+        found = Levels(SPACE, UTILIZATION, [today, short])[point_name(FAST)]
+        assert len(found.rough_scores) == told
+        assert all(score < 0.0 for score in found.rough_scores)

@@ -2,15 +2,17 @@
 
 import math
 import random
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from autotune.records import Ending, Purpose, RunRecord, SearchResult, Validity, Values, Verdict
+from autotune.score import EFFECTIVE_UTILIZATION, UTILIZATION, Objective
 from autotune.search.summary import latest_search, pairs_of, pooled, summarize
 from autotune.space.knob import Label
 from autotune.space.space import Space, point_name
-from tests.search.conftest import MakeRun, knob
+from tests.search.conftest import MakeRun, gpu, knob, on_gpu
 
 SPACE = Space(knobs=(knob("batch", 8, 32, label=Label.BATCH), knob("workers", 1, 2)))
 TODAY = SPACE.today
@@ -47,9 +49,9 @@ class History:
                 self.run(values, candidate * other, Purpose.CONFIRM, pair=pair)
         return self
 
-    def answer(self, search: str | None = None) -> SearchResult:
+    def answer(self, search: str | None = None, objective: Objective = EFFECTIVE_UTILIZATION) -> SearchResult:
         """What it all says."""
-        result = summarize(self.records, search or self.search, SPACE, steadiness_weight=0.25)
+        result = summarize(self.records, search or self.search, SPACE, objective=objective)
         assert result is not None
         return result
 
@@ -162,13 +164,13 @@ def test_no_numbers_are_no_answer(history: History) -> None:
     """Where every run failed there is nothing to summarize."""
     history.explored("s1", None, fast=None)
     history.run(FAST, 90.0, Purpose.EXPLORE, validity=Validity.COLD)
-    assert summarize(history.records, "s1", SPACE, steadiness_weight=0.25) is None
+    assert summarize(history.records, "s1", SPACE, objective=EFFECTIVE_UTILIZATION) is None
 
 
 def test_a_search_whose_first_run_cannot_be_read_is_no_bug(history: History) -> None:
     """A record of a later version, or damaged, is left out; what is left still gives an answer, or none."""
     history.run(FAST, 90.0, Purpose.EXPLORE)
-    summarize(history.records, "s1", SPACE, steadiness_weight=0.25)
+    summarize(history.records, "s1", SPACE, objective=EFFECTIVE_UTILIZATION)
 
 
 def test_the_best_point_of_the_same_training_is_shown_too(history: History) -> None:
@@ -191,7 +193,7 @@ def test_after_apply_the_same_training_is_still_that_of_then(history: History) -
     history.explored("s1", 50.0)
     history.run({"batch": 32, "workers": 1}, 90.0, Purpose.EXPLORE)
     now = Space(knobs=(knob("batch", 32, 8, label=Label.BATCH), knob("workers", 2, 1)))
-    result = summarize(history.records, "s1", now, steadiness_weight=0.25)
+    result = summarize(history.records, "s1", now, objective=EFFECTIVE_UTILIZATION)
     assert result is not None
     assert result.same_training is None
 
@@ -217,24 +219,24 @@ def test_an_interrupted_search_does_not_hide_an_earlier_answer(history: History)
     """What was confirmed yesterday is still the answer after a search that was killed today."""
     history.explored("s1", 50.0, fast=100.0).confirmed(50.0, 100.0)
     history.explored("s2", 50.0)
-    assert latest_search(history.records) == "s1"
+    assert latest_search(history.records, EFFECTIVE_UTILIZATION) == "s1"
     history.explored("s3", 50.0, fast=90.0).confirmed(50.0, 90.0, pairs=2)
-    assert latest_search(history.records) == "s1"
+    assert latest_search(history.records, EFFECTIVE_UTILIZATION) == "s1"
 
 
 def test_a_later_answer_is_the_answer(history: History) -> None:
     """Also if it is that nothing is faster: today's config may have changed since."""
     history.explored("s1", 50.0, fast=100.0).confirmed(50.0, 100.0)
     history.explored("s2", 100.0, fast=99.0)
-    assert latest_search(history.records) == "s2"
+    assert latest_search(history.records, EFFECTIVE_UTILIZATION) == "s2"
 
 
 def test_without_any_answer_the_last_search_is_told(history: History) -> None:
     """Something is better than nothing; an empty record has nothing."""
-    assert latest_search([]) is None
+    assert latest_search([], EFFECTIVE_UTILIZATION) is None
     history.explored("s1", 50.0, fast=100.0)
     history.explored("s2", 50.0, fast=90.0)
-    assert latest_search(history.records) == "s2"
+    assert latest_search(history.records, EFFECTIVE_UTILIZATION) == "s2"
 
 
 def test_endings_are_counted_by_name(history: History) -> None:
@@ -243,3 +245,86 @@ def test_endings_are_counted_by_name(history: History) -> None:
     for ending in (Ending.OUT_OF_GPU_MEMORY, Ending.OUT_OF_GPU_MEMORY, Ending.HUNG):
         history.run(FAST, None, Purpose.EXPLORE, ending=ending)
     assert history.answer().outcomes == {"stopped": 2, "out of GPU memory": 2, "hung": 1}
+
+
+def _busy(history: History, **shares: float) -> History:
+    """The same history on a GPU: how busy today's config and the fast point keep it."""
+    by_point = {point_name(TODAY): shares["today"], point_name(FAST): shares["fast"]}
+    history.records = [
+        replace(run, measurement=on_gpu(run, by_point[run.point]).measurement) if run.measurement else run
+        for run in history.records
+    ]
+    return history
+
+
+def test_a_gpu_that_is_busier_at_no_less_speed_is_better_by_utilization(history: History) -> None:
+    """The score ratio is that of utilization; the speed ratio stands beside it."""
+    history.explored("s1", 50.0, fast=75.0).confirmed(50.0, 75.0)
+    result = _busy(history, today=0.3, fast=0.6).answer(objective=UTILIZATION)
+    assert result.verdict is Verdict.BETTER
+    assert result.objective == "utilization"
+    assert result.score_ratio is not None
+    assert result.speedup is not None
+    assert result.score_ratio.ratio == pytest.approx(2.0)
+    assert result.speedup.ratio == pytest.approx(1.5, rel=0.01)
+
+
+def test_a_gpu_that_is_busier_for_being_slow_is_not_better_by_utilization(history: History) -> None:
+    """However busy it is, and it is said why; where nothing else was tried there is no candidate either."""
+    slow = _busy(History(history._make_run).explored("s1", 50.0, fast=40.0), today=0.3, fast=0.99)
+    answer = slow.answer(objective=UTILIZATION)
+    assert (answer.verdict, answer.candidate) == (Verdict.NO_CHANGE, None)
+    assert "busier without being slower" in answer.why
+
+    history.explored("s1", 50.0, fast=55.0).confirmed(50.0, 45.0)
+    answer = _busy(history, today=0.3, fast=0.99).answer(objective=UTILIZATION)
+    assert answer.verdict is Verdict.NO_CHANGE
+    assert answer.score_ratio is not None
+    assert answer.score_ratio.low > 1.02
+    assert "show a busier GPU, but not that training is no slower" in answer.why
+
+
+def test_by_utilization_runs_without_one_make_no_pair(history: History) -> None:
+    """What was not measured is not 0, and confirms nothing."""
+    history.explored("s1", 50.0, fast=75.0).confirmed(50.0, 75.0)
+    records = _busy(history, today=0.3, fast=0.6).records
+    records[-1] = history._make_run(FAST, 75.0, purpose=Purpose.CONFIRM, pair=3)
+    answer = history.answer(objective=UTILIZATION)
+    assert answer.verdict is Verdict.NO_CHANGE
+    assert "only 3 of at least 4" in answer.why
+
+
+def test_no_utilization_at_all_is_no_answer_by_utilization(history: History) -> None:
+    """Speed alone does not stand in for it."""
+    history.explored("s1", 50.0, fast=75.0)
+    assert summarize(history.records, "s1", SPACE, objective=UTILIZATION) is None
+    assert latest_search(history.records, UTILIZATION) == "s1"
+
+
+def test_each_side_shows_its_gpus(history: History) -> None:
+    """Pooled over the search's runs of the point; the best rate that E needs comes from the whole study."""
+    waves = {point_name(TODAY): [0.1, 0.1, 0.5, 0.5] * 10, point_name(FAST): [0.9] * 40}
+    for search in ("s0", "s1"):
+        history.explored(search, 50.0, fast=100.0).confirmed(50.0, 100.0)
+    history.records = [on_gpu(run, gpu(waves[run.point])) for run in history.records]
+    result = history.answer("s1")
+    assert result.baseline is not None
+    assert result.best is not None
+    assert result.baseline.gpus is not None
+    assert result.best.gpus is not None
+    assert result.baseline.gpus.devices[0].text == "10-50 % cyclic, period 1.0 s"
+    assert result.best.gpus.devices[0].text == "90 % flat"
+    assert result.best.gpus.devices[0].samples == 5 * 40
+    today, best = (side.gpus.effective_utilization or 0.0 for side in (result.baseline, result.best) if side.gpus)
+    assert 0.0 < today < best
+    assert today / best == pytest.approx(0.5, rel=0.05)
+
+
+def test_without_a_gpu_no_side_shows_one(history: History) -> None:
+    """Not measured is absent; why it is not measured goes along."""
+    history.explored("s1", 50.0, fast=100.0)
+    result = summarize(history.records, "s1", SPACE, objective=EFFECTIVE_UTILIZATION, why_no_gpu="no driver")
+    assert result is not None
+    assert result.baseline is not None
+    assert result.baseline.gpus is None
+    assert result.why_no_gpu == "no driver"

@@ -7,6 +7,7 @@ import pytest
 from autotune.clock import VirtualClock
 from autotune.measure.window import WindowGoal
 from autotune.records import Stop, TraineeEvent
+from autotune.search.losses import Losses
 from autotune.search.watch import RunWatch
 
 START_S = 1000.0
@@ -23,6 +24,7 @@ class Watched:
         settles: bool = False,
         give_up_s: float = math.inf,
         hopeless_below: float = 0.0,
+        todays_losses: Losses | None = None,
     ) -> None:
         self.clock = VirtualClock(START_S)
         self.told: list[int] = []
@@ -35,6 +37,7 @@ class Watched:
             give_up_s=give_up_s,
             hopeless=lambda window: window.fastest_step_samples_per_s(None) < hopeless_below,
             progress=self.told.append,
+            todays_losses=todays_losses,
         )
 
     def event(self, kind: str = "step", *, loss: float | None = None) -> TraineeEvent:
@@ -169,6 +172,21 @@ def test_a_bad_loss_now_and_then_is_forgiven() -> None:
     run.at(1.0, "step")
     for _ in range(20):
         assert run.watch([run.event(loss=math.inf), run.event(loss=math.nan), run.event(loss=2.0)]) is None
+
+
+def test_a_loss_that_leaves_todays_far_behind_ends_a_run() -> None:
+    """It is a number still, and nothing will come of it; one that falls as today's does goes on."""
+    todays = Losses()
+    for step in range(1, 50):
+        todays.add(step, 2.0 - 0.01 * step)
+    blown, fine = Watched(todays_losses=todays), Watched(todays_losses=todays)
+    stops = []
+    for step in range(20):
+        for run, loss in ((blown, 2.0 * 3.0**step), (fine, 16.0 - 0.05 * step)):
+            run.clock.wait(0.01)
+            stops.append((run, run.watch([run.event(loss=loss)])))
+    assert next(stop for run, stop in stops if run is blown and stop is not None) is Stop.DIVERGED
+    assert all(stop is None for run, stop in stops if run is fine)
 
 
 def test_a_run_that_is_far_behind_is_stopped_early() -> None:

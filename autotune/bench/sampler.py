@@ -1,0 +1,158 @@
+"""Measures what the GPU sampler costs: the CPU time of its process, and the training speed that it takes away.
+
+It asks whatever driver there is. Where there is none, one of the tests' fake machines does (from a checkout)::
+
+    python -m tests.fake_nvml busy -- python -m autotune.bench sampler --config configs/config.yaml
+"""
+
+import math
+import sys
+import tempfile
+from collections.abc import Sequence
+from contextlib import nullcontext
+from pathlib import Path
+from statistics import median
+
+from autotune.bench.markdown import markdown_table
+from autotune.clock import Clock, SystemClock
+from autotune.errors import GpuError, RunError
+from autotune.measure import gpu_process
+from autotune.measure.nvml import gpus
+from autotune.measure.statistics import moderated_interval
+from autotune.records import RunPlan, Stop, TraineeEvent
+from autotune.search.gpu_sampling import GpuSampling
+from autotune.search.plan import plan_run
+from autotune.search.setup import open_setup
+from autotune.trial.folder import RunFolder
+from autotune.trial.guard import Guard
+from autotune.trial.launch import ProcessRunner, Runner
+from autotune.trial.zygote import ZygoteRunner
+
+_STARTS = 3
+_START_S = 1.0  # the sampler has started and found its devices; what that takes is told apart
+_WARM_UP_S = 5.0  # of training, after the first step
+_LONGEST_START_S = 120.0
+
+
+def measure_sampler(*, seconds: float, config: Path | None, pairs: int, train_s: float, state_dir: Path | None) -> str:
+    """Measures the sampler on the GPUs of this machine.
+
+    Args:
+        seconds: For how long its process is watched.
+        config: A config to train with; None leaves the effect on training out.
+        pairs: Trainings with the sampler and as many without it, in turn.
+        train_s: For how long the speed of each is measured.
+        state_dir: As for the search.
+
+    Returns:
+        What was found, as Markdown.
+
+    Raises:
+        AutotuneError: There is no GPU, or the config cannot be trained with.
+    """
+    inventory = gpus()
+    if inventory.why_none:
+        raise GpuError(inventory.why_none, remedy="The tests have fake ones: python -m tests.fake_nvml busy -- COMMAND")
+    uuids = [gpu.uuid for gpu in inventory.gpus]
+    names = ", ".join(sorted({gpu.name for gpu in inventory.gpus}))
+    start_cpu_s, cores = _cost(uuids, seconds)
+    cost = markdown_table(
+        ["GPUs", "CPU time to start", "CPU time for each second"],
+        [[f"{len(uuids)} ({names})", f"{start_cpu_s:.2f} s", f"{1e3 * cores:.2f} ms"]],
+    )
+    if config is None:
+        return cost
+    ratios = _ratios(config, uuids, pairs=pairs, train_s=train_s, state_dir=state_dir)
+    return f"{cost}\n\n{_effect(ratios)}"
+
+
+def _cost(uuids: Sequence[str], seconds: float) -> tuple[float, float]:
+    """CPU seconds until the sampler has begun, and for each second from then on.
+
+    From short lives of it and a long one: the kernel's account of a process is exact at its end.
+    """
+    with tempfile.TemporaryDirectory(prefix="autotune-bench-") as name, Guard() as guard:
+        runner = ProcessRunner(guard, SystemClock())
+
+        def life(length_s: float) -> tuple[float, float]:
+            """How long it really lasted, and what it took."""
+            folder = Path(tempfile.mkdtemp(dir=name))
+            argv = (sys.executable, "-P", "-m", gpu_process.__name__, str(folder / "samples.jsonl"), *uuids)
+            plan = RunPlan(run_id=folder.name, folder=folder / "run", argv=argv, cwd=folder, env={}, config_text="")
+            ended = runner.run(plan, lambda _events: None, SystemClock().now_s() + length_s)
+            if ended.stop is not Stop.DEADLINE or ended.cpu_s is None:
+                raise RunError(f"the GPU sampler ended by itself: {ended.stderr_tail}")
+            return ended.ended_s - ended.started_s, ended.cpu_s
+
+        life(_START_S)  # its files are read from the disk
+        starts = [life(_START_S) for _ in range(_STARTS)]
+        short_s, short_cpu_s = (median(values) for values in zip(*starts, strict=True))
+        long_s, long_cpu_s = life(_START_S + seconds)
+    cores = (long_cpu_s - short_cpu_s) / (long_s - short_s)
+    return short_cpu_s - cores * short_s, cores
+
+
+class _Speed:
+    """Watches a training until it has been measured for long enough."""
+
+    def __init__(self, clock: Clock, train_s: float) -> None:
+        self._clock = clock
+        self._train_s = train_s
+        self._give_up_s = clock.now_s() + _LONGEST_START_S + train_s
+        self._steps: list[TraineeEvent] = []
+
+    def __call__(self, events: Sequence[TraineeEvent]) -> Stop | None:
+        self._steps += (event for event in events if event.kind == "step")
+        if self._steps and self._steps[-1].t_s > self._steps[0].t_s + _WARM_UP_S + self._train_s:
+            return Stop.ENOUGH
+        return Stop.NEVER_STARTED if self._clock.now_s() > self._give_up_s else None
+
+    def steps_per_s(self) -> float | None:
+        """Steps per second after the warm-up; None if there were too few."""
+        measured = [step.t_s for step in self._steps if step.t_s >= self._steps[0].t_s + _WARM_UP_S]
+        return (len(measured) - 1) / (measured[-1] - measured[0]) if len(measured) > 2 else None
+
+
+def _ratios(config: Path, uuids: Sequence[str], *, pairs: int, train_s: float, state_dir: Path | None) -> list[float]:
+    """Of each pair: speed with the sampler over speed without it. Which comes first changes from pair to pair."""
+    clock = SystemClock()
+    setup = open_setup(config, command=None, state_dir=state_dir)
+    setup.state.create()
+    setup.require_runnable()
+    stamp = f"{clock.utc():%Y%m%dT%H%M%SZ}"
+    ratios = []
+    with Guard() as guard:
+        runner: Runner = ZygoteRunner(guard, clock)
+
+        def speed(run: str, *, sampled: bool) -> float:
+            plan = plan_run(setup, setup.space.today, run=run)
+            folder = RunFolder(plan.folder)
+            folder.create(output_paths=setup.settings.moved_outputs(folder.outputs).values())
+            stream = setup.state.path / f"{run}.samples"
+            watch = _Speed(clock, train_s)
+            with GpuSampling(guard, uuids, stream, clock) if sampled else nullcontext():
+                runner.run(plan, watch, clock.now_s() + _LONGEST_START_S + train_s)
+            steps_per_s = watch.steps_per_s()
+            if steps_per_s is None:
+                raise RunError("the run trained for too few steps", where=str(folder.stderr))
+            folder.delete()
+            return steps_per_s
+
+        speed(f"sampler-{stamp}-warm-up", sampled=True)
+        for pair in range(pairs):
+            speeds = {
+                sampled: speed(f"sampler-{stamp}-{pair:02d}-{'with' if sampled else 'without'}", sampled=sampled)
+                for sampled in ((True, False) if pair % 2 == 0 else (False, True))
+            }
+            ratios.append(speeds[True] / speeds[False])
+            print(f"pair {pair + 1}: {ratios[-1]:.4f}", file=sys.stderr)
+    return ratios
+
+
+def _effect(ratios: Sequence[float]) -> str:
+    middle = f"Training with the sampler runs at {median(ratios):.4f} of the speed without it (median of pairs"
+    if len(ratios) < 2:
+        return f"{middle}, of which there is one)."
+    mean, half_width = moderated_interval([math.log(ratio) for ratio in ratios], 0.0, 0.0)
+    low, high = math.exp(mean - half_width), math.exp(mean + half_width)
+    return f"{middle}; {len(ratios)} pairs from {min(ratios):.4f} to {max(ratios):.4f}, 95 % [{low:.4f}, {high:.4f}])."

@@ -1,0 +1,122 @@
+"""What was measured of today's config, beside the best or what was tried: the table of the final screen."""
+
+from collections.abc import Sequence
+from statistics import fmean
+
+from rich.table import Table
+
+from autotune.metrics import GPU_METRICS, METRICS
+from autotune.records import PooledGpu, Side
+from autotune.report.lines import plain
+
+_NOT_MEASURED = "not measured"
+_OF_THE_RUN = ("cv", "data_wait_fraction", "step_p95_s", "cpu_cores", "peak_memory_bytes")
+_OF_THE_GPU = ("utilization", "p10", "duty_fraction", "sm_activity", "tensor_activity", "dram_activity")
+_OF_THE_RUN_ON_A_GPU = ("energy_per_sample_j", "gpu_memory_bytes")
+
+
+def metrics_table(baseline: Side, other: Side | None, column: str) -> Table:
+    """The table.
+
+    Args:
+        baseline: Today's config.
+        other: What it is compared with; None, or one without numbers, leaves today's alone.
+        column: What the other is called.
+    """
+    sides = [side for side in (baseline, other) if side is not None and side.metrics]
+    table = Table(box=None, pad_edge=False, padding=(0, 3, 0, 0))
+    table.add_column("measured")
+    for side in sides:
+        if side is baseline:
+            table.add_column("today", justify="right")
+        else:
+            table.add_column(column, justify="right", style="bold")
+    table.add_row(*_run_row("samples_per_s", sides))
+    for row in _gpu_rows(sides):
+        table.add_row(*row)
+    for name in _OF_THE_RUN:
+        table.add_row(*_run_row(name, sides))
+    return table
+
+
+def gpu_notes(baseline: Side, why_no_gpu: str | None) -> list[str]:
+    """What has to be said about the GPUs beside the table: why there are none, their names, what today's do.
+
+    Args:
+        baseline: Today's config.
+        why_no_gpu: Why utilization is not measured; None if it is.
+    """
+    notes = [f"GPU utilization was not measured: {plain(why_no_gpu)}."] if why_no_gpu else []
+    if baseline.gpus is None:
+        return notes
+    devices = baseline.gpus.devices
+    if len(devices) > 1:
+        names = ", ".join(f"GPU {place} is {plain(device.name)}" for place, device in enumerate(devices))
+        scored = " and ".join(f"GPU {place}" for place, device in enumerate(devices) if device.scored)
+        notes.append(f"{names}; the score looks at {scored}.")
+    told = [device for device in devices if device.scored and device.utilization is not None and device.meaning]
+    if told:
+        idlest = min(told, key=lambda device: device.utilization or 0.0)
+        notes.append(f"Today's GPU utilization is {idlest.verdict}, which usually means: {idlest.meaning}.")
+    return notes
+
+
+def _run_row(name: str, sides: Sequence[Side]) -> list[str]:
+    return [METRICS[name].label, *(METRICS[name].text((side.metrics or {}).get(name)) for side in sides)]
+
+
+def _gpu_rows(sides: Sequence[Side]) -> list[list[str]]:
+    if all(side.gpus is None for side in sides):
+        return [[METRICS["gpu_utilization"].label, *(_plain_utilization(side) for side in sides)]]
+    rows = [_effective_row(sides), *_utilization_rows(sides)]
+    rows += [
+        [GPU_METRICS[name].label, *(GPU_METRICS[name].text(_over_scored(side, name)) for side in sides)]
+        for name in _OF_THE_GPU
+        if any(_over_scored(side, name) is not None for side in sides)
+    ]
+    rows += [
+        _run_row(name, sides)
+        for name in _OF_THE_RUN_ON_A_GPU
+        if any((side.metrics or {}).get(name) is not None for side in sides)
+    ]
+    return rows
+
+
+def _plain_utilization(side: Side) -> str:
+    """Utilization of runs of which no driver windows were kept."""
+    value = (side.metrics or {}).get("gpu_utilization")
+    return _NOT_MEASURED if value is None else METRICS["gpu_utilization"].text(value)
+
+
+def _effective_row(sides: Sequence[Side]) -> list[str]:
+    metric = GPU_METRICS["effective_utilization"]
+    known = [side.gpus.effective_utilization if side.gpus else None for side in sides]
+    return [metric.label, *("not known yet" if value is None else metric.text(value) for value in known)]
+
+
+def _utilization_rows(sides: Sequence[Side]) -> list[list[str]]:
+    """The verdicts in words: one row for each GPU that some side shows."""
+    devices = [{device.uuid: device for device in side.gpus.devices} if side.gpus else {} for side in sides]
+    uuids = list(dict.fromkeys(uuid for side in devices for uuid in side))
+    some_are_not_scored = any(not device.scored for side in devices for device in side.values())
+    return [
+        [
+            METRICS["gpu_utilization"].label if len(uuids) == 1 else f"GPU {place} utilization",
+            *(_verdict(side.get(uuid), mark=some_are_not_scored) for side in devices),
+        ]
+        for place, uuid in enumerate(uuids)
+    ]
+
+
+def _verdict(device: PooledGpu | None, *, mark: bool) -> str:
+    if device is None:
+        return _NOT_MEASURED
+    return f"{device.text} (scored)" if mark and device.scored else device.text
+
+
+def _over_scored(side: Side, name: str) -> float | None:
+    """Mean of a figure over the scored GPUs of a side; None unless it is known of each."""
+    devices = side.gpus.devices if side.gpus else ()
+    values: list[float | None] = [getattr(device, name) for device in devices if device.scored]
+    known = [value for value in values if value is not None]
+    return fmean(known) if known and len(known) == len(values) else None

@@ -1,0 +1,120 @@
+"""Which GPUs the runs of a search use, and whether these are there and free."""
+
+from collections.abc import Iterator
+
+from autotune.clock import Clock
+from autotune.errors import GpuError
+from autotune.measure.gpu_devices import VisibleDevices
+from autotune.measure.gpu_errors import DriverError
+from autotune.measure.gpu_presence import in_time
+from autotune.measure.gpu_tenants import GpuOccupancy, Tenant, busy_gpus
+from autotune.measure.probe import RunGpus
+from autotune.records import Scalar, Values
+from autotune.search.setup import Setup
+from autotune.settings.schema import ENV
+from autotune.space.catalog import known_knob
+
+_CHOOSING = frozenset({f"{ENV}CUDA_VISIBLE_DEVICES", f"{ENV}CUDA_DEVICE_ORDER"})
+_MODEL = "model_gpu"  # a kind of `space.catalog`
+_LOOKS = 3  # kernels of a run that has just ended are still in the driver's last second
+_LOOK_AGAIN_S = 1.0
+
+
+def run_gpus(setup: Setup, values: Values) -> RunGpus:
+    """The GPUs that a run of a point may use, as far as that is known before it starts."""
+    return RunGpus(uuids=setup.visible_gpus(values).uuids, model=_model_place(setup, values))
+
+
+def watched_gpus(setup: Setup) -> tuple[str, ...]:
+    """The UUIDs of the GPUs that runs of this search may use."""
+    return tuple(dict.fromkeys(uuid for visible in _visible(setup) for uuid in visible.uuids))
+
+
+def remarks_on_gpus(setup: Setup) -> list[str]:
+    """What the user should know about the choice of GPUs.
+
+    Raises:
+        GpuError: CUDA_VISIBLE_DEVICES names a GPU that is not there, and so all runs would go without one.
+    """
+    remarks: list[str] = []
+    for visible in _visible(setup):
+        if visible.cut and not visible.uuids:
+            raise GpuError(
+                f"{visible.cut}: training would run without a GPU",
+                where="CUDA_VISIBLE_DEVICES",
+                remedy="Name one that is there, or leave the variable out; empty, it says that none is to be used.",
+            )
+        if visible.cut:
+            remarks.append(f"{visible.cut}: CUDA shows only the GPUs before it")
+        if visible.assumed:
+            remarks.append(visible.assumed)
+    return list(dict.fromkeys(remarks))
+
+
+def busy_remarks(setup: Setup, clock: Clock) -> list[str]:
+    """Who is on the GPUs that the runs would use, one sentence for each that is not free; empty if all are."""
+    uuids = watched_gpus(setup)
+    busy: tuple[GpuOccupancy, ...] | None = ()
+    for look in range(_LOOKS if uuids else 0):
+        if look:
+            clock.wait(_LOOK_AGAIN_S)
+        try:
+            busy = in_time(lambda: busy_gpus(uuids, clock))
+        except DriverError as error:
+            return [error.for_people]
+        if busy is None:
+            return ["the NVIDIA driver does not answer when it is asked who uses the GPU"]
+        if not busy:
+            break
+    return [_busy(gpu) for gpu in busy or ()]
+
+
+def require_free_gpus(setup: Setup, clock: Clock) -> None:
+    """Sees to it that nobody else is on the GPUs.
+
+    Raises:
+        GpuError: Somebody is, or it cannot be known.
+    """
+    if remarks := busy_remarks(setup, clock):
+        raise GpuError(
+            "; ".join(remarks),
+            where="the GPU" if len(watched_gpus(setup)) == 1 else "the GPUs",
+            remedy="Wait until it is free, or choose another one with CUDA_VISIBLE_DEVICES. With --allow-busy-gpu the\n"
+            "search goes on beside it: what is disturbed is measured again, and what cannot be excluded is said.",
+        )
+
+
+def _visible(setup: Setup) -> Iterator[VisibleDevices]:
+    """For each environment that runs can have: today's, and those with one of the variables turned."""
+    today = setup.space.today
+    yield setup.visible_gpus(today)
+    for knob in setup.space.knobs:
+        if knob.path in _CHOOSING:
+            for choice in knob.choices:
+                yield setup.visible_gpus({**today, knob.path: choice})
+
+
+def _model_place(setup: Setup, values: Values) -> int | None:
+    """Which of a run's GPUs the model is on, where the config says it."""
+    present: Scalar
+    for path, present in setup.settings.scalars.items():
+        row = known_knob(path, present)
+        if row is not None and row.kind == _MODEL:
+            place = setup.space.keys(values).get(path, present)
+            return place if isinstance(place, int) and place >= 0 else None
+    return None
+
+
+def _busy(gpu: GpuOccupancy) -> str:
+    if gpu.why_unknown:
+        return f"{gpu.name}: {gpu.why_unknown}"
+    parts = [_tenant(tenant) for tenant in gpu.tenants if tenant.computes]
+    if gpu.utilization is not None:
+        parts.append(f"kernels ran for {gpu.utilization:.0%} of the last second")
+    return f"{gpu.name} ({gpu.uuid}) is in use: {', '.join(parts)}"
+
+
+def _tenant(tenant: Tenant) -> str:
+    program = f" ({tenant.name})" if tenant.name else ""
+    memory = "" if tenant.memory_bytes is None else f" with {tenant.memory_bytes / 2**30:.1f} GiB"
+    return f"process {tenant.pid}{program}{memory}"

@@ -1,0 +1,58 @@
+"""Runs that something else was in the way of: how often they are made again, and what is said of it in the end."""
+
+from collections.abc import Sequence
+
+from autotune.records import RunRecord, Validity
+
+MOST_REPEATS = 2
+"""Of one run. What is still disturbed then is the best there is."""
+
+MOST_IN_A_SEARCH = 10
+"""On a machine that others share all the time, repeats help nobody."""
+
+_WHAT = {
+    Validity.CONTAMINATED: "others used the GPU",
+    Validity.THROTTLED: "the GPU's clocks were held down",
+}
+
+
+class Disturbances:
+    """What one search did about disturbed runs."""
+
+    def __init__(self) -> None:
+        self._repeats = 0
+        self._accepted: list[tuple[Validity, str]] = []
+
+    def may_repeat(self, tries: int) -> bool:
+        """Whether a run may be made again that was made so often, this time included."""
+        return tries <= MOST_REPEATS and self._repeats < MOST_IN_A_SEARCH
+
+    def repeated(self) -> None:
+        """A run is made again."""
+        self._repeats += 1
+
+    def accepted(self, how: Validity, detail: str) -> None:
+        """A disturbed run counts all the same.
+
+        Args:
+            how: One of `records.DISTURBED`.
+            detail: What it was, for people.
+        """
+        self._accepted.append((how, detail))
+
+    def cautions(self, runs: Sequence[RunRecord]) -> tuple[str, ...]:
+        """What could not be excluded, a sentence for each sort of disturbance.
+
+        Args:
+            runs: All runs of the search.
+        """
+        counting = sum(run.comparable is not None for run in runs)
+        sentences = []
+        for how, what in _WHAT.items():
+            details = [detail for kind, detail in self._accepted if kind is how]
+            if details:
+                sentences.append(
+                    f"During {len(details)} of the {counting} runs that count {what}, however often they were made; "
+                    f"what that did to their numbers is not known (the last of them: {details[-1]})."
+                )
+        return tuple(sentences)

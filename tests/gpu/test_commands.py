@@ -1,0 +1,33 @@
+"""The commands around GPUs that are for those who work on autotune."""
+
+import re
+import subprocess
+import sys
+
+pytest_plugins = ["tests.fake_nvml.plugin"]
+
+
+def run(*words: str, **options) -> subprocess.CompletedProcess[str]:
+    """Runs ``python -m`` with these words."""
+    command = [sys.executable, "-m", *words]
+    return subprocess.run(command, capture_output=True, text=True, timeout=150, check=False, **options)
+
+
+def test_the_check_of_a_real_gpu_needs_one(tmp_path):
+    """Without a driver it says so in words, writes no report, and fails."""
+    (tmp_path / "libnvidia-ml.so.1").write_text("none here, whatever this machine has")
+    done = run("tests.gpu.check", "--out", str(tmp_path), env={"LD_LIBRARY_PATH": str(tmp_path)})
+    assert done.returncode == 1
+    assert done.stderr == (
+        "gpu-check: no NVIDIA driver on this machine (libnvidia-ml.so.1 not found). There is nothing to check here.\n"
+    )
+    assert list(tmp_path.glob("*.md")) == []
+
+
+def test_what_the_sampler_costs_can_be_measured(nvml_library):
+    """On a machine of the tests' own the benchmark prints what its process takes; in a second that is not exact."""
+    done = run("tests.fake_nvml", "busy", "--", sys.executable, "-m", "autotune.bench", "sampler", "--seconds", "1")
+    assert done.returncode == 0, done.stderr
+    found = re.search(r"^\| 1 \(NVIDIA H100 80GB HBM3\) \| ([\d.]+) s \| (-?[\d.]+) ms \|$", done.stdout, re.MULTILINE)
+    assert found is not None, done.stdout
+    assert float(found[2]) < 50.0  # far above what it is: another machine may be slow

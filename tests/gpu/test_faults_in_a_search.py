@@ -1,0 +1,170 @@
+"""Promises of whole searches whose driver fails: they go on as far as they can, and say what it was."""
+
+import json
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import psutil
+import pytest
+
+from autotune.records import Ending, Validity
+from tests.fake_nvml.scenario import Fault
+from tests.gpu.conftest import UUID, GpuProject, Searched, is_todays, machine_with
+
+# Without a buffer each step waits for its batch; all values are alike but for that.
+CONFIG = """\
+data: {batch_size: 8, num_workers: 1, prefetch_buffer_size: 0}
+training: {}
+costs: {load_s: 0.002, kernel_s: 0.002}
+autotune:
+  command: "{python} TRAINER {config}"
+  knobs: {data.prefetch_buffer_size: [0, 2, 4, 8]}
+  run: {min_s: 1.0, min_steps: 10, max_s: 1.5}
+"""
+BUDGET_S = 120.0  # none takes it all: they are interrupted, or end for want of a GPU
+
+FAULTS = {
+    "GPU lost": (Fault(code=15, gpu=0, switch="on"),),
+    "GPU needs a reset, then works again": (Fault(code=16, gpu=0, switch="on"),),
+    "driver not loaded": (Fault(code=9, switch="on"),),
+    "hiccup of all calls": (Fault(code=10, gpu=0, switch="on"),),
+    "no permission": tuple(Fault(function=f"nvmlDeviceGet{what}", code=4) for what in ("Samples", "UtilizationRates")),
+    "samples unknown": (Fault(function="nvmlDeviceGetSamples", code=999),),
+    "activity forbidden": (Fault(function="nvmlGpmSampleGet", code=4),),
+    "blocked": (Fault(function="nvmlDeviceGetPowerUsage", delay_s=30.0, switch="on"),),  # only the sampler asks it
+}
+
+FOR_GOOD = ("GPU lost", "driver not loaded")
+
+
+def hear(project: GpuProject, name: str, line: str) -> bool:
+    """Lets the fault begin once today's config is measured, and end where it does; True once enough was seen."""
+    if is_todays(line):
+        project.machine.switch("on")
+        if name.startswith("hiccup"):
+            threading.Timer(0.3, project.machine.switch, ("on",), {"on": False}).start()
+    if "again" in name and "[GPU lost]" in line:
+        project.machine.switch("on", on=False)
+    return "] run 4 " in line and not name.endswith(("lost", "loaded"))
+
+
+@pytest.fixture(scope="module")
+def searched(gpu_project: Callable[..., GpuProject]) -> dict[str, Searched]:
+    """A search for each fault, all at the same time."""
+    projects = {name: gpu_project(machine_with(1, faults=faults), CONFIG) for name, faults in FAULTS.items()}
+    found: dict[str, Searched] = {}
+
+    def search(name: str) -> None:
+        project = projects[name]
+        found[name] = project.search(BUDGET_S, hear=lambda line: hear(project, name, line))
+
+    threads = [threading.Thread(target=search, args=(name,)) for name in FAULTS]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    return found
+
+
+def left_on(project: GpuProject) -> list[int]:
+    """Processes that were started on this project's machine, and live."""
+    left = []
+    for process in psutil.process_iter():
+        try:
+            there = process.environ().get("AUTOTUNE_FAKE_NVML") == project.machine.env["AUTOTUNE_FAKE_NVML"]
+            if there and process.status() != psutil.STATUS_ZOMBIE:
+                left.append(process.pid)
+        except psutil.Error:
+            continue
+    return left
+
+
+def runs_after_todays(searched: Searched) -> list[dict[str, Any]]:
+    """The runs that came after the first one that counts."""
+    runs = searched.runs()
+    first = next(place for place, run in enumerate(runs) if run["validity"] == Validity.GOOD)
+    return runs[first + 1 :]
+
+
+@pytest.mark.parametrize("name", FAULTS)
+def test_no_fault_hangs_or_breaks_a_search(searched, name):
+    """It shows no traceback, and neither a run nor the sampler is left."""
+    done = searched[name]
+    assert done.returncode == (0 if name in FOR_GOOD else 130), done.complained
+    assert "Traceback" not in done.complained
+    assert "crash log" not in done.complained
+    assert left_on(done.project) == []
+
+
+@pytest.mark.parametrize("name", FOR_GOOD)
+def test_what_is_lost_for_good_ends_runs_and_search_by_name(searched, name):
+    """The run that meets it, and its two repeats, end as "GPU lost" with the driver's reason; then the search ends."""
+    done = searched[name]
+    others = runs_after_todays(done)
+    assert [run["ending"] for run in others] == [Ending.GPU_LOST] * 3, done.complained
+    assert all(name in run["detail"] for run in others)
+    assert done.answer["outcomes"][Ending.GPU_LOST] == 3
+    assert done.answer["elapsed_s"] < BUDGET_S / 2
+    assert f"the GPU does not come back ({others[-1]['detail']})" in done.complained
+
+
+def test_a_gpu_that_comes_back_is_measured_again(searched):
+    """What was lost on the way counts for nothing, and is made again."""
+    done = searched["GPU needs a reset, then works again"]
+    lost, *later = runs_after_todays(done)
+    assert lost["ending"] == Ending.GPU_LOST, done.complained
+    assert "GPU needs a reset" in lost["detail"]
+    assert lost["measurement"] is None
+    again = next(run for run in later if run["ending"] == Ending.STOPPED)
+    assert again["point"] == lost["point"]
+    assert again["measurement"]["gpu_utilization"] > 0.3
+
+
+def test_a_hiccup_is_none_of_the_users_business(searched):
+    """A third of a second in which no call succeeds costs no run."""
+    done = searched["hiccup of all calls"]
+    assert {run["ending"] for run in done.runs()} == {Ending.STOPPED}, done.complained
+    assert [run["detail"] for run in done.runs() if "GPU" in run["detail"]] == []
+    assert all(run["measurement"]["gpu_utilization"] is not None for run in done.runs())
+
+
+@pytest.mark.parametrize(
+    ("name", "why"),
+    [
+        ("no permission", "it does not report utilization (Insufficient Permissions)"),
+        ("samples unknown", "more than 5% of the readings of its utilization samples failed"),
+    ],
+)
+def test_without_utilization_it_goes_on_by_speed_and_says_why(searched, name, why):
+    """Runs count, their utilization is absent and never 0, and each says the reason."""
+    done = searched[name]
+    for run in runs_after_todays(done):
+        assert (run["ending"], run["validity"]) == (Ending.STOPPED, Validity.GOOD), done.complained
+        assert run["measurement"]["gpu_utilization"] is None
+        assert why in run["detail"]
+    known = json.loads(done.project.autotune("status", "--config", "config.yaml", "--json").stdout)
+    assert known["baseline"]["gpus"]["utilization"] is None
+    assert known["baseline"]["metrics"]["gpu_utilization"] is None
+
+
+def test_activity_that_may_not_be_read_costs_nothing_else(searched):
+    """Where GPM is for administrators, utilization is measured all the same."""
+    done = searched["activity forbidden"]
+    for run in done.runs():
+        assert (run["ending"], run["detail"]) == (Ending.STOPPED, ""), done.complained
+        (gpu,) = run["measurement"]["gpus"]
+        assert (gpu["uuid"], gpu["sm_activity"]) == (UUID.format(0), None)
+        assert gpu["utilization"] == run["measurement"]["gpu_utilization"]
+        assert gpu["utilization"] > 0.3
+
+
+def test_a_call_that_blocks_for_half_a_minute_holds_nothing_up(searched):
+    """Runs go on beside it and count, without a utilization; only the sampler waits."""
+    done = searched["blocked"]
+    others = runs_after_todays(done)
+    for run in others:
+        assert (run["ending"], run["validity"]) == (Ending.STOPPED, Validity.GOOD), done.complained
+        assert run["duration_s"] < 15.0  # instead of 30 and more
+    assert others[-1]["measurement"]["gpu_utilization"] is None
+    assert "GPU utilization not measured: the NVIDIA driver has not answered for" in others[-1]["detail"]

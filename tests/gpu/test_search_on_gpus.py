@@ -1,0 +1,186 @@
+"""Whole searches on fake GPUs: real processes from the command line to the driver's library, the truth beside them."""
+
+import json
+import os
+import threading
+import time
+from collections.abc import Callable
+from functools import partial
+
+import pytest
+
+from autotune.records import Validity
+from tests.commands.test_search import left_running
+from tests.fake_nvml.busy_reader import busy_fraction
+from tests.fake_nvml.busy_writer import BusyWriter
+from tests.gpu.conftest import UUID, GpuProject, Searched, driver_windows, is_todays, machine_with
+
+# A file of samples takes 150 ms to open. 4 steps of 18 ms, 8 ms of loading before each: busy for 72 of 254 ms.
+STARVED = """\
+data: {batch_size: 8, num_workers: 1, prefetch_buffer_size: 0}
+training: {enable_xla: false}
+costs: {load_s: 0.001, shard_s: 0.15, shard_batches: 4, launch_s: 0.002, kernel_s: 0.002}
+autotune:
+  command: "{python} TRAINER {config}"
+  knobs: {data.num_workers: [1, 4], data.prefetch_buffer_size: [0, 8]}
+  run: {min_s: 1.0, min_steps: 10, max_s: 1.5}
+"""
+# Whose kernels ran is asked once a second: a run has to last for two, so that one answer is about it alone.
+LONGER = STARVED.replace("min_s: 1.0, min_steps: 10, max_s: 1.5", "min_s: 2.5, min_steps: 10, max_s: 3")
+STARVED_BUSY, STARVED_PERIOD_S = 72 / 254, 0.254
+
+# The data's GPU computes features for 8 of 20 ms, and loading takes as long: more than a step takes with XLA.
+BUSY_IS_NOT_FAST = """\
+data: {batch_size: 8, num_workers: 1, prefetch_buffer_size: 4, data_gpu: 0}
+training: {enable_xla: false, model_gpu: 1}
+costs: {load_s: 0.0025, features_s: 0.001, launch_s: 0.004, kernel_s: 0.004, xla_gain: 4.5}
+autotune:
+  command: "{python} TRAINER {config}"
+  knobs: {training.enable_xla: [false, true]}
+  objective: OBJECTIVE
+  run: {min_s: 1.0, min_steps: 10, max_s: 1.5}
+"""
+
+BUDGET_S = 40.0
+WHOLE = ("starved", "effective", "utilization")  # the others are interrupted once enough was seen
+
+
+def visit(project: GpuProject, seconds: float) -> None:
+    """Somebody uses the GPU for so long from now on, at a third of the time."""
+    tenant, now_s = BusyWriter(project.machine.tenants), time.monotonic()  # this process: alive, and none of a run's
+    for beat in range(round(10 * seconds)):
+        tenant.kernel(now_s + 0.1 * beat, now_s + 0.1 * beat + 0.033)
+    leaving = threading.Timer(seconds, tenant.close)
+    leaving.daemon = True  # who stays longer than the tests does not hold them up
+    leaving.start()
+
+
+def hear(project: GpuProject, name: str, line: str) -> bool:
+    """Has a visitor come after the first run; True once enough was seen of the search."""
+    if name == "visited" and is_todays(line):
+        visit(project, 3.5)
+    return ("] run 4 " in line and name == "visited") or ("] run 7 " in line and name == "shared")
+
+
+@pytest.fixture(scope="module")
+def searched(gpu_project: Callable[..., GpuProject]) -> dict[str, Searched]:
+    """The searches of this module by name. They are made at the same time: trainers here wait, they don't compute."""
+    projects = {
+        "starved": gpu_project(machine_with(1), STARVED),
+        "effective": gpu_project(machine_with(2), BUSY_IS_NOT_FAST.replace("OBJECTIVE", "effective_utilization")),
+        "utilization": gpu_project(machine_with(2), BUSY_IS_NOT_FAST.replace("OBJECTIVE", "utilization")),
+        "visited": gpu_project(machine_with(1), LONGER),
+        "shared": gpu_project(machine_with(1), LONGER),
+    }
+    visit(projects["shared"], 120.0)
+    found: dict[str, Searched] = {}
+
+    def search(name: str) -> None:
+        project, options = projects[name], ("--allow-busy-gpu",) if name == "shared" else ()
+        budget_s = BUDGET_S if name in WHOLE else 120.0
+        found[name] = project.search(budget_s, *options, hear=partial(hear, project, name))
+
+    threads = [threading.Thread(target=search, args=(name,)) for name in projects]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    return found
+
+
+@pytest.mark.parametrize("name", WHOLE)
+def test_a_search_ends_well_and_leaves_nothing(searched, name):
+    """It is back within its budget, has an answer, complains of nothing that is a traceback, and no process stays."""
+    done = searched[name]
+    assert done.returncode == 0
+    assert done.answer["elapsed_s"] < BUDGET_S
+    assert done.answer["why_no_gpu"] is None
+    assert "Traceback" not in done.complained
+    assert left_running(done.project.folder) == []
+
+
+@pytest.mark.parametrize(("name", "gpu"), [("starved", 0), ("effective", 0), ("effective", 1), ("visited", 0)])
+def test_each_run_keeps_what_the_driver_said_and_that_is_what_happened(searched, name, gpu):
+    """The raw samples in the folders of the runs agree with the intervals in which kernels ran."""
+    done = searched[name]
+    measured = [run for run in done.runs() if run["measurement"]]
+    assert len(measured) >= 2
+    errors = [
+        busy - busy_fraction(done.project.machine.tenants, gpu, start_s, end_s)
+        for run in measured
+        for start_s, end_s, busy in driver_windows(run["folder"], gpu)
+    ]
+    assert len(errors) > 20 * (len(measured) - 1)  # one warms up
+    assert sum(map(abs, errors)) / len(errors) < 0.01
+
+
+def test_a_starved_gpu_is_found_and_fed(searched):
+    """The values that feed it win; what is said of the GPU before and after is what it did."""
+    done = searched["starved"]
+    answer = done.answer
+    assert answer["verdict"] == "better", done.complained
+    assert answer["best"]["values"] == {"data.num_workers": 4, "data.prefetch_buffer_size": 8}
+    assert answer["speedup"]["low"] > 2.0
+    before, after = answer["baseline"]["gpus"], answer["best"]["gpus"]
+    assert before["utilization"] == pytest.approx(STARVED_BUSY, abs=0.03)
+    assert after["utilization"] == pytest.approx(1.0, abs=0.15)  # on a busy machine, workers wake up late
+    assert before["effective_utilization"] == pytest.approx(STARVED_BUSY, abs=0.06)
+    (gpu,) = before["devices"]
+    assert (gpu["uuid"], gpu["scored"], gpu["verdict"]) == (UUID.format(0), True, "cyclic")
+    assert gpu["period_s"] == pytest.approx(STARVED_PERIOD_S, rel=0.1)
+    assert "more prefetch" in gpu["meaning"]
+    assert (gpu["foreign_fraction"], gpu["throttled_fraction"]) == (0.0, 0.0)
+    assert gpu["peak_memory_bytes"] == 8 * (16 << 20)
+    assert after["devices"][0]["verdict"] == "flat"
+
+
+def test_busy_is_not_fast(searched):
+    """On two GPUs, the config that leaves the model's GPU idle for more of the time is the faster one, and wins."""
+    done = searched["effective"]
+    answer = done.answer
+    assert answer["verdict"] == "better", done.complained
+    assert answer["best"]["values"] == {"training.enable_xla": True}
+    assert answer["speedup"]["ratio"] == pytest.approx(36 / 20, rel=0.1)
+    before, after = answer["baseline"]["gpus"], answer["best"]["gpus"]
+    assert [gpu["uuid"] for gpu in before["devices"]] == [UUID.format(0), UUID.format(1)]
+    assert [gpu["scored"] for gpu in before["devices"]] == [False, True]
+    assert before["utilization"] == pytest.approx(1.0, abs=0.15)
+    assert after["utilization"] == pytest.approx(8 / 20, abs=0.04)
+    assert [gpu["utilization"] for gpu in after["devices"]] == pytest.approx([8 / 20, 8 / 20], abs=0.04)
+    assert before["effective_utilization"] < after["effective_utilization"]
+
+
+def test_utilization_itself_would_have_kept_the_slower_one(searched):
+    """Asked for a busy GPU, the same trainer is left as slow as it is: nothing keeps the GPU busier."""
+    answer, other = searched["utilization"].answer, searched["effective"].answer
+    assert answer["objective"] == "utilization"
+    assert answer["verdict"] == "no_change"
+    assert answer["best"]["values"] == {"training.enable_xla": False}
+    kept, found = answer["best"]["metrics"], other["best"]["metrics"]
+    assert kept["gpu_utilization"] > 2 * found["gpu_utilization"]
+    assert kept["samples_per_s"] < 0.7 * found["samples_per_s"]
+
+
+def test_a_run_that_somebody_disturbed_is_made_again(searched):
+    """It is contaminated and counts for nothing, and its successor does."""
+    done = searched["visited"]
+    first, disturbed, *others = (run for run in done.runs() if run["validity"] != Validity.COLD)
+    assert (first["validity"], disturbed["validity"]) == (Validity.GOOD, Validity.CONTAMINATED), done.complained
+    assert f"others (process {os.getpid()}) used it for" in disturbed["detail"]
+    assert disturbed["measurement"]["gpus"][0]["foreign_fraction"] == pytest.approx(0.33, abs=0.15)
+    again = next(run for run in others if run["validity"] == Validity.GOOD)
+    assert again["point"] == disturbed["point"]
+    assert others.index(again) <= 1
+    known = json.loads(done.project.autotune("status", "--config", "config.yaml", "--json").stdout)
+    assert known["cautions"] == []
+
+
+def test_where_somebody_stays_runs_are_made_three_times_at_most(searched):
+    """With --allow-busy-gpu the search goes on beside a tenant: after two repeats a run counts as it is."""
+    done = searched["shared"]
+    assert f"process {os.getpid()}" in done.complained
+    assert "the search goes on beside it" in done.complained
+    runs = [run for run in done.runs() if run["validity"] != Validity.COLD][:6]
+    validities = [run["validity"] for run in runs]
+    assert validities == [Validity.CONTAMINATED, Validity.CONTAMINATED, Validity.GOOD] * 2, done.complained
+    assert all(f"others (process {os.getpid()}) used it for" in run["detail"] for run in runs)

@@ -1,0 +1,142 @@
+"""Which GPUs the runs of a search use, on machines with fake ones; and what is said of that before it begins."""
+
+import shutil
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.fake_nvml.library import FakeGpu
+from tests.fake_nvml.scenario import Gpu, Process, Scenario
+
+pytest_plugins = ["tests.fake_nvml.plugin"]
+
+UUIDS = [f"GPU-{index:08x}-0000-4000-8000-000000000000" for index in range(3)]
+CONFIG = """\
+data:
+    batch_size: 8
+    data_gpu: 0
+model_gpu: 1
+autotune:
+    command: "{{python}} train.py {{config}}"
+    knobs:
+        data.batch_size: [8, 16]
+{more}
+"""
+ASK = """
+from dataclasses import asdict
+from pathlib import Path
+from autotune.clock import SystemClock
+from autotune.errors import AutotuneError
+from autotune.search.devices import busy_remarks, remarks_on_gpus, require_free_gpus, run_gpus, watched_gpus
+from autotune.search.setup import open_setup
+
+setup = open_setup(Path({config!r}), command=None, state_dir=None)
+
+def said(ask, *arguments):
+    try:
+        return ask(setup, *arguments)
+    except AutotuneError as error:
+        return [error.kind, error.message, error.where, error.remedy]
+
+tell({{
+    "run": asdict(run_gpus(setup, setup.space.today)),
+    "watched": watched_gpus(setup),
+    "remarks": said(remarks_on_gpus),
+    "why_no_gpu": setup.why_no_gpu,
+    "busy": busy_remarks(setup, SystemClock()) if {look} else None,
+    "refused": said(require_free_gpus, SystemClock()) if {look} else None,
+}})
+"""
+
+Ask = Callable[..., dict[str, Any]]
+
+
+@pytest.fixture
+def ask(fake_gpu: Callable[..., FakeGpu], tmp_path: Path) -> Ask:
+    """What is known of a search in an environment, on a machine with two GPUs."""
+
+    def asked(
+        scenario: Scenario | None = None, *, more: str = "", look: bool = False, env: dict[str, str] | None = None
+    ) -> dict[str, Any]:
+        machine = fake_gpu(scenario or Scenario(gpus=(Gpu(), Gpu())), began_s_ago=30.0)
+        machine.env.pop("CUDA_VISIBLE_DEVICES", None)
+        machine.env.update(env or {})
+        config = tmp_path / "config.yaml"
+        config.write_text(CONFIG.format(more=more))
+        answer: dict[str, Any] = machine.run(ASK.format(config=str(config), look=look))
+        return answer
+
+    return asked
+
+
+def test_a_run_may_use_what_it_sees_and_its_model_is_where_the_config_says(ask: Ask) -> None:
+    """Both GPUs are measured; the model's is the one that is scored."""
+    told = ask()
+    assert told["run"] == {"uuids": UUIDS[:2], "reported": False, "model": 1}
+    assert told["watched"] == UUIDS[:2]
+    assert (told["remarks"], told["why_no_gpu"]) == ([], None)
+
+
+def test_the_environment_of_the_runs_decides_not_that_of_the_search_alone(ask: Ask) -> None:
+    """What the config sets for runs goes before what the shell has."""
+    env = {"CUDA_VISIBLE_DEVICES": "0"}
+    assert ask(env=env)["run"]["uuids"] == UUIDS[:1]
+    assert ask(env=env, more="    env: {CUDA_VISIBLE_DEVICES: 1}")["run"]["uuids"] == UUIDS[1:2]
+
+
+def test_all_gpus_that_some_point_may_use_are_watched(ask: Ask) -> None:
+    """Where the variable itself is tuned."""
+    more = '        autotune.env.CUDA_VISIBLE_DEVICES: ["0", "1"]\n    env: {CUDA_VISIBLE_DEVICES: "1"}'
+    told = ask(Scenario(gpus=(Gpu(),) * 3), more=more)
+    assert told["run"]["uuids"] == UUIDS[1:2]
+    assert sorted(told["watched"]) == UUIDS[:2]
+
+
+def test_a_gpu_that_is_not_there_is_an_error_with_a_remedy(ask: Ask) -> None:
+    """CUDA would train on the CPU without a word."""
+    told = ask(env={"CUDA_VISIBLE_DEVICES": "7"})
+    kind, message, where, remedy = told["remarks"]
+    assert (kind, where) == ("gpu", "CUDA_VISIBLE_DEVICES")
+    assert message == (
+        "CUDA_VISIBLE_DEVICES=7 names 7, and this machine has 2, numbered 0 to 1: training would run without a GPU"
+    )
+    assert "Name one that is there" in remedy
+
+
+def test_a_list_that_is_cut_short_is_a_remark(ask: Ask) -> None:
+    """What is before the wrong entry is used."""
+    told = ask(env={"CUDA_VISIBLE_DEVICES": "1,7"})
+    assert told["run"]["uuids"] == UUIDS[1:2]
+    (remark,) = told["remarks"]
+    assert remark.endswith("CUDA shows only the GPUs before it")
+
+
+def test_hidden_gpus_are_why_nothing_is_measured(ask: Ask) -> None:
+    """An empty list is a wish, no mistake."""
+    told = ask(env={"CUDA_VISIBLE_DEVICES": ""})
+    assert (told["watched"], told["remarks"]) == ([], [])
+    assert told["why_no_gpu"] == "CUDA_VISIBLE_DEVICES= hides every GPU"
+
+
+def test_a_busy_gpu_is_refused_with_who_is_on_it(ask: Ask) -> None:
+    """Process, memory and program; what to do is said."""
+    with subprocess.Popen([shutil.which("sleep") or "sleep", "1000"]) as tenant:
+        busy = Gpu(busy_percent=40, processes=(Process(pid=tenant.pid, memory_bytes=5 << 30, share=1.0),))
+        told = ask(Scenario(gpus=(Gpu(), busy)), look=True)
+        tenant.kill()
+    (remark,) = told["busy"]
+    assert remark.startswith(f"NVIDIA H100 80GB HBM3 ({UUIDS[1]}) is in use: process {tenant.pid} (")
+    assert "sleep) with 5.0 GiB, kernels ran for 40% of the last second" in remark
+    kind, message, _, remedy = told["refused"]
+    assert (kind, message) == ("gpu", remark)
+    assert "--allow-busy-gpu" in remedy
+
+
+def test_a_gpu_that_no_run_uses_may_be_busy(ask: Ask) -> None:
+    """Only those that count are looked at."""
+    busy = Gpu(busy_percent=40, processes=(Process(pid=1, memory_bytes=5 << 30, share=1.0),))
+    told = ask(Scenario(gpus=(Gpu(), busy)), look=True, env={"CUDA_VISIBLE_DEVICES": "0"})
+    assert (told["busy"], told["refused"]) == ([], None)
