@@ -1,4 +1,4 @@
-"""``python -m autotune.bench grid|search|start``: the table of benchmarks."""
+"""``python -m autotune.bench grid|search|start|...``: the table of benchmarks."""
 
 import argparse
 import sys
@@ -7,7 +7,9 @@ from pathlib import Path
 from autotune.bench.calibration import calibrate
 from autotune.bench.choosing import time_choices
 from autotune.bench.grid import measure_grid, parse_axis
+from autotune.bench.observe import benchmark_observer
 from autotune.bench.oscillation import benchmark_oscillation
+from autotune.bench.sampler import measure_sampler
 from autotune.bench.start import measure_start
 from autotune.durations import parse_duration_s
 from autotune.errors import AutotuneError
@@ -53,6 +55,19 @@ def main() -> int:
     oscillation.add_argument("--scenarios", type=int, default=200, help="default: %(default)s")
     oscillation.add_argument("--seed", type=int, default=0)
     oscillation.set_defaults(run=_oscillation)
+    observe = commands.add_parser("observe", help="what is seen of trainers that report nothing, and what that costs")
+    observe.add_argument("styles", nargs="*", metavar="STYLE", help="e.g. fit loop-compiled torch (default: all)")
+    observe.add_argument("--python", default=sys.executable, help="the interpreter that has the frameworks")
+    observe.add_argument("--pairs", type=int, default=5, help="of trainings, for the cost of a step (default: 5)")
+    observe.add_argument("--steps", type=int, default=200, help="in a block, of which a training has 20 (default: 200)")
+    observe.set_defaults(run=_observe)
+    sampler = commands.add_parser("sampler", help="measure what the GPU sampler costs, and what it costs a training")
+    sampler.add_argument("--seconds", type=float, default=60.0, help="for which it is watched (default: 60)")
+    sampler.add_argument("--config", type=Path, help="train with this config, with the sampler and without it in turn")
+    sampler.add_argument("--pairs", type=int, default=10, help="trainings of each kind (default: 10)")
+    sampler.add_argument("--train", type=float, default=20.0, help="seconds of each that count (default: 20)")
+    sampler.add_argument("--state-dir", type=Path)
+    sampler.set_defaults(run=_sampler)
     arguments = parser.parse_args()
     try:
         arguments.run(arguments)
@@ -71,6 +86,10 @@ def _grid(arguments: argparse.Namespace) -> None:
         state_dir=arguments.state_dir,
         out=arguments.out,
     )
+
+
+def _observe(arguments: argparse.Namespace) -> None:
+    benchmark_observer(python=arguments.python, styles=arguments.styles, pairs=arguments.pairs, steps=arguments.steps)
 
 
 def _start(arguments: argparse.Namespace) -> None:
@@ -98,6 +117,18 @@ def _search(arguments: argparse.Namespace) -> None:
 
 def _oscillation(arguments: argparse.Namespace) -> None:
     print(benchmark_oscillation(scenarios=arguments.scenarios, seed=arguments.seed), end="")
+
+
+def _sampler(arguments: argparse.Namespace) -> None:
+    print(
+        measure_sampler(
+            seconds=arguments.seconds,
+            config=arguments.config,
+            pairs=arguments.pairs,
+            train_s=arguments.train,
+            state_dir=arguments.state_dir,
+        )
+    )
 
 
 def _seeds(text: str) -> range:

@@ -1,7 +1,8 @@
 """What a training process says about itself; standard library only, and harmless outside a run.
 
-Call `step` once per batch. Under ``autotune search`` this writes one line per step into the run's
-folder; anywhere else it does nothing and costs next to nothing:
+Under ``autotune search`` the steps of most trainers are seen without a change (observe.py, which is put into the
+process under the name ``_autotune_trainee``). Where they are not, call `step` once per batch. Under a search this
+writes one line per step into the run's folder; anywhere else it does nothing and costs next to nothing:
 
     from autotune.trainee import step
 
@@ -10,6 +11,16 @@ folder; anywhere else it does nothing and costs next to nothing:
         step(samples=len(batch))
 """
 
-from autotune.trainee.stream import announce, epoch_end, mark, step
+import sys
+from typing import TYPE_CHECKING
+
+_INJECTED = "_autotune_trainee.stream"
+
+if TYPE_CHECKING or _INJECTED not in sys.modules:
+    from autotune.trainee.stream import announce, epoch_end, mark, step
+else:
+    # The observer is in this process: both write into one file, and its own steps end when the trainer reports some.
+    _injected = sys.modules[_INJECTED]
+    announce, epoch_end, mark, step = _injected.announce, _injected.epoch_end, _injected.mark, _injected.step
 
 __all__ = ["announce", "epoch_end", "mark", "step"]

@@ -8,6 +8,9 @@ names; ``n`` counts up where a process of the same pid wrote before. Every line 
     {"k": "epoch_end", "t_s": 90.0}
     {"k": "checkpoint", "t_s": 90.4, "duration_s": 0.4, "text": "step 400"}
 
+The header may come again: where the injected observer (observe.py) has opened the file, a trainer that reports
+its own steps adds a header with its own ``source``, and from there on all steps are the trainer's.
+
 ``t_s`` is the END of what the line tells, in seconds of CLOCK_MONOTONIC. What is not known is left out
 (``update`` only where it is false). JSON has no NaN and no infinity: such numbers are the strings
 "nan", "inf" and "-inf", which ``float()`` reads. Readers ignore kinds and fields that they do not know.
@@ -34,29 +37,49 @@ from typing import Any, Literal, Optional
 
 RUN_DIR_VARIABLE = "AUTOTUNE_RUN_DIR"
 FORMAT_VERSION = 1
+OBSERVER = "observer"
+"""The ``source`` of steps that were seen from outside of the trainer's code."""
 
 _STREAMS_PER_PID = 100  # a pid comes back after exec; more than this is something else going wrong
 
 
-class _Stream:
-    """The file of this process: unopened, open, or closed for good."""
+class Stream:
+    """The file of this process: unopened, open, or closed for good.
+
+    Attributes:
+        source: Who reports the steps; None before somebody does.
+    """
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._fd: Optional[int] = None
+        self._path: Optional[str] = None
         self._looked = False
+        self.source: Optional[str] = None
 
     def announce(self, source: str, devices: Optional[Iterable[str]]) -> None:
-        """Opens the file and writes its first line, once."""
+        """Opens the file and writes its first line, once; once more where a trainer takes over from the observer."""
         with self._lock:
             if not self._looked:
                 self._open(source, devices)
                 self._looked = True  # only now: other threads wait for the file instead of losing their steps
+            elif self.source == OBSERVER and source != OBSERVER:
+                self._write_header(source, devices)
 
     def _open(self, source: str, devices: Optional[Iterable[str]]) -> None:
         folder = os.environ.get(RUN_DIR_VARIABLE)
         if not folder:
             return
+        try:
+            self._path, self._fd = _create(folder)
+        except Exception:
+            return
+        self._write_header(source, devices)
+        if source == OBSERVER:
+            self._let_go()  # until there is a step: a trainer may look at its descriptors, or close them all
+
+    def _write_header(self, source: str, devices: Optional[Iterable[str]]) -> None:
+        self.source = source
         try:
             header = {
                 "v": FORMAT_VERSION,
@@ -66,7 +89,6 @@ class _Stream:
                 "source": source,
                 "devices": _devices_by_uuid() if devices is None else list(devices),
             }
-            self._fd = _create(folder)
             self._write_line(json.dumps(header))
         except Exception:
             self._close()
@@ -76,10 +98,17 @@ class _Stream:
         """Whether anything will be written; looks for the run at the first call."""
         if not self._looked:
             self.announce("step", None)
-        return self._fd is not None
+        return self._path is not None
+
+    @property
+    def is_observed(self) -> bool:
+        """Whether the steps in it are the observer's; opens the file for it if nobody has reported yet."""
+        if not self._looked:
+            self.announce(OBSERVER, None)
+        return self._path is not None and self.source == OBSERVER
 
     def write(self, line: str) -> None:
-        """Appends a line; the first failure closes the stream."""
+        """Appends a line, or several; the first failure closes the stream."""
         try:
             self._write_line(line)
         except Exception:
@@ -87,11 +116,17 @@ class _Stream:
 
     def _write_line(self, line: str) -> None:
         data = (line + "\n").encode()
+        if self._fd is None and self._path is not None:
+            self._fd = os.open(self._path, os.O_WRONLY | os.O_APPEND | os.O_NOFOLLOW | os.O_CLOEXEC)
         # A short write means a full disk: going on would bury the torn line in the middle of the file.
         if self._fd is not None and os.write(self._fd, data) != len(data):
             self._close()
 
     def _close(self) -> None:
+        self._path = None
+        self._let_go()
+
+    def _let_go(self) -> None:
         fd, self._fd = self._fd, None
         if fd is not None:
             with contextlib.suppress(OSError):
@@ -102,14 +137,16 @@ class _Stream:
         self._close()
         self._lock = threading.Lock()  # the parent's may be held by a thread that does not exist here
         self._looked = False
+        self.source = None
 
 
-def _create(folder: str) -> int:
+def _create(folder: str) -> tuple[str, int]:
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND | os.O_CLOEXEC
     pid = os.getpid()
     for n in range(_STREAMS_PER_PID):
         try:
-            return os.open(os.path.join(folder, f"steps.{pid}.{n}.jsonl"), flags, 0o600)
+            path = os.path.join(os.path.abspath(folder), f"steps.{pid}.{n}.jsonl")
+            return path, os.open(path, flags, 0o600)
         except FileExistsError:
             continue
     raise FileExistsError(folder)
@@ -122,7 +159,7 @@ def _devices_by_uuid() -> list[str]:
     return [name for name in (part.strip() for part in visible.split(",")) if name.startswith(("GPU-", "MIG-"))]
 
 
-def _json_number(value: Any) -> str:
+def json_number(value: Any) -> str:
     """A number as JSON can carry it; ``null`` for what is not a number."""
     if type(value) is int:
         return str(value)
@@ -178,16 +215,16 @@ class Step:
             # By hand: json.dumps would cost as much as all the rest of a step's report.
             line = f'{{"k": "step", "t_s": {self._ended_s:.6f}'
             if self.wait_s is not None:
-                line += f', "wait_s": {_json_number(self.wait_s)}'
+                line += f', "wait_s": {json_number(self.wait_s)}'
             if self.samples is not None:
-                line += f', "samples": {_json_number(self.samples)}'
+                line += f', "samples": {json_number(self.samples)}'
             if self.work is not None:
-                line += f', "work": {_json_number(self.work)}'
+                line += f', "work": {json_number(self.work)}'
             if not self.update:
                 line += ', "update": false'
             if self.loss is not None:
-                line += f', "loss": {_json_number(self.loss)}'
-            _stream.write(line + "}")
+                line += f', "loss": {json_number(self.loss)}'
+            process_stream.write(line + "}")
         except Exception:
             pass
 
@@ -209,10 +246,10 @@ class _NoStep(Step):
         pass
 
 
-_stream = _Stream()
+process_stream = Stream()
 _no_step = _NoStep(None, None, None, None, True)
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_stream.forget)
+    os.register_at_fork(after_in_child=process_stream.forget)
 
 
 def step(*, samples: Any = None, wait_s: Any = None, loss: Any = None, work: Any = None, update: bool = True) -> Step:
@@ -230,15 +267,17 @@ def step(*, samples: Any = None, wait_s: Any = None, loss: Any = None, work: Any
     Returns:
         A context manager. As a plain call, leave it alone: it writes its line when the statement ends.
     """
-    if not _stream.is_open:
+    if not process_stream.is_open:
         return _no_step
+    if process_stream.source == OBSERVER:
+        process_stream.announce("step", None)
     return Step(samples, wait_s, loss, work, update)
 
 
 def epoch_end() -> None:
     """Reports that every sample of the data has been seen once more."""
-    if _stream.is_open:
-        _stream.write(f'{{"k": "epoch_end", "t_s": {time.monotonic():.6f}}}')
+    if process_stream.is_open:
+        process_stream.write(f'{{"k": "epoch_end", "t_s": {time.monotonic():.6f}}}')
 
 
 def mark(
@@ -254,15 +293,15 @@ def mark(
         duration_s: How long it took, in seconds.
         text: A line for people.
     """
-    if not _stream.is_open:
+    if not process_stream.is_open:
         return
     with contextlib.suppress(Exception):
         line = f'{{"k": {json.dumps(kind)}, "t_s": {time.monotonic():.6f}'
         if duration_s is not None:
-            line += f', "duration_s": {_json_number(duration_s)}'
+            line += f', "duration_s": {json_number(duration_s)}'
         if text is not None:
             line += f', "text": {json.dumps(text)}'
-        _stream.write(line + "}")
+        process_stream.write(line + "}")
 
 
 def announce(source: str, *, devices: Optional[Iterable[str]] = None) -> None:
@@ -274,4 +313,4 @@ def announce(source: str, *, devices: Optional[Iterable[str]] = None) -> None:
         devices: UUIDs of the accelerators in use, as NVML spells them; by default those that
             ``CUDA_VISIBLE_DEVICES`` names by UUID.
     """
-    _stream.announce(source, devices)
+    process_stream.announce(source, devices)

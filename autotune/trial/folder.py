@@ -4,6 +4,7 @@ import errno
 import json
 import logging
 import os
+import re
 import shutil
 import stat
 from collections.abc import Iterable, Mapping
@@ -11,6 +12,9 @@ from pathlib import Path
 from typing import Any
 
 from autotune.errors import RunError
+
+_TRAINEE = Path(__file__).parents[1] / "trainee"
+_INJECTED = "_autotune_trainee"
 
 MARKER = ".autotune-run"
 """A folder that holds this file was made by autotune; no other folder is ever emptied or removed."""
@@ -20,6 +24,7 @@ FORMAT = 1
 
 _MARKER_TEXT = f'{{"format": {FORMAT}}}\n'
 _TAIL_BYTES = 32 << 10
+_OWN_IMPORT = re.compile(r"^( *)from autotune\.trainee\b", re.MULTILINE)
 
 _log = logging.getLogger(__name__)
 
@@ -36,6 +41,7 @@ class RunFolder:
         stdout: What the trainer printed.
         stderr: What the trainer printed to stderr.
         result: What the search made of the run.
+        samples: What the GPU sampler said while it went on.
         outputs: Where redirected outputs of the trainer go.
         inject: What is put on the trainer's import path.
     """
@@ -46,11 +52,12 @@ class RunFolder:
         self.stdout = path / "stdout.log"
         self.stderr = path / "stderr.log"
         self.result = path / "result.json"
+        self.samples = path / "samples.jsonl"
         self.outputs = path / "outputs"
         self.inject = path / "inject"
 
     def create(self, *, output_paths: Iterable[str] = ()) -> None:
-        """Makes the folder, its marker and ``outputs/``; a folder of ours that is there already is kept.
+        """Makes the folder, its marker, ``outputs/`` and ``inject/``; a folder of ours that is there is kept.
 
         Args:
             output_paths: Paths inside ``outputs/`` that the trainer will write to. Their parents are made, they
@@ -70,6 +77,7 @@ class RunFolder:
                     )
                 (self.path / MARKER).write_text(_MARKER_TEXT, encoding="utf-8")
             self.outputs.mkdir(exist_ok=True)
+            _copy_observer(self.inject)
             for path in output_paths:
                 Path(path).parent.mkdir(parents=True, exist_ok=True)
         except OSError as error:
@@ -138,17 +146,11 @@ class RunFolder:
 
     def stderr_tail(self) -> str:
         """The last lines on stderr, at most 32 KiB; empty if there are none."""
-        try:
-            with self.stderr.open("rb") as file:
-                size = file.seek(0, os.SEEK_END)
-                file.seek(max(size - _TAIL_BYTES, 0))
-                data = file.read(_TAIL_BYTES)
-        except OSError:
-            return ""
-        if size > _TAIL_BYTES:
-            # Not from within a line, unless one line is all there is.
-            data = data.partition(b"\n")[2] or data
-        return data.decode("utf-8", "replace")
+        return _tail(self.stderr)
+
+    def stdout_tail(self) -> str:
+        """The last lines on stdout, at most 32 KiB; empty if there are none."""
+        return _tail(self.stdout)
 
     def discard_outputs(self) -> None:
         """Deletes what the trainer wrote into ``outputs/``; says so in the log where that fails."""
@@ -161,6 +163,16 @@ class RunFolder:
             _delete(self.path)
 
 
+def _copy_observer(folder: Path) -> None:
+    """Copies what observes a trainer's steps, under a name that no trainer imports; autotune itself stays unseen."""
+    package = folder / _INJECTED
+    package.mkdir(parents=True, exist_ok=True)
+    for source in _TRAINEE.glob("*.py"):
+        place = folder if source.name == "sitecustomize.py" else package
+        text = source.read_text(encoding="utf-8")
+        (place / source.name).write_text(_OWN_IMPORT.sub(rf"\1from {_INJECTED}", text), encoding="utf-8")
+
+
 def _delete(path: Path) -> None:
     if path.is_symlink():  # whatever the trainer has put there: the link goes, what it points to stays
         path.unlink(missing_ok=True)
@@ -168,3 +180,17 @@ def _delete(path: Path) -> None:
     shutil.rmtree(path, ignore_errors=True)  # never follows links; takes away all that it can
     if path.exists():
         _log.warning("%s could not be deleted completely; delete it yourself when the disk gets full", path)
+
+
+def _tail(path: Path) -> str:
+    try:
+        with path.open("rb") as file:
+            size = file.seek(0, os.SEEK_END)
+            file.seek(max(size - _TAIL_BYTES, 0))
+            data = file.read(_TAIL_BYTES)
+    except OSError:
+        return ""
+    if size > _TAIL_BYTES:
+        # Not from within a line, unless one line is all there is.
+        data = data.partition(b"\n")[2] or data
+    return data.decode("utf-8", "replace")

@@ -78,6 +78,8 @@ class Errand:
             "AUTOTUNE_RUN_ID": plan.run_id,
             "AUTOTUNE_RUN_DIR": str(folder.path),
         }
+        # In front of the user's own path; an empty entry would mean the working directory.
+        self.env["PYTHONPATH"] = os.pathsep.join(filter(None, (str(folder.inject), self.env.get("PYTHONPATH"))))
         self.steps = StepReader(folder.path)
         self.on_start: Callable[[int], None] = lambda _pid: None
 

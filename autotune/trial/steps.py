@@ -21,6 +21,9 @@ _KINDS = frozenset({"step", "loss", "epoch_end", "eval", "checkpoint", "sync", "
 # Process ids have at most 10 digits; the second number counts the loops of the process.
 _NAME = re.compile(r"steps\.([0-9]{1,10})\.([0-9]{1,10})\.jsonl")
 _STREAMS = 256  # read at most; a training process has one, each of its workers perhaps another
+_DEVICES = 64  # of a process, at most
+_TEXT_CHARS = 200
+_UUID = re.compile(r"[A-Z]{3}-[0-9A-Za-z/-]{1,80}")  # GPU-8932f937-..., MIG-GPU-.../1/0
 _LATEST_S = 1e9  # of the monotonic clock, which starts with the machine: thirty years
 _POLL_BYTES = 1 << 20  # read in one poll, shared by the streams; ten thousand steps
 _LINE_BYTES = 1 << 14  # longer lines are none of the writer's
@@ -138,6 +141,7 @@ class _Stream:
             samples=_amount(fields.get("samples")),
             work=_amount(fields.get("work")),
             loss=_loss(fields.get("loss")),
+            text=_text(fields.get("text")) if kind == "note" else None,
         )
 
     def _header(self, fields: Mapping[str, Any]) -> TraineeEvent | None:
@@ -147,7 +151,19 @@ class _Stream:
             return None
         if start_s is None:
             return None
-        return TraineeEvent(kind="start", t_s=start_s, stream=self._name)
+        return TraineeEvent(kind="start", t_s=start_s, stream=self._name, devices=_uuids(fields.get("devices")))
+
+
+def _text(value: Any) -> str | None:
+    if not isinstance(value, str):
+        return None
+    # Escape sequences in what a trainer writes must not reach the user's terminal.
+    return "".join(letter for letter in " ".join(value.split()) if letter.isprintable())[:_TEXT_CHARS]
+
+
+def _uuids(value: Any) -> tuple[str, ...]:
+    names = value[:_DEVICES] if isinstance(value, list) else []
+    return tuple(name for name in names if isinstance(name, str) and _UUID.fullmatch(name))
 
 
 def _number(value: Any) -> float | None:

@@ -74,7 +74,7 @@ class Surroundings:
     """
 
     def __init__(self, folders: Iterable[Path], apart: Iterable[Path], clock: Clock) -> None:
-        self._apart = frozenset(os.path.realpath(folder) for folder in apart)
+        self._apart = frozenset((*map(os.path.realpath, apart), *_open_files()))
         self._roots = tuple(dict.fromkeys(os.path.realpath(folder) for folder in folders))
         self._clock = clock
         self._seen = self._look()
@@ -123,8 +123,10 @@ class Surroundings:
                             folder.whole = False
                             break
                         left -= 1
+                        if entry.path in self._apart:
+                            continue
                         if entry.is_dir(follow_symlinks=False):
-                            if entry.name in _LEFT_OUT or entry.path in self._apart or _is_environment(entry.path):
+                            if entry.name in _LEFT_OUT or _is_environment(entry.path):
                                 continue
                             folder.entries[entry.name] = None
                             waiting.append(entry.path)
@@ -133,6 +135,11 @@ class Surroundings:
             except OSError:  # not readable, or gone meanwhile: nothing is known of it
                 del seen[name]
         return seen
+
+
+def _open_files() -> list[str]:
+    """What this process itself may be writing, such as a log that its output goes to."""
+    return [os.path.realpath(f"/proc/self/fd/{number}") for number in os.listdir("/proc/self/fd")]
 
 
 def _is_environment(path: str) -> bool:

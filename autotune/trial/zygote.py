@@ -105,7 +105,10 @@ class ZygoteRunner(ProcessRunner):
 
     def _interpreter(self, command: PythonCommand, errand: Errand) -> _Interpreter:
         # Whatever an import may read.
-        environ = frozenset((name, value) for name, value in errand.env.items() if name not in LATE_VARIABLES)
+        own = str(errand.folder.path)  # another one in each run, and the same in it
+        environ = frozenset(
+            (name, value.replace(own, "")) for name, value in errand.env.items() if name not in LATE_VARIABLES
+        )
         key = (command.interpreter, command.options, str(errand.plan.cwd), environ)
         interpreter = self._interpreters.setdefault(key, _Interpreter())
         self._interpreters.move_to_end(key)

@@ -29,6 +29,7 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import gc
+import importlib
 import importlib.machinery
 import json
 import os
@@ -274,11 +275,10 @@ class ParkedModules:
                 self._give_up(name, "module", name)
 
     def _origin(self, name: str) -> str | None:
-        for finder in sys.meta_path:
-            if finder is not self and not isinstance(finder, Recorder):
-                spec = finder.find_spec(name, None)
-                if spec is not None:
-                    return spec.origin
+        for finder in sys.meta_path[sys.meta_path.index(self) + 1 :]:
+            spec = finder.find_spec(name, None)
+            if spec is not None:
+                return spec.origin
         return None
 
     def _give_up(self, package: str, kind: str, name: str) -> None:
@@ -297,7 +297,7 @@ def _has_trained(run_dir: str) -> bool:
         for name in os.listdir(run_dir):
             if re.fullmatch(r"steps\.\d+\.\d+\.jsonl", name):
                 with open(os.path.join(run_dir, name), "rb") as file:
-                    if file.read(1 << 14).count(b"\n") > 1:  # the first line is a header
+                    if b'"k": "step"' in file.read(1 << 14):
                         return True
     return False
 
@@ -386,6 +386,7 @@ def _become_run(
         _reseed()
         run_dir = request["env"]["AUTOTUNE_RUN_DIR"]
         ParkedModules(packages, run_dir, request["unfit"]).park()
+        _observe(os.path.join(run_dir, "inject"))
         if request["record"]:
             sys.meta_path.insert(0, Recorder(request["record"], run_dir))
     except Exception as error:  # noqa: BLE001 - the search has to know, and makes the run otherwise
@@ -393,6 +394,16 @@ def _become_run(
         _answer(answer, step=step, errno=code, error=os.strerror(code) if code else str(error))
         os._exit(127)
     _answer(answer, pid=os.getpid())
+
+
+def _observe(folder: str) -> None:
+    """What the run's ``sitecustomize`` does in an interpreter that was started for it; this one was not."""
+    if sys.flags.ignore_environment or sys.flags.no_site:
+        return
+    sys.path.insert(0, folder)
+    with contextlib.suppress(Exception):  # as there: a run that is not observed is one of which no steps are seen
+        importlib.import_module("_autotune_trainee.observe").install()
+    sys.path.remove(folder)
 
 
 def _become_main(request: dict[str, Any]) -> None:

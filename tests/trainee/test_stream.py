@@ -26,9 +26,9 @@ forks_on_purpose = pytest.mark.filterwarnings("ignore:.*multi-threaded.*fork:Dep
 @pytest.fixture(autouse=True)
 def fresh_stream() -> Iterator[None]:
     """Each test is a process that has not reported yet."""
-    stream._stream.forget()
+    stream.process_stream.forget()
     yield
-    stream._stream.forget()
+    stream.process_stream.forget()
 
 
 @pytest.fixture
@@ -91,7 +91,7 @@ def test_a_step_that_raised_is_not_reported(run_dir: Path) -> None:
 @given(loss=st.floats(allow_nan=True, allow_infinity=True))
 def test_any_loss_survives_the_wire(loss: float) -> None:
     """NaN and infinities travel in valid JSON and come back as what they are."""
-    text = stream._json_number(loss)
+    text = stream.json_number(loss)
     back = float(json.loads(text, parse_constant=pytest.fail))
     assert back == loss or (math.isnan(back) and math.isnan(loss))
 
@@ -187,7 +187,7 @@ def run_on_small_disk(small_disk: Path, monkeypatch: pytest.MonkeyPatch) -> Iter
     """A run's folder on a disk that can be filled; let go of before the disk goes."""
     monkeypatch.setenv(stream.RUN_DIR_VARIABLE, str(small_disk))
     yield small_disk
-    stream._stream.forget()
+    stream.process_stream.forget()
 
 
 def test_a_full_disk_leaves_one_torn_line_at_most(run_on_small_disk: Path) -> None:
@@ -267,3 +267,24 @@ def test_a_step_held_back_keeps_its_own_time(run_dir: Path) -> None:
     later_s = time.monotonic()
     del held
     assert lines(run_dir)[1]["t_s"] <= later_s + 1e-6
+
+
+def test_a_note_arrives_as_one_clean_line(run_dir: Path) -> None:
+    """What is said to people is printable, of one line, and of a length that fits on a screen."""
+    mark("note", text="add\nthis\x1b[31m line " + "x" * 300)
+    (note,) = [event for event in StepReader(run_dir).poll() if event.kind == "note"]
+    assert note.text is not None
+    assert note.text.startswith("add this[31m line xxx")
+    assert len(note.text) == 200
+
+
+def test_a_trainer_takes_over_from_the_observer(run_dir: Path) -> None:
+    """The file is opened by the observer; the trainer's first word adds a header, with what the trainer knows."""
+    announce(stream.OBSERVER)
+    assert stream.process_stream.is_observed
+    announce("the trainer", devices=["GPU-1"])
+    step(samples=8)
+    assert not stream.process_stream.is_observed
+    first, second, line = lines(run_dir)
+    assert (first["source"], second["source"], second["devices"]) == ("observer", "the trainer", ["GPU-1"])
+    assert line["samples"] == 8

@@ -22,8 +22,6 @@ from autotune.trial.launch import ProcessRunner
 from autotune.trial.outcome import Clues, ending_of
 from tests.fake_nvml.scenario import Gpu, Process, Scenario
 
-pytest_plugins = ["tests.fake_nvml.plugin"]
-
 REPOSITORY = Path(__file__).parents[2]
 PRELUDE = """\
 import math, os, signal, sys, time

@@ -27,9 +27,9 @@ def test_a_new_folder_is_marked_and_private(hostile: Path) -> None:
 def test_a_folder_of_ours_is_kept(tmp_path: Path) -> None:
     """Making it again keeps what is in it."""
     folder = made(tmp_path / "run")
-    folder.inject.mkdir()
+    folder.stdout.touch()
     made(tmp_path / "run")
-    assert folder.inject.is_dir()
+    assert folder.stdout.exists()
 
 
 def test_a_file_in_its_place_is_said(tmp_path: Path) -> None:

@@ -34,11 +34,27 @@ def test_events_arrive_with_their_units(tmp_path: Path) -> None:
         {"k": "epoch_end", "t_s": 4.0},
     )
     assert StepReader(tmp_path).poll() == [
-        TraineeEvent(kind="start", t_s=1.5, stream="47.0"),
+        TraineeEvent(kind="start", t_s=1.5, stream="47.0", devices=("GPU-1",)),
         TraineeEvent(kind="step", t_s=2.0, stream="47.0", wait_s=0.25, samples=8.0, work=4520.0),
         TraineeEvent(kind="step", t_s=3.0, stream="47.0", loss=0.5),
         TraineeEvent(kind="epoch_end", t_s=4.0, stream="47.0"),
     ]
+
+
+@pytest.mark.parametrize(
+    ("devices", "told"),
+    [
+        (["GPU-8932f937-d72c", "MIG-GPU-8932f937/1/0"], ("GPU-8932f937-d72c", "MIG-GPU-8932f937/1/0")),
+        (["GPU-1", 7, None, "cuda:0", "GPU-\x1b[2J", "GPU-" + "1" * 1000], ("GPU-1",)),
+        (["GPU-1"] * 1000, ("GPU-1",) * 64),
+        ("GPU-1", ()),
+        (None, ()),
+    ],
+)
+def test_devices_are_taken_only_if_they_look_like_uuids(tmp_path: Path, devices: object, told: tuple[str, ...]) -> None:
+    """What a process says it uses is text from outside, and may be anything."""
+    write(tmp_path, {**HEADER, "devices": devices})
+    assert [event.devices for event in StepReader(tmp_path).poll()] == [told]
 
 
 def test_each_event_arrives_once(tmp_path: Path) -> None:

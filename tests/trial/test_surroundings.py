@@ -68,6 +68,15 @@ def test_what_does_not_count(tmp_path: Path) -> None:
     assert not around.traces().any
 
 
+def test_a_log_that_this_process_writes_does_not_count(tmp_path: Path) -> None:
+    """A search whose output goes to a file beside the config does not take that for the trainer's."""
+    with (tmp_path / "search.log").open("w") as log:
+        around = watched(tmp_path)
+        log.write("exploring\n")
+        log.flush()
+        assert not around.traces().any
+
+
 def test_one_folder_below_another_is_seen_once(tmp_path: Path) -> None:
     """The data lie in the project as a rule."""
     (tmp_path / "data").mkdir()

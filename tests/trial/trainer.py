@@ -19,7 +19,7 @@ def ready() -> None:
 
 def trains(steps: int, status: int = 0) -> None:
     """Reports that many steps; below 0: without end."""
-    with (FOLDER / f"steps.{os.getpid()}.0.jsonl").open("w", buffering=1) as file:
+    with (FOLDER / f"steps.{os.getpid()}.1.jsonl").open("w", buffering=1) as file:  # .0 is the observer's
         header = {"v": 1, "pid": os.getpid(), "clock": "monotonic", "start_s": time.monotonic()}
         file.write(json.dumps({**header, "source": "test", "devices": []}) + "\n")
         done = 0

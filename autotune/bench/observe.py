@@ -1,0 +1,146 @@
+"""What the observer sees of trainers that nobody changed, and what that costs them.
+
+Each style of trainer (observed_trainers.py) trains once with a slow loader, and what the observer reports is compared
+with what the trainer knows; then several times with a fast one, in turn with the observer and without it
+(``python -E``, which leaves ``PYTHONPATH`` alone).
+"""
+
+import json
+import sys
+import tempfile
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+from autotune.bench.markdown import markdown_table
+from autotune.clock import Clock, SystemClock
+from autotune.errors import RunError
+from autotune.records import RunPlan, TraineeEvent
+from autotune.trial.folder import RunFolder
+from autotune.trial.guard import Guard
+from autotune.trial.launch import ProcessRunner
+
+_TRAINERS = Path(__file__).with_name("observed_trainers.py")  # a script, not for importing
+_LONGEST_RUN_S = 300.0
+_RIGHT = 0.1  # share by which a wait may differ from the trainer's own
+
+STYLES = {
+    "tensorflow": (
+        "fit",
+        "fit-several-steps",
+        "fit-xla",
+        "fit-eager",
+        "fit-mirrored",
+        "train-on-batch",
+        "loop-compiled",
+        "loop-eager",
+        "loop-mirrored",
+        "loop-mirrored-eager",
+        "loop-own-batches",
+        "next-inside",
+        "loop-inside",
+        "session-feed",
+        "session-dataset",
+    ),
+    "tf_keras": ("keras-2-fit", "keras-2-train-on-batch"),
+    "torch": ("torch", "torch-workers", "torch-own-batches"),
+    "jax": ("jax",),
+}
+"""By the package that they need."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Seen:
+    facts: Mapping[str, Any]
+    events: Sequence[TraineeEvent]
+
+
+class _Trainers:
+    """Runs of observed_trainers.py."""
+
+    def __init__(self, runner: ProcessRunner, clock: Clock, folder: Path, python: str) -> None:
+        self._runner = runner
+        self._clock = clock
+        self._folder = folder
+        self._python = python
+        self._runs = 0
+
+    def train(self, style: str, *, observed: bool = True, **options: float) -> _Seen:
+        """Trains.
+
+        Raises:
+            RunError: The trainer failed.
+        """
+        self._runs += 1
+        run = f"{self._runs}-{style}"
+        words = [word for name, value in options.items() for word in (f"--{name.replace('_', '-')}", f"{value:g}")]
+        switches = () if observed else ("-E",)
+        plan = RunPlan(
+            run_id=f"observe/{run}",
+            folder=self._folder / run,
+            argv=(self._python, *switches, str(_TRAINERS), style, *words),
+            cwd=self._folder,
+            env={"TF_CPP_MIN_LOG_LEVEL": "2"},
+            config_text="",
+        )
+        events: list[TraineeEvent] = []
+        ended = self._runner.run(plan, events.extend, self._clock.now_s() + _LONGEST_RUN_S)
+        folder = RunFolder(plan.folder)
+        if ended.exit_code != 0:
+            raise RunError(f"{style} cannot train: {(folder.stderr_tail().splitlines() or ['?'])[-1]}")
+        facts = json.loads(folder.stdout.read_text(encoding="utf-8").splitlines()[-1])
+        folder.delete()
+        return _Seen(facts=facts, events=events)
+
+
+def benchmark_observer(*, python: str, styles: Sequence[str], pairs: int, steps: int) -> None:
+    """Prints the table.
+
+    Args:
+        python: The interpreter that has the frameworks.
+        styles: Which; none means all whose framework this interpreter has (found out by trying).
+        pairs: Runs of each kind, from which the cost of a step is told.
+        steps: Steps in a block of those, of which each run has 20; the median block counts.
+    """
+    clock = SystemClock()
+    heads = ("style", "steps seen", "samples seen", "data wait", "within 10 %", "cost of a step [least, most], us")
+    rows = []
+    with Guard() as guard, tempfile.TemporaryDirectory(prefix="autotune-") as folder:
+        trainers = _Trainers(ProcessRunner(guard, clock), clock, Path(folder), python)
+        for style in styles or [style for package in STYLES.values() for style in package]:
+            print(style, file=sys.stderr, flush=True)
+            try:
+                rows.append(
+                    (style, *_correct(trainers.train(style, sleep_ms=40.0)), _cost(trainers, style, pairs, steps))
+                )
+            except RunError as error:
+                rows.append((style, error.message, "", "", "", ""))
+    print(markdown_table(heads, rows))
+
+
+def _correct(seen: _Seen) -> tuple[str, str, str, str]:
+    steps = [event for event in seen.events if event.kind == "step"]
+    waits_s = [event.wait_s for event in steps if event.wait_s is not None]
+    samples = [event.samples for event in steps if event.samples is not None]
+    known_s = seen.facts["waited_s"]
+    # The mean: a loop that makes its own batches is not seen to wait for the first.
+    ratio = None if not waits_s or not known_s else sum(waits_s) / len(waits_s) / known_s * seen.facts["steps"]
+    return (
+        f"{len(steps)} of {seen.facts['steps']}",
+        f"{sum(samples):g} of {seen.facts['samples']}" if samples else "not seen",
+        "not seen" if not waits_s else "seen" if ratio is None else f"{ratio - 1:+.1%}",
+        "" if ratio is None else "yes" if abs(ratio - 1) <= _RIGHT else "no",
+    )
+
+
+def _cost(trainers: _Trainers, style: str, pairs: int, steps: int) -> str:
+    costs_us = []
+    for pair in range(pairs):
+        step_us = {}
+        for observed in (pair % 2 == 0, pair % 2 != 0):  # ABBA: neither is always the first
+            seen = trainers.train(style, observed=observed, sleep_ms=0.0, steps=steps, epochs=20)
+            step_us[observed] = seen.facts["step_s"] * 1e6
+        costs_us.append(step_us[True] - step_us[False])
+    return f"{median(costs_us):.1f} [{min(costs_us):.1f}, {max(costs_us):.1f}]" if costs_us else "not measured"

@@ -1,0 +1,103 @@
+"""How many samples a batch holds, and which number of a step's result is its loss; of any framework."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from typing import Any, Callable, Optional
+
+Path = tuple[Any, ...]
+"""Where in a nested batch something is: the keys and indices on the way to it."""
+
+Sizer = Callable[[Any], Optional[int]]
+"""Says how many samples are in a batch."""
+
+_DEPTH = 4
+_WIDTH = 64
+
+
+class Source:
+    """What is known of a dataset: it is itself what a loop tells its fetches apart by.
+
+    Attributes:
+        size: How to tell the samples in its batches; None before the first.
+    """
+
+    __slots__ = ("size",)
+
+    def __init__(self) -> None:
+        self.size: Optional[Sizer] = None
+
+
+def sizer(batch: Any, expected: Optional[int] = None) -> Sizer:
+    """Finds out from one batch how to tell the number of samples in batches like it.
+
+    It is the leading dimension of the first array that has the expected one, or else of the first with that
+    which most arrays have; summed over the replicas of a distributed batch.
+
+    Args:
+        batch: Arrays in tuples, lists and mappings.
+        expected: The number of samples in a full batch, where the loader says it.
+    """
+    found: list[tuple[Path, int]] = list(_leading(batch, ()))
+    if not found:
+        return lambda _batch: None
+    sizes = Counter(size for _, size in found)
+    wanted = expected if expected in sizes else max(sizes, key=sizes.__getitem__)  # of equals, the first
+    path = next(path for path, size in found if size == wanted)
+    if len(path) == 1 and type(batch[path[0]]).__name__ != "PerReplica":  # nearly always; this one is fast
+        key = path[0]
+        if hasattr(batch[key], "_shape_tuple"):  # TensorFlow's, without making an object of the shape
+            return lambda batch: batch[key]._shape_tuple()[0]
+        return lambda batch: batch[key].shape[0]
+    return lambda batch: _size(_at(batch, path))
+
+
+def _at(batch: Any, path: Path) -> Any:
+    for key in path:
+        batch = batch[key]
+    return batch
+
+
+def _leading(batch: Any, path: Path) -> Any:
+    if len(path) > _DEPTH:
+        return
+    size = _size(batch)
+    if size is not None:
+        yield path, size
+    elif isinstance(batch, Mapping):
+        for key in list(batch)[:_WIDTH]:
+            yield from _leading(batch[key], (*path, key))
+    elif isinstance(batch, (tuple, list)):
+        for index, part in enumerate(batch[:_WIDTH]):
+            yield from _leading(part, (*path, index))
+
+
+def _size(leaf: Any) -> Optional[int]:
+    if type(leaf).__name__ == "PerReplica":  # TensorFlow's: one value for each device
+        sizes = [_size(value) for value in leaf.values]
+        return None if None in sizes else sum(sizes)  # type: ignore[arg-type]
+    shape = getattr(leaf, "shape", None)
+    if shape is None or callable(shape):
+        return None
+    size = shape[0] if len(shape) else None
+    return None if size is None else int(size)
+
+
+def loss_in(result: Any) -> Any:
+    """The scalar in what a training step returned that is most probably its loss; None if there is none."""
+    if isinstance(result, Mapping):
+        for key in sorted(result, key=lambda key: (str(key) != "loss", "loss" not in str(key))):
+            return _scalar(result[key])
+        return None
+    if isinstance(result, (tuple, list)):
+        return next((scalar for scalar in map(_scalar, result[:_WIDTH]) if scalar is not None), None)
+    return _scalar(result)
+
+
+def _scalar(value: Any) -> Any:
+    if isinstance(value, float):
+        return value
+    shape = getattr(value, "shape", None)
+    is_float = "float" in str(getattr(value, "dtype", ""))
+    return value if is_float and shape is not None and not callable(shape) and len(shape) == 0 else None

@@ -1,0 +1,85 @@
+"""Notices when the trainer has imported a framework."""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+from collections.abc import Mapping, Sequence
+from importlib.machinery import ModuleSpec
+from types import ModuleType
+from typing import Any, Callable, Optional, cast
+
+
+class Hook:
+    """A finder in front of all others that finds nothing itself, and acts once a module has been loaded.
+
+    Args:
+        actions: What to do, once, right after the module of that name was executed.
+    """
+
+    def __init__(self, actions: Mapping[str, Callable[[], None]]) -> None:
+        self._actions = dict(actions)
+
+    def install(self) -> None:
+        """From now on; what is loaded already is acted on at once."""
+        sys.meta_path.insert(0, self)
+        self.look()
+
+    def look(self) -> None:
+        """Acts on all that is loaded by now: a warm interpreter may hand out several modules in one import."""
+        for name in list(self._actions):
+            module = sys.modules.get(name)
+            if module is not None and not getattr(getattr(module, "__spec__", None), "_initializing", False):
+                self._act(name)
+
+    def _act(self, name: str) -> None:
+        action = self._actions.pop(name, None)
+        if action is not None:
+            action()
+
+    def find_spec(
+        self, name: str, path: Optional[Sequence[str]] = None, target: Optional[ModuleType] = None
+    ) -> Optional[ModuleSpec]:
+        """See importlib.abc.MetaPathFinder."""
+        if name not in self._actions:
+            return None
+        with contextlib.suppress(Exception):  # a finder that fails will do so again when it is asked itself
+            behind = sys.meta_path.index(self) + 1
+            for finder in sys.meta_path[behind:]:
+                spec = finder.find_spec(name, path, target)
+                if spec is not None:
+                    if hasattr(spec.loader, "exec_module"):
+                        spec.loader = cast(Any, _Loader(spec.loader, self, name))
+                    return spec
+        return None
+
+    def loaded(self, name: str) -> None:
+        """Acts on a module that was just executed, and on what came with it."""
+        with contextlib.suppress(Exception):
+            self._act(name)
+            self.look()
+
+
+class _Loader:
+    """The module's own loader, and a word to the hook when it is done."""
+
+    def __init__(self, loader: Any, hook: Hook, name: str) -> None:
+        self._loader = loader
+        self._hook = hook
+        self._name = name
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._loader, name)
+
+    def create_module(self, spec: ModuleSpec) -> Optional[ModuleType]:
+        """See importlib.abc.Loader."""
+        create = getattr(self._loader, "create_module", None)
+        return None if create is None else create(spec)
+
+    def exec_module(self, module: ModuleType) -> None:
+        """See importlib.abc.Loader; the module never sees us."""
+        module.__loader__ = self._loader
+        if module.__spec__ is not None:
+            module.__spec__.loader = self._loader
+        self._loader.exec_module(module)
+        self._hook.loaded(self._name)

@@ -1,0 +1,125 @@
+"""The same as the wrappers of shield.py, for the two functions that are called in every step of the shortest loops.
+
+All that such a wrapper does is in one Python function, with what it needs in the function's own cells: after a
+framework has had the processor's caches to itself, each further call and each further object costs as much as a
+microsecond. What is not as usual goes the careful way, through `Shield.observing`.
+"""
+
+from __future__ import annotations
+
+import functools
+import threading
+import time
+import weakref
+from typing import Any, Callable, Optional
+
+from autotune.trainee.batch import Source
+from autotune.trainee.loop import Loop
+from autotune.trainee.shield import Begin, End, Shield
+from autotune.trainee.tensorflow_functions import Functions
+
+
+def around_fetch(
+    loop: Loop,
+    shield: Shield,
+    place: tuple[Any, str],
+    careful: tuple[Begin, End],
+    is_plain: Callable[[], bool],
+    source_of: Callable[[Any], Source],
+) -> None:
+    """Notes what an iterator's method gives.
+
+    Args:
+        loop: Where.
+        shield: Catches errors.
+        place: The class and its method.
+        careful: What to do around it where it is not plain; the `End` is given ``(iterator, time)`` where it failed.
+        is_plain: Whether it is a fetch of the training loop as such.
+        source_of: The dataset that an iterator goes over.
+    """
+    owner, name = place
+    original = getattr(owner, name)
+    otherwise = shield.observing(original, *careful)
+    end = careful[1]
+    monotonic, thread, seen, fetched = time.monotonic, threading.get_ident, loop.seen, loop.steps.fetched
+    latest: Optional[Callable[[], Any]] = None  # the iterator that was used last, as long as there is one
+    source = Source()
+
+    @functools.wraps(original)
+    def observed(*args: Any, **kwargs: Any) -> Any:
+        nonlocal latest, source
+        try:
+            if latest is None or latest() is not args[0]:
+                source = source_of(args[0])
+                latest = weakref.ref(args[0])
+            its_source = source
+            size = its_source.size
+            if size is None or loop.is_suspended or not shield.on or not is_plain():
+                size = None
+            else:
+                begin_s = monotonic()
+                if begin_s >= loop.digest_due_s:
+                    begin_s = loop.fetch_begins()
+        except Exception as error:
+            shield.failed(error)
+            size = None
+        if size is None:
+            return otherwise(*args, **kwargs)
+        try:
+            result = original(*args, **kwargs)
+        except BaseException as error:
+            shield.end(end, (args[0], begin_s), None, error)
+            raise
+        try:
+            # Not `source`: within the call, which waits, another thread may have fetched from another one.
+            seen.append((fetched, its_source, begin_s, monotonic(), size(result), thread()))
+        except Exception as error:
+            shield.failed(error)
+        return result
+
+    setattr(owner, name, observed)
+
+
+def around_call(loop: Loop, shield: Shield, owner: Any, functions: Functions) -> None:
+    """Notes calls of TensorFlow's compiled functions.
+
+    Args:
+        loop: Where.
+        shield: Catches errors.
+        owner: Their class.
+        functions: What is known of them.
+    """
+    original = owner.__call__
+    otherwise = shield.observing(original, functions.begin, functions.end)
+    monotonic, get_thread, seen, worked = time.monotonic, threading.get_ident, loop.seen, loop.steps.worked
+    known_of, current, report = functions.known.of, functions.current, loop.report
+
+    @functools.wraps(original)
+    def observed(*args: Any, **kwargs: Any) -> Any:
+        try:
+            known = known_of(args[0])
+            thread = get_thread()
+            is_step = known.trains and not known.fetches and not known.hides_steps
+            is_plain = is_step and shield.on and thread not in current
+            is_plain = is_plain and not loop.wants_samples and not loop.is_suspended
+        except Exception as error:
+            shield.failed(error)
+            is_plain = False
+        if not is_plain:
+            return otherwise(*args, **kwargs)
+        current[thread] = known
+        begin_s = monotonic()
+        try:
+            result = original(*args, **kwargs)
+        finally:
+            del current[thread]
+        try:
+            end_s = monotonic()
+            seen.append((worked, known, begin_s, end_s, None, True, thread))
+            if end_s >= report.loss_due_s:
+                functions.see_loss(end_s, result)
+        except Exception as error:
+            shield.failed(error)
+        return result
+
+    owner.__call__ = observed

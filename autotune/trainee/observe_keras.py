@@ -1,0 +1,146 @@
+"""Sees the steps of Keras: ``fit`` and ``train_on_batch``, of Keras 3 on any backend and of Keras 2 (``tf_keras``).
+
+``fit`` says itself where a step ends: it calls ``CallbackList.on_train_batch_end``. That method is wrapped and no
+callback added, because one that does not declare itself ``async_safe`` would make Keras wait for all others after
+each step.
+"""
+
+from __future__ import annotations
+
+import functools
+import threading
+import time
+from importlib import import_module
+from typing import Any, Optional
+
+from autotune.trainee.batch import loss_in, sizer
+from autotune.trainee.loop import Loop
+from autotune.trainee.shield import Shield
+
+
+def observe(package: str, loop: Loop, shield: Shield) -> None:
+    """Wraps what there is to be seen.
+
+    Args:
+        package: ``keras`` or ``tf_keras``; it has been imported.
+        loop: The training loop.
+        shield: Wraps.
+    """
+    keras = import_module(package)
+    is_keras_3 = int(keras.__version__.partition(".")[0]) >= 3
+    fit = _Fit(loop, is_keras_3)
+    callbacks = import_module(f"{package}.src.callbacks" + (".callback_list" if is_keras_3 else ""))
+
+    def around(owner: Any, name: str, begin: Any, end: Any) -> None:
+        shield.attempt(f"{package}: {name}", lambda: shield.around(owner, name, begin, end))
+
+    around(keras.Model, "fit", fit.begin, fit.end)
+    around(keras.Model, "train_on_batch", fit.begin_on_batch, fit.end_on_batch)
+    around(callbacks.CallbackList, "on_train_begin", fit.training_begins, fit.training_has_begun)
+    around(callbacks.CallbackList, "on_train_batch_end", fit.step_ends, fit.step_reported)
+    around(callbacks.CallbackList, "on_epoch_end", fit.epoch_ends, fit.epoch_reported)
+    if is_keras_3:
+        around(callbacks.CallbackList, "_on_train_batch_end", fit.logs_are_read, fit.logs_were_read)
+        iterator = import_module("keras.src.trainers.epoch_iterator").EpochIterator
+        around(iterator, "__next__", fit.batch_begins, fit.batch_fetched)
+    for name in ("evaluate", "predict"):
+        around(keras.Model, name, *loop.around_pause("eval"))
+    for name in ("save", "save_weights"):
+        around(keras.Model, name, *loop.around_pause("checkpoint"))
+
+
+class _Fit:
+    """Keras's own training loop, and its single step."""
+
+    def __init__(self, loop: Loop, is_keras_3: bool) -> None:
+        self._loop = loop
+        self._is_keras_3 = is_keras_3
+
+    def _size(self, batch: Any) -> Optional[int]:
+        return sizer(batch)(batch)
+
+    @functools.cached_property
+    def _is_on_cpu(self) -> bool:
+        # Keras 2 does not read its logs after each step; on an accelerator that would wait for it.
+        return bool(import_module("tensorflow.python.eager.context").context().num_gpus() == 0)
+
+    def begin(self, args: Any, kwargs: Any) -> Any:
+        """``fit`` is called."""
+        if self._loop.is_suspended:
+            return None
+        self._loop.digest()
+        self._loop.counted.skip(time.monotonic())
+        self._loop.is_suspended = True
+        return True
+
+    def end(self, token: Any, result: Any, error: Optional[BaseException]) -> None:
+        """It has returned, or raised."""
+        self._loop.is_suspended = False
+        self._loop.flush()
+
+    def training_begins(self, args: Any, kwargs: Any) -> Any:
+        """What ``fit`` has fetched so far, it has only looked at."""
+        return True if self._loop.is_suspended else None
+
+    def training_has_begun(self, token: Any, result: Any, error: Optional[BaseException]) -> None:
+        """The callbacks are done."""
+        self._loop.counted.skip(time.monotonic())
+
+    def step_ends(self, args: Any, kwargs: Any) -> Any:
+        """A step, or one execution of several, has ended; the trainer's callbacks come now."""
+        return (time.monotonic(), args) if self._loop.is_suspended else None
+
+    def step_reported(self, token: Any, result: Any, error: Optional[BaseException]) -> None:
+        """The callbacks are done; one of them may have reported the step itself."""
+        t_s, args = token
+        if not self._is_keras_3 and t_s >= self._loop.report.loss_due_s and self._is_on_cpu:
+            self._loop.report.loss(t_s, loss_in(args[2]) if len(args) > 2 else None)
+        self._loop.counted.ended(t_s)
+
+    def logs_are_read(self, args: Any, kwargs: Any) -> Any:
+        """Keras is about to read the step's logs, which waits for the accelerator; perhaps in a thread of its own."""
+        if time.monotonic() < self._loop.report.loss_due_s:
+            return None
+        return args[2] if len(args) > 2 else kwargs.get("logs")
+
+    def logs_were_read(self, logs: Any, result: Any, error: Optional[BaseException]) -> None:
+        """From now on that costs nothing."""
+        self._loop.report.loss(time.monotonic(), loss_in(logs))
+
+    def epoch_ends(self, args: Any, kwargs: Any) -> Any:
+        """The epoch's steps and validation are done; the trainer's callbacks come now."""
+        return time.monotonic() if self._loop.is_suspended else None
+
+    def epoch_reported(self, t_s: float, result: Any, error: Optional[BaseException]) -> None:
+        """The callbacks are done; what they took is part of the next epoch's first step."""
+        self._loop.flush()
+        self._loop.report.mark("epoch_end", t_s)
+
+    def batch_begins(self, args: Any, kwargs: Any) -> Any:
+        """``fit`` asks for a batch; on TensorFlow this does not happen here but in the compiled step."""
+        return time.monotonic() if self._loop.is_suspended else None
+
+    def batch_fetched(self, begin_s: float, result: Any, error: Optional[BaseException]) -> None:
+        """It has been given one, or the batches of one execution: first step, last step, batches."""
+        if error is None:
+            for batch in result[2]:
+                self._loop.counted.add((time.monotonic() - begin_s) / len(result[2]), self._size(batch))
+
+    def begin_on_batch(self, args: Any, kwargs: Any) -> Any:
+        """``train_on_batch`` is called."""
+        if self._loop.is_suspended:
+            return None
+        self._loop.is_suspended = True
+        return time.monotonic(), (args, kwargs)
+
+    def end_on_batch(self, token: Any, result: Any, error: Optional[BaseException]) -> None:
+        """It has returned."""
+        self._loop.is_suspended = False
+        begin_s, args = token
+        if error is None:
+            now_s = time.monotonic()
+            if now_s >= self._loop.report.loss_due_s:
+                self._loop.report.loss(now_s, loss_in(result))
+            key = ("train_on_batch", id(args[0][0]))
+            samples = self._size((args[0][1:], args[1])) if self._loop.wants_samples else None
+            self._loop.worked(key, begin_s, samples=samples, is_whole=True, thread=threading.get_ident())

@@ -1,0 +1,149 @@
+"""Sees TensorFlow's part of a training loop: batches that iterators give, gradients, compiled steps, checkpoints.
+
+In eager code, every iterator over a dataset ends up in ``OwnedIterator``. Fetches inside of compiled functions are
+counted in the graph (graph_counter.py). Which of those functions train, tensorflow_functions.py knows.
+"""
+
+from __future__ import annotations
+
+import threading
+from importlib import import_module
+from typing import Any, Optional
+
+from autotune.trainee.batch import Source, sizer
+from autotune.trainee.graph_counter import GraphCounter
+from autotune.trainee.hot import around_call, around_fetch
+from autotune.trainee.loop import Loop
+from autotune.trainee.memory import Memory
+from autotune.trainee.shield import Begin, End, Shield
+from autotune.trainee.tensorflow_functions import Functions
+
+
+def observe(loop: Loop, shield: Shield) -> None:
+    """Wraps what there is to be seen; TensorFlow has been imported."""
+    functions = Functions(loop)
+    fetches = _Fetches(loop, functions)
+
+    def around(module: str, owner: Optional[str], name: str, begin: Begin, end: End) -> None:
+        def wrap() -> None:
+            place = import_module(f"tensorflow.python.{module}")
+            shield.around(getattr(place, owner) if owner else place, name, begin, end)
+
+        shield.attempt(f"tensorflow: {name}", wrap)
+
+    def wrap_fetch() -> None:
+        place = import_module("tensorflow.python.data.ops.iterator_ops").OwnedIterator, "_next_internal"
+        around_fetch(loop, shield, place, (fetches.begin, fetches.end), fetches.is_plain, fetches.source_of)
+
+    def wrap_call() -> None:
+        compiled = import_module("tensorflow.python.eager.polymorphic_function.polymorphic_function")
+        around_call(loop, shield, compiled.Function, functions)
+
+    shield.attempt("tensorflow: next", wrap_fetch)
+    shield.attempt("tensorflow: compiled functions", wrap_call)
+    around("data.ops.iterator_ops", "OwnedIterator", "get_next_as_optional", fetches.begin_optional, fetches.end)
+    several = "distribute.input_lib"
+    around(several, "DistributedIteratorBase", "get_next", fetches.begin_distributed, fetches.end_distributed)
+    optional = fetches.begin_distributed_optional
+    around(several, "DistributedIteratorBase", "get_next_as_optional", optional, fetches.end_distributed)
+    around("data.ops.optional_ops", "_OptionalImpl", "get_value", fetches.begin_value, fetches.end_value)
+
+    around("eager.backprop", "GradientTape", "gradient", functions.gradient_begins, functions.gradient_ends)
+    around("ops.gradients_impl", None, "gradients", functions.gradient_begins, functions.gradient_ends)
+    around("data.ops.dataset_ops", "DatasetV2", "reduce", functions.loop_begins, functions.loop_ends)
+    around("data.ops.dataset_autograph", None, "_general_purpose_scan", functions.loop_begins, functions.loop_ends)
+
+    around("checkpoint.checkpoint", "TrackableSaver", "save", *loop.around_pause("checkpoint"))
+    around("training.saver", "Saver", "save", *loop.around_pause("checkpoint"))
+
+
+class _Fetches:
+    """What iterators over datasets give."""
+
+    def __init__(self, loop: Loop, functions: Functions) -> None:
+        self._loop = loop
+        self._functions = functions
+        self._context = import_module("tensorflow.python.eager.context")
+        self._out_of_range = import_module("tensorflow.python.framework.errors_impl").OutOfRangeError
+        self._counter = GraphCounter()
+        self._sources = Memory(Source)
+        # Threads within a distributed iterator, which fetches from an iterator for each device.
+        self._distributing: set[int] = set()
+        self._specs: list[Any] = []  # of what is fetched as an optional in graphs
+        loop.counted.counters.append(self._counter.take)
+
+    def begin(self, args: Any, kwargs: Any) -> Any:
+        """Before an iterator gives the next batch, or the operation for it is put into a graph."""
+        if self._is_distributing():
+            return None
+        if self._context.executing_eagerly():
+            return args[0], self._loop.fetch_begins()
+        return self._begin_in_graph(args[0], optional=False)
+
+    def begin_optional(self, args: Any, kwargs: Any) -> Any:
+        """The same, of an iterator that gives an optional batch."""
+        if self._is_distributing() or self._context.executing_eagerly():
+            return None
+        return self._begin_in_graph(args[0], optional=True)
+
+    def end(self, fetch: Any, result: Any, error: Optional[BaseException]) -> None:
+        """After it."""
+        if type(fetch) is not tuple:
+            fetch.end(result, error)
+            return
+        iterator, begin_s = fetch
+        source = self.source_of(iterator)
+        if error is None:
+            if source.size is None:
+                source.size = sizer(result)
+            self._loop.fetched(source, begin_s, source.size(result))
+        elif isinstance(error, (self._out_of_range, StopIteration)):
+            self._loop.exhausted(source, begin_s)
+
+    def begin_distributed(self, args: Any, kwargs: Any) -> Any:
+        """The same as `begin`, of an iterator over batches for several devices."""
+        fetch = self.begin(args, kwargs)
+        if fetch is not None:
+            self._distributing.add(threading.get_ident())
+        return fetch
+
+    def begin_distributed_optional(self, args: Any, kwargs: Any) -> Any:
+        """The same as `begin_optional`, likewise."""
+        fetch = self.begin_optional(args, kwargs)
+        if fetch is not None:
+            self._distributing.add(threading.get_ident())
+        return fetch
+
+    def end_distributed(self, fetch: Any, result: Any, error: Optional[BaseException]) -> None:
+        """After it."""
+        self._distributing.discard(threading.get_ident())
+        self.end(fetch, result, error)
+
+    def begin_value(self, args: Any, kwargs: Any) -> Any:
+        """Before an optional is asked for its batch in a graph."""
+        if not self._specs or self._context.executing_eagerly() or self._is_distributing():
+            return None
+        return self._counter if args[0].element_spec in self._specs else None
+
+    def end_value(self, counter: GraphCounter, result: Any, error: Optional[BaseException]) -> None:
+        """After it."""
+        if error is None:
+            counter.count_batch(result)
+
+    def _begin_in_graph(self, iterator: Any, optional: bool) -> Any:
+        self._functions.fetches()
+        if optional and iterator.element_spec not in self._specs:
+            self._specs.append(iterator.element_spec)
+        return self._counter.begin_fetch(optional)
+
+    def is_plain(self) -> bool:
+        """Whether a fetch is one in eager code, for one device; asked as TensorFlow's own operations ask it."""
+        return not self._distributing and self._context._context._thread_local_data.is_eager
+
+    def source_of(self, iterator: Any) -> Source:
+        """The dataset that an iterator goes over; in graphs, that is not known."""
+        dataset = getattr(iterator, "_dataset", None)
+        return self._sources.of(iterator if dataset is None else dataset)
+
+    def _is_distributing(self) -> bool:
+        return bool(self._distributing) and threading.get_ident() in self._distributing

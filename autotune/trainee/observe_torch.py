@@ -1,0 +1,93 @@
+"""Sees PyTorch's part of a training loop: batches that a ``DataLoader`` gives, backward passes, ``torch.save``."""
+
+from __future__ import annotations
+
+import sys
+import threading
+import time
+from importlib import import_module
+from typing import Any, Optional
+
+from autotune.trainee.batch import Source, sizer
+from autotune.trainee.hot import around_fetch
+from autotune.trainee.loop import Loop
+from autotune.trainee.memory import Memory
+from autotune.trainee.shield import Shield
+
+
+def observe(loop: Loop, shield: Shield) -> None:
+    """Wraps what there is to be seen; PyTorch has been imported."""
+    batches, backward = _Batches(loop), _Backward(loop)
+    torch = import_module("torch")
+    loader = import_module("torch.utils.data.dataloader")._BaseDataLoaderIter
+
+    def around(owner: Any, name: str, begin: Any, end: Any) -> None:
+        shield.attempt(f"torch: {name}", lambda: shield.around(owner, name, begin, end))
+
+    place = loader, "__next__"
+    careful = batches.begin, batches.end
+    shield.attempt("torch: next", lambda: around_fetch(loop, shield, place, careful, lambda: True, batches.source_of))
+    around(torch.autograd, "backward", backward.begin, backward.end)
+    around(torch, "save", *loop.around_pause("checkpoint"))
+
+
+class _Batches:
+    """What loaders give."""
+
+    def __init__(self, loop: Loop) -> None:
+        self._loop = loop
+        self._sources = Memory(Source)
+
+    def begin(self, args: Any, kwargs: Any) -> Any:
+        """Before a loader gives the next batch."""
+        return args[0], self._loop.fetch_begins()
+
+    def end(self, token: Any, batch: Any, error: Optional[BaseException]) -> None:
+        """After it."""
+        iterator, begin_s = token
+        source = self.source_of(iterator)
+        if error is None:
+            if source.size is None:
+                sampler = getattr(iterator, "_index_sampler", None)
+                source.size = sizer(batch, expected=getattr(sampler, "batch_size", None))
+            self._loop.fetched(source, begin_s, source.size(batch))
+        elif isinstance(error, StopIteration):
+            self._loop.exhausted(source, begin_s)
+
+    def source_of(self, iterator: Any) -> Source:
+        """The dataset that a loader's iterator goes over."""
+        return self._sources.of(getattr(iterator, "_dataset", iterator))
+
+
+class _Backward:
+    """Backward passes."""
+
+    def __init__(self, loop: Loop) -> None:
+        self._loop = loop
+
+    def begin(self, args: Any, kwargs: Any) -> Any:
+        """Before one."""
+        caller = sys._getframe(2)
+        if caller.f_code.co_name == "backward" and caller.f_back is not None:  # Tensor.backward's own
+            caller = caller.f_back
+        return (caller.f_code, caller.f_lineno), time.monotonic(), args[0] if args else kwargs.get("tensors")
+
+    def end(self, token: Any, result: Any, error: Optional[BaseException]) -> None:
+        """After it."""
+        if error is not None:
+            return
+        key, begin_s, loss = token
+        self._loop.worked(key, begin_s, thread=threading.get_ident())
+        now_s = time.monotonic()
+        if now_s < self._loop.report.loss_due_s:
+            return
+        if isinstance(loss, (tuple, list)):
+            loss = loss[0] if loss else None
+        if getattr(loss, "ndim", None) != 0:
+            return
+        if loss.device.type == "cpu":
+            self._loop.report.loss(now_s, loss.detach())
+        else:
+            self._loop.unread_loss = loss.detach()
+            if loss.device.type == "cuda":
+                self._loop.sync = import_module("torch").cuda.synchronize

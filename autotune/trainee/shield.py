@@ -1,0 +1,93 @@
+"""Puts our calls around functions of others so that nothing of ours can break them."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+from typing import Any, Callable, Optional
+
+MOST_FAILURES = 3
+"""Errors of our own, after which nothing is observed any more."""
+
+Begin = Callable[[tuple[Any, ...], dict[str, Any]], Any]
+"""Called before, with the arguments; what it returns goes to the `End`, which is not called if that is None."""
+
+End = Callable[[Any, Any, Optional[BaseException]], None]
+"""Called after, with what the `Begin` returned, the function's result, and the exception that it raised or None."""
+
+
+class Shield:
+    """Catches all errors of the observer, and switches it off when there are too many.
+
+    Args:
+        note: Told, once each, what went wrong.
+
+    Attributes:
+        on: Whether anything is observed.
+    """
+
+    def __init__(self, note: Callable[[str], None]) -> None:
+        self._note = note
+        self._failures = 0
+        self.on = True
+
+    def failed(self, error: Exception) -> None:
+        """Counts an error; the user's code goes on as if there were no observer."""
+        with contextlib.suppress(Exception):
+            self._failures += 1
+            if self._failures >= MOST_FAILURES and self.on:
+                self.on = False
+                self._note(f"the observer has switched itself off: {type(error).__name__}: {error}")
+
+    def attempt(self, what: str, action: Callable[[], object]) -> None:
+        """Does something that a version of a framework may not allow, such as to patch what it does not have."""
+        try:
+            action()
+        except Exception as error:
+            with contextlib.suppress(Exception):
+                self._note(f"{what} cannot be observed: {type(error).__name__}: {error}")
+
+    def around(self, owner: Any, name: str, begin: Begin, end: End) -> None:
+        """Replaces a function of a module, or a method of a class, by one that calls `begin` and `end` around it.
+
+        Raises:
+            AttributeError: There is no such function.
+        """
+        setattr(owner, name, self.observing(getattr(owner, name), begin, end))
+
+    def observing(self, original: Callable[..., Any], begin: Begin, end: End) -> Callable[..., Any]:
+        """A function that does the same as another, with `begin` and `end` around it.
+
+        Its arguments, result and exceptions are the same. Whoever asks for its signature gets the original's.
+        """
+
+        @functools.wraps(original)
+        def observed(*args: Any, **kwargs: Any) -> Any:
+            if not self.on:
+                return original(*args, **kwargs)
+            try:
+                token = begin(args, kwargs)
+            except Exception as error:
+                self.failed(error)
+                token = None
+            if token is None:
+                return original(*args, **kwargs)
+            try:
+                result = original(*args, **kwargs)
+            except BaseException as error:
+                self.end(end, token, None, error)
+                raise
+            try:
+                end(token, result, None)
+            except Exception as error:
+                self.failed(error)
+            return result
+
+        return observed
+
+    def end(self, end: End, token: Any, result: Any, error: BaseException) -> None:
+        """Calls an `End` because of an error of theirs."""
+        try:
+            end(token, result, error)
+        except Exception as own_error:
+            self.failed(own_error)

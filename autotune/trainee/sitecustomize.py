@@ -1,0 +1,34 @@
+"""What an interpreter in a run's environment executes when it starts; lies in the run's ``inject/`` folder.
+
+Whatever ``sitecustomize`` would have been executed without autotune is executed after it.
+"""
+
+import os
+import sys
+
+_FOLDER = os.path.dirname(os.path.abspath(__file__))
+
+
+def _observe() -> None:
+    # The variable is a run's, or that of a warm interpreter, whose forks are observed and not itself.
+    if os.environ.get("AUTOTUNE_RUN_ID", "").endswith("/zygote"):
+        return
+    try:
+        from autotune.trainee import observe
+
+        observe.install()
+    except Exception:
+        pass
+
+
+def _execute_next() -> None:
+    sys.modules.pop("sitecustomize", None)
+    # Without any, this is what the interpreter expects to be told.
+    __import__("sitecustomize")
+
+
+# The folder is of no more use then: the modules of a package are found through the package.
+_observe()
+sys.path[:] = [path for path in sys.path if os.path.abspath(path) != _FOLDER]
+sys.path_importer_cache.pop(_FOLDER, None)
+_execute_next()

@@ -1,0 +1,21 @@
+"""The benchmark of the observer, on the style that starts fastest."""
+
+import pytest
+
+from autotune.bench.observe import STYLES, benchmark_observer
+from autotune.bench.observed_trainers import STYLES as TRAINERS
+from tests.trainee.conftest import interpreter_with
+
+
+def test_prints_what_is_seen_and_what_that_costs(capsys: pytest.CaptureFixture[str]) -> None:
+    """A line for each style; one that cannot train says why, and the others are measured."""
+    benchmark_observer(python=interpreter_with("torch"), styles=["torch", "jax"], pairs=1, steps=20)
+    torch = capsys.readouterr().out.splitlines()[2].split(" | ")
+    assert torch[:3] == ["| torch", "40 of 40", "312 of 312"]
+    assert torch[4] == "yes"
+    assert "[" in torch[5]
+
+
+def test_every_style_is_measured() -> None:
+    """Each trainer there is belongs to one framework."""
+    assert sorted(style for styles in STYLES.values() for style in styles) == sorted(TRAINERS)

@@ -1,0 +1,113 @@
+"""Trainers that report steps themselves, or whose observer is broken: one import of TensorFlow, a fork for each case.
+
+Each prints its facts like those of observed_trainers.py, with the case as its style.
+"""
+
+import importlib
+import json
+import os
+import sys
+from argparse import Namespace
+from collections.abc import Callable
+from pathlib import Path
+
+import tensorflow as tf
+
+from autotune.bench import observe
+from autotune.trainee import step
+
+sys.path.insert(0, str(Path(observe.__file__).parent))
+import observed_trainers as trainers
+
+STEPS = 6
+BREAKABLE = (
+    "loop.Loop.fetch_begins",
+    "loop.Loop.fetched",
+    "loop.Loop.worked",
+    "loop.Loop.digest",
+    "step_maker.StepMaker.take",
+    "loop.Loop.pause_begins",
+    "loop.Loop.ends",
+    "counted.CountedSteps.ended",
+    "graph_counter.GraphCounter.begin_fetch",
+    "graph_counter.GraphCounter.end_fetch",
+    "graph_counter.GraphCounter.take",
+    "report.Report.step",
+    "report.Report.mark",
+    "stream.Stream.write",
+)
+
+
+def facts() -> trainers.Facts:
+    """A trainer without sleep, with validation and checkpoints."""
+    return trainers.Facts(Namespace(steps=STEPS, batch=8, sleep_ms=0.0, pauses=True))
+
+
+def reports_in_fit() -> None:
+    """A callback that reports what ``fit`` does."""
+
+    class Reports(tf.keras.callbacks.Callback):
+        def on_train_batch_end(self, batch: int, logs: object = None) -> None:
+            step(samples=100)
+
+    model = trainers.keras_model(tf.keras)
+    model.fit(trainers.tf_dataset(facts()), verbose=0, callbacks=[Reports()])
+
+
+def reports_in_loop() -> None:
+    """A loop that reports itself."""
+    train, _, _ = trainers.tf_step()
+    train = tf.function(train)
+    for x, y in trainers.tf_dataset(facts()):
+        train(x, y)
+        step(samples=100)
+
+
+def reports_inside() -> None:
+    """A loop inside one tf.function, with the line that the observer asks for."""
+    train, _, _ = trainers.tf_step()
+
+    @tf.function
+    def whole_pass(dataset: tf.data.Dataset) -> None:
+        for x, y in dataset:
+            train(x, y)
+            tf.py_function(lambda: step(samples=100) and None, [], [])
+
+    whole_pass(trainers.tf_dataset(facts()))
+
+
+def trains_with_broken(what: str) -> None:
+    """A part of the observer raises at every call."""
+    module, owner, name = what.split(".")
+    part = getattr(importlib.import_module(f"_autotune_trainee.{module}"), owner)
+
+    def breaks(*args: object, **kwargs: object) -> None:
+        raise RuntimeError(f"{what} is broken")
+
+    setattr(part, name, breaks)
+    trainers.tf_loop(facts(), compiled=True)()
+    trainers.tf_next_inside(facts())()
+    if module in ("counted", "graph_counter", "stream"):
+        trainers.keras_fit(facts(), steps_per_execution=2)()
+
+
+def main() -> None:
+    """Makes all cases, one after the other."""
+    cases: dict[str, Callable[[], None]] = {
+        "reports in fit": reports_in_fit,
+        "reports in loop": reports_in_loop,
+        "reports inside": reports_inside,
+        **{what: (lambda what=what: trains_with_broken(what)) for what in BREAKABLE},
+    }
+    for case, train in cases.items():
+        child = os.fork()
+        if child == 0:
+            train()
+            print("\n" + json.dumps({"style": case, "pid": os.getpid()}), flush=True)
+            return
+        if os.waitpid(child, 0)[1] != 0:
+            sys.exit(f"{case} failed")
+
+
+if __name__ == "__main__":
+    main()

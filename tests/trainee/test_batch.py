@@ -1,0 +1,61 @@
+"""How many samples a batch holds, and which number is the loss."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from autotune.trainee.batch import loss_in, sizer
+
+X, Y = np.ones((8, 3)), np.ones(8)
+
+
+class PerReplica:
+    """Like TensorFlow's: a value for each device."""
+
+    def __init__(self, *values: Any) -> None:
+        self.values = values
+
+
+@pytest.mark.parametrize(
+    ("batch", "expected", "samples"),
+    [
+        (X, None, 8),
+        ((X, Y), None, 8),
+        ({"x": X, "meta": {"y": Y}}, None, 8),
+        ({"alphabet": np.ones(26), "x": X, "y": Y}, None, 8),
+        ([np.ones((100, 8)), Y], 8, 8),
+        ((PerReplica(X, X[:3]), PerReplica(Y, Y[:3])), None, 11),
+        ((np.float32(1), "text", None), None, None),
+        ((), None, None),
+        (object(), None, None),
+    ],
+)
+def test_samples_are_the_leading_dimension(batch: Any, expected: int | None, samples: int | None) -> None:
+    """Of most arrays, or of that which has the batch size that the loader names; summed over replicas."""
+    assert sizer(batch, expected)(batch) == samples
+
+
+def test_a_smaller_batch_is_smaller() -> None:
+    """What was found out from one batch holds for the next."""
+    size = sizer((X, Y))
+    assert size((X[:5], Y[:5])) == 5
+
+
+@pytest.mark.parametrize(
+    ("result", "loss"),
+    [
+        (np.float32(0.5), 0.5),
+        (0.5, 0.5),
+        ((np.ones(3), np.float32(0.5)), 0.5),
+        ([0.5, 0.9], 0.5),
+        ({"accuracy": 0.9, "loss": 0.5}, 0.5),
+        ({"accuracy": 0.9, "total_loss": 0.5}, 0.5),
+        (np.ones(3), None),
+        (np.int64(3), None),
+        (None, None),
+    ],
+)
+def test_the_loss_is_found(result: Any, loss: float | None) -> None:
+    """By its name, or as the first scalar; what is no scalar is none."""
+    assert loss_in(result) == loss

@@ -1,0 +1,302 @@
+"""Which fetches and which work become which steps, whatever the framework."""
+
+import os
+import threading
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from autotune.records import TraineeEvent
+from autotune.trainee.loop import Loop
+from autotune.trainee.report import Report
+from autotune.trainee.stream import RUN_DIR_VARIABLE, Stream
+from autotune.trial.steps import StepReader
+
+TRAINING, VALIDATION, OTHER = 1, 2, 3
+
+
+class Trainer:
+    """What a framework would tell the loop."""
+
+    def __init__(self, folder: Path) -> None:
+        self.loop = Loop(Report(Stream()))
+        self._reader = StepReader(folder)
+
+    def fetch(self, source: int = TRAINING, samples: int = 8) -> None:
+        """Fetches a batch."""
+        self.loop.fetched(source, self.loop.fetch_begins(), samples)
+
+    def exhaust(self, source: int = TRAINING) -> None:
+        """Asks for a batch that is not there."""
+        self.loop.exhausted(source, self.loop.fetch_begins())
+
+    def train(self, key: str = "step", samples: int | None = None) -> None:
+        """Trains, wherever the batch is from."""
+        begin_s = self.loop.fetch_begins()
+        self.loop.worked(key, begin_s, samples, is_whole=True, thread=threading.get_ident())
+
+    def call(self, key: str = "forward") -> None:
+        """Calls a function that does not train."""
+        self.loop.idled(key, self.loop.fetch_begins())
+
+    def seen(self) -> list[TraineeEvent]:
+        """All that was reported, when the process has ended."""
+        self.loop.ends()
+        return [event for event in self._reader.poll() if event.kind != "start"]
+
+
+@pytest.fixture
+def trainer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Trainer:
+    """A trainer in a run."""
+    monkeypatch.setenv(RUN_DIR_VARIABLE, str(tmp_path))
+    return Trainer(tmp_path)
+
+
+def kinds(events: list[TraineeEvent]) -> list[str]:
+    """Their kinds, in order."""
+    return [event.kind for event in events]
+
+
+def test_a_batch_that_is_trained_on_is_a_step(trainer: Trainer) -> None:
+    """Its samples are the batch's, its end is the next fetch, and the last one's is its work."""
+    for samples in (8, 8, 4):
+        trainer.fetch(samples=samples)
+        trainer.train()
+    trainer.exhaust()
+    events = trainer.seen()
+    assert kinds(events) == ["step", "step", "step", "epoch_end"]
+    assert [event.samples for event in events[:3]] == [8, 8, 4]
+    assert all(event.wait_s is not None for event in events[:3])
+
+
+def test_several_works_on_one_batch_are_one_step(trainer: Trainer) -> None:
+    """Two networks that train on the same batch do not count it twice."""
+    for _ in range(3):
+        trainer.fetch()
+        trainer.train("discriminator")
+        trainer.train("generator")
+    assert kinds(trainer.seen()) == ["step"] * 3
+
+
+def test_batches_that_are_not_trained_on_are_a_pause(trainer: Trainer) -> None:
+    """Validation after each epoch makes no steps; the pause is told before the step that it would have spoiled."""
+    for _ in range(2):
+        for _ in range(2):
+            trainer.fetch()
+            trainer.train()
+        trainer.exhaust()
+        for _ in range(3):
+            trainer.fetch(VALIDATION)
+            trainer.call()
+        trainer.exhaust(VALIDATION)
+    events = trainer.seen()
+    assert [event.kind for event in sorted(events, key=lambda event: event.t_s)] == [
+        "step",
+        "step",
+        "epoch_end",
+        "eval",
+        "step",
+        "step",
+        "epoch_end",
+    ]
+
+
+def test_a_batch_of_validation_now_and_then_is_a_pause_too(trainer: Trainer) -> None:
+    """Also where it comes in the midst of an epoch, from an iterator that never ends."""
+    for number in range(6):
+        trainer.fetch()
+        trainer.train()
+        if number == 2:
+            trainer.fetch(VALIDATION, samples=100)
+    events = trainer.seen()
+    assert [event.samples for event in events if event.kind == "step"] == [8.0] * 6
+    assert kinds(events).count("eval") == 1
+
+
+def test_what_comes_before_training_is_nothing(trainer: Trainer) -> None:
+    """To count the data, or to adapt a layer to it, is no training."""
+    for _ in range(20):
+        trainer.fetch()
+    trainer.exhaust()
+    trainer.fetch()
+    trainer.train()
+    assert kinds(trainer.seen()) == ["step"]
+
+
+def test_a_loop_that_fetches_ahead_loses_no_step(trainer: Trainer) -> None:
+    """A batch may be fetched before the one before it is trained on; the last is trained on after the data's end."""
+    for _ in range(2):
+        trainer.fetch()
+        for _ in range(3):
+            trainer.fetch()
+            trainer.train()
+        trainer.exhaust()
+        trainer.train()
+    assert kinds(trainer.seen()).count("step") == 8
+
+
+def test_a_step_may_take_from_two_datasets(trainer: Trainer) -> None:
+    """Their waits add up, and the samples are those of the first."""
+    for _ in range(3):
+        trainer.fetch(TRAINING, samples=8)
+        trainer.fetch(OTHER, samples=100)
+        trainer.train()
+    events = [event for event in trainer.seen() if event.kind == "step"]
+    assert [event.samples for event in events] == [8.0] * 3
+
+
+def test_a_loop_that_makes_its_own_batches_has_steps_of_its_work(trainer: Trainer) -> None:
+    """The first work of a step makes it, with the samples it was called with; a second work makes none."""
+    for _ in range(4):
+        trainer.train("discriminator", samples=8)
+        trainer.train("generator", samples=8)
+    events = trainer.seen()
+    assert kinds(events) == ["step"] * 4
+    assert [event.samples for event in events] == [8.0] * 4
+    assert [event.wait_s is None for event in events] == [True, False, False, False]
+
+
+def test_a_peek_at_the_data_hides_no_loop(trainer: Trainer) -> None:
+    """Who fetches one batch to build the model, and makes all others itself, is seen after a few steps."""
+    trainer.fetch()
+    for _ in range(30):
+        trainer.train(samples=8)
+    assert len(trainer.seen()) >= 20
+
+
+def test_another_loop_may_follow(trainer: Trainer) -> None:
+    """After a loop over a dataset, one with batches of its own is seen after a few steps; so is a change of work."""
+    for _ in range(5):
+        trainer.fetch()
+        trainer.train("first")
+    trainer.exhaust()
+    for _ in range(30):
+        trainer.train("second", samples=4)
+    for _ in range(30):
+        trainer.train("third", samples=2)
+    samples = [event.samples for event in trainer.seen() if event.kind == "step"]
+    assert samples.count(8.0) == 5
+    assert samples.count(4.0) >= 20
+    assert samples.count(2.0) >= 20
+
+
+def test_fetches_may_begin_after_other_steps(trainer: Trainer) -> None:
+    """A warm-up with made-up data does not mix with the loop over the real data."""
+    for _ in range(3):
+        trainer.train(samples=2)
+    for _ in range(3):
+        trainer.fetch(samples=8)
+        trainer.train()
+    events = trainer.seen()
+    assert [(event.kind, event.samples) for event in events] == [("step", 2.0)] * 3 + [("step", 8.0)] * 3
+
+
+def test_a_loader_in_the_background_does_not_make_the_steps(trainer: Trainer) -> None:
+    """What another thread fetches is not what the loop waits for."""
+    loader = threading.Thread(target=lambda: [trainer.fetch() for _ in range(4)])
+    loader.start()
+    loader.join()
+    for _ in range(5):
+        trainer.train(samples=8)
+    assert kinds(trainer.seen()) == ["step"] * 5
+
+
+def test_many_calls_that_do_not_train_are_validation(trainer: Trainer) -> None:
+    """Where no fetch is seen, validation is more calls in a row than there are between the steps."""
+    for number in range(6):
+        trainer.call("augment")
+        trainer.train(samples=8)
+        if number == 3:
+            for _ in range(10):
+                trainer.call("validate")
+    events = trainer.seen()
+    assert kinds(events).count("step") == 6
+    assert kinds(events).count("eval") == 1
+
+
+def test_calls_that_belong_to_each_step_are_no_validation(trainer: Trainer) -> None:
+    """However many they are, if they are always as many."""
+    for _ in range(6):
+        for _ in range(5):
+            trainer.call("augment")
+        trainer.train(samples=8)
+    assert kinds(trainer.seen()) == ["step"] * 6
+
+
+def test_while_suspended_only_sums_are_taken(trainer: Trainer) -> None:
+    """What Keras does inside of ``fit`` becomes a step when Keras says so."""
+    trainer.loop.is_suspended = True
+    trainer.fetch(samples=6)
+    trainer.train()
+    trainer.exhaust()
+    trainer.loop.counted.ended(1.0)
+    trainer.loop.is_suspended = False
+    (step,) = trainer.seen()
+    assert (step.t_s, step.samples) == (1.0, 6.0)
+
+
+def test_steps_of_one_execution_share_its_time(trainer: Trainer) -> None:
+    """Four batches that are trained on at once are four steps, evenly spread since the end of the one before."""
+    counted = trainer.loop.counted
+    for end_s, batches in ((10.0, 1), (14.0, 4)):
+        for _ in range(batches):
+            counted.add(0.5, 8)
+        counted.ended(end_s)
+        counted.flush()
+    steps = [event for event in trainer.seen() if event.kind == "step"]
+    assert [step.t_s for step in steps] == [10.0, 11.0, 12.0, 13.0, 14.0]
+    assert [step.wait_s for step in steps] == [0.5] * 5
+    assert [step.samples for step in steps] == [8.0] * 5
+
+
+def test_what_is_fetched_in_a_pause_is_not_counted(trainer: Trainer) -> None:
+    """Neither the fetches nor the time of a validation go into the steps after it."""
+    counted = trainer.loop.counted
+    counted.add(0.1, 8)
+    counted.ended(1.0)
+    begin_s = trainer.loop.pause_begins()
+    counted.add(100.0, 1000)
+    trainer.loop.pause_ends("eval", begin_s)
+    counted.add(0.1, 8)
+    counted.ended(2.0)
+    steps = [event for event in trainer.seen() if event.kind == "step"]
+    assert [(step.wait_s, step.samples) for step in steps] == [(0.1, 8.0)] * 2
+
+
+def test_a_pause_within_a_pause_is_one(trainer: Trainer) -> None:
+    """A model that is saved saves a checkpoint."""
+    outer = trainer.loop.pause_begins()
+    inner = trainer.loop.pause_begins()
+    trainer.loop.pause_ends("checkpoint", inner)
+    trainer.loop.pause_ends("checkpoint", outer)
+    assert kinds(trainer.seen()) == ["checkpoint"]
+
+
+@pytest.mark.parametrize("fetch", [Trainer.fetch, lambda trainer: None], ids=["fetched", "own batches"])
+def test_an_accelerator_is_waited_for_now_and_then(trainer: Trainer, fetch: Callable[[Trainer], None]) -> None:
+    """At the edge of a window all work is done, and a loss can be read for free; not after every step."""
+    waits: list[None] = []
+    trainer.loop.sync = lambda: waits.append(None)
+    trainer.loop.unread_loss = 0.25
+    for _ in range(50):
+        fetch(trainer)
+        trainer.train(samples=8)
+    events = trainer.seen()
+    assert 1 <= len(waits) < 25
+    assert kinds(events).count("sync") == len(waits)
+    assert [event.loss for event in events if event.loss is not None] == [0.25]
+
+
+@pytest.mark.filterwarnings("ignore:.*multi-threaded.*fork:DeprecationWarning")
+def test_a_forked_child_does_not_go_on_with_the_parents_steps(trainer: Trainer, tmp_path: Path) -> None:
+    """What is not written yet is the parent's to write."""
+    trainer.fetch()
+    trainer.train()
+    child = os.fork()
+    if child == 0:
+        trainer.loop.forget()
+        trainer.loop.ends()
+        os._exit(0)
+    assert os.waitpid(child, 0)[1] == 0
+    assert kinds(trainer.seen()) == ["step"]

@@ -1,0 +1,149 @@
+"""How the observer comes into a trainer's process, and that it leaves it as it was."""
+
+import importlib.util
+import json
+import os
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from autotune.clock import SystemClock
+from autotune.trial.guard import Guard
+from autotune.trial.launch import ProcessRunner
+from tests.trainee.conftest import Observed, observe_run
+
+SHOWS = """
+import json, os, sys
+print(json.dumps({"path": sys.path, "modules": sorted(sys.modules), "env": os.environ.get("PYTHONPATH"),
+                  "said": os.environ.get("SAID"), "asserts": __debug__}))
+"""
+
+
+@pytest.fixture
+def shows(tmp_path: Path) -> Path:
+    """A script that shows what the observer could have changed."""
+    path = tmp_path / "shows.py"
+    path.write_text(SHOWS)
+    return path
+
+
+def test_the_observer_says_at_once_that_it_is_there(run, shows: Path) -> None:
+    """A process that trains nothing has a header, so that "no steps" can be told from "no observer"."""
+    seen = run(sys.executable, shows)
+    assert [event.kind for event in seen.events] == ["start"]
+    (file,) = seen.folder.path.glob("steps.*")
+    assert json.loads(file.read_text())["source"] == "observer"
+
+
+def test_nothing_of_autotune_is_on_the_path(run, shows: Path, tmp_path: Path) -> None:
+    """The user's PYTHONPATH is kept; our folder is in the environment only, for processes that are started by this."""
+    mine = tmp_path / "my modules"
+    mine.mkdir()
+    seen = run(sys.executable, shows, PYTHONPATH=str(mine))
+    shown = json.loads(seen.stdout)
+    assert str(mine) in shown["path"]
+    assert not any("inject" in path for path in shown["path"])
+    assert "_autotune_trainee.observe" in shown["modules"]
+    assert not {"autotune", "tensorflow", "numpy"} & set(shown["modules"])
+    assert shown["env"] == os.pathsep.join((str(seen.folder.inject), str(mine)))
+
+
+@pytest.mark.parametrize("options", [(), ("-O",), ("-OO",), ("-B",)], ids=str)
+def test_another_sitecustomize_is_executed(run, shows: Path, tmp_path: Path, options: tuple[str, ...]) -> None:
+    """The user's own is what it would have been: executed, and known by that name."""
+    mine = tmp_path / "mine"
+    mine.mkdir()
+    (mine / "sitecustomize.py").write_text(
+        "import os\nos.environ['SAID'] = __name__ + ' of ' + os.path.dirname(__file__)\n"
+    )
+    seen = run(sys.executable, *options, shows, PYTHONPATH=str(mine))
+    shown = json.loads(seen.stdout)
+    assert shown["said"] == f"sitecustomize of {mine}"
+    assert "sitecustomize" in shown["modules"]
+    assert shown["asserts"] is (not options or options == ("-B",))
+    assert [event.kind for event in seen.events] == ["start"]
+
+
+def test_without_another_sitecustomize_there_is_none(run, shows: Path) -> None:
+    """Ours leaves no module of that name behind, and no complaint."""
+    seen = run(sys.executable, shows)
+    assert "sitecustomize" not in json.loads(seen.stdout)["modules"]
+    assert seen.folder.stderr.read_text() == ""
+
+
+def test_the_error_of_another_sitecustomize_is_the_users(run, shows: Path, tmp_path: Path) -> None:
+    """It is told as the interpreter always tells it, and the observer is there all the same."""
+    mine = tmp_path / "mine"
+    mine.mkdir()
+    (mine / "sitecustomize.py").write_text("raise ValueError('mine')\n")
+    seen = run(sys.executable, shows, PYTHONPATH=str(mine))
+    assert "Error in sitecustomize" in seen.folder.stderr.read_text()
+    assert [event.kind for event in seen.events] == ["start"]
+
+
+@pytest.mark.parametrize("option", ["-I", "-E", "-S"])
+def test_an_interpreter_that_keeps_us_out_is_noticed(run, shows: Path, option: str) -> None:
+    """There is no header, which is how it can be told."""
+    assert run(sys.executable, option, shows).events == []
+
+
+def test_processes_of_a_run_that_train_nothing_write_nothing(run, tmp_path: Path) -> None:
+    """One header is enough; workers, forked or spawned, and other programs add no files."""
+    script = tmp_path / "starts.py"
+    script.write_text(
+        "import multiprocessing, subprocess, sys\n"
+        "def work(number):\n    return number\n"
+        "if __name__ == '__main__':\n"
+        "    for way in ('fork', 'spawn'):\n"
+        "        with multiprocessing.get_context(way).Pool(2) as pool:\n"
+        "            assert pool.map(work, [1, 2]) == [1, 2]\n"
+        "    subprocess.run([sys.executable, '-c', 'pass'], check=True)\n"
+    )
+    assert len(list(run(sys.executable, script).folder.path.glob("steps.*"))) == 1
+
+
+def test_a_folder_that_cannot_be_written_is_no_error(run, tmp_path: Path) -> None:
+    """A trainer that removes the run's folder, observer and all, trains on."""
+    script = tmp_path / "removes.py"
+    script.write_text(
+        "import os, shutil, subprocess, sys\n"
+        "shutil.rmtree(os.path.join(os.environ['AUTOTUNE_RUN_DIR'], 'inject'))\n"
+        "import json.tool\n"
+        "subprocess.run([sys.executable, '-c', 'pass'], check=True)\n"
+    )
+    assert run(sys.executable, script).folder.stderr.read_text() == ""
+
+
+@pytest.fixture(scope="module")
+def odd(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Observed]:
+    """All cases of odd_trainers.py, in forks of one process."""
+    if importlib.util.find_spec("tensorflow") is None:
+        pytest.skip("TensorFlow is not installed")
+    with Guard() as guard:
+        runner = ProcessRunner(guard, SystemClock())
+        script = Path(__file__).with_name("odd_trainers.py")
+        root = str(Path(__file__).parents[2])
+        yield observe_run(runner, tmp_path_factory.mktemp("study") / "run", sys.executable, script, PYTHONPATH=root)
+
+
+@pytest.mark.parametrize("case", ["reports in fit", "reports in loop", "reports inside"])
+def test_a_trainer_that_reports_itself_is_believed(odd: Observed, case: str) -> None:
+    """No step is told twice: from the trainer's first word on, the observer's own steps end, and the stream says so."""
+    assert [step.samples for step in odd.steps_of(case)] == [100.0] * 6
+    assert "start" in [event.kind for event in odd.of(case)]
+    (file,) = odd.folder.path.glob(f"steps.{odd.facts[case]['pid']}.*")
+    assert '"source": "step"' in file.read_text()
+
+
+def test_no_broken_part_of_the_observer_breaks_the_trainer(odd: Observed) -> None:
+    """Whatever in it raises, training goes on to its end, and nothing is printed."""
+    assert sum("." in case for case in odd.facts) >= 10  # each is the name of what is broken
+    assert "is broken" not in odd.folder.stderr.read_text()
+
+
+def test_an_observer_that_keeps_failing_says_so(odd: Observed) -> None:
+    """It switches itself off, and notes why."""
+    notes = [event.text or "" for event in odd.of("counted.CountedSteps.ended") if event.kind == "note"]
+    assert any("has switched itself off: RuntimeError: counted.CountedSteps.ended is broken" in note for note in notes)
