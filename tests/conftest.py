@@ -9,6 +9,8 @@ from pathlib import Path
 import pytest
 from hypothesis import settings
 
+pytest_plugins = ["tests.fake_nvml.plugin"]
+
 # A slow machine is no failure; and the same examples every time, so that a red run can be repeated.
 settings.register_profile("suite", deadline=None, derandomize=True)
 settings.load_profile("suite")

@@ -562,6 +562,8 @@ class Tuner:
         better = self._better()
         if not better or better[0].gain <= math.log(LEAST_SCORE_GAIN):
             return 0.0  # nothing to confirm yet
+        if affordable(better, point_name(self._today), self._runs, left_s=self._budget.left_s()) is None:
+            return 0.0  # no time to confirm anything: what is learned instead is there for the next search
         length_s = pair_s(self._runs, point_name(self._today), better[0].level.name)
         pairs = pairs_wanted(better[0], expected_run_sd(self._levels), length_s, budget_s=self._budget.budget_s)
         longer_s = self._longer_for_a_verdict_s(length_s / 2, 2 * pairs, math.inf)

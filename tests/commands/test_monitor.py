@@ -22,8 +22,6 @@ from tests.fake_nvml.busy_writer import BusyWriter
 from tests.fake_nvml.library import FakeGpu
 from tests.fake_nvml.scenario import Fault, Gpu, MigInstance, Scenario, Square
 
-pytest_plugins = ["tests.fake_nvml.plugin"]
-
 STARVED = Scenario(gpus=(Gpu(busy_percent=Square(2, 40, period_s=2.0)),))
 MEANING = "the step waits for data at a regular beat: more prefetch, more workers or a cache"
 WAITS = "import sys; print('ready', flush=True); sys.stdin.read()"

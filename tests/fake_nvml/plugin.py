@@ -1,4 +1,4 @@
-"""Lends fake GPUs to a test module that says ``pytest_plugins = ["tests.fake_nvml.plugin"]``."""
+"""Lends fake GPUs to the tests: the fixtures below; `tests/conftest.py` names this plugin."""
 
 from collections.abc import Callable
 from pathlib import Path

@@ -17,8 +17,6 @@ from autotune.measure.gpu_records import BusyWindows, Record, of_line
 from tests.fake_nvml.library import FakeGpu
 from tests.fake_nvml.scenario import Gpu, Scenario
 
-pytest_plugins = ["tests.fake_nvml.plugin"]
-
 TRAINER = Path(__file__).parents[1] / "fake_nvml" / "trainer.py"
 WINDOW_S = 0.05
 """Driver windows that are shorter than any real driver's, so that the tests are: 60 samples take 3 s."""

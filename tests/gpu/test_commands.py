@@ -4,8 +4,6 @@ import re
 import subprocess
 import sys
 
-pytest_plugins = ["tests.fake_nvml.plugin"]
-
 
 def run(*words: str, **options) -> subprocess.CompletedProcess[str]:
     """Runs ``python -m`` with these words."""

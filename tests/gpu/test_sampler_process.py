@@ -23,9 +23,6 @@ from tests.fake_nvml.scenario import Fault, Gpu, Process, Scenario
 from tests.gpu.conftest import UUID
 from tests.gpu.sampler_process import DEADLINE_S, reading, records_of, until
 
-pytest_plugins = ["tests.fake_nvml.plugin"]
-
-
 OF_A_DEVICE = {
     "nvmlDeviceGetName": Capability.NAME,
     "nvmlDeviceGetSamples": Capability.SAMPLES,

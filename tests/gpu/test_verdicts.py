@@ -8,8 +8,6 @@ from autotune.measure.oscillation import Pattern, oscillation
 from tests.fake_nvml.library import FakeGpu
 from tests.gpu.verdicts import machine_showing, read_by_the_sampler, segment_of, use_of
 
-pytest_plugins = ["tests.fake_nvml.plugin"]
-
 WINDOW_S = 1 / 6
 RUN_S = 30.0
 PERIODS_S = (0.5, 0.6, 0.7, 0.85, 1.0, 1.3, 1.7, 2.1, 2.5, 3.0, 4.0, 5.0, 6.5, 8.0)

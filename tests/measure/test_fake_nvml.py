@@ -34,8 +34,6 @@ from tests.fake_nvml.scenario import (
     Timeline,
 )
 
-pytest_plugins = ["tests.fake_nvml.plugin"]
-
 NOT_FOUND, NOT_SUPPORTED, LOST = 6, 3, 15
 
 SAMPLES = """

@@ -9,8 +9,6 @@ from tests.fake_nvml.library import FakeGpu
 from tests.fake_nvml.scenario import Fault, Gpu, Process, Scenario
 from tests.measure.gpu_stage import STAGE
 
-pytest_plugins = ["tests.fake_nvml.plugin"]
-
 CODES = sorted({getattr(pynvml, name) for name in dir(pynvml) if name.startswith("NVML_ERROR_")} | {4711})
 
 OF_THE_DRIVER = ("nvmlInitWithFlags", "nvmlSystemGetDriverVersion")

@@ -4,8 +4,6 @@ import pytest
 
 from tests.fake_nvml.scenario import Fault, Gpu, Scenario
 
-pytest_plugins = ["tests.fake_nvml.plugin"]
-
 LOOK = """
 from autotune.errors import GpuError
 from autotune.measure import gpu_presence

@@ -8,8 +8,6 @@ import sys
 from autotune.measure.gpu_records import of_line
 from tests.fake_nvml.scenario import Fault, Scenario
 
-pytest_plugins = ["tests.fake_nvml.plugin"]
-
 UUID = "GPU-00000000-0000-4000-8000-000000000000"
 SAMPLER = (sys.executable, "-P", "-m", "autotune.measure.gpu_process")
 PARENT = """

@@ -13,8 +13,6 @@ from tests.fake_nvml.scenario import (
 )
 from tests.measure.gpu_stage import STAGE
 
-pytest_plugins = ["tests.fake_nvml.plugin"]
-
 OWN, STRANGER = 4242, 77
 WAVE = Square(10, 90, period_s=2.0)
 TWO = (Process(pid=OWN, share=0.75, memory_bytes=3 << 30), Process(pid=STRANGER, share=0.25, memory_bytes=1 << 30))

@@ -7,8 +7,6 @@ import pytest
 from tests.fake_nvml.scenario import Fault, Gpu, Process, ProcessKind, Scenario, Timeline
 from tests.measure.gpu_stage import STAGE
 
-pytest_plugins = ["tests.fake_nvml.plugin"]
-
 LOOK = (
     STAGE
     + """

@@ -6,8 +6,6 @@ from autotune.measure.gpu_readings import GpuReadings
 from autotune.measure.gpu_records import BusyWindows, GpuState
 from tests.fake_nvml.scenario import Fault, Gpu, Process, Scenario, Square
 
-pytest_plugins = ["tests.fake_nvml.plugin"]
-
 WAVE = Gpu(busy_percent=Square(2, 40, period_s=2.0), processes=(Process(pid=4711, share=0.75, memory_bytes=3 << 30),))
 
 WATCH = """

@@ -10,8 +10,6 @@ from autotune.measure.gpu_errors import DriverError, Trouble, trouble
 from autotune.measure.nvml import Driver, gpus
 from tests.fake_nvml.scenario import Fault, Gpu, MigInstance, Scenario
 
-pytest_plugins = ["tests.fake_nvml.plugin"]
-
 INVENTORY = "from dataclasses import asdict; from autotune.measure.nvml import gpus; tell(asdict(gpus()))"
 
 

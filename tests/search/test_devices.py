@@ -11,8 +11,6 @@ import pytest
 from tests.fake_nvml.library import FakeGpu
 from tests.fake_nvml.scenario import Gpu, Process, Scenario
 
-pytest_plugins = ["tests.fake_nvml.plugin"]
-
 UUIDS = [f"GPU-{index:08x}-0000-4000-8000-000000000000" for index in range(3)]
 CONFIG = """\
 data:

@@ -18,8 +18,6 @@ from autotune.trial.guard import Guard
 from tests.fake_nvml.library import FakeGpu
 from tests.fake_nvml.scenario import Fault, Gpu, Scenario, Square
 
-pytest_plugins = ["tests.fake_nvml.plugin"]
-
 UUID = "GPU-00000000-0000-4000-8000-000000000000"
 RUN = RunGpus(uuids=(UUID,))
 WAVE = Gpu(busy_percent=Square(10, 90, period_s=0.5))
