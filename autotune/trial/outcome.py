@@ -82,7 +82,8 @@ def ending_of(trial_exit: TrialExit, events: Sequence[TraineeEvent], clues: Clue
             return Ending.OBSERVER_MISSING, _left(trial_exit)
         if stop is Stop.DIVERGED:
             return caught or (Ending.DIVERGED, _diverged(events) or _FAR_ABOVE)
-        return _STOPPED[stop], _left(trial_exit)
+        said = _noted(events) if stop is Stop.NEVER_STARTED else ""
+        return _STOPPED[stop], one_line("; ".join(part for part in (said, _left(trial_exit)) if part))
     if stop is None:
         if trial_exit.exit_code is None:
             return Ending.INTERRUPTED, one_line("its exit status could not be learned " + _left(trial_exit))
@@ -95,8 +96,13 @@ def ending_of(trial_exit: TrialExit, events: Sequence[TraineeEvent], clues: Clue
     if stop is not None:
         return Ending.STOPPED, _left(trial_exit) or _OUR_CHOICE[stop]
     if not any(event.kind == "step" for event in events):
-        return Ending.NO_STEPS if events else Ending.OBSERVER_MISSING, ""
+        return (Ending.NO_STEPS, one_line(_noted(events))) if events else (Ending.OBSERVER_MISSING, "")
     return Ending.COMPLETED, ""
+
+
+def _noted(events: Sequence[TraineeEvent]) -> str:
+    """What the observer said last, such as why it cannot see the steps; empty if it said nothing."""
+    return next((event.text for event in reversed(events) if event.text), "")
 
 
 def _failure(trial_exit: TrialExit, exit_code: int, diverged: str | None, clues: Clues) -> tuple[Ending, str]:

@@ -289,3 +289,13 @@ def test_the_detail_is_one_short_harmless_line() -> None:
     detail = ending_of(ended(1, stderr=stderr), [])[1]
     assert len(detail) == 200
     assert detail.isprintable()
+
+
+@pytest.mark.parametrize("stop", [None, Stop.NEVER_STARTED])
+def test_why_no_step_was_seen_is_said(stop: Stop | None) -> None:
+    """The observer knows loops that it cannot see: its note, with the remedy, is the detail of the ending."""
+    note = TraineeEvent(kind="note", t_s=1.0, stream="1.0", text="a loop inside one tf.function cannot be seen")
+    trial_exit = TrialExit(started_s=0.0, ended_s=2.0, exit_code=0 if stop is None else -15, stop=stop)
+    ending, detail = ending_of(trial_exit, [note])
+    assert ending is (Ending.NO_STEPS if stop is None else Ending.NEVER_STARTED)
+    assert detail == note.text
