@@ -305,7 +305,8 @@ class Tuner:
 
     def _gain_of_ten_minutes(self) -> float | None:
         """How much faster the best point would get on average, e.g. 0.02; None before the model can tell."""
-        if sum(run.comparable is not None for run in self._runs) < _FORETELLING_RUNS:
+        telling = [run for run in self._runs if run.comparable and run.purpose is not Purpose.CONFIRM]
+        if len(telling) < _FORETELLING_RUNS:
             return None
         gain = self._allocator.promise(
             point_name(self._today),
