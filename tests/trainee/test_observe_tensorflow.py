@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from autotune.bench.observe import STYLES
 from autotune.clock import SystemClock
 from autotune.trial.guard import Guard
 from autotune.trial.launch import ProcessRunner
@@ -14,24 +15,6 @@ from autotune.trial.zygote import ZygoteRunner
 from tests.trainee.conftest import TRAINERS, Observed, interpreter_with, observe_run, sums_up
 
 pytestmark = pytest.mark.skipif(importlib.util.find_spec("tensorflow") is None, reason="TensorFlow is not installed")
-
-STYLES = (
-    "fit",
-    "fit-several-steps",
-    "fit-xla",
-    "fit-eager",
-    "fit-mirrored",
-    "train-on-batch",
-    "loop-compiled",
-    "loop-eager",
-    "loop-mirrored",
-    "loop-mirrored-eager",
-    "loop-own-batches",
-    "next-inside",
-    "loop-inside",
-    "session-feed",
-    "session-dataset",
-)
 
 
 @pytest.fixture(scope="module")
@@ -41,7 +24,7 @@ def matrix(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Observed]:
     with Guard() as guard:
         runner = ProcessRunner(guard, SystemClock())
         words = ("--pauses", "--imports", "tensorflow,keras", "--steps", 10)
-        yield observe_run(runner, folder, sys.executable, TRAINERS, *STYLES, *words)
+        yield observe_run(runner, folder, sys.executable, TRAINERS, *STYLES["tensorflow"], *words)
 
 
 @pytest.mark.parametrize(

@@ -1,10 +1,8 @@
 """Promises about a process that is watched from outside: real processes, that come, fork, report and end."""
 
-import os
 import subprocess
-import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -25,27 +23,6 @@ child.wait()
 OPENS = "import sys; steps = open(sys.argv[1], 'a'); print('ready', flush=True); sys.stdin.read()"
 
 Start = Callable[..., subprocess.Popen[str]]
-
-
-@pytest.fixture
-def start() -> Iterator[Start]:
-    """Starts a process that ends with the test."""
-    started = []
-
-    def begin(code: str, *arguments: str, **env: str) -> subprocess.Popen[str]:
-        process = subprocess.Popen(
-            [sys.executable, "-c", code, *arguments],
-            env={**os.environ, **env},
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-        )
-        started.append(process)
-        return process
-
-    yield begin
-    for process in started:
-        process.communicate(timeout=60)
 
 
 def test_a_process_is_watched_until_it_ends(start: Start) -> None:
