@@ -1,6 +1,6 @@
 """The one table of metrics: what each is called, its unit and range, which way is better, how it is printed.
 
-Whoever shows a `records.Measurement` or a `records.PooledGpu` goes through this table; adding a metric is one entry.
+Whoever shows a `records.Measurement` or a `results.PooledGpu` goes through this table; adding a metric is one entry.
 """
 
 import math
@@ -336,7 +336,7 @@ METRICS: Mapping[str, Metric] = MappingProxyType({metric.name: metric for metric
 """Every metric by name, in the order in which people should see them."""
 
 GPU_METRICS: Mapping[str, Metric] = MappingProxyType({metric.name: metric for metric in _GPU_TABLE})
-"""The same for what a point's runs showed of one GPU, and of all (`records.PooledGpu`, `records.PooledGpus`)."""
+"""The same for what a point's runs showed of one GPU, and of all (`results.PooledGpu`, `results.PooledGpus`)."""
 
 
 def values_of(measurement: Measurement) -> dict[str, float | None]:

@@ -12,7 +12,8 @@ from dataclasses import dataclass
 from types import MappingProxyType
 
 from autotune.measure.statistics import moderated_interval, student_t_quantile
-from autotune.records import Measurement, Ratio
+from autotune.records import Measurement
+from autotune.results import Ratio
 
 STEADINESS_WEIGHT = 0.25
 """Weight of ln steadiness in the score; 0 for the objective ``throughput``."""

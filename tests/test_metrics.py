@@ -6,7 +6,8 @@ import math
 import pytest
 
 from autotune.metrics import ABSENT, GPU_METRICS, METRICS, Direction, values_of
-from autotune.records import Measurement, PooledGpu, PooledGpus
+from autotune.records import Measurement
+from autotune.results import PooledGpu, PooledGpus
 
 MEASUREMENT = Measurement(
     window_s=4.0,

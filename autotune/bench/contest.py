@@ -10,7 +10,9 @@ from autotune.bench.course import ORACLE, OURS, Confirmation, Contest, Course, N
 from autotune.bench.peers import PEERS
 from autotune.bench.scenarios import Scenario, null_scenario, scenario
 from autotune.errors import RunError
-from autotune.records import Event, IncumbentChanged, SearchResult, Values, Verdict
+from autotune.events import Event, IncumbentChanged
+from autotune.records import Values
+from autotune.results import SearchResult, Verdict
 from autotune.search.budget import Budget
 from autotune.search.study import Study
 from autotune.search.tuner import Tuner

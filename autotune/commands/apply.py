@@ -8,7 +8,8 @@ import click
 
 from autotune.commands.options import config_option, dry_run_option, force_option, state_dir_option
 from autotune.errors import ConfigError, RunError
-from autotune.records import Values, Verdict
+from autotune.records import Values
+from autotune.results import Verdict
 
 if TYPE_CHECKING:
     from rich.console import Console

@@ -47,11 +47,12 @@ def command(
     from autotune.commands.apply import apply_values
     from autotune.commands.showing import failures, show_plan, text_console
     from autotune.errors import RunError
-    from autotune.records import Event, Verdict
+    from autotune.events import Event
     from autotune.report.answer import print_answer, print_failures
     from autotune.report.document import answer_document
     from autotune.report.eventlog import EventLog
     from autotune.report.live import SearchDisplay
+    from autotune.results import Verdict
     from autotune.search.budget import Budget
     from autotune.search.devices import busy_remarks, remarks_on_gpus, require_free_gpus
     from autotune.search.gpu_sampling import gpu_sampling

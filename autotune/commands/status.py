@@ -9,7 +9,7 @@ import click
 from autotune.commands.options import config_option, json_option, state_dir_option
 
 if TYPE_CHECKING:
-    from autotune.records import SearchResult
+    from autotune.results import SearchResult
     from autotune.search.setup import Setup
     from autotune.search.study import Study
 
@@ -24,7 +24,7 @@ _SHOWN_RUNS = 20
 def command(config: Path, as_json: bool, state_dir: Path | None) -> int:
     """Shows what the record of this config's study says: the same answer as the last search gave."""
     from autotune.commands.showing import text_console
-    from autotune.records import RunEnded
+    from autotune.events import RunEnded
     from autotune.report.answer import print_answer
     from autotune.report.document import answer_document
     from autotune.report.lines import run_line

@@ -9,9 +9,10 @@ from rich.table import Table
 from rich.text import Text
 
 from autotune.durations import format_duration
-from autotune.records import Ratio, RunRecord, SearchResult, Side, Verdict
+from autotune.records import RunRecord
 from autotune.report.comparison import gpu_notes, metrics_table
 from autotune.report.lines import changes_text, plain, value_text
+from autotune.results import Ratio, SearchResult, Side, Verdict
 from autotune.score import UTILIZATION
 
 _LEAST_WORTH_SAYING = 0.01

@@ -6,8 +6,8 @@ from statistics import fmean
 from rich.table import Table
 
 from autotune.metrics import GPU_METRICS, METRICS
-from autotune.records import PooledGpu, Side
 from autotune.report.lines import plain
+from autotune.results import PooledGpu, Side
 
 _NOT_MEASURED = "not measured"
 _OF_THE_RUN = ("cv", "data_wait_fraction", "step_p95_s", "cpu_cores", "peak_memory_bytes")

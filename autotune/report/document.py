@@ -5,7 +5,7 @@ from dataclasses import asdict
 from typing import Any
 
 from autotune.errors import AutotuneError
-from autotune.records import SearchResult, Side
+from autotune.results import SearchResult, Side
 
 FORMAT = 1
 """Version of the object."""

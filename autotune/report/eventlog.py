@@ -6,7 +6,7 @@ from dataclasses import asdict
 from pathlib import Path
 
 from autotune.clock import Clock
-from autotune.records import Event, RunProgress
+from autotune.events import Event, RunProgress
 
 FORMAT = 1
 """Version of the lines."""

@@ -3,20 +3,9 @@
 import re
 
 from autotune.durations import format_duration
+from autotune.events import Event, IncumbentChanged, PhaseChanged, RunEnded, RunStarted, SearchStarted
 from autotune.metrics import METRICS
-from autotune.records import (
-    Ending,
-    Event,
-    IncumbentChanged,
-    PhaseChanged,
-    RunEnded,
-    RunRecord,
-    RunStarted,
-    Scalar,
-    SearchStarted,
-    Validity,
-    Values,
-)
+from autotune.records import Ending, RunRecord, Scalar, Validity, Values
 
 _ESCAPE = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)?|[@-_])")
 """Control sequences of a terminal: colours, titles, cursor movements (ECMA-48)."""

@@ -11,15 +11,7 @@ from rich.text import Text
 
 from autotune.clock import Clock
 from autotune.durations import format_duration
-from autotune.records import (
-    Event,
-    IncumbentChanged,
-    PhaseChanged,
-    RunEnded,
-    RunProgress,
-    RunStarted,
-    SearchStarted,
-)
+from autotune.events import Event, IncumbentChanged, PhaseChanged, RunEnded, RunProgress, RunStarted, SearchStarted
 from autotune.report.lines import changes_text, event_line, gpu_text, running_line
 
 

@@ -5,7 +5,8 @@ import random
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from autotune.records import PooledGpus, RunRecord
+from autotune.records import RunRecord
+from autotune.results import PooledGpus
 from autotune.score import LEAST_PAIRS, LEAST_SCORE_GAIN, pairs_needed
 from autotune.search.budget import CAUTION, pair_s
 from autotune.search.levels import PointLevel

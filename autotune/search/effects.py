@@ -5,7 +5,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from autotune.records import Change, RunRecord, Scalar, Values
+from autotune.records import RunRecord, Scalar, Values
+from autotune.results import Change
 from autotune.space.knob import Label, same_scalar
 from autotune.space.space import Space
 

@@ -18,7 +18,8 @@ from autotune.measure.utilization import (
     effective_utilization,
     pooled_utilization,
 )
-from autotune.records import GpuMeasurement, Measurement, PooledGpu, PooledGpus, RunRecord
+from autotune.records import GpuMeasurement, Measurement, RunRecord
+from autotune.results import PooledGpu, PooledGpus
 
 _Seen = Sequence[tuple[Measurement, GpuMeasurement | None]]  # each run of a point, and what it showed of one device
 

@@ -10,7 +10,8 @@ from statistics import median
 
 from autotune.measure.gpu_run import NOT_MEASURED
 from autotune.metrics import METRICS, values_of
-from autotune.records import Measurement, Purpose, RunRecord, SearchResult, Side, Values, Verdict
+from autotune.records import Measurement, Purpose, RunRecord, Values
+from autotune.results import SearchResult, Side, Verdict
 from autotune.score import (
     LEAST_PAIRS,
     LEAST_SCORE_GAIN,

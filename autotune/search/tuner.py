@@ -11,25 +11,20 @@ from statistics import median
 from autotune.clock import Clock
 from autotune.durations import format_duration
 from autotune.errors import RunError
-from autotune.measure.statistics import optimal_window_s
-from autotune.measure.window import WindowGoal
-from autotune.records import (
-    DISTURBED,
-    Ending,
+from autotune.events import (
     Event,
     IncumbentChanged,
     PhaseChanged,
-    Purpose,
     RunEnded,
     RunProgress,
-    RunRecord,
     RunStarted,
     SearchEnded,
-    SearchResult,
     SearchStarted,
-    Validity,
-    Values,
 )
+from autotune.measure.statistics import optimal_window_s
+from autotune.measure.window import WindowGoal
+from autotune.records import DISTURBED, Ending, Purpose, RunRecord, Validity, Values
+from autotune.results import SearchResult
 from autotune.score import LEAST_PAIRS, LEAST_SCORE_GAIN
 from autotune.search.allocate import WORTH_THE_REST, Allocation, Allocator
 from autotune.search.budget import CAUTION, Budget, expected_run_s, pair_s

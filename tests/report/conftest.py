@@ -6,23 +6,10 @@ from typing import Any
 
 import pytest
 
+from autotune.events import RunEnded
 from autotune.metrics import values_of
-from autotune.records import (
-    Change,
-    Ending,
-    Measurement,
-    PooledGpu,
-    PooledGpus,
-    Purpose,
-    Ratio,
-    RunEnded,
-    RunRecord,
-    SearchResult,
-    Side,
-    Validity,
-    Values,
-    Verdict,
-)
+from autotune.records import Ending, Measurement, Purpose, RunRecord, Validity, Values
+from autotune.results import Change, PooledGpu, PooledGpus, Ratio, SearchResult, Side, Verdict
 
 TODAY: Values = {"data.batch_size": 8, "data.cache": "none", "train.xla": False}
 BEST: Values = {"data.batch_size": 32, "data.cache": "memory", "train.xla": False}

@@ -6,8 +6,9 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from autotune.records import Change, Ending, SearchResult, Side, Validity, Verdict
+from autotune.records import Ending, Validity
 from autotune.report.answer import Failure, print_answer
+from autotune.results import Change, SearchResult, Side, Verdict
 from tests.report.conftest import BEST, TODAY, MakeEnded, MakeResult, on_gpus, pooled_gpu
 
 

@@ -7,8 +7,8 @@ import pytest
 
 from autotune.errors import AutotuneError, CannotEditYaml, ConfigError, RunError, StudyBusy
 from autotune.metrics import GPU_METRICS
-from autotune.records import SearchResult, Side, Verdict
 from autotune.report.document import answer_document, error_document
+from autotune.results import SearchResult, Side, Verdict
 from tests.report.conftest import BEST, TODAY, MakeResult, on_gpus, pooled_gpu
 
 PROMISED = {

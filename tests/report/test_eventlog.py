@@ -7,8 +7,9 @@ from pathlib import Path
 import pytest
 
 from autotune.clock import VirtualClock
-from autotune.records import PhaseChanged, RunProgress, SearchEnded, Verdict
+from autotune.events import PhaseChanged, RunProgress, SearchEnded
 from autotune.report.eventlog import EventLog
+from autotune.results import Verdict
 from tests.report.conftest import BEST, MakeEnded
 
 

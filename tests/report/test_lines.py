@@ -4,18 +4,8 @@ from dataclasses import replace
 
 import pytest
 
-from autotune.records import (
-    Ending,
-    IncumbentChanged,
-    PhaseChanged,
-    Purpose,
-    RunProgress,
-    RunStarted,
-    Scalar,
-    SearchEnded,
-    SearchStarted,
-    Validity,
-)
+from autotune.events import IncumbentChanged, PhaseChanged, RunProgress, RunStarted, SearchEnded, SearchStarted
+from autotune.records import Ending, Purpose, Scalar, Validity
 from autotune.report.lines import changes_text, event_line, run_line, running_line, value_text
 from tests.report.conftest import TODAY, MakeEnded, measured
 

@@ -6,7 +6,8 @@ from io import StringIO
 from rich.console import Console
 
 from autotune.clock import VirtualClock
-from autotune.records import Event, IncumbentChanged, PhaseChanged, Purpose, RunProgress, RunStarted, SearchEnded
+from autotune.events import Event, IncumbentChanged, PhaseChanged, RunProgress, RunStarted, SearchEnded
+from autotune.records import Purpose
 from autotune.report.live import SearchDisplay
 from tests.report.conftest import TODAY, MakeEnded, measured
 

@@ -5,7 +5,7 @@ from itertools import pairwise
 
 import pytest
 
-from autotune.records import PooledGpu, PooledGpus
+from autotune.results import PooledGpu, PooledGpus
 from autotune.search.confirm import (
     Candidate,
     affordable,

@@ -10,19 +10,10 @@ import yaml
 
 from autotune.bench.simulated_probes import SimulatedHostProbe
 from autotune.clock import VirtualClock
+from autotune.events import Event, PhaseChanged, RunEnded
 from autotune.measure.probe import GpuProbe, GpuUse, RunGpus
-from autotune.records import (
-    Ending,
-    Event,
-    GpuMeasurement,
-    PhaseChanged,
-    Purpose,
-    RunEnded,
-    RunRecord,
-    SearchResult,
-    Validity,
-    Verdict,
-)
+from autotune.records import Ending, GpuMeasurement, Purpose, RunRecord, Validity
+from autotune.results import SearchResult, Verdict
 from autotune.search.budget import Budget
 from autotune.search.disturbances import MOST_IN_A_SEARCH, MOST_REPEATS
 from autotune.search.instruments import Instruments

@@ -5,7 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from autotune.records import GpuMeasurement, Measurement, PooledGpus
+from autotune.records import GpuMeasurement, Measurement
+from autotune.results import PooledGpus
 from autotune.search.gpus import pooled_gpus, study_busy_rate
 from autotune.search.study import Study
 from tests.search.conftest import MakeRun, gpu, on_gpu

@@ -10,7 +10,8 @@ import yaml
 from autotune.bench.simulated_probes import SimulatedGpuProbe, SimulatedHostProbe
 from autotune.clock import VirtualClock
 from autotune.errors import ConfigError, RunError
-from autotune.records import Machine, SearchResult, Verdict
+from autotune.records import Machine
+from autotune.results import SearchResult, Verdict
 from autotune.search.budget import Budget
 from autotune.search.instruments import Instruments
 from autotune.search.setup import open_setup

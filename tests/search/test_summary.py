@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from autotune.records import Ending, Purpose, RunRecord, SearchResult, Validity, Values, Verdict
+from autotune.records import Ending, Purpose, RunRecord, Validity, Values
+from autotune.results import SearchResult, Verdict
 from autotune.score import EFFECTIVE_UTILIZATION, UTILIZATION, Objective
 from autotune.search.summary import latest_search, pairs_of, pooled, summarize
 from autotune.space.knob import Label

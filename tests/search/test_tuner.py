@@ -12,21 +12,9 @@ import yaml
 
 from autotune.clock import VirtualClock
 from autotune.errors import RunError
-from autotune.records import (
-    Ending,
-    Event,
-    IncumbentChanged,
-    PhaseChanged,
-    Purpose,
-    RunEnded,
-    RunRecord,
-    RunStarted,
-    SearchEnded,
-    SearchResult,
-    SearchStarted,
-    Validity,
-    Verdict,
-)
+from autotune.events import Event, IncumbentChanged, PhaseChanged, RunEnded, RunStarted, SearchEnded, SearchStarted
+from autotune.records import Ending, Purpose, RunRecord, Validity
+from autotune.results import SearchResult, Verdict
 from autotune.search.budget import Budget
 from autotune.search.setup import open_setup
 from autotune.search.study import Study

@@ -1,0 +1,163 @@
+"""What a search answers: the point it recommends beside today's config, and how sure it is of that."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+
+from autotune.records import Scalar, Values
+
+
+class Verdict(StrEnum):
+    """What a search says in the end."""
+
+    BETTER = "better"
+    NO_CHANGE = "no_change"
+    NO_BASELINE = "no_baseline"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Ratio:
+    """A ratio with its 95 % confidence interval; 1.0 means no difference."""
+
+    ratio: float
+    low: float
+    high: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class PooledGpu:
+    """What one GPU showed over all comparable runs of a point; `metrics.GPU_METRICS` describes its numbers.
+
+    What is said of utilization is None as long as too little of it was seen; `text` says how much is missing.
+
+    Attributes:
+        uuid: Its UUID; that of a MIG instance for an instance.
+        name: As the driver names it.
+        scored: Whether it is one that the score looks at.
+        text: Its utilization for people: ``2-40 % cyclic, period 2.1 s``, ``not enough yet: 34 of 60 driver samples``
+            or ``not measured``.
+        verdict: ``flat``, ``cyclic``, ``bursty`` or ``drift``.
+        meaning: What that usually means, and what usually helps.
+        samples: Driver windows, over all runs.
+        covered_fraction: Share of the runs' windows that they cover.
+        utilization: Share of time in which a kernel ran.
+        p10: Utilization that at least a tenth of this time is at or below.
+        duty_fraction: Share of this time at the high level; None also where the two levels are as good as one.
+        low: The lower of the two levels between which utilization moves.
+        high: The upper one.
+        period_s: Length of a cycle; None unless the verdict is ``cyclic``.
+        peak_memory_bytes: Most memory in use in any run.
+        energy_per_sample_j: What this GPU drew for each sample.
+        sm_activity: Share of the multiprocessors' time that was used; of Hopper and later.
+        tensor_activity: The same of the tensor cores.
+        dram_activity: The same of the memory's bandwidth.
+        foreign_fraction: Share of time in which somebody else's kernels ran.
+        throttled_fraction: Share of time in which heat or a power brake held the clocks down.
+    """
+
+    uuid: str
+    name: str
+    scored: bool
+    text: str
+    verdict: str | None = None
+    meaning: str | None = None
+    samples: int = 0
+    covered_fraction: float = 0.0
+    utilization: float | None = None
+    p10: float | None = None
+    duty_fraction: float | None = None
+    low: float | None = None
+    high: float | None = None
+    period_s: float | None = None
+    peak_memory_bytes: int | None = None
+    energy_per_sample_j: float | None = None
+    sm_activity: float | None = None
+    tensor_activity: float | None = None
+    dram_activity: float | None = None
+    foreign_fraction: float | None = None
+    throttled_fraction: float | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class PooledGpus:
+    """What the GPUs showed over all comparable runs of a point.
+
+    Attributes:
+        devices: In the order in which the runs see them.
+        utilization: Mean of the scored ones; None unless it is known of each.
+        effective_utilization: Share of what the GPUs have shown to be able to do that training really uses; None while
+            the study does not know that. Above 1 by as much as the study's limit, a lower bound, is too low.
+    """
+
+    devices: tuple[PooledGpu, ...]
+    utilization: float | None = None
+    effective_utilization: float | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Side:
+    """One side of the comparison: a point, its pooled metrics by name, and its GPUs; None where none was measured."""
+
+    values: Values
+    metrics: Mapping[str, float | None] | None
+    gpus: PooledGpus | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Change:
+    """One knob that a point changes against today's config, and what that seems to be worth.
+
+    Attributes:
+        worth: Estimated speed ratio of this change, or of its whole group; None where the runs cannot tell.
+        group: Changes with the same number were only ever made together, so the runs cannot tell them apart.
+        label: What it means for training: ``same training``, ``batch``, ``precision`` or ``unknown``.
+        effective_batch: What it makes of the effective batch, in words; empty where it leaves that alone.
+    """
+
+    path: str
+    old: Scalar
+    new: Scalar
+    worth: float | None
+    group: int
+    label: str
+    effective_batch: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class SearchResult:
+    """What is known at the end of a search, worked out from the record alone.
+
+    Attributes:
+        baseline: Today's config.
+        best: The answer; equals the baseline if nothing better was confirmed.
+        candidate: What was tried against today's config and not found better.
+        speedup: Speed of the best (or the candidate) over today's, from the confirming pairs.
+        score_ratio: The same for the score, steadiness included.
+        smallest_gain: The smallest gain that the confirmation could have shown, e.g. 0.05; None without one.
+        same_training: The best point that leaves the training itself unchanged, with its speed ratio.
+        runs: Runs of this search.
+        outcomes: How often each ending came in this search.
+        changes: What the best (or candidate) changes.
+        gain_of_ten_minutes: How much faster the best point would get on average in ten more minutes of searching, e.g.
+            0.02; None if that is not known (the answer was read from the record).
+        objective: What was searched for, as the config names it: the score is made of that.
+        why_no_gpu: Why utilization is not measured on this machine; None if it is.
+        cautions: What was found on the way that the reader of the answer should know, one sentence each.
+    """
+
+    verdict: Verdict
+    why: str
+    baseline: Side | None
+    best: Side | None
+    candidate: Side | None
+    speedup: Ratio | None
+    score_ratio: Ratio | None
+    smallest_gain: float | None
+    same_training: tuple[Side, float] | None
+    runs: int
+    outcomes: Mapping[str, int]
+    changes: Sequence[Change]
+    gain_of_ten_minutes: float | None = None
+    objective: str = "effective_utilization"
+    why_no_gpu: str | None = None
+    cautions: tuple[str, ...] = ()
