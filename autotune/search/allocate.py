@@ -72,6 +72,7 @@ class Allocator:
         self._speed = Surrogate(space)
         self._success = Surrogate(space)
         self._rng = np.random.default_rng(seed)
+        self._believed: Mapping[str, float] | None = None
         self._row_of: dict[str, Indices] = {}
         self._hopes = [_hopes(knob) for knob in space.knobs]
 
@@ -84,7 +85,7 @@ class Allocator:
         """
         beliefs = [(*_observed(level, sd), level) for level in levels.values() if level.scores or level.rough_scores]
         beliefs = sorted(beliefs, key=lambda belief: -belief[0])[:_LARGEST_FIT]
-        self._levels, self._sd = levels, sd
+        self._levels, self._sd, self._believed = levels, sd, None
         self._measured = [level for *_, level in beliefs]
         if beliefs:
             rows = self._rows(self._measured)
@@ -122,16 +123,16 @@ class Allocator:
             return repeat if repeat and repeat.gain > _ADVICE_GAIN else Allocation(values=advice, gain=_ADVICE_GAIN)
         return next((run for run in ranked if run.is_repeat or why_not(run.values) is None), None)
 
-    def believed(self) -> dict[str, float]:
+    def believed(self) -> Mapping[str, float]:
         """What all runs together say of each point that gave comparable numbers: its ln score, by the point's name.
 
         Unlike the mean of its own runs it does not favour the point that was lucky.
         """
-        good = self._good
-        if not good:
-            return {}
-        means = self._posterior(self._rows(good)).mean
-        return {level.name: float(mean) for level, mean in zip(good, means, strict=True)}
+        if self._believed is None:
+            good = self._good
+            means = self._posterior(self._rows(good)).mean if good else ()
+            self._believed = {level.name: float(mean) for level, mean in zip(good, means, strict=True)}
+        return self._believed
 
     def promise(self, today: str, runs: int, why_not: Callable[[Values], str | None]) -> float:
         """How much better the best point will probably be, in ln score, after that many more runs.

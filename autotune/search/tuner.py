@@ -3,10 +3,9 @@
 import math
 import random
 from collections import Counter, deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
-from statistics import median
 
 from autotune.clock import Clock
 from autotune.durations import format_duration
@@ -21,36 +20,30 @@ from autotune.events import (
     SearchEnded,
     SearchStarted,
 )
-from autotune.measure.statistics import optimal_window_s
 from autotune.measure.window import WindowGoal
 from autotune.records import DISTURBED, Ending, Purpose, RunRecord, Validity, Values
 from autotune.results import SearchResult
 from autotune.score import LEAST_PAIRS, LEAST_SCORE_GAIN
-from autotune.search.allocate import WORTH_THE_REST, Allocation, Allocator
+from autotune.search.allocate import WORTH_THE_REST
 from autotune.search.budget import CAUTION, Budget, expected_run_s, pair_s
 from autotune.search.confirm import (
-    Candidate,
     affordable,
-    better_than_today,
     confirming_window_s,
     pair_order,
     pairs_wanted,
     verdict_s,
 )
-from autotune.search.dead import without_turning
 from autotune.search.disturbances import Disturbances
 from autotune.search.execution import Execution, execute
-from autotune.search.feasibility import Feasibility
 from autotune.search.findings import Findings
 from autotune.search.gpus import pooled_gpus
 from autotune.search.instruments import Instruments
-from autotune.search.levels import Levels, expected_run_sd
+from autotune.search.knowledge import Knowledge
 from autotune.search.patience import longest_run_s, patience_s, patience_with_todays_caches_s, start_timeout_s
-from autotune.search.propose import advised
 from autotune.search.setup import Setup
 from autotune.search.study import Study
-from autotune.search.summary import speed_over, summarize
-from autotune.space.space import Space, point_name
+from autotune.search.summary import summarize
+from autotune.space.space import point_name
 from autotune.trial.launch import Runner
 
 WARM_UP_FROM_S = 120.0
@@ -115,12 +108,8 @@ class Tuner:
         self._instruments = instruments or (lambda: Instruments.of_machine(clock, None))
         self._rng = random.Random(seed)
         self._today = setup.space.today
-        self._seed = seed
         self._findings = Findings(setup, clock, cwd=Path.cwd())
-        self._take_space(setup.space)
-        self._runs: list[RunRecord] = []
-        self._within_variances_s: list[float] = []
-        self._saw_a_pass = False
+        self._known = Knowledge(setup, study, self._findings, seed=seed)
         self._filling = False  # caches take too long to fill, and are filled in every run
         self._filled_files = False  # the latest run has left a cache for the next ones
         self._disturbances = Disturbances()
@@ -142,7 +131,7 @@ class Tuner:
                 study=self._study.name,
                 config=str(self._setup.config_path),
                 today=self._today,
-                points=self._space.size,
+                points=self._known.space.size,
                 runs_found=len(self._study.records()),
                 budget_s=self._budget.budget_s,
                 measures=self._setup.measures,
@@ -157,27 +146,29 @@ class Tuner:
         result = summarize(
             self._study.records(),
             self._name,
-            self._space,
+            self._known.space,
             objective=self._setup.objective,
             why_no_gpu=self._setup.why_no_gpu,
         )
         elapsed_s = self._budget.elapsed_s()
-        self._emit(SearchEnded(verdict=result.verdict if result else None, runs=len(self._runs), elapsed_s=elapsed_s))
+        self._emit(
+            SearchEnded(verdict=result.verdict if result else None, runs=len(self._known.runs), elapsed_s=elapsed_s)
+        )
         if result is None:
-            endings = ", ".join(sorted({run.ending.value for run in self._runs}))
+            endings = ", ".join(sorted({run.ending.value for run in self._known.runs}))
             raise RunError(
-                f"none of {len(self._runs)} runs gave numbers ({endings})",
+                f"none of {len(self._known.runs)} runs gave numbers ({endings})",
                 where=str(self._setup.config_path),
                 remedy="What the first of each kind said is printed above; mend that and run the same command again.",
             )
         lost = (f"The search could not go on: {self._gpu_lost}.",) if self._gpu_lost else ()
-        cautions = (*result.cautions, *lost, *self._disturbances.cautions(self._runs), *self._findings.cautions)
+        cautions = (*result.cautions, *lost, *self._disturbances.cautions(self._known.runs), *self._findings.cautions)
         return replace(result, gain_of_ten_minutes=self._gain_of_ten_minutes(), cautions=cautions)
 
     def best_runs(self, points: int = 5) -> set[str]:
         """Names of the runs of the best points, whose folders are worth keeping."""
-        names = {candidate.level.name for candidate in self._better()[:points]} | {point_name(self._today)}
-        return {self._run_name(run.number) for run in self._runs if run.point in names}
+        names = {candidate.level.name for candidate in self._known.better()[:points]} | {self._known.today}
+        return {self._run_name(run.number) for run in self._known.runs if run.point in names}
 
     @property
     def remarks(self) -> deque[str]:
@@ -187,7 +178,7 @@ class Tuner:
     @property
     def outcomes(self) -> Counter[str]:
         """How often each ending came in this search."""
-        return Counter(run.ending.value for run in self._runs)
+        return Counter(run.ending.value for run in self._known.runs)
 
     def _emit(self, event: Event) -> None:
         for consumer in self._consumers:
@@ -206,7 +197,7 @@ class Tuner:
         """
         patient_s = patience_with_todays_caches_s(self._budget.budget_s)
         record = self._measure(
-            self._today, Purpose.TODAY, patient_s=patient_s if self._space.settles(self._today) else math.inf
+            self._today, Purpose.TODAY, patient_s=patient_s if self._known.space.settles(self._today) else math.inf
         )
         if record.validity is Validity.COLD and self._filled_files:
             record = self._measure(self._today, Purpose.TODAY)  # with what the first one left behind
@@ -241,7 +232,7 @@ class Tuner:
         self._emit(PhaseChanged(phase="exploring", why="looking for better values"))
         while True:
             left_s = self._budget.left_s() - self._reserved_s()
-            choice = self._next_run()
+            choice = self._known.next_run(self._longest_run_s())
             if self._gpu_lost:
                 why = self._gpu_lost
             elif self._nothing_works():
@@ -250,77 +241,56 @@ class Tuner:
                 why = "every combination was tried, or takes too long for the time that is left"
             elif choice.gain * self._runs_in(left_s) < WORTH_THE_REST:
                 why = "nothing left to try promises a gain"
-            elif expected_run_s(self._runs, point_name(choice.values) if choice.is_repeat else None) > left_s:
+            elif expected_run_s(self._known.runs, point_name(choice.values) if choice.is_repeat else None) > left_s:
                 why = "the rest of the budget is for the confirmation"
             else:
-                now_s, settles = self._clock.now_s(), self._space.settles(choice.values)
-                patient_s = patience_s(self._runs, settles=settles, left_s=left_s, budget_s=self._budget.budget_s)
+                now_s, settles = self._clock.now_s(), self._known.space.settles(choice.values)
+                patient_s = patience_s(self._known.runs, settles=settles, left_s=left_s, budget_s=self._budget.budget_s)
                 purpose = Purpose.REPEAT if choice.is_repeat else Purpose.EXPLORE
                 record = self._measure(choice.values, purpose, ends_s=now_s + left_s, patient_s=patient_s)
-                if record.validity is Validity.COLD and not self._has_settled():
+                if record.validity is Validity.COLD and not self._known.has_settled():
                     self._leave_caches_alone()
                 continue
             ends = self._gpu_lost or self._nothing_works()
             self._emit(PhaseChanged(phase="ending" if ends else "confirming", why=why))
             return
 
-    def _next_run(self) -> Allocation | None:
-        feasible = self._feasible()
-        advice = advised(
-            self._space,
-            self._levels,
-            self._data_wait(),
-            has_gpu=bool(self._setup.machine.gpus),
-            short_passes=self._saw_a_pass,
-        )
-        return self._allocator.next_run(
-            point_name(self._today),
-            next((values for values in advice if feasible.why_not(values) is None), None),
-            feasible.why_not,
-            self._longest_run_s(),
-        )
-
     def _runs_in(self, left_s: float) -> float:
         """How many runs would fit, as far as so many can be looked ahead."""
-        return min(_FORESEEN_RUNS, max(0.0, left_s) / expected_run_s(self._runs))
+        return min(_FORESEEN_RUNS, max(0.0, left_s) / expected_run_s(self._known.runs))
 
     def _longest_run_s(self) -> float:
         """How long a run of a new point may be expected to take."""
         if self._reserved_s() == 0.0:
             return math.inf  # nothing to confirm yet: what is learned of another point is there for the next search
-        return longest_run_s(self._runs, point_name(self._today), self._budget.left_s())
+        return longest_run_s(self._known.runs, self._known.today, self._budget.left_s())
 
-    def _has_settled(self) -> bool:
-        """Whether some run's caches were filled in time, so that another's were too large or too slow."""
-        return any(run.comparable and self._space.settles(run.values) for run in self._runs)
+    def _reserved_s(self) -> float:
+        """Time that is not for exploring: what it takes to confirm the point that is best now."""
+        better = self._known.better()
+        if not better or better[0].gain <= math.log(LEAST_SCORE_GAIN):
+            return 0.0  # nothing to confirm yet
+        if affordable(better, self._known.today, self._known.runs, left_s=self._budget.left_s()) is None:
+            return 0.0  # no time to confirm anything: what is learned instead is there for the next search
+        length_s = pair_s(self._known.runs, self._known.today, better[0].level.name)
+        pairs = pairs_wanted(better[0], self._known.sd, length_s, budget_s=self._budget.budget_s)
+        longer_s = self._longer_for_a_verdict_s(length_s / 2, 2 * pairs, math.inf)
+        return CAUTION * (length_s + 2 * longer_s) * pairs
 
-    def _feasible(self) -> Feasibility:
-        margin = self._setup.limits.memory_margin
-        return Feasibility(self._space, self._levels, self._setup.machine, memory_margin=margin)
+    def _nothing_works(self) -> bool:
+        return len(self._known.runs) >= _MOST_FAILURES and not any(run.comparable for run in self._known.runs)
 
     def _gain_of_ten_minutes(self) -> float | None:
         """How much faster the best point would get on average, e.g. 0.02; None before the model can tell."""
-        telling = [run for run in self._runs if run.comparable and run.purpose is not Purpose.CONFIRM]
+        telling = [run for run in self._known.runs if run.comparable and run.purpose is not Purpose.CONFIRM]
         if len(telling) < _FORETELLING_RUNS:
             return None
-        gain = self._allocator.promise(
-            point_name(self._today),
-            max(1, int(_TEN_MINUTES_S / expected_run_s(self._runs))),
-            self._feasible().why_not,
-        )
+        gain = self._known.promise(max(1, int(_TEN_MINUTES_S / expected_run_s(self._known.runs))))
         return math.expm1(_REALIZED * max(0.0, gain))
 
-    def _take_space(self, space: Space) -> None:
-        """Searches this space from now on, with all that the record knows of it."""
-        dead = self._findings.dead
-        self._space = without_turning(space, dead)
-        self._levels = Levels(self._space, self._setup.objective, self._study.records(), dead=dead)
-        self._allocator = Allocator(self._space, self._seed)
-        self._allocator.learn(self._levels, expected_run_sd(self._levels))
-
     def _leave_caches_alone(self) -> None:
-        self._filling = self._space.settles(self._today)
-        self._take_space(self._space.without_settling())
+        self._filling = self._known.space.settles(self._today)
+        self._known.search_in(self._known.space.without_settling())
         why = "caches stay as they are: one pass over the data, which fills them, does not fit into a run"
         if self._filling:
             why += "; they are compared without the time they wait for data"
@@ -328,23 +298,23 @@ class Tuner:
 
     def _confirm(self) -> None:
         """Measures the best point against today's config again, in turn, in runs that did not choose it."""
-        today, left_s = point_name(self._today), self._budget.left_s()
-        better = self._better()
+        today, left_s = self._known.today, self._budget.left_s()
+        better = self._known.better()
         if not better or self._gpu_lost:
             return
-        finalist = affordable(better, today, self._runs, left_s=left_s)
+        finalist = affordable(better, today, self._known.runs, left_s=left_s)
         if finalist is None:
-            needed_s = LEAST_PAIRS * min(pair_s(self._runs, today, candidate.level.name) for candidate in better)
+            needed_s = LEAST_PAIRS * min(pair_s(self._known.runs, today, candidate.level.name) for candidate in better)
             left = format_duration(max(0.0, left_s))
             why = f"to confirm a point takes {format_duration(needed_s)}, and {left} is left"
             self._emit(PhaseChanged(phase="ending", why=why))
             return
-        length_s = pair_s(self._runs, today, finalist.level.name)
-        wanted = pairs_wanted(finalist, expected_run_sd(self._levels), length_s, budget_s=self._budget.budget_s)
+        length_s = pair_s(self._known.runs, today, finalist.level.name)
+        wanted = pairs_wanted(finalist, self._known.sd, length_s, budget_s=self._budget.budget_s)
         fitting = int(left_s / length_s)
         pairs = min(max(wanted, _PAIRS_WITH_TIME_TO_SPARE), fitting - fitting % 2)
         longer_s = self._longer_for_a_verdict_s(length_s / 2, 2 * pairs, left_s)
-        goal = replace(self._goal(), target_s=self._goal().length_s + longer_s) if longer_s else None
+        goal = replace(self._known.goal(), target_s=self._known.goal().length_s + longer_s) if longer_s else None
         for done, (pair, is_today) in enumerate(pair_order(pairs, self._rng), start=1):
             values = self._today if is_today else finalist.level.values
             others_s = (2 * pairs - done) * (length_s / 2 + longer_s)
@@ -364,8 +334,8 @@ class Tuner:
             runs: How many there will be.
             left_s: The time for them.
         """
-        usual_s = self._goal().length_s
-        today = [run.comparable for run in self._runs if run.comparable and run.point == point_name(self._today)]
+        usual_s = self._known.goal().length_s
+        today = [run.comparable for run in self._known.good_runs_of_today() if run.comparable]
         wished_s = verdict_s(pooled_gpus(today, None))
         return (
             confirming_window_s(usual_s, wished_s, run_s, runs, left_s=left_s, budget_s=self._budget.budget_s) - usual_s
@@ -395,7 +365,7 @@ class Tuner:
         while True:
             tries += 1
             left_s = min(self._budget.wall_s, ends_s) - self._clock.now_s() - kept_s
-            run_s = max(expected_run_s(self._runs, point_name(values)), goal.length_s if goal else 0.0)
+            run_s = max(expected_run_s(self._known.runs, point_name(values)), goal.length_s if goal else 0.0)
             may_repeat = left_s >= 2 * run_s and self._disturbances.may_repeat(tries)
             record = self._run(
                 values,
@@ -440,7 +410,7 @@ class Tuner:
             counts_anyway: Whether it is compared with others also if it was disturbed.
         """
         number, started_s = self._study.next_number, self._clock.now_s()
-        changes, limit_s = self._space.changes(values), self._setup.limits.start_timeout_s
+        changes, limit_s = self._known.space.changes(values), self._setup.limits.start_timeout_s
         self._emit(RunStarted(number=number, purpose=purpose, changes=changes, pair=pair))
         done = execute(
             self._setup,
@@ -449,15 +419,15 @@ class Tuner:
             self._clock,
             values,
             run=self._run_name(number),
-            goal=goal or self._goal(),
-            settles=not warms_up and self._space.settles(values),
+            goal=goal or self._known.goal(),
+            settles=not warms_up and self._known.space.settles(values),
             filling=self._filling,
             deadline_s=min(self._budget.wall_s, ends_s),
             give_up_s=started_s + patient_s,
-            start_timeout_s=start_timeout_s(self._runs, limit_s) if purpose is Purpose.EXPLORE else None,
-            hopeless_below=0.0 if self._filling or purpose is not Purpose.EXPLORE else _HOPELESS * self._pace(),
+            start_timeout_s=start_timeout_s(self._known.runs, limit_s) if purpose is Purpose.EXPLORE else None,
+            hopeless_below=0.0 if self._filling or purpose is not Purpose.EXPLORE else _HOPELESS * self._known.pace(),
             todays_losses=None if purpose is Purpose.TODAY else self._findings.todays_losses,
-            outruns_from=_OUTRUNS * self._pace(),
+            outruns_from=_OUTRUNS * self._known.pace(),
             progress=lambda steps: self._emit(
                 RunProgress(number=number, elapsed_s=self._clock.now_s() - started_s, steps=steps)
             ),
@@ -486,100 +456,30 @@ class Tuner:
             )
         )
         done.close(record, keep_outputs=self._setup.settings.section.keep_outputs)
-        self._learn(record, done)
-        speedup = self._speedup([record])
+        self._known.learn(record, done)
+        self._note_failure(record, done)
+        speedup = self._known.speedup([record])
         self._emit(RunEnded(run=record, changes=changes, speedup=speedup, stderr_tail=done.stderr_tail))
         if purpose is not Purpose.CONFIRM:
             self._emit_incumbent()
         return record
 
-    def _goal(self) -> WindowGoal:
-        """How long the next run measures: the best use of time at the noise that this study has shown."""
-        limits = self._setup.limits
-        starts_s = [run.measurement.first_step_s for run in self._runs if run.measurement]
-        target_s = limits.min_s
-        if starts_s and self._within_variances_s:
-            target_s = optimal_window_s(
-                median(starts_s),
-                median(self._within_variances_s),
-                expected_run_sd(self._levels) ** 2,
-                min_s=limits.min_s,
-                max_s=limits.max_s,
-            )
-        return WindowGoal(min_s=limits.min_s, min_steps=limits.min_steps, target_s=target_s)
-
-    # What is known
-
-    def _learn(self, record: RunRecord, done: Execution) -> None:
-        self._runs.append(record)
-        self._saw_a_pass = self._saw_a_pass or done.saw_a_pass
-        self._levels.add(record)
-        sd = expected_run_sd(self._levels)
-        self._allocator.learn(self._levels, sd)
-        if self._findings.learn(
-            record,
-            done.losses,
-            done.folder.stdout,
-            space=self._space,
-            records=self._runs,
-            levels=self._levels,
-            sd=sd,
-        ):
-            self._take_space(self._space)
-        if done.window is not None and record.comparable:
-            self._within_variances_s.append(done.window.within_variance_s())
-        if record.ending in (Ending.STOPPED, Ending.KILLED_BY_BUDGET) or record.validity in (Validity.COLD, *DISTURBED):
-            return  # no failure of the trainer's
-        if not record.comparable and record.ending not in self.failures:
+    def _note_failure(self, record: RunRecord, done: Execution) -> None:
+        """Keeps the first run of each kind that gave no numbers by a fault of the trainer's."""
+        ended_early = record.ending in (Ending.STOPPED, Ending.KILLED_BY_BUDGET)
+        if record.comparable or ended_early or record.validity in (Validity.COLD, *DISTURBED):
+            return
+        if record.ending not in self.failures:
             self.failures[record.ending] = Failed(record=record, stderr_tail=done.stderr_tail, folder=done.folder.path)
 
-    def _speedup(self, runs: Sequence[RunRecord]) -> float | None:
-        """Speed of some runs over today's in this search; None if either gave no comparable numbers."""
-        baseline = [run for run in self._runs if run.point == point_name(self._today) and run.comparable]
-        good = [run for run in runs if run.comparable]
-        return speed_over(good, baseline) if good and baseline else None
-
-    def _data_wait(self) -> float | None:
-        """Share of the time that today's training loop waits for data; None if it does not say."""
-        waits = [
-            run.comparable.data_wait_fraction
-            for run in self._runs
-            if run.point == point_name(self._today) and run.comparable
-        ]
-        known = [wait for wait in waits if wait is not None]
-        return median(known) if known else None
-
-    def _better(self) -> list[Candidate]:
-        """The points that are believed to be better than today's, best first."""
-        return better_than_today(self._levels, self._allocator.believed(), point_name(self._today))
-
-    def _reserved_s(self) -> float:
-        """Time that is not for exploring: what it takes to confirm the point that is best now."""
-        better = self._better()
-        if not better or better[0].gain <= math.log(LEAST_SCORE_GAIN):
-            return 0.0  # nothing to confirm yet
-        if affordable(better, point_name(self._today), self._runs, left_s=self._budget.left_s()) is None:
-            return 0.0  # no time to confirm anything: what is learned instead is there for the next search
-        length_s = pair_s(self._runs, point_name(self._today), better[0].level.name)
-        pairs = pairs_wanted(better[0], expected_run_sd(self._levels), length_s, budget_s=self._budget.budget_s)
-        longer_s = self._longer_for_a_verdict_s(length_s / 2, 2 * pairs, math.inf)
-        return CAUTION * (length_s + 2 * longer_s) * pairs
-
-    def _pace(self) -> float:
-        """Samples per second of the fastest run, or of today's where no more is asked; 0 before there is one."""
-        only_today = self._setup.objective.by_utilization
-        asked = [run for run in self._runs if not only_today or run.point == point_name(self._today)]
-        return max((run.comparable.samples_per_s for run in asked if run.comparable), default=0.0)
-
     def _emit_incumbent(self) -> None:
-        better = self._better()
+        better = self._known.better()
         if not better or better[0].level.name == self._best_name:
             return
         best = better[0].level
-        speedup = self._speedup([run for run in self._runs if run.point == best.name])
+        speedup = self._known.speedup([run for run in self._known.runs if run.point == best.name])
         if speedup is not None:
             self._best_name = best.name
-            self._emit(IncumbentChanged(values=best.values, changes=self._space.changes(best.values), speedup=speedup))
-
-    def _nothing_works(self) -> bool:
-        return len(self._runs) >= _MOST_FAILURES and not any(run.comparable for run in self._runs)
+            self._emit(
+                IncumbentChanged(values=best.values, changes=self._known.space.changes(best.values), speedup=speedup)
+            )
