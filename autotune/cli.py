@@ -1,7 +1,7 @@
 """The command line: the table of commands, and what becomes of their errors.
 
 Exit codes: 0 done, 1 an expected error (message, place, remedy), 2 wrong usage, 3 a bug (a crash log is written
-and its path printed), 130 interrupted.
+and its path printed), 130 interrupted, 143 ended by SIGTERM.
 """
 
 import json
@@ -17,7 +17,7 @@ import click
 
 from autotune import __version__
 from autotune.clock import SystemClock
-from autotune.errors import AutotuneError
+from autotune.errors import AutotuneError, how_it_ended
 
 _COMMANDS = {
     "init": "find the knobs of a config, and add a section for autotune to it",
@@ -85,9 +85,10 @@ def run(arguments: Sequence[str], *, started_s: float | None = None) -> int:
 def _run(arguments: Sequence[str], started_s: float) -> int:
     try:
         return int(_cli.main(args=list(arguments), prog_name="autotune", standalone_mode=False, obj=started_s) or 0)
-    except click.exceptions.Abort:
-        print("autotune: interrupted", file=sys.stderr)
-        return 130
+    except click.exceptions.Abort as error:  # click makes this of ^C
+        word, code = how_it_ended(error.__cause__)
+        print(f"autotune: {word}", file=sys.stderr)
+        return code
     except click.ClickException as error:
         error.show()
         return error.exit_code

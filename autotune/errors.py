@@ -9,7 +9,8 @@
     └── StudyError           the record of runs cannot be read or written
         └── StudyBusy        another search is working on this study
 
-Anything else that reaches the top of the process is a bug: exit code 3, with a crash log.
+`ToldToEnd` is none of them: it is to SIGTERM what KeyboardInterrupt is to ^C. Anything else that reaches the top of the
+process is a bug: exit code 3, with a crash log.
 """
 
 from typing import ClassVar
@@ -91,3 +92,16 @@ class StudyBusy(StudyError):
     """Another search is working on this study."""
 
     kind = "study_busy"
+
+
+class ToldToEnd(KeyboardInterrupt):
+    """SIGTERM: somebody wants this process to end. What does not tell the two apart takes it for ^C."""
+
+
+def how_it_ended(interrupt: BaseException | None) -> tuple[str, int]:
+    """The words for what interrupted a command, and its exit code: 128 and the signal's number, as in a shell.
+
+    Args:
+        interrupt: The exception; None, and all others, count as ^C.
+    """
+    return ("ended by SIGTERM", 143) if isinstance(interrupt, ToldToEnd) else ("interrupted", 130)

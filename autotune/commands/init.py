@@ -36,7 +36,7 @@ def command(
     """  # noqa: D301 -- click's own mark for "do not rewrap"
     from autotune.clock import SystemClock
     from autotune.commands.proving import prove_it
-    from autotune.commands.showing import knob_rows, text_console
+    from autotune.commands.showing import command_notes, knob_rows, text_console
     from autotune.errors import ConfigError
     from autotune.report.inventory import print_inventory
     from autotune.search.draft import draft_from_flags, draft_section
@@ -63,6 +63,8 @@ def command(
         left=setup.settings.outputs.left,
         command=setup.command,
     )
+    for note in command_notes(setup):
+        console.print(note, soft_wrap=True)
     is_asked = sys.stdin is not None and sys.stdin.isatty()
     may_write = yes or is_asked
     if may_write and not no_proof:

@@ -3,6 +3,7 @@
 import os
 import socket
 from contextlib import nullcontext
+from pathlib import Path
 
 import click
 from rich.console import Console
@@ -13,11 +14,14 @@ from autotune.durations import format_duration
 from autotune.errors import RunError
 from autotune.report.lines import plain
 from autotune.search.journal import sole_search
+from autotune.search.keepsakes import Keepsakes
+from autotune.search.leftovers import Leftovers
 from autotune.search.proof import Proof, Reached, prove
 from autotune.search.setup import Setup
 from autotune.trial.explanations import EXPLANATIONS
 from autotune.trial.guard import Guard
 from autotune.trial.sweep import sweep
+from autotune.trial.termination import ended_in_order
 from autotune.trial.zygote import ZygoteRunner
 
 _SHOWN_LINES = 5  # of a failed run's stderr
@@ -37,7 +41,7 @@ def prove_it(setup: Setup, *, may_ask: bool) -> None:
         may_ask: Whether somebody is there to say that a failed proof does not matter.
 
     Raises:
-        RunError: No step was seen, or the config did not reach the trainer.
+        RunError: No step was seen, the config did not reach the trainer, or it wrote over the user's checkpoints.
         click.Abort: The same, and somebody was asked and said no.
     """
     console, clock = text_console(stderr=True), SystemClock()
@@ -45,10 +49,16 @@ def prove_it(setup: Setup, *, may_ask: bool) -> None:
     name = f"proof-{clock.utc():%Y%m%dT%H%M%SZ}-{socket.gethostname()}-{os.getpid()}"
     console.print("\nProof: one short run, to see its steps ...", soft_wrap=True)
     waiting = console.status("waiting for the first step") if console.is_terminal else nullcontext()
-    with sole_search(setup.journal.with_suffix(".search"), setup.study), Guard() as guard, waiting:
+    keepsakes = Keepsakes(setup, clock, cwd=Path.cwd(), name=name)
+    with ended_in_order(), sole_search(setup.journal.with_suffix(".search"), setup.study), Guard() as guard, keepsakes:
         sweep(setup.state.runs(setup.study), clock)
-        proof = prove(setup, ZygoteRunner(guard, clock), clock, name=name)
-    trouble = _trouble(proof)
+        leftovers = Leftovers(setup, clock, cwd=Path.cwd())
+        with waiting:
+            proof = prove(setup, ZygoteRunner(guard, clock), clock, name=name)
+        left, loss = leftovers.of_the_run(None), keepsakes.loss("the proof")
+    if left is not None:
+        console.print(plain(left.sentence, longest=1000), soft_wrap=True)
+    trouble = loss or _trouble(proof)
     if trouble is None:
         assert proof.first_step_s is not None, "steps were seen"
         console.print(
@@ -56,9 +66,11 @@ def prove_it(setup: Setup, *, may_ask: bool) -> None:
             f"{_REACHED[proof.reached]}.",
             soft_wrap=True,
         )
-        proof.folder.delete()
+        if left is None:  # else it tells the searches to come whose what lies there is
+            proof.folder.delete()
         return
-    _print_stderr(console, proof)
+    if loss is None:
+        _print_stderr(console, proof)
     if not may_ask:
         raise trouble
     console.print(str(trouble), soft_wrap=True)

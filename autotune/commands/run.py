@@ -22,12 +22,12 @@ def command(config: Path, dry_run: bool, trainer: tuple[str, ...]) -> int:
     """
     from autotune.settings.command import resolve_executable
     from autotune.settings.load import load_settings
+    from autotune.settings.typed import typed_tokens
     from autotune.trial.become import become
 
     settings = load_settings(config)
-    argv = settings.argv(
-        config=config, config_text=settings.run_document.text, python=sys.executable, command=trainer or None
-    )
+    typed = typed_tokens(trainer, config, Path.cwd())
+    argv = settings.argv(config=config, config_text=settings.run_document.text, python=sys.executable, command=typed)
     env = {**os.environ, **settings.section.env}
     resolve_executable(argv[0], Path.cwd(), env.get("PATH"))
     if dry_run:

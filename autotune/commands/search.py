@@ -46,7 +46,7 @@ def command(
     from autotune.clock import SystemClock
     from autotune.commands.apply import apply_values
     from autotune.commands.showing import failures, show_plan, text_console
-    from autotune.errors import RunError
+    from autotune.errors import RunError, how_it_ended
     from autotune.events import Event
     from autotune.report.answer import print_answer, print_failures
     from autotune.report.document import answer_document
@@ -58,18 +58,22 @@ def command(
     from autotune.search.gpu_sampling import gpu_sampling
     from autotune.search.instruments import Instruments
     from autotune.search.journal import set_aside, sole_search
+    from autotune.search.keepsakes import Keepsakes
     from autotune.search.setup import open_setup
     from autotune.search.study import Study
     from autotune.search.tuner import Tuner
+    from autotune.settings.typed import typed_tokens
     from autotune.trial.guard import Guard
     from autotune.trial.sweep import sweep
+    from autotune.trial.termination import ended_in_order
     from autotune.trial.zygote import ZygoteRunner
 
     if dry_run and as_json:
         raise click.UsageError("--dry-run is for people and has no JSON form; leave --json out.")
     clock = SystemClock()
     budget = Budget(clock, started_s=started_s, budget_s=budget_s)
-    setup = open_setup(config, command=trainer or None, state_dir=state_dir, same_training=same_training)
+    typed = typed_tokens(trainer, config, Path.cwd())
+    setup = open_setup(config, command=typed, state_dir=state_dir, same_training=same_training)
     setup.require_runnable()
     progress, output = text_console(stderr=True), text_console()
     remarks = remarks_on_gpus(setup)
@@ -87,9 +91,11 @@ def command(
     name = f"{clock.utc():%Y%m%dT%H%M%SZ}-{socket.gethostname()}-{os.getpid()}"
     events = setup.state.searches / f"{name}.events.jsonl"
     with (
+        ended_in_order(),
         sole_search(setup.journal.with_suffix(".search"), setup.study),
         Guard() as guard,
         gpu_sampling(setup, guard, setup.state.searches / f"{name}.gpu.jsonl", clock) as sampling,
+        Keepsakes(setup, clock, cwd=Path.cwd(), name=name) as keepsakes,
     ):
         if fresh:
             set_aside(setup.journal, clock)
@@ -102,6 +108,8 @@ def command(
             require_free_gpus(setup, clock)  # after the sweep: it may have been an earlier run of ours
         for remark in busy_remarks(setup, clock) if allow_busy_gpu else ():
             progress.print(f"{remark}; the search goes on beside it.", soft_wrap=True)
+        if keepsakes.remark:
+            progress.print(keepsakes.remark, soft_wrap=True)
         log = EventLog(events, clock)
         runner = ZygoteRunner(guard, clock)
 
@@ -117,19 +125,20 @@ def command(
                 runner,
                 budget,
                 clock,
-                (log, display, say_remarks),
+                (log, display, say_remarks, keepsakes.after),
                 name=name,
                 seed=seed,
                 instruments=lambda: Instruments.of_machine(clock, sampling),
             )
             try:
                 result = tuner.run()
-            except KeyboardInterrupt:
+            except KeyboardInterrupt as interrupt:
+                word, code = how_it_ended(interrupt)
                 kept = sum(run.search == name for run in study.records())
-                print(
-                    f"autotune: interrupted; {kept} finished runs are kept, the same command goes on", file=sys.stderr
-                )
-                return 130
+                print(f"autotune: {word}; {kept} finished runs are kept, the same command goes on", file=sys.stderr)
+                if loss := keepsakes.loss("the last run"):
+                    print(f"autotune: {loss}", file=sys.stderr)
+                return code
             except RunError:
                 print_failures(progress, failures(tuner.failures, tuner.outcomes))
                 raise

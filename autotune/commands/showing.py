@@ -1,5 +1,6 @@
 """What several commands show of a search."""
 
+import os
 import sys
 from collections.abc import Mapping
 from pathlib import Path
@@ -15,6 +16,7 @@ from autotune.search.tuner import Failed
 from autotune.settings.outputs import holding_something
 from autotune.space.catalog import KNOWN_KNOBS
 from autotune.trial.explanations import EXPLANATIONS
+from autotune.trial.python_command import python_command
 
 _FILE_WIDTH = 160  # where there is no terminal to ask
 
@@ -33,7 +35,7 @@ def show_plan(console: Console, setup: Setup, budget_s: float) -> None:
         skipped={skipped.path: skipped.why for skipped in setup.skipped} | dict(setup.settings.outputs.left),
         combinations=setup.space.size,
         redirected=setup.settings.outputs.redirected,
-        notes=output_notes(setup),
+        notes=[*output_notes(setup), *command_notes(setup)],
         command=setup.command,
         budget_s=budget_s,
     )
@@ -51,6 +53,19 @@ def output_notes(setup: Setup) -> list[str]:
         f"{key}: {value_text(settings.today(key))} may send something away from each run; set: can change it for them"
         for key in settings.outputs.uploads
         if key not in settings.section.fixed
+    ]
+
+
+def command_notes(setup: Setup) -> list[str]:
+    """What the user should know of the trainer's command before the first run."""
+    argv = [token.replace("{python}", sys.executable) for token in setup.command]
+    command = python_command(argv, cwd=Path.cwd(), search_path=os.environ.get("PATH"))
+    if command is None or not command.keeping_out:
+        return []
+    switches = " and ".join(command.keeping_out)
+    return [
+        f"what would see the trainer's steps is kept out by {switches} in the command: start Python without, or report "
+        "the steps in the training loop (from autotune.trainee import step)"
     ]
 
 

@@ -9,6 +9,7 @@ import click
 from autotune.commands.options import config_option, json_option, state_dir_option
 
 if TYPE_CHECKING:
+    from autotune.records import Values
     from autotune.results import SearchResult
     from autotune.search.setup import Setup
     from autotune.search.study import Study
@@ -27,7 +28,8 @@ def command(config: Path, as_json: bool, state_dir: Path | None) -> int:
     from autotune.events import RunEnded
     from autotune.report.answer import print_answer
     from autotune.report.document import answer_document
-    from autotune.report.lines import run_line
+    from autotune.report.lines import plain, run_line
+    from autotune.results import Verdict
     from autotune.search.setup import open_setup
 
     setup = open_setup(config, command=None, state_dir=state_dir)
@@ -44,8 +46,28 @@ def command(config: Path, as_json: bool, state_dir: Path | None) -> int:
         for run in shown:
             changes = {path: value for path, value in run.values.items() if today.get(path) != value}
             console.print(run_line(RunEnded(run=run, changes=changes, speedup=None)), no_wrap=True, overflow="ellipsis")
-        print_answer(console, result, config=str(config), elapsed_s=None)
+        best = result.best.values if result.best and result.verdict is not Verdict.NO_CHANGE else None
+        applied = best is not None and not _differing(setup, best)
+        if not applied and (edits := _differing(setup, today)):
+            console.print(
+                f"\nEdited since that search: {plain('; '.join(edits))}. What follows is for the values of then.",
+                soft_wrap=True,
+            )
+        print_answer(console, result, config=str(config), elapsed_s=None, applied=applied)
     return 0
+
+
+def _differing(setup: "Setup", values: "Values") -> list[str]:
+    """The keys that hold something else now, in words."""
+    from autotune.report.lines import value_text
+    from autotune.space.knob import same_scalar
+
+    now = setup.space.today
+    return [
+        f"{path} is {value_text(now[path])}, it was {value_text(value)}"
+        for path, value in values.items()
+        if path in now and not same_scalar(now[path], value)
+    ]
 
 
 def known_answer(setup: "Setup") -> "tuple[Study, SearchResult]":

@@ -47,6 +47,7 @@ def print_answer(
     *,
     config: str,
     elapsed_s: float | None,
+    applied: bool = False,
     failures: Sequence[Failure] = (),
 ) -> None:
     """Prints the answer of a search.
@@ -56,6 +57,7 @@ def print_answer(
         result: The answer.
         config: Path of the config as the user typed it.
         elapsed_s: How long the search took; None when the answer is read from the record.
+        applied: Whether the config holds the best values by now.
         failures: Runs that gave no numbers, one for each kind of ending.
     """
     shown = result.best if result.verdict is not Verdict.NO_CHANGE else result.candidate
@@ -80,7 +82,7 @@ def print_answer(
         )
     print_failures(console, failures)
     console.print()
-    console.print(_next_step(result, config), soft_wrap=True)
+    console.print(_next_step(result, config, applied=applied), soft_wrap=True)
 
 
 def print_failures(console: Console, failures: Sequence[Failure]) -> None:
@@ -177,8 +179,12 @@ def _print_failure(console: Console, failure: Failure) -> None:
     console.print(Text(f"  {failure.remedy} Logs: {failure.folder}"), soft_wrap=True)
 
 
-def _next_step(result: SearchResult, config: str) -> Text:
+def _next_step(result: SearchResult, config: str, *, applied: bool) -> Text:
     name = shlex.quote(config)
+    if applied:
+        return Text.assemble(
+            "The config holds these values now. To take them back:  ", (f"autotune revert --config {name}", "bold")
+        )
     if result.verdict is Verdict.BETTER:
         return Text.assemble("Next:  ", (f"autotune apply --config {name}", "bold"))
     if result.verdict is Verdict.NO_BASELINE:

@@ -45,12 +45,10 @@ def sparkline(
     knots_s = np.column_stack((starts_s, ends_s)).ravel()
     covered_s = np.diff(np.interp(borders_s, knots_s, _integral(ends_s - starts_s)))
     busy_s = np.diff(np.interp(borders_s, knots_s, _integral((ends_s - starts_s) * busy)))
-    return "".join(
-        levels[min(len(levels) - 1, int(busy / covered * len(levels) + _ROUNDING))]
-        if covered > _LEAST_COVERED * cell_s
-        else " "
-        for covered, busy in zip(covered_s.tolist(), busy_s.tolist(), strict=True)
-    )
+    known = covered_s > _LEAST_COVERED * cell_s
+    shares = np.divide(busy_s, covered_s, out=np.zeros(cells), where=known)
+    steps = np.minimum(len(levels) - 1, (shares * len(levels) + _ROUNDING).astype(int))
+    return "".join(" " if step < 0 else levels[step] for step in np.where(known, steps, -1).tolist())
 
 
 def _integral(amounts: NDArray[np.float64]) -> NDArray[np.float64]:

@@ -4,7 +4,7 @@ import os
 import sys
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from autotune.errors import ConfigError
@@ -152,7 +152,7 @@ def _opened(config: Path, files: Mapping[str, str], state_dir: Path | None) -> S
     with tempfile.TemporaryDirectory(prefix="autotune-draft-") as folder:
         for name, text in files.items():
             Path(folder, name).write_text(text, encoding="utf-8", newline="")
-        return open_setup(Path(folder, config.name), command=None, state_dir=state.path)
+        return replace(open_setup(Path(folder, config.name), command=None, state_dir=state.path), config_path=config)
 
 
 def _note(knob: Knob) -> str:

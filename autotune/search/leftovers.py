@@ -46,17 +46,14 @@ class Leftovers:
     def __init__(self, setup: Setup, clock: Clock, *, cwd: Path) -> None:
         self._cwd = Path(os.path.realpath(cwd))
         self._told: tuple[Path, ...] = ()  # what is named once is not named again
-        beside = Path(os.path.realpath(setup.config_path.parent))
-        redirected = set(setup.settings.outputs.redirected)
-        named = {path: value for path, value in setup.settings.scalars.items() if path not in redirected}
-        self._data = tuple(folders_named(named, self._cwd, beside))
-        self._surroundings = Surroundings((*self._data, beside, self._cwd), [setup.state.path], clock)
+        self._data = _data_folders(setup, self._cwd)
+        self._surroundings = Surroundings(folders_looked_at(setup, cwd=cwd), [setup.state.path], clock)
 
-    def of_the_run(self, number: int) -> Leftover | None:
+    def of_the_run(self, number: int | None) -> Leftover | None:
         """What is there since the last look; None if nothing is.
 
         Args:
-            number: Of the run that has just ended.
+            number: Of the run that has just ended; None for the proof of `autotune init`.
         """
         traces = self._surroundings.traces().beyond(self._told)
         if not traces.any:
@@ -65,27 +62,39 @@ class Leftovers:
         cache = [path for path in traces.new if any(path.is_relative_to(folder) for folder in self._data)]
         return Leftover(sentence=self._sentence(traces, cache, number), fills_a_cache=bool(cache))
 
-    def _sentence(self, traces: Traces, cache: Sequence[Path], number: int) -> str:
+    def _sentence(self, traces: Traces, cache: Sequence[Path], number: int | None) -> str:
         parts = [
-            f"{what} {self._names(paths)}"
+            f"{what} {names_of(paths, self._cwd)}"
             for what, paths in (("new:", traces.new), ("changed:", traces.changed), ("gone:", traces.gone))
             if paths
         ]
-        said = f"while run {number} went on, outside its folder: {', '.join(parts)}. autotune takes nothing away there"
+        run = "the proof" if number is None else f"run {number}"
+        said = f"while {run} went on, outside its folder: {', '.join(parts)}. autotune takes nothing away there"
         if cache:
-            said += f"; {self._names(cache)} is taken for a cache, so that run is not compared with later ones"
+            said += f"; {names_of(cache, self._cwd)} is taken for a cache, so that run is not compared with later ones"
         if len(cache) < len(traces.new) + len(traces.changed):
             said += "; where a key says where it goes, name that key under redirect:"
         if traces.unseen:
-            said += f" (only {MOST_ENTRIES:,} files were looked at, not all below {self._names(traces.unseen)})"
+            said += f" (only {MOST_ENTRIES:,} files were looked at, not all below {names_of(traces.unseen, self._cwd)})"
         return said
 
-    def _names(self, paths: Sequence[Path]) -> str:
-        shown = [
-            str(path.relative_to(self._cwd) if path.is_relative_to(self._cwd) else path) for path in paths[:_NAMED]
-        ]
-        more = len(paths) - len(shown)
-        return " ".join([*shown, f"and {more} more"] if more else shown)
+
+def folders_looked_at(setup: Setup, *, cwd: Path) -> tuple[Path, ...]:
+    """Where a run may leave something that is no part of its folder, the most special first.
+
+    Args:
+        setup: Names the config and what it holds.
+        cwd: Where runs start.
+    """
+    real = Path(os.path.realpath(cwd))
+    return *_data_folders(setup, real), _beside(setup), real
+
+
+def names_of(paths: Sequence[Path], cwd: Path) -> str:
+    """Some paths for people: the first few, seen from where runs start, and how many more there are."""
+    shown = [str(path.relative_to(cwd) if path.is_relative_to(cwd) else path) for path in paths[:_NAMED]]
+    more = len(paths) - len(shown)
+    return " ".join([*shown, f"and {more} more"] if more else shown)
 
 
 def folders_named(values: Values, *beside: Path) -> Iterator[Path]:
@@ -108,6 +117,16 @@ def folders_named(values: Values, *beside: Path) -> Iterator[Path]:
     general = [*beside, Path.home()]
     kept = (path for path in found if path.is_dir() and not _holds_any(path, general))
     yield from sorted(kept, key=lambda path: (-len(path.parts), path))
+
+
+def _beside(setup: Setup) -> Path:
+    return Path(os.path.realpath(setup.config_path.parent))
+
+
+def _data_folders(setup: Setup, cwd: Path) -> tuple[Path, ...]:
+    redirected = set(setup.settings.outputs.redirected)
+    named = {path: value for path, value in setup.settings.scalars.items() if path not in redirected}
+    return tuple(folders_named(named, cwd, _beside(setup)))
 
 
 def _holds_any(folder: Path, others: Iterable[Path]) -> bool:

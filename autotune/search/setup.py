@@ -2,6 +2,7 @@
 
 import glob
 import os
+import shlex
 import socket
 import sys
 from collections.abc import Mapping, Sequence
@@ -117,15 +118,22 @@ class Setup:
             **{f"framework.{name}": version for name, version in self.frameworks.items()},
         }
 
-    def batch_size(self, values: Values) -> float | None:
-        """Samples in a step as the config says it, for trainers that do not; None if no key says it."""
+    @cached_property
+    def batch_key(self) -> str | None:
+        """The key of the config that says how many samples a step has; None if none does."""
         in_order = sorted(self.settings.scalars.items(), key=lambda item: is_global(item[0]))  # a step is a part of it
         for path, present in in_order:
             row = known_knob(path, present)
             if row is not None and row.kind == "batch_size" and not is_for_validation(path):
-                size = values.get(path, present)
-                return float(size) if isinstance(size, int) else None
+                return path
         return None
+
+    def batch_size(self, values: Values) -> float | None:
+        """Samples in a step as the config says it, for trainers that do not; None if no key says it."""
+        if self.batch_key is None:
+            return None
+        size = values.get(self.batch_key, self.settings.scalars[self.batch_key])
+        return float(size) if isinstance(size, int) else None
 
     def config_changed(self) -> bool:
         """Whether the config's file is no longer what was read: runs go on with what was."""
@@ -141,12 +149,14 @@ class Setup:
             AutotuneError: One of them is missing; the message says what to do.
         """
         if not self.command:
+            name = shlex.quote(str(self.config_path))
             raise ConfigError(
                 "there is no command to train with",
                 where=str(self.config_path),
-                remedy="Add it to the config:\n"
-                '  autotune:\n    command: "python train.py --config {config}"\n'
-                "or type it behind --:  autotune search --config ... -- python train.py --config {config}",
+                remedy="Say once how training is started:\n"
+                f"  autotune init --config {name} -- python train.py --config {name}\n"
+                "or for this search only, behind --:\n"
+                f"  autotune search --config {name} -- python train.py --config {name}",
             )
         if all(len(knob.choices) < 2 for knob in self.space.knobs):
             raise ConfigError(

@@ -14,6 +14,10 @@ _FIELD = re.compile(r"\{\{|\}\}|\{(?P<name>[^{}]*)\}|[{}]")
 _SWITCH_FIELD = re.compile(r"\{[^{}]*\?[^{}]*\}")
 _OPERATORS = "|&;<>()"
 
+IN_A_SHELL = """put the line into a script and name that, or name a shell yourself:
+  bash -c 'python train.py --config "$0" | tee log' {config}"""
+"""What to do where a command needs a shell."""
+
 
 def split_command(text: str, where: str) -> tuple[str, ...]:
     """Splits a command as a POSIX shell would, and refuses what only a shell could carry out.
@@ -32,7 +36,7 @@ def split_command(text: str, where: str) -> tuple[str, ...]:
         raise ConfigError(
             f"the command holds {syntax}, which only a shell understands, and none runs it",
             where=where,
-            remedy="Quote it if it is meant literally, or put the line into a script and name that.",
+            remedy=f"Quote it if it is meant literally, {IN_A_SHELL}",
         )
     try:
         tokens = tuple(shlex.split(text))

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from autotune.errors import ConfigError
-from autotune.settings.command import split_command
+from autotune.settings.command import IN_A_SHELL, split_command
 
 _WHERE = "command line"
 _OPERATORS = ("|", "||", "|&", "&", "&&", ";", ">", ">>", "<", "2>", "2>&1")
@@ -69,6 +69,34 @@ def read_typed(words: Sequence[str]) -> TypedCommand:
     return TypedCommand(words=words, env=env)
 
 
+def typed_tokens(words: Sequence[str], config: Path, cwd: Path) -> tuple[str, ...] | None:
+    """A command as `search` and `run` take it: for this time only, so that nothing of it is written down.
+
+    Args:
+        words: What was typed behind ``--``.
+        config: The config, whose own path becomes ``{config}``.
+        cwd: Where the command was typed, and where runs start.
+
+    Returns:
+        The command, placeholders not filled in; None if nothing was typed.
+
+    Raises:
+        ConfigError: As `read_typed`; or it sets variables in front.
+    """
+    if not words:
+        return None
+    typed = read_typed(words)
+    if typed.env:
+        names = ", ".join(typed.env)
+        raise ConfigError(
+            f"the command sets {names} in front, which only a shell understands",
+            where=_WHERE,
+            remedy=f"Set it in front of autotune instead: {next(iter(typed.env))}=... autotune ...; "
+            "runs get the environment of whoever starts them.",
+        )
+    return typed.tokens(config, cwd)
+
+
 def _split(words: Sequence[str]) -> tuple[str, ...]:
     if len(words) == 1 and any(character.isspace() for character in words[0]) and not Path(words[0]).exists():
         return split_command(words[0], _WHERE)
@@ -77,7 +105,7 @@ def _split(words: Sequence[str]) -> tuple[str, ...]:
             raise ConfigError(
                 f"the command holds {word}, which only a shell understands, and none runs it",
                 where=_WHERE,
-                remedy="Put the line into a script and name that: -- bash train.sh {config}",
+                remedy=f"Leave it out, or {IN_A_SHELL}",
             )
     return tuple(words)
 

@@ -53,7 +53,8 @@ EXPLANATIONS: Mapping[Ending, Explanation] = {
     ),
     Ending.NO_STEPS: Explanation(
         sentence="The trainer ended by itself and no step of it was seen.",
-        remedy="If it did train, report its steps: from autotune.trainee import step, and step() in the training loop.",
+        remedy="If it did train, report its steps: from autotune.trainee import step, and step() in the training loop. "
+        "A command that leaves the training in the background is over too soon: keep it in the foreground.",
     ),
     Ending.OBSERVER_MISSING: Explanation(
         sentence="Nothing inside the trainer could report a step: it is no Python, or keeps out its environment.",

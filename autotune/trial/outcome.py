@@ -21,7 +21,7 @@ import math
 import signal
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
+from itertools import pairwise, takewhile
 from statistics import median
 
 from autotune.records import Ending, Stop, TraineeEvent, TrialExit
@@ -82,7 +82,7 @@ def ending_of(trial_exit: TrialExit, events: Sequence[TraineeEvent], clues: Clue
             return Ending.OBSERVER_MISSING, _left(trial_exit)
         if stop is Stop.DIVERGED:
             return caught or (Ending.DIVERGED, _diverged(events) or _FAR_ABOVE)
-        said = _noted(events) if stop is Stop.NEVER_STARTED else ""
+        said = _noted(events) if stop in (Stop.NEVER_STARTED, Stop.HUNG) else ""
         return _STOPPED[stop], one_line("; ".join(part for part in (said, _left(trial_exit)) if part))
     if stop is None:
         if trial_exit.exit_code is None:
@@ -101,8 +101,9 @@ def ending_of(trial_exit: TrialExit, events: Sequence[TraineeEvent], clues: Clue
 
 
 def _noted(events: Sequence[TraineeEvent]) -> str:
-    """What the observer said last, such as why it cannot see the steps; empty if it said nothing."""
-    return next((event.text for event in reversed(events) if event.text), "")
+    """What the observer said since the last step, such as why it sees none; empty if it said nothing."""
+    silence = takewhile(lambda event: event.kind != "step", reversed(events))
+    return next((event.text for event in silence if event.text), "")
 
 
 def _failure(trial_exit: TrialExit, exit_code: int, diverged: str | None, clues: Clues) -> tuple[Ending, str]:
@@ -140,7 +141,8 @@ def _diverged(events: Sequence[TraineeEvent]) -> str | None:
 
 def _caught(trial_exit: TrialExit, events: Sequence[TraineeEvent], clues: Clues) -> tuple[Ending, str] | None:
     """An out-of-memory error that the trainer caught, to train on without the work: the memory, and what shows it."""
-    said = complaint_of_memory(trial_exit.stderr_tail, clues.stdout_tail)
+    noted = "\n".join(event.text for event in events if event.text)
+    said = complaint_of_memory(noted, trial_exit.stderr_tail, clues.stdout_tail)
     if said is None:
         return None
     shown = _diverged(events)

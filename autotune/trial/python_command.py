@@ -11,6 +11,7 @@ from pathlib import Path
 _INTERPRETER = re.compile(r"python[0-9.]*t?")
 _SWITCHES = frozenset("bBdEIOPqRsSu")  # options without a value that mean the same to a fork
 _WITH_VALUE = frozenset("WX")
+_KEEPING_OUT = "IES"  # without PYTHONPATH, or without sitecustomize, nothing comes into the trainer's process
 _LONG_WITH_VALUE = "--check-hash-based-pycs"
 _NOT_SCRIPTS = (".pyc", ".pyo", ".zip", ".pyz", ".egg", ".whl")
 
@@ -32,6 +33,12 @@ class PythonCommand:
     script: str | None = None
     module: str | None = None
     arguments: tuple[str, ...] = ()
+
+    @property
+    def keeping_out(self) -> tuple[str, ...]:
+        """The options that keep out what would observe the trainer's steps: ``-I``, ``-E`` and ``-S``."""
+        switches = [word for word in self.options if word[0] == "-" and word[1] not in {"-", *_WITH_VALUE}]
+        return tuple(f"-{letter}" for letter in _KEEPING_OUT if any(letter in word for word in switches))
 
 
 def python_command(argv: Sequence[str], *, cwd: Path, search_path: str | None) -> PythonCommand | None:

@@ -31,6 +31,7 @@ class StateFolder:
         searches: What each search said, one file each.
         cache: What trainers cache on disk.
         backups: The configs as they were before they were changed.
+        kept: Copies of checkpoints, as they were before a run wrote over them.
     """
 
     def __init__(self, path: Path) -> None:
@@ -39,6 +40,7 @@ class StateFolder:
         self.searches = path / "searches"
         self.cache = path / "cache"
         self.backups = path / "backups"
+        self.kept = path / "kept"
         self._runs = path / "runs"
 
     @classmethod
@@ -102,6 +104,18 @@ class StateFolder:
             ValueError: One of them is no name.
         """
         return RunFolder(self.runs(study) / _checked(run))
+
+    def spans_of_runs(self) -> list[tuple[float, float]]:
+        """When the runs went on whose folders are there: from and to, in seconds since the epoch.
+
+        The end is when the latest of a run's own files was written: also one that was killed has an end.
+        """
+        spans = []
+        for path in self._runs.glob("*/*"):
+            created_s = RunFolder(path).created_s()
+            if created_s is not None:
+                spans.append((created_s, max(file.lstat().st_mtime for file in path.iterdir())))
+        return spans
 
     def free_bytes(self) -> int:
         """Free space where runs are kept, for the user who asks (without what is reserved for root).

@@ -7,7 +7,7 @@ doing, and is told as that: it happened while the run went on.
 
 import os
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -78,6 +78,12 @@ class Surroundings:
         self._roots = tuple(dict.fromkeys(os.path.realpath(folder) for folder in folders))
         self._clock = clock
         self._seen = self._look()
+
+    @property
+    def files(self) -> Iterator[Path]:
+        """What was there at the last look and is no folder."""
+        for name, folder in self._seen.items():
+            yield from (Path(name, entry) for entry, stamp in folder.entries.items() if stamp is not None)
 
     def traces(self) -> Traces:
         """What is not as it was at the last look; this is one."""

@@ -125,6 +125,15 @@ def test_a_config_that_is_not_read_stops(project: Path, config: Path, autotune: 
     assert config.read_text() == CONFIG
 
 
+def test_an_interpreter_that_keeps_us_out_is_said_before_the_first_run(config: Path, autotune: Autotune) -> None:
+    """With what to do about it; search says the same of the section's command."""
+    note = "what would see the trainer's steps is kept out by -E and -S in the command: start Python without"
+    command = ("--", sys.executable, "-uES", str(TRAINER), "config.yaml")
+    assert note in autotune(*INIT, "--yes", "--no-proof", *command).stdout
+    assert note in autotune("search", "--config", "config.yaml", "--dry-run").stdout
+    assert note not in autotune("search", "--config", "config.yaml", "--dry-run", *COMMAND).stdout
+
+
 def test_a_terminal_is_asked(project: Path, config: Path) -> None:
     """After the diff; no is no, yes writes."""
     question = b"Write this to config.yaml?"

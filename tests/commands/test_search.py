@@ -5,13 +5,14 @@ import json
 import os
 import re
 import signal
+import sys
 import time
 from pathlib import Path
 
 import psutil
 import pytest
 
-from tests.commands.conftest import Autotune, start_search
+from tests.commands.conftest import TRAINER, Autotune, start_search
 
 SEARCH = ("search", "--config", "config.yaml", "--json")
 
@@ -67,7 +68,9 @@ def test_search_apply_and_revert(project: Path, autotune: Autotune) -> None:
     preview = autotune("apply", "--config", "config.yaml", "--dry-run")
     assert "+    batch_size: 64      # samples per step" in preview.stdout
     assert (project / "config.yaml").read_bytes() == before
+    assert "Next:  autotune apply" in autotune("status", "--config", "config.yaml").stdout
     assert autotune("apply", "--config", "config.yaml").returncode == 0
+    assert "The config holds these values now." in autotune("status", "--config", "config.yaml").stdout
     after = (project / "config.yaml").read_bytes()
     assert after == before.replace(b"batch_size: 4 ", b"batch_size: 64 ").replace(
         b"num_workers: 1 ", b"num_workers: 2 "
@@ -173,13 +176,55 @@ def test_killed_at_any_moment(project: Path, autotune: Autotune, victim: str) ->
     assert int(found[1]) >= finished
 
 
-def test_interrupted_by_the_user(project: Path, autotune: Autotune) -> None:
-    """^C ends everything at once, says that nothing is lost, and exits as interrupted."""
+@pytest.mark.parametrize(
+    ("signum", "code", "word"), [(signal.SIGINT, 130, "interrupted"), (signal.SIGTERM, 143, "ended by SIGTERM")]
+)
+def test_told_to_end(project: Path, signum: signal.Signals, code: int, word: str) -> None:
+    """^C or SIGTERM ends everything at once, says which, and that nothing is lost; so does the exit code."""
     with start_search(project, 60) as search:
         assert search.stderr is not None
         next(line for line in search.stderr if " run " in line)
-        search.send_signal(signal.SIGINT)
+        search.send_signal(signum)
         said = search.stderr.read()
-        assert search.wait(timeout=30) == 130
-    assert "the same command goes on" in said
+        assert search.wait(timeout=30) == code
+    assert re.search(rf"^autotune: {word}; \d+ finished runs are kept, the same command goes on$", said, re.MULTILINE)
+    assert "Traceback" not in said
     assert left_running(project) == []
+
+
+def test_a_command_typed_with_the_configs_own_path(project: Path, autotune: Autotune) -> None:
+    """As init does, the search gives each run its own copy in that place; no section is needed."""
+    (project / "config.yaml").write_text("data: {batch_size: 4, num_workers: 1}\nout: {log_dir: logs}\n")
+    trainer = ("--", sys.executable, str(TRAINER), "./config.yaml")
+    planned = autotune("search", "--config", "config.yaml", "--dry-run", *trainer).stdout
+    assert f"command: {sys.executable} {TRAINER} {{config}}" in planned
+    searched = autotune(*SEARCH, "--budget", "10s", *trainer)
+    assert searched.returncode == 0, searched.stderr
+    with_braces = autotune("status", "--config", "config.yaml", "--json")
+    assert json.loads(with_braces.stdout)["study"] == json.loads(searched.stdout)["study"]
+    assert not (project / "logs").exists()
+
+
+def test_without_a_command_the_way_to_one_is_said(project: Path, autotune: Autotune) -> None:
+    """As a line that can be pasted."""
+    (project / "my config.yaml").write_text("data: {batch_size: 4}\n")
+    done = autotune("search", "--config", "my config.yaml")
+    assert done.returncode == 1
+    assert "autotune init --config 'my config.yaml' -- python train.py --config 'my config.yaml'" in done.stderr
+
+
+def test_a_variable_in_front_of_the_command(project: Path, autotune: Autotune) -> None:
+    """There is no file that it could go into; the way to set it is said, and nothing is started."""
+    done = autotune("search", "--config", "config.yaml", "--", "MODE=fast", sys.executable, str(TRAINER), "{config}")
+    assert done.returncode == 1
+    assert "MODE=... autotune ..." in done.stderr
+    assert not (project / ".autotune").exists()
+
+
+def test_status_says_what_became_of_the_config(project: Path, autotune: Autotune) -> None:
+    """An edit by hand since the search: the answer is for the values of then."""
+    assert autotune(*SEARCH, "--budget", "10s").returncode == 0
+    assert "Edited since" not in autotune("status", "--config", "config.yaml").stdout
+    _write(project, "batch_size: 4 ", "batch_size: 16 ")
+    edited = autotune("status", "--config", "config.yaml").stdout
+    assert "Edited since that search: data.batch_size is 16, it was 4." in edited

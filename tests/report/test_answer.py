@@ -25,6 +25,13 @@ def _row(screen: str, start: str) -> list[str]:
     return [cell.strip() for cell in line.split("  ") if cell.strip()]
 
 
+def test_what_is_applied_already_is_not_offered_again(search_result: MakeResult) -> None:
+    """The next command is the one that takes it back."""
+    screen = _screen(search_result(), applied=True)
+    assert "The config holds these values now. To take them back:  autotune revert --config config.yaml" in screen
+    assert "autotune apply" not in screen
+
+
 def test_a_better_config_is_told_with_its_interval_and_the_next_command(search_result: MakeResult) -> None:
     """How much, how sure, why, what to type."""
     screen = _screen(search_result())

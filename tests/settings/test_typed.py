@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from autotune.errors import ConfigError
-from autotune.settings.typed import read_typed
+from autotune.settings.typed import read_typed, typed_tokens
 
 
 @pytest.fixture
@@ -91,3 +91,12 @@ def test_what_only_a_shell_could_do_is_refused(words: list[str], why: str) -> No
         read_typed(words)
     assert caught.value.where == "command line"
     assert caught.value.remedy
+
+
+def test_for_this_time_only(config: Path) -> None:
+    """Where nothing is written down, a variable in front has no place; no command is none."""
+    assert typed_tokens(["t", "con fig.yaml"], config, config.parent) == ("t", "{config}")
+    assert typed_tokens([], config, config.parent) is None
+    with pytest.raises(ConfigError, match="sets MODE in front") as caught:
+        typed_tokens(["MODE=a", "t", "con fig.yaml"], config, config.parent)
+    assert "MODE=... autotune" in str(caught.value.remedy)

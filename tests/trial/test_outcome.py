@@ -299,3 +299,11 @@ def test_why_no_step_was_seen_is_said(stop: Stop | None) -> None:
     ending, detail = ending_of(trial_exit, [note])
     assert ending is (Ending.NO_STEPS if stop is None else Ending.NEVER_STARTED)
     assert detail == note.text
+
+
+def test_why_steps_end_is_said() -> None:
+    """An observer that gave up after some steps has said so; what it said before them does not matter any more."""
+    before, after = (TraineeEvent(kind="note", t_s=0.0, stream="1.0", text=text) for text in ("means", "switched off"))
+    trial_exit = TrialExit(started_s=0.0, ended_s=90.0, exit_code=-15, stop=Stop.HUNG)
+    assert ending_of(trial_exit, [before, *steps(0.5), after]) == (Ending.HUNG, "switched off")
+    assert ending_of(trial_exit, [before, *steps(0.5)]) == (Ending.HUNG, "")

@@ -60,6 +60,25 @@ def test_reads_a_command_line_as_python_does(
 
 
 @pytest.mark.parametrize(
+    ("words", "keeping_out"),
+    [
+        ((), ()),
+        (("-OOuB",), ()),
+        (("-I",), ("-I",)),
+        (("-uEs",), ("-E",)),
+        (("-S", "-IB"), ("-I", "-S")),
+        (("-W", "IES", "-XIES", "--check-hash-based-pycs", "IES"), ()),
+    ],
+    ids=str,
+)
+def test_says_what_keeps_the_observer_out(words: tuple[str, ...], keeping_out: tuple[str, ...], project: Path) -> None:
+    """In whatever words, and not for the same letters in other options or behind the script."""
+    command = python_command((PYTHON, *words, "train.py", "-I"), cwd=project, search_path=None)
+    assert command is not None
+    assert command.keeping_out == keeping_out
+
+
+@pytest.mark.parametrize(
     "argv",
     [
         (),

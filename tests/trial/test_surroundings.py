@@ -124,3 +124,11 @@ def test_a_folder_that_cannot_be_read_or_is_not_there_is_nothing(tmp_path: Path)
     around = watched(tmp_path / "none", tmp_path)
     (tmp_path / "none").mkdir()
     assert around.traces().new == (tmp_path / "none",)
+
+
+def test_the_files_that_the_last_look_found(hostile: Path) -> None:
+    """Those in folders too, and no folder."""
+    (hostile / "deep").mkdir()
+    (hostile / "deep" / "a").touch()
+    (hostile / "b").touch()
+    assert set(watched(hostile).files) == {hostile / "deep" / "a", hostile / "b"}

@@ -1,0 +1,58 @@
+"""One search whose points end in every way that a trainer has: what it makes of each, and that it goes on."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from autotune.records import Ending, Validity
+from tests.commands.moody_trainer import MOODS
+
+TRAINER = Path(__file__).with_name("moody_trainer.py")
+CONFIG = f"""\
+mood: well
+autotune:
+  command: "{{python}} '{TRAINER}' {{config}}"
+  knobs: {{mood: {json.dumps([*MOODS])}}}
+  run: {{start_timeout_s: 5, min_s: 0.5, min_steps: 20, max_s: 1}}
+"""
+ENDS = {
+    "well": (Ending.STOPPED, Validity.GOOD, ""),
+    "slow": (Ending.STOPPED, Validity.NOT_STEADY, "far behind the fastest"),
+    "no number": (Ending.DIVERGED, Validity.NOT_STEADY, "NaN or infinite"),
+    "far off": (Ending.DIVERGED, Validity.NOT_STEADY, "its loss grew far above today's at the same step"),
+    "short": (Ending.COMPLETED, Validity.NOT_STEADY, ""),
+    "late": (Ending.NEVER_STARTED, Validity.UNMEASURED, ""),
+    "crashes": (Ending.CRASHED, Validity.NOT_STEADY, "ValueError: there is no such layer"),
+}
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
+    """What the folders of the search's runs keep, in order."""
+    project = tmp_path_factory.mktemp("project")
+    (project / "config.yaml").write_text(CONFIG)
+    done = subprocess.run(
+        [sys.executable, "-m", "autotune", "search", "--config", "config.yaml", "--budget", "100s", "--json"],
+        cwd=project,
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=150,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["best"]["values"] == {"mood": "well"}
+    return [json.loads(result.read_text()) for result in sorted(project.glob(".autotune/runs/*/*/result.json"))]
+
+
+@pytest.mark.parametrize("mood", ENDS)
+def test_an_ending_as_a_search_meets_it(runs: list[dict[str, Any]], mood: str) -> None:
+    """Each has its name, its detail, and counts as far as it was measured."""
+    ending, validity, detail = ENDS[mood]
+    run = next(run for run in runs if run["values"]["mood"] == mood)
+    assert (run["ending"], run["validity"]) == (ending, validity), run["detail"]
+    assert detail in run["detail"]

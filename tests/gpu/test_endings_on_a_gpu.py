@@ -1,0 +1,96 @@
+"""Endings that only a GPU brings about, and what of a GPU makes a run unfit to be compared: each in a search."""
+
+import threading
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+from autotune.records import Ending, Validity
+from tests.fake_nvml.scenario import Gpu
+from tests.gpu.conftest import GpuProject, Searched, machine_with
+
+REPOSITORY = Path(__file__).parents[2]
+NO_WORKSPACE = "cuDNN error: CUDNN_STATUS_INTERNAL_ERROR"
+HEAT = 0x40
+FAILS = """\
+memory_gib: %d
+words: "%s"
+other: 1
+autotune:
+  command: "{python} 'TRAINER' {config}"
+  env: {PYTHONPATH: 'REPOSITORY'}
+  knobs: {other: [1, 2]}
+  run: {min_s: 30.0, min_steps: 10, max_s: 40}
+""".replace("TRAINER", str(Path(__file__).with_name("workspace_trainer.py"))).replace("REPOSITORY", str(REPOSITORY))
+TRAINS = """\
+data: {batch_size: 8, num_workers: 1, prefetch_buffer_size: 0}
+training: {}
+costs: {load_s: 0.002, kernel_s: 0.002}
+autotune:
+  command: "{python} TRAINER {config}"
+  knobs: {data.prefetch_buffer_size: [0, 4]}
+  run: {min_s: 1.0, min_steps: 10, max_s: 1.5}
+"""
+
+FAILING = {
+    "memory is full": FAILS % (79, NO_WORKSPACE),
+    "memory is left": FAILS % (60, NO_WORKSPACE),
+    "full without a word": FAILS % (79, ""),
+}
+
+
+def enough(runs: int, line: str) -> bool:
+    """Whether a line on stderr is about so-and-so-many-th run: then the search is interrupted."""
+    return f"] run {runs - 1} " in line
+
+
+@pytest.fixture(scope="module")
+def searched(gpu_project: Callable[..., GpuProject]) -> dict[str, Searched]:
+    """A search of each sort, all at the same time."""
+    projects = {name: gpu_project(machine_with(1), config) for name, config in FAILING.items()}
+    projects["hot"] = gpu_project(machine_with(1, gpu=Gpu(event_reasons=HEAT)), TRAINS)
+    projects["first"] = gpu_project(machine_with(1), TRAINS)
+    found: dict[str, Searched] = {}
+
+    def search(name: str) -> None:
+        runs = 3 if name == "hot" else 1
+        # From 120 s on, one run warms up what is never cold again.
+        found[name] = projects[name].search(120.0 if name == "first" else 110.0, hear=partial(enough, runs))
+
+    threads = [threading.Thread(target=search, args=(name,)) for name in projects]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    return found
+
+
+def test_a_full_gpu_names_a_failure_whose_words_do_not(searched: dict[str, Searched]) -> None:
+    """The library speaks of an internal error; that the driver shows no free memory tells what it was."""
+    run = searched["memory is full"].runs()[0]
+    assert run["ending"] == Ending.OUT_OF_GPU_MEMORY, searched["memory is full"].complained
+    assert NO_WORKSPACE in run["detail"]
+
+
+@pytest.mark.parametrize("name", ["memory is left", "full without a word"])
+def test_neither_half_of_that_is_enough(searched: dict[str, Searched], name: str) -> None:
+    """The same words where memory is free are a crash; so is a full GPU alone, which frameworks fill as they start."""
+    run = searched[name].runs()[0]
+    assert run["ending"] == Ending.CRASHED, searched[name].complained
+
+
+def test_heat_is_told_and_the_third_run_counts(searched: dict[str, Searched]) -> None:
+    """A GPU that is too hot all the time: made again twice, with the reason, then taken as it is."""
+    runs = searched["hot"].runs()[:3]
+    assert [run["validity"] for run in runs] == [Validity.THROTTLED, Validity.THROTTLED, Validity.GOOD]
+    assert all("heat (hardware)" in run["detail"] for run in runs), searched["hot"].complained
+    assert all(run["measurement"]["gpus"][0]["throttled_fraction"] > 0.9 for run in runs)
+
+
+def test_the_first_run_of_a_longer_search_is_cold(searched: dict[str, Searched]) -> None:
+    """It warms the machine up, has numbers, and they are not compared."""
+    run = searched["first"].runs()[0]
+    assert (run["ending"], run["validity"]) == (Ending.STOPPED, Validity.COLD), searched["first"].complained
+    assert run["measurement"]["samples_per_s"] > 0
