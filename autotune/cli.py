@@ -107,11 +107,11 @@ def _run(arguments: Sequence[str], started_s: float) -> int:
         _say_error(trouble, as_json=_asks_for_json(arguments))
         return 1
     except Exception as error:  # noqa: BLE001 -- the top of the process: a bug becomes a crash log
-        print(
-            f"autotune: this is a bug: {type(error).__name__}: {error}\n"
-            f"A crash log was written to {_crash_log(arguments)}; please report it.",
-            file=sys.stderr,
+        bug = AutotuneError(
+            f"this is a bug: {type(error).__name__}: {error}",
+            remedy=f"A crash log was written to {_crash_log(arguments)}; please report it.",
         )
+        _say_error(bug, as_json=_asks_for_json(arguments))
         return 3
 
 

@@ -174,13 +174,20 @@ def _ratio(mean: float, half_width: float) -> Ratio:
 
 
 def pairs_needed(
-    expected_ln_gain: float, pair_sd: float, *, prior_df: float = 0.0, power: float = 0.8, at_most: int = 40
+    expected_ln_gain: float,
+    pair_sd: float,
+    *,
+    least: float = LEAST_SCORE_GAIN,
+    prior_df: float = 0.0,
+    power: float = 0.8,
+    at_most: int = 40,
 ) -> int:
     """How many pairs would probably show an expected gain.
 
     Args:
-        expected_ln_gain: The logarithm of the score ratio that is hoped for.
+        expected_ln_gain: The logarithm of the ratio that is hoped for.
         pair_sd: Standard deviation of one pair's difference.
+        least: The ratio that the whole interval has to be above.
         prior_df: Degrees of freedom behind that.
         power: Probability with which the gain is to be shown.
         at_most: The most pairs there is time for.
@@ -188,7 +195,7 @@ def pairs_needed(
     Returns:
         An even number, at least `LEAST_PAIRS`; ``at_most`` (rounded down to even) where more would be needed.
     """
-    margin = expected_ln_gain - math.log(LEAST_SCORE_GAIN)
+    margin = expected_ln_gain - math.log(least)
     most = max(LEAST_PAIRS, at_most - at_most % 2)
     for pairs in range(LEAST_PAIRS, most, 2):
         df = prior_df + pairs - 1

@@ -4,7 +4,8 @@
 forked from with SIGKILL at random moments, and runs the same command again each time. ``python -m tests.soak hostile
 --budget 30`` searches with trainers that misbehave, and prints how long that took and what was left running.
 ``python -m tests.soak styles --budget 60`` types ``autotune init`` and ``autotune search`` over each trainer of
-tests/trainers, as it comes from its user, and prints what the screen says in the end and what became of the project.
+tests/trainers, as it comes from its user, and prints the screens, a hash of the project's tree before and after, and
+what differs in it.
 """
 
 import argparse
@@ -26,7 +27,7 @@ import psutil
 
 from tests.commands.conftest import CONFIG, TRAINER, start_search
 from tests.commands.test_search import left_running
-from tests.commands.test_styles import tree, with_folders
+from tests.commands.test_styles import tree, tree_hash, with_folders
 from tests.trainers.styles import STYLES
 
 MOODS = ("ignores SIGTERM", "sleeps for ever", "forks away", "prints 100 MB", "ends at once", "writes no step")
@@ -102,6 +103,7 @@ def styles(budget_s: float, only: str | None) -> bool:
             print(drafted.stderr)  # today's config does not train; whoever wants to search all the same says so
             drafted = _autotune(project, *draft, "--no-proof", "--", *command)
         if drafted.returncode == 0:
+            print(drafted.stdout)
             searched = _autotune(project, "search", "--config", "config.yaml", "--budget", f"{budget_s:g}s")
             print(searched.stdout if searched.returncode == 0 else searched.stderr)
             good = good and searched.returncode == 0
@@ -109,9 +111,10 @@ def styles(budget_s: float, only: str | None) -> bool:
             print(drafted.stderr)
             good = False
         own = {"config.autotune.yaml"} if style.config else {"config.yaml"}
-        after = tree(project)
-        differs = {path for path in after.keys() | before.keys() if after.get(path) != before.get(path)} - own
+        after = {name: content for name, content in tree(project).items() if name not in own}
+        differs = {name for name in after.keys() | before.keys() if after.get(name) != before.get(name)}
         running = left_running(project)
+        print(f"tree before {tree_hash(before)}\ntree after  {tree_hash(after)}")
         print(f"what differs in the project: {', '.join(sorted(differs)) or 'nothing'}; left running: {running or 0}")
         good = good and not running and not differs - set(with_folders(style.leaves))
         shutil.rmtree(project)

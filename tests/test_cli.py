@@ -153,7 +153,7 @@ def test_a_bug_is_three_and_leaves_a_crash_log(
     assert run(["status", "--json"]) == 3
     said = capsys.readouterr()
     (log,) = logs.iterdir()
-    assert said.out == ""
+    assert "this is a bug" in json.loads(said.out)["error"]["message"]
     assert str(log) in said.err
     assert "this is a bug" in said.err
     assert "Traceback" not in said.err

@@ -7,6 +7,7 @@ from pathlib import Path
 from autotune.bench.calibration import calibrate
 from autotune.bench.choosing import time_choices
 from autotune.bench.grid import measure_grid, parse_axis
+from autotune.bench.monitor import measure_monitor
 from autotune.bench.observe import benchmark_observer
 from autotune.bench.oscillation import benchmark_oscillation
 from autotune.bench.sampler import measure_sampler
@@ -68,6 +69,9 @@ def main() -> int:
     sampler.add_argument("--train", type=float, default=20.0, help="seconds of each that count (default: 20)")
     sampler.add_argument("--state-dir", type=Path)
     sampler.set_defaults(run=_sampler)
+    monitor = commands.add_parser("monitor", help="measure what `autotune monitor` costs")
+    monitor.add_argument("--seconds", type=float, default=60.0, help="for which it is watched (default: 60)")
+    monitor.set_defaults(run=lambda arguments: print(measure_monitor(seconds=arguments.seconds)))
     arguments = parser.parse_args()
     try:
         arguments.run(arguments)

@@ -1,8 +1,7 @@
 """What the observer sees of trainers that nobody changed, and what that costs them.
 
 Each style of trainer (observed_trainers.py) trains once with a slow loader, and what the observer reports is compared
-with what the trainer knows; then several times with a fast one, in turn with the observer and without it
-(``python -E``, which leaves ``PYTHONPATH`` alone).
+with what the trainer knows; then several times with a fast one, in blocks of steps that are observed and not, in turn.
 """
 
 import json
@@ -24,6 +23,7 @@ from autotune.trial.launch import ProcessRunner
 
 _TRAINERS = Path(__file__).with_name("observed_trainers.py")  # a script, not for importing
 _LONGEST_RUN_S = 300.0
+_TURNS = 20  # blocks of each kind in a training
 _RIGHT = 0.1  # share by which a wait may differ from the trainer's own
 
 STYLES = {
@@ -67,7 +67,7 @@ class _Trainers:
         self._python = python
         self._runs = 0
 
-    def train(self, style: str, *, observed: bool = True, **options: float) -> _Seen:
+    def train(self, style: str, **options: float) -> _Seen:
         """Trains.
 
         Raises:
@@ -76,11 +76,10 @@ class _Trainers:
         self._runs += 1
         run = f"{self._runs}-{style}"
         words = [word for name, value in options.items() for word in (f"--{name.replace('_', '-')}", f"{value:g}")]
-        switches = () if observed else ("-E",)
         plan = RunPlan(
             run_id=f"observe/{run}",
             folder=self._folder / run,
-            argv=(self._python, *switches, str(_TRAINERS), style, *words),
+            argv=(self._python, str(_TRAINERS), style, *words),
             cwd=self._folder,
             env={"TF_CPP_MIN_LOG_LEVEL": "2"},
             config_text="",
@@ -101,11 +100,12 @@ def benchmark_observer(*, python: str, styles: Sequence[str], pairs: int, steps:
     Args:
         python: The interpreter that has the frameworks.
         styles: Which; none means all whose framework this interpreter has (found out by trying).
-        pairs: Runs of each kind, from which the cost of a step is told.
-        steps: Steps in a block of those, of which each run has 20; the median block counts.
+        pairs: Of trainings, one observed and one not, which take turns in one process; the median difference of their
+            blocks is what a step costs.
+        steps: In a block.
     """
     clock = SystemClock()
-    heads = ("style", "steps seen", "samples seen", "data wait", "within 10 %", "cost of a step [least, most], us")
+    heads = ("style", "steps seen", "samples seen", "data wait", "within 10 %", "step, us", "cost [least, most], us")
     rows = []
     with Guard() as guard, tempfile.TemporaryDirectory(prefix="autotune-") as folder:
         trainers = _Trainers(ProcessRunner(guard, clock), clock, Path(folder), python)
@@ -113,10 +113,10 @@ def benchmark_observer(*, python: str, styles: Sequence[str], pairs: int, steps:
             print(style, file=sys.stderr, flush=True)
             try:
                 rows.append(
-                    (style, *_correct(trainers.train(style, sleep_ms=40.0)), _cost(trainers, style, pairs, steps))
+                    (style, *_correct(trainers.train(style, sleep_ms=40.0)), *_cost(trainers, style, pairs, steps))
                 )
             except RunError as error:
-                rows.append((style, error.message, "", "", "", ""))
+                rows.append((style, error.message, "", "", "", "", ""))
     print(markdown_table(heads, rows))
 
 
@@ -135,12 +135,14 @@ def _correct(seen: _Seen) -> tuple[str, str, str, str]:
     )
 
 
-def _cost(trainers: _Trainers, style: str, pairs: int, steps: int) -> str:
-    costs_us = []
-    for pair in range(pairs):
-        step_us = {}
-        for observed in (pair % 2 == 0, pair % 2 != 0):  # ABBA: neither is always the first
-            seen = trainers.train(style, observed=observed, sleep_ms=0.0, steps=steps, epochs=20)
-            step_us[observed] = seen.facts["step_s"] * 1e6
-        costs_us.append(step_us[True] - step_us[False])
-    return f"{median(costs_us):.1f} [{min(costs_us):.1f}, {max(costs_us):.1f}]" if costs_us else "not measured"
+def _cost(trainers: _Trainers, style: str, pairs: int, steps: int) -> tuple[str, str]:
+    """What a step takes, and what of it the observer does."""
+    steps_us, costs_us = [], []
+    for _ in range(pairs):
+        seen = trainers.train(style, sleep_ms=0.0, steps=steps, turns=_TURNS)
+        pairs_us = [(1e6 * with_s / steps, 1e6 * without_s / steps) for with_s, without_s in seen.facts["pairs_s"]]
+        steps_us.append(median(without for _, without in pairs_us))
+        costs_us.append(median(observed - without for observed, without in pairs_us))
+    if not costs_us:
+        return "", "not measured"
+    return f"{median(steps_us):.0f}", f"{median(costs_us):.1f} [{min(costs_us):.1f}, {max(costs_us):.1f}]"

@@ -1,7 +1,8 @@
 """Small trainers, as people write them: ``python observed_trainers.py STYLE... [options]``; see `main`.
 
 A script for any interpreter that has the framework, for the benchmark and the tests of the observer. Nothing in here
-reports steps. Each style prints what it knows of itself, as a line of JSON: what an observer should have seen.
+reports steps. Each style prints what it knows of itself, as a line of JSON: what an observer should have seen, or,
+with ``--turns``, what it costs.
 """
 
 from __future__ import annotations
@@ -16,6 +17,8 @@ from importlib import import_module
 from typing import Any
 
 WIDTH = 64
+READING_S = 0.3
+"""After which whoever reads the steps has read them: it looks four times a second."""
 
 Epoch = Callable[[], object]
 
@@ -29,7 +32,6 @@ class Facts:
         self.sleep_s: float = arguments.sleep_ms / 1000
         self.pauses: bool = arguments.pauses
         self.waited_s: float | None = 0.0
-        self.block_s: list[float] = []
 
     def load(self, number: int) -> int:
         """Takes as long as loading a batch does; the last one is only half a batch."""
@@ -175,13 +177,21 @@ def tf_arrays(facts: Facts) -> Epoch:
     return epoch
 
 
+def tf_strategy(devices: int) -> Any:
+    """That many replicas on one machine."""
+    import tensorflow as tf
+
+    cpu = tf.config.list_physical_devices("CPU")[0]
+    if tf.config.get_logical_device_configuration(cpu) is None:
+        tf.config.set_logical_device_configuration(cpu, [tf.config.LogicalDeviceConfiguration()] * devices)
+    return tf.distribute.MirroredStrategy([f"CPU:{number}" for number in range(devices)])
+
+
 def tf_mirrored(facts: Facts, *, compiled: bool) -> Epoch:
     """Two replicas on one machine, in a loop of the user's own."""
     import tensorflow as tf
 
-    cpu = tf.config.list_physical_devices("CPU")[0]
-    tf.config.set_logical_device_configuration(cpu, [tf.config.LogicalDeviceConfiguration()] * 2)
-    strategy = tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"])
+    strategy = tf_strategy(2)
     with strategy.scope():
         weights = tf.Variable(tf.ones((WIDTH, 1)))
 
@@ -212,16 +222,17 @@ def tf1_session(facts: Facts, *, feed: bool) -> Epoch:
 
     v1 = tf.compat.v1
     v1.disable_eager_execution()
-    if feed:
-        x, y = v1.placeholder(tf.float32, (None, WIDTH)), v1.placeholder(tf.float32, (None, 1))
-    else:
-        iterator = v1.data.make_initializable_iterator(tf_dataset(facts))
-        x, y = iterator.get_next()
-    weights = v1.get_variable("weights", (WIDTH, 1))
-    loss = tf.reduce_mean(tf.square(x @ weights - y))
-    train = v1.train.GradientDescentOptimizer(0.01).minimize(loss)
-    session = v1.Session()
-    session.run(v1.global_variables_initializer())
+    with tf.Graph().as_default():
+        if feed:
+            x, y = v1.placeholder(tf.float32, (None, WIDTH)), v1.placeholder(tf.float32, (None, 1))
+        else:
+            iterator = v1.data.make_initializable_iterator(tf_dataset(facts))
+            x, y = iterator.get_next()
+        weights = v1.get_variable("weights", (WIDTH, 1))
+        loss = tf.reduce_mean(tf.square(x @ weights - y))
+        train = v1.train.GradientDescentOptimizer(0.01).minimize(loss)
+        session = v1.Session()
+        session.run(v1.global_variables_initializer())
 
     def epoch() -> None:
         if feed:
@@ -256,9 +267,7 @@ def keras_fit(facts: Facts, *, package: str = "keras", devices: int = 1, **optio
 
     keras = tf.keras
     if devices > 1:
-        cpu = tf.config.list_physical_devices("CPU")[0]
-        tf.config.set_logical_device_configuration(cpu, [tf.config.LogicalDeviceConfiguration()] * devices)
-        with tf.distribute.MirroredStrategy([f"CPU:{number}" for number in range(devices)]).scope():
+        with tf_strategy(devices).scope():
             model = keras_model(keras, **options)
     else:
         model = keras_model(keras, **options)
@@ -384,9 +393,7 @@ def run(style: str, arguments: argparse.Namespace) -> None:
     facts = Facts(arguments)
     epoch = STYLES[style](facts)
     for _ in range(arguments.epochs):
-        begin_s = time.monotonic()
         epoch()
-        facts.block_s.append((time.monotonic() - begin_s) / facts.steps)
     half = facts.batch // 2 if facts.sleep_s or "torch" in style else 0
     about = {
         "style": style,
@@ -394,9 +401,40 @@ def run(style: str, arguments: argparse.Namespace) -> None:
         "steps": facts.steps * arguments.epochs,
         "samples": (facts.steps * facts.batch - half) * arguments.epochs,
         "waited_s": facts.waited_s,
-        "step_s": sorted(facts.block_s)[len(facts.block_s) // 2],
     }
     print("\n" + json.dumps(about), flush=True)
+
+
+def run_in_turns(style: str, arguments: argparse.Namespace) -> None:
+    """Trains an epoch with the observer and one without, many times, and prints how long each took.
+
+    There is a trainer for each, since what a framework has compiled is as it was when that was done. Two processes
+    would differ by more than is to be measured: in where their memory lies, and in what else the machine does.
+    """
+    trainers: dict[bool, Epoch] = {}
+    epochs_s: dict[bool, list[float]] = {}
+    for observed in (True, False):
+        _observe(observed)
+        facts = Facts(arguments)
+        trainers[observed], epochs_s[observed] = STYLES[style](facts), []
+        for _ in range(2):
+            trainers[observed]()
+    for turn in range(arguments.turns):
+        for observed in (turn % 2 == 0, turn % 2 != 0):  # ABBA: neither is always the first
+            _observe(observed)
+            begin_s = time.monotonic()
+            trainers[observed]()
+            epochs_s[observed].append(time.monotonic() - begin_s)
+            time.sleep(READING_S)
+    pairs_s = [(epochs_s[True][turn], epochs_s[False][turn]) for turn in range(arguments.turns)]
+    print("\n" + json.dumps({"style": style, "pairs_s": pairs_s}), flush=True)
+
+
+def _observe(on: bool) -> None:
+    """Puts the observer's functions in the place of the framework's, or these back."""
+    for shield in sys.modules["_autotune_trainee.observe"].installed:
+        for place in shield.replaced:
+            setattr(place.owner, place.name, place.ours if on else place.original)
 
 
 def main() -> None:
@@ -408,18 +446,20 @@ def main() -> None:
     parser.add_argument("--batch", type=int, default=8)
     parser.add_argument("--sleep-ms", type=float, default=20.0, help="what loading a batch takes")
     parser.add_argument("--pauses", action="store_true", help="validation and checkpoints")
+    parser.add_argument("--turns", type=int, default=0, help="epochs with the observer, and as many without")
     parser.add_argument("--imports", default="", help="before the forks")
     arguments = parser.parse_args()
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
+    train = run_in_turns if arguments.turns else run
     if len(arguments.styles) == 1:
-        run(arguments.styles[0], arguments)
+        train(arguments.styles[0], arguments)
         return
     for package in filter(None, arguments.imports.split(",")):
         __import__(package)
     for style in arguments.styles:
         child = os.fork()
         if child == 0:
-            run(style, arguments)
+            train(style, arguments)
             return
         if os.waitpid(child, 0)[1] != 0:
             sys.exit(f"{style} failed")

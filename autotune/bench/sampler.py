@@ -7,28 +7,28 @@ It asks whatever driver there is. Where there is none, one of the tests' fake ma
 
 import math
 import sys
-import tempfile
 from collections.abc import Sequence
 from contextlib import nullcontext
 from pathlib import Path
 from statistics import median
 
 from autotune.bench.markdown import markdown_table
+from autotune.bench.process_cost import process_cost
 from autotune.clock import Clock, SystemClock
 from autotune.errors import GpuError, RunError
 from autotune.measure import gpu_process
-from autotune.measure.nvml import gpus
+from autotune.measure.nvml import GpuFacts, gpus
 from autotune.measure.statistics import moderated_interval
-from autotune.records import RunPlan, Stop, TraineeEvent
+from autotune.records import Stop, TraineeEvent
 from autotune.search.gpu_sampling import GpuSampling
 from autotune.search.plan import plan_run
+from autotune.search.sampler_files import SamplerFiles
 from autotune.search.setup import open_setup
 from autotune.trial.folder import RunFolder
 from autotune.trial.guard import Guard
-from autotune.trial.launch import ProcessRunner, Runner
+from autotune.trial.launch import Runner
 from autotune.trial.zygote import ZygoteRunner
 
-_STARTS = 3
 _START_S = 1.0  # the sampler has started and found its devices; what that takes is told apart
 _WARM_UP_S = 5.0  # of training, after the first step
 _LONGEST_START_S = 120.0
@@ -50,15 +50,16 @@ def measure_sampler(*, seconds: float, config: Path | None, pairs: int, train_s:
     Raises:
         AutotuneError: There is no GPU, or the config cannot be trained with.
     """
-    inventory = gpus()
-    if inventory.why_none:
-        raise GpuError(inventory.why_none, remedy="The tests have fake ones: python -m tests.fake_nvml busy -- COMMAND")
-    uuids = [gpu.uuid for gpu in inventory.gpus]
-    names = ", ".join(sorted({gpu.name for gpu in inventory.gpus}))
-    start_cpu_s, cores = _cost(uuids, seconds)
+    found = require_gpus()
+    uuids = [gpu.uuid for gpu in found]
+
+    def command(folder: Path) -> tuple[str, ...]:
+        return (sys.executable, "-P", "-m", gpu_process.__name__, str(folder / "samples.jsonl"), *uuids)
+
+    start_cpu_s, cores = process_cost(command, start_s=_START_S, seconds=seconds)
     cost = markdown_table(
         ["GPUs", "CPU time to start", "CPU time for each second"],
-        [[f"{len(uuids)} ({names})", f"{start_cpu_s:.2f} s", f"{1e3 * cores:.2f} ms"]],
+        [[f"{len(found)} ({names_of(found)})", f"{start_cpu_s:.2f} s", f"{1e3 * cores:.2f} ms"]],
     )
     if config is None:
         return cost
@@ -66,30 +67,21 @@ def measure_sampler(*, seconds: float, config: Path | None, pairs: int, train_s:
     return f"{cost}\n\n{_effect(ratios)}"
 
 
-def _cost(uuids: Sequence[str], seconds: float) -> tuple[float, float]:
-    """CPU seconds until the sampler has begun, and for each second from then on.
+def require_gpus() -> tuple[GpuFacts, ...]:
+    """The GPUs of this machine.
 
-    From short lives of it and a long one: the kernel's account of a process is exact at its end.
+    Raises:
+        GpuError: There is none.
     """
-    with tempfile.TemporaryDirectory(prefix="autotune-bench-") as name, Guard() as guard:
-        runner = ProcessRunner(guard, SystemClock())
+    inventory = gpus()
+    if inventory.why_none:
+        raise GpuError(inventory.why_none, remedy="The tests have fake ones: python -m tests.fake_nvml busy -- COMMAND")
+    return inventory.gpus
 
-        def life(length_s: float) -> tuple[float, float]:
-            """How long it really lasted, and what it took."""
-            folder = Path(tempfile.mkdtemp(dir=name))
-            argv = (sys.executable, "-P", "-m", gpu_process.__name__, str(folder / "samples.jsonl"), *uuids)
-            plan = RunPlan(run_id=folder.name, folder=folder / "run", argv=argv, cwd=folder, env={}, config_text="")
-            ended = runner.run(plan, lambda _events: None, SystemClock().now_s() + length_s)
-            if ended.stop is not Stop.DEADLINE or ended.cpu_s is None:
-                raise RunError(f"the GPU sampler ended by itself: {ended.stderr_tail}")
-            return ended.ended_s - ended.started_s, ended.cpu_s
 
-        life(_START_S)  # its files are read from the disk
-        starts = [life(_START_S) for _ in range(_STARTS)]
-        short_s, short_cpu_s = (median(values) for values in zip(*starts, strict=True))
-        long_s, long_cpu_s = life(_START_S + seconds)
-    cores = (long_cpu_s - short_cpu_s) / (long_s - short_s)
-    return short_cpu_s - cores * short_s, cores
+def names_of(found: Sequence[GpuFacts]) -> str:
+    """What they are sold as, each name once."""
+    return ", ".join(sorted({gpu.name for gpu in found}))
 
 
 class _Speed:
@@ -130,7 +122,7 @@ def _ratios(config: Path, uuids: Sequence[str], *, pairs: int, train_s: float, s
             folder.create(output_paths=setup.settings.moved_outputs(folder.outputs).values())
             stream = setup.state.path / f"{run}.samples"
             watch = _Speed(clock, train_s)
-            with GpuSampling(guard, uuids, stream, clock) if sampled else nullcontext():
+            with GpuSampling(guard, uuids, SamplerFiles(stream), clock) if sampled else nullcontext():
                 runner.run(plan, watch, clock.now_s() + _LONGEST_START_S + train_s)
             steps_per_s = watch.steps_per_s()
             if steps_per_s is None:

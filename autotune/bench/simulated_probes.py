@@ -3,7 +3,7 @@
 from collections.abc import Collection
 from pathlib import Path
 
-from autotune.measure.probe import GpuProbe, GpuUse, HostUse, RunGpus
+from autotune.measure.probe import GpuProbe, GpuUse, HostUse, RunGpus, RunProcesses
 from autotune.trial.simulated import SimulatedRunner
 
 _GPU_SAMPLES_PER_S = 6.0  # as NVML keeps them
@@ -19,7 +19,7 @@ class SimulatedHostProbe:
     def __init__(self, runner: SimulatedRunner) -> None:
         self._runner = runner
 
-    def open(self, device: int) -> None:
+    def open(self, device: RunProcesses) -> None:
         """See `autotune.measure.probe.Probe.open`."""
 
     def between(self, t0_s: float, t1_s: float) -> HostUse | None:

@@ -14,18 +14,17 @@ if TYPE_CHECKING:
 
     from autotune.report.monitor import MonitorReading, MonitorSummary
 
-_EVERY_S = 1.0
-
 
 @click.command(name="monitor")
 @click.option("--pid", type=click.IntRange(min=1), help="Show the GPUs of this process, and its steps; end with it.")
 @click.option("--for", "for_s", type=Duration(), help="End after this time (default: at ^C).")
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object a line, once a second.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object a line, every second or two.")
 def command(pid: int | None, for_s: float | None, as_json: bool) -> int:
     """Shows what the GPUs of this machine do: how busy, how steadily, and what that usually means.
 
-    On a terminal one screen, drawn anew every second; in a pipe or a log file one line for each GPU and second. The
-    verdict is about the last minute. Nothing is started, nothing is changed, and what is watched does not notice.
+    On a terminal one screen, drawn anew every second; in a pipe or a log file one line for each GPU and second. More
+    than four GPUs are looked at every two seconds. The verdict is about the last minute. Nothing is started, nothing is
+    changed, and what is watched does not notice.
     """
     from rich.console import Console
 
@@ -43,7 +42,7 @@ def command(pid: int | None, for_s: float | None, as_json: bool) -> int:
                     show(monitor.reading())
                     if monitor.has_ended or (for_s is not None and clock.now_s() - began_s >= for_s):
                         break
-                    due_s = max(due_s + _EVERY_S, clock.now_s())
+                    due_s = max(due_s + monitor.every_s, clock.now_s())
                     end_s = due_s if for_s is None else min(due_s, began_s + for_s)
                     clock.wait(end_s - clock.now_s())
         except KeyboardInterrupt:

@@ -11,7 +11,7 @@ from autotune.measure.gpu_clocks import THROTTLING
 from autotune.measure.gpu_devices import visible_devices
 from autotune.measure.gpu_presence import present_gpus
 from autotune.measure.gpu_records import Capability, GpuState
-from autotune.measure.gpu_watch import GpuNow, GpuWatch
+from autotune.measure.gpu_watch import GpuNow, GpuWatch, look_every_s
 from autotune.measure.nvml import GpuFacts
 from autotune.measure.oscillation import Pattern
 from autotune.measure.utilization import MEANINGS, describe
@@ -56,7 +56,7 @@ class Monitor:
         else:
             self._labels = _labels(present)
             self._candidates, self._notes = self._may_use(present)
-        self._watch = GpuWatch(list(self._labels), clock) if self._labels else None
+        self._watch = GpuWatch(list(self._labels), clock, by_process=pid is not None) if self._labels else None
         self._began_s = clock.now_s()
 
     def __enter__(self) -> Self:
@@ -74,6 +74,11 @@ class Monitor:
     def has_ended(self) -> bool:
         """Whether the process that was asked for is gone."""
         return self._process is not None and self._process.has_ended
+
+    @property
+    def every_s(self) -> float:
+        """How often there is something new to see, in seconds."""
+        return look_every_s(len(self._labels))
 
     def reading(self) -> MonitorReading:
         """What is known now.

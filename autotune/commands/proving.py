@@ -12,6 +12,7 @@ from autotune.clock import SystemClock
 from autotune.commands.showing import text_console
 from autotune.durations import format_duration
 from autotune.errors import RunError
+from autotune.records import Ending
 from autotune.report.lines import plain
 from autotune.search.journal import sole_search
 from autotune.search.keepsakes import Keepsakes
@@ -62,7 +63,7 @@ def prove_it(setup: Setup, *, may_ask: bool) -> None:
     if trouble is None:
         assert proof.first_step_s is not None, "steps were seen"
         console.print(
-            f"{proof.steps} steps were seen, the first {format_duration(proof.first_step_s)} after the start; "
+            f"{_steps(proof)} seen, the first {format_duration(proof.first_step_s)} after the start; "
             f"{_REACHED[proof.reached]}.",
             soft_wrap=True,
         )
@@ -86,6 +87,12 @@ def _trouble(proof: Proof) -> RunError | None:
             where=str(proof.folder.path),
             remedy=f"{explained.remedy}\nTo go on without a proof: --no-proof.",
         )
+    if proof.ending not in (Ending.STOPPED, Ending.COMPLETED):
+        return RunError(
+            f"training ended after {_steps(proof)}: {explained.sentence} ({proof.detail})",
+            where=str(proof.folder.path),
+            remedy=f"{explained.remedy}\nTo go on without a proof: --no-proof.",
+        )
     if proof.reached is Reached.NOT_READ:
         return RunError(
             "steps were seen, but nobody read the run's own copy of the config, so no tuned value would count",
@@ -94,6 +101,10 @@ def _trouble(proof: Proof) -> RunError | None:
             "decides which file is read.\nTo go on without a proof: --no-proof.",
         )
     return None
+
+
+def _steps(proof: Proof) -> str:
+    return "1 step" if proof.steps == 1 else f"{proof.steps} steps"
 
 
 def _print_stderr(console: Console, proof: Proof) -> None:

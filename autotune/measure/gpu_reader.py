@@ -2,7 +2,7 @@
 
 import math
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import TypeVar
 
 from autotune.clock import Clock
@@ -78,10 +78,18 @@ class DeviceReader:
         questions: Where it can be seen what is being asked.
         tell: Takes the records.
         clock: Stamps and paces the readings.
+        left_out: What is not asked, and not told of either.
     """
 
     def __init__(
-        self, uuid: str, device: Device, questions: Questions, tell: Callable[[Record], None], clock: Clock
+        self,
+        uuid: str,
+        device: Device,
+        questions: Questions,
+        tell: Callable[[Record], None],
+        clock: Clock,
+        *,
+        left_out: Collection[Capability] = (),
     ) -> None:
         self._uuid = uuid
         self._device = device
@@ -89,14 +97,14 @@ class DeviceReader:
         self._tell = tell
         self._clock = clock
         self._began_s = clock.now_s()
-        self._off: set[Capability] = set()
+        self._off = set(left_out)
         self._tried: Counter[str] = Counter()
         self._failed: Counter[str] = Counter()
         self._sampled = SampledWindows()
         self._polled = PolledWindows()
         self._shares_from: tuple[int, float] | None = None  # driver's stamp, monotonic time
         self._gpm: tuple[GpmSample, float] | None = None
-        self._busy_due_s = self._state_due_s = clock.now_s()
+        self._busy_due_s = self._shares_due_s = self._state_due_s = clock.now_s()
 
     @property
     def due_s(self) -> float:
@@ -117,10 +125,12 @@ class DeviceReader:
         now_s = self._clock.now_s()
         if now_s >= self._busy_due_s:
             self._busy_due_s = now_s + self._read_busy()
+        if now_s >= self._shares_due_s:  # with what else is due: their stretches end with driver windows
+            self._shares_due_s = now_s + DRAIN_S
+            self._read_shares()
         if now_s >= self._state_due_s:
             self._state_due_s = now_s + STATE_S
             self._read_state()
-            self._read_shares()
             self._read_activity()
             self._tell_counts()
 
@@ -223,6 +233,8 @@ class DeviceReader:
             rows = self._answer(Capability.SHARES, lambda: self._device.process_shares(since_us), nothing=none)
             if rows is None:
                 return  # failed in passing: the next answer is about both stretches
+            if not rows and until_s - since_s < STATE_S:
+                return  # a driver may sample processes more rarely than the GPU, at least once a second
             shares: dict[int, list[float]] = {}
             for pid, share in rows:
                 shares.setdefault(pid, []).append(share)

@@ -15,7 +15,7 @@ FORMAT = 1
 
 
 STATE_S = 1.0
-"""Between two records of each kind but `BusyWindows`."""
+"""Between two records of each kind but `BusyWindows` and `ProcessShares`, which come more often."""
 
 
 class Capability(StrEnum):

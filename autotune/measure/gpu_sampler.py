@@ -2,18 +2,18 @@
 
 It is made to be a small process of its own: `GpuSampler.step` is what its loop calls, and a driver call that hangs
 hangs there and nowhere else. How often, and why not more often: utilization is drained from the driver's ring of
-samples every 250 ms, or polled at 10 Hz where there is none; all else is asked once a second, because process lists
-and memory take a lock of the whole driver.
+samples every 250 ms, or polled at 10 Hz where there is none; so are the shares of processes, which a run of a second
+needs too; all else is asked once a second, because process lists and memory take a lock of the whole driver.
 """
 
 import math
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 
 from autotune.clock import Clock
 from autotune.measure.gpu_errors import FATAL_NAMES, DriverError, Trouble
 from autotune.measure.gpu_reader import DRAIN_S, DeviceReader, Questions
-from autotune.measure.gpu_records import FORMAT, GpuFound, GpuLost, Record, StreamStarted
+from autotune.measure.gpu_records import FORMAT, Capability, GpuFound, GpuLost, Record, StreamStarted
 from autotune.measure.nvml import Driver
 
 _RETRY_S = 5.0  # until a lost GPU is looked for again
@@ -27,10 +27,19 @@ class GpuSampler:
         uuids: The devices; MIG instances are allowed.
         tell: Takes the records, in order. It may be called from the thread of `tell_if_blocked` too.
         clock: Stamps and paces the readings.
+        left_out: What nobody wants to know, and the driver is not asked.
     """
 
-    def __init__(self, uuids: Sequence[str], tell: Callable[[Record], None], clock: Clock) -> None:
+    def __init__(
+        self,
+        uuids: Sequence[str],
+        tell: Callable[[Record], None],
+        clock: Clock,
+        *,
+        left_out: Collection[Capability] = (),
+    ) -> None:
         self._uuids = tuple(uuids)
+        self._left_out = tuple(left_out)
         self._tell = tell
         self._clock = clock
         self._driver: Driver | None = None
@@ -101,7 +110,7 @@ class GpuSampler:
 
     def _find(self, driver: Driver, uuid: str) -> DeviceReader:
         device = self._questions.ask(uuid, "device", lambda: driver.device(uuid))
-        reader = DeviceReader(uuid, device, self._questions, self._tell, self._clock)
+        reader = DeviceReader(uuid, device, self._questions, self._tell, self._clock, left_out=self._left_out)
         name, memory_bytes = reader.name(), reader.memory_total_bytes()
         self._readers[uuid] = reader
         self._look_again_s.pop(uuid)

@@ -102,6 +102,9 @@ class SeenDevice:
         power_w, counted = _mean_power(beside, t0_s, t1_s)
         reasons = [state.reasons for state in states if state.reasons is not None]
         own, foreign, foreign_pids, attribution = self._shares(t0_s, t1_s, busy, own_pids, started_s)
+        activity = [
+            (record, overlap_s) for record in self.activity if (overlap_s := _overlap_s(record, t0_s, t1_s)) > 0.0
+        ]
         failed, unreliable = _failures(self.counts, t0_s, t1_s)
         memory_from_s, memory_to_s = t0_s if started_s is None else started_s, t1_s + STATE_S
         memory = [state.memory_bytes for state in self.states if memory_from_s <= state.t_s <= memory_to_s]
@@ -130,9 +133,9 @@ class SeenDevice:
             foreign_fraction=foreign,
             foreign_pids=foreign_pids,
             attribution=attribution,
-            sm_activity=_activity(self.activity, t0_s, t1_s, lambda record: record.sm),
-            tensor_activity=_activity(self.activity, t0_s, t1_s, lambda record: record.tensor),
-            dram_activity=_activity(self.activity, t0_s, t1_s, lambda record: record.dram),
+            sm_activity=_activity(activity, lambda record: record.sm),
+            tensor_activity=_activity(activity, lambda record: record.tensor),
+            dram_activity=_activity(activity, lambda record: record.dram),
             failed=failed,
             unreliable=unreliable,
             absent=dict(self.absent),
@@ -225,23 +228,24 @@ def _overlap_s(record: ProcessShares | UnitActivity, t0_s: float, t1_s: float) -
 
 
 def _activity(
-    records: Sequence[UnitActivity], t0_s: float, t1_s: float, value: Callable[[UnitActivity], float | None]
+    told: Sequence[tuple[UnitActivity, float]], value: Callable[[UnitActivity], float | None]
 ) -> float | None:
     """Mean over the time that is known; the records at the ends count with the part that lies inside."""
-    told = [(value(record), _overlap_s(record, t0_s, t1_s)) for record in records]
-    known = [(share, overlap_s) for share, overlap_s in told if share is not None and overlap_s > 0.0]
+    known = [(share, overlap_s) for record, overlap_s in told if (share := value(record)) is not None]
     total_s = math.fsum(overlap_s for _, overlap_s in known)
     return math.fsum(share * overlap_s for share, overlap_s in known) / total_s if total_s else None
 
 
 def _failures(counts: Sequence[ReadingCounts], t0_s: float, t1_s: float) -> tuple[dict[str, int], tuple[str, ...]]:
     """How many readings failed, and of which capabilities too many did."""
+    told = [record for record in counts if t0_s <= record.t_s <= t1_s + STATE_S]  # each is about the second before it
+    if not any(record.failed for record in told):
+        return {}, ()
     tried: Counter[str] = Counter()
     failed: Counter[str] = Counter()
-    for record in counts:
-        if t0_s <= record.t_s <= t1_s + STATE_S:  # a record is about the second before it
-            tried.update(dict(record.tried))
-            failed.update(dict(record.failed))
+    for record in told:
+        tried.update(dict(record.tried))
+        failed.update(dict(record.failed))
     many = (name for name, count in failed.items() if count > max(1, MOST_LOST * tried[name]))  # one is a hiccup
     return dict(failed), tuple(sorted(many))
 

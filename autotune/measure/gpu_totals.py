@@ -15,7 +15,7 @@ class GpuTotals:
         since_s: Driver windows from before that time do not count.
 
     Attributes:
-        peak_memory_bytes: Most that was in use by all, of one reading a second; None before the first.
+        peak_memory_bytes: Most that was in use by all, of one reading every second or two; None before the first.
         highest_temperature_c: Highest of the readings; None before the first.
     """
 

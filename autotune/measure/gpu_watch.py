@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from autotune.clock import Clock
 from autotune.measure.gpu_readings import GpuReadings
 from autotune.measure.gpu_records import (
+    STATE_S,
     Capability,
     CapabilityOff,
     GpuFound,
@@ -19,6 +20,7 @@ from autotune.measure.gpu_records import (
 from autotune.measure.gpu_sampler import GpuSampler
 from autotune.measure.gpu_totals import GpuTotals
 from autotune.measure.gpu_use import DeviceUse
+from autotune.measure.nvml import is_mig_uuid
 from autotune.measure.oscillation import Segment
 from autotune.measure.sampler import Sampler
 from autotune.measure.utilization import LEAST_SAMPLES, Utilization, pooled_utilization
@@ -34,11 +36,12 @@ _STALE_S = 3.0  # a reading that old says nothing of now
 _SILENT_S = 3.0
 _FIRST_S = 2.0  # for the first reading
 _RETRY_S = 5.0  # until a driver that was lost is asked again
+_FEW = 4  # GPUs; more are looked at half as often, so that to watch them takes less than 0.5 % of a core
 # A little more than the second after which everything is due, so that all GPUs are read at once. The driver keeps its
 # samples for 16 s; only a device that keeps none has to be read as often as it wants.
-_READ_S = 1.01
+_LATE_S = 0.01
 _POLLED_S = 0.05
-_VERDICT_S = 10.0  # a verdict takes some milliseconds: more than all else of a second
+_VERDICT_LOOKS = 10  # a verdict takes some milliseconds: more than all else of a look
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,7 +53,7 @@ class GpuNow:
         busy: Share of the newest second, 0..1, in which a kernel ran; None where that is not known.
         state: The newest reading of everything else; None if that is too old to be called now.
         use: The last minute.
-        utilization: The last minute judged, ten seconds ago at most.
+        utilization: The last minute judged, 20 s ago at most.
     """
 
     trouble: str | None
@@ -69,14 +72,17 @@ class GpuWatch:
     Args:
         uuids: The devices, at least one; MIG instances are allowed.
         clock: Stamps and paces the readings.
+        by_process: Whether it is of interest whose kernels run.
 
     Attributes:
         driver: The driver's version; empty where it does not say, and before the first reading.
     """
 
-    def __init__(self, uuids: Sequence[str], clock: Clock) -> None:
+    def __init__(self, uuids: Sequence[str], clock: Clock, *, by_process: bool = False) -> None:
         self._uuids = tuple(uuids)
         self._clock = clock
+        self._left_out = _left_out(self._uuids, by_process=by_process)
+        self._every_s = look_every_s(len(self._uuids))
         began_s = clock.now_s()
         self.driver = ""
         self._readings = GpuReadings(uuids, since_s=began_s)
@@ -134,7 +140,7 @@ class GpuWatch:
 
     def _judge(self, use: DeviceUse, now_s: float, step_s: float | None) -> Utilization:
         judged_s, judged = self._judged.get(use.uuid, (-math.inf, None))
-        if judged is None or judged.missing or now_s - judged_s >= _VERDICT_S:
+        if judged is None or judged.missing or now_s - judged_s >= _VERDICT_LOOKS * self._every_s:
             windows = use.windows
             if len(windows) < LEAST_SAMPLES:
                 longer = {device.uuid: device for device in self._readings.between(now_s - KEPT_S, now_s).devices}
@@ -148,7 +154,7 @@ class GpuWatch:
         return judged
 
     def _new_sampler(self) -> GpuSampler:
-        return GpuSampler(self._uuids, self._take, self._clock)
+        return GpuSampler(self._uuids, self._take, self._clock, left_out=self._left_out)
 
     def _read(self) -> float:
         wait_s = self._sampler.step()
@@ -157,7 +163,7 @@ class GpuWatch:
             self._sampler.close()
             self._sampler = self._new_sampler()
             return _RETRY_S
-        return max(wait_s, _POLLED_S if self._polls else _READ_S)
+        return max(wait_s, _POLLED_S if self._polls else self._every_s + _LATE_S)
 
     def _watch_the_reader(self) -> float:
         self._sampler.tell_if_blocked()
@@ -182,6 +188,19 @@ class GpuWatch:
         uuid = getattr(record, "uuid", None)
         if uuid is not None:
             self._totals[uuid].keep(record)
+
+
+def look_every_s(gpus: int) -> float:
+    """How often so many GPUs are looked at, in seconds."""
+    return STATE_S if gpus <= _FEW else 2 * STATE_S
+
+
+def _left_out(uuids: Sequence[str], *, by_process: bool) -> frozenset[Capability]:
+    """What the driver is not asked, since it costs as much as all else and nobody would see it."""
+    processes = () if by_process else (Capability.HOLDERS, Capability.SHARES)
+    # The activity of its units is all that is known of an instance of a GPU; of others there is utilization.
+    units = () if any(map(is_mig_uuid, uuids)) else (Capability.ACTIVITY,)
+    return frozenset((*processes, *units))
 
 
 def _trouble(uuid: str, why: str | None) -> str | None:

@@ -12,7 +12,7 @@ from pathlib import Path
 import psutil
 
 from autotune.clock import Clock, SystemClock
-from autotune.measure.probe import HostUse, Probe
+from autotune.measure.probe import HostUse, Probe, RunProcesses
 from autotune.measure.sampler import Sampler
 
 _TICKS_PER_S = os.sysconf("SC_CLK_TCK")
@@ -119,6 +119,8 @@ def _text(path: Path | str) -> str | None:
 @dataclass(frozen=True, kw_only=True)
 class _ProcessStat:
     started_s: float  # on CLOCK_BOOTTIME; with the pid it names a process for good
+    parent: int
+    session: int
     cpu_s: float
     resident_bytes: int
 
@@ -131,13 +133,15 @@ def _process_stat(pid: int) -> _ProcessStat | None:
     fields = text.rpartition(")")[2].split()  # from field 3 on: the name may hold spaces and parentheses
     return _ProcessStat(
         started_s=int(fields[19]) / _TICKS_PER_S,
+        parent=int(fields[1]),
+        session=int(fields[3]),
         cpu_s=(int(fields[11]) + int(fields[12])) / _TICKS_PER_S,
         resident_bytes=int(fields[21]) * _PAGE_BYTES,
     )
 
 
 def _descendants(pid: int) -> list[int]:
-    """All processes below one; empty if it is gone.
+    """All processes below one, each after its parent; empty if it is gone.
 
     The kernel's own lists of children cost as much as the tree has threads. Kernels built without them leave
     the scan of all processes of the machine, which costs several times more on a large server.
@@ -173,10 +177,14 @@ class _Sample:
 
 
 class HostProbe:
-    """CPU time and memory of a process and all its descendants; see `Probe`.
+    """CPU time and memory of all processes of a run; see `Probe`.
 
     It samples up to 4 times a second from a thread of its own, less often where a sample is so dear that this
     would take more than 1 % of a core. A process that has ended keeps the CPU time last seen of it.
+
+    Of the processes below this one those are the run's that carry its id, that are in the session of the one it was
+    opened with (the guard gives each run one), or that began below such a process: the launcher of several training
+    processes and each of these, whether or not they report steps, also one that has made itself a daemon since.
     """
 
     def __init__(self, clock: Clock | None = None) -> None:
@@ -187,26 +195,24 @@ class HostProbe:
         self._pids: frozenset[int] = frozenset()
         self._sampler: Sampler | None = None
 
-    def open(self, device: int) -> None:
-        """Starts watching the tree under a process id; one that is already gone gives no samples."""
-        root = _process_stat(device)
-        if root is not None:
-            self._sampler = Sampler(lambda: self._read(device, root.started_s), name=f"host-probe-{device}")
-            self._sampler.start()
+    def open(self, device: RunProcesses) -> None:
+        """Starts watching a run; one that is already gone gives no samples."""
+        first = _process_stat(device.pid)
+        session = 0 if first is None else first.session
+        self._sampler = Sampler(lambda: self._read(device, session), name=f"host-probe-{device.pid}")
+        self._sampler.start()
 
     def between(self, t0_s: float, t1_s: float) -> HostUse | None:
-        """See `Probe.between`; the mean over the samples inside, None if they span less than half of it."""
+        """See `Probe.between`; CPU time is the mean over the samples inside. None before the first sample."""
         with self._lock:
             samples, pids = [sample for sample in self._samples if sample.t_s <= t1_s], self._pids
-        inside = [sample for sample in samples if sample.t_s >= t0_s]
-        if len(inside) < 2 or inside[-1].t_s - inside[0].t_s < _LEAST_COVERED * (t1_s - t0_s):
+        if not samples:
             return None
-        first, last = inside[0], inside[-1]
-        return HostUse(
-            cpu_cores=(last.cpu_s - first.cpu_s) / (last.t_s - first.t_s),
-            peak_memory_bytes=last.peak_memory_bytes,
-            pids=pids,
-        )
+        inside = [sample for sample in samples if sample.t_s >= t0_s]
+        cpu_cores = None
+        if len(inside) >= 2 and inside[-1].t_s - inside[0].t_s >= _LEAST_COVERED * (t1_s - t0_s):
+            cpu_cores = (inside[-1].cpu_s - inside[0].cpu_s) / (inside[-1].t_s - inside[0].t_s)
+        return HostUse(cpu_cores=cpu_cores, peak_memory_bytes=samples[-1].peak_memory_bytes, pids=pids)
 
     def close(self) -> None:
         """See `Probe.close`."""
@@ -214,18 +220,16 @@ class HostProbe:
             self._sampler.stop()
             self._sampler = None
 
-    def _read(self, root: int, root_started_s: float) -> float | None:
-        """One sample; answers when the next is due, None once the root is gone."""
+    def _read(self, run: RunProcesses, session: int) -> float | None:
+        """One sample; answers when the next is due, None once nothing of the run is left."""
         began_s = time.thread_time()
-        stats = {pid: _process_stat(pid) for pid in (root, *_descendants(root))}
-        top = stats[root]
-        if top is None or top.started_s != root_started_s:
+        stats = self._of_the_run(run, session)
+        if not stats:
             return None
         memory_bytes = 0
         for pid, stat in stats.items():
-            if stat is not None:  # else it ended since it was listed
-                self._cpu_s[pid, stat.started_s] = stat.cpu_s
-                memory_bytes += stat.resident_bytes
+            self._cpu_s[pid, stat.started_s] = stat.cpu_s
+            memory_bytes += stat.resident_bytes
         with self._lock:
             self._pids |= stats.keys()
             before = self._samples[-1].peak_memory_bytes if self._samples else 0
@@ -238,5 +242,29 @@ class HostProbe:
             )
         return max(_FASTEST_S, (time.thread_time() - began_s) / _COST_SHARE)
 
+    def _of_the_run(self, run: RunProcesses, session: int) -> dict[int, _ProcessStat]:
+        """The processes of a run that are alive."""
+        below = {pid: stat for pid in _descendants(os.getpid()) if (stat := _process_stat(pid)) is not None}
+        own: dict[int, _ProcessStat] = {}
+        for pid, stat in below.items():
+            if (
+                stat.parent in own
+                or pid == run.pid
+                or (pid, stat.started_s) in self._cpu_s  # its parent has ended since
+                or (stat.session == session and session in below)  # else it is our own terminal's
+                or _carries(pid, run.run_id)
+            ):
+                own[pid] = stat
+        return own
 
-_is_a_probe: type[Probe[int, HostUse]] = HostProbe
+
+def _carries(pid: int, run_id: str) -> bool:
+    """Whether a process was started as one of that run."""
+    try:
+        with open(f"/proc/{pid}/environ", "rb") as file:
+            return f"AUTOTUNE_RUN_ID={run_id}".encode() in file.read().split(b"\0")
+    except OSError:
+        return False
+
+
+_is_a_probe: type[Probe[RunProcesses, HostUse]] = HostProbe

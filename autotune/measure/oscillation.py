@@ -27,6 +27,14 @@ LEAST_SWING = 0.15
 LEAST_RISE = 0.15
 """Change of the trend from end to end that counts."""
 
+LEAST_TREND_S = 8.0
+"""Length of a run from which on it can show a trend.
+
+A shorter one sees a piece of a wave, and where waves begin with the run, each of them the same piece: 2 cycles from
+high to low fall like a slope. Stalls of an input pipeline come every few seconds at most, so this long a run sees
+several.
+"""
+
 LEAST_SPLIT = 0.6
 """Share of the variance that the two levels of a cycle must explain."""
 
@@ -124,7 +132,7 @@ class Oscillation:
         p10: Level that at least a tenth of this time is at or below.
         duty: Share of this time at the high level; what lies between the levels counts in proportion. None also where
             all windows are alike.
-        rise: Change of the trend over the longest segment, negative where it falls.
+        rise: Change of the trend over the longest segment, negative where it falls; 0 where none is long enough.
         period_s: Length of a cycle; None unless the verdict is `Pattern.CYCLIC`.
     """
 
@@ -141,9 +149,11 @@ class Oscillation:
 def oscillation(segments: Sequence[Segment], *, step_s: float | None = None) -> Oscillation:
     """The verdict on the utilization of one point.
 
-    * ``cyclic``: the two groups are `LEAST_SWING` apart and explain `LEAST_SPLIT` of the variance, and the
-      autocorrelation peaks at one period and again at two. The first peak must also be beyond chance.
-    * ``drift``: not cyclic, and the trend rises or falls by `LEAST_RISE`, beyond chance.
+    * ``cyclic``: the two groups are `LEAST_SWING` apart, mostly within segments, and explain `LEAST_SPLIT` of the
+      variance, and the autocorrelation peaks at one period and again at two. The first peak must also be beyond chance.
+    * ``drift``: not cyclic, and within segments of `LEAST_TREND_S` the trend rises or falls by `LEAST_RISE`, beyond
+      what chance does to one of them: what begins with each run, such as a wave, is alike in all, so that more runs do
+      not make a trend surer. That one run lies above another is no drift: runs differ for many reasons.
     * ``bursty``: neither, and the groups are `LEAST_SWING` apart.
     * ``flat``: none of these. ``insufficient``: fewer than `LEAST_WINDOWS` driver windows.
 
@@ -160,11 +170,14 @@ def oscillation(segments: Sequence[Segment], *, step_s: float | None = None) -> 
     lengths_s = np.concatenate([segment.lengths_s for segment in filled])
     mean = float(np.average(busy, weights=lengths_s))
 
-    slope = _slope_per_s(filled)
+    slope = _slope_per_s([segment for segment in filled if segment.span_s >= LEAST_TREND_S - _ROUNDING])
     trends = [slope * (segment.mids_s - _centre_s(segment)) for segment in filled]
     rise = slope * max(segment.span_s for segment in filled)
+    window_s = float(np.median(lengths_s))
+    rows = [_resampled(segment, trend, window_s) for segment, trend in zip(filled, trends, strict=True)]
+    drifts = abs(rise) >= LEAST_RISE and abs(slope) >= _SURE_SD * _slope_error_per_s(rows, window_s)
     # A cycle that does not fit the segment a whole number of times has a small trend too: the levels stay raw.
-    levelled = busy - np.concatenate(trends) if abs(rise) >= LEAST_RISE else busy
+    levelled = busy - np.concatenate(trends) if drifts else busy
     levels = _two_levels(levelled, lengths_s)
     deep = levels.swing >= LEAST_SWING - _ROUNDING
     seen = Oscillation(
@@ -179,16 +192,12 @@ def oscillation(segments: Sequence[Segment], *, step_s: float | None = None) -> 
     if len(busy) < LEAST_WINDOWS:
         return replace(seen, pattern=Pattern.INSUFFICIENT)
 
-    window_s = float(np.median(lengths_s))
-    rows = [_resampled(segment, trend, window_s) for segment, trend in zip(filled, trends, strict=True)]
-    if deep and levels.split >= LEAST_SPLIT:
+    if deep and levels.split >= LEAST_SPLIT and _swing_within(rows) >= levels.swing / 2:
         period = _period(rows)
         if period is not None and period >= _SHORTEST * LEAST_PERIOD_WINDOWS:
             beat = step_s is not None and _is_beat(period, levels.swing, mean, step_s / window_s)
             return seen if beat else replace(seen, pattern=Pattern.CYCLIC, period_s=period * window_s)
-    if abs(rise) >= LEAST_RISE and abs(slope) >= _SURE_SD * _slope_error_per_s(rows, window_s):
-        return replace(seen, pattern=Pattern.DRIFT)
-    return seen
+    return replace(seen, pattern=Pattern.DRIFT) if drifts else seen
 
 
 def _centre_s(segment: Segment) -> float:
@@ -206,9 +215,9 @@ def _slope_per_s(segments: Sequence[Segment]) -> float:
 
 
 def _slope_error_per_s(rows: Sequence[Series], window_s: float) -> float:
-    """Standard error of that slope; what is correlated counts less."""
+    """Standard error of that slope, as from the longest segment alone; what is correlated counts less."""
     known = np.concatenate([row[~np.isnan(row)] for row in rows])
-    spread = sum(float(np.var(np.flatnonzero(~np.isnan(row))) * np.sum(~np.isnan(row))) for row in rows)
+    spread = max(float(np.var(np.flatnonzero(~np.isnan(row))) * np.sum(~np.isnan(row))) for row in rows)
     if spread <= 0.0:
         return math.inf
     return math.sqrt(float(known.var()) * integrated_autocorrelation_time(known) / spread) / window_s
@@ -259,6 +268,17 @@ def _two_levels(values: Series, weights: Series) -> _Levels:
         swing=high - low,
         split=float(between[best]) / variance,
     )
+
+
+def _swing_within(rows: Sequence[Series]) -> float:
+    """Distance of the two levels that the windows fall into about the means of their own runs.
+
+    Without it, runs at unlike levels would lend their distance to any ripple in them; one alone cannot.
+    """
+    if len(rows) == 1:
+        return math.inf
+    known = np.concatenate([row[~np.isnan(row)] for row in rows])
+    return _two_levels(known, np.ones(len(known))).swing
 
 
 def _duty(values: Series, weights: Series, levels: _Levels) -> float | None:

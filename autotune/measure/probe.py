@@ -22,7 +22,7 @@ class Probe(Protocol[Device, Use]):
         """Starts watching; returns at once.
 
         Args:
-            device: What to watch, such as a process id on the host.
+            device: What to watch, such as a run's processes.
         """
         ...
 
@@ -36,17 +36,30 @@ class Probe(Protocol[Device, Use]):
 
 
 @dataclass(frozen=True, kw_only=True)
+class RunProcesses:
+    """By what the processes of one run are known.
+
+    Attributes:
+        run_id: What they carry in ``AUTOTUNE_RUN_ID``; a fork of a warm interpreter does so in its memory only.
+        pid: One of them, such as the first that reported.
+    """
+
+    run_id: str
+    pid: int
+
+
+@dataclass(frozen=True, kw_only=True)
 class HostUse:
     """What a run's processes took from the host.
 
     Attributes:
-        cpu_cores: Their CPU time per second of wall time.
+        cpu_cores: Their CPU time per second of wall time; None where it was looked at for less than half of that time.
         peak_memory_bytes: Largest sum of their resident sets so far. Pages that processes share count once
             for each, so this is an upper bound.
         pids: The processes that were seen so far; also those that have ended.
     """
 
-    cpu_cores: float
+    cpu_cores: float | None
     peak_memory_bytes: int
     pids: frozenset[int] = frozenset()
 

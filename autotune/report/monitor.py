@@ -51,7 +51,8 @@ class ShownGpu:
         throttle_reasons: Which of these.
         own_fraction: Share of the last minute in which kernels of the watched process and its children ran.
         foreign_fraction: The same for all others.
-        sm_activity: Share of the multiprocessors that were busy in the last minute.
+        sm_activity: Share of the multiprocessors that were busy in the last minute; asked for instances of GPUs alone,
+            of which there is no utilization.
         absent: What the device never tells, and why, each for people.
         verdict: None while there is not enough to judge by; then `why_no_verdict` says what is missing.
         windows: End, length and busy share of each driver window of the last minute.
@@ -128,7 +129,7 @@ class GpuSummary:
 
     Attributes:
         utilization: Mean share of time in which a kernel ran; None if it was not measured.
-        peak_memory_bytes: Most that was in use by all, of one reading a second.
+        peak_memory_bytes: Most that was in use by all, of one reading every second or two.
         power_w: Mean of the readings.
         highest_temperature_c: Highest of the readings.
         throttled_fraction: Share of the readings in which heat or a power brake held the clocks down.

@@ -1,14 +1,15 @@
 """What a monitor draws on a terminal: one screen, again and again in the same place."""
 
+from collections.abc import Sequence
 from types import TracebackType
 from typing import Self
 
-from rich.console import Console
+from rich.console import Console, ConsoleOptions, RenderResult
 from rich.live import Live
-from rich.text import Text
+from rich.segment import Segment
 
 from autotune.report.monitor import MonitorReading
-from autotune.report.monitor_lines import screen
+from autotune.report.monitor_lines import Line, screen
 from autotune.report.sparkline import ASCII, BLOCKS
 
 
@@ -46,7 +47,17 @@ class MonitorDisplay:
             raise BrokenPipeError
         size = self._console.size
         lines = screen(reading, width=size.width, height=size.height, levels=self._levels)
-        text = Text(no_wrap=True, overflow="ellipsis")
-        for number, (line, style) in enumerate(lines):
-            text.append(f"\n{line}" if number else line, style=style or None)
-        self._live.update(text, refresh=True)
+        self._live.update(_Lines(lines), refresh=True)
+
+
+class _Lines:
+    """Lines that fit the terminal already, so that nothing has to be measured or wrapped: that would cost the most."""
+
+    def __init__(self, lines: Sequence[Line]) -> None:
+        self._lines = lines
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        for number, (line, style) in enumerate(self._lines):
+            if number:
+                yield Segment.line()
+            yield Segment(line, console.get_style(style) if style else None)

@@ -2,6 +2,7 @@
 
 import textwrap
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import lru_cache
 
 from autotune.durations import format_duration
 from autotune.metrics import ABSENT, METRICS
@@ -239,9 +240,10 @@ def _flow(parts: Iterable[str], width: int, indent: str = _INDENT) -> Iterator[s
         yield _cut(indent + line, width)
 
 
+@lru_cache(maxsize=64)  # of a second to the next hardly anything is worded anew
 def _wrapped(text: str, width: int, *, indent: str = _INDENT, style: str = "") -> Sequence[Line]:
     lines = textwrap.wrap(plain(text, 2000), width, initial_indent=indent, subsequent_indent=indent)
-    return [(line, style) for line in lines]
+    return tuple((line, style) for line in lines)
 
 
 def _cut(text: str, width: int) -> str:

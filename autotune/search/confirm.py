@@ -4,12 +4,13 @@ import math
 import random
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from statistics import fmean
 
 from autotune.records import RunRecord
 from autotune.results import PooledGpus
-from autotune.score import LEAST_PAIRS, LEAST_SCORE_GAIN, pairs_needed
+from autotune.score import LEAST_PAIRS, LEAST_SCORE_GAIN, LEAST_SPEED, pairs_needed
 from autotune.search.budget import CAUTION, pair_s
-from autotune.search.levels import PointLevel
+from autotune.search.levels import PointLevel, expected_speed_sd
 
 MOST_PAIRS = 12
 """A gain that needs more pairs to be seen is not worth their time."""
@@ -45,10 +46,14 @@ class Candidate:
     Attributes:
         level: What its runs showed.
         gain: By how much, in ln score, as far as all runs together tell.
+        speed_gain: How much faster its runs were, in ln speed; None where that is not known.
+        speed_sd: Standard deviation of ln speed between runs of one point.
     """
 
     level: PointLevel
     gain: float
+    speed_gain: float | None
+    speed_sd: float
 
 
 def better_than_today(levels: Mapping[str, PointLevel], believed: Mapping[str, float], today: str) -> list[Candidate]:
@@ -61,13 +66,23 @@ def better_than_today(levels: Mapping[str, PointLevel], believed: Mapping[str, f
     """
     if today not in believed:
         return []
+    todays, speed_sd = levels[today].ln_speeds, expected_speed_sd(levels)
+
+    def candidate(name: str, gain: float) -> Candidate:
+        speeds = levels[name].ln_speeds
+        speed_gain = fmean(speeds) - fmean(todays) if speeds and todays else None
+        return Candidate(level=levels[name], gain=gain, speed_gain=speed_gain, speed_sd=speed_sd)
+
     gains = {name: belief - believed[today] for name, belief in believed.items()}
-    better = [Candidate(level=levels[name], gain=gain) for name, gain in gains.items() if gain > 0]
+    better = [candidate(name, gain) for name, gain in gains.items() if gain > 0]
     return sorted(better, key=lambda candidate: -candidate.gain)
 
 
 def pairs_wanted(candidate: Candidate, sd: float, pair_length_s: float, *, budget_s: float) -> int:
     """How many pairs would probably show the gain that is expected, at a bearable share of the budget.
+
+    And that it is no slower than today's: where the score is not made of speed (`objective: utilization`), or the gain
+    is one of steadiness, that may take more pairs.
 
     Args:
         candidate: What would be confirmed.
@@ -78,7 +93,12 @@ def pairs_wanted(candidate: Candidate, sd: float, pair_length_s: float, *, budge
     if candidate.gain <= math.log(LEAST_SCORE_GAIN):
         return LEAST_PAIRS
     fitting = int(_MOST_OF_THE_BUDGET * budget_s / pair_length_s)
-    return pairs_needed(candidate.gain, math.sqrt(2) * sd, at_most=max(LEAST_PAIRS, min(MOST_PAIRS, fitting)))
+    most = max(LEAST_PAIRS, min(MOST_PAIRS, fitting))
+    pairs = pairs_needed(candidate.gain, math.sqrt(2) * sd, at_most=most)
+    if candidate.speed_gain is None:
+        return pairs
+    pair_sd = math.sqrt(2) * candidate.speed_sd
+    return max(pairs, pairs_needed(candidate.speed_gain, pair_sd, least=LEAST_SPEED, at_most=most))
 
 
 def verdict_s(gpus: PooledGpus | None) -> float:

@@ -126,7 +126,7 @@ def execute(
     folder = setup.state.run(setup.study, run)
     folder.create(output_paths=setup.settings.moved_outputs(folder.outputs).values())
     with instruments:
-        instruments.expect(run_gpus(setup, values), folder.samples)
+        instruments.expect(plan.run_id, run_gpus(setup, values), folder.samples)
 
         def watched(events: Sequence[TraineeEvent]) -> Stop | None:
             instruments.watch(events)

@@ -1,7 +1,8 @@
 """What a search finds out about the trainer besides how fast it is, and what is said of it.
 
-What it leaves outside its runs' folders, which knobs it does not heed, and how its loss goes: each is found in runs
-that are made anyway, told once when it is found, and again in the end.
+What it leaves outside its runs' folders, which knobs it does not heed, whether its steps hold as many samples as the
+config says, and how its loss goes: each is found in runs that are made anyway, told once when it is found, and again in
+the end.
 """
 
 from collections import deque
@@ -9,12 +10,14 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from autotune.clock import Clock
+from autotune.measure.statistics import Series
 from autotune.records import Purpose, RunRecord, Values
 from autotune.search.dead import effects_of, printed_values, said_the_same, same_batch, without_effect
 from autotune.search.leftovers import RUNS_LOOKED_AROUND, Leftovers
 from autotune.search.levels import PointLevel
 from autotune.search.losses import Losses
 from autotune.search.setup import Setup
+from autotune.search.step_samples import unlike_the_config
 from autotune.space.space import Space
 
 _READ_BYTES = 1 << 16  # of what a trainer prints: its configuration comes first
@@ -35,8 +38,10 @@ class Findings:
     """
 
     def __init__(self, setup: Setup, clock: Clock, *, cwd: Path) -> None:
+        self._setup = setup
         self._leftovers = Leftovers(setup, clock, cwd=cwd)
         self._looks = 0
+        self._samples_differ = False
         self._said: list[str] = []
         self._printed: list[tuple[Values, Mapping[str, frozenset[str]]]] = []
         self.dead: dict[str, str] = {}
@@ -69,6 +74,7 @@ class Findings:
         losses: Losses,
         stdout: Path,
         *,
+        samples: Series | None,
         space: Space,
         records: Iterable[RunRecord],
         levels: Mapping[str, PointLevel],
@@ -80,6 +86,7 @@ class Findings:
             record: The run.
             losses: How its loss went.
             stdout: What it printed.
+            samples: Samples of each step of its steady window; None if they were not seen.
             space: What may vary.
             records: All runs of this search.
             levels: What is known of each point.
@@ -90,6 +97,8 @@ class Findings:
         """
         if record.purpose is Purpose.TODAY and record.comparable and self.todays_losses is None:
             self.todays_losses = losses
+        if record.comparable and samples is not None:
+            self._compare_with_config(record.values, samples)
         if record.comparable:
             self._printed.append((record.values, printed_values(_beginning(stdout), space)))
         # What a trainer prints, and what its batches hold, is worth more than an effect that was not seen.
@@ -102,6 +111,21 @@ class Findings:
                 self.dead[path] = why
                 self._say(f"{path}: {why}; it is left as it is from now on. See whether a flag or another key beats it")
         return len(self.dead) > known
+
+    def _compare_with_config(self, values: Values, samples: Series) -> None:
+        path, size = self._setup.batch_key, self._setup.batch_size(values)
+        if path is None or size is None or self._samples_differ:
+            return
+        sentence = unlike_the_config(
+            path,
+            size,
+            samples,
+            config={**self._setup.settings.scalars, **self._setup.space.keys(values)},
+            devices=max(1, len(self._setup.visible_gpus(values).uuids)),
+        )
+        if sentence is not None:
+            self._samples_differ = True
+            self._say(sentence)
 
     def _say(self, sentence: str) -> None:
         self._said.append(sentence)

@@ -20,6 +20,7 @@ from autotune.measure.gpu_run import use_of_run
 from autotune.measure.gpu_stream import GpuStream
 from autotune.measure.probe import GpuProbe, GpuUse, RunGpus
 from autotune.search.devices import watched_gpus
+from autotune.search.sampler_files import SamplerFiles, remove_abandoned
 from autotune.search.setup import Setup
 from autotune.trial.guard import Guard, GuardLost
 
@@ -43,29 +44,30 @@ class GpuSampling:
     Args:
         guard: The sampler lives below it. Owned by the caller.
         uuids: The devices that runs may use, at least one.
-        stream: File through which the sampler talks; it and its like are gone at the end.
+        files: Through which the sampler talks; they are gone at the end.
         clock: The machine's clock.
 
     Attributes:
         remarks: Sentences for the user, each said once; to be taken off.
     """
 
-    def __init__(self, guard: Guard, uuids: Sequence[str], stream: Path, clock: Clock) -> None:
+    def __init__(self, guard: Guard, uuids: Sequence[str], files: SamplerFiles, clock: Clock) -> None:
         self._guard = guard
         self._uuids = tuple(uuids)
-        self._path = stream
+        self._files = files
         self._clock = clock
         self._begun = 0
         self._was_replaced = False
         self._guard_pid: int | None = None
         self._started_s = clock.now_s()
-        self._stream = GpuStream(stream)
+        self._stream = GpuStream(files.stream(1))
         self._given_up: str | None = None  # why
         self._readings: GpuReadings | None = None  # of the run that goes on
         self._kept: TextIOWrapper | None = None
         self.remarks: deque[str] = deque()
 
     def __enter__(self) -> Self:
+        self._files.hold()
         self._begin()
         return self
 
@@ -75,8 +77,7 @@ class GpuSampling:
         self.close()
         self._dismiss()
         self._stream.close()
-        for path in self._path.parent.glob(f"{self._path.name}*"):
-            path.unlink(missing_ok=True)
+        self._files.remove()
 
     # One run
 
@@ -159,7 +160,7 @@ class GpuSampling:
     def _begin(self) -> None:
         self._begun += 1
         self._stream.close()
-        path = self._path if self._begun == 1 else self._path.with_name(f"{self._path.name}.{self._begun}")
+        path = self._files.stream(self._begun)
         self._stream = GpuStream(path)
         self._started_s = self._clock.now_s()
         # Where autotune itself comes from, and nothing of the user's that could stand in its way (-P).
@@ -168,7 +169,7 @@ class GpuSampling:
         with contextlib.suppress(GuardLost):  # it will be silent then
             self._guard.start()
             self._guard_pid = self._guard.pid
-            self._guard.accompany(self._name, argv, env=env, log=self._path.with_name(f"{self._path.name}.log"))
+            self._guard.accompany(self._name, argv, env=env, log=self._files.log)
 
     @property
     def _name(self) -> str:
@@ -220,10 +221,14 @@ _is_a_gpu_probe: type[GpuProbe] = GpuSampling
 
 @contextlib.contextmanager
 def gpu_sampling(setup: Setup, guard: Guard, stream: Path, clock: Clock) -> Iterator[GpuSampling | None]:
-    """The sampler of a search, for as long as that lasts; None where its runs use no GPU. See `GpuSampling`."""
+    """The sampler of a search, for as long as that lasts; None where its runs use no GPU. See `GpuSampling`.
+
+    What the samplers of earlier searches have left beside `stream` is taken away.
+    """
+    remove_abandoned(stream.parent)
     uuids = watched_gpus(setup)
     if not uuids:
         yield None
         return
-    with GpuSampling(guard, uuids, stream, clock) as sampling:
+    with GpuSampling(guard, uuids, SamplerFiles(stream), clock) as sampling:
         yield sampling

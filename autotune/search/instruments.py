@@ -8,7 +8,7 @@ from typing import Self
 
 from autotune.clock import Clock
 from autotune.measure.host import HostProbe
-from autotune.measure.probe import GpuProbe, GpuUse, HostUse, Probe, RunGpus
+from autotune.measure.probe import GpuProbe, GpuUse, HostUse, Probe, RunGpus, RunProcesses
 from autotune.measure.window import Window, measure_run
 from autotune.records import Gpu, Measurement, TraineeEvent, TrialExit
 
@@ -26,9 +26,10 @@ class Instruments:
         why_lost: Why a GPU of the run, or its driver, does not answer any more, for people; None while they do.
     """
 
-    def __init__(self, host: Probe[int, HostUse], gpus: GpuProbe | None = None) -> None:
+    def __init__(self, host: Probe[RunProcesses, HostUse], gpus: GpuProbe | None = None) -> None:
         self._host = host
         self._gpus = gpus
+        self._run_id = ""
         self._run = RunGpus(uuids=())
         self._pids: set[int] = set()
         self.why_lost: str | None = None
@@ -53,13 +54,15 @@ class Instruments:
         if self._gpus:
             self._gpus.close()
 
-    def expect(self, run: RunGpus, kept: Path) -> None:
+    def expect(self, run_id: str, run: RunGpus, kept: Path) -> None:
         """Takes note of a run that is about to be started.
 
         Args:
+            run_id: Its name, which its processes carry.
             run: Its GPUs, as far as is known beforehand.
             kept: File for the raw readings of the GPUs.
         """
+        self._run_id = run_id
         self._run = run
         if self._gpus:
             self._gpus.open(kept)
@@ -67,7 +70,7 @@ class Instruments:
     def watch(self, events: Sequence[TraineeEvent]) -> None:
         """Takes what the run reports; the host is watched from its first sign of life."""
         if events and not self._pids:
-            self._host.open(events[0].pid)
+            self._host.open(RunProcesses(run_id=self._run_id, pid=events[0].pid))
         self._pids.update(event.pid for event in events)
         if told := [name for event in events for name in event.devices]:
             known = self._run.uuids if self._run.reported else ()

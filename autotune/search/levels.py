@@ -58,11 +58,12 @@ class Levels(Mapping[str, PointLevel]):
     """The level of each point of a space, in the order in which the points were first run.
 
     Runs of points of an earlier, wider domain, or with knobs that are no longer searched, are left out. So is a
-    point's first run that ended by no fault of the point; a second one counts, else it would be tried for ever.
+    point's first run that by no fault of the point says nothing about it: it was ended by somebody, or it did not tell
+    what is looked for. A second one counts as one without numbers, else the point would be tried for ever.
 
     Args:
         space: What may vary now.
-        objective: What is looked for. A run that does not tell it counts as one without numbers.
+        objective: What is looked for.
         records: The runs so far, oldest first.
         dead: Knobs that the trainer does not heed: runs that differ in them alone are runs of one point.
     """
@@ -101,7 +102,8 @@ class Levels(Mapping[str, PointLevel]):
         if measured and self._reference is None:
             self._reference = measured  # the study's first: the unit in which levels are counted never moves
         rough = record.measurement if record.validity is Validity.NOT_STEADY else None
-        blameless = not measured and not rough and LESSONS[record.ending] is Lesson.NOTHING
+        is_mute = told is not None and measured is None  # the driver said nothing for a while
+        blameless = is_mute or (not measured and not rough and LESSONS[record.ending] is Lesson.NOTHING)
         if blameless and name not in self._forgiven:
             self._forgiven.add(name)
             return
@@ -156,7 +158,15 @@ def between_run_variance(levels: Mapping[str, PointLevel]) -> tuple[float, float
 
 def expected_run_sd(levels: Mapping[str, PointLevel]) -> float:
     """Standard deviation of ln score between runs of one point: the study's repeats, pulled towards experience."""
-    variance, df = between_run_variance(levels)
+    return _expected_sd(*between_run_variance(levels))
+
+
+def expected_speed_sd(levels: Mapping[str, PointLevel]) -> float:
+    """The same of ln speed, which need not be in the score."""
+    return _expected_sd(*pooled_variance([level.ln_speeds for level in levels.values()]))
+
+
+def _expected_sd(variance: float, df: float) -> float:
     return math.sqrt((_TYPICAL_CV_RUNS * TYPICAL_CV**2 + df * variance) / (_TYPICAL_CV_RUNS + df))
 
 

@@ -251,7 +251,7 @@ class Tuner:
                 if record.validity is Validity.COLD and not self._known.has_settled():
                     self._leave_caches_alone()
                 continue
-            ends = self._gpu_lost or self._nothing_works()
+            ends = self._gpu_lost or self._nothing_works() or not self._known.better()
             self._emit(PhaseChanged(phase="ending" if ends else "confirming", why=why))
             return
 
@@ -478,7 +478,8 @@ class Tuner:
             return
         best = better[0].level
         speedup = self._known.speedup([run for run in self._known.runs if run.point == best.name])
-        if speedup is not None:
+        # The model may still believe in a point whose own runs were slow: no news for the user.
+        if speedup is not None and (speedup > 1.0 or self._setup.objective.by_utilization):
             self._best_name = best.name
             self._emit(
                 IncumbentChanged(values=best.values, changes=self._known.space.changes(best.values), speedup=speedup)

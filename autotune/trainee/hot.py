@@ -11,7 +11,7 @@ import functools
 import threading
 import time
 import weakref
-from typing import Any, Callable, Optional
+from typing import Any, Callable
 
 from autotune.trainee.batch import Source
 from autotune.trainee.loop import Loop
@@ -42,18 +42,17 @@ def around_fetch(
     otherwise = shield.observing(original, *careful)
     end = careful[1]
     monotonic, thread, seen, fetched = time.monotonic, threading.get_ident, loop.seen, loop.steps.fetched
-    latest: Optional[Callable[[], Any]] = None  # the iterator that was used last, as long as there is one
-    source = Source()
+    latest: tuple[Callable[[], Any], Source] = _nothing, Source()  # the iterator that was used last, and its source
 
     @functools.wraps(original)
     def observed(*args: Any, **kwargs: Any) -> Any:
-        nonlocal latest, source
+        nonlocal latest
         try:
-            if latest is None or latest() is not args[0]:
-                source = source_of(args[0])
-                latest = weakref.ref(args[0])
-            its_source = source
-            size = its_source.size
+            known = latest  # another thread may use another one meanwhile
+            if known[0]() is not args[0]:
+                known = latest = weakref.ref(args[0]), source_of(args[0])
+            source = known[1]
+            size = source.size
             if size is None or loop.is_suspended or not shield.on or not is_plain():
                 size = None
             else:
@@ -71,13 +70,12 @@ def around_fetch(
             shield.end(end, (args[0], begin_s), None, error)
             raise
         try:
-            # Not `source`: within the call, which waits, another thread may have fetched from another one.
-            seen.append((fetched, its_source, begin_s, monotonic(), size(result), thread()))
+            seen.append((fetched, source, begin_s, monotonic(), size(result), thread()))
         except Exception as error:
             shield.failed(error)
         return result
 
-    setattr(owner, name, observed)
+    shield.put(owner, name, observed)
 
 
 def around_call(loop: Loop, shield: Shield, owner: Any, functions: Functions) -> None:
@@ -93,22 +91,28 @@ def around_call(loop: Loop, shield: Shield, owner: Any, functions: Functions) ->
     otherwise = shield.observing(original, functions.begin, functions.end)
     monotonic, get_thread, seen, worked = time.monotonic, threading.get_ident, loop.seen, loop.steps.worked
     known_of, current, report = functions.known.of, functions.current, loop.report
+    latest: tuple[Callable[[], Any], Any] = _nothing, None  # the function that was called last, and what is known of it
 
     @functools.wraps(original)
     def observed(*args: Any, **kwargs: Any) -> Any:
+        nonlocal latest
         try:
-            known = known_of(args[0])
+            one = latest  # another thread may call another one meanwhile
+            if one[0]() is not args[0]:
+                one = latest = weakref.ref(args[0]), known_of(args[0])
+            known = one[1]
             thread = get_thread()
             is_step = known.trains and not known.fetches and not known.hides_steps
             is_plain = is_step and shield.on and thread not in current
             is_plain = is_plain and not loop.wants_samples and not loop.is_suspended
+            if is_plain:
+                begin_s = monotonic()
+                current[thread] = known
         except Exception as error:
             shield.failed(error)
             is_plain = False
         if not is_plain:
             return otherwise(*args, **kwargs)
-        current[thread] = known
-        begin_s = monotonic()
         try:
             result = original(*args, **kwargs)
         finally:
@@ -122,4 +126,8 @@ def around_call(loop: Loop, shield: Shield, owner: Any, functions: Functions) ->
             shield.failed(error)
         return result
 
-    owner.__call__ = observed
+    shield.put(owner, "__call__", observed)
+
+
+def _nothing() -> None:
+    """A weak reference to what is gone."""

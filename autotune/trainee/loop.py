@@ -6,6 +6,7 @@ midst of a compiled function are not seen one by one; counted.py makes steps of 
 
 from __future__ import annotations
 
+import math
 import threading
 import time
 from collections.abc import Hashable
@@ -16,10 +17,15 @@ from autotune.trainee.report import Report
 from autotune.trainee.shield import Begin, End
 from autotune.trainee.step_maker import StepMaker
 
-DIGEST_EVERY_S = 0.05
+DIGEST_EVERY_S = 0.2
+"""Who reads the steps looks every quarter of a second; to digest and to write costs as much as seeing many steps."""
+
 SYNC_EVERY_S = 1.0
 """Between two waits for the accelerator. In between, a step "ends" when its work is enqueued, so that a single one of
 their times means little while their sum is right."""
+
+
+_OUT_OF_MEMORY = object()  # the place of work that was not done
 
 
 class Loop:
@@ -126,6 +132,19 @@ class Loop:
         """A compiled function that does not train has just ended."""
         if not self.is_suspended:
             self.seen.append((self.steps.idled, key, begin_s, time.monotonic()))
+
+    def ran_out_of_memory(self, error: str) -> None:
+        """The framework has raised that: a trainer that goes on leaves this step out, and its loss is infinite.
+
+        Args:
+            error: What it says.
+        """
+        now_s = time.monotonic()
+        self.report.note(f"memory ran out: {' '.join(error.split())}")
+        self.report.loss(now_s, math.inf)
+        self.seen.append((self.steps.worked, _OUT_OF_MEMORY, now_s, now_s, None, False, None))
+        if now_s >= self.digest_due_s:
+            self.digest()
 
     def always_trains(self) -> None:
         """What trains has been compiled and will not be seen again: the data in use by now is what it trains on."""

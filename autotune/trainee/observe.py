@@ -19,7 +19,8 @@ from autotune.trainee.report import Report
 from autotune.trainee.shield import Shield
 from autotune.trainee.stream import OBSERVER, RUN_DIR_VARIABLE, announce, process_stream
 
-_installed: list[Hook] = []
+installed: list[Shield] = []
+"""What is around all that the observer does in this process, once it is there."""
 
 
 def install() -> None:
@@ -29,7 +30,7 @@ def install() -> None:
     steps. Others write a file only if they make steps.
     """
     folder = os.environ.get(RUN_DIR_VARIABLE)
-    if not folder or _installed:
+    if not folder or installed:
         return
     report = Report(process_stream)
     loop, shield = Loop(report), Shield(report.note)
@@ -41,7 +42,7 @@ def install() -> None:
         return action
 
     hook = Hook({name: observe(name) for name in ("tensorflow", "keras", "tf_keras", "torch", "jax")})
-    _installed.append(hook)
+    installed.append(shield)
     hook.install()
     atexit.register(_guarded(shield, loop.ends))
     os.register_at_fork(after_in_child=_guarded(shield, loop.forget))

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import functools
 from importlib import import_module
-from typing import Any, Callable
+from typing import Any, Optional
 
 from autotune.trainee.loop import Loop
 from autotune.trainee.shield import Shield
@@ -23,30 +23,19 @@ def observe(loop: Loop, shield: Shield) -> None:
 
 
 def _wrap(jax: Any, name: str, loop: Loop, shield: Shield) -> None:
-    original = getattr(jax, name)
+    def traced(args: Any, kwargs: Any) -> None:
+        loop.always_trains()
 
-    def traced() -> None:
-        if shield.on:
-            try:
-                loop.always_trains()
-            except Exception as error:
-                shield.failed(error)
+    def ended(token: Any, result: Any, error: Optional[BaseException]) -> None:
+        """Never called: there is nothing to be told of what comes after."""
+
+    if name == "vjp":  # takes the gradient itself
+        shield.around(jax, name, traced, ended)
+        return
+    original = getattr(jax, name)
 
     @functools.wraps(original)
     def observed(*args: Any, **kwargs: Any) -> Any:
-        made = original(*args, **kwargs)
-        if name == "vjp":  # takes the gradient itself
-            traced()
-            return made
-        return _telling(made, traced)
+        return shield.observing(original(*args, **kwargs), traced, ended)
 
-    setattr(jax, name, observed)
-
-
-def _telling(function: Callable[..., Any], tell: Callable[[], None]) -> Callable[..., Any]:
-    @functools.wraps(function)
-    def told(*args: Any, **kwargs: Any) -> Any:
-        tell()
-        return function(*args, **kwargs)
-
-    return told
+    shield.put(jax, name, observed)

@@ -53,6 +53,9 @@ def observe(loop: Loop, shield: Shield) -> None:
     around("data.ops.dataset_ops", "DatasetV2", "reduce", functions.loop_begins, functions.loop_ends)
     around("data.ops.dataset_autograph", None, "_general_purpose_scan", functions.loop_begins, functions.loop_ends)
 
+    exhausted = "framework.errors_impl", "ResourceExhaustedError"
+    around(*exhausted, "__init__", lambda args, _kwargs: args, functions.ran_out_of_a_resource)
+
     around("checkpoint.checkpoint", "TrackableSaver", "save", *loop.around_pause("checkpoint"))
     around("training.saver", "Saver", "save", *loop.around_pause("checkpoint"))
 

@@ -29,6 +29,7 @@ def observe(loop: Loop, shield: Shield) -> None:
     shield.attempt("torch: next", lambda: around_fetch(loop, shield, place, careful, lambda: True, batches.source_of))
     around(torch.autograd, "backward", backward.begin, backward.end)
     around(torch, "save", *loop.around_pause("checkpoint"))
+    around(torch.cuda.OutOfMemoryError, "__init__", lambda args, _kwargs: args, backward.ran_out_of_memory)
 
 
 class _Batches:
@@ -71,6 +72,10 @@ class _Backward:
         if caller.f_code.co_name == "backward" and caller.f_back is not None:  # Tensor.backward's own
             caller = caller.f_back
         return (caller.f_code, caller.f_lineno), time.monotonic(), args[0] if args else kwargs.get("tensors")
+
+    def ran_out_of_memory(self, args: Any, result: Any, error: Optional[BaseException]) -> None:
+        """PyTorch has made such an error, in a forward or a backward pass."""
+        self._loop.ran_out_of_memory(f"OutOfMemoryError: {args[0]}")
 
     def end(self, token: Any, result: Any, error: Optional[BaseException]) -> None:
         """After it."""

@@ -11,6 +11,8 @@ from autotune.trainee.stream import OBSERVER, Stream, json_number
 LOSS_EVERY_S = 0.5
 
 _NOTE_CHARS = 500
+# Nearly all steps, in one call: the lines are most of what a step costs after it was seen.
+_STEP = '{"k": "step", "t_s": %.6f, "wait_s": %.6f, "samples": %s}'
 
 
 class Report:
@@ -21,6 +23,8 @@ class Report:
 
     Attributes:
         loss_due_s: When to look at the loss again.
+        held: The steps that go out with the next `flush`: when each ended; how long the loop waited for its batch, and
+            samples in that, where known.
     """
 
     def __init__(self, stream: Stream) -> None:
@@ -31,7 +35,7 @@ class Report:
 
     def forget(self) -> None:
         """In a forked child: what is held back is the parent's."""
-        self._lines: list[str] = []
+        self.held: list[tuple[float, Optional[float], Optional[float]]] = []
         self._loss: Any = None
 
     @property
@@ -47,24 +51,22 @@ class Report:
             wait_s: How long the loop waited for its batch; None if not known.
             samples: Samples in its batch; None if not known.
         """
-        line = f'{{"k": "step", "t_s": {t_s:.6f}'
-        if wait_s is not None:
-            line += f', "wait_s": {wait_s:.6f}'
-        if samples is not None:
-            line += f', "samples": {samples}'
-        if self._loss is not None:
-            line += f', "loss": {json_number(self._loss)}'
-            self._loss = None
-        self._lines.append(line + "}")
+        self.held.append((t_s, wait_s, samples))
 
     def flush(self) -> None:
         """Writes what is held back."""
-        lines, self._lines = self._lines, []
-        if lines and self._stream.is_observed:
-            self._stream.write("\n".join(lines))
+        held = self.held[:]
+        del self.held[: len(held)]  # the list stays: whoever is adding to it goes on
+        if not held or not self._stream.is_observed:
+            return
+        lines = [_STEP % step if None not in step else _line(*step) for step in held]
+        if self._loss is not None:
+            lines[-1] = f'{lines[-1][:-1]}, "loss": {json_number(self._loss)}}}'
+            self._loss = None
+        self._stream.write("\n".join(lines))
 
     def loss(self, now_s: float, value: Any) -> None:
-        """Takes a loss that was to be had without waiting for the accelerator; goes out with the next step."""
+        """Takes a loss that was to be had without waiting for the accelerator; goes out with the next steps."""
         self.loss_due_s = now_s + LOSS_EVERY_S
         self._loss = value
 
@@ -81,3 +83,10 @@ class Report:
             self._noted.add(text)
             line = {"k": "note", "t_s": round(time.monotonic(), 6), "text": text[:_NOTE_CHARS]}
             self._stream.write(json.dumps(line))
+
+
+def _line(t_s: float, wait_s: Optional[float], samples: Optional[float]) -> str:
+    """A step of which not all is known."""
+    wait = "" if wait_s is None else f', "wait_s": {wait_s:.6f}'
+    held = "" if samples is None else f', "samples": {samples}'
+    return f'{{"k": "step", "t_s": {t_s:.6f}{wait}{held}}}'

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
-from typing import Any, Callable, Optional
+from typing import Any, Callable, NamedTuple, Optional
 
 MOST_FAILURES = 3
 """Errors of our own, after which nothing is observed any more."""
@@ -16,6 +16,15 @@ End = Callable[[Any, Any, Optional[BaseException]], None]
 """Called after, with what the `Begin` returned, the function's result, and the exception that it raised or None."""
 
 
+class Replaced(NamedTuple):
+    """A function of somebody else's that one of ours stands in the place of."""
+
+    owner: Any
+    name: str
+    original: Callable[..., Any]
+    ours: Callable[..., Any]
+
+
 class Shield:
     """Catches all errors of the observer, and switches it off when there are too many.
 
@@ -24,20 +33,31 @@ class Shield:
 
     Attributes:
         on: Whether anything is observed.
+        replaced: All that was replaced.
     """
 
     def __init__(self, note: Callable[[str], None]) -> None:
         self._note = note
         self._failures = 0
         self.on = True
+        self.replaced: list[Replaced] = []
 
     def failed(self, error: Exception) -> None:
-        """Counts an error; the user's code goes on as if there were no observer."""
+        """Counts an error and says it; the user's code goes on as if there were no observer."""
         with contextlib.suppress(Exception):
             self._failures += 1
+            said = f"{type(error).__name__}: {error}"
             if self._failures >= MOST_FAILURES and self.on:
                 self.on = False
-                self._note(f"the observer has switched itself off: {type(error).__name__}: {error}")
+                self._note(f"the observer has switched itself off: {said}")
+            elif self.on:
+                self._note(f"the observer may have missed steps: {said}")
+
+    def put(self, owner: Any, name: str, ours: Callable[..., Any]) -> None:
+        """Puts a function of ours in the place of a module's function or a class's method; nothing else does so."""
+        original = getattr(owner, name)
+        setattr(owner, name, ours)
+        self.replaced.append(Replaced(owner, name, original, ours))
 
     def attempt(self, what: str, action: Callable[[], object]) -> None:
         """Does something that a version of a framework may not allow, such as to patch what it does not have."""
@@ -53,7 +73,7 @@ class Shield:
         Raises:
             AttributeError: There is no such function.
         """
-        setattr(owner, name, self.observing(getattr(owner, name), begin, end))
+        self.put(owner, name, self.observing(getattr(owner, name), begin, end))
 
     def observing(self, original: Callable[..., Any], begin: Begin, end: End) -> Callable[..., Any]:
         """A function that does the same as another, with `begin` and `end` around it.

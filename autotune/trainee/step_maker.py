@@ -74,7 +74,7 @@ class StepMaker:
 
     def take(self, seen: Sequence[tuple[Any, ...]]) -> None:
         """Takes what has happened, each one of the methods below and what it is called with."""
-        fetched, worked, report = self.fetched, self.worked, self._report.step
+        fetched, worked, held = self.fetched, self.worked, self._report.held
         for event in seen:
             happened, batch = event[0], self._open
             if not self._is_usual or batch is None:
@@ -83,7 +83,7 @@ class StepMaker:
             elif happened == worked:
                 self.is_trained_on, self._trained_s = True, event[3]
             elif happened == fetched and self.is_trained_on and event[1] in batch.sources and event[5] == batch.thread:
-                report(event[2], batch.wait_s, batch.samples)
+                held.append((event[2], batch.wait_s, batch.samples))
                 batch.begin_s, batch.wait_s, batch.samples = event[2], event[3] - event[2], event[4]
                 self.is_trained_on = False
             else:

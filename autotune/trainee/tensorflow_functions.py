@@ -117,6 +117,12 @@ class Functions:
             if now_s >= self._loop.report.loss_due_s:
                 self.see_loss(now_s, args[1:2])
 
+    def ran_out_of_a_resource(self, args: Any, result: Any, error: Optional[BaseException]) -> None:
+        """TensorFlow has made such an error, wherever it is raised; the disk and open files may run out as well."""
+        message = str(args[0].message)
+        if "OOM" in message or "memory" in message.lower():
+            self._loop.ran_out_of_memory(f"ResourceExhaustedError: {message}")
+
     def fetches(self) -> None:
         """The function that is being traced fetches by itself."""
         current = self.current.get(threading.get_ident())

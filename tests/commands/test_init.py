@@ -64,7 +64,7 @@ def test_init_writes_a_section_that_a_search_takes(project: Path, config: Path, 
     assert done.returncode == 0, done.stderr
     assert "data.batch_size    4       2, 4, 8, 16, 32, 64   batch" in done.stdout
     assert "into each run's own folder, starting empty: out.log_dir" in done.stdout
-    assert "steps were seen" in done.stderr
+    assert "steps seen, the first" in done.stderr
     assert "the run's copy of the config was read" in done.stderr
     assert "+autotune:" in done.stdout
     assert config.read_text().startswith(CONFIG + "\nautotune:")

@@ -69,6 +69,26 @@ def test_drivers_that_keep_time_in_their_own_way_say_the_same(seen, options):
     assert one["covered_fraction"] > 0.98
 
 
+def test_whose_kernels_ran_is_known_of_a_run_of_one_second(fake_gpu):
+    """The driver is asked often enough that some answers are about nobody but who was there since the start."""
+    code = f"""
+run = use(20, 24, 22.6, 23.6, own_pids={{{OWN}}}, started_s=22.3)
+tell([run.devices[0].own_fraction, run.devices[0].foreign_fraction, run.devices[0].attribution])
+"""
+    machine = fake_gpu(Scenario(gpus=(Gpu(busy_percent=60, processes=TWO),)), at_s=0)
+    assert machine.run(STAGE + code) == [pytest.approx(0.45), pytest.approx(0.15), "by process id"]
+
+
+def test_a_driver_that_samples_processes_rarely_tells_no_less(seen):
+    """What it has not told yet is in its next answer: no time of nobody's is made up."""
+    silent = tuple(
+        Fault(function="nvmlDeviceGetProcessUtilization", code=6, from_s=second + 0.1, until_s=second + 0.9)
+        for second in range(20, 42)
+    )
+    one = seen(busy_percent=60, faults=silent)
+    assert (one["own_fraction"], one["foreign_fraction"]) == (pytest.approx(0.45), pytest.approx(0.15))
+
+
 def test_garbage_of_the_driver_enters_no_number(seen):
     """Impossible percentages and process ids are gone, and only their own time with them."""
     one = seen(busy_percent=60, garbage=True)

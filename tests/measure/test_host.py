@@ -8,12 +8,17 @@ import time
 
 import pytest
 
+from autotune.clock import SystemClock
 from autotune.measure.host import (
     HostProbe,
     _descendants,
     _descendants_by_scan,
     machine_facts,
 )
+from autotune.measure.probe import RunProcesses
+from autotune.records import RunPlan, Stop
+from autotune.trial.guard import Guard
+from autotune.trial.launch import ProcessRunner
 
 # Burns CPU in a child, which says so after every tenth of a second of it. For every line on stdin that child is
 # killed, the ballast is dropped, and a new child takes over. Its name is as hostile as the kernel lets it be.
@@ -40,6 +45,36 @@ for line in sys.stdin:
 child.kill()
 child.wait()
 """
+
+# Starts other training processes as launchers do, and says which they are: one by exec without any environment, one by
+# fork alone, and a daemon: in a session of its own, its parent gone. Each first word is what it is known by.
+LAUNCHER = r"""
+import os, subprocess, sys, time
+
+def said(name, pid):
+    with open(sys.argv[1], "a") as file:
+        file.write(f"{name} {pid}\n")
+
+WAIT = [sys.executable, "-c", "import time; time.sleep(600)"]
+said("launcher", os.getpid())
+said("session", subprocess.Popen(WAIT, env={}).pid)
+forked = os.fork()
+if forked == 0:
+    time.sleep(600)
+said("fork", forked)
+between = os.fork()
+if between == 0:
+    said("daemon", subprocess.Popen(WAIT, start_new_session=True).pid)
+    os._exit(0)
+os.waitpid(between, 0)
+said("all", 0)
+time.sleep(600)
+"""
+
+
+def a_run(pid):
+    """What the probe is opened with, where nothing carries the name of a run."""
+    return RunProcesses(run_id="none", pid=pid)
 
 
 @pytest.fixture
@@ -71,7 +106,8 @@ def use_once_known(probe, trainer, t0_s):
     deadline_s = time.monotonic() + 60
     while time.monotonic() < deadline_s:
         trainer.stdout.readline()
-        if use := probe.between(t0_s, time.monotonic()):
+        use = probe.between(t0_s, time.monotonic())
+        if use is not None and use.cpu_cores is not None:
             return use
     pytest.fail("the probe gave nothing within a minute")
 
@@ -79,7 +115,7 @@ def use_once_known(probe, trainer, t0_s):
 def test_sees_the_work_and_memory_of_all_descendants(probe, trainer):
     """CPU time burnt by a grandchild counts, and so does the memory of the child."""
     trainer.stdout.readline()
-    probe.open(trainer.pid)
+    probe.open(a_run(trainer.pid))
     use = use_once_known(probe, trainer, time.monotonic())
     assert 0.02 < use.cpu_cores < 1.5
     assert use.peak_memory_bytes > 64 * 2**20
@@ -99,7 +135,7 @@ def test_what_ended_processes_took_is_not_forgotten(probe, trainer):
     """When a process ends, the CPU time does not run backwards and the peak of memory stays."""
     trainer.stdout.readline()
     t0_s = time.monotonic()
-    probe.open(trainer.pid)
+    probe.open(a_run(trainer.pid))
     before = use_once_known(probe, trainer, t0_s)
     seen_s = time.monotonic()
     trainer.stdin.write("end\n")
@@ -111,15 +147,41 @@ def test_what_ended_processes_took_is_not_forgotten(probe, trainer):
     assert after.peak_memory_bytes >= before.peak_memory_bytes > 64 * 2**20
 
 
+def test_all_processes_of_a_run_are_its_own(probe, tmp_path):
+    """Whichever of them it is opened with; not those of the guard, nor a companion's."""
+    told = tmp_path / "pids"
+    known = {}
+    deadline_s = time.monotonic() + 60.0
+
+    def watch(_events):
+        if not known and told.exists() and "all" in told.read_text():
+            known.update((name, int(pid)) for name, pid in map(str.split, told.read_text().splitlines()))
+            probe.open(RunProcesses(run_id="study/run", pid=known["session"]))
+        use = probe.between(0.0, time.monotonic())
+        return Stop.ENOUGH if use is not None or time.monotonic() > deadline_s else None
+
+    with Guard() as guard:
+        guard.start()
+        guard.accompany(
+            "companion", (sys.executable, "-c", "import time; time.sleep(600)"), env={}, log=tmp_path / "log"
+        )
+        argv = (sys.executable, "-c", LAUNCHER, str(told))
+        plan = RunPlan(run_id="study/run", folder=tmp_path / "run", argv=argv, cwd=tmp_path, env={}, config_text="")
+        ended = ProcessRunner(guard, SystemClock()).run(plan, watch, deadline_s)
+    assert ended.stop is Stop.ENOUGH
+    use = probe.between(0.0, time.monotonic())
+    assert use.pids == {pid for name, pid in known.items() if name != "all"}
+
+
 def test_a_stretch_without_samples_is_not_measured(probe, trainer):
-    """Before it was opened, and over an instant, there is no answer rather than zero."""
+    """Before it was opened there is no answer, and over too long a stretch no CPU time, rather than zero."""
     assert probe.between(0.0, 1.0) is None
     trainer.stdout.readline()
     t0_s = time.monotonic()
-    probe.open(trainer.pid)
+    probe.open(a_run(trainer.pid))
     use_once_known(probe, trainer, t0_s)
     assert probe.between(t0_s - 100.0, t0_s) is None
-    assert probe.between(t0_s - 1000.0, time.monotonic()) is None
+    assert probe.between(t0_s - 1000.0, time.monotonic()).cpu_cores is None
     assert probe.between(t0_s, t0_s) is None
 
 
@@ -127,7 +189,7 @@ def test_a_process_that_is_gone_is_no_error(probe):
     """Opening on a process that has just ended gives no numbers, and closing twice is allowed."""
     process = subprocess.Popen([sys.executable, "-c", ""])
     process.wait(timeout=60)
-    probe.open(process.pid)
+    probe.open(a_run(process.pid))
     assert probe.between(0.0, time.monotonic()) is None
     probe.close()
 

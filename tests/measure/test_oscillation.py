@@ -202,6 +202,45 @@ def test_runs_of_a_point_are_put_together_but_never_glued():
     assert oscillation([segment(burst)] * 20).pattern is Pattern.BURSTY
 
 
+def runs_alike(course, run_s, count):
+    """Runs that all begin where the course does, seen through driver windows of any phase."""
+    return [course.seen(0.0, run_s, WINDOW_S, rng=np.random.default_rng(seed)) for seed in range(count)]
+
+
+@pytest.mark.parametrize("first", [0.02, 0.40])
+@pytest.mark.parametrize(
+    ("period_s", "run_s"),
+    [(0.7, 1.4), (0.9, 1.4), (1.4, 1.4), (2.0, 1.4), (0.8, 2.0), (2.0, 2.0), (2.0, 5.0), (6.0, 6.0), (5.0, 11.0)],
+)
+def test_runs_that_begin_with_the_same_wave_do_not_drift(period_s, run_s, first):
+    """However many they are, and although each of them falls, or rises: it is a wave, with the levels that it has."""
+    borders_s = period_s / 2 * np.arange(40)
+    course = Course(borders_s=borders_s, levels=np.where(np.arange(39) % 2, 0.42 - first, first))
+    for count in (2, 12, 40):
+        runs = runs_alike(course, run_s, count)
+        seen = oscillation(runs)
+        assert seen.pattern is Pattern.BURSTY
+        if period_s >= 1.0:
+            assert (seen.low, seen.high) == pytest.approx((0.02, 0.40), abs=0.02)
+
+
+def test_runs_that_are_long_enough_drift_together():
+    """The slope within each counts, whatever their levels; pieces of it of a second or two say nothing."""
+    courses = [ramp(low, low + 0.3, length_s=RUN_S) for low in (0.1, 0.5, 0.3)]
+    seen = oscillation([windows for course in courses for windows in runs_alike(course, RUN_S, 1)])
+    assert seen.pattern is Pattern.DRIFT
+    assert seen.rise == pytest.approx(0.3, abs=0.02)
+    steep = oscillation(runs_alike(ramp(0.1, 0.7, length_s=2.0), 2.0, 20))
+    assert (steep.pattern, steep.rise) == (Pattern.BURSTY, 0.0)
+
+
+def test_runs_at_different_levels_neither_drift_nor_cycle():
+    """Runs differ for many reasons; a ripple of two points in each has not the swing that lies between them."""
+    for ripple in (0.0, 0.02):
+        runs = [segment(level + ripple * (np.arange(180) % 6 < 3)) for level in (0.9, 0.7, 0.5)]
+        assert oscillation(runs).pattern is Pattern.BURSTY
+
+
 @pytest.mark.parametrize(("swing", "pattern"), [(0.14, Pattern.FLAT), (0.15, Pattern.BURSTY), (0.16, Pattern.BURSTY)])
 @given(low=st.integers(0, 80))
 def test_levels_count_from_15_points_apart(swing, pattern, low):

@@ -1,6 +1,7 @@
 """The order of a confirmation."""
 
 import random
+from dataclasses import replace
 from itertools import pairwise
 
 import pytest
@@ -68,6 +69,25 @@ def test_a_small_gain_wants_more_pairs_than_a_large_one_and_no_more_than_there_i
     assert pairs_wanted(small, 0.08, 10.0, budget_s=1800) == 12
     assert pairs_wanted(small, 0.08, 60.0, budget_s=1200) == 8
     assert pairs_wanted(tiny, 0.08, 10.0, budget_s=1800) == 4
+
+
+def _speedy(*speeds: float) -> Candidate:
+    """A candidate with a large gain in score, whose runs were so much faster than today's, in ln speed."""
+    today = replace(level(SPACE, *[0.0] * 8), ln_speeds=(0.0, 0.01) * 4)
+    candidate = replace(level(SPACE, 0.7, n=1), ln_speeds=speeds)
+    return better_than_today(named(today, candidate), {today.name: 0.0, candidate.name: 0.7}, TODAY)[0]
+
+
+def test_a_point_that_is_hardly_faster_wants_pairs_that_show_it_is_no_slower() -> None:
+    """A busier GPU is shown by four pairs, that it costs no speed by more."""
+
+    def pairs(*speeds: float) -> int:
+        return pairs_wanted(_speedy(*speeds), 0.08, 10.0, budget_s=1800)
+
+    assert pairs() == 4  # nothing is known of its speed
+    assert pairs(0.5) == 4
+    assert 4 < pairs(0.05) <= pairs(0.0) == pairs(-0.01) == 12
+    assert pairs_wanted(_speedy(0.0), 0.08, 60.0, budget_s=900) == 6
 
 
 def test_the_best_whose_pairs_fit_is_confirmed(make_run: MakeRun) -> None:

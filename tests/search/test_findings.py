@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from autotune.clock import SystemClock
@@ -35,14 +36,29 @@ def findings(setup: Setup, tmp_path: Path) -> Findings:
 
 @pytest.fixture
 def learn(findings: Findings, setup: Setup, make_run: MakeRun, tmp_path: Path) -> Learn:
-    """Tells it of one run: its speed, its purpose, what it printed, and the values that differ from today's."""
+    """Tells it of one run: its speed, its purpose, its steps' samples, what it printed, and what differs from today."""
     runs: list[RunRecord] = []
 
-    def tell(speed: float | None, output: str = "", purpose: Purpose = Purpose.EXPLORE, **changes: Scalar) -> RunRecord:
+    def tell(
+        speed: float | None,
+        output: str = "",
+        purpose: Purpose = Purpose.EXPLORE,
+        samples: float | None = None,
+        **changes: Scalar,
+    ) -> RunRecord:
         values = {**setup.space.today, **{f"data.{name}": value for name, value in changes.items()}}
         runs.append(make_run(values, speed, purpose=purpose))
         (tmp_path / "stdout.log").write_text(output)
-        findings.learn(runs[-1], Losses(), tmp_path / "stdout.log", space=setup.space, records=runs, levels={}, sd=0.08)
+        findings.learn(
+            runs[-1],
+            Losses(),
+            tmp_path / "stdout.log",
+            samples=None if samples is None else np.full(20, samples),
+            space=setup.space,
+            records=runs,
+            levels={},
+            sd=0.08,
+        )
         return runs[-1]
 
     return tell
@@ -73,6 +89,21 @@ def test_a_batch_size_that_is_not_heeded(findings: Findings, learn: Learn) -> No
     assert findings.dead == {}
     learn(80.0, batch_size=32)
     assert findings.dead == {"data.batch_size": "each step had 8 samples with 8 and with 32"}
+
+
+def test_steps_unlike_the_config_are_said_once(findings: Findings, learn: Learn) -> None:
+    """Where batches are seen and hold other samples than the config says; the answer says it again."""
+    learn(100.0)
+    learn(100.0, samples=8.0)
+    learn(None, samples=4.0)
+    assert findings.cautions == ()
+    learn(320.0, samples=32.0, batch_size=32, num_workers=2)
+    assert findings.cautions == ()
+    learn(100.0, samples=16.0, batch_size=8)
+    learn(100.0, samples=16.0, batch_size=8)
+    (said,) = findings.cautions
+    assert said.startswith("data.batch_size is 8, but each step held 16 samples")
+    assert list(findings.remarks) == [said]
 
 
 def test_losses_are_those_of_todays_first_good_run(findings: Findings, learn: Learn) -> None:

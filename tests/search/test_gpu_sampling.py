@@ -14,6 +14,7 @@ import pytest
 from autotune.clock import SystemClock
 from autotune.measure.probe import GpuUse, RunGpus
 from autotune.search.gpu_sampling import BLOCKED_S, SILENT_S, GpuSampling
+from autotune.search.sampler_files import SamplerFiles
 from autotune.trial.guard import Guard
 from tests.fake_nvml.library import FakeGpu
 from tests.fake_nvml.scenario import Fault, Gpu, Scenario, Square
@@ -47,7 +48,7 @@ class Stage:
         self.guard = guard
         self.folder = folder
         self.clock = ShiftedClock()
-        self.sampling = GpuSampling(guard, [UUID], folder / "search.gpu.jsonl", self.clock)
+        self.sampling = GpuSampling(guard, [UUID], SamplerFiles(folder / "search.gpu.jsonl"), self.clock)
         self.kept = folder / "samples.jsonl"
 
     def open(self) -> None:

@@ -7,7 +7,7 @@ import pytest
 
 from autotune.records import Ending, Validity
 from autotune.score import EFFECTIVE_UTILIZATION, THROUGHPUT, UTILIZATION
-from autotune.search.levels import TYPICAL_CV, Levels, between_run_variance, expected_run_sd
+from autotune.search.levels import TYPICAL_CV, Levels, between_run_variance, expected_run_sd, expected_speed_sd
 from autotune.space.space import Space, point_name
 from tests.search.conftest import MakeRun, knob, on_gpu
 
@@ -91,6 +91,14 @@ def test_the_spread_comes_from_repeats_alone(make_run: MakeRun) -> None:
     assert df == 2.0
 
 
+def test_speed_has_a_spread_of_its_own(make_run: MakeRun) -> None:
+    """Where the score is not made of it, it may vary far more than the score, or far less."""
+    runs = [on_gpu(make_run(TODAY, 50.0 * math.exp(0.3 * (place % 2))), 0.5) for place in range(40)]
+    levels = Levels(SPACE, UTILIZATION, runs)
+    assert expected_run_sd(levels) < 0.03
+    assert expected_speed_sd(levels) == pytest.approx(0.15, abs=0.02)
+
+
 def test_many_repeats_outweigh_experience(make_run: MakeRun) -> None:
     """A quiet machine is believed to be quiet, but only after some repeats."""
     two = [make_run(TODAY, 50.0), make_run(TODAY, 50.5)]
@@ -154,6 +162,17 @@ def test_without_a_utilization_a_run_is_no_number_and_not_zero(make_run: MakeRun
     runs = [on_gpu(make_run(TODAY, 50.0), 0.3), on_gpu(make_run(FAST, 50.0), 0.6), make_run(FAST, 90.0)]
     found = Levels(SPACE, UTILIZATION, runs)[point_name(FAST)]
     assert found.scores == pytest.approx([math.log(2)])
+    assert found.endings == ()
+
+
+def test_by_utilization_a_point_that_could_not_be_read_is_tried_once_more(make_run: MakeRun) -> None:
+    """The driver said nothing for a while: that is no failure of the point. A second time it counts as one."""
+    today = on_gpu(make_run(TODAY, 50.0), 0.3)
+    assert point_name(FAST) not in Levels(SPACE, UTILIZATION, [today, make_run(FAST, 90.0)])
+    twice = Levels(SPACE, UTILIZATION, [today, make_run(FAST, 90.0), make_run(FAST, 90.0)])[point_name(FAST)]
+    assert (twice.scores, twice.endings) == ((), (Ending.STOPPED,))
+    read = Levels(SPACE, UTILIZATION, [today, make_run(FAST, 90.0), on_gpu(make_run(FAST, 90.0), 0.6)])
+    assert (len(read[point_name(FAST)].scores), read[point_name(FAST)].endings) == (1, ())
 
 
 def test_by_utilization_a_short_run_tells_only_that_it_was_slow(make_run: MakeRun) -> None:

@@ -1,5 +1,6 @@
 """Which fetches and which work become which steps, whatever the framework."""
 
+import math
 import os
 import threading
 from collections.abc import Callable
@@ -271,6 +272,18 @@ def test_a_pause_within_a_pause_is_one(trainer: Trainer) -> None:
     trainer.loop.pause_ends("checkpoint", inner)
     trainer.loop.pause_ends("checkpoint", outer)
     assert kinds(trainer.seen()) == ["checkpoint"]
+
+
+@pytest.mark.parametrize("fetch", [Trainer.fetch, lambda trainer: None], ids=["fetched", "own batches"])
+def test_a_step_that_memory_ran_out_in_has_an_infinite_loss(trainer: Trainer, fetch: Callable[[Trainer], None]) -> None:
+    """A trainer that swallows the error goes on, faster, with nothing to show for it; the error is told once."""
+    for _ in range(3):
+        fetch(trainer)
+        trainer.loop.ran_out_of_memory("OOM when allocating\ntensor")
+    events = trainer.seen()
+    assert sorted(kinds(events)) == ["note", "step", "step", "step"]
+    assert [event.text for event in events if event.text] == ["memory ran out: OOM when allocating tensor"]
+    assert {event.loss for event in events if event.loss is not None} == {math.inf}
 
 
 @pytest.mark.parametrize("fetch", [Trainer.fetch, lambda trainer: None], ids=["fetched", "own batches"])

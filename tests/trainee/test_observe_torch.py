@@ -1,5 +1,8 @@
 """Steps of PyTorch trainers that report nothing."""
 
+import math
+from pathlib import Path
+
 import pytest
 
 from tests.trainee.conftest import TRAINERS, interpreter_with, sums_up
@@ -28,6 +31,28 @@ def test_a_loop_without_a_loader_is_seen(run) -> None:
     """Steps are made of the backward passes; what they waited for is not known."""
     seen = run(interpreter_with("torch"), TRAINERS, "torch-own-batches", "--steps", 5)
     sums_up(seen, "torch-own-batches", waits=False, samples=False)
+
+
+SWALLOWS = """
+import torch
+for batch in torch.utils.data.DataLoader(torch.ones(20, 4), batch_size=2):
+    try:
+        raise torch.cuda.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.50 GiB.")
+    except RuntimeError:
+        continue
+"""
+
+
+def test_memory_that_runs_out_is_seen(run, tmp_path: Path) -> None:
+    """Also in a forward pass, and where the trainer says nothing and goes on: a step, whose loss is infinite."""
+    script = tmp_path / "swallows.py"
+    script.write_text(SWALLOWS)
+    seen = run(interpreter_with("torch"), script)
+    steps = [event for event in seen.events if event.kind == "step"]
+    assert len(steps) == 10
+    assert {step.loss for step in steps} == {math.inf, None}
+    (note,) = [event.text for event in seen.events if event.kind == "note"]
+    assert note == "memory ran out: OutOfMemoryError: CUDA out of memory. Tried to allocate 2.50 GiB."
 
 
 @pytest.mark.parametrize("style", ["jax"])

@@ -95,15 +95,15 @@ STYLES = {
     ),
     "validation fails": Style(
         trainer="validation_fails",
-        config=_DATA,
-        section="knobs: {data.batch_size: [8, 32], data.num_workers: [1, 2]}\n",
+        config=_DATA + "max_steps: 500\n",
+        section="set: {max_steps: 100}\nknobs: {data.batch_size: [8, 32], data.num_workers: [1, 2]}\n",
         leaves=("train.log",),
     ),
     "resumes": Style(
         trainer="resumes",
         config="batch_size: 8\nmax_steps: 2000\ncheckpoint_dir: ckpt\n",
         section="knobs: {batch_size: [8, 32]}\n",
-        files={"ckpt/2000.ckpt": "weights of two weeks"},
+        files={"ckpt/2000.weights.h5": "weights of two weeks"},
     ),
     "dead key": Style(
         trainer="dead_key",
@@ -112,8 +112,8 @@ STYLES = {
     ),
     "false success": Style(
         trainer="false_success",
-        config="data:\n  batch_size: 8\n  use_tf_native_loading: false\n",
-        section="knobs: {data.batch_size: [8, 32], data.use_tf_native_loading: [false, true]}\n",
+        config="batch_size: 8\nuse_tf_native_loading: false\n",
+        section="knobs: {batch_size: [8, 32], use_tf_native_loading: [false, true]}\n",
     ),
     "fills a cache": Style(
         trainer="fills_a_cache",
@@ -122,5 +122,24 @@ STYLES = {
         files={"corpus/train/clips.bin": "x" * 1000},
         leaves=("corpus/train/.features/all.npy",),
     ),
+    "reads its config twice": Style(
+        trainer="reads_twice",
+        config="data:\n  batch_size: 8\nmodel:\n  mixed_precision: false\n",
+        section="knobs: {data.batch_size: [8, 32], model.mixed_precision: [false, true]}\n",
+    ),
 }
-"""By name."""
+"""By name; a search over each has an answer."""
+
+NOTHING_TO_TUNE = {
+    "ends at once": Style(
+        trainer="ends_at_once",
+        config="batch_size: 8\n",
+        section="knobs: {batch_size: [8, 32]}\n",
+    ),
+    "never trains": Style(
+        trainer="never_trains",
+        config="batch_size: 8\n",
+        section="knobs: {batch_size: [8, 32]}\n",
+    ),
+}
+"""By name; a search over each can only say why it has none."""

@@ -1,0 +1,83 @@
+"""What a search makes of steps whose batches cannot be seen."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from autotune.clock import VirtualClock
+from autotune.events import Event, RunEnded
+from autotune.records import RunPlan, Stop, TraineeEvent, TrialExit
+from autotune.results import SearchResult, Verdict
+from autotune.search.budget import Budget
+from autotune.search.setup import open_setup
+from autotune.search.study import Study
+from autotune.search.tuner import Tuner
+from autotune.trial.launch import Watch
+from autotune.trial.simulated import SimulatedRunner, Training
+from tests.search.test_tuner import CONFIG
+
+STEP_S = 0.05
+
+
+def train(_config: str) -> Training:
+    """A trainer whose steps take as long whatever they hold."""
+    return Training(step_s=STEP_S, step_noise=0.01, epoch=20)
+
+
+class BlindRunner:
+    """Makes simulated runs whose steps are seen, but not what is in their batches."""
+
+    def __init__(self, clock: VirtualClock) -> None:
+        self._runner = SimulatedRunner(clock, train)
+
+    def run(self, plan: RunPlan, watch: Watch, deadline_s: float) -> TrialExit:
+        """See `autotune.trial.launch.Runner.run`."""
+
+        def without_samples(events: Sequence[TraineeEvent]) -> Stop | None:
+            return watch([replace(event, samples=None) for event in events])
+
+        return self._runner.run(plan, without_samples, deadline_s)
+
+
+def search(config: str) -> tuple[SearchResult, list[RunEnded]]:
+    """Searches the config in the present folder: the answer, and the runs."""
+    Path("config.yaml").write_text(config)
+    clock = VirtualClock()
+    setup = open_setup(Path("config.yaml"), command=None, state_dir=None)
+    setup.state.create()
+    study = Study(setup.study, setup.journal)
+    budget = Budget(clock, started_s=clock.now_s(), budget_s=300.0)
+    events: list[Event] = []
+    result = Tuner(setup, study, BlindRunner(clock), budget, clock, [events.append], name="search", seed=0).run()
+    return result, [event for event in events if isinstance(event, RunEnded)]
+
+
+@pytest.fixture(autouse=True)
+def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A folder of its own, and no GPU, whatever this machine has."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+
+
+def test_samples_that_cannot_be_seen_are_those_of_the_config() -> None:
+    """A larger batch in the same time is faster, and the speeds that are shown are samples per second."""
+    result, runs = search(CONFIG)
+    assert result.verdict is Verdict.BETTER
+    assert result.best is not None
+    assert result.best.values["data.batch_size"] == 32
+    for run in (ended.run for ended in runs):
+        assert run.measurement is not None
+        size = run.values["data.batch_size"]
+        assert isinstance(size, int)
+        assert run.measurement.samples_per_s == pytest.approx(size / STEP_S, rel=0.1)
+    assert not any("but each step held" in caution for caution in result.cautions)
+
+
+def test_where_no_key_says_how_large_a_batch_is_steps_are_counted() -> None:
+    """Then one is as good as another."""
+    result, runs = search(CONFIG.replace("batch_size", "rows"))
+    assert result.verdict is Verdict.NO_CHANGE
+    assert runs[-1].run.measurement is not None
+    assert runs[-1].run.measurement.samples_per_s == pytest.approx(1 / STEP_S, rel=0.1)
