@@ -117,6 +117,12 @@ def styles(budget_s: float, only: str | None) -> bool:
         print(f"tree before {tree_hash(before)}\ntree after  {tree_hash(after)}")
         print(f"what differs in the project: {', '.join(sorted(differs)) or 'nothing'}; left running: {running or 0}")
         good = good and not running and not differs - set(with_folders(style.leaves))
+        if style.finds:
+            known = json.loads(_autotune(project, "status", "--config", "config.yaml", "--json").stdout)
+            values = known["best"]["values"]
+            missed = {path: values[path] for path, value in style.finds.items() if values[path] != value}
+            print(f"as expected of it: {'no: ' + str(missed) if missed else 'yes'}")
+            good = good and not missed
         shutil.rmtree(project)
     return good
 

@@ -65,7 +65,14 @@ def _shown(console: "Console", *, as_json: bool) -> "Iterator[Callable[[MonitorR
         with MonitorDisplay(console) as display:
             yield display.show
     else:
-        yield lambda reading: print("\n".join(log_lines(reading)), flush=True)
+        said: set[str] = set()
+
+        def show(reading: "MonitorReading") -> None:
+            news = [note for note in reading.notes if note not in said]
+            said.update(news)
+            print("\n".join((*news, *log_lines(reading))), flush=True)
+
+        yield show
 
 
 def _say(console: "Console", summary: "MonitorSummary", *, as_json: bool) -> None:

@@ -46,16 +46,18 @@ class Monitor:
         self._labels: dict[str, str] = {}
         self._candidates: tuple[str, ...] = ()
         self._notes: tuple[str, ...] = ()
+        self._silent: tuple[str, ...] = ()
         self._used: tuple[str, ...] = ()
         try:
             present = present_gpus()
         except GpuError as error:
             if self._process is None or not self._process.has_steps:
                 raise
-            self._notes = (f"No GPU is shown: {error.message}.",)
+            self._notes = (f"No GPU is shown: {error.message.removesuffix('.')}. {error.remedy}",)
         else:
-            self._labels = _labels(present)
-            self._candidates, self._notes = self._may_use(present)
+            self._labels = _labels(present.gpus)
+            self._candidates, self._notes = self._may_use(present.gpus)
+            self._silent = present.silent
         self._watch = GpuWatch(list(self._labels), clock, by_process=pid is not None) if self._labels else None
         self._began_s = clock.now_s()
 
@@ -95,7 +97,7 @@ class Monitor:
             driver="" if self._watch is None else self._watch.driver,
             gpus=tuple(_shown(self._labels[uuid], gpu, is_owned=is_owned) for uuid, gpu in gpus.items()),
             process=None if self._process is None else self._process.shown(),
-            notes=() if self._used else self._notes,
+            notes=(*self._silent, *(() if self._used else self._notes)),
         )
 
     def summary(self) -> MonitorSummary:
@@ -156,6 +158,7 @@ class Monitor:
             power_w=totals.power_w,
             highest_temperature_c=totals.highest_temperature_c,
             throttled_fraction=totals.throttled_fraction,
+            why_no_utilization=gpu.use.why_no_utilization,
             verdict=_verdict(gpu),
             trouble=gpu.trouble,
         )

@@ -26,6 +26,8 @@ class Trouble(StrEnum):
 
 
 NO_LIBRARY, FUNCTION_NOT_FOUND = 12, 13
+UNFIT_LIBRARY = -1
+"""Our own: there is a file of the library's name, and it cannot be loaded."""
 
 _NOTHING_NEW = frozenset(
     {
@@ -46,6 +48,7 @@ _CAPABILITY_OFF = frozenset(
 
 FATAL_NAMES: Mapping[int, str] = MappingProxyType(
     {
+        UNFIT_LIBRARY: "the driver's library cannot be loaded",
         1: "driver library not initialized",
         9: "driver not loaded",
         NO_LIBRARY: "no driver library",
@@ -56,6 +59,33 @@ FATAL_NAMES: Mapping[int, str] = MappingProxyType(
     }
 )
 """How a run ends that met such a code."""
+
+REMEDY = "See whether `nvidia-smi` works in this very shell."
+"""What helps against whatever is not known any better, for people."""
+
+_OTHER_LIBRARY = (
+    "see with `ldconfig -p | grep nvidia-ml` whether there are several libraries, and keep LD_LIBRARY_PATH from naming "
+    "one that is not the driver's"
+)
+_LOST = "`nvidia-smi` and `dmesg` (lines with Xid) say more; the machine may need a reboot."
+_REMEDIES: Mapping[int, str] = MappingProxyType(
+    {
+        UNFIT_LIBRARY: f"{_OTHER_LIBRARY[0].upper()}{_OTHER_LIBRARY[1:]}.",
+        4: "Ask whoever runs the machine for access to /dev/nvidia*; in a container, start it with `--gpus all`.",
+        9: "Load it (`sudo modprobe nvidia`), and see with `nvidia-smi` whether that worked.",
+        NO_LIBRARY: (
+            "Install NVIDIA's driver. A container has to be started with `--gpus all` (NVIDIA Container Toolkit). "
+            "Under WSL2, install the driver in Windows and put /usr/lib/wsl/lib on LD_LIBRARY_PATH."
+        ),
+        15: _LOST,
+        16: "Reset it with `sudo nvidia-smi --gpu-reset`, once nobody uses it; else reboot.",
+        18: (
+            "The driver was updated while it was in use: reboot, or unload and load its kernel modules. Or it is not "
+            f"the library of this driver: {_OTHER_LIBRARY}."
+        ),
+        28: _LOST,
+    }
+)
 
 _OF_ONE_DEVICE = frozenset({15, 16, 28})
 
@@ -95,5 +125,17 @@ class DriverError(Exception):
         if self.code == NO_LIBRARY:
             return "no NVIDIA driver on this machine (libnvidia-ml.so.1 not found)"
         name = FATAL_NAMES.get(self.code)
+        if self.code == UNFIT_LIBRARY:
+            return f"{name}: {self.words}"
         said = f"the NVIDIA driver says: {self.words}"
         return f"{name}: {said}" if name else said
+
+    @property
+    def remedy(self) -> str:
+        """What helps, for people."""
+        return _REMEDIES.get(self.code, REMEDY)
+
+
+def remedy_of(name: str) -> str:
+    """What helps against one of `FATAL_NAMES`, for people."""
+    return next((_REMEDIES[code] for code, other in FATAL_NAMES.items() if other == name and code in _REMEDIES), REMEDY)

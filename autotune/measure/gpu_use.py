@@ -105,16 +105,21 @@ class DeviceUse:
         return None
 
     @property
+    def why_never_measured(self) -> str | None:
+        """Why it will not report utilization in any other run either, for people; None where that is not known."""
+        why = self.absent.get(Capability.RATES)
+        return None if why is None else f"{self.name}: it does not report utilization ({why})"
+
+    @property
     def why_no_utilization(self) -> str | None:
         """Why there is no utilization, for people; None where there is one."""
         if self.utilization is not None:
             return None
         if self.lost:
             return f"{self.name}: {self.lost}"
-        if Capability.RATES in self.absent:
-            why = f"it does not report utilization ({self.absent[Capability.RATES]})"
+        if self.why_never_measured:
             only = "; the activity of its units is known" if self.sm_activity is not None else ""
-            return f"{self.name}: {why}{only}"
+            return f"{self.why_never_measured}{only}"
         if self.windows:
             return f"{self.name}: it reports 0 % throughout, as devices do that do not measure it"
         return f"{self.name}: no driver window lies wholly in this time"

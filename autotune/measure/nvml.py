@@ -5,16 +5,20 @@ refuses; nothing here decides what that means for a measurement.
 """
 
 import contextlib
+import ctypes
+import errno
 import math
+import os
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, NamedTuple, Self, TypeVar
 
-from autotune.measure.gpu_errors import FUNCTION_NOT_FOUND, DriverError, Trouble
+from autotune.measure.gpu_errors import FUNCTION_NOT_FOUND, NO_LIBRARY, REMEDY, UNFIT_LIBRARY, DriverError, Trouble
 
 Answer = TypeVar("Answer")
 
+_LIBRARY = "libnvidia-ml.so.1"
 _MIG_PREFIX = "MIG-"
 _HIGHEST_PERCENT = 100  # drivers are known to give 2147483632, with a process id of 0
 
@@ -80,10 +84,23 @@ class GpuInventory:
     Attributes:
         gpus: In the order of the driver, which need not be CUDA's.
         why_none: Why there is none, for people; None if there is one.
+        remedy: What helps against that, for people.
+        is_without_driver: Whether there is not even a driver's library, as on most machines without a GPU.
+        silent: Sentences on GPUs that do not answer, and what helps, where others do.
     """
 
     gpus: tuple[GpuFacts, ...]
     why_none: str | None
+    remedy: str | None = None
+    is_without_driver: bool = False
+    silent: tuple[str, ...] = ()
+
+    @property
+    def remarks(self) -> tuple[str, ...]:
+        """What helps where something does not work, for people who know already why there is no GPU."""
+        if self.remedy is None or self.is_without_driver:
+            return self.silent
+        return (f"To have the GPU measured: {self.remedy}",)
 
 
 @contextlib.contextmanager
@@ -107,8 +124,13 @@ class Driver:
         import pynvml
 
         self._pynvml: Any = pynvml
-        with _translated(pynvml):
-            pynvml.nvmlInit()
+        try:
+            with _translated(pynvml):
+                pynvml.nvmlInit()
+        except DriverError as error:
+            if error.code == NO_LIBRARY and (why := _why_unfit()):  # which the bindings do not tell from no library
+                raise DriverError(UNFIT_LIBRARY, why) from error
+            raise
 
     def __enter__(self) -> Self:
         return self
@@ -150,6 +172,16 @@ class Driver:
                 return str(self._pynvml.nvmlSystemGetProcessName(pid))
             except UnicodeDecodeError as error:  # pynvml decodes what is a path, and may be anything
                 return error.object.decode(errors="replace")
+
+
+def _why_unfit() -> str | None:
+    """Why the library that is there cannot be loaded, in the words of dlopen(3); None if there is none, or it can."""
+    try:
+        ctypes.CDLL(_LIBRARY)
+    except OSError as error:
+        words = str(error)
+        return None if words.startswith(f"{_LIBRARY}: ") and words.endswith(os.strerror(errno.ENOENT)) else words
+    return None
 
 
 class Device:
@@ -324,17 +356,23 @@ def is_mig_uuid(uuid: str) -> bool:
 def gpus() -> GpuInventory:
     """Lists the GPUs that the driver knows; takes milliseconds, so ask once."""
     found: list[GpuFacts] = []
-    why = "the NVIDIA driver sees no GPU"
+    errors: list[tuple[str, DriverError]] = []
     try:
         with Driver() as driver:
             for index in range(driver.count()):
                 try:
                     found.append(facts(driver.device_at(index), index))
                 except DriverError as error:  # one lost GPU must not hide the others
-                    why = f"GPU {index} does not answer: {error.for_people}"
+                    errors.append((f"GPU {index} does not answer: {error.for_people}", error))
     except DriverError as error:
-        why = error.for_people
-    return GpuInventory(gpus=tuple(found), why_none=None if found else why)
+        errors.append((error.for_people, error))
+    if found:
+        silent = tuple(f"{why.removesuffix('.')}. {trouble.remedy}" for why, trouble in errors)
+        return GpuInventory(gpus=tuple(found), why_none=None, silent=silent)
+    if not errors:
+        return GpuInventory(gpus=(), why_none="the NVIDIA driver sees no GPU", remedy=REMEDY)
+    why, last = errors[-1]
+    return GpuInventory(gpus=(), why_none=why, remedy=last.remedy, is_without_driver=last.code == NO_LIBRARY)
 
 
 def facts(device: Device, index: int) -> GpuFacts:

@@ -133,6 +133,7 @@ class GpuSummary:
         power_w: Mean of the readings.
         highest_temperature_c: Highest of the readings.
         throttled_fraction: Share of the readings in which heat or a power brake held the clocks down.
+        why_no_utilization: Why the last minute has none, for people; None where it has.
         verdict: That on the last minute; None where there was not enough to judge by.
         trouble: Why it told nothing in the end; None if it did.
     """
@@ -146,6 +147,7 @@ class GpuSummary:
     power_w: float | None
     highest_temperature_c: int | None
     throttled_fraction: float | None
+    why_no_utilization: str | None
     verdict: ShownVerdict | None
     trouble: str | None
 

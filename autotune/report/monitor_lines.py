@@ -200,7 +200,12 @@ def _verdict(gpu: ShownGpu) -> str:
 def _summary_words(gpu: GpuSummary) -> Iterator[str]:
     if gpu.trouble:
         yield gpu.trouble
-    yield "utilization not measured" if gpu.utilization is None else f"{_percent(gpu.utilization)} busy on average"
+    if gpu.utilization is None:
+        # Of the device that the line is about.
+        why = (gpu.why_no_utilization or "").removeprefix(f"{gpu.name}: ")
+        yield "utilization not measured" + (f" ({why})" if why and not gpu.trouble else "")
+    else:
+        yield f"{_percent(gpu.utilization)} busy on average"
     if gpu.verdict:
         yield f"in the last minute {gpu.verdict.text}"
     if (memory := _gib(gpu.peak_memory_bytes, gpu.memory_total_bytes)) is not None:

@@ -31,17 +31,16 @@ def watched_gpus(setup: Setup) -> tuple[str, ...]:
 
 
 def remarks_on_gpus(setup: Setup) -> list[str]:
-    """What the user should know about the choice of GPUs.
+    """What the user should know about the GPUs, and the choice of them.
 
     Raises:
         GpuError: CUDA_VISIBLE_DEVICES names a GPU that is not there, and so all runs would go without one.
     """
-    remarks: list[str] = []
+    remarks = list(setup.gpu_remarks)
     for visible in _visible(setup):
         if visible.cut and not visible.uuids:
             raise GpuError(
                 f"{visible.cut}: training would run without a GPU",
-                where="CUDA_VISIBLE_DEVICES",
                 remedy="Name one that is there, or leave the variable out; empty, it says that none is to be used.",
             )
         if visible.cut:

@@ -14,7 +14,7 @@ from typing import Self
 import autotune
 from autotune.clock import Clock
 from autotune.measure import gpu_process
-from autotune.measure.gpu_errors import FATAL_NAMES
+from autotune.measure.gpu_errors import FATAL_NAMES, remedy_of
 from autotune.measure.gpu_readings import GpuReadings
 from autotune.measure.gpu_run import use_of_run
 from autotune.measure.gpu_stream import GpuStream
@@ -33,6 +33,7 @@ BLOCKED_S = 60.0
 _START_S = 30.0  # until the first word: a driver without persistence mode takes its time
 _LAST_WINDOWS_S = 0.6  # for what the driver has still to say of a run's end
 _LOOK_S = 0.05
+_UNTOLD = "If that is a matter of rights, ask whoever runs the machine; runs are compared by throughput all the same."
 _HUSHED_S = 3.0  # so long a silence explains why a run has no readings
 
 
@@ -64,6 +65,7 @@ class GpuSampling:
         self._given_up: str | None = None  # why
         self._readings: GpuReadings | None = None  # of the run that goes on
         self._kept: TextIOWrapper | None = None
+        self._said: set[str] = set()
         self.remarks: deque[str] = deque()
 
     def __enter__(self) -> Self:
@@ -98,7 +100,11 @@ class GpuSampling:
         self._look_after()
         losses = self._stream.losses
         some = (losses[uuid] for uuid in (None, *self._known(run)) if uuid in losses)
-        return next((loss.why for loss in some if loss.name in FATAL_NAMES.values()), None)
+        loss = next((loss for loss in some if loss.name in FATAL_NAMES.values()), None)
+        if loss is None:
+            return None
+        self._say_once(f"{loss.why.removesuffix('.')}. {remedy_of(loss.name)}")
+        return loss.why
 
     def between(
         self, t0_s: float, t1_s: float, run: RunGpus, *, own_pids: Collection[int], started_s: float
@@ -118,6 +124,10 @@ class GpuSampling:
         seen = self._readings.between(t0_s, t1_s, own_pids=own_pids, started_s=started_s)
         devices = {device.uuid: device for device in seen.devices}
         trouble = self._given_up or self._why_silent(silent_s=_HUSHED_S, blocked_s=_HUSHED_S)
+        for uuid in known:
+            device = devices[uuid]
+            if why := device.why_never_measured or (None if device.lost else device.invalid):
+                self._say_once(f"GPU utilization not measured: {why}. {_UNTOLD}")
         return use_of_run(replace(seen, devices=tuple(devices[uuid] for uuid in known)), run, trouble)
 
     def close(self) -> None:
@@ -127,6 +137,11 @@ class GpuSampling:
             with contextlib.suppress(OSError):
                 self._kept.close()
             self._kept = None
+
+    def _say_once(self, remark: str) -> None:
+        if remark not in self._said:
+            self._said.add(remark)
+            self.remarks.append(remark)
 
     def _known(self, run: RunGpus) -> list[str]:
         """The UUIDs of a run's GPUs; a run may have said only how they begin."""

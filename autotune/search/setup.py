@@ -13,9 +13,9 @@ from pathlib import Path
 from autotune import __version__
 from autotune.errors import ConfigError
 from autotune.measure.gpu_devices import VisibleDevices, visible_devices
-from autotune.measure.gpu_presence import in_time
+from autotune.measure.gpu_presence import look_for_gpus
 from autotune.measure.host import machine_facts
-from autotune.measure.nvml import GpuFacts, GpuInventory, gpus
+from autotune.measure.nvml import GpuFacts, GpuInventory
 from autotune.records import Gpu, Machine, Scalar, Values
 from autotune.score import OBJECTIVES, Objective
 from autotune.search.identity import framework_versions, study_name
@@ -45,6 +45,8 @@ class Setup:
         machine: What the numbers depend on.
         gpus: The machine's GPUs, as their driver describes them; empty if there is none that can be seen.
         why_no_gpu: Why utilization is not measured; None if it is.
+        gpu_remarks: Sentences on GPUs, or a driver, that do not work, and what helps; empty where they do, and on a
+            machine without a driver.
         typed_command: The trainer's command as typed in place of the config's; None if it was not.
         state: Where everything is kept.
         study: Name of the study; it ends in a hash of the command.
@@ -58,6 +60,7 @@ class Setup:
     machine: Machine
     gpus: tuple[GpuFacts, ...]
     why_no_gpu: str | None
+    gpu_remarks: tuple[str, ...]
     typed_command: tuple[str, ...] | None
     state: StateFolder
     study: str
@@ -233,6 +236,7 @@ def open_setup(
         machine=machine,
         gpus=found.gpus,
         why_no_gpu=visible.why_none,
+        gpu_remarks=found.remarks,
         typed_command=typed_command,
         state=StateFolder.locate(config, explicit=state_dir, environ=os.environ),
         study=study,
@@ -248,9 +252,7 @@ def _visible(found: Sequence[GpuFacts], environment: Mapping[str, str], why_none
 
 def _this_machine() -> tuple[Machine, GpuInventory]:
     """This machine, and its GPUs as their driver describes them."""
-    facts, inventory = machine_facts(), in_time(gpus)
-    if inventory is None:
-        inventory = GpuInventory(gpus=(), why_none="the NVIDIA driver does not answer")
+    facts, inventory = machine_facts(), look_for_gpus()
     found = Machine(
         cpu_cores=facts.cores,
         cpu_model=facts.cpu_model,

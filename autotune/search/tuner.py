@@ -451,7 +451,7 @@ class Tuner:
                 ended_utc=self._clock.utc().isoformat(timespec="seconds"),
                 duration_s=done.duration_s,
                 measurement=done.measurement,
-                detail=done.detail,
+                detail="" if warms_up and done.measurement else done.detail,  # it need not show anything
                 conditions={**self._setup.conditions, **done.conditions},
             )
         )

@@ -17,6 +17,7 @@ class GraphCounter:
     """The sums, and what adds to them."""
 
     def __init__(self) -> None:
+        self._context = import_module("tensorflow.python.eager.context")
         self._ops = import_module("tensorflow.python.framework.ops")
         self._dtypes = import_module("tensorflow.python.framework.dtypes")
         self._constant = import_module("tensorflow.python.framework.constant_op").constant
@@ -36,7 +37,8 @@ class GraphCounter:
         strategy = import_module("tensorflow.python.distribute.distribute_lib").get_strategy()
         if type(strategy).__name__.startswith(("TPU", "ParameterServer")):
             return None  # the graph is executed elsewhere
-        self._make_variable()
+        if self._handle is None and not self._make_variable():
+            return None
         with self._on_host():
             begin = self._timestamp()
         return _Fetch(self, begin, optional)
@@ -59,18 +61,20 @@ class GraphCounter:
         """Seconds of waiting, samples and batches since the last call."""
         if self._handle is None:
             return 0.0, 0.0, 0.0
-        with self._ops.init_scope():
+        with self._context.eager_mode():  # the trainer may be about to build a graph
             value = self._variables.read_variable_op(self._handle, self._dtypes.float64).numpy().tolist()
         before, self._taken = self._taken, value
         return value[0] - before[0], value[1] - before[1], value[2] - before[2]
 
-    def _make_variable(self) -> None:
-        if self._handle is None:
-            # Below the level of tf.Variable, which strategies, tapes and checkpoints would take notice of.
-            with self._ops.init_scope(), self._ops.device("/device:CPU:0"):
-                handle = self._variables.var_handle_op(self._dtypes.float64, _SHAPE, shared_name="autotune_fetches")
-                self._variables.assign_variable_op(handle, self._constant([0.0] * 3, self._dtypes.float64))
-            self._handle = handle
+    def _make_variable(self) -> bool:
+        # Below the level of tf.Variable, which strategies, tapes and checkpoints would take notice of.
+        with self._ops.init_scope(), self._ops.device("/device:CPU:0"):
+            if not self._context.executing_eagerly():
+                return False  # around the function is a graph of TensorFlow 1: a session would have to initialize it
+            handle = self._variables.var_handle_op(self._dtypes.float64, _SHAPE, shared_name="autotune_fetches")
+            self._variables.assign_variable_op(handle, self._constant([0.0] * 3, self._dtypes.float64))
+        self._handle = handle
+        return True
 
     def _on_host(self) -> Any:
         return self._ops.device("/device:CPU:0")

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import functools
 from importlib import import_module
-from typing import Any, Optional
+from typing import Any
 
 from autotune.trainee.loop import Loop
 from autotune.trainee.shield import Shield
@@ -26,16 +26,13 @@ def _wrap(jax: Any, name: str, loop: Loop, shield: Shield) -> None:
     def traced(args: Any, kwargs: Any) -> None:
         loop.always_trains()
 
-    def ended(token: Any, result: Any, error: Optional[BaseException]) -> None:
-        """Never called: there is nothing to be told of what comes after."""
-
     if name == "vjp":  # takes the gradient itself
-        shield.around(jax, name, traced, ended)
+        shield.around(jax, name, traced, None)
         return
     original = getattr(jax, name)
 
     @functools.wraps(original)
     def observed(*args: Any, **kwargs: Any) -> Any:
-        return shield.observing(original(*args, **kwargs), traced, ended)
+        return shield.observing(original(*args, **kwargs), traced, None)
 
     shield.put(jax, name, observed)

@@ -24,7 +24,7 @@ def observe(loop: Loop, shield: Shield) -> None:
     functions = Functions(loop)
     fetches = _Fetches(loop, functions)
 
-    def around(module: str, owner: Optional[str], name: str, begin: Begin, end: End) -> None:
+    def around(module: str, owner: Optional[str], name: str, begin: Begin, end: Optional[End]) -> None:
         def wrap() -> None:
             place = import_module(f"tensorflow.python.{module}")
             shield.around(getattr(place, owner) if owner else place, name, begin, end)
@@ -49,7 +49,7 @@ def observe(loop: Loop, shield: Shield) -> None:
     around("data.ops.optional_ops", "_OptionalImpl", "get_value", fetches.begin_value, fetches.end_value)
 
     around("eager.backprop", "GradientTape", "gradient", functions.gradient_begins, functions.gradient_ends)
-    around("ops.gradients_impl", None, "gradients", functions.gradient_begins, functions.gradient_ends)
+    around("ops.gradients_util", None, "_GradientsHelper", functions.graph_gradient_begins, None)
     around("data.ops.dataset_ops", "DatasetV2", "reduce", functions.loop_begins, functions.loop_ends)
     around("data.ops.dataset_autograph", None, "_general_purpose_scan", functions.loop_begins, functions.loop_ends)
 

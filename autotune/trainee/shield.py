@@ -67,16 +67,16 @@ class Shield:
             with contextlib.suppress(Exception):
                 self._note(f"{what} cannot be observed: {type(error).__name__}: {error}")
 
-    def around(self, owner: Any, name: str, begin: Begin, end: End) -> None:
-        """Replaces a function of a module, or a method of a class, by one that calls `begin` and `end` around it.
+    def around(self, owner: Any, name: str, begin: Begin, end: Optional[End]) -> None:
+        """Replaces a function of a module, or a method of a class: see `observing`.
 
         Raises:
             AttributeError: There is no such function.
         """
         self.put(owner, name, self.observing(getattr(owner, name), begin, end))
 
-    def observing(self, original: Callable[..., Any], begin: Begin, end: End) -> Callable[..., Any]:
-        """A function that does the same as another, with `begin` and `end` around it.
+    def observing(self, original: Callable[..., Any], begin: Begin, end: Optional[End]) -> Callable[..., Any]:
+        """A function that does the same as another, with `begin` and `end` around it, or `begin` alone before it.
 
         Its arguments, result and exceptions are the same. Whoever asks for its signature gets the original's.
         """
@@ -90,7 +90,7 @@ class Shield:
             except Exception as error:
                 self.failed(error)
                 token = None
-            if token is None:
+            if token is None or end is None:
                 return original(*args, **kwargs)
             try:
                 result = original(*args, **kwargs)

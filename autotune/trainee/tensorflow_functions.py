@@ -117,6 +117,12 @@ class Functions:
             if now_s >= self._loop.report.loss_due_s:
                 self.see_loss(now_s, args[1:2])
 
+    def graph_gradient_begins(self, args: Any, kwargs: Any) -> None:
+        """Before operations for gradients are put into a graph: by ``tf.gradients``, or within the tape's own work."""
+        current = self.current.get(threading.get_ident())
+        if current is not None and sys._getframe(2).f_code.co_name.startswith("gradients"):
+            current.trains = True
+
     def ran_out_of_a_resource(self, args: Any, result: Any, error: Optional[BaseException]) -> None:
         """TensorFlow has made such an error, wherever it is raised; the disk and open files may run out as well."""
         message = str(args[0].message)

@@ -56,12 +56,13 @@ class RunFolder:
         self.outputs = path / "outputs"
         self.inject = path / "inject"
 
-    def create(self, *, output_paths: Iterable[str] = ()) -> None:
-        """Makes the folder, its marker, ``outputs/`` and ``inject/``; a folder of ours that is there is kept.
+    def create(self, *, output_paths: Iterable[str] = (), observed: bool = False) -> None:
+        """Makes the folder, its marker and ``outputs/``; a folder of ours that is there is kept.
 
         Args:
             output_paths: Paths inside ``outputs/`` that the trainer will write to. Their parents are made, they
                 themselves are not: some trainers refuse a folder that is there already, some one without a parent.
+            observed: Whether ``inject/`` is made, too: a real process needs it, and it is most of the work.
 
         Raises:
             RunError: It cannot be made, or something that is not ours is in its place.
@@ -77,7 +78,8 @@ class RunFolder:
                     )
                 (self.path / MARKER).write_text(_MARKER_TEXT, encoding="utf-8")
             self.outputs.mkdir(exist_ok=True)
-            _copy_observer(self.inject)
+            if observed:
+                _copy_observer(self.inject)
             for path in output_paths:
                 Path(path).parent.mkdir(parents=True, exist_ok=True)
         except OSError as error:

@@ -102,7 +102,7 @@ class ProcessRunner:
         if now_s >= deadline_s:
             return TrialExit(started_s=now_s, ended_s=now_s, exit_code=None, stop=Stop.DEADLINE)
         folder = RunFolder(Path(os.path.realpath(plan.folder)))
-        folder.create()
+        folder.create(observed=True)
         folder.write_config(plan.config_text)
         errand = Errand(plan, folder, watch, deadline_s)
         kills_before = oom_kills()

@@ -86,8 +86,8 @@ def test_a_list_that_ends_in_a_gpu_that_is_not_there(told):
     ("name", "why"),
     [
         ("none", "CUDA_VISIBLE_DEVICES= hides every GPU"),
-        ("two libraries", "no NVIDIA driver on this machine (libnvidia-ml.so.1 not found)"),
-        ("blocked", "the NVIDIA driver does not answer"),
+        ("two libraries", "the driver's library cannot be loaded: "),
+        ("blocked", "the NVIDIA driver has not answered for 10 s"),
         *((name, words) for name, (_, words) in CODES.items()),
     ],
 )
@@ -96,6 +96,23 @@ def test_without_a_gpu_that_can_be_measured_it_goes_on_by_throughput(told, name,
     assert told[name].returncode == 130
     assert f"GPU utilization not measured: {why}" in told[name].stderr
     assert "Traceback" not in told[name].stderr
+
+
+@pytest.mark.parametrize(
+    ("name", "helps"),
+    [
+        ("two libraries", "LD_LIBRARY_PATH"),
+        ("mismatch", "reboot, or unload and load its kernel modules"),
+        ("forbidden", "ask whoever runs the machine"),
+        ("unknown", "`nvidia-smi`"),
+        ("blocked", "`dmesg`"),
+    ],
+)
+def test_what_helps_against_a_driver_that_does_not_work_is_said_once(told, name, helps):
+    """Whoever has a GPU, and did not hide it, wants it measured."""
+    assert told[name].stderr.count("To have the GPU measured: ") == 1
+    advice = told[name].stderr.partition("To have the GPU measured: ")[2].partition("] study ")[0]
+    assert helps.lower() in advice.lower()
 
 
 def test_objective_utilization_needs_a_gpu(told):

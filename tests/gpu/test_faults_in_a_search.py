@@ -109,6 +109,22 @@ def test_what_is_lost_for_good_ends_runs_and_search_by_name(searched, name):
     assert f"the GPU does not come back ({others[-1]['detail']})" in done.complained
 
 
+@pytest.mark.parametrize(
+    ("name", "what", "helps"),
+    [
+        ("GPU lost", "GPU lost: the NVIDIA driver says: GPU is lost.", "dmesg"),
+        ("GPU needs a reset, then works again", "GPU needs a reset: the NVIDIA driver says: ", "--gpu-reset"),
+        ("driver not loaded", "driver not loaded: the NVIDIA driver says: Driver Not Loaded.", "modprobe"),
+        ("no permission", "it does not report utilization (Insufficient Permissions).", "ask whoever runs the machine"),
+        ("samples unknown", "readings of its utilization samples failed.", "ask whoever runs the machine"),
+    ],
+)
+def test_what_happened_and_what_helps_is_said_once(searched, name, what, helps):
+    """While the search goes on, however many runs it hits."""
+    said = [line for line in searched[name].complained.splitlines() if what in line and helps in line]
+    assert len(said) == 1, searched[name].complained
+
+
 def test_a_gpu_that_comes_back_is_measured_again(searched):
     """What was lost on the way counts for nothing, and is made again."""
     done = searched["GPU needs a reset, then works again"]

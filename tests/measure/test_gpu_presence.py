@@ -1,5 +1,7 @@
 """Promises about GPUs that are not there: what is wrong, and what to do about it."""
 
+import os
+
 import pytest
 
 from tests.fake_nvml.scenario import Fault, Gpu, Scenario
@@ -9,7 +11,8 @@ from autotune.errors import GpuError
 from autotune.measure import gpu_presence
 gpu_presence._PATIENCE_S = {patience_s}
 try:
-    tell([gpu.uuid for gpu in gpu_presence.present_gpus()])
+    found = gpu_presence.present_gpus()
+    tell([[gpu.uuid for gpu in found.gpus], *found.silent])
 except GpuError as error:
     tell([error.message, error.remedy])
 """
@@ -21,9 +24,12 @@ def present(machine, *, patience_s=60.0):
 
 
 def test_gpus_that_are_there_are_listed(fake_gpu):
-    """All of them; one that is lost hides no other."""
+    """All of them; one that is lost hides no other, and it is said what helps."""
     machine = fake_gpu(Scenario(gpus=(Gpu(), Gpu(), Gpu()), faults=(Fault(code=15, gpu=1),)))
-    assert present(machine) == [f"GPU-0000000{place}-0000-4000-8000-000000000000" for place in (0, 2)]
+    uuids, silent = present(machine)
+    assert uuids == [f"GPU-0000000{place}-0000-4000-8000-000000000000" for place in (0, 2)]
+    assert silent.startswith("GPU 1 does not answer: GPU lost")
+    assert "dmesg" in silent
 
 
 @pytest.mark.parametrize(
@@ -41,6 +47,16 @@ def test_a_driver_that_does_not_work_is_named_with_its_remedy(fake_gpu, code, wh
     message, helps = present(fake_gpu(Scenario(faults=(Fault(function="nvmlInit*", code=code),))))
     assert what in message
     assert remedy in helps
+
+
+def test_a_file_that_is_no_library_is_not_called_missing(fake_gpu, tmp_path):
+    """A second library in front of the right one is found, and cannot be loaded: that is what has to be mended."""
+    (tmp_path / "libnvidia-ml.so.1").write_text("no library")
+    machine = fake_gpu()
+    machine.env["LD_LIBRARY_PATH"] = os.pathsep.join((str(tmp_path), machine.env["LD_LIBRARY_PATH"]))
+    message, helps = present(machine)
+    assert message.startswith(f"the driver's library cannot be loaded: {tmp_path}/libnvidia-ml.so.1: ")
+    assert "LD_LIBRARY_PATH" in helps
 
 
 def test_a_machine_without_gpus_says_so(fake_gpu):

@@ -227,6 +227,7 @@ def test_the_last_words_are_about_all_the_time() -> None:
         power_w=196.0,
         highest_temperature_c=61,
         throttled_fraction=0.05,
+        why_no_utilization=None,
         verdict=CYCLIC,
         trouble=None,
     )

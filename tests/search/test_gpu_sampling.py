@@ -12,6 +12,7 @@ import psutil
 import pytest
 
 from autotune.clock import SystemClock
+from autotune.measure.gpu_errors import remedy_of
 from autotune.measure.probe import GpuUse, RunGpus
 from autotune.search.gpu_sampling import BLOCKED_S, SILENT_S, GpuSampling
 from autotune.search.sampler_files import SamplerFiles
@@ -205,8 +206,10 @@ def test_a_driver_that_is_gone_is_asked_once_more(stage):
         on.sampling.close()
         on.open()
         assert "driver not loaded" in on.lost()
-        assert "driver not loaded" in on.sampling.remarks.popleft()
-        assert on.pids() == []
+        said, given_up = on.sampling.remarks
+        assert said == "driver not loaded: the NVIDIA driver says: Driver Not Loaded. " + remedy_of("driver not loaded")
+        assert given_up.startswith("GPU utilization is not measured any more in this search: driver not loaded")
+        on.until(lambda: on.pids() == [])
 
 
 def test_a_driver_without_rights_is_no_loss(stage):

@@ -18,6 +18,7 @@ from autotune.trial.folder import RunFolder
 from autotune.trial.guard import Guard
 from autotune.trial.launch import ProcessRunner, Runner
 
+_PYTHONS = (sys.executable, "/usr/bin/python3", *os.environ.get("AUTOTUNE_TEST_PYTHONS", "").split(os.pathsep))
 TRAINERS = Path(observe.__file__).with_name("observed_trainers.py")
 
 
@@ -76,10 +77,13 @@ def run(tmp_path: Path) -> Iterator[Callable[..., Observed]]:
 
 
 def interpreter_with(package: str) -> str:
-    """An interpreter that can import the package, ours or the system's; without one the tests of it are skipped."""
-    for python in (sys.executable, "/usr/bin/python3"):
+    """An interpreter that can import the package; without one the tests of it are skipped.
+
+    Ours, the system's, or one of those that the variable AUTOTUNE_TEST_PYTHONS lists, separated like paths.
+    """
+    for python in _PYTHONS:
         code = f"import importlib.util, sys; sys.exit(importlib.util.find_spec({package!r}) is None)"
-        if Path(python).exists() and subprocess.run([python, "-c", code], check=False).returncode == 0:
+        if Path(python).is_file() and subprocess.run([python, "-c", code], check=False).returncode == 0:
             return python
     pytest.skip(f"no interpreter here has {package}")
 

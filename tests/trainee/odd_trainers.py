@@ -76,6 +76,31 @@ def reports_inside() -> None:
     whole_pass(trainers.tf_dataset(facts()))
 
 
+def takes_graph_gradients() -> None:
+    """A compiled step that takes its gradients without a tape."""
+    weights = tf.Variable(tf.ones((trainers.WIDTH, 1)))
+
+    @tf.function(reduce_retracing=True)
+    def train(x: tf.Tensor, y: tf.Tensor) -> tf.Tensor:
+        loss = tf.reduce_mean(tf.square(x @ weights - y))
+        (gradient,) = tf.gradients(loss, [weights])
+        weights.assign_sub(0.01 * gradient)
+        return loss
+
+    for x, y in trainers.tf_dataset(facts()):
+        train(x, y)
+
+
+def fetches_in_a_graph_of_tensorflow_1() -> None:
+    """Compiled functions within a graph: what counts their batches would have to be initialized by the session."""
+    with tf.Graph().as_default(), tf.compat.v1.Session() as session:
+        dataset = trainers.tf_dataset(facts())
+        total = tf.function(lambda: dataset.reduce(0.0, lambda sum, rows: sum + tf.reduce_sum(rows[0])))()
+        iterator = tf.compat.v1.data.make_one_shot_iterator(dataset)
+        first = tf.function(lambda: iterator.get_next()[0])()
+        session.run([total, first])
+
+
 def trains_with_broken(what: str) -> None:
     """A part of the observer raises at every call."""
     module, owner, name = what.split(".")
@@ -97,6 +122,8 @@ def main() -> None:
         "reports in fit": reports_in_fit,
         "reports in loop": reports_in_loop,
         "reports inside": reports_inside,
+        "graph gradients": takes_graph_gradients,
+        "a graph of TensorFlow 1": fetches_in_a_graph_of_tensorflow_1,
         **{what: (lambda what=what: trains_with_broken(what)) for what in BREAKABLE},
     }
     for case, train in cases.items():

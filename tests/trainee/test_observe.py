@@ -137,6 +137,16 @@ def test_a_trainer_that_reports_itself_is_believed(odd: Observed, case: str) -> 
     assert '"source": "step"' in file.read_text()
 
 
+def test_gradients_without_a_tape_are_training(odd: Observed) -> None:
+    """``tf.gradients`` in a compiled function."""
+    assert len(odd.steps_of("graph gradients")) == 6
+
+
+def test_functions_in_a_graph_of_tensorflow_1_go_on(odd: Observed) -> None:
+    """Their fetches cannot be counted, and are left alone."""
+    assert odd.of("a graph of TensorFlow 1") == []
+
+
 def test_no_broken_part_of_the_observer_breaks_the_trainer(odd: Observed) -> None:
     """Whatever in it raises, training goes on to its end, and nothing is printed."""
     assert sum("." in case for case in odd.facts) >= 10  # each is the name of what is broken

@@ -1,6 +1,7 @@
 """Nothing of ours breaks what it is put around; and modules are seen as they are loaded."""
 
 import inspect
+import json
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -10,6 +11,7 @@ import pytest
 
 from autotune.trainee.hook import Hook
 from autotune.trainee.shield import MOST_FAILURES, Shield
+from tests.trainee.conftest import interpreter_with
 
 
 class Owner:
@@ -70,9 +72,36 @@ def test_errors_of_ours_go_no_further(owner: type[Owner]) -> None:
     with pytest.raises(KeyError):
         owner().method(-1)
     assert not shield.on
-    assert notes == ["the observer has switched itself off: RuntimeError: ours"]
+    assert notes == [
+        "the observer may have missed steps: RuntimeError: ours",
+        "the observer may have missed steps: RuntimeError: ours",
+        "the observer has switched itself off: RuntimeError: ours",
+    ]
     assert owner().method(1) == 3
     assert len(calls) == MOST_FAILURES
+
+
+def test_what_is_to_be_done_before_only(owner: type[Owner]) -> None:
+    """There may be nothing to do after it."""
+    seen: list[Any] = []
+    around(owner, lambda args, kwargs: seen.append(args[1]) or True, None)
+    assert owner().method(1) == 3
+    assert seen == [1]
+
+
+@pytest.mark.parametrize("framework", ["tensorflow", "torch", "jax"])
+def test_no_broken_wrapper_breaks_the_trainer(run, framework: str) -> None:
+    """Of every function that we put into a framework, whatever it uses raises: the trainer's call does what it did.
+
+    Each has a trainer's call that comes by it, and each error is noticed. No function of ours is where none is known.
+    """
+    script = Path(__file__).with_name("broken_wrappers.py")
+    root = str(Path(__file__).parents[2])
+    seen = run(interpreter_with(framework), script, framework, PYTHONPATH=root)
+    first, *broken = [json.loads(line) for line in seen.stdout.splitlines() if line.startswith("{")]
+    assert first == {"strays": [], "without a workout": []}
+    assert len(broken) >= 3
+    assert [piece for piece in broken if not piece["noticed"]] == []
 
 
 def test_a_note_that_fails_is_no_error_either(owner: type[Owner]) -> None:

@@ -21,6 +21,7 @@ class Style:
         knobs: The config that only the section needs, of a trainer without YAML.
         files: Further files of the project, with their text.
         leaves: What it writes outside its runs' folders, in spite of all; nothing else may.
+        finds: Values that the answer of any search over it has to hold.
     """
 
     trainer: str
@@ -31,6 +32,7 @@ class Style:
     knobs: str = ""
     files: Mapping[str, str] = field(default_factory=dict)
     leaves: tuple[str, ...] = ()
+    finds: Mapping[str, object] = field(default_factory=dict)
 
     def lay_out(self, project: Path) -> None:
         """Makes the project as its user has it."""
@@ -92,6 +94,7 @@ STYLES = {
         trainer="default_crashes",
         config="training:\n  batch_size: 8\n  graph_mode: false\n",
         section="knobs: {training.batch_size: [8, 32], training.graph_mode: [false, true]}\n",
+        finds={"training.graph_mode": True},
     ),
     "validation fails": Style(
         trainer="validation_fails",
@@ -108,12 +111,14 @@ STYLES = {
     "dead key": Style(
         trainer="dead_key",
         config="data:\n  batch_size: 8\n  prefetch: 4\n",
-        section="knobs: {data.batch_size: [8, 16, 32], data.prefetch: [1, 4, 16, 64]}\n",
+        section="knobs: {data.batch_size: [8, 32], data.prefetch: [1, 4, 16, 64]}\n",
+        finds={"data.prefetch": 4},
     ),
     "false success": Style(
         trainer="false_success",
         config="batch_size: 8\nuse_tf_native_loading: false\n",
         section="knobs: {batch_size: [8, 32], use_tf_native_loading: [false, true]}\n",
+        finds={"use_tf_native_loading": False},
     ),
     "fills a cache": Style(
         trainer="fills_a_cache",
