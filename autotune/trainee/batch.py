@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping
+from functools import reduce
+from operator import getitem
 from typing import Any, Callable, Optional
 
 Path = tuple[Any, ...]
@@ -45,18 +47,36 @@ def sizer(batch: Any, expected: Optional[int] = None) -> Sizer:
     sizes = Counter(size for _, size in found)
     wanted = expected if expected in sizes else max(sizes, key=sizes.__getitem__)  # of equals, the first
     path = next(path for path, size in found if size == wanted)
-    if len(path) == 1 and type(batch[path[0]]).__name__ != "PerReplica":  # nearly always; this one is fast
-        key = path[0]
-        if hasattr(batch[key], "_shape_tuple"):  # TensorFlow's, without making an object of the shape
-            return lambda batch: batch[key]._shape_tuple()[0]
-        return lambda batch: batch[key].shape[0]
-    return lambda batch: _size(_at(batch, path))
+    array = reduce(getitem, path, batch)
+    if _is_replicated(array):
+        return lambda batch: _size(reduce(getitem, path, batch))
+    # Nearly always; these two are fast.
+    if hasattr(array, "_shape_tuple"):  # TensorFlow's, without making an object of the shape
+        return lambda batch: reduce(getitem, path, batch)._shape_tuple()[0]
+    return lambda batch: reduce(getitem, path, batch).shape[0]
 
 
-def _at(batch: Any, path: Path) -> Any:
-    for key in path:
-        batch = batch[key]
-    return batch
+class BatchSizes:
+    """Tells the samples in one batch after the other; how is found out from the first, and anew where one is unlike.
+
+    To find out takes thirty times as long as to tell.
+    """
+
+    __slots__ = ("_size",)
+
+    def __init__(self) -> None:
+        self._size: Sizer = lambda _batch: None
+
+    def of(self, batch: Any) -> Optional[int]:
+        """Samples in this batch; None if it holds no arrays."""
+        try:
+            size = self._size(batch)
+        except (AttributeError, IndexError, KeyError, TypeError):
+            size = None
+        if size is None:
+            self._size = sizer(batch)
+            size = self._size(batch)
+        return size
 
 
 def _leading(batch: Any, path: Path) -> Any:
@@ -73,8 +93,12 @@ def _leading(batch: Any, path: Path) -> Any:
             yield from _leading(part, (*path, index))
 
 
+def _is_replicated(leaf: Any) -> bool:
+    return type(leaf).__name__ == "PerReplica"  # TensorFlow's: one value for each device
+
+
 def _size(leaf: Any) -> Optional[int]:
-    if type(leaf).__name__ == "PerReplica":  # TensorFlow's: one value for each device
+    if _is_replicated(leaf):
         sizes = [_size(value) for value in leaf.values]
         return None if None in sizes else sum(sizes)  # type: ignore[arg-type]
     shape = getattr(leaf, "shape", None)

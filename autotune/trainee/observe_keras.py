@@ -13,7 +13,8 @@ import time
 from importlib import import_module
 from typing import Any, Optional
 
-from autotune.trainee.batch import loss_in, sizer
+from autotune.trainee.batch import BatchSizes, loss_in
+from autotune.trainee.hot import around_step_end
 from autotune.trainee.loop import Loop
 from autotune.trainee.shield import Shield
 
@@ -28,7 +29,7 @@ def observe(package: str, loop: Loop, shield: Shield) -> None:
     """
     keras = import_module(package)
     is_keras_3 = int(keras.__version__.partition(".")[0]) >= 3
-    fit = _Fit(loop, is_keras_3)
+    fit = _Fit(loop)
     callbacks = import_module(f"{package}.src.callbacks" + (".callback_list" if is_keras_3 else ""))
 
     def around(owner: Any, name: str, begin: Any, end: Any) -> None:
@@ -37,7 +38,11 @@ def observe(package: str, loop: Loop, shield: Shield) -> None:
     around(keras.Model, "fit", fit.begin, fit.end)
     around(keras.Model, "train_on_batch", fit.begin_on_batch, fit.end_on_batch)
     around(callbacks.CallbackList, "on_train_begin", fit.training_begins, fit.training_has_begun)
-    around(callbacks.CallbackList, "on_train_batch_end", fit.step_ends, fit.step_reported)
+    see_loss = None if is_keras_3 else fit.see_loss
+    shield.attempt(
+        f"{package}: on_train_batch_end",
+        lambda: around_step_end(loop, shield, callbacks.CallbackList, "on_train_batch_end", see_loss),
+    )
     around(callbacks.CallbackList, "on_epoch_end", fit.epoch_ends, fit.epoch_reported)
     if is_keras_3:
         around(callbacks.CallbackList, "_on_train_batch_end", fit.logs_are_read, fit.logs_were_read)
@@ -52,12 +57,9 @@ def observe(package: str, loop: Loop, shield: Shield) -> None:
 class _Fit:
     """Keras's own training loop, and its single step."""
 
-    def __init__(self, loop: Loop, is_keras_3: bool) -> None:
+    def __init__(self, loop: Loop) -> None:
         self._loop = loop
-        self._is_keras_3 = is_keras_3
-
-    def _size(self, batch: Any) -> Optional[int]:
-        return sizer(batch)(batch)
+        self._sizes = BatchSizes()
 
     @functools.cached_property
     def _is_on_cpu(self) -> bool:
@@ -86,16 +88,10 @@ class _Fit:
         """The callbacks are done."""
         self._loop.counted.skip(time.monotonic())
 
-    def step_ends(self, args: Any, kwargs: Any) -> Any:
-        """A step, or one execution of several, has ended; the trainer's callbacks come now."""
-        return (time.monotonic(), args) if self._loop.is_suspended else None
-
-    def step_reported(self, token: Any, result: Any, error: Optional[BaseException]) -> None:
-        """The callbacks are done; one of them may have reported the step itself."""
-        t_s, args = token
-        if not self._is_keras_3 and t_s >= self._loop.report.loss_due_s and self._is_on_cpu:
-            self._loop.report.loss(t_s, loss_in(args[2]) if len(args) > 2 else None)
-        self._loop.counted.ended(t_s)
+    def see_loss(self, now_s: float, args: Any) -> None:
+        """Keras 2 has ended a step, and told its callbacks with these arguments."""
+        if now_s >= self._loop.report.loss_due_s and self._is_on_cpu:
+            self._loop.report.loss(now_s, loss_in(args[2]) if len(args) > 2 else None)
 
     def logs_are_read(self, args: Any, kwargs: Any) -> Any:
         """Keras is about to read the step's logs, which waits for the accelerator; perhaps in a thread of its own."""
@@ -124,7 +120,7 @@ class _Fit:
         """It has been given one, or the batches of one execution: first step, last step, batches."""
         if error is None:
             for batch in result[2]:
-                self._loop.counted.add((time.monotonic() - begin_s) / len(result[2]), self._size(batch))
+                self._loop.counted.add((time.monotonic() - begin_s) / len(result[2]), self._sizes.of(batch))
 
     def begin_on_batch(self, args: Any, kwargs: Any) -> Any:
         """``train_on_batch`` is called."""
@@ -142,5 +138,5 @@ class _Fit:
             if now_s >= self._loop.report.loss_due_s:
                 self._loop.report.loss(now_s, loss_in(result))
             key = ("train_on_batch", id(args[0][0]))
-            samples = self._size((args[0][1:], args[1])) if self._loop.wants_samples else None
+            samples = self._sizes.of((args[0][1:], args[1])) if self._loop.wants_samples else None
             self._loop.worked(key, begin_s, samples=samples, is_whole=True, thread=threading.get_ident())

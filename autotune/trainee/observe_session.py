@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 from importlib import import_module
 from typing import Any, Optional
 
-from autotune.trainee.batch import loss_in, sizer
+from autotune.trainee.batch import BatchSizes, loss_in
 from autotune.trainee.loop import Loop
 from autotune.trainee.shield import Shield
 
@@ -28,6 +28,7 @@ class _Runs:
     def __init__(self, loop: Loop) -> None:
         self._loop = loop
         self._out_of_range = import_module("tensorflow.python.framework.errors_impl").OutOfRangeError
+        self._sizes = BatchSizes()
         self._known: dict[tuple[int, ...], tuple[list[Any], bool]] = {}
 
     def begin(self, args: Any, kwargs: Any) -> Any:
@@ -49,8 +50,7 @@ class _Runs:
             now_s = time.monotonic()
             if now_s >= self._loop.report.loss_due_s:
                 self._loop.report.loss(now_s, loss_in(result))
-            batch = list(feed.values()) if feed else []
-            samples = sizer(batch)(batch)
+            samples = self._sizes.of(list(feed.values())) if feed else None
             self._loop.worked(key, begin_s, samples=samples, is_whole=bool(feed), thread=threading.get_ident())
 
     def _key(self, graph: Any, fetches: list[Any]) -> tuple[tuple[int, ...], bool]:

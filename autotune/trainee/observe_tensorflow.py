@@ -6,13 +6,15 @@ counted in the graph (graph_counter.py). Which of those functions train, tensorf
 
 from __future__ import annotations
 
+import functools
 import threading
 from importlib import import_module
+from operator import attrgetter
 from typing import Any, Optional
 
 from autotune.trainee.batch import Source, sizer
 from autotune.trainee.graph_counter import GraphCounter
-from autotune.trainee.hot import around_call, around_fetch
+from autotune.trainee.hot import around_call, around_fetch, around_in_graphs
 from autotune.trainee.loop import Loop
 from autotune.trainee.memory import Memory
 from autotune.trainee.shield import Begin, End, Shield
@@ -33,11 +35,23 @@ def observe(loop: Loop, shield: Shield) -> None:
 
     def wrap_fetch() -> None:
         place = import_module("tensorflow.python.data.ops.iterator_ops").OwnedIterator, "_next_internal"
-        around_fetch(loop, shield, place, (fetches.begin, fetches.end), fetches.is_plain, fetches.source_of)
+        around_fetch(
+            loop,
+            shield,
+            place,
+            (fetches.begin, fetches.end),
+            fetches.source_of,
+            is_plain=fetches.is_eager,
+            elsewhere=fetches.distributing,
+        )
 
     def wrap_call() -> None:
         compiled = import_module("tensorflow.python.eager.polymorphic_function.polymorphic_function")
         around_call(loop, shield, compiled.Function, functions)
+
+    def wrap_value() -> None:
+        owner = import_module("tensorflow.python.data.ops.optional_ops")._OptionalImpl
+        around_in_graphs(shield, owner, "get_value", (fetches.begin_value, fetches.end_value), fetches.is_eager)
 
     shield.attempt("tensorflow: next", wrap_fetch)
     shield.attempt("tensorflow: compiled functions", wrap_call)
@@ -46,7 +60,7 @@ def observe(loop: Loop, shield: Shield) -> None:
     around(several, "DistributedIteratorBase", "get_next", fetches.begin_distributed, fetches.end_distributed)
     optional = fetches.begin_distributed_optional
     around(several, "DistributedIteratorBase", "get_next_as_optional", optional, fetches.end_distributed)
-    around("data.ops.optional_ops", "_OptionalImpl", "get_value", fetches.begin_value, fetches.end_value)
+    shield.attempt("tensorflow: get_value", wrap_value)
 
     around("eager.backprop", "GradientTape", "gradient", functions.gradient_begins, functions.gradient_ends)
     around("ops.gradients_util", None, "_GradientsHelper", functions.graph_gradient_begins, None)
@@ -61,7 +75,12 @@ def observe(loop: Loop, shield: Shield) -> None:
 
 
 class _Fetches:
-    """What iterators over datasets give."""
+    """What iterators over datasets give.
+
+    Attributes:
+        is_eager: Whether no graph is made; asked as TensorFlow's own operations ask it.
+        distributing: Threads within a distributed iterator, which fetches from an iterator for each device.
+    """
 
     def __init__(self, loop: Loop, functions: Functions) -> None:
         self._loop = loop
@@ -70,8 +89,8 @@ class _Fetches:
         self._out_of_range = import_module("tensorflow.python.framework.errors_impl").OutOfRangeError
         self._counter = GraphCounter()
         self._sources = Memory(Source)
-        # Threads within a distributed iterator, which fetches from an iterator for each device.
-        self._distributing: set[int] = set()
+        self.is_eager = functools.partial(attrgetter("_context._thread_local_data.is_eager"), self._context)
+        self.distributing: set[int] = set()
         self._specs: list[Any] = []  # of what is fetched as an optional in graphs
         loop.counted.counters.append(self._counter.take)
 
@@ -107,24 +126,24 @@ class _Fetches:
         """The same as `begin`, of an iterator over batches for several devices."""
         fetch = self.begin(args, kwargs)
         if fetch is not None:
-            self._distributing.add(threading.get_ident())
+            self.distributing.add(threading.get_ident())
         return fetch
 
     def begin_distributed_optional(self, args: Any, kwargs: Any) -> Any:
         """The same as `begin_optional`, likewise."""
         fetch = self.begin_optional(args, kwargs)
         if fetch is not None:
-            self._distributing.add(threading.get_ident())
+            self.distributing.add(threading.get_ident())
         return fetch
 
     def end_distributed(self, fetch: Any, result: Any, error: Optional[BaseException]) -> None:
         """After it."""
-        self._distributing.discard(threading.get_ident())
+        self.distributing.discard(threading.get_ident())
         self.end(fetch, result, error)
 
     def begin_value(self, args: Any, kwargs: Any) -> Any:
         """Before an optional is asked for its batch in a graph."""
-        if not self._specs or self._context.executing_eagerly() or self._is_distributing():
+        if not self._specs or self._is_distributing():
             return None
         return self._counter if args[0].element_spec in self._specs else None
 
@@ -139,14 +158,10 @@ class _Fetches:
             self._specs.append(iterator.element_spec)
         return self._counter.begin_fetch(optional)
 
-    def is_plain(self) -> bool:
-        """Whether a fetch is one in eager code, for one device; asked as TensorFlow's own operations ask it."""
-        return not self._distributing and self._context._context._thread_local_data.is_eager
-
     def source_of(self, iterator: Any) -> Source:
         """The dataset that an iterator goes over; in graphs, that is not known."""
         dataset = getattr(iterator, "_dataset", None)
         return self._sources.of(iterator if dataset is None else dataset)
 
     def _is_distributing(self) -> bool:
-        return bool(self._distributing) and threading.get_ident() in self._distributing
+        return bool(self.distributing) and threading.get_ident() in self.distributing

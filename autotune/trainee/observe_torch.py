@@ -26,7 +26,7 @@ def observe(loop: Loop, shield: Shield) -> None:
 
     place = loader, "__next__"
     careful = batches.begin, batches.end
-    shield.attempt("torch: next", lambda: around_fetch(loop, shield, place, careful, lambda: True, batches.source_of))
+    shield.attempt("torch: next", lambda: around_fetch(loop, shield, place, careful, batches.source_of))
     around(torch.autograd, "backward", backward.begin, backward.end)
     around(torch, "save", *loop.around_pause("checkpoint"))
     around(torch.cuda.OutOfMemoryError, "__init__", lambda args, _kwargs: args, backward.ran_out_of_memory)

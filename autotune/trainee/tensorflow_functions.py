@@ -11,7 +11,7 @@ import time
 from importlib import import_module
 from typing import Any, Optional
 
-from autotune.trainee.batch import Sizer, loss_in, sizer
+from autotune.trainee.batch import BatchSizes, loss_in
 from autotune.trainee.loop import Loop
 from autotune.trainee.memory import Memory
 
@@ -24,13 +24,13 @@ _UNSEEN_LOOP = (
 class _Known:
     """What is known of a compiled function."""
 
-    __slots__ = ("fetches", "hides_steps", "size", "trains")
+    __slots__ = ("fetches", "hides_steps", "sizes", "trains")
 
     def __init__(self) -> None:
         self.trains = False
         self.fetches = False
         self.hides_steps = False
-        self.size: Optional[Sizer] = None
+        self.sizes = BatchSizes()
 
 
 class Functions:
@@ -90,8 +90,7 @@ class Functions:
             return
         samples = None
         if self._loop.wants_samples:
-            known.size = known.size or sizer((args[1:], kwargs))
-            samples = known.size((args[1:], kwargs))
+            samples = known.sizes.of((args[1:], kwargs))
         self._loop.worked(known, begin_s, samples, True, thread)
 
     def gradient_begins(self, args: Any, kwargs: Any) -> Any:

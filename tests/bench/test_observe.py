@@ -11,9 +11,9 @@ def test_prints_what_is_seen_and_what_that_costs(capsys: pytest.CaptureFixture[s
     """A line for each style; one that cannot train says why, and the others are measured."""
     benchmark_observer(python=interpreter_with("torch"), styles=["torch", "jax"], pairs=1, steps=20)
     torch = capsys.readouterr().out.splitlines()[2].split(" | ")
-    style, steps, samples, _wait, is_right, step_us, cost_us = torch
+    style, steps, samples, _wait, is_right, step_us, own_us, cost_us = torch
     assert (style, steps, samples, is_right) == ("| torch", "40 of 40", "312 of 312", "yes")
-    assert float(step_us) > 0.0
+    assert 0.0 < float(own_us.split()[0]) < float(step_us)
     assert "[" in cost_us
 
 

@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from autotune.trainee.batch import loss_in, sizer
+from autotune.trainee.batch import BatchSizes, loss_in, sizer
 
 X, Y = np.ones((8, 3)), np.ones(8)
 
@@ -40,6 +40,13 @@ def test_a_smaller_batch_is_smaller() -> None:
     """What was found out from one batch holds for the next."""
     size = sizer((X, Y))
     assert size((X[:5], Y[:5])) == 5
+
+
+def test_a_batch_that_is_unlike_the_one_before_is_looked_at_anew() -> None:
+    """A function may be called in more ways than one; none of them is an error."""
+    sizes = BatchSizes()
+    calls = ((X,), {}), ((), {"x": X[:5]}), ((), {}), (("text", Y[:3]), {}), ((X, Y), {"mask": Y})
+    assert [sizes.of(call) for call in calls] == [8, 5, None, 3, 8]
 
 
 @pytest.mark.parametrize(
