@@ -21,8 +21,9 @@ from autotune.score import OBJECTIVES, Objective
 from autotune.search.identity import framework_versions, study_name
 from autotune.settings.command import resolve_executable
 from autotune.settings.document import Document
+from autotune.settings.keys import closest
 from autotune.settings.load import Settings, load_settings
-from autotune.settings.schema import Domain, Range, RunLimits
+from autotune.settings.schema import SECTION, Domain, Range, RunLimits
 from autotune.space.batch import is_global
 from autotune.space.build import Skipped, build_space
 from autotune.space.catalog import is_for_validation, known_knob
@@ -153,8 +154,10 @@ class Setup:
         """
         if not self.command:
             name = shlex.quote(str(self.config_path))
+            sections = {key for key, value in self.settings.document.data.items() if isinstance(value, Mapping)}
+            mistyped = closest(SECTION, sections - {SECTION})
             raise ConfigError(
-                "there is no command to train with",
+                "there is no command to train with" + (f"; is {mistyped} meant to be {SECTION}?" if mistyped else ""),
                 where=str(self.config_path),
                 remedy="Say once how training is started:\n"
                 f"  autotune init --config {name} -- python train.py --config {name}\n"
@@ -173,6 +176,12 @@ class Setup:
                 where=str(self.config_path),
                 remedy="Use effective_utilization, which without a GPU is throughput and steadiness, or throughput.",
             )
+        self.settings.argv(
+            config=self.config_path,
+            config_text=self.settings.run_document.text,
+            python=sys.executable,
+            command=self.typed_command,
+        )
         if not self.command[0].startswith(_PYTHON_FIELD):
             resolve_executable(self.command[0], Path.cwd())
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from autotune.errors import CannotEditYaml, CommandError, ConfigError
 from autotune.settings.document import Document, Leaf
-from autotune.settings.keys import did_you_mean
+from autotune.settings.keys import closest
 
 _FIELD = re.compile(r"\{\{|\}\}|\{(?P<name>[^{}]*)\}|[{}]")
 _SWITCH_FIELD = re.compile(r"\{[^{}]*\?[^{}]*\}")
@@ -151,11 +151,12 @@ def _leaf_of(name: str, run_config: Document, where: str) -> Leaf:
     try:
         return run_config.leaf(name)
     except CannotEditYaml as error:
-        known = ("config", "python", *run_config.scalars)
+        guess = closest(name, ("config", "python", *run_config.scalars))
         raise ConfigError(
             f"the command holds {{{name}}}: {error.message}",
             where=where,
-            remedy=f"{did_you_mean(name, known)} Known are {{config}}, {{python}} and the config's keys; "
+            remedy=(f"Did you mean {{{guess}}}? " if guess else "")
+            + "Known are {config}, {python} and the config's keys; "
             "write {{ and }} for literal braces.",
         ) from error
 

@@ -84,7 +84,7 @@ def test_search_apply_and_revert(project: Path, autotune: Autotune) -> None:
 def test_knobs_that_do_nothing_are_left_alone(project: Path, autotune: Autotune) -> None:
     """Where nothing helps, the answer is that nothing helps, and apply edits nothing."""
     _write(project, "out:", "dull: true\nout:")
-    answer = json.loads(autotune(*SEARCH, "--budget", "60s").stdout)
+    answer = json.loads(autotune(*SEARCH, "--budget", "20s").stdout)
     assert answer["verdict"] == "no_change"
     assert answer["best"] == answer["baseline"]
     before = (project / "config.yaml").read_bytes()
@@ -145,7 +145,7 @@ def test_the_same_command_goes_on(project: Path, autotune: Autotune) -> None:
 @pytest.mark.parametrize("victim", ["search", "guard", "run"])
 def test_killed_at_any_moment(project: Path, autotune: Autotune, victim: str) -> None:
     """SIGKILL of any of the three: no process stays, no finished run is lost, the same command goes on."""
-    with start_search(project, 20) as search:
+    with start_search(project, 15) as search:
         assert search.stderr is not None
         finished = 0
         for line in search.stderr:
@@ -170,7 +170,7 @@ def test_killed_at_any_moment(project: Path, autotune: Autotune, victim: str) ->
         search.wait(timeout=60)
         psutil.wait_procs([guard], timeout=20)
     assert left_running(project) == []
-    after = autotune("search", "--config", "config.yaml", "--budget", "8s")
+    after = autotune("search", "--config", "config.yaml", "--budget", "5s")
     found = re.search(r"(\d+) earlier runs found", after.stderr)
     assert found is not None
     assert int(found[1]) >= finished
@@ -211,6 +211,21 @@ def test_without_a_command_the_way_to_one_is_said(project: Path, autotune: Autot
     done = autotune("search", "--config", "my config.yaml")
     assert done.returncode == 1
     assert "autotune init --config 'my config.yaml' -- python train.py --config 'my config.yaml'" in done.stderr
+
+
+def test_a_section_by_a_wrong_name_is_asked_about(project: Path, autotune: Autotune) -> None:
+    """Or its knobs would be left out without a word."""
+    _write(project, "autotune:", "autotun:")
+    done = autotune("search", "--config", "config.yaml")
+    assert done.returncode == 1
+    assert "is autotun meant to be autotune?" in done.stderr
+
+
+def test_a_wrong_key_in_the_command_is_said_before_anything_starts(project: Path, autotune: Autotune) -> None:
+    """By a dry run, too."""
+    done = autotune("search", "--config", "config.yaml", "--dry-run", "--", sys.executable, "{data.batchsize}")
+    assert done.returncode == 1
+    assert "Did you mean {data.batch_size}?" in done.stderr
 
 
 def test_a_variable_in_front_of_the_command(project: Path, autotune: Autotune) -> None:

@@ -90,8 +90,8 @@ def test_filled_in_text_is_not_filled_in_again():
 @pytest.mark.parametrize(
     ("token", "why", "remedy"),
     [
-        ("{batch_size}", "{batch_size}", "Did you mean data.batch_size?"),
-        ("{confg}", "{confg}", "Did you mean config?"),
+        ("{batch_size}", "{batch_size}", "Did you mean {data.batch_size}?"),
+        ("{confg}", "{confg}", "Did you mean {config}?"),
         ("{data}", "mapping", "{config}, {python}"),
         ('{"a": 1}', "no such key", "{{ and }}"),
         ("{", "lone {", "{{ and }}"),
