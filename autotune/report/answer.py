@@ -16,6 +16,7 @@ from autotune.results import Ratio, SearchResult, Side, Verdict
 from autotune.score import UTILIZATION
 
 _LEAST_WORTH_SAYING = 0.01
+_LARGE_GAIN = 0.1  # nobody who could have missed that is done
 _LONGEST_CAUTION = 500
 _PAYS_WITHIN_S = 365 * 24 * 3600.0
 
@@ -63,11 +64,11 @@ def print_answer(
     shown = result.best if result.verdict is not Verdict.NO_CHANGE else result.candidate
     console.print()
     console.print(_headline(result), soft_wrap=True)
-    console.print(Text(result.why + ".", style="dim"), soft_wrap=True)
+    console.print(Text(f"{plain(result.why, longest=_LONGEST_CAUTION)}.", style="dim"), soft_wrap=True)
     if shown is not None and result.changes:
         console.print()
         console.print(_changes_table(result, "best" if shown is result.best else "tried"))
-    if result.baseline is not None and result.baseline.metrics:
+    if result.baseline is not None and (result.baseline.metrics or shown is not None):
         console.print()
         console.print(metrics_table(result.baseline, shown, "best" if shown is result.best else "tried"))
         for sentence in gpu_notes(result.baseline, result.why_no_gpu):
@@ -105,7 +106,13 @@ def _headline(result: SearchResult) -> Text:
         return Text.assemble(("No change yet: ", "bold yellow"), "something looks better, but it is not confirmed.")
     if result.candidate is None and result.smallest_gain is None:
         return Text.assemble(("No change: ", "bold"), "nothing better than today's values was found.")
+    if _is_undecided(result):
+        return Text.assemble(("No change: ", "bold"), "runs differ too much from one another to tell.")
     return Text.assemble(("No change: ", "bold"), "today's values are as good as any that were tried.")
+
+
+def _is_undecided(result: SearchResult) -> bool:
+    return result.candidate is not None and (result.smallest_gain or 0.0) > _LARGE_GAIN
 
 
 def _ratio(ratio: Ratio) -> str:
@@ -118,7 +125,9 @@ def _changes_table(result: SearchResult, column: str) -> Table:
     table.add_column("today", justify="right")
     table.add_column(column, justify="right", style="bold")
     # What each change is worth is worked out from speeds, whatever was searched for.
-    table.add_column("speed" if result.objective == UTILIZATION.name else "worth", justify="right")
+    is_worth_known = any(change.worth is not None for change in result.changes)
+    if is_worth_known:
+        table.add_column("speed" if result.objective == UTILIZATION.name else "worth", justify="right")
     table.add_column("for the training", style="dim")
     for previous, change in zip((None, *result.changes), result.changes, strict=False):
         if change.worth is None:
@@ -127,7 +136,8 @@ def _changes_table(result: SearchResult, column: str) -> Table:
             worth = "(together)"
         else:
             worth = f"about {change.worth:.2f}x"
-        table.add_row(change.path, value_text(change.old), value_text(change.new), worth, change.label)
+        worths = [worth] if is_worth_known else []
+        table.add_row(change.path, value_text(change.old), value_text(change.new), *worths, change.label)
     return table
 
 
@@ -191,4 +201,8 @@ def _next_step(result: SearchResult, config: str, *, applied: bool) -> Text:
         return Text.assemble("Next:  ", (f"autotune apply --config {name} --force", "bold"))
     if result.candidate is not None and result.speedup is None:
         return Text.assemble("Next:  run the same command again with more time, it goes on where it stopped.")
+    if _is_undecided(result):
+        return Text.assemble(
+            "Nothing to apply. With nothing else at work on this machine, or with more time, the same command may tell."
+        )
     return Text("Nothing to apply.")

@@ -6,6 +6,7 @@ So the search itself, ``status`` and ``apply`` give the same answer, now or afte
 import math
 from collections import Counter
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from statistics import median
 
 from autotune.measure.gpu_run import NOT_MEASURED
@@ -106,7 +107,7 @@ def summarize(
     if not baseline_runs:
         return SearchResult(
             verdict=Verdict.NO_BASELINE,
-            why=f"today's config gave no numbers ({today.ending.value}), so there is nothing to compare with",
+            why=f"today's config gave no numbers ({_ended(today)}), so there is nothing to compare with",
             baseline=baseline,
             best=answer,
             candidate=None,
@@ -116,7 +117,7 @@ def summarize(
             same_training=None,
             runs=len(runs),
             outcomes=outcomes,
-            changes=changes,
+            changes=tuple(replace(change, worth=None) for change in changes),
             objective=objective.name,
             why_no_gpu=why_no_gpu,
         )
@@ -148,6 +149,10 @@ def summarize(
         objective=objective.name,
         why_no_gpu=why_no_gpu,
     )
+
+
+def _ended(run: RunRecord) -> str:
+    return f"{run.ending.value}: {run.detail}" if run.detail else run.ending.value
 
 
 def _telling(runs: Iterable[RunRecord], objective: Objective) -> list[RunRecord]:

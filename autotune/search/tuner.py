@@ -229,7 +229,13 @@ class Tuner:
 
     def _explore(self) -> None:
         """Proposes, runs, judges and learns, as long as that pays and fits in front of the confirmation."""
-        self._emit(PhaseChanged(phase="exploring", why="looking for better values"))
+        why, needed_s = "looking for better values", LEAST_PAIRS * pair_s(self._known.runs, self._known.today, None)
+        if needed_s > self._budget.left_s():
+            left = format_duration(max(0.0, self._budget.left_s()))
+            why += (
+                f"; one that is not much faster cannot be confirmed: {left} is left, {format_duration(needed_s)} needed"
+            )
+        self._emit(PhaseChanged(phase="exploring", why=why))
         while True:
             left_s = self._budget.left_s() - self._reserved_s()
             choice = self._known.next_run(self._longest_run_s())

@@ -190,6 +190,23 @@ def test_no_change_says_so_and_offers_nothing(search_result: MakeResult) -> None
     assert screen.rstrip().endswith("Nothing to apply.")
 
 
+def test_what_could_not_be_told_is_not_called_as_good(search_result: MakeResult) -> None:
+    """A confirmation that could have missed a large gain says nothing of today's values."""
+    whole = search_result()
+    screen = _screen(
+        search_result(verdict=Verdict.NO_CHANGE, best=whole.baseline, candidate=whole.best, smallest_gain=0.63)
+    )
+    assert "No change: runs differ too much from one another to tell." in screen
+    assert "as good as any" not in screen
+    assert "the same command may tell" in screen
+
+
+def test_what_is_not_known_of_any_change_has_no_column(search_result: MakeResult) -> None:
+    """As where today's config gave no numbers."""
+    changes = (Change(path="a", old=1, new=2, worth=None, group=0, label="same training"),)
+    assert _row(_screen(search_result(changes=changes)), "a ") == ["a", "1", "2", "same training"]
+
+
 def test_nothing_faster_shows_todays_numbers_alone(search_result: MakeResult) -> None:
     """Without a candidate there is one column."""
     screen = _screen(search_result(verdict=Verdict.NO_CHANGE, best=search_result().baseline, speedup=None, changes=()))
@@ -213,6 +230,7 @@ def test_no_baseline_wants_to_be_told_twice(search_result: MakeResult) -> None:
         )
     )
     assert "No baseline" in screen
+    assert _row(screen, "samples") == ["samples", "100/s"]
     assert screen.rstrip().endswith("autotune apply --config config.yaml --force")
     assert "2.00x" not in screen
 

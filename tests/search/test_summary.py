@@ -158,6 +158,7 @@ def test_todays_config_that_fails_is_no_baseline(history: History) -> None:
     assert result.best.values == FAST
     assert (result.speedup, result.score_ratio, result.same_training) == (None, None, None)
     assert "crashed" in result.why
+    assert {change.worth for change in result.changes} == {None}
     assert result.outcomes == {"crashed": 1, "stopped": 2}
 
 

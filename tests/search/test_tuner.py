@@ -144,6 +144,12 @@ def test_a_better_config_is_found_and_confirmed(search: Search) -> None:
     assert answer.runs == len(searched.runs)
 
 
+def test_a_budget_that_will_not_do_for_a_confirmation_is_said_to_be_one(search: Search) -> None:
+    """As soon as it is known how long a run takes."""
+    assert "cannot be confirmed" in search(plain, budget_s=20).said().splitlines()[0]
+    assert "cannot be confirmed" not in search(plain, budget_s=300).said()
+
+
 def test_today_comes_first(search: Search) -> None:
     """Today's config is measured before anything else is tried: it is what all is compared with."""
     searched = search(plain, budget_s=100)
