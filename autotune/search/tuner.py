@@ -56,6 +56,7 @@ _FORESEEN_RUNS = 10
 _FORETELLING_RUNS = 10  # before these the model promises whatever it was told to hope for
 _PAIRS_WITH_TIME_TO_SPARE = 6  # four show a large gain, but not how large
 _MOST_FAILURES = 5  # runs that all gave nothing, before the search gives up
+_ALIKE_FOR_ALL = frozenset({Ending.NEVER_STARTED, Ending.OBSERVER_MISSING})  # no other values would make steps seen
 _GPU_COMES_BACK_S = 10.0  # between runs, while a GPU that was lost does not answer
 _OUTRUNS = 2.0  # times as fast as any run before, and memory is said to have run out: work was left out
 _HOPELESS = 0.5  # of the speed that is asked for: no repeat will make up for that
@@ -242,7 +243,7 @@ class Tuner:
             if self._gpu_lost:
                 why = self._gpu_lost
             elif self._nothing_works():
-                why = f"{_MOST_FAILURES} runs in a row gave no numbers"
+                why = f"{len(self._known.runs)} runs in a row gave no numbers"
             elif choice is None:
                 why = "every combination was tried, or takes too long for the time that is left"
             elif choice.gain * self._runs_in(left_s) < WORTH_THE_REST:
@@ -284,7 +285,11 @@ class Tuner:
         return CAUTION * (length_s + 2 * longer_s) * pairs
 
     def _nothing_works(self) -> bool:
-        return len(self._known.runs) >= _MOST_FAILURES and not any(run.comparable for run in self._known.runs)
+        is_tried = len(self._known.runs) >= _MOST_FAILURES
+        return self._never_trains() or (is_tried and not any(run.comparable for run in self._known.runs))
+
+    def _never_trains(self) -> bool:
+        return len(self._known.runs) >= 2 and all(run.ending in _ALIKE_FOR_ALL for run in self._known.runs)
 
     def _gain_of_ten_minutes(self) -> float | None:
         """How much faster the best point would get on average, e.g. 0.02; None before the model can tell."""
@@ -348,7 +353,9 @@ class Tuner:
         )
 
     def _may_have_been_an_accident(self, record: RunRecord) -> bool:
-        return not record.comparable and record.ending is not Ending.KILLED_BY_BUDGET and not self._gpu_lost
+        if record.comparable or record.ending is Ending.KILLED_BY_BUDGET or self._gpu_lost:
+            return False
+        return not self._never_trains()
 
     # One run
 

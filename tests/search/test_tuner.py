@@ -273,6 +273,14 @@ def test_todays_config_that_fails_is_no_baseline(search: Search) -> None:
     assert answer.speedup is None
 
 
+def test_a_trainer_that_never_trains_is_given_up_soon(search: Search) -> None:
+    """Other values would make no steps seen: two starts are waited for, and the rest of the budget is the user's."""
+    searched = search(lambda config: replace(plain(config), start_s=inf), budget_s=3000)
+    assert [run.ending for run in searched.runs] == [Ending.NEVER_STARTED] * 2
+    assert searched.took_s < 3 * 60
+    assert "none of" in str(searched.error)
+
+
 def test_caches_that_do_not_fill_in_time_are_left_alone(search: Search) -> None:
     """One pass takes too long for a run: the cache keeps today's value, that is said, and no cold number counts."""
 
