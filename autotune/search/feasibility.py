@@ -13,10 +13,11 @@ from autotune.space.knob import Knob, same_scalar
 from autotune.space.space import Space
 
 # What GPU memory depends on, besides the batch.
-_GPU_KINDS = ("precision", "xla", "fixed_length", "graph_mode", "model_gpu")
+_GPU_KINDS = ("precision", "dtype", "torch_compile", "xla", "fixed_length", "graph_mode", "model_gpu")
 # Host memory may depend on anything (knobs of the user's own, too), but not on these.
 _NOT_HOST_KINDS = (
     "xla",
+    "torch_compile",
     "graph_mode",
     "length_buckets",
     "prefetch_to_gpu",

@@ -16,7 +16,8 @@ LISTED_POINTS = 2_000
 
 _PAIRS = 300  # points two changes away from one of the best, drawn at random
 _ANYWHERE = 300  # points drawn from the whole space
-_DEVICE_KINDS = ("batch_size", "precision", "xla", "graph_mode", "fixed_length")  # what makes the step itself faster
+# What makes the step itself faster.
+_DEVICE_KINDS = ("batch_size", "precision", "dtype", "xla", "torch_compile", "graph_mode", "fixed_length")
 _MUCH_WAIT = 0.3  # share of the time that today's loop waits for data: the loader is to blame ...
 _LITTLE_WAIT = 0.05  # ... or, where the loader does not share its processor with the step, it is not
 

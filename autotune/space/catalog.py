@@ -144,9 +144,12 @@ def _is_float16(value: Scalar) -> bool:
 def _precisions(present: Scalar, machine: Machine) -> _Values:
     if isinstance(present, bool):
         return (False, True) if machine.gpus else (present,)
-    others = _HALF_NAMES[str(present)]
+    return (present, *_useful(_HALF_NAMES[str(present)], machine))
+
+
+def _useful(precisions: tuple[str, ...], machine: Machine) -> tuple[str, ...]:
     # Without a GPU, float16 is emulated: a quarter of the speed.
-    return (present, *(other for other in others if machine.gpus or not _is_float16(other)))
+    return tuple(name for name in precisions if machine.gpus or not _is_float16(name))
 
 
 def _half_precision(present: Scalar, machine: Machine) -> _Values:
@@ -156,6 +159,24 @@ def _half_precision(present: Scalar, machine: Machine) -> _Values:
         return (True,)
     halves = [value for value in _precisions(present, machine) if value not in _FULL_PRECISION]
     return tuple(sorted((str(value) for value in halves if value != present), key=_is_float16))
+
+
+_DTYPES = (("float32", "float16", "bfloat16"), ("fp32", "fp16", "bf16"))
+
+
+def _is_dtype(value: Scalar) -> bool:
+    return any(value in spelling for spelling in _DTYPES)
+
+
+def _dtypes(present: Scalar, machine: Machine) -> _Values:
+    (spelling,) = (spelling for spelling in _DTYPES if present in spelling)
+    return (present, *_useful(tuple(name for name in spelling if name != present), machine))
+
+
+def _bfloat16(present: Scalar, machine: Machine) -> _Values:
+    if not machine.gpus and not machine.cpu_bfloat16:
+        return ()
+    return tuple(name for name in _dtypes(present, machine) if name != present and str(name).startswith("bf"))
 
 
 def _caches(_present: Scalar, _machine: Machine) -> _Values:
@@ -288,7 +309,7 @@ KNOWN_KNOBS: tuple[KnownKnob, ...] = (
         domain=_batch_sizes,
         advice=_larger_batches,
         label=Label.BATCH,
-        sentence="sequences per step",
+        sentence="samples per step",
     ),
     KnownKnob(
         kind="precision",
@@ -298,6 +319,24 @@ KNOWN_KNOBS: tuple[KnownKnob, ...] = (
         advice=_half_precision,
         label=Label.PRECISION,
         sentence="compute in 16 bits where that is safe",
+    ),
+    KnownKnob(
+        kind="dtype",
+        names=("dtype", "amp_dtype", "autocast_dtype", "torch_dtype"),
+        accepts=_is_dtype,
+        domain=_dtypes,
+        advice=_bfloat16,
+        label=Label.PRECISION,
+        sentence="the type of number that the step computes in",
+    ),
+    KnownKnob(
+        kind="torch_compile",
+        names=("torch_compile", "use_torch_compile", "compile", "use_compile", "compile_model"),
+        accepts=_is_switch,
+        domain=_both_with_gpu,
+        advice=_on_with_gpu,
+        label=Label.SAME_TRAINING,
+        sentence="compile the model with torch.compile",
     ),
     KnownKnob(
         kind="xla",

@@ -78,6 +78,28 @@ def test_what_the_user_runs_today_is_feasible() -> None:
     assert space.why_infeasible({**space.today, "data.batch_size": 32}) is None
 
 
+@pytest.mark.parametrize(
+    ("present", "on_cpu", "on_gpu"),
+    [
+        ("float32", ("float32", "bfloat16"), ("float32", "float16", "bfloat16")),
+        ("bf16", ("bf16", "fp32"), ("bf16", "fp32", "fp16")),
+    ],
+)
+def test_types_of_numbers_are_spelled_as_the_config_spells_them(
+    present: str, on_cpu: tuple[str, ...], on_gpu: tuple[str, ...]
+) -> None:
+    """As PyTorch's trainers write them; without a GPU, float16 is no choice."""
+    for machine, choices in ((CPU_ONLY, on_cpu), (ONE_GPU, on_gpu)):
+        space, _ = build_space({"dtype": present}, None, machine, {})
+        assert space.knob("dtype").choices == choices
+
+
+def test_torch_compile_is_turned_where_there_is_a_gpu() -> None:
+    """Elsewhere it takes a compiler and half a minute for little."""
+    assert build_space({"compile": False}, None, ONE_GPU, {})[0].knob("compile").choices == (False, True)
+    assert build_space({"compile": False}, None, CPU_ONLY, {})[0].knobs == ()
+
+
 def test_same_training_freezes_batch_and_precision() -> None:
     """``--same-training`` keeps every key in its points, so that it shares the study's record."""
     space = _space_of(CONFIG).same_training()
