@@ -184,7 +184,7 @@ def _print_failure(console: Console, failure: Failure) -> None:
     )
     if failure.run.detail:
         console.print(Text(f"  {plain(failure.run.detail)}"), soft_wrap=True)
-    for line in failure.stderr_tail.splitlines()[-5:]:
+    for line in [line for line in failure.stderr_tail.splitlines() if line.strip()][-5:]:
         console.print(Text(f"  | {plain(line)}", style="dim"), soft_wrap=True)
     console.print(Text(f"  {failure.remedy} Logs: {failure.folder}"), soft_wrap=True)
 

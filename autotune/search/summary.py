@@ -7,7 +7,7 @@ import math
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
-from statistics import median
+from statistics import fmean, median
 
 from autotune.measure.gpu_run import NOT_MEASURED
 from autotune.metrics import METRICS, values_of
@@ -33,6 +33,8 @@ _FILLING = (
     "; caches take longer to fill than there was time, so runs were compared without the time they waited for data: "
     "as they will probably be once the caches are full"
 )
+
+_UNEVEN = 1.3  # runs that differ by 8 % are within that 99 times in 100
 
 _MOST_PRIOR_DF = 2.0
 """What the spread of other points tells of that of two: points differ in it, the more so the longer their steps."""
@@ -148,6 +150,7 @@ def summarize(
         changes=changes,
         objective=objective.name,
         why_no_gpu=why_no_gpu,
+        cautions=_unevenness(baseline_runs),
     )
 
 
@@ -247,14 +250,24 @@ def _same_training(
 
 def speed_over(runs: Sequence[RunRecord], baseline: Sequence[RunRecord]) -> float:
     """Geometric mean speed of some runs over that of others, both comparable."""
-    unit = baseline[0].comparable
-    assert unit is not None
+    return math.exp(fmean(_ln_speeds(runs, baseline[0])) - fmean(_ln_speeds(baseline, baseline[0])))
 
-    def level(some: Sequence[RunRecord]) -> float:
-        logs = [ln_speed(run.comparable, unit) for run in some if run.comparable]
-        return sum(logs) / len(logs)
 
-    return math.exp(level(runs) - level(baseline))
+def _ln_speeds(runs: Sequence[RunRecord], unit: RunRecord) -> list[float]:
+    assert unit.comparable is not None
+    return [ln_speed(run.comparable, unit.comparable) for run in runs if run.comparable]
+
+
+def _unevenness(baseline: Sequence[RunRecord]) -> tuple[str, ...]:
+    """What to say of today's config where its own runs are far apart."""
+    speeds = _ln_speeds(baseline, baseline[0])
+    ratio = math.exp(max(speeds) - min(speeds))
+    if ratio < _UNEVEN:
+        return ()
+    return (
+        f"Of {len(speeds)} runs of today's config, one was {ratio:.2f} times as fast as another: something else may be "
+        "at work on this machine, or a few seconds do not show how fast this training is.",
+    )
 
 
 def _why(

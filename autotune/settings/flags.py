@@ -1,8 +1,8 @@
 """The flags of a command made into a config: for trainers that read no YAML.
 
-``--key=value``, ``--key value`` and switches (``--key`` alone, its opposite being to leave it out) are understood, as
-absl, argparse and nanoGPT-like scripts take them. The flags of what starts the trainer (``python``, ``torchrun``,
-``accelerate launch``) are left alone.
+``--key=value``, ``--key value`` and switches (``--key`` alone, its opposite being to leave it out; that of absl's
+``--nokey`` is ``--key``) are understood, as absl, argparse and nanoGPT-like scripts take them. The flags of what starts
+the trainer (``python``, ``torchrun``, ``accelerate launch``) are left alone.
 """
 
 import re
@@ -72,6 +72,8 @@ def read_flags(words: Sequence[str], is_known: Callable[[str], bool]) -> Flags:
             key, is_on = _switch(match["name"], is_known, {*counts, *values})
             values[key] = "true" if is_on else "false"
             command.append(f"{{{'' if is_on else '!'}{key}?{word}}}")
+            if word == f"--no{key}" and not is_on:  # absl's, which knows the other word of each switch
+                command.append(f"{{{key}?--{key}}}")
     return Flags(values=values, command=(*command, *map(literal, own[end:])), left=left)
 
 

@@ -148,6 +148,15 @@ def test_half_a_pair_does_not_count(history: History) -> None:
     assert history.answer().verdict is Verdict.NO_CHANGE
 
 
+def test_runs_of_todays_config_that_are_far_apart_are_told_of(history: History) -> None:
+    """The answer holds, and its reader knows what it was measured on."""
+    even = history.explored("s1", 50.0, fast=100.0).confirmed(50.0, 100.0).answer()
+    assert even.cautions == ()
+    history.run(TODAY, 70.0, Purpose.CONFIRM, pair=4)
+    (caution,) = history.answer().cautions
+    assert "Of 6 runs of today's config, one was 1.47 times as fast as another" in caution
+
+
 def test_todays_config_that_fails_is_no_baseline(history: History) -> None:
     """The best of what runs is the answer, and no ratio is made up."""
     result = history.explored("s1", None, workers=45.0, fast=60.0).answer()

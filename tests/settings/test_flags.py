@@ -39,7 +39,7 @@ def test_the_styles_of_flags():
 
 
 def test_switches_are_left_out_where_they_are_off():
-    """That is their opposite in every style; --nouse_xla says that use_xla is off, --normalize is a word of its own."""
+    """That is their opposite in every style; --no-cache says that cache is off, --normalize is a word of its own."""
     words = ("t.py", "--use_xla", "--no-cache", "--normalize", "--batch_size=1")
     flags, document, filled = read(*words)
     assert filled == words
@@ -47,6 +47,15 @@ def test_switches_are_left_out_where_they_are_off():
     other = Document.parse("use_xla: false\ncache: true\nnormalize: false\nbatch_size: 2\n")
     turned = fill_command(flags.command, config=Path("c"), python="p", run_config=other, where="here")
     assert turned == ("t.py", "--batch_size=2")
+
+
+def test_a_switch_of_absl_has_a_word_for_on_and_one_for_off():
+    """Who types --nouse_xla may mean its default, so that leaving it out would change nothing."""
+    flags, document, filled = read("t.py", "--nouse_xla")
+    assert (filled, document.data) == (("t.py", "--nouse_xla"), {"use_xla": False})
+    on = Document.parse("use_xla: true\n")
+    turned = fill_command(flags.command, config=Path("c"), python="p", run_config=on, where="here")
+    assert turned == ("t.py", "--use_xla")
 
 
 @pytest.mark.parametrize(
