@@ -16,7 +16,7 @@ from autotune.results import Ratio, SearchResult, Side, Verdict
 from autotune.score import UTILIZATION
 
 _LEAST_WORTH_SAYING = 0.01
-_LARGE_GAIN = 0.1  # nobody who could have missed that is done
+_LARGE_GAIN = 1.1  # nobody who may have missed that is done
 _LONGEST_CAUTION = 500
 _PAYS_WITHIN_S = 365 * 24 * 3600.0
 
@@ -112,7 +112,7 @@ def _headline(result: SearchResult) -> Text:
 
 
 def _is_undecided(result: SearchResult) -> bool:
-    return result.candidate is not None and (result.smallest_gain or 0.0) > _LARGE_GAIN
+    return result.candidate is not None and result.score_ratio is not None and result.score_ratio.high > _LARGE_GAIN
 
 
 def _ratio(ratio: Ratio) -> str:

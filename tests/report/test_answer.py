@@ -8,7 +8,7 @@ from rich.console import Console
 
 from autotune.records import Ending, Validity
 from autotune.report.answer import Failure, print_answer
-from autotune.results import Change, SearchResult, Side, Verdict
+from autotune.results import Change, Ratio, SearchResult, Side, Verdict
 from tests.report.conftest import BEST, TODAY, MakeEnded, MakeResult, on_gpus, pooled_gpu
 
 
@@ -182,7 +182,10 @@ def test_what_more_time_would_probably_gain_is_said(search_result: MakeResult) -
 def test_no_change_says_so_and_offers_nothing(search_result: MakeResult) -> None:
     """What lost is shown as tried, and there is nothing to apply."""
     whole = search_result()
-    screen = _screen(search_result(verdict=Verdict.NO_CHANGE, best=whole.baseline, candidate=whole.best))
+    alike = Ratio(ratio=1.0, low=0.95, high=1.05)
+    screen = _screen(
+        search_result(verdict=Verdict.NO_CHANGE, best=whole.baseline, candidate=whole.best, score_ratio=alike)
+    )
     assert "No change: today's values are as good as any that were tried." in screen
     assert "tried" in _row(screen, "what changes")
     assert "autotune apply" not in screen
@@ -191,10 +194,11 @@ def test_no_change_says_so_and_offers_nothing(search_result: MakeResult) -> None
 
 
 def test_what_could_not_be_told_is_not_called_as_good(search_result: MakeResult) -> None:
-    """A confirmation that could have missed a large gain says nothing of today's values."""
+    """A confirmation that may have missed a large gain says nothing of today's values."""
     whole = search_result()
+    anything = Ratio(ratio=1.1, low=0.8, high=1.5)
     screen = _screen(
-        search_result(verdict=Verdict.NO_CHANGE, best=whole.baseline, candidate=whole.best, smallest_gain=0.63)
+        search_result(verdict=Verdict.NO_CHANGE, best=whole.baseline, candidate=whole.best, score_ratio=anything)
     )
     assert "No change: runs differ too much from one another to tell." in screen
     assert "as good as any" not in screen
