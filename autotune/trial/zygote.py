@@ -235,7 +235,8 @@ class ZygoteRunner(ProcessRunner):
         if isinstance(ended, NotStarted):
             self._failed(interpreter, f"a run could not be forked ({ended.error})")
         elif pulse.is_lost:
-            self._failed(interpreter, f"a run gave no sign of life for {interpreter.silence_s:.0f} s after its fork")
+            silence = f"a run gave no sign of life for {interpreter.silence_s:.0f} s after its fork"
+            self._failed(interpreter, f"{silence}, as where a library that it imports does not survive one")
         elif unfit.exists():
             self._was_unfit(interpreter, unfit)
         else:
