@@ -147,3 +147,14 @@ def affordable(
             if caution * LEAST_PAIRS * pair_s(runs, today, candidate.level.name) <= left_s:
                 return candidate
     return None
+
+
+def least_confirmation_s(runs: Sequence[RunRecord], today: str) -> float:
+    """What the pairs of a confirmation take at least: the first run starts slower than all others, so no start counts.
+
+    Args:
+        runs: Runs of this search.
+        today: Name of today's point.
+    """
+    measured = [run.duration_s - run.measurement.first_step_s for run in runs if run.point == today and run.measurement]
+    return 2 * LEAST_PAIRS * min(measured, default=0.0)

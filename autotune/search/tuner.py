@@ -29,6 +29,7 @@ from autotune.search.budget import CAUTION, Budget, expected_run_s, pair_s
 from autotune.search.confirm import (
     affordable,
     confirming_window_s,
+    least_confirmation_s,
     pair_order,
     pairs_wanted,
     verdict_s,
@@ -230,11 +231,11 @@ class Tuner:
 
     def _explore(self) -> None:
         """Proposes, runs, judges and learns, as long as that pays and fits in front of the confirmation."""
-        why, needed_s = "looking for better values", LEAST_PAIRS * pair_s(self._known.runs, self._known.today, None)
+        why, needed_s = "looking for better values", least_confirmation_s(self._known.runs, self._known.today)
         if needed_s > self._budget.left_s():
             left = format_duration(max(0.0, self._budget.left_s()))
             why += (
-                f"; one that is not much faster cannot be confirmed: {left} is left, {format_duration(needed_s)} needed"
+                f"; none can be confirmed in this search: {left} is left, {format_duration(needed_s)} needed at least"
             )
         self._emit(PhaseChanged(phase="exploring", why=why))
         while True:
@@ -246,10 +247,10 @@ class Tuner:
                 why = f"{len(self._known.runs)} runs in a row gave no numbers"
             elif choice is None:
                 why = "every combination was tried, or takes too long for the time that is left"
-            elif choice.gain * self._runs_in(left_s) < WORTH_THE_REST:
-                why = "nothing left to try promises a gain"
             elif expected_run_s(self._known.runs, point_name(choice.values) if choice.is_repeat else None) > left_s:
                 why = "the rest of the budget is for the confirmation"
+            elif choice.gain * self._runs_in(left_s) < WORTH_THE_REST:
+                why = "nothing left to try promises a gain"
             else:
                 now_s, settles = self._clock.now_s(), self._known.space.settles(choice.values)
                 patient_s = patience_s(self._known.runs, settles=settles, left_s=left_s, budget_s=self._budget.budget_s)
