@@ -6,7 +6,8 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -30,6 +31,13 @@ UUID = "GPU-{:08x}-0000-4000-8000-000000000000"
 def is_todays(line: str) -> bool:
     """Whether a line on stderr says that today's config has been measured: the first run that counts."""
     return re.search(r"\] run \d+ +today .* 1\.00x ", line) is not None
+
+
+def all_at_once(search: Callable[[str], "Searched"], names: Iterable[str]) -> dict[str, "Searched"]:
+    """A search for each name, all at the same time: most of what they do is to wait."""
+    each = list(names)
+    with ThreadPoolExecutor(len(each)) as threads:
+        return dict(zip(each, threads.map(search, each), strict=True))
 
 
 def machine_with(gpus: int, *, gpu: Gpu | None = None, **options: Any) -> Scenario:

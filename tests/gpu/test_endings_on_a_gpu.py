@@ -1,6 +1,5 @@
 """Endings that only a GPU brings about, and what of a GPU makes a run unfit to be compared: each in a search."""
 
-import threading
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -9,7 +8,7 @@ import pytest
 
 from autotune.records import Ending, Validity
 from tests.fake_nvml.scenario import Gpu
-from tests.gpu.conftest import GpuProject, Searched, machine_with
+from tests.gpu.conftest import GpuProject, Searched, all_at_once, machine_with
 
 REPOSITORY = Path(__file__).parents[2]
 NO_WORKSPACE = "cuDNN error: CUDNN_STATUS_INTERNAL_ERROR"
@@ -52,19 +51,13 @@ def searched(gpu_project: Callable[..., GpuProject]) -> dict[str, Searched]:
     projects = {name: gpu_project(machine_with(1), config) for name, config in FAILING.items()}
     projects["hot"] = gpu_project(machine_with(1, gpu=Gpu(event_reasons=HEAT)), TRAINS)
     projects["first"] = gpu_project(machine_with(1), TRAINS)
-    found: dict[str, Searched] = {}
 
-    def search(name: str) -> None:
+    def search(name: str) -> Searched:
         runs = 3 if name == "hot" else 1
         # From 120 s on, one run warms up what is never cold again.
-        found[name] = projects[name].search(120.0 if name == "first" else 110.0, hear=partial(enough, runs))
+        return projects[name].search(120.0 if name == "first" else 110.0, hear=partial(enough, runs))
 
-    threads = [threading.Thread(target=search, args=(name,)) for name in projects]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    return found
+    return all_at_once(search, projects)
 
 
 def test_a_full_gpu_names_a_failure_whose_words_do_not(searched: dict[str, Searched]) -> None:

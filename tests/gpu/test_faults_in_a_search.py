@@ -10,7 +10,7 @@ import pytest
 
 from autotune.records import Ending, Validity
 from tests.fake_nvml.scenario import Fault
-from tests.gpu.conftest import UUID, GpuProject, Searched, is_todays, machine_with
+from tests.gpu.conftest import UUID, GpuProject, Searched, all_at_once, is_todays, machine_with
 
 # Without a buffer each step waits for its batch; all values are alike but for that.
 CONFIG = """\
@@ -53,18 +53,12 @@ def hear(project: GpuProject, name: str, line: str) -> bool:
 def searched(gpu_project: Callable[..., GpuProject]) -> dict[str, Searched]:
     """A search for each fault, all at the same time."""
     projects = {name: gpu_project(machine_with(1, faults=faults), CONFIG) for name, faults in FAULTS.items()}
-    found: dict[str, Searched] = {}
 
-    def search(name: str) -> None:
+    def search(name: str) -> Searched:
         project = projects[name]
-        found[name] = project.search(BUDGET_S, hear=lambda line: hear(project, name, line))
+        return project.search(BUDGET_S, hear=lambda line: hear(project, name, line))
 
-    threads = [threading.Thread(target=search, args=(name,)) for name in FAULTS]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    return found
+    return all_at_once(search, FAULTS)
 
 
 def left_on(project: GpuProject) -> list[int]:

@@ -13,7 +13,7 @@ from autotune.records import Validity
 from tests.commands.test_search import left_running
 from tests.fake_nvml.busy_reader import busy_fraction
 from tests.fake_nvml.busy_writer import BusyWriter
-from tests.gpu.conftest import UUID, GpuProject, Searched, driver_windows, is_todays, machine_with
+from tests.gpu.conftest import UUID, GpuProject, Searched, all_at_once, driver_windows, is_todays, machine_with
 
 # A file of samples takes 150 ms to open. 4 steps of 18 ms, 8 ms of loading before each: busy for 72 of 254 ms.
 STARVED = """\
@@ -71,19 +71,13 @@ def searched(gpu_project: Callable[..., GpuProject]) -> dict[str, Searched]:
         "shared": gpu_project(machine_with(1), STARVED),
     }
     visit(projects["shared"], 120.0)
-    found: dict[str, Searched] = {}
 
-    def search(name: str) -> None:
+    def search(name: str) -> Searched:
         project, options = projects[name], ("--allow-busy-gpu",) if name == "shared" else ()
         budget_s = BUDGET_S if name in WHOLE else 120.0
-        found[name] = project.search(budget_s, *options, hear=partial(hear, project, name))
+        return project.search(budget_s, *options, hear=partial(hear, project, name))
 
-    threads = [threading.Thread(target=search, args=(name,)) for name in projects]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    return found
+    return all_at_once(search, projects)
 
 
 @pytest.mark.parametrize("name", WHOLE)
