@@ -151,6 +151,22 @@ def _largest(one: int | None, other: int | None) -> int | None:
     return max((value for value in (one, other) if value is not None), default=None)
 
 
+def between_run_variance_of(records: Iterable[RunRecord], objective: Objective) -> tuple[float, float]:
+    """Variance of ln score between runs of one point over a whole record, and its degrees of freedom.
+
+    Points are told apart by their names alone, so that the answer depends on the record and on nothing else: not on
+    what the config's file or its domains say by now.
+    """
+    reference: Measurement | None = None
+    scores: dict[str, list[float]] = {}
+    for record in records:
+        measured = record.comparable
+        if measured and objective.is_told_by(measured):
+            reference = reference or measured
+            scores.setdefault(record.point, []).append(ln_score(measured, reference, objective))
+    return pooled_variance(list(scores.values()))
+
+
 def between_run_variance(levels: Mapping[str, PointLevel]) -> tuple[float, float]:
     """Variance of ln score between runs of one point, from this study's repeats alone, and its degrees of freedom."""
     return pooled_variance([level.scores for level in levels.values()])

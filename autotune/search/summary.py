@@ -26,7 +26,7 @@ from autotune.score import (
 )
 from autotune.search.effects import changes_worth
 from autotune.search.gpus import pooled_gpus, study_busy_rate
-from autotune.search.levels import Levels, between_run_variance
+from autotune.search.levels import between_run_variance_of
 from autotune.space.space import Space
 
 _FILLING = (
@@ -77,15 +77,17 @@ def summarize(
     """Works out the answer of one search.
 
     Args:
-        records: The study's record; runs of other searches only help to know the spread between runs.
+        records: The study's record; runs of other searches only help to know the spread between runs, and what came
+            after the search's last run does not count: its answer stays what it was.
         search: Name of the search.
-        space: What may vary now; gives the labels.
+        space: What may vary now; gives the labels, and nothing that the verdict depends on.
         objective: What was searched for.
         why_no_gpu: Why utilization is not measured on this machine; None if it is.
 
     Returns:
         The answer; None if no run of the search gave comparable numbers.
     """
+    records = _until_the_end_of(search, records)
     runs = [run for run in records if run.search == search]
     good = _telling(runs, objective)
     if not good:
@@ -126,7 +128,7 @@ def summarize(
 
     pairs = pairs_of(good, today.point)
     others = [run for run in records if run.purpose is not Purpose.CONFIRM or run.search != search]
-    judgement = _judgement(pairs, others, space, objective) if len(pairs) >= LEAST_PAIRS else None
+    judgement = _judgement(pairs, others, objective) if len(pairs) >= LEAST_PAIRS else None
     better = judgement is not None and judgement.better
     return SearchResult(
         verdict=Verdict.BETTER if better else Verdict.NO_CHANGE,
@@ -158,6 +160,12 @@ def _ended(run: RunRecord) -> str:
     return f"{run.ending.value}: {run.detail}" if run.detail else run.ending.value
 
 
+def _until_the_end_of(search: str, records: Sequence[RunRecord]) -> Sequence[RunRecord]:
+    """The record as it was when a search had made its last run."""
+    last = max((place for place, run in enumerate(records) if run.search == search), default=-1)
+    return records[: last + 1]
+
+
 def _telling(runs: Iterable[RunRecord], objective: Objective) -> list[RunRecord]:
     """The runs with comparable numbers that tell what was searched for."""
     return [run for run in runs if run.comparable and objective.is_told_by(run.comparable)]
@@ -178,12 +186,12 @@ def _side(values: Values, runs: Sequence[RunRecord], busy_rate: float | None) ->
 
 
 def _judgement(
-    pairs: Sequence[tuple[Measurement, Measurement]], others: Sequence[RunRecord], space: Space, objective: Objective
+    pairs: Sequence[tuple[Measurement, Measurement]], others: Sequence[RunRecord], objective: Objective
 ) -> Judgement:
     """What the pairs show, with what the study's other runs say of the spread."""
 
     def prior(by: Objective) -> tuple[float, float]:
-        variance, df = between_run_variance(Levels(space, by, others))
+        variance, df = between_run_variance_of(others, by)
         return 2 * variance, min(df, _MOST_PRIOR_DF)
 
     variance, df = prior(objective)

@@ -339,3 +339,28 @@ def test_without_a_gpu_no_side_shows_one(history: History) -> None:
     assert result.baseline is not None
     assert result.baseline.gpus is None
     assert result.why_no_gpu == "no driver"
+
+
+def test_one_record_gives_one_verdict_whoever_asks(history: History) -> None:
+    """The search asks with a space it has narrowed, `status` with that of a config edited since: the answer is one."""
+    history.explored("s1", 50.0, workers=52.0, fast=60.0)
+    for speed in (45.0, 60.0, 38.0, 55.0):  # repeats of a point that a narrowed space does not hold
+        history.run(WORKERS, speed, Purpose.REPEAT)
+    history.confirmed(50.0, 56.0)
+    narrowed = replace(SPACE, knobs=tuple(one.narrowed([one.today]) for one in SPACE.knobs))
+    moved = Space(knobs=(knob("batch", 32, 64, label=Label.BATCH), knob("workers", 2, 4)))
+    answers = [
+        summarize(history.records, "s1", space, objective=EFFECTIVE_UTILIZATION) for space in (SPACE, narrowed, moved)
+    ]
+    told = [(answer.verdict, answer.speedup, answer.score_ratio) for answer in answers if answer]
+    assert told[1:] == told[:1] * 2
+
+
+def test_what_comes_after_a_search_leaves_its_answer_alone(history: History) -> None:
+    """Runs of later searches are no part of what the earlier one has shown."""
+    history.explored("s1", 50.0, workers=52.0, fast=60.0).confirmed(50.0, 56.0)
+    before = history.answer("s1")
+    history.explored("s2", 50.0)
+    for speed in (30.0, 60.0, 38.0, 70.0):
+        history.run(WORKERS, speed, Purpose.EXPLORE)
+    assert history.answer("s1") == before
