@@ -96,8 +96,13 @@ class PooledGpus:
 
 @dataclass(frozen=True, kw_only=True)
 class Side:
-    """One side of the comparison: a point, its pooled metrics by name, and its GPUs; None where none was measured."""
+    """One side of the comparison: a point, its pooled metrics by name, and its GPUs; None where none was measured.
 
+    Attributes:
+        point: Its name, see `space.point_name`: values alone do not say what the keys hold that move along.
+    """
+
+    point: str
     values: Values
     metrics: Mapping[str, float | None] | None
     gpus: PooledGpus | None = None

@@ -20,7 +20,6 @@ from autotune.search.levels import Levels, expected_run_sd
 from autotune.search.propose import advised
 from autotune.search.setup import Setup, open_setup
 from autotune.search.study import Study
-from autotune.space.space import point_name
 
 _TIMED = 15
 _REPEATS = 0.33
@@ -71,7 +70,7 @@ def _choose(setup: Setup, levels: Levels, allocator: Allocator) -> Values:
     advice = advised(setup.space, levels, None, has_gpu=False, short_passes=True)
     allocator.learn(levels, expected_run_sd(levels))
     choice = allocator.next_run(
-        point_name(setup.space.today),
+        setup.space.name(setup.space.today),
         next((values for values in advice if feasible.why_not(values) is None), None),
         feasible.why_not,
     )
@@ -98,7 +97,7 @@ def _run(setup: Setup, values: Values, rng: random.Random) -> RunRecord:
     return RunRecord(
         number=0,
         search="benchmark",
-        point=point_name(values),
+        point=setup.space.name(values),
         values=values,
         purpose=Purpose.EXPLORE,
         ending=Ending.STOPPED,

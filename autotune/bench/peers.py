@@ -18,7 +18,7 @@ from optuna.trial import TrialState
 
 from autotune.records import Scalar, Values
 from autotune.space.knob import Knob, same_scalar
-from autotune.space.space import Space, point_name
+from autotune.space.space import Space
 
 Proposals = Generator[Values, float | None, None]
 """Yields points, is sent speeds; its end is the method's own."""
@@ -34,7 +34,7 @@ _MOST_VISITS = 2
 def random_search(space: Space, seed: int) -> Proposals:
     """Draws from all combinations with equal chances, none twice (Bergstra & Bengio 2012, on a finite space)."""
     yield space.today
-    today = point_name(space.today)
+    today = space.name(space.today)
     sizes = [len(knob.choices) for knob in space.knobs]
     for number in random.Random(seed).sample(range(space.size), min(space.size, _MOST_DRAWS)):
         rest, indices = number, []
@@ -42,7 +42,7 @@ def random_search(space: Space, seed: int) -> Proposals:
             rest, index = divmod(rest, size)
             indices.append(index)
         values = _values_at(space, indices)
-        if point_name(values) != today:
+        if space.name(values) != today:
             yield values
 
 
@@ -75,7 +75,7 @@ def coordinate_descent(space: Space, _seed: int) -> Proposals:
     """
     here = space.today
     best = (yield here) or 0.0
-    seen = {point_name(here)}
+    seen = {space.name(here)}
     has_helped = True
     while has_helped:
         has_helped = False
@@ -84,9 +84,9 @@ def coordinate_descent(space: Space, _seed: int) -> Proposals:
                 start = here
                 for value in way:
                     there = {**here, knob.path: value}
-                    if point_name(there) in seen:
+                    if space.name(there) in seen:
                         break
-                    seen.add(point_name(there))
+                    seen.add(space.name(there))
                     speed = (yield there) or 0.0
                     if speed <= best:
                         break
@@ -105,7 +105,7 @@ def grid(space: Space, _seed: int) -> Proposals:
     without_gain = 0
     for indices in product(*(range(len(knob.choices)) for knob in space.knobs)):
         values = _values_at(space, indices)
-        if point_name(values) == point_name(space.today):
+        if space.name(values) == space.name(space.today):
             continue
         speed = (yield values) or 0.0
         without_gain = 0 if speed > best else without_gain + 1

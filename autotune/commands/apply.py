@@ -49,7 +49,7 @@ def command(config: Path, trial: int | None, dry_run: bool, force: bool, state_d
                 where=str(study.path),
                 remedy="Choose another run, or write its values all the same with --force.",
             )
-        values = chosen.values
+        point, values = chosen.point, chosen.values
     elif result.verdict is Verdict.NO_CHANGE:
         console.print(f"No change: {result.why}.", soft_wrap=True)
         return 0
@@ -61,19 +61,20 @@ def command(config: Path, trial: int | None, dry_run: bool, force: bool, state_d
         )
     else:
         assert result.best is not None, "a search with numbers and another verdict has a best point"
-        values = result.best.values
+        point, values = result.best.point, result.best.values
     today = result.baseline.values if result.baseline else {}
-    return apply_values(setup, values, today, console=console, force=force, dry_run=dry_run)
+    return apply_values(setup, point, values, today, console=console, force=force, dry_run=dry_run)
 
 
 def apply_values(
-    setup: "Setup", values: Values, today: Values, *, console: "Console", force: bool, dry_run: bool
+    setup: "Setup", point: str, values: Values, today: Values, *, console: "Console", force: bool, dry_run: bool
 ) -> int:
     """Writes a point into the config.
 
     Args:
         setup: The config's.
-        values: The point; values that are no longer in the space are refused.
+        point: Name of the point.
+        values: Its values; refused if the point is none of the space any more.
         today: What the search took as today's values.
         console: Where the diff goes.
         force: Do not ask where a value is neither today's nor the new one.
@@ -92,6 +93,13 @@ def apply_values(
             "the values of that run are not among those that this config allows now",
             where=str(setup.config_path),
             remedy="Widen the domains under autotune: knobs:, or search again.",
+        )
+    if not setup.space.is_named(point, values):
+        moving = ", ".join(path for knob in setup.space.knobs for path in knob.paths[1:])
+        raise ConfigError(
+            f"a key that moves with the values of that run held something else then than it would now: {moving}",
+            where=str(setup.config_path),
+            remedy="Put back what it was when that search began, or search again.",
         )
     # Read again: the search may have taken half an hour, and the file may have been edited since.
     fresh = load_settings(setup.config_path)

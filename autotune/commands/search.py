@@ -149,8 +149,8 @@ def command(
 
     def apply_if_better() -> None:
         if and_apply and result.verdict is Verdict.BETTER and result.best and result.baseline:
-            best, today = result.best.values, result.baseline.values
-            apply_values(setup, best, today, console=progress, force=False, dry_run=False)
+            best, today = result.best, result.baseline.values
+            apply_values(setup, best.point, best.values, today, console=progress, force=False, dry_run=False)
 
     if as_json:
         apply_if_better()  # first, so that a failure is the one object on stdout

@@ -12,12 +12,12 @@ from autotune.search.dead import without_turning
 from autotune.search.execution import Execution
 from autotune.search.feasibility import Feasibility
 from autotune.search.findings import Findings
-from autotune.search.levels import Levels, expected_run_sd
+from autotune.search.levels import Levels, expected_run_sd, of_space
 from autotune.search.propose import advised
 from autotune.search.setup import Setup
 from autotune.search.study import Study
 from autotune.search.summary import speed_over
-from autotune.space.space import Space, point_name
+from autotune.space.space import Space
 
 
 class Knowledge:
@@ -43,7 +43,7 @@ class Knowledge:
         self._seed = seed
         self._within_variances_s: list[float] = []
         self._saw_a_pass = False
-        self.today = point_name(setup.space.today)
+        self.today = setup.space.name(setup.space.today)
         self.runs: list[RunRecord] = []
         self.search_in(setup.space)
 
@@ -51,7 +51,8 @@ class Knowledge:
         """Searches this space from now on, with all that the record knows of it."""
         dead = self._findings.dead
         self.space = without_turning(space, dead)
-        self._levels = Levels(self.space, self._setup.objective, self._study.records(), dead=dead)
+        records = of_space(self._study.records(), self._setup.space)
+        self._levels = Levels(self.space, self._setup.objective, records, dead=dead)
         self._allocator = Allocator(self.space, self._seed)
         self._fit()
 

@@ -9,7 +9,7 @@ from autotune.measure.statistics import pooled_variance
 from autotune.records import DISTURBED, Ending, Measurement, RunRecord, Validity, Values
 from autotune.score import Objective, ln_score, ln_speed
 from autotune.search.lessons import LESSONS, Lesson
-from autotune.space.space import Space, point_name
+from autotune.space.space import Space
 
 TYPICAL_CV = 0.08
 """Spread of ln throughput between runs of one config, as seen on unlike machines; the start of every estimate."""
@@ -57,7 +57,8 @@ class PointLevel:
 class Levels(Mapping[str, PointLevel]):
     """The level of each point of a space, in the order in which the points were first run.
 
-    Runs of points of an earlier, wider domain, or with knobs that are no longer searched, are left out. So is a
+    Runs of points of an earlier, wider domain, or with knobs that are no longer searched, are left out (those whose
+    keys that move along held something else are none of this space, see `of_space`). So is a
     point's first run that by no fault of the point says nothing about it: it was ended by somebody, or it did not tell
     what is looked for. A second one counts as one without numbers, else the point would be tried for ever.
 
@@ -74,7 +75,7 @@ class Levels(Mapping[str, PointLevel]):
         self._space = space
         self._as_today = {path: value for path, value in space.today.items() if path in dead}
         self._objective = objective
-        self._today = point_name(space.today)
+        self._today = space.name(space.today)
         self._reference: Measurement | None = None
         self._levels: dict[str, PointLevel] = {}
         self._forgiven: set[str] = set()
@@ -96,11 +97,13 @@ class Levels(Mapping[str, PointLevel]):
         if record.validity in DISTURBED:
             return
         values = {path: self._as_today.get(path, value) for path, value in record.values.items()}
-        name = point_name(values) if self._as_today else record.point
         told = record.comparable
         measured = told if told and self._objective.is_told_by(told) else None
         if measured and self._reference is None:
             self._reference = measured  # the study's first: the unit in which levels are counted never moves
+        if not self._space.contains(values):
+            return
+        name = self._space.name(values)
         rough = record.measurement if record.validity is Validity.NOT_STEADY else None
         is_mute = told is not None and measured is None  # the driver said nothing for a while
         blameless = is_mute or (not measured and not rough and LESSONS[record.ending] is Lesson.NOTHING)
@@ -109,8 +112,6 @@ class Levels(Mapping[str, PointLevel]):
             return
         known = self._levels.get(name)
         if known is None:
-            if not self._space.contains(values):
-                return
             known = PointLevel(name=name, values=values)
         known = replace(known, durations_s=(*known.durations_s, record.duration_s))
         if measured and self._reference:
@@ -145,6 +146,14 @@ class Levels(Mapping[str, PointLevel]):
             scores=tuple(score - setback for score in level.scores),
             rough_scores=tuple(today.mean - loss for loss in behind if loss > 0.0),
         )
+
+
+def of_space(records: Iterable[RunRecord], space: Space) -> list[RunRecord]:
+    """The runs of points of this space, keys that move along with a knob included.
+
+    A config may have been edited in a key that moves with a knob: the same values were another point then.
+    """
+    return [record for record in records if space.is_named(record.point, record.values)]
 
 
 def _largest(one: int | None, other: int | None) -> int | None:

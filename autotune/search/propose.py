@@ -9,7 +9,7 @@ from autotune.records import Values
 from autotune.search.levels import PointLevel, best_level
 from autotune.search.surrogate import Indices
 from autotune.space.knob import Knob, same_scalar
-from autotune.space.space import Space, point_name
+from autotune.space.space import Space
 
 LISTED_POINTS = 2_000
 """Spaces up to this size are looked at as a whole."""
@@ -50,7 +50,7 @@ def advised(
     for knob in space.knobs:
         if knob.bundled and knob.advice and (short_passes or not _settles(knob)):
             bundle[knob.path] = knob.advice[0]
-    if point_name(bundle) not in levels and not loader_is_innocent:
+    if space.name(bundle) not in levels and not loader_is_innocent:
         yield bundle
     best = best_level(levels)
     start = best.values if best else bundle

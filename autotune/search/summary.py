@@ -11,7 +11,7 @@ from statistics import fmean, median
 
 from autotune.measure.gpu_run import NOT_MEASURED
 from autotune.metrics import METRICS, values_of
-from autotune.records import Measurement, Purpose, RunRecord, Values
+from autotune.records import Measurement, Purpose, RunRecord
 from autotune.results import SearchResult, Side, Verdict
 from autotune.score import (
     LEAST_PAIRS,
@@ -99,13 +99,13 @@ def summarize(
     busy_rate = study_busy_rate(records)
     why_no_gpu = why_no_gpu or _why_not_measured(good)
     baseline_runs = [run for run in good if run.point == today.point]
-    baseline = _side(today.values, baseline_runs, busy_rate)
+    baseline = _side(today, baseline_runs, busy_rate)
     outcomes = dict(Counter(run.ending.value for run in runs))
 
     confirmed = [run for run in good if run.purpose is Purpose.CONFIRM and run.point != today.point]
     best = confirmed[0].point if confirmed else _best(good, today.point, objective)
     best_runs = [run for run in good if run.point == best]
-    answer = _side(best_runs[0].values, best_runs, busy_rate) if best_runs else None
+    answer = _side(best_runs[0], best_runs, busy_rate) if best_runs else None
     changes = tuple(changes_worth(good, today.values, answer.values, space)) if answer else ()
 
     if not baseline_runs:
@@ -179,10 +179,10 @@ def _why_not_measured(good: Sequence[RunRecord]) -> str | None:
     return next((str(reason) for reason in reasons if reason), None)
 
 
-def _side(values: Values, runs: Sequence[RunRecord], busy_rate: float | None) -> Side:
-    """A point and what its runs showed together."""
+def _side(point: RunRecord, runs: Sequence[RunRecord], busy_rate: float | None) -> Side:
+    """The point of a run, and what all its runs showed together."""
     measured = [run.comparable for run in runs if run.comparable]
-    return Side(values=values, metrics=pooled(runs), gpus=pooled_gpus(measured, busy_rate))
+    return Side(point=point.point, values=point.values, metrics=pooled(runs), gpus=pooled_gpus(measured, busy_rate))
 
 
 def _judgement(
@@ -243,9 +243,7 @@ def _same_training(
     today = baseline[0].point
     means = _mean_scores(good, today, objective)
     alike = {
-        run.point: run.values
-        for run in good
-        if run.point != today and space.is_same_training(run.values, baseline[0].values)
+        run.point: run for run in good if run.point != today and space.is_same_training(run.values, baseline[0].values)
     }
     if not alike:
         return None

@@ -44,7 +44,6 @@ from autotune.search.patience import longest_run_s, patience_s, patience_with_to
 from autotune.search.setup import Setup
 from autotune.search.study import Study
 from autotune.search.summary import summarize
-from autotune.space.space import point_name
 from autotune.trial.launch import Runner
 
 WARM_UP_FROM_S = 120.0
@@ -247,7 +246,10 @@ class Tuner:
                 why = f"{len(self._known.runs)} runs in a row gave no numbers"
             elif choice is None:
                 why = "every combination was tried, or takes too long for the time that is left"
-            elif expected_run_s(self._known.runs, point_name(choice.values) if choice.is_repeat else None) > left_s:
+            elif (
+                expected_run_s(self._known.runs, self._known.space.name(choice.values) if choice.is_repeat else None)
+                > left_s
+            ):
                 why = "the rest of the budget is for the confirmation"
             elif choice.gain * self._runs_in(left_s) < WORTH_THE_REST:
                 why = "nothing left to try promises a gain"
@@ -379,7 +381,9 @@ class Tuner:
         while True:
             tries += 1
             left_s = min(self._budget.wall_s, ends_s) - self._clock.now_s() - kept_s
-            run_s = max(expected_run_s(self._known.runs, point_name(values)), goal.length_s if goal else 0.0)
+            run_s = max(
+                expected_run_s(self._known.runs, self._setup.space.name(values)), goal.length_s if goal else 0.0
+            )
             may_repeat = left_s >= 2 * run_s and self._disturbances.may_repeat(tries)
             record = self._run(
                 values,
@@ -456,7 +460,7 @@ class Tuner:
             RunRecord(
                 number=number,
                 search=self._name,
-                point=point_name(values),
+                point=self._setup.space.name(values),
                 values=values,
                 purpose=purpose,
                 pair=pair,

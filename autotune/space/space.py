@@ -17,6 +17,9 @@ def point_name(values: Values) -> str:
     """Names a point: a hash of its canonical form, the same on every machine.
 
     A float that is a whole number and the integer are one value, as they are in a config.
+
+    Args:
+        values: Every key that the point sets; see `Space.name`.
     """
     canonical = {
         path: int(value) if isinstance(value, float) and value.is_integer() else value for path, value in values.items()
@@ -117,6 +120,18 @@ class Space:
     def keys(self, values: Values) -> dict[str, Scalar]:
         """Every key of the config that a point sets, keys that move together included."""
         return {path: value for knob in self.knobs for path, value in knob.keys(values[knob.path]).items()}
+
+    def name(self, values: Values) -> str:
+        """Name a point by every key that it sets: an accumulation that moves with the batch is part of the point.
+
+        Raises:
+            ValueError: The values are none of this space, so that what the keys that move along hold is not known.
+        """
+        return point_name(self.keys(values))
+
+    def is_named(self, name: str, values: Values) -> bool:
+        """Whether these are values of this space, and its keys that move along held then what they would hold now."""
+        return self.contains(values) and self.name(values) == name
 
     def why_infeasible(self, values: Values) -> str | None:
         """Why a combination cannot work, None if it may.

@@ -15,7 +15,7 @@ from autotune.trainee import step
 with open(sys.argv[1]) as file:
     config = yaml.safe_load(file)
 batch = config["batch_size"]
-assert batch * config["grad_accum"] == 32
+assert batch * config["grad_accum"] in (32, 64)
 assert os.environ["OTHER"] == "on"
 while True:
     time.sleep((0.04 if os.environ["MODE"] == "slow" else 0.004) + 0.0005 * batch)
@@ -64,3 +64,19 @@ def test_they_are_searched_applied_and_trained_with(project: Path, autotune: Aut
     for path in before:
         assert autotune("revert", "--config", path.name).returncode == 0
     assert {path: path.read_text() for path in before} == before
+
+
+def test_runs_with_another_accumulation_are_not_applied(project: Path, autotune: Autotune) -> None:
+    """An accumulation edited since makes all earlier points others: they are neither pooled nor written."""
+    config = project / "config.yaml"
+    (project / "train.py").write_text(TRAINER)
+    config.write_text(CONFIG % sys.executable)
+    searched = autotune("search", "--config", "config.yaml", "--budget", "20s", "--json")
+    assert searched.returncode == 0, searched.stderr
+
+    edited = config.read_text().replace("grad_accum: 4", "grad_accum: 8")
+    config.write_text(edited)
+    refused = autotune("apply", "--config", "config.yaml", "--trial", "1", "--force")
+    assert refused.returncode == 1
+    assert "grad_accum" in refused.stderr
+    assert config.read_text() == edited

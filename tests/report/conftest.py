@@ -82,9 +82,9 @@ def run_ended() -> MakeEnded:
 @pytest.fixture
 def search_result() -> MakeResult:
     """The answer that another batch and a cache are twice as fast; any part can be changed."""
-    baseline = Side(values=TODAY, metrics=values_of(measured(50.0)))
-    best = Side(values=BEST, metrics=values_of(measured(100.0)))
-    cached = Side(values={**TODAY, "data.cache": "memory"}, metrics=values_of(measured(70.0)))
+    baseline = Side(point="p", values=TODAY, metrics=values_of(measured(50.0)))
+    best = Side(point="p", values=BEST, metrics=values_of(measured(100.0)))
+    cached = Side(point="p", values={**TODAY, "data.cache": "memory"}, metrics=values_of(measured(70.0)))
 
     def make(**changes: Any) -> SearchResult:
         fields: dict[str, Any] = {

@@ -230,7 +230,10 @@ def test_no_baseline_wants_to_be_told_twice(search_result: MakeResult) -> None:
     """Values that run, without a ratio; applying them takes --force."""
     screen = _screen(
         search_result(
-            verdict=Verdict.NO_BASELINE, baseline=Side(values=TODAY, metrics=None), speedup=None, same_training=None
+            verdict=Verdict.NO_BASELINE,
+            baseline=Side(point="p", values=TODAY, metrics=None),
+            speedup=None,
+            same_training=None,
         )
     )
     assert "No baseline" in screen

@@ -64,7 +64,9 @@ def test_a_better_config(search_result: MakeResult) -> None:
 
 def test_no_baseline_has_no_metrics_of_it(search_result: MakeResult) -> None:
     """Today's values are known although they gave no numbers."""
-    result = search_result(verdict=Verdict.NO_BASELINE, baseline=Side(values=TODAY, metrics=None), speedup=None)
+    result = search_result(
+        verdict=Verdict.NO_BASELINE, baseline=Side(point="p", values=TODAY, metrics=None), speedup=None
+    )
     document = _document(result)
     assert document["baseline"] == {"values": TODAY, "metrics": None, "gpus": None}
     assert document["speedup"] is None

@@ -5,9 +5,17 @@ from dataclasses import replace
 
 import pytest
 
-from autotune.records import Ending, Validity
+from autotune.records import Ending, Validity, Values
 from autotune.score import EFFECTIVE_UTILIZATION, THROUGHPUT, UTILIZATION
-from autotune.search.levels import TYPICAL_CV, Levels, between_run_variance, expected_run_sd, expected_speed_sd
+from autotune.search.levels import (
+    TYPICAL_CV,
+    Levels,
+    between_run_variance,
+    expected_run_sd,
+    expected_speed_sd,
+    of_space,
+)
+from autotune.space.knob import Carried
 from autotune.space.space import Space, point_name
 from tests.search.conftest import MakeRun, knob, on_gpu
 
@@ -183,3 +191,14 @@ def test_by_utilization_a_short_run_tells_only_that_it_was_slow(make_run: MakeRu
         found = Levels(SPACE, UTILIZATION, [today, short])[point_name(FAST)]
         assert len(found.rough_scores) == told
         assert all(score < 0.0 for score in found.rough_scores)
+
+
+def test_points_whose_other_keys_held_something_else_are_left_out(make_run: MakeRun) -> None:
+    """An accumulation that was edited since makes the same batch another point, also where the knob is fixed by now."""
+    spaces = [
+        Space(knobs=(knob("batch", 8, 4, carries=(Carried(path="accum", values=(2 * steps, steps)),)),))
+        for steps in (1, 2)
+    ]
+    values: Values = {"batch": 4}
+    runs = [make_run(values, 50.0, point=space.name(values)) for space in spaces]
+    assert of_space(runs, spaces[1]) == runs[1:]

@@ -179,3 +179,24 @@ def test_a_narrowed_knob_takes_along_what_moves_with_it() -> None:
     assert fewer.keys(32) == knob.keys(32) == {"batch_size": 32, "grad_accum": 1}
     with pytest.raises(ValueError, match="not among"):
         fewer.keys(16)
+
+
+def test_what_moves_with_a_batch_is_part_of_the_point() -> None:
+    """The same batch accumulated twice as often is another training, and never pooled with the first."""
+    spaces = [
+        build_space({"batch_size": 8, "grad_accum": steps}, None, _machine(), {}, keep_effective_batch=True)[0]
+        for steps in (2, 4)
+    ]
+    names = [space.name({"batch_size": 4}) for space in spaces]
+    assert names[0] != names[1]
+    assert spaces[0].is_named(names[0], {"batch_size": 4})
+    assert not spaces[1].is_named(names[0], {"batch_size": 4})
+    assert not spaces[0].is_named(names[0], {"batch_size": 5})
+
+
+def test_the_gpu_of_the_data_is_part_of_the_point() -> None:
+    """Both on one GPU, and the data on another: two points, though the model's GPU is the same."""
+    apart, together = (
+        build_space({"data_gpu": data, "model_gpu": 1}, None, _machine(gpus=2), {})[0] for data in (0, 1)
+    )
+    assert apart.name({"model_gpu": 1}) != together.name({"model_gpu": 1})
