@@ -143,6 +143,11 @@ def judge(
 ) -> Judgement:
     """Judges a candidate by interleaved pairs with today's config.
 
+    Where caches were still being filled, speeds are estimates without the time that steps waited for data: the most
+    that full caches can make of a config. As measured, a config is as slow as it will ever be. What full caches really
+    make of it lies between the two and is not known, so the intervals reach from the candidate as measured against
+    today's estimate to the candidate's estimate against today's as measured.
+
     Args:
         pairs: (today, candidate), at least one; runs that chose the candidate must not be among them.
         prior_variance: Variance of one pair's difference of ln score, from the study's other runs: twice that of one
@@ -156,21 +161,38 @@ def judge(
     """
     speeds = [ln_speed(candidate, today) for today, candidate in pairs]
     scores = [ln_score(candidate, today, objective) for today, candidate in pairs]
-    speed, speed_half = moderated_interval(speeds, *(speed_prior or (prior_variance, prior_df)))
-    score, score_half = moderated_interval(scores, prior_variance, prior_df)
-    speed_ratio = _ratio(speed, speed_half)
-    score_ratio = _ratio(score, score_half)
+    estimated = [(_ln_estimated(today), _ln_estimated(candidate)) for today, candidate in pairs]
+    speed_ratio = _ratio(speeds, estimated, speed_prior or (prior_variance, prior_df))
+    measured = [(0.0, 0.0)] * len(pairs)  # a utilization is no estimate
+    score_ratio = _ratio(scores, measured if objective.by_utilization else estimated, (prior_variance, prior_df))
     return Judgement(
         speed=speed_ratio,
         score=score_ratio,
         better=score_ratio.low > LEAST_SCORE_GAIN and speed_ratio.low > LEAST_SPEED,
-        smallest_gain=LEAST_SCORE_GAIN * math.exp(score_half) - 1.0,
+        smallest_gain=LEAST_SCORE_GAIN * score_ratio.ratio / score_ratio.low - 1.0,
         pairs=len(pairs),
     )
 
 
-def _ratio(mean: float, half_width: float) -> Ratio:
-    return Ratio(ratio=math.exp(mean), low=math.exp(mean - half_width), high=math.exp(mean + half_width))
+def _ratio(ln_ratios: Sequence[float], estimated: Sequence[tuple[float, float]], prior: tuple[float, float]) -> Ratio:
+    """Return the ratio that some pairs show, with its interval.
+
+    Args:
+        ln_ratios: The logarithm of what each pair shows.
+        estimated: How much of today's and of the candidate's number in it is an estimate, as logarithms.
+        prior: Variance of a pair's difference as known from before, and the degrees of freedom behind it.
+    """
+    mean, _ = moderated_interval(ln_ratios, *prior)
+    lows = [value - candidate for value, (_, candidate) in zip(ln_ratios, estimated, strict=True)]
+    highs = [value + today for value, (today, _) in zip(ln_ratios, estimated, strict=True)]
+    lowest, below = moderated_interval(lows, *prior)
+    highest, above = moderated_interval(highs, *prior)
+    return Ratio(ratio=math.exp(mean), low=math.exp(lowest - below), high=math.exp(highest + above))
+
+
+def _ln_estimated(measurement: Measurement) -> float:
+    """How much of a run's speed is an estimate, as a logarithm: 0 unless its caches were being filled."""
+    return math.log(measurement.speed / measurement.samples_per_s)
 
 
 def pairs_needed(

@@ -23,8 +23,8 @@ from autotune.score import (
 from autotune.settings.schema import Objective as ConfigObjective
 
 
-def run(samples_per_s, cv=None, gpu_utilization=None):
-    """A measurement of that speed, variation and utilization."""
+def run(samples_per_s, cv=None, gpu_utilization=None, filled_samples_per_s=None):
+    """A measurement of that speed, variation, utilization and estimate for filled caches."""
     return Measurement(
         window_s=4.0,
         steps=80,
@@ -35,6 +35,7 @@ def run(samples_per_s, cv=None, gpu_utilization=None):
         data_wait_fraction=None,
         first_step_s=6.0,
         gpu_utilization=gpu_utilization,
+        filled_samples_per_s=filled_samples_per_s,
     )
 
 
@@ -207,3 +208,31 @@ def test_by_utilization_speed_must_be_kept_beyond_doubt():
     assert not unsure.better
     assert unsure.score == sure.score
     assert unsure.speed.low < 0.98
+
+
+@given(
+    st.tuples(st.floats(1.0, 100.0), st.floats(1.0, 100.0)),
+    st.tuples(st.floats(1.0, 100.0), st.floats(1.0, 100.0)),
+    st.floats(0.0, 1.0),
+    st.floats(0.0, 1.0),
+)
+def test_what_full_caches_make_of_two_configs_is_within_the_interval(cold, gains, today_share, candidate_share):
+    """Each is at last at least as fast as measured, and at most as fast as without any wait for data."""
+    (today, candidate), filled = cold, [speed * gain for speed, gain in zip(cold, gains, strict=True)]
+    pair = (run(today, filled_samples_per_s=filled[0]), run(candidate, filled_samples_per_s=filled[1]))
+    verdict = judge([pair] * 4, prior_variance=1e-4, prior_df=10)
+    truth = [
+        speed * gain**share for speed, gain, share in zip(cold, gains, (today_share, candidate_share), strict=True)
+    ]
+    for ratio in (verdict.speed, verdict.score):
+        assert ratio.low <= truth[1] / truth[0] <= ratio.high
+        assert ratio.ratio == pytest.approx(filled[1] / filled[0])
+
+
+def test_a_gain_that_full_caches_may_take_away_is_not_better():
+    """Faster without the wait for data, and as slow as today's with it: nobody knows yet."""
+    uncertain = [(run(10, filled_samples_per_s=100), run(10, filled_samples_per_s=200))] * 6
+    certain = [(run(10, filled_samples_per_s=100), run(150, filled_samples_per_s=200))] * 6
+    verdicts = [judge(pairs, prior_variance=1e-4, prior_df=10) for pairs in (uncertain, certain)]
+    assert [verdict.better for verdict in verdicts] == [False, True]
+    assert verdicts[0].smallest_gain > 9

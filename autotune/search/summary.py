@@ -30,8 +30,8 @@ from autotune.search.levels import between_run_variance_of
 from autotune.space.space import Space
 
 _FILLING = (
-    "; caches take longer to fill than there was time, so runs were compared without the time they waited for data: "
-    "as they will probably be once the caches are full"
+    "; caches take longer to fill than there was time, so runs were compared without the time they waited for data, "
+    "and the interval holds whatever full caches will make of the two"
 )
 
 _UNEVEN = 1.3  # runs that differ by 8 % are within that 99 times in 100
@@ -311,6 +311,12 @@ def _why(
         return (
             f"{judgement.pairs} interleaved pairs with today's config show a busier GPU, but not that training is no "
             f"slower: the interval of its speed begins at {judgement.speed.low:.2f}x, and {LEAST_SPEED}x is needed"
+        )
+    if filling:
+        return (
+            f"{judgement.pairs} interleaved pairs with today's config do not show a gain that would stay: caches take "
+            f"longer to fill than there was time, and with full ones it may be from {judgement.speed.low:.2f}x to "
+            f"{judgement.speed.high:.2f}x as fast"
         )
     return (
         f"{judgement.pairs} interleaved pairs with today's config do not show a gain; "
