@@ -4,6 +4,7 @@ Words name a failure that other evidence proves; they never prove one, nor a suc
 """
 
 import re
+from collections.abc import Callable
 
 from autotune.records import Ending
 
@@ -39,17 +40,17 @@ _SAYS_OUT_OF_MEMORY = re.compile(r"\b(?:ran )?out of memory\b|\bOOM\b", re.IGNOR
 _HARMLESS = "not a failure"  # what TensorFlow's allocator says when a smaller workspace will do
 
 
-def memory_that_ran_out(error: str, *, gpu_memory_full: bool = False) -> Ending | None:
+def memory_that_ran_out(error: str, *, gpu_memory_full: Callable[[], bool] = lambda: False) -> Ending | None:
     """Which memory an error says has run out; None if it speaks of something else.
 
     Args:
         error: Class and message of an exception.
-        gpu_memory_full: Whether the GPU's memory was seen to be full: then errors count that its libraries raise for
-            want of a workspace.
+        gpu_memory_full: Answers whether the GPU's memory was seen to be full: then errors count that its libraries
+            raise for want of a workspace. Asked for such an error alone: the answer may have to wait for the driver.
     """
     if _HOST_MEMORY.search(error):
         return Ending.OUT_OF_HOST_MEMORY
-    if _GPU_MEMORY.search(error) or (gpu_memory_full and _PERHAPS_GPU_MEMORY.search(error)):
+    if _GPU_MEMORY.search(error) or (_PERHAPS_GPU_MEMORY.search(error) and gpu_memory_full()):
         return Ending.OUT_OF_GPU_MEMORY
     return None
 

@@ -19,7 +19,7 @@ What a trainer prints is never proof of success, nor of failure: it only names w
 
 import math
 import signal
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise, takewhile
 from statistics import median
@@ -53,12 +53,13 @@ class Clues:
 
     Attributes:
         stdout_tail: The last lines that the trainer wrote to stdout: many a caught error is told there.
-        gpu_memory_full: Whether the driver showed the memory of one of its GPUs to be full.
+        gpu_memory_full: Answers whether the driver showed the memory of one of its GPUs to be full; not asked of a run
+            that went well.
         outruns: Whether it made samples more than twice as fast as any good run before.
     """
 
     stdout_tail: str = ""
-    gpu_memory_full: bool = False
+    gpu_memory_full: Callable[[], bool] = lambda: False
     outruns: bool = False
 
 

@@ -1,6 +1,6 @@
 """What a search makes of steps whose batches cannot be seen."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -8,9 +8,14 @@ import pytest
 
 from autotune.clock import VirtualClock
 from autotune.events import Event, RunEnded
-from autotune.records import RunPlan, Stop, TraineeEvent, TrialExit
+from autotune.measure.host import HostProbe
+from autotune.measure.probe import GpuProbe, GpuUse, RunGpus
+from autotune.measure.window import WindowGoal
+from autotune.records import Gpu, Machine, RunPlan, Stop, TraineeEvent, TrialExit
 from autotune.results import SearchResult, Verdict
 from autotune.search.budget import Budget
+from autotune.search.execution import execute
+from autotune.search.instruments import Instruments
 from autotune.search.setup import open_setup
 from autotune.search.study import Study
 from autotune.search.tuner import Tuner
@@ -39,6 +44,33 @@ class BlindRunner:
             return watch([replace(event, samples=None) for event in events])
 
         return self._runner.run(plan, without_samples, deadline_s)
+
+
+class NotedProbe:
+    """Shows no GPU, and notes for which stretches of time it is asked."""
+
+    def __init__(self) -> None:
+        self.asked: list[tuple[float, float]] = []
+
+    def open(self, kept: Path) -> None:
+        """See `autotune.measure.probe.GpuProbe.open`."""
+
+    def lost(self, run: RunGpus) -> str | None:
+        """See `autotune.measure.probe.GpuProbe.lost`."""
+        return None
+
+    def between(
+        self, t0_s: float, t1_s: float, run: RunGpus, *, own_pids: Collection[int], started_s: float
+    ) -> GpuUse | None:
+        """See `autotune.measure.probe.GpuProbe.between`."""
+        self.asked.append((t0_s, t1_s))
+        return None
+
+    def close(self) -> None:
+        """See `autotune.measure.probe.GpuProbe.close`."""
+
+
+_is_a_gpu_probe: type[GpuProbe] = NotedProbe
 
 
 def search(config: str) -> tuple[SearchResult, list[RunEnded]]:
@@ -81,3 +113,32 @@ def test_where_no_key_says_how_large_a_batch_is_steps_are_counted() -> None:
     assert result.verdict is Verdict.NO_CHANGE
     assert runs[-1].run.measurement is not None
     assert runs[-1].run.measurement.samples_per_s == pytest.approx(1 / STEP_S, rel=0.1)
+
+
+@pytest.mark.parametrize(
+    ("error", "asks"), [("", 1), ("KeyError: 'x'", 1), ("RuntimeError: CUDNN_STATUS_INTERNAL_ERROR", 2)]
+)
+def test_the_driver_is_not_kept_waiting_for_after_a_healthy_run(error: str, asks: int) -> None:
+    """It is asked for the steady window; for the rest, up to the end, only where an error may mean a full GPU."""
+    Path("config.yaml").write_text(CONFIG)
+    clock, probe = VirtualClock(), NotedProbe()
+    gpu = Gpu(name="NVIDIA A100", uuid="GPU-0", memory_bytes=40 << 30)
+    machine = Machine(cpu_cores=2, cpu_model="simulated", memory_bytes=8 << 30, gpus=(gpu,))
+    setup = open_setup(Path("config.yaml"), command=None, state_dir=None, machine=machine)
+    setup.state.create()
+    stderr = f'Traceback (most recent call last):\n  File "t.py", line 1, in <module>\n{error}\n'
+    training = Training(steps=200, exit_code=1, stderr=stderr) if error else Training()
+    done = execute(
+        setup,
+        SimulatedRunner(clock, lambda _config: training),
+        Instruments(HostProbe(clock), probe),
+        clock,
+        setup.space.today,
+        run="one",
+        goal=WindowGoal(min_s=2.0, min_steps=10, target_s=30.0 if error else 2.0),
+        settles=False,
+        deadline_s=clock.now_s() + 60.0,
+    )
+    assert done.window is not None
+    assert len(probe.asked) == asks
+    assert (done.window.t0_s, done.window.t1_s) == probe.asked[-1]

@@ -184,12 +184,12 @@ def test_an_error_for_want_of_a_workspace_needs_a_full_gpu(error: str) -> None:
     """Libraries that get no memory say anything but that; the driver's reading tells."""
     exit_ = ended(1, stderr=raised(error))
     assert ending_of(exit_, steps(0.5))[0] is Ending.CRASHED
-    assert ending_of(exit_, steps(0.5), Clues(gpu_memory_full=True))[0] is Ending.OUT_OF_GPU_MEMORY
+    assert ending_of(exit_, steps(0.5), Clues(gpu_memory_full=lambda: True))[0] is Ending.OUT_OF_GPU_MEMORY
 
 
 def test_a_full_gpu_alone_is_no_failure() -> None:
     """TensorFlow takes all of it at once."""
-    full = Clues(gpu_memory_full=True)
+    full = Clues(gpu_memory_full=lambda: True)
     assert ending_of(ended(1, stderr=raised("KeyError: 'x'")), steps(0.5), full)[0] is Ending.CRASHED
     assert ending_of(ended(0), steps(0.5), full)[0] is Ending.COMPLETED
 
