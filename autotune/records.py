@@ -194,6 +194,7 @@ class GpuMeasurement:
         busy_windows: The driver windows wholly inside, each (end in seconds from the start of the window, length in
             seconds, share of it in which a kernel ran): what the runs of a point are pooled from.
         peak_memory_bytes: Most memory in use by all, from the start of the run.
+        memory_total_bytes: What it has.
         energy_j: Drawn over the window.
         sm_activity: Share of the multiprocessors' time that was used; of Hopper and later.
         tensor_activity: The same of the tensor cores.
@@ -209,6 +210,7 @@ class GpuMeasurement:
     covered_fraction: float = 0.0
     busy_windows: tuple[tuple[float, float, float], ...] = ()
     peak_memory_bytes: int | None = None
+    memory_total_bytes: int | None = None
     energy_j: float | None = None
     sm_activity: float | None = None
     tensor_activity: float | None = None
@@ -262,6 +264,16 @@ class Measurement:
     filled_samples_per_s: float | None = None
     energy_per_sample_j: float | None = None
     gpus: tuple[GpuMeasurement, ...] = ()
+
+    @property
+    def fullest_gpu(self) -> GpuMeasurement | None:
+        """The GPU with the largest share of its memory in use; None where no GPU tells both."""
+        known = {
+            gpu.peak_memory_bytes / gpu.memory_total_bytes: gpu
+            for gpu in self.gpus
+            if gpu.peak_memory_bytes is not None and gpu.memory_total_bytes
+        }
+        return known[max(known)] if known else None
 
     @property
     def speed(self) -> float:

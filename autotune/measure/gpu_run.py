@@ -87,6 +87,7 @@ def _measurement(device: DeviceUse, *, scored: bool) -> GpuMeasurement:
         covered_fraction=device.covered_fraction,
         busy_windows=tuple(windows),
         peak_memory_bytes=device.peak_memory_bytes,
+        memory_total_bytes=device.memory_total_bytes,
         energy_j=device.energy_j,
         sm_activity=device.sm_activity,
         tensor_activity=device.tensor_activity,

@@ -10,11 +10,11 @@ from autotune.measure.gpu_presence import in_time
 from autotune.measure.gpu_tenants import GpuOccupancy, Tenant, busy_gpus
 from autotune.measure.probe import RunGpus
 from autotune.records import Scalar, Values
-from autotune.search.setup import Setup
+from autotune.search.setup import CHOOSING_GPUS, Setup
 from autotune.settings.schema import ENV
 from autotune.space.catalog import known_knob
 
-_CHOOSING = frozenset({f"{ENV}CUDA_VISIBLE_DEVICES", f"{ENV}CUDA_DEVICE_ORDER"})
+_CHOOSING = frozenset(f"{ENV}{name}" for name in CHOOSING_GPUS)
 _MODEL = "model_gpu"  # a kind of `space.catalog`
 _LOOKS = 3  # kernels of a run that has just ended are still in the driver's last second
 _LOOK_AGAIN_S = 1.0

@@ -139,7 +139,7 @@ def execute(
         rate = window.samples_per_s(setup.batch_size(values)) if window else 0.0
         clues = Clues(
             stdout_tail=folder.stdout_tail(),
-            gpu_memory_full=lambda: instruments.memory_is_full(trial_exit, setup.machine.gpus),
+            gpu_memory_full=lambda: instruments.memory_is_full(trial_exit),
             outruns=0.0 < outruns_from < rate,
         )
         ending, detail = ending_of(trial_exit, watch.events, clues)

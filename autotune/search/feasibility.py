@@ -83,8 +83,8 @@ class Feasibility:
         self._good = [level for level in levels.values() if level.scores]
         self._failed = [level for level in levels.values() if not level.scores and level.endings]
         self._host_limit_bytes = (1 - memory_margin) * machine.memory_bytes
-        gpu_bytes = [gpu.memory_bytes for gpu in machine.gpus if gpu.memory_bytes is not None]
-        self._gpu_limit_bytes = (1 - memory_margin) * min(gpu_bytes) if gpu_bytes else None
+        self._memory_margin = memory_margin
+        self._gpu_bytes = [gpu.memory_bytes for gpu in machine.gpus if gpu.memory_bytes is not None]
         self._culprits = self._find_culprits()
 
     def why_not(self, values: Values) -> str | None:
@@ -141,14 +141,14 @@ class Feasibility:
         if not self._batches:
             return None
         size = self._batch(values)
-        for what, limit_bytes, memory in zip(
-            ("GPU", "host"), (self._gpu_limit_bytes, self._host_limit_bytes), self._memories, strict=True
-        ):
-            if limit_bytes is None:
-                continue
+        for what, memory in zip(("GPU", "host"), self._memories, strict=True):
             alike = [*memory.same, *(knob for knob in memory.more if knob not in self._batches)]
             seen: dict[float, float] = {}
-            for level in (level for level in self._good if _are_alike(level.values, values, alike)):
+            levels = [level for level in self._good if _are_alike(level.values, values, alike)]
+            limit_bytes = self._gpu_limit_bytes(levels) if what == "GPU" else self._host_limit_bytes
+            if limit_bytes is None:
+                continue
+            for level in levels:
                 used = level.gpu_memory_bytes if what == "GPU" else level.host_memory_bytes
                 if used is not None:
                     batch = self._batch(level.values)
@@ -161,6 +161,12 @@ class Feasibility:
             if slope > 0 and expected_bytes > limit_bytes:
                 return f"a batch of {size:g} would need some {expected_bytes / 2**30:.1f} GiB of {what} memory"
         return None
+
+    def _gpu_limit_bytes(self, levels: Iterable[PointLevel]) -> float | None:
+        """What a run may take of the GPU that these points filled most; of the smallest where that is not known."""
+        told = [level.gpu_memory_total_bytes for level in levels if level.gpu_memory_total_bytes is not None]
+        sizes = told or self._gpu_bytes
+        return (1 - self._memory_margin) * min(sizes) if sizes else None
 
     def _batch(self, values: Values) -> float:
         return max(_size(values, knob) for knob in self._batches)

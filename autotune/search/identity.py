@@ -44,7 +44,7 @@ def study_name(
         command: The command before its placeholders are filled in.
         environment: What is set for every run.
         objective: What is searched for.
-        machine: The hardware class.
+        machine: The hardware class, with the GPUs that runs see.
         frameworks: Versions of the frameworks that the trainer will import.
     """
     dropped = set(left_out)
@@ -54,7 +54,7 @@ def study_name(
         "environment": {name: text for name, text in environment.items() if f"autotune.env.{name}" not in dropped},
         "objective": objective,
         "cpu": [machine.cpu_model, machine.cpu_cores, round(machine.memory_bytes / _GIB)],
-        "gpus": [gpu.name for gpu in machine.gpus],
+        "gpus": [[gpu.name, gpu.memory_bytes and round(gpu.memory_bytes / _GIB)] for gpu in machine.gpus],
     }
     name = re.sub("[^A-Za-z0-9_.]+", "_", stem).strip("._")[:40] or "config"
     return f"{name}-{_digest(identity)[:8]}-{_digest([list(command), dict(frameworks)])[:4]}"

@@ -10,7 +10,7 @@ from autotune.clock import Clock
 from autotune.measure.host import HostProbe
 from autotune.measure.probe import GpuProbe, GpuUse, HostUse, Probe, RunGpus, RunProcesses
 from autotune.measure.window import Window, measure_run
-from autotune.records import Gpu, Measurement, TraineeEvent, TrialExit
+from autotune.records import Measurement, TraineeEvent, TrialExit
 
 _FULL = 0.97  # of a GPU's memory: what is left is of no use to anybody
 
@@ -78,14 +78,17 @@ class Instruments:
         if self._gpus:
             self.why_lost = self._gpus.lost(self._run)
 
-    def memory_is_full(self, run: TrialExit, gpus: Sequence[Gpu]) -> bool:
-        """Whether nearly all memory of one of the GPUs was in use during a run; False if that is not known."""
-        sizes = [gpu.memory_bytes for gpu in gpus if gpu.memory_bytes]
+    def memory_is_full(self, run: TrialExit) -> bool:
+        """Whether nearly all memory of one of the run's GPUs was in use; False if that is not known."""
         began_s, ended_s = run.started_s, run.ended_s
-        if not self._gpus or not sizes or ended_s <= began_s:
+        if not self._gpus or ended_s <= began_s:
             return False
         use = self._gpus.between(began_s, ended_s, self._run, own_pids=self._pids, started_s=began_s)
-        return use is not None and (use.peak_memory_bytes or 0) >= _FULL * min(sizes)
+        return use is not None and any(
+            (device.peak_memory_bytes or 0) >= _FULL * device.memory_total_bytes
+            for device in use.devices
+            if device.memory_total_bytes
+        )
 
     def measure(
         self, window: Window, *, started_s: float, default_samples: float | None, filling: bool

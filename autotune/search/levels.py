@@ -30,7 +30,8 @@ class PointLevel:
         endings: How its runs that gave no number at all ended.
         durations_s: How long each of its runs took.
         host_memory_bytes: Most memory that a comparable run took; None if not known.
-        gpu_memory_bytes: Most memory that was in use on the GPU; None if not known.
+        gpu_memory_bytes: Most memory that was in use on the GPU that was fullest; None if not known.
+        gpu_memory_total_bytes: What that GPU has; None if not known.
     """
 
     name: str
@@ -42,6 +43,7 @@ class PointLevel:
     durations_s: tuple[float, ...] = ()
     host_memory_bytes: int | None = None
     gpu_memory_bytes: int | None = None
+    gpu_memory_total_bytes: int | None = None
 
     @property
     def mean(self) -> float:
@@ -116,12 +118,16 @@ class Levels(Mapping[str, PointLevel]):
         known = replace(known, durations_s=(*known.durations_s, record.duration_s))
         if measured and self._reference:
             score = ln_score(measured, self._reference, self._objective)
+            fullest = measured.fullest_gpu
             known = replace(
                 known,
                 scores=(*known.scores, score),
                 ln_speeds=(*known.ln_speeds, ln_speed(measured, self._reference)),
                 host_memory_bytes=_largest(known.host_memory_bytes, measured.peak_memory_bytes),
-                gpu_memory_bytes=_largest(known.gpu_memory_bytes, measured.gpu_memory_bytes),
+                gpu_memory_bytes=_largest(
+                    known.gpu_memory_bytes, fullest.peak_memory_bytes if fullest else measured.gpu_memory_bytes
+                ),
+                gpu_memory_total_bytes=fullest.memory_total_bytes if fullest else known.gpu_memory_total_bytes,
             )
         elif rough and self._reference:
             known = replace(known, rough_scores=(*known.rough_scores, ln_speed(rough, self._reference)))

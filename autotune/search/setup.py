@@ -23,13 +23,16 @@ from autotune.settings.command import resolve_executable
 from autotune.settings.document import Document
 from autotune.settings.keys import closest
 from autotune.settings.load import Settings, load_settings
-from autotune.settings.schema import SECTION, Domain, Range, RunLimits
+from autotune.settings.schema import ENV, SECTION, Domain, Range, RunLimits, Section
 from autotune.space.batch import is_global
 from autotune.space.build import Skipped, build_space
 from autotune.space.catalog import is_for_validation, known_knob
 from autotune.space.knob import ladder
 from autotune.space.space import Space
 from autotune.trial.state import StateFolder
+
+CHOOSING_GPUS = ("CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER")
+"""Variables that say which GPUs a process sees."""
 
 _PYTHON_FIELD = "{python}"
 
@@ -43,8 +46,8 @@ class Setup:
         settings: The config and its ``autotune:`` section.
         space: What may vary.
         skipped: Known knobs that are left out, with the reason.
-        machine: What the numbers depend on.
-        gpus: The machine's GPUs, as their driver describes them; empty if there is none that can be seen.
+        machine: What the numbers depend on; its GPUs are those that runs can see.
+        gpus: All GPUs that are there, as their driver describes them; empty if there is none that can be seen.
         why_no_gpu: Why utilization is not measured; None if it is.
         gpu_remarks: Sentences on GPUs, or a driver, that do not work, and what helps; empty where they do, and on a
             machine without a driver.
@@ -209,7 +212,8 @@ def open_setup(
     settings = load_settings(config)
     found = GpuInventory(gpus=(), why_none="the machine is simulated")
     if machine is None:
-        machine, found = _this_machine()
+        found = look_for_gpus()
+        machine = _this_machine(_seen_by_runs(found.gpus, settings.section))
     domains = (
         None
         if settings.section.knobs is None
@@ -222,7 +226,7 @@ def open_setup(
         settings.refused,
         keep_effective_batch=settings.section.keep_effective_batch,
     )
-    visible = _visible(found.gpus, settings.trial_env(space.keys(space.today)), found.why_none)
+    visible = _visible(found.gpus, settings.section.env, found.why_none)
     typed_command = tuple(command) if command else None
     used = typed_command or settings.command or ()
     frameworks = framework_versions(_interpreter(used[0])) if used else {}
@@ -232,7 +236,10 @@ def open_setup(
         left_out=[*(path for knob in space.knobs for path in knob.paths), *settings.outputs.redirected],
         fixed=settings.section.fixed,
         command=used,
-        environment=settings.section.env,
+        # What chooses GPUs counts by the GPUs that it chooses, wherever it comes from.
+        environment={
+            name: text for name, text in settings.section.env.items() if not found.gpus or name not in CHOOSING_GPUS
+        },
         objective=settings.section.objective,
         machine=machine,
         frameworks=frameworks,
@@ -259,17 +266,35 @@ def _visible(found: Sequence[GpuFacts], environment: Mapping[str, str], why_none
     return visible_devices(found, {**os.environ, **environment})
 
 
-def _this_machine() -> tuple[Machine, GpuInventory]:
-    """This machine, and its GPUs as their driver describes them."""
-    facts, inventory = machine_facts(), look_for_gpus()
-    found = Machine(
+def _this_machine(gpus: tuple[Gpu, ...]) -> Machine:
+    """This machine, with the GPUs of it that runs can see."""
+    facts = machine_facts()
+    return Machine(
         cpu_cores=facts.cores,
         cpu_model=facts.cpu_model,
         memory_bytes=facts.memory_bytes,
         cpu_bfloat16=facts.cpu_bfloat16,
-        gpus=tuple(Gpu(name=gpu.name, uuid=gpu.uuid, memory_bytes=gpu.memory_bytes) for gpu in inventory.gpus),
+        gpus=gpus,
     )
-    return found, inventory
+
+
+def _seen_by_runs(found: Sequence[GpuFacts], section: Section) -> tuple[Gpu, ...]:
+    """The GPUs that some run can see, in CUDA's order: today's first, then those that a tuned variable leads to."""
+    if not found:
+        return ()
+    environments = [section.env]
+    for name in CHOOSING_GPUS:
+        domain = (section.knobs or {}).get(f"{ENV}{name}", ())
+        environments += [{**section.env, name: str(choice)} for choice in _choices(domain)]
+    uuids = [uuid for environment in environments for uuid in _visible(found, environment, None).uuids]
+    whole = {gpu.uuid: gpu for gpu in found}
+    parts = {uuid: gpu for gpu in found for uuid in gpu.mig_uuids or ()}
+    return tuple(
+        Gpu(name=whole[uuid].name, uuid=uuid, memory_bytes=whole[uuid].memory_bytes)
+        if uuid in whole
+        else Gpu(name=f"{parts[uuid].name} MIG", uuid=uuid, memory_bytes=None)
+        for uuid in dict.fromkeys(uuids)
+    )
 
 
 def _choices(domain: Domain) -> tuple[Scalar, ...]:

@@ -44,6 +44,8 @@ tell({{
     "watched": watched_gpus(setup),
     "remarks": said(remarks_on_gpus),
     "why_no_gpu": setup.why_no_gpu,
+    "study": setup.study,
+    "gpus": [gpu.uuid for gpu in setup.machine.gpus],
     "busy": busy_remarks(setup, SystemClock()) if {look} else None,
     "refused": said(require_free_gpus, SystemClock()) if {look} else None,
 }})
@@ -138,3 +140,24 @@ def test_a_gpu_that_no_run_uses_may_be_busy(ask: Ask) -> None:
     busy = Gpu(busy_percent=40, processes=(Process(pid=1, memory_bytes=5 << 30, share=1.0),))
     told = ask(Scenario(gpus=(Gpu(), busy)), look=True, env={"CUDA_VISIBLE_DEVICES": "0"})
     assert (told["busy"], told["refused"]) == ([], None)
+
+
+def test_a_study_is_one_of_the_gpus_that_runs_see(ask: Ask) -> None:
+    """One card of a kind is as good as another; one is not two, and none is none, wherever that is said."""
+    seen = ("0", "1", "0,1", "")
+    shell = {which: ask(env={"CUDA_VISIBLE_DEVICES": which}) for which in seen}
+    section = {which: ask(more=f'    env: {{CUDA_VISIBLE_DEVICES: "{which}"}}') for which in seen}
+    for told in (shell, section):
+        assert [told[which]["gpus"] for which in seen] == [UUIDS[:1], UUIDS[1:2], UUIDS[:2], []]
+    names = {which: told["study"] for which, told in shell.items()}
+    assert names["0"] == names["1"]
+    assert len({names["0"], names["0,1"], names[""]}) == 3
+    assert names["0,1"] == ask()["study"]
+    assert {which: told["study"] for which, told in section.items()} == names
+
+
+def test_a_study_on_one_card_is_not_that_of_an_unlike_one(ask: Ask) -> None:
+    """The machine has both; a run sees one."""
+    unlike = Scenario(gpus=(Gpu(), Gpu(name="NVIDIA A10", memory_total_bytes=24 << 30)))
+    studies = {ask(unlike, env={"CUDA_VISIBLE_DEVICES": which})["study"] for which in ("0", "1", "0,1", "1,0")}
+    assert len(studies) == 4

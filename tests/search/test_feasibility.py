@@ -1,5 +1,6 @@
 """Which points are known not to run before they are tried."""
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -141,3 +142,18 @@ def test_a_space_without_a_batch_size_has_no_edge() -> None:
     space = Space(knobs=(knob("n", 1, 2),))
     feasible = Feasibility(space, named(level(space, 0.0)), MACHINE, memory_margin=0.08)
     assert feasible.why_not({"n": 2}) is None
+
+
+def test_the_edge_is_that_of_the_card_that_runs_fill() -> None:
+    """A smaller card beside it that the trainer does not use limits nothing."""
+    cards = (
+        Gpu(name="A10", uuid="GPU-0", memory_bytes=8 * GIB),
+        Gpu(name="H200", uuid="GPU-1", memory_bytes=140 * GIB),
+    )
+    large = {"gpu_memory_total_bytes": 140 * GIB}
+    seen = [
+        level(SPACE, 0.1, memory={"gpu_memory_bytes": gib * GIB, **large}, batch=batch)
+        for batch, gib in ((8, 4), (16, 7), (32, 13))
+    ]
+    feasible = Feasibility(SPACE, named(*seen), replace(MACHINE, gpus=cards), memory_margin=0.08)
+    assert feasible.why_not({**SPACE.today, "batch": 64}) is None
