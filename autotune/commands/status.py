@@ -1,6 +1,7 @@
 """``autotune status``: what is known so far."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -77,15 +78,19 @@ def known_answer(setup: "Setup") -> "tuple[Study, SearchResult]":
         StudyError: There is no record, or no run in it gave numbers.
     """
     from autotune.errors import StudyError
+    from autotune.search.identity import frameworks_text
     from autotune.search.study import Study
     from autotune.search.summary import latest_search, summarize
 
     remedy = f"Run: autotune search --config {setup.config_path} --budget 30m"
     known = setup.known_study()
     if known is None:
-        raise StudyError(
-            "nothing is known about this config on this machine yet", where=str(setup.config_path), remedy=remedy
-        )
+        why = "nothing is known about this config on this machine yet"
+        if other := setup.study_of_other_frameworks():
+            why += (
+                f" with {frameworks_text(setup.conditions) or 'the frameworks as they are'}; study {other} is of others"
+            )
+        raise StudyError(why, where=str(setup.config_path), remedy=remedy)
     study = Study(known, setup.state.studies / f"{known}.journal")
     search = latest_search(study.records(), setup.objective)
     result = search and summarize(
@@ -93,4 +98,7 @@ def known_answer(setup: "Setup") -> "tuple[Study, SearchResult]":
     )
     if not result:
         raise StudyError("no run of this config has given numbers yet", where=str(study.path), remedy=remedy)
+    if not setup.command and (versions := frameworks_text(study.records()[-1].conditions)):
+        unknown = f"Measured with {versions}; whether training uses that is not known, as the config has no command."
+        result = replace(result, cautions=(*result.cautions, unknown))
     return study, result

@@ -13,10 +13,13 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-from autotune.records import Machine
+from autotune.records import Machine, Scalar
 
 _FRAMEWORKS = ("tensorflow", "tensorflow-cpu", "keras", "torch", "jax")
 _GIB = 1024**3
+
+FRAMEWORK = "framework."
+"""Conditions of a run with this in front name the version of a framework."""
 
 
 def study_name(
@@ -31,10 +34,10 @@ def study_name(
     machine: Machine,
     frameworks: Mapping[str, str],
 ) -> str:
-    """The study's name: the config's stem and two hashes.
+    """The study's name: the config's stem and three hashes, of the frameworks, of the command, and first of the rest.
 
-    The second one is of the command and the frameworks beside it, the first of all the rest: so a study can be found
-    where the command is not known.
+    So the study of a command that was typed for one search can be found by the rest of its name, and one of other
+    versions of the frameworks is told from it.
 
     Args:
         stem: Name of the config file without its ending.
@@ -57,7 +60,7 @@ def study_name(
         "gpus": [[gpu.name, gpu.memory_bytes and round(gpu.memory_bytes / _GIB)] for gpu in machine.gpus],
     }
     name = re.sub("[^A-Za-z0-9_.]+", "_", stem).strip("._")[:40] or "config"
-    return f"{name}-{_digest(identity)[:8]}-{_digest([list(command), dict(frameworks)])[:4]}"
+    return f"{name}-{_digest(identity)[:8]}-{_digest(dict(frameworks))[:4]}-{_digest(list(command))[:4]}"
 
 
 def framework_versions(executable: Path) -> dict[str, str]:
@@ -71,6 +74,12 @@ def framework_versions(executable: Path) -> dict[str, str]:
     found = metadata.distributions(path=[str(folder) for folder in dict.fromkeys(folders)])
     versions = {str(d.metadata["Name"]).lower().replace("_", "-"): d.version for d in found}
     return {name: versions[name] for name in _FRAMEWORKS if name in versions}
+
+
+def frameworks_text(conditions: Mapping[str, Scalar]) -> str:
+    """Return the frameworks among the conditions of a run with their versions, for people; empty if there are none."""
+    frameworks = {name: version for name, version in conditions.items() if name.startswith(FRAMEWORK)}
+    return ", ".join(f"{name.removeprefix(FRAMEWORK)} {version}" for name, version in frameworks.items())
 
 
 def _digest(content: Any) -> str:

@@ -18,7 +18,7 @@ from autotune.measure.host import machine_facts
 from autotune.measure.nvml import GpuFacts, GpuInventory
 from autotune.records import Gpu, Machine, Scalar, Values
 from autotune.score import OBJECTIVES, Objective
-from autotune.search.identity import framework_versions, study_name
+from autotune.search.identity import FRAMEWORK, framework_versions, study_name
 from autotune.settings.command import resolve_executable
 from autotune.settings.document import Document
 from autotune.settings.keys import closest
@@ -53,7 +53,7 @@ class Setup:
             machine without a driver.
         typed_command: The trainer's command as typed in place of the config's; None if it was not.
         state: Where everything is kept.
-        study: Name of the study; it ends in a hash of the command.
+        study: Name of the study; it ends in a hash of the frameworks and one of the command.
         frameworks: Versions of the frameworks beside the trainer's interpreter.
     """
 
@@ -88,12 +88,22 @@ class Setup:
     def known_study(self) -> str | None:
         """The study to report and apply: this one, else the latest that differs in the command alone.
 
-        So what was found with a command typed behind ``--`` can be applied without typing it again.
+        So what was found with a command typed behind ``--`` can be applied without typing it again. Where the config
+        has no command, the versions of the frameworks are not known either, and those of the latest study count.
         """
         if self.journal.exists():
             return self.study
-        alike = self.state.studies.glob(f"{glob.escape(self.study.rpartition('-')[0])}-????.journal")
-        latest = max(alike, key=lambda journal: journal.stat().st_mtime, default=None)
+        same, frameworks, _ = self.study.rsplit("-", 2)
+        return self._latest_study(f"{same}-{frameworks if self.command else '????'}")
+
+    def study_of_other_frameworks(self) -> str | None:
+        """The latest study that differs in the versions of the frameworks, and perhaps in the command."""
+        return self._latest_study(f"{self.study.rsplit('-', 2)[0]}-????")
+
+    def _latest_study(self, pattern: str) -> str | None:
+        same, frameworks = pattern.rsplit("-", 1)
+        journals = self.state.studies.glob(f"{glob.escape(same)}-{frameworks}-????.journal")
+        latest = max(journals, key=lambda journal: journal.stat().st_mtime, default=None)
         return latest.stem if latest else None
 
     @property
@@ -122,7 +132,7 @@ class Setup:
             "cpu_cores": self.machine.cpu_cores,
             "memory_bytes": self.machine.memory_bytes,
             "gpus": ", ".join(gpu.name for gpu in self.machine.gpus) or None,
-            **{f"framework.{name}": version for name, version in self.frameworks.items()},
+            **{f"{FRAMEWORK}{name}": version for name, version in self.frameworks.items()},
         }
 
     @cached_property

@@ -92,10 +92,14 @@ def test_two_gpus_of_a_kind_are_one_class() -> None:
     assert one == other
 
 
-@pytest.mark.parametrize("changes", [{"command": ["other"]}, {"frameworks": {}}])
-def test_the_command_shows_in_the_last_part_alone(changes: dict[str, Any]) -> None:
-    """So the study of a command that is not known can be found by the rest of its name."""
-    assert _name(**changes).rpartition("-")[0] == NAME.rpartition("-")[0]
+def test_command_and_frameworks_show_in_parts_of_their_own() -> None:
+    """So a study is found where its command is not known, and one of other frameworks is told from it."""
+    parts, typed, upgraded = (
+        name.rsplit("-", 2) for name in (NAME, _name(command=["other"]), _name(frameworks={"tensorflow": "2.22.0"}))
+    )
+    assert (typed[:2], upgraded[0], upgraded[2]) == (parts[:2], parts[0], parts[2])
+    assert typed[2] != parts[2]
+    assert upgraded[1] != parts[1]
 
 
 @pytest.mark.parametrize("stem", ["a b", "a/../b", "x" * 300, "a\nb", "a'b\"c", "Größe", "v1.2-final"])
