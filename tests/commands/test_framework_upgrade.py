@@ -40,7 +40,7 @@ def test_numbers_of_another_version_are_not_applied(project: Path, autotune: Aut
     behind = ("--", *command) if typed else ()
     searched = autotune("search", "--config", "config.yaml", "--budget", "10s", "--json", *behind)
     assert searched.returncode == 0, searched.stderr
-    assert autotune("apply", "--config", "config.yaml", "--trial", "0").returncode == 0
+    assert autotune("apply", "--config", "config.yaml", "--trial", "0", "--force").returncode == 0
 
     _install(environment, "2.21.0")
     done = autotune("apply", "--config", "config.yaml", "--trial", "1", "--force")
