@@ -1,6 +1,6 @@
 """Which points will not run, as far as the runs so far tell: out of memory, over the edge, or broken."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations
 
@@ -9,23 +9,9 @@ import numpy as np
 from autotune.records import Ending, Machine, Scalar, Values
 from autotune.search.lessons import LESSONS, Lesson
 from autotune.search.levels import PointLevel
+from autotune.space.catalog import Demand, Effects, effects_of
 from autotune.space.knob import Knob, same_scalar
 from autotune.space.space import Space
-
-# What GPU memory depends on, besides the batch.
-_GPU_KINDS = ("precision", "dtype", "torch_compile", "xla", "fixed_length", "graph_mode", "model_gpu")
-# Host memory may depend on anything (knobs of the user's own, too), but not on these.
-_NOT_HOST_KINDS = (
-    "xla",
-    "torch_compile",
-    "graph_mode",
-    "length_buckets",
-    "prefetch_to_gpu",
-    "native_loading",
-    "inter_op_threads",
-    "intra_op_threads",
-)
-_QUEUE_KINDS = ("workers", "prefetch", "pipeline_buffer")  # the more, the more host memory
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -66,19 +52,9 @@ class Feasibility:
     ) -> None:
         self._space = space
         self._batches = [knob for knob in space.knobs if knob.kind == "batch_size"]
-        queues = [knob for knob in space.knobs if knob.kind in _QUEUE_KINDS]
-        others = [knob for knob in space.knobs if knob not in self._batches and knob not in queues]
         self._memories = (
-            _Memory(
-                ending=Ending.OUT_OF_GPU_MEMORY,
-                more=self._batches,
-                same=[knob for knob in others if knob.kind in _GPU_KINDS],
-            ),
-            _Memory(
-                ending=Ending.OUT_OF_HOST_MEMORY,
-                more=[*self._batches, *queues],
-                same=[knob for knob in others if knob.kind not in _NOT_HOST_KINDS],
-            ),
+            _memory(space, Ending.OUT_OF_GPU_MEMORY, lambda effects: effects.gpu_memory),
+            _memory(space, Ending.OUT_OF_HOST_MEMORY, lambda effects: effects.host_memory),
         )
         self._good = [level for level in levels.values() if level.scores]
         self._failed = [level for level in levels.values() if not level.scores and level.endings]
@@ -170,6 +146,15 @@ class Feasibility:
 
     def _batch(self, values: Values) -> float:
         return max(_size(values, knob) for knob in self._batches)
+
+
+def _memory(space: Space, ending: Ending, demand: Callable[[Effects], Demand]) -> _Memory:
+    """What the knobs of a space do to one kind of memory."""
+    return _Memory(
+        ending=ending,
+        more=[knob for knob in space.knobs if demand(effects_of(knob)) is Demand.GROWS],
+        same=[knob for knob in space.knobs if demand(effects_of(knob)) is Demand.VARIES],
+    )
 
 
 def _size(values: Values, knob: Knob) -> float:

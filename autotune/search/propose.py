@@ -8,6 +8,7 @@ import numpy as np
 from autotune.records import Values
 from autotune.search.levels import PointLevel, best_level
 from autotune.search.surrogate import Indices
+from autotune.space.catalog import effects_of
 from autotune.space.knob import Knob, same_scalar
 from autotune.space.space import Space
 
@@ -16,8 +17,6 @@ LISTED_POINTS = 2_000
 
 _PAIRS = 300  # points two changes away from one of the best, drawn at random
 _ANYWHERE = 300  # points drawn from the whole space
-# What makes the step itself faster.
-_DEVICE_KINDS = ("batch_size", "precision", "dtype", "xla", "torch_compile", "graph_mode", "fixed_length")
 _MUCH_WAIT = 0.3  # share of the time that today's loop waits for data: the loader is to blame ...
 _LITTLE_WAIT = 0.05  # ... or, where the loader does not share its processor with the step, it is not
 
@@ -57,7 +56,7 @@ def advised(
     device_first = loader_is_innocent or (data_wait is not None and data_wait < _MUCH_WAIT)
 
     def urgency(knob: Knob) -> tuple[bool, bool]:
-        return _settles(knob) and not short_passes, (knob.kind in _DEVICE_KINDS) != device_first
+        return _settles(knob) and not short_passes, effects_of(knob).on_step != device_first
 
     for knob in sorted(space.knobs, key=urgency):
         for before, value in zip((None, *knob.advice), knob.advice, strict=False):

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from autotune.errors import ConfigError
 from autotune.records import Machine, Scalar
 from autotune.space.batch import batch_count, dividing, is_global, is_per_device, made_up_for
-from autotune.space.catalog import KNOWN_KNOBS, MOVE_TOGETHER, KnownKnob, is_for_validation, known_knob
+from autotune.space.catalog import KNOWN_KNOBS, KnownKnob, is_for_validation, known_knob
 from autotune.space.devices import device_pairs
 from autotune.space.knob import Carried, Knob, Label, same_scalar, with_today
 from autotune.space.space import Space
@@ -82,7 +82,7 @@ class _Builder:
 
     def join_switches(self) -> None:
         """Makes one knob of all switches of one thing, also of those that the user does not list."""
-        for kind in MOVE_TOGETHER:
+        for kind in (row.kind for row in KNOWN_KNOBS if row.is_one_switch):
             listed = self._of_kind(kind)
             if not listed:
                 continue

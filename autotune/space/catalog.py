@@ -7,12 +7,42 @@ and what changing it means for training. To teach autotune a knob, add a row to 
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from enum import Enum
 
 from autotune.records import Machine, Scalar
 from autotune.space.batch import GLOBAL_NAMES, PER_DEVICE_NAMES, PLAIN_NAMES
-from autotune.space.knob import Label, is_number, key_name
+from autotune.space.knob import Knob, Label, is_number, key_name
 
 _Values = tuple[Scalar, ...]
+
+
+class Demand(Enum):
+    """How the memory that a trial needs depends on a knob."""
+
+    NONE = "none"  # not at all
+    VARIES = "varies"  # another value may need more or less
+    GROWS = "grows"  # the larger the value, the more
+
+
+@dataclass(frozen=True, kw_only=True)
+class Effects:
+    """What a knob acts on, as far as its row says it; the defaults are those of a knob that no row describes.
+
+    Attributes:
+        gpu_memory: How the memory of the GPU depends on it.
+        host_memory: The same of the host's.
+        on_step: Whether it makes the step itself faster, and not the loading of its data.
+    """
+
+    gpu_memory: Demand = Demand.NONE
+    host_memory: Demand = Demand.VARIES
+    on_step: bool = False
+
+
+_SPEED_ALONE = Effects(host_memory=Demand.NONE)
+_QUEUE = Effects(host_memory=Demand.GROWS)
+_COMPILER = Effects(gpu_memory=Demand.VARIES, host_memory=Demand.NONE, on_step=True)
+_NUMBERS = Effects(gpu_memory=Demand.VARIES, on_step=True)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -27,9 +57,11 @@ class KnownKnob:
         advice: (present value, machine) → what an expert would try, best guess first.
         label: What changing it means for the training.
         sentence: What it does, for the user.
+        effects: What it acts on.
         bundled: Whether the first proposal sets it, with the other bundled rows: the cheap, safe ones.
         settling: Values whose speed shows only after one pass over the data.
         needs: Values of this row → what other rows must then hold, as far as the config has them.
+        is_one_switch: Whether all keys of a config that mean it are one switch, and move together.
     """
 
     kind: str
@@ -39,9 +71,11 @@ class KnownKnob:
     advice: Callable[[Scalar, Machine], _Values]
     label: Label
     sentence: str
+    effects: Effects = field(default_factory=Effects)
     bundled: bool = False
     settling: _Values = ()
     needs: Mapping[Scalar, Mapping[str, Scalar]] = field(default_factory=dict)
+    is_one_switch: bool = False
 
 
 def _is_switch(value: Scalar) -> bool:
@@ -192,6 +226,7 @@ KNOWN_KNOBS: tuple[KnownKnob, ...] = (
         advice=_on,
         label=Label.SAME_TRAINING,
         sentence="read and decode inside TensorFlow instead of in Python",
+        effects=_SPEED_ALONE,
         bundled=True,
     ),
     KnownKnob(
@@ -233,6 +268,7 @@ KNOWN_KNOBS: tuple[KnownKnob, ...] = (
         advice=_one_worker_a_core,
         label=Label.SAME_TRAINING,
         sentence="how many samples are prepared at the same time",
+        effects=_QUEUE,
         bundled=True,
     ),
     KnownKnob(
@@ -243,6 +279,7 @@ KNOWN_KNOBS: tuple[KnownKnob, ...] = (
         advice=_small_buffers,
         label=Label.SAME_TRAINING,
         sentence="how many batches are ready ahead of the step",
+        effects=_QUEUE,
         bundled=True,
     ),
     KnownKnob(
@@ -253,6 +290,7 @@ KNOWN_KNOBS: tuple[KnownKnob, ...] = (
         advice=_no_advice,
         label=Label.SAME_TRAINING,
         sentence="which GPU trains, and which one prepares the data",
+        effects=Effects(gpu_memory=Demand.VARIES),
     ),
     KnownKnob(
         kind="data_gpu",
@@ -271,6 +309,7 @@ KNOWN_KNOBS: tuple[KnownKnob, ...] = (
         advice=lambda present, machine: _small_buffers(present, machine) if len(machine.gpus) > 1 else (),
         label=Label.SAME_TRAINING,
         sentence="how many batches wait between the data GPU and the model GPU",
+        effects=_QUEUE,
         bundled=True,
     ),
     KnownKnob(
@@ -281,6 +320,7 @@ KNOWN_KNOBS: tuple[KnownKnob, ...] = (
         advice=_on_with_gpu,
         label=Label.SAME_TRAINING,
         sentence="copy the next batch to the GPU while the present one is computed",
+        effects=_SPEED_ALONE,
         bundled=True,
     ),
     KnownKnob(
@@ -291,6 +331,7 @@ KNOWN_KNOBS: tuple[KnownKnob, ...] = (
         advice=_on,
         label=Label.SAME_TRAINING,
         sentence="compile the step into a graph instead of running it op by op",
+        effects=_COMPILER,
         bundled=True,
     ),
     KnownKnob(
@@ -301,6 +342,7 @@ KNOWN_KNOBS: tuple[KnownKnob, ...] = (
         advice=_on,
         label=Label.BATCH,  # the same samples, but others share a batch
         sentence="put samples of like length into one batch, so that little of it is padding",
+        effects=_SPEED_ALONE,
     ),
     KnownKnob(
         kind="batch_size",
@@ -310,6 +352,7 @@ KNOWN_KNOBS: tuple[KnownKnob, ...] = (
         advice=_larger_batches,
         label=Label.BATCH,
         sentence="samples per step",
+        effects=Effects(gpu_memory=Demand.GROWS, host_memory=Demand.GROWS, on_step=True),
     ),
     KnownKnob(
         kind="precision",
@@ -319,6 +362,7 @@ KNOWN_KNOBS: tuple[KnownKnob, ...] = (
         advice=_half_precision,
         label=Label.PRECISION,
         sentence="compute in 16 bits where that is safe",
+        effects=_NUMBERS,
     ),
     KnownKnob(
         kind="dtype",
@@ -328,6 +372,7 @@ KNOWN_KNOBS: tuple[KnownKnob, ...] = (
         advice=_bfloat16,
         label=Label.PRECISION,
         sentence="the type of number that the step computes in",
+        effects=_NUMBERS,
     ),
     KnownKnob(
         kind="torch_compile",
@@ -337,6 +382,7 @@ KNOWN_KNOBS: tuple[KnownKnob, ...] = (
         advice=_on_with_gpu,
         label=Label.SAME_TRAINING,
         sentence="compile the model with torch.compile",
+        effects=_COMPILER,
     ),
     KnownKnob(
         kind="xla",
@@ -346,8 +392,10 @@ KNOWN_KNOBS: tuple[KnownKnob, ...] = (
         advice=_on,
         label=Label.SAME_TRAINING,
         sentence="compile the step with XLA",
+        effects=_COMPILER,
         # With variable shapes XLA compiles again for every length: a twentieth of the speed.
         needs={True: {"graph_mode": True, "fixed_length": True}},
+        is_one_switch=True,
     ),
     KnownKnob(
         kind="fixed_length",
@@ -357,6 +405,7 @@ KNOWN_KNOBS: tuple[KnownKnob, ...] = (
         advice=_no_advice,
         label=Label.SAME_TRAINING,
         sentence="pad every batch to one length, so that shapes never change",
+        effects=_NUMBERS,
     ),
     KnownKnob(
         kind="inter_op_threads",
@@ -366,6 +415,7 @@ KNOWN_KNOBS: tuple[KnownKnob, ...] = (
         advice=_no_advice,
         label=Label.SAME_TRAINING,
         sentence="how many ops run at the same time (0: the framework's choice)",
+        effects=_SPEED_ALONE,
     ),
     KnownKnob(
         kind="intra_op_threads",
@@ -375,12 +425,12 @@ KNOWN_KNOBS: tuple[KnownKnob, ...] = (
         advice=_no_advice,
         label=Label.SAME_TRAINING,
         sentence="threads inside one op (0: the framework's choice)",
+        effects=_SPEED_ALONE,
     ),
 )
 """In the order in which an expert would turn them."""
 
-MOVE_TOGETHER = frozenset({"xla"})
-"""Kinds of which all keys of a config are one switch."""
+_ROWS = {row.kind: row for row in KNOWN_KNOBS}
 
 _VALIDATION = re.compile(r"(?:.*_)?(?:val|valid|validation|eval|evaluation|test|dev|infer|inference|predict)(?:_.*)?")
 
@@ -392,6 +442,17 @@ def known_knob(path: str, present: Scalar) -> KnownKnob | None:
         if name in row.names and row.accepts(present):
             return row
     return None
+
+
+def row_of(knob: Knob) -> KnownKnob | None:
+    """The row of a knob; None for a knob of the user's own."""
+    return _ROWS.get(knob.kind or "")
+
+
+def effects_of(knob: Knob) -> Effects:
+    """What a knob acts on."""
+    row = row_of(knob)
+    return row.effects if row else Effects()
 
 
 def has_known_name(path: str) -> bool:

@@ -7,10 +7,8 @@ from dataclasses import dataclass, replace
 from math import prod
 
 from autotune.records import Scalar, Values
-from autotune.space.catalog import KNOWN_KNOBS
+from autotune.space.catalog import row_of
 from autotune.space.knob import Knob, Label, same_scalar
-
-_ROWS = {row.kind: row for row in KNOWN_KNOBS}
 
 
 def point_name(values: Values) -> str:
@@ -154,7 +152,7 @@ class Space:
         return turned
 
     def _needs(self, knob: Knob, choice: Scalar) -> dict[Knob, Scalar]:
-        row = _ROWS.get(knob.kind or "")
+        row = row_of(knob)
         wanted = row.needs.get(choice, {}) if row else {}
         return {other: value for other in self.knobs for kind, value in wanted.items() if other.kind == kind}
 
