@@ -6,16 +6,13 @@ whatever the batch size; the trainer prints the same value whatever was set; no 
 where other knobs show theirs. The last is no proof (`without_effect` says when it is taken for enough).
 """
 
-import math
 import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
-
-import numpy as np
-from numpy.typing import NDArray
+from dataclasses import replace
 
 from autotune.records import RunRecord, Scalar, Values
 from autotune.search.levels import PointLevel
+from autotune.search.main_effects import MainEffect, Sample, main_effects
 from autotune.space.knob import Knob, same_scalar
 from autotune.space.space import Space
 
@@ -25,9 +22,6 @@ SMALLEST_EFFECT = 0.05
 LEAST_RUNS = 4
 """With other values than today's, before a knob is said to have no effect."""
 
-_Array = NDArray[np.float64]
-
-_PRIOR_SD = 0.5  # of the effect of one value, in ln score
 _SURE = 1.645  # standard deviations to either side: 90 %
 _FAR = 0.5  # of the way to the end of an ordered domain
 _LEAST_PRINTED = 3  # runs that print a key
@@ -35,38 +29,18 @@ _SAME_BATCH = 0.02  # by how much the mean samples of a step may differ: last ba
 _LEAST_CHANGE = 1.5  # of a batch size, that would have to show
 
 
-@dataclass(frozen=True, kw_only=True)
-class Effect:
-    """What one value of a knob seems to do in place of today's.
-
-    Attributes:
-        knob: The knob.
-        choice: The value.
-        mean: Its effect in ln score, as far as is known.
-        sd: Standard deviation of that belief.
-    """
-
-    knob: Knob
-    choice: Scalar
-    mean: float
-    sd: float
-
-    @property
-    def is_small(self) -> bool:
-        """Whether it is less than `SMALLEST_EFFECT` either way."""
-        return abs(self.mean) + _SURE * self.sd < SMALLEST_EFFECT
-
-    @property
-    def is_large(self) -> bool:
-        """Whether it is more than that."""
-        return abs(self.mean) - _SURE * self.sd > SMALLEST_EFFECT
+def is_small(effect: MainEffect) -> bool:
+    """Whether an effect is less than `SMALLEST_EFFECT` either way, at 90 %."""
+    return abs(effect.mean) + _SURE * effect.sd < SMALLEST_EFFECT
 
 
-def effects_of(levels: Mapping[str, PointLevel], space: Space, sd: float) -> list[Effect]:
-    """The effect of each value that was tried in place of today's; empty if there are too few points to tell.
+def is_large(effect: MainEffect) -> bool:
+    """Whether it is more than that, at 90 %."""
+    return abs(effect.mean) - _SURE * effect.sd > SMALLEST_EFFECT
 
-    A Bayesian linear regression (prior normal; noise the larger of `sd` and what the fit leaves over, so that effects
-    which depend on other knobs widen all intervals).
+
+def effects_seen(levels: Mapping[str, PointLevel], space: Space, sd: float) -> list[MainEffect]:
+    """The main effects on ln score that the points so far show; none if there are too few points to tell.
 
     Args:
         levels: What is known of each point.
@@ -74,27 +48,12 @@ def effects_of(levels: Mapping[str, PointLevel], space: Space, sd: float) -> lis
         sd: Standard deviation of ln score between runs of one point.
     """
     good = [level for level in levels.values() if level.scores]
-    columns = [
-        (knob, choice)
-        for knob in space.knobs
-        for choice in knob.choices
-        if not same_scalar(choice, knob.today) and any(same_scalar(level.values[knob.path], choice) for level in good)
-    ]
-    if not columns or len(good) <= len(columns):
-        return []
-    design = np.array(
-        [[1.0, *(float(same_scalar(level.values[knob.path], choice)) for knob, choice in columns)] for level in good]
-    )
-    scores = np.array([level.mean for level in good])
-    weights = np.array([float(len(level.scores)) for level in good])
-    means, deviations = _posterior(design, scores, weights, sd)
-    return [
-        Effect(knob=knob, choice=choice, mean=float(mean), sd=float(deviation))
-        for (knob, choice), mean, deviation in zip(columns, means, deviations, strict=True)
-    ]
+    samples = [Sample(values=level.values, mean=level.mean, runs=len(level.scores)) for level in good]
+    effects = main_effects(samples, space.today, sd)
+    return effects if len(good) > len(effects) else []
 
 
-def without_effect(effects: Sequence[Effect], levels: Mapping[str, PointLevel], space: Space) -> dict[str, str]:
+def without_effect(effects: Sequence[MainEffect], levels: Mapping[str, PointLevel], space: Space) -> dict[str, str]:
     """The knobs that seem to make no difference, with the words for it.
 
     A knob counts if a value far from today's was tried, `LEAST_RUNS` runs were made with other values than today's,
@@ -102,18 +61,18 @@ def without_effect(effects: Sequence[Effect], levels: Mapping[str, PointLevel], 
     effect for certain, so effects can be seen here.
 
     Args:
-        effects: What `effects_of` says of these levels.
+        effects: What `effects_seen` says of these levels.
         levels: What is known of each point.
         space: What may vary.
     """
     good = [level for level in levels.values() if level.scores]
     found: dict[str, str] = {}
-    if not any(effect.is_large for effect in effects):
+    if not any(map(is_large, effects)):
         return found
     for knob in space.knobs:
-        own = [effect for effect in effects if effect.knob is knob]
+        own = [effect for effect in effects if effect.path == knob.path]
         runs = sum(len(level.scores) for level in good if not same_scalar(level.values[knob.path], knob.today))
-        all_small = bool(own) and all(effect.is_small for effect in own)
+        all_small = bool(own) and all(map(is_small, own))
         if runs >= LEAST_RUNS and all_small and _reaches_far(knob, [effect.choice for effect in own]):
             found[knob.path] = f"no effect seen in {runs} runs"
     return found
@@ -123,19 +82,6 @@ def without_turning(space: Space, dead: Collection[str]) -> Space:
     """The same space with these knobs left as they are today."""
     knobs = tuple(knob.narrowed((knob.today,)) if knob.path in dead else knob for knob in space.knobs)
     return replace(space, knobs=knobs)
-
-
-def _posterior(design: _Array, scores: _Array, weights: _Array, sd: float) -> tuple[_Array, _Array]:
-    """Posterior mean and standard deviation of each effect; the first column of the design is the level itself."""
-    prior = np.diag([0.0, *([_PRIOR_SD**-2] * (design.shape[1] - 1))])
-    noise = sd
-    for _ in range(2):  # once with the noise as it is known, once with what that leaves over
-        precision = design.T @ (design * (weights / noise**2)[:, None]) + prior
-        mean = np.linalg.solve(precision, design.T @ (scores * weights / noise**2))
-        left = math.sqrt(float(np.average((scores - design @ mean) ** 2 * weights)) * len(scores) / (len(scores) - 1))
-        noise = max(sd, left)
-    deviation = np.sqrt(np.diag(np.linalg.inv(precision)))
-    return np.asarray(mean[1:]), np.asarray(deviation[1:])
 
 
 def _reaches_far(knob: Knob, tried: Iterable[Scalar]) -> bool:

@@ -3,28 +3,26 @@
 import math
 from collections.abc import Sequence
 
-import numpy as np
-
 from autotune.records import RunRecord, Scalar, Values
 from autotune.results import Change
+from autotune.search.main_effects import Sample, main_effects
 from autotune.space.knob import Label, same_scalar
 from autotune.space.space import Space
 
-_RIDGE = 0.05
-"""Shrinks effects that few runs support; about one run's noise at the usual spread."""
 
+def changes_worth(
+    records: Sequence[RunRecord], today: Values, point: Values, space: Space, *, sd: float
+) -> list[Change]:
+    """Split a point's speed over today's among its changes by their main effects on ln throughput.
 
-def changes_worth(records: Sequence[RunRecord], today: Values, point: Values, space: Space) -> list[Change]:
-    """Splits a point's speed over today's among its changes.
-
-    A main-effects model of ln throughput, one coefficient for each value that some run had instead of today's, fitted
-    by ridge regression over all comparable runs. Changes that were only ever made together share one coefficient.
+    Changes that were only ever made together are one group, which has one worth.
 
     Args:
         records: Runs measured under like conditions.
         today: Values of today's point.
         point: Values of the point to explain.
         space: Gives the labels.
+        sd: Standard deviation of ln throughput between runs of one point.
 
     Returns:
         One change for each knob that differs, grouped ones next to each other, largest worth first.
@@ -32,9 +30,8 @@ def changes_worth(records: Sequence[RunRecord], today: Values, point: Values, sp
     changed = [path for path in point if path in today and not same_scalar(point[path], today[path])]
     runs = [(record.values, measured) for record in records if (measured := record.comparable)]
     runs = [(values, measured) for values, measured in runs if set(values) == set(today)]
-    columns = _columns([values for values, _ in runs], today)
-    log_speed = np.array([math.log(measured.speed) for _, measured in runs])
-    coefficients = _ridge(columns, log_speed)
+    samples = [Sample(values=values, mean=math.log(measured.speed)) for values, measured in runs]
+    effects = main_effects(samples, today, sd)
 
     groups: dict[tuple[bool, ...], list[str]] = {}
     for path in changed:
@@ -42,9 +39,10 @@ def changes_worth(records: Sequence[RunRecord], today: Values, point: Values, sp
         groups.setdefault(column, []).append(path)
     rated = []
     for column, paths in groups.items():
-        known = [coefficients.get((path, _key(point[path]))) for path in paths] if any(column) else [None]
-        effect = sum(c for c in known if c is not None)
-        rated.append((None if None in known else math.exp(effect), paths))
+        own = [
+            effect.mean for effect in effects if effect.path in paths and same_scalar(effect.choice, point[effect.path])
+        ]
+        rated.append((math.exp(math.fsum(own)) if any(column) else None, paths))
     rated.sort(key=lambda item: -(item[0] or 0.0))
     return [
         Change(
@@ -59,30 +57,6 @@ def changes_worth(records: Sequence[RunRecord], today: Values, point: Values, sp
         for number, (worth, paths) in enumerate(rated)
         for path in paths
     ]
-
-
-def _columns(points: Sequence[Values], today: Values) -> dict[tuple[str, str], np.ndarray]:
-    """An indicator for each (knob, value other than today's) that some run had."""
-    seen = sorted(
-        {(path, _key(v)) for values in points for path, v in values.items() if not same_scalar(v, today[path])}
-    )
-    return {(path, key): np.array([float(_key(values[path]) == key) for values in points]) for path, key in seen}
-
-
-def _key(value: Scalar) -> str:
-    return f"{type(value).__name__}:{value}"
-
-
-def _ridge(columns: dict[tuple[str, str], np.ndarray], target: np.ndarray) -> dict[tuple[str, str], float]:
-    if not columns or not target.size:
-        return {}
-    design = np.column_stack([np.ones_like(target), *columns.values()])
-    penalty = math.sqrt(_RIDGE) * np.eye(design.shape[1])
-    penalty[0, 0] = 0.0  # the level itself is not shrunk
-    solution, *_ = np.linalg.lstsq(
-        np.vstack([design, penalty]), np.concatenate([target, np.zeros(design.shape[1])]), rcond=None
-    )
-    return dict(zip(columns, solution[1:].tolist(), strict=True))
 
 
 def _effective_batch(space: Space, path: str, old: Scalar, new: Scalar) -> str:

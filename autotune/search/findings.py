@@ -12,7 +12,7 @@ from pathlib import Path
 from autotune.clock import Clock
 from autotune.measure.statistics import Series
 from autotune.records import Purpose, RunRecord, Values
-from autotune.search.dead import effects_of, printed_values, said_the_same, same_batch, without_effect
+from autotune.search.dead import effects_seen, is_large, printed_values, said_the_same, same_batch, without_effect
 from autotune.search.leftovers import RUNS_LOOKED_AROUND, Leftovers
 from autotune.search.levels import PointLevel
 from autotune.search.losses import Losses
@@ -103,9 +103,9 @@ class Findings:
             self._printed.append((record.values, printed_values(_beginning(stdout), space)))
         # What a trainer prints, and what its batches hold, is worth more than an effect that was not seen.
         said, batch = said_the_same(self._printed, space), same_batch(records, space)
-        effects = effects_of(levels, space, sd)
+        effects = effects_seen(levels, space, sd)
         known = len(self.dead)
-        heeded = {effect.knob.path for effect in effects if effect.is_large}
+        heeded = {effect.path for effect in effects if is_large(effect)}
         for path, why in {**without_effect(effects, levels, space), **said, **batch}.items():
             if path not in self.dead and path not in heeded:
                 self.dead[path] = why

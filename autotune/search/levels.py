@@ -197,6 +197,11 @@ def expected_speed_sd(levels: Mapping[str, PointLevel]) -> float:
     return _expected_sd(*pooled_variance([level.ln_speeds for level in levels.values()]))
 
 
+def expected_sd_of(records: Iterable[RunRecord], objective: Objective) -> float:
+    """The same of some runs, points told apart by their names alone."""
+    return _expected_sd(*between_run_variance_of(records, objective))
+
+
 def _expected_sd(variance: float, df: float) -> float:
     return math.sqrt((_TYPICAL_CV_RUNS * TYPICAL_CV**2 + df * variance) / (_TYPICAL_CV_RUNS + df))
 

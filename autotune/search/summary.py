@@ -26,7 +26,7 @@ from autotune.score import (
 )
 from autotune.search.effects import changes_worth
 from autotune.search.gpus import pooled_gpus, study_busy_rate
-from autotune.search.levels import between_run_variance_of
+from autotune.search.levels import between_run_variance_of, expected_sd_of
 from autotune.space.space import Space
 
 _FILLING = (
@@ -106,7 +106,11 @@ def summarize(
     best = confirmed[0].point if confirmed else _best(good, today.point, objective)
     best_runs = [run for run in good if run.point == best]
     answer = _side(best_runs[0], best_runs, busy_rate) if best_runs else None
-    changes = tuple(changes_worth(good, today.values, answer.values, space)) if answer else ()
+    changes = (
+        tuple(changes_worth(good, today.values, answer.values, space, sd=expected_sd_of(good, THROUGHPUT)))
+        if answer
+        else ()
+    )
 
     if not baseline_runs:
         return SearchResult(

@@ -6,7 +6,15 @@ from collections.abc import Mapping
 import pytest
 
 from autotune.records import Scalar
-from autotune.search.dead import effects_of, printed_values, said_the_same, same_batch, without_effect, without_turning
+from autotune.search.dead import (
+    effects_seen,
+    is_large,
+    printed_values,
+    said_the_same,
+    same_batch,
+    without_effect,
+    without_turning,
+)
 from autotune.search.levels import PointLevel
 from autotune.space.space import Space
 from tests.search.conftest import MakeRun, knob, level, named
@@ -29,7 +37,7 @@ def searched(runs: int, sd: float, effect: Mapping[str, float], seed: int = 0) -
 
 def dead(levels: Mapping[str, PointLevel], sd: float) -> dict[str, str]:
     """The knobs that seem to make no difference."""
-    return without_effect(effects_of(levels, SPACE, sd), levels, SPACE)
+    return without_effect(effects_seen(levels, SPACE, sd), levels, SPACE)
 
 
 def test_a_dead_knob_among_live_ones_is_found() -> None:
@@ -149,4 +157,4 @@ def test_a_space_without_dead_knobs_leaves_them_as_they_are() -> None:
 def test_what_shows_an_effect_is_known() -> None:
     """Whatever a trainer prints, a knob with an effect is heeded."""
     levels = searched(40, 0.01, {"batch": 0.2, "workers": 0.15})
-    assert {effect.knob.path for effect in effects_of(levels, SPACE, 0.01) if effect.is_large} == {"batch", "workers"}
+    assert {effect.path for effect in effects_seen(levels, SPACE, 0.01) if is_large(effect)} == {"batch", "workers"}

@@ -1,0 +1,103 @@
+"""Main effects: what one value of a knob is worth in place of today's, all else alike.
+
+A Bayesian linear regression of ln score (or ln speed) on an indicator for each value that was tried instead of
+today's (Gelman et al., "Bayesian Data Analysis", 2013, section 14.8): the prior of each effect is normal around 0, the
+noise the larger of what runs of one point differ by and what the fit leaves over. So effects that depend on other
+knobs, which this model does not have, widen all intervals.
+"""
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from autotune.records import Scalar, Values
+from autotune.space.knob import same_scalar
+
+_Array = NDArray[np.float64]
+
+_PRIOR_SD = 0.5  # of one effect, in ln score
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sample:
+    """A point, and what some of its runs showed on average.
+
+    Attributes:
+        values: The point.
+        mean: Mean ln score, or ln speed, of the runs.
+        runs: Their number.
+    """
+
+    values: Values
+    mean: float
+    runs: int = 1
+
+
+@dataclass(frozen=True, kw_only=True)
+class MainEffect:
+    """The effect of one value of a knob in place of today's.
+
+    Attributes:
+        path: The knob.
+        choice: The value.
+        mean: The effect in the samples' unit, as far as is known.
+        sd: Standard deviation of that belief.
+    """
+
+    path: str
+    choice: Scalar
+    mean: float
+    sd: float
+
+
+def main_effects(samples: Sequence[Sample], today: Values, sd: float) -> list[MainEffect]:
+    """Return the effect of each value that was tried in place of today's.
+
+    Values that were only ever tried together share their effect evenly: its sum is known, its parts are not, and `sd`
+    says so.
+
+    Args:
+        samples: All of them with the same knobs as `today`.
+        today: Values of today's point.
+        sd: Standard deviation between runs of one point, in the samples' unit; above 0.
+    """
+    columns = _columns((sample.values for sample in samples), today)
+    if not columns:
+        return []
+    design = np.array(
+        [[1.0, *(float(same_scalar(sample.values[path], choice)) for path, choice in columns)] for sample in samples]
+    )
+    means = np.array([sample.mean for sample in samples])
+    weights = np.array([float(sample.runs) for sample in samples])
+    effects, deviations = _posterior(design, means, weights, sd)
+    return [
+        MainEffect(path=path, choice=choice, mean=float(mean), sd=float(deviation))
+        for (path, choice), mean, deviation in zip(columns, effects, deviations, strict=True)
+    ]
+
+
+def _columns(points: Iterable[Values], today: Values) -> list[tuple[str, Scalar]]:
+    """Each knob with a value other than today's that some point has; knobs in today's order."""
+    tried: dict[str, list[Scalar]] = {path: [] for path in today}
+    for values in points:
+        for path, value in values.items():
+            if not any(same_scalar(value, known) for known in (today[path], *tried[path])):
+                tried[path].append(value)
+    return [(path, choice) for path, choices in tried.items() for choice in choices]
+
+
+def _posterior(design: _Array, means: _Array, weights: _Array, sd: float) -> tuple[_Array, _Array]:
+    """Posterior mean and standard deviation of each effect; the first column of the design is the level itself."""
+    prior = np.diag([0.0, *([_PRIOR_SD**-2] * (design.shape[1] - 1))])
+    noise = sd
+    for _ in range(2):  # once with the noise as it is known, once with what that leaves over
+        precision = design.T @ (design * (weights / noise**2)[:, None]) + prior
+        effects = np.linalg.solve(precision, design.T @ (means * weights / noise**2))
+        residuals = means - design @ effects
+        left = math.sqrt(float(np.average(residuals**2 * weights)) * len(means) / max(1, len(means) - 1))
+        noise = max(sd, left)
+    deviations = np.sqrt(np.diag(np.linalg.inv(precision)))
+    return np.asarray(effects[1:]), np.asarray(deviations[1:])
