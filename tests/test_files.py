@@ -1,0 +1,119 @@
+"""Files in folders that others may write to: no link is followed, nobody is waited for, nobody else may read them."""
+
+import errno
+import os
+import socket
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from autotune.files import create_private, make_private_folder, open_regular, read_beginning, read_tail
+
+
+@pytest.fixture
+def umask_of_a_careless_user() -> Iterator[None]:
+    """A umask that takes nothing away; put back after the test."""
+    before = os.umask(0)
+    yield
+    os.umask(before)
+
+
+def _socket(path: Path) -> None:
+    here = Path.cwd()
+    os.chdir(path.parent)  # a socket's path may have 107 bytes only
+    try:
+        with socket.socket(socket.AF_UNIX) as one:
+            one.bind(path.name)
+    finally:
+        os.chdir(here)
+
+
+NO_FILES: dict[str, Callable[[Path], object]] = {
+    "fifo": os.mkfifo,
+    "folder": Path.mkdir,
+    "socket": _socket,
+    "link": lambda path: path.symlink_to(path.with_name("victim")),
+    "link to a fifo": lambda path: (os.mkfifo(path.with_name("f")), path.symlink_to(path.with_name("f"))),
+    "device": lambda path: path.symlink_to("/dev/zero"),
+}
+
+
+@pytest.mark.parametrize("plant", NO_FILES.values(), ids=NO_FILES)
+def test_only_regular_files_are_opened(plant: Callable[[Path], object], tmp_path: Path) -> None:
+    """Whatever else has the name is an error at once, for reading as for writing, and nothing behind it is touched."""
+    (tmp_path / "victim").write_text("thesis")
+    path = tmp_path / "stderr.log"
+    plant(path)
+    for ways in ({}, {"append": True}, {"write": True}, {"create": True}, {"append": True, "create": True}):
+        with pytest.raises(OSError) as caught:  # noqa: PT011 -- its number is looked at
+            open_regular(path, **ways)
+        assert caught.value.errno in (errno.EINVAL, errno.ELOOP)
+    assert read_tail(path, 10) == (b"", 0)
+    assert read_beginning(path, 10) == b""
+    assert (tmp_path / "victim").read_text() == "thesis"
+
+
+def test_a_device_is_no_regular_file() -> None:
+    """Reading it would never end."""
+    with pytest.raises(OSError, match="not a regular file"):
+        open_regular(Path("/dev/zero"))
+
+
+@pytest.mark.usefixtures("umask_of_a_careless_user")
+def test_what_is_created_is_for_its_owner_alone(tmp_path: Path) -> None:
+    """Neither a folder nor a file lets anybody else in, whatever the umask."""
+    make_private_folder(tmp_path / "a" / "b")
+    with open_regular(tmp_path / "a" / "b" / "lock", create=True) as file:
+        file.write(b"1")
+    create_private(tmp_path / "a" / "b" / "new", b"content")
+    modes = {str(path.relative_to(tmp_path)): path.stat().st_mode & 0o777 for path in tmp_path.rglob("*")}
+    assert modes == {"a": 0o700, "a/b": 0o700, "a/b/lock": 0o600, "a/b/new": 0o600}
+
+
+def test_a_folder_that_is_there_is_closed(tmp_path: Path) -> None:
+    """It was made by an earlier version, with what the umask left; that above it is none of ours."""
+    (tmp_path / "theirs" / "studies").mkdir(parents=True)
+    for folder in (tmp_path / "theirs", tmp_path / "theirs" / "studies"):
+        folder.chmod(0o755)
+    make_private_folder(tmp_path / "theirs" / "studies")
+    assert (tmp_path / "theirs").stat().st_mode & 0o777 == 0o755
+    assert (tmp_path / "theirs" / "studies").stat().st_mode & 0o777 == 0o700
+
+
+def test_a_link_in_the_place_of_a_folder_is_refused(tmp_path: Path) -> None:
+    """What it points to keeps its mode."""
+    (tmp_path / "elsewhere").mkdir(mode=0o755)
+    (tmp_path / "runs").symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(OSError, match="Not a directory"):
+        make_private_folder(tmp_path / "runs")
+    assert (tmp_path / "elsewhere").stat().st_mode & 0o777 == 0o755
+
+
+@pytest.mark.parametrize("plant", [os.mkfifo, lambda path: path.symlink_to(path.with_name("victim"))])
+def test_what_was_planted_is_replaced_and_not_written_to(plant: Callable[[Path], object], tmp_path: Path) -> None:
+    """The new file is a regular one, and what the link pointed to is as it was."""
+    (tmp_path / "victim").write_text("thesis")
+    plant(tmp_path / "config.yaml")
+    create_private(tmp_path / "config.yaml", b"a: 1\n")
+    assert not (tmp_path / "config.yaml").is_symlink()
+    assert (tmp_path / "config.yaml").read_bytes() == b"a: 1\n"
+    assert (tmp_path / "victim").read_text() == "thesis"
+
+
+def test_files_are_read_and_written(tmp_path: Path) -> None:
+    """The last bytes with the size, the first ones, appending, and writing without cutting anything off."""
+    path = tmp_path / "log"
+    with open_regular(path, append=True, create=True) as file:
+        file.write(b"0123456789")
+    with open_regular(path, append=True) as file:
+        file.write(b"abc")
+        file.seek(0)
+        assert file.read(2) == b"01"
+    with open_regular(path, write=True) as file:
+        file.write(b"X")
+    assert read_tail(path, 4) == (b"9abc", 13)
+    assert read_tail(path, 100) == (b"X123456789abc", 13)
+    assert read_beginning(path, 3) == b"X12"
+    with pytest.raises(FileNotFoundError):
+        open_regular(tmp_path / "none", append=True)
