@@ -4,6 +4,7 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -41,6 +42,15 @@ def clean_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     """No test sees the settings of whoever runs it."""
     for name in [name for name in os.environ if name.startswith("AUTOTUNE_")]:
         monkeypatch.delenv(name)
+
+
+@pytest.fixture
+def shared() -> Iterator[Path]:
+    """A folder like /tmp: everybody may make something in it, and nobody may take away what is another's."""
+    with tempfile.TemporaryDirectory(prefix="shared ") as name:
+        folder = Path(name)
+        folder.chmod(0o1777)
+        yield folder
 
 
 @pytest.fixture

@@ -28,11 +28,12 @@ def command(config: Path, trial: int | None, dry_run: bool, force: bool, state_d
 
     Shows the change as a diff and keeps a backup; `autotune revert` undoes it.
     """
-    from autotune.commands.showing import text_console
+    from autotune.commands.showing import show_remarks, text_console
     from autotune.commands.status import known_answer
     from autotune.search.setup import open_setup
 
     setup = open_setup(config, command=None, state_dir=state_dir)
+    show_remarks(setup.state)
     study, result = known_answer(setup)
     console = text_console()
     if trial is not None:

@@ -36,7 +36,7 @@ def command(
     """  # noqa: D301 -- click's own mark for "do not rewrap"
     from autotune.clock import SystemClock
     from autotune.commands.proving import prove_it
-    from autotune.commands.showing import command_notes, knob_rows, text_console
+    from autotune.commands.showing import command_notes, knob_rows, show_remarks, text_console
     from autotune.errors import ConfigError
     from autotune.report.inventory import print_inventory
     from autotune.search.draft import draft_from_flags, draft_section
@@ -54,6 +54,7 @@ def command(
     else:
         draft = draft_section(config, typed, separate=separate, state_dir=state_dir)
     setup, console = draft.setup, text_console()
+    show_remarks(setup.state)
     left_flags = draft.flags.left if draft.flags else {}
     print_inventory(
         console,

@@ -21,12 +21,13 @@ def command(config: Path, dry_run: bool, force: bool, state_dir: Path | None) ->
     What `autotune init` added is taken out when its turn comes. Other edits to the file since then stay.
     """
     from autotune.clock import SystemClock
-    from autotune.commands.showing import text_console
+    from autotune.commands.showing import show_remarks, text_console
     from autotune.settings.apply import write_edit
     from autotune.settings.revert import plan_revert
     from autotune.trial.state import StateFolder
 
     state = StateFolder.locate(config, explicit=state_dir, environ=os.environ)
+    show_remarks(state)
     console = text_console()
     edit = plan_revert(config, state.backups)
     if edit.conflicts and not dry_run and not force:

@@ -76,7 +76,7 @@ def command(
     setup = open_setup(config, command=typed, state_dir=state_dir, same_training=same_training)
     setup.require_runnable()
     progress, output = text_console(stderr=True), text_console()
-    remarks = remarks_on_gpus(setup)
+    remarks = (*setup.state.remarks, *remarks_on_gpus(setup))
     if dry_run:
         show_plan(output, setup, budget_s)
         output.print(f"score: {setup.measures}", soft_wrap=True)

@@ -17,6 +17,7 @@ from autotune.settings.outputs import holding_something
 from autotune.space.catalog import KNOWN_KNOBS
 from autotune.trial.explanations import EXPLANATIONS
 from autotune.trial.python_command import python_command
+from autotune.trial.state import StateFolder
 
 _FILE_WIDTH = 160  # where there is no terminal to ask
 
@@ -25,6 +26,13 @@ def text_console(*, stderr: bool = False) -> Console:
     """A console for plain prose: nothing in it is taken for markup or coloured by guess."""
     stream = sys.stderr if stderr else sys.stdout
     return Console(stderr=stderr, highlight=False, markup=False, width=None if stream.isatty() else _FILE_WIDTH)
+
+
+def show_remarks(state: StateFolder) -> None:
+    """Says on stderr why the state is kept in this folder, where that is not the usual one."""
+    console = text_console(stderr=True)
+    for remark in state.remarks:
+        console.print(remark, soft_wrap=True)
 
 
 def show_plan(console: Console, setup: Setup, budget_s: float) -> None:

@@ -25,7 +25,7 @@ _SHOWN_RUNS = 20
 @state_dir_option
 def command(config: Path, as_json: bool, state_dir: Path | None) -> int:
     """Shows what the record of this config's study says: the same answer as the last search gave."""
-    from autotune.commands.showing import text_console
+    from autotune.commands.showing import show_remarks, text_console
     from autotune.events import RunEnded
     from autotune.report.answer import print_answer
     from autotune.report.document import answer_document
@@ -34,6 +34,7 @@ def command(config: Path, as_json: bool, state_dir: Path | None) -> int:
     from autotune.search.setup import open_setup
 
     setup = open_setup(config, command=None, state_dir=state_dir)
+    show_remarks(setup.state)
     study, result = known_answer(setup)
     if as_json:
         paths = {"journal": str(study.path), "runs": str(setup.state.runs(study.name))}

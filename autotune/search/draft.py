@@ -152,7 +152,8 @@ def _opened(config: Path, files: Mapping[str, str], state_dir: Path | None) -> S
     with tempfile.TemporaryDirectory(prefix="autotune-draft-") as folder:
         for name, text in files.items():
             Path(folder, name).write_text(text, encoding="utf-8", newline="")
-        return replace(open_setup(Path(folder, config.name), command=None, state_dir=state.path), config_path=config)
+        setup = open_setup(Path(folder, config.name), command=None, state_dir=Path(folder))
+    return replace(setup, config_path=config, state=state)
 
 
 def _note(knob: Knob) -> str:

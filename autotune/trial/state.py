@@ -1,13 +1,16 @@
 """The state folder, ``.autotune/``: where it is, what is in it, and what is pruned from it."""
 
 import os
+import pwd
 import re
 import shutil
 from collections.abc import Collection, Mapping
 from pathlib import Path
 
 from autotune.errors import AutotuneError, ConfigError, RunError
+from autotune.files import create_private, make_private_folder
 from autotune.trial.folder import RunFolder
+from autotune.trial.ownership import owners_for, why_exposed, why_not_ours
 
 FOLDER = ".autotune"
 LEAST_FREE_BYTES = 1 << 30
@@ -24,9 +27,11 @@ class StateFolder:
 
     Args:
         path: The folder; it need not exist yet.
+        remarks: See the attribute.
 
     Attributes:
         path: The folder.
+        remarks: Sentences for the user on why it is this one and not another.
         studies: The records of runs.
         searches: What each search said, one file each.
         cache: What trainers cache on disk.
@@ -34,8 +39,9 @@ class StateFolder:
         kept: Copies of checkpoints, as they were before a run wrote over them.
     """
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, *, remarks: tuple[str, ...] = ()) -> None:
         self.path = path
+        self.remarks = remarks
         self.studies = path / "studies"
         self.searches = path / "searches"
         self.cache = path / "cache"
@@ -55,35 +61,54 @@ class StateFolder:
 
         Returns:
             The folder that was named; else ``.autotune`` in the nearest folder above the config that holds
-            ``.autotune`` or ``.git``; else ``.autotune`` beside the config.
+            ``.autotune`` or ``.git``; else ``.autotune`` beside the config. Where somebody else could have put
+            something into that one, or could replace it, ``autotune`` in ``$XDG_STATE_HOME`` instead, with a remark.
+
+        Raises:
+            ConfigError: The config's folder cannot be found.
+            AutotuneError: The folder that was named is not this user's, or others may write to it; or that one, and
+                the one in ``$XDG_STATE_HOME`` too.
         """
         named = explicit or (Path(environ["AUTOTUNE_DIR"]) if environ.get("AUTOTUNE_DIR") else None)
         if named is not None:
-            return cls(named.absolute())
+            return cls(_own(named.absolute(), config))
         try:
-            beside = config.resolve().parent
+            real = config.resolve()
         except (OSError, RuntimeError) as error:  # the working directory is gone; a loop of links
             raise ConfigError(
                 f"its folder cannot be found: {error}", where=str(config), remedy="Check the path, and where you are."
             ) from error
-        for folder in (beside, *beside.parents):
-            if (folder / FOLDER).is_dir() or (folder / ".git").exists():  # .git is a file in a worktree
-                return cls(folder / FOLDER)
-        return cls(beside / FOLDER)
+        marked = (folder for folder in real.parents if (folder / FOLDER).is_dir() or _is_project(folder))
+        path = next(marked, real.parent) / FOLDER
+        why = why_not_ours(path, owners_for(config)) or why_exposed(path.parent)
+        if why is None:
+            return cls(path)
+        other = _of_the_user(environ)
+        if why_other := why_not_ours(other, owners_for(config)) or why_exposed(other.parent):
+            raise AutotuneError(
+                f"there is no safe place for the state folder: {path} is not used because {why}, "
+                f"nor {other} because {why_other}",
+                remedy="Name a folder that is yours alone, or is not there yet, with --state-dir or AUTOTUNE_DIR.",
+            )
+        remark = f"{path} is not used: {why}. The state is kept in {other}; --state-dir names another place."
+        return cls(other, remarks=(remark,))
 
     def create(self) -> None:
-        """Makes the folder, readable for its owner only and ignored by git, and what belongs into it.
+        """Makes the folder and what belongs into it, readable for its owner only, and ignored by git.
 
         Raises:
-            AutotuneError: It cannot be made or written to.
+            AutotuneError: It cannot be made or written to, or somebody else was faster.
         """
         try:
-            self.path.mkdir(mode=0o700, parents=True, exist_ok=True)
+            if not self.path.exists():
+                make_private_folder(self.path)
+                if why := why_not_ours(self.path, frozenset({os.geteuid()})):
+                    raise self._not_writable(why)
             # Only into a folder that is all ours: --state-dir may name one full of the user's files.
             if not any(self.path.iterdir()):
-                (self.path / ".gitignore").write_text("*\n", encoding="utf-8")
+                create_private(self.path / ".gitignore", b"*\n")
             for folder in (self.studies, self._runs, self.searches, self.cache, self.backups):
-                folder.mkdir(exist_ok=True)
+                make_private_folder(folder)
         except OSError as error:
             raise self._not_writable(error.strerror) from error
         if not os.access(self.path, os.W_OK | os.X_OK):
@@ -173,6 +198,48 @@ class StateFolder:
             where=str(self.path),
             remedy="Choose another place with --state-dir or AUTOTUNE_DIR.",
         )
+
+
+def _own(named: Path, config: Path) -> Path:
+    """The folder that the user named, if it is theirs; the place where it lies is theirs to judge.
+
+    Raises:
+        AutotuneError: It is not.
+    """
+    owners = owners_for(config)
+    why = None
+    if named.is_symlink():
+        if named.lstat().st_uid not in owners:
+            why = "it is a link that another user made"
+        named = Path(os.path.realpath(named))
+    if why := why or why_not_ours(named, owners):
+        raise AutotuneError(
+            f"this state folder is not used: {why}",
+            where=str(named),
+            remedy="Whoever may write to it could have code of theirs run. If it is yours, close it (chmod go-w); else "
+            "name a folder that is not there yet.",
+        )
+    return named
+
+
+def _is_project(folder: Path) -> bool:
+    """Whether a repository is there that the owner of the folder made: in ``/tmp`` anybody could make one."""
+    try:
+        return (folder / ".git").lstat().st_uid in (folder.stat().st_uid, os.geteuid())  # a file in a worktree
+    except OSError:
+        return False
+
+
+def _of_the_user(environ: Mapping[str, str]) -> Path:
+    """The folder for what programs keep in the user's home, as the XDG Base Directory Specification has it."""
+    base = Path(environ.get("XDG_STATE_HOME") or "")
+    if not base.is_absolute():  # which counts as not set
+        try:
+            home = environ.get("HOME") or pwd.getpwuid(os.geteuid()).pw_dir
+        except KeyError:  # a user by number alone, in a container
+            home = "/"
+        base = Path(home) / ".local" / "state"
+    return base.resolve() / "autotune"
 
 
 def _checked(name: str) -> str:

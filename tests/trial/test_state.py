@@ -9,6 +9,7 @@ import pytest
 from autotune.errors import AutotuneError, RunError
 from autotune.trial.folder import RunFolder
 from autotune.trial.state import LEAST_FREE_BYTES, StateFolder
+from tests.users import ALICE, MALLORY, acting_as, made, only_root
 
 
 def located(config: Path, explicit: Path | None = None, **environ: str) -> Path:
@@ -49,6 +50,105 @@ def test_a_link_to_the_config_leads_to_the_same_state(tmp_path: Path) -> None:
     (tmp_path / "project" / "c.yaml").write_text("")
     (tmp_path / "link.yaml").symlink_to(tmp_path / "project" / "c.yaml")
     assert located(tmp_path / "link.yaml") == tmp_path / "project" / ".autotune"
+
+
+def test_a_link_that_was_found_is_passed_over(tmp_path: Path) -> None:
+    """The state is kept in the user's own folder instead, and that is said, with the way to have it elsewhere."""
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / ".autotune").symlink_to(tmp_path / "elsewhere")
+    state = StateFolder.locate(tmp_path / "c.yaml", explicit=None, environ={"XDG_STATE_HOME": str(tmp_path / "xdg")})
+    assert state.path == tmp_path / "xdg" / "autotune"
+    (remark,) = state.remarks
+    assert f"{tmp_path / '.autotune'} is not used: it is a symbolic link" in remark
+    assert "--state-dir" in remark
+
+
+@only_root
+def test_a_folder_of_another_user_is_passed_over_or_refused(shared: Path) -> None:
+    """In a place like /tmp anybody can be there first; neither their folder nor their repository decides anything."""
+    config = made(shared / "alice", owner=ALICE, mode=0o755) / "c.yaml"
+    with acting_as(MALLORY):
+        (shared / ".git").mkdir()
+    with acting_as(ALICE):
+        assert located(config) == shared / "alice" / ".autotune"
+    with acting_as(MALLORY):
+        (shared / ".autotune").mkdir(mode=0o755)
+    with acting_as(ALICE):
+        assert located(config, XDG_STATE_HOME=str(shared / "alice")) == shared / "alice" / "autotune"
+        with pytest.raises(AutotuneError, match=f"belongs to user {MALLORY}"):
+            located(config, shared / ".autotune")
+
+
+@only_root
+def test_a_folder_that_another_user_makes_in_the_last_moment_is_not_used(shared: Path) -> None:
+    """Between the look and the making, whoever is faster has the place."""
+    with acting_as(ALICE):
+        state = StateFolder.locate(shared / "c.yaml", explicit=None, environ={})
+    with acting_as(MALLORY):
+        state.path.mkdir(mode=0o755)
+    with acting_as(ALICE), pytest.raises(AutotuneError, match="cannot be written"):
+        state.create()
+
+
+@only_root
+def test_root_uses_the_folder_of_the_owner_of_a_config(shared: Path) -> None:
+    """Not that of somebody else, and not for a config of somebody else."""
+    folder = made(shared / "alice", owner=ALICE, mode=0o755)
+    made(folder / ".autotune", owner=ALICE, mode=0o700)
+    (folder / "c.yaml").write_text("")
+    assert located(folder / "c.yaml", XDG_STATE_HOME=str(shared / "root")) == shared / "root" / "autotune"
+    os.chown(folder / "c.yaml", ALICE, ALICE)
+    assert located(folder / "c.yaml") == folder / ".autotune"
+
+
+@pytest.mark.parametrize("mode", [0o777, 0o702])
+def test_a_folder_that_others_may_write_to_is_passed_over_or_refused(mode: int, tmp_path: Path) -> None:
+    """Passed over where it was found; where it was named, the user hears how to close it."""
+    (tmp_path / ".autotune").mkdir()
+    (tmp_path / ".autotune").chmod(mode)
+    config = tmp_path / "c.yaml"
+    assert located(config, HOME=str(tmp_path / "home")) == tmp_path / "home" / ".local" / "state" / "autotune"
+    with pytest.raises(AutotuneError, match="others may write to it") as caught:
+        located(config, tmp_path / ".autotune")
+    assert "chmod go-w" in (caught.value.remedy or "")
+    with pytest.raises(AutotuneError, match="others may write to it"):
+        located(config, AUTOTUNE_DIR=str(tmp_path / ".autotune"))
+
+
+def test_a_place_open_to_all_gets_no_folder(tmp_path: Path) -> None:
+    """Others could take ours away and put one of theirs into its place; one that the user names is made."""
+    place = tmp_path / "scratch"
+    place.mkdir()
+    place.chmod(0o777)
+    assert located(place / "c.yaml", XDG_STATE_HOME=str(tmp_path)) == tmp_path / "autotune"
+    assert located(place / "c.yaml", place / "named") == place / "named"
+    with pytest.raises(AutotuneError, match="no safe place for the state folder") as caught:
+        located(place / "c.yaml", XDG_STATE_HOME=str(place))
+    assert "--state-dir" in (caught.value.remedy or "")
+
+
+def test_a_link_that_the_user_names_is_followed(tmp_path: Path) -> None:
+    """The place on another disk is often reached by one; what it leads to has to be the user's all the same."""
+    (tmp_path / "disk").mkdir(mode=0o700)
+    (tmp_path / "link").symlink_to(tmp_path / "disk")
+    assert located(tmp_path / "c.yaml", tmp_path / "link") == tmp_path / "disk"
+    (tmp_path / "disk").chmod(0o777)
+    with pytest.raises(AutotuneError, match="others may write to it"):
+        located(tmp_path / "c.yaml", tmp_path / "link")
+
+
+def test_a_folder_of_the_users_is_filled_with_what_is_private(tmp_path: Path) -> None:
+    """In one that all may read, what is put into it is closed all the same, also what an earlier version left open."""
+    tmp_path.chmod(0o755)
+    (tmp_path / "studies").mkdir(mode=0o755)
+    before = os.umask(0)
+    try:
+        StateFolder(tmp_path).create()
+    finally:
+        os.umask(before)
+    assert {path.name: path.stat().st_mode & 0o777 for path in tmp_path.iterdir()} == dict.fromkeys(
+        ("studies", "runs", "searches", "cache", "backups"), 0o700
+    )
 
 
 def test_a_new_folder_is_private_and_ignored_by_git(hostile: Path) -> None:
