@@ -4,7 +4,6 @@ A trainer writes into its own run folder, and a folder on a shared machine may h
 is opened by a known name there may be a link to another file, a FIFO whose other end nobody opens, or a device.
 """
 
-import contextlib
 import errno
 import os
 import stat
@@ -48,17 +47,47 @@ def open_regular(path: Path, *, append: bool = False, create: bool = False, writ
         raise
 
 
-def create_private(path: Path, content: bytes = b"") -> None:
-    """Makes a file for its owner alone, whatever the umask; whatever is in its place is taken away, not written to.
+def open_new(path: Path) -> BinaryIO:
+    """Makes a file for its owner alone, whatever the umask, and opens it for writing.
+
+    Whatever else has that name is taken away, and not written to.
 
     Raises:
-        OSError: It cannot be made.
+        OSError: It cannot be made, e.g. since a folder has that name.
     """
     path.unlink(missing_ok=True)
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, _FILE_MODE)
-    with os.fdopen(descriptor, "wb") as file:
-        os.fchmod(descriptor, _FILE_MODE)  # a umask may have taken the owner's own bits
+    os.fchmod(descriptor, _FILE_MODE)  # a umask may have taken the owner's own bits
+    return os.fdopen(descriptor, "wb")
+
+
+def create_private(path: Path, content: bytes = b"") -> None:
+    """Makes a file with this content; see `open_new`.
+
+    Raises:
+        OSError: It cannot be made, or not all of it be written.
+    """
+    with open_new(path) as file:
         file.write(content)
+
+
+def rewrite(path: Path, content: bytes) -> None:
+    """Writes another content into a file of ours, which stays the same file; anything else of that name is replaced.
+
+    Raises:
+        OSError: It cannot be made, or not all of it be written.
+    """
+    try:
+        file = open_regular(path, write=True)
+    except OSError:
+        return create_private(path, content)
+    with file:
+        if os.fstat(file.fileno()).st_nlink > 1:  # it is another file as well
+            return create_private(path, content)
+        os.fchmod(file.fileno(), _FILE_MODE)
+        file.truncate()
+        file.write(content)
+    return None
 
 
 def read_beginning(path: Path, most_bytes: int) -> bytes:
@@ -91,8 +120,11 @@ def make_private_folder(path: Path) -> None:
     """
     above = [folder for folder in path.parents if not folder.exists()]
     for folder in (*reversed(above), path):
-        with contextlib.suppress(FileExistsError):
+        try:
             folder.mkdir(_FOLDER_MODE)
+        except FileExistsError:
+            if not stat.S_ISDIR(folder.lstat().st_mode):
+                raise
         descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
         try:
             if stat.S_IMODE(os.fstat(descriptor).st_mode) != _FOLDER_MODE:

@@ -9,8 +9,10 @@ import contextlib
 import os
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 
 from autotune.clock import SystemClock
+from autotune.files import open_regular
 from autotune.measure.gpu_records import Record, to_line
 from autotune.measure.gpu_sampler import GpuSampler
 from autotune.measure.sampler import Sampler
@@ -29,10 +31,10 @@ def sample(path: str, uuids: Sequence[str]) -> None:
         OSError: The file cannot be written.
     """
     parent, clock = os.getppid(), SystemClock()
-    file = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+    file = open_regular(Path(path), append=True, create=True)
 
     def tell(record: Record) -> None:
-        os.write(file, to_line(record).encode("ascii"))
+        os.write(file.fileno(), to_line(record).encode("ascii"))
 
     sampler = GpuSampler(uuids, tell, clock)
 

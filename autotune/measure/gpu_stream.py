@@ -1,8 +1,9 @@
 """Reads on in the file that a GPU sampler writes, and knows what of it is still true for those who come later."""
 
-from io import FileIO
 from pathlib import Path
+from typing import BinaryIO
 
+from autotune.files import open_regular
 from autotune.measure.gpu_records import (
     CallBlocked,
     CapabilityOff,
@@ -30,7 +31,7 @@ class GpuStream:
 
     def __init__(self, path: Path) -> None:
         self._path = path
-        self._file: FileIO | None = None
+        self._file: BinaryIO | None = None
         self._torn = b""
         self._standing: dict[tuple[str, str | None, str], tuple[Record, str]] = {}
         self.newest: Record | None = None
@@ -40,10 +41,10 @@ class GpuStream:
         """What was written since the last time, as records and as it was written; other lines are left out."""
         if self._file is None:
             try:
-                self._file = FileIO(self._path)
-            except FileNotFoundError:
+                self._file = open_regular(self._path)
+            except OSError:  # not there yet; or something else is, and the sampler cannot write either
                 return []
-        *lines, self._torn = (self._torn + self._file.readall()).split(b"\n")
+        *lines, self._torn = (self._torn + self._file.read()).split(b"\n")
         if len(self._torn) > _LONGEST_LINE_BYTES:
             self._torn = b""
         told = []

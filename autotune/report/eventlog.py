@@ -7,6 +7,7 @@ from pathlib import Path
 
 from autotune.clock import Clock
 from autotune.events import Event, RunProgress
+from autotune.files import open_regular
 
 FORMAT = 1
 """Version of the lines."""
@@ -37,7 +38,7 @@ class EventLog:
             **asdict(event),
         }
         try:
-            with self._path.open("a", encoding="utf-8") as file:
-                file.write(json.dumps(line) + "\n")
+            with open_regular(self._path, append=True, create=True) as file:
+                file.write((json.dumps(line) + "\n").encode("ascii"))
         except OSError as error:
             _log.warning("the event could not be written to %s: %s", self._path, error.strerror)

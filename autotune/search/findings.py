@@ -10,6 +10,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from autotune.clock import Clock
+from autotune.files import read_beginning
 from autotune.measure.statistics import Series
 from autotune.records import Purpose, RunRecord, Values
 from autotune.search.dead import effects_seen, is_large, printed_values, said_the_same, same_batch, without_effect
@@ -133,8 +134,4 @@ class Findings:
 
 
 def _beginning(path: Path) -> str:
-    try:
-        with path.open("rb") as file:
-            return file.read(_READ_BYTES).decode("utf-8", "replace")
-    except OSError:
-        return ""
+    return read_beginning(path, _READ_BYTES).decode("utf-8", "replace")

@@ -13,6 +13,7 @@ from typing import Self
 
 import autotune
 from autotune.clock import Clock
+from autotune.files import open_new
 from autotune.measure import gpu_process
 from autotune.measure.gpu_errors import FATAL_NAMES, remedy_of
 from autotune.measure.gpu_readings import GpuReadings
@@ -89,7 +90,7 @@ class GpuSampling:
         self._look_after(run_begins=True)
         self._readings = GpuReadings(self._uuids, since_s=self._clock.now_s())
         with contextlib.suppress(OSError):  # the disk is full: the raw readings are for people only
-            self._kept = kept.open("w", encoding="utf-8")
+            self._kept = TextIOWrapper(open_new(kept), encoding="utf-8")
         for record, line in self._stream.standing:
             self._readings.add(record)
             self._keep(line)

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from autotune.clock import Clock
+from autotune.files import create_private
 from autotune.records import Ending, Stop, TraineeEvent
 from autotune.search.plan import plan_run
 from autotune.search.setup import Setup
@@ -103,7 +104,7 @@ class _Unread:
         self._path = folder.config
         trial = folder.path / "read.test"
         for path in (trial, self._path):
-            path.write_text("?", encoding="utf-8")
+            create_private(path, b"?")
             os.utime(path, (_LONG_AGO_S, _LONG_AGO_S))
         trial.read_bytes()
         self._notes_reads = trial.stat().st_atime > _LONG_AGO_S

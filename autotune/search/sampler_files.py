@@ -52,7 +52,8 @@ class SamplerFiles:
         """Takes all of them away; may be called again."""
         for path in self._path.parent.iterdir():
             if path.name.startswith(self._path.name):
-                path.unlink(missing_ok=True)
+                with contextlib.suppress(OSError):  # gone already, or a folder, which is none of ours
+                    path.unlink()
         if self._held is not None:
             os.close(self._held)
             self._held = None

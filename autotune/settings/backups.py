@@ -17,6 +17,7 @@ from typing import Any
 
 from autotune.clock import Clock
 from autotune.errors import ConfigError
+from autotune.files import make_private_folder, open_regular
 from autotune.records import Scalar
 
 FORMAT = 1
@@ -116,7 +117,7 @@ class Backups:
             "changes": [asdict(change) for change in changes],
             "inserted": inserted,
         }
-        self.folder.mkdir(parents=True, exist_ok=True)
+        make_private_folder(self.folder)
         stem = f"{now:%Y%m%dT%H%M%S.%fZ}-{hashlib.sha256(content).hexdigest()[:8]}"
         backup = self.folder / f"{stem}.yaml"
         while backup.exists():  # a clock too coarse to tell two writes apart
@@ -148,7 +149,7 @@ def sync_folder(folder: Path) -> None:
 
 def _write_private(path: Path, content: bytes) -> None:
     # Configs may hold tokens: like the folder, the copy is for its owner alone.
-    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
     with os.fdopen(descriptor, "wb") as file:
         file.write(content)
         file.flush()
@@ -158,7 +159,8 @@ def _write_private(path: Path, content: bytes) -> None:
 
 def _read(path: Path) -> Entry:
     try:
-        manifest: dict[str, Any] = json.loads(path.read_bytes())
+        with open_regular(path) as file:
+            manifest: dict[str, Any] = json.loads(file.read())
         if manifest["format"] != FORMAT:
             raise ConfigError(
                 f"this backup has format {manifest['format']}, this autotune knows {FORMAT}",

@@ -4,6 +4,7 @@ Nothing is ever dumped back to YAML: the text is the document, and the parser's 
 stands (`autotune.settings.splice` changes it there).
 """
 
+import os
 import re
 import stat
 from collections.abc import Iterator, Mapping
@@ -396,17 +397,25 @@ def read_bytes(path: Path) -> bytes:
         ConfigError: It is not there, cannot be read, or is far too large for a config.
     """
     try:
-        status = path.stat()
-        if not stat.S_ISREG(status.st_mode):
-            kind = "a folder" if stat.S_ISDIR(status.st_mode) else "no ordinary file"
-            raise ConfigError(f"this is {kind}", where=str(path), remedy="Name the config file.")
-        if status.st_size > _LARGEST_FILE_BYTES:
+        # Opened without waiting, and looked at then: what is a file now may be a FIFO in a moment.
+        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
+        try:
+            status = os.fstat(descriptor)
+            if not stat.S_ISREG(status.st_mode):
+                kind = "a folder" if stat.S_ISDIR(status.st_mode) else "no ordinary file"
+                remedy = "Name the config file; what a pipe holds has to be put into a file first."
+                raise ConfigError(f"this is {kind}", where=str(path), remedy=remedy)
+            with open(descriptor, "rb", closefd=False) as file:
+                content = file.read(_LARGEST_FILE_BYTES + 1)
+        finally:
+            os.close(descriptor)
+        if len(content) > _LARGEST_FILE_BYTES:
             raise ConfigError(
-                f"the file has {status.st_size / 2**20:.0f} MiB, too much for a config",
+                f"the file has {max(status.st_size, len(content)) / 2**20:.0f} MiB, too much for a config",
                 where=str(path),
                 remedy="Is this the file that you meant?",
             )
-        return path.read_bytes()
+        return content
     except FileNotFoundError as error:
         raise ConfigError("there is no such file", where=str(path), remedy="Check the path.") from error
     except OSError as error:

@@ -1,5 +1,6 @@
 """The folder of one run: what its files are called, and when they go."""
 
+import contextlib
 import errno
 import json
 import logging
@@ -12,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from autotune.errors import RunError
+from autotune.files import create_private, make_private_folder, read_tail, rewrite
 
 _TRAINEE = Path(__file__).parents[1] / "trainee"
 _INJECTED = "_autotune_trainee"
@@ -68,7 +70,7 @@ class RunFolder:
             RunError: It cannot be made, or something that is not ours is in its place.
         """
         try:
-            self.path.mkdir(mode=0o700, parents=True, exist_ok=True)
+            make_private_folder(self.path)
             if not self.is_ours():
                 if any(self.path.iterdir()):
                     raise RunError(
@@ -76,12 +78,12 @@ class RunFolder:
                         where=str(self.path),
                         remedy="Move it away, or choose another place with --state-dir.",
                     )
-                (self.path / MARKER).write_text(_MARKER_TEXT, encoding="utf-8")
-            self.outputs.mkdir(exist_ok=True)
+                create_private(self.path / MARKER, _MARKER_TEXT.encode())
+            make_private_folder(self.outputs)
             if observed:
                 _copy_observer(self.inject)
             for path in output_paths:
-                Path(path).parent.mkdir(parents=True, exist_ok=True)
+                make_private_folder(Path(path).parent)
         except OSError as error:
             raise RunError(
                 f"the run's folder cannot be made: {error.strerror}",
@@ -110,8 +112,8 @@ class RunFolder:
             RunError: It cannot be written.
         """
         try:
-            # newline="": the user's line ends stay what they are.
-            self.config.write_text(text, encoding="utf-8", newline="")
+            # Into the same file: when it was last read shows whether the trainer reads it.
+            rewrite(self.config, text.encode())
         except OSError as error:
             raise RunError(
                 f"the run's config cannot be written: {error.strerror}",
@@ -130,7 +132,8 @@ class RunFolder:
                 if path.is_dir() and not path.is_symlink():
                     shutil.rmtree(path, ignore_errors=True)
                 else:
-                    path.unlink(missing_ok=True)
+                    with contextlib.suppress(OSError):  # it was in a folder that is gone, or is closed now
+                        path.unlink()
 
     def write_result(self, result: Mapping[str, Any]) -> None:
         """Writes what became of the run, for people who look into its folder; the study's record is the truth.
@@ -140,9 +143,8 @@ class RunFolder:
         try:
             if not self.is_ours():
                 raise FileNotFoundError(errno.ENOENT, "the run's folder is gone", str(self.path))
-            self.result.unlink(missing_ok=True)  # whatever the trainer may have put there, e.g. a link
-            with self.result.open("x", encoding="utf-8") as file:
-                file.write(json.dumps({"format": FORMAT, **result}, indent=2) + "\n")
+            text = json.dumps({"format": FORMAT, **result}, indent=2) + "\n"
+            create_private(self.result, text.encode())  # whatever the trainer may have put there, e.g. a link
         except OSError as error:
             _log.warning("%s could not be written: %s", self.result, error.strerror)
 
@@ -168,11 +170,12 @@ class RunFolder:
 def _copy_observer(folder: Path) -> None:
     """Copies what observes a trainer's steps, under a name that no trainer imports; autotune itself stays unseen."""
     package = folder / _INJECTED
-    package.mkdir(parents=True, exist_ok=True)
+    make_private_folder(folder)
+    make_private_folder(package)
     for source in _TRAINEE.glob("*.py"):
         place = folder if source.name == "sitecustomize.py" else package
         text = source.read_text(encoding="utf-8")
-        (place / source.name).write_text(_OWN_IMPORT.sub(rf"\1from {_INJECTED}", text), encoding="utf-8")
+        create_private(place / source.name, _OWN_IMPORT.sub(rf"\1from {_INJECTED}", text).encode())
 
 
 def _delete(path: Path) -> None:
@@ -185,13 +188,7 @@ def _delete(path: Path) -> None:
 
 
 def _tail(path: Path) -> str:
-    try:
-        with path.open("rb") as file:
-            size = file.seek(0, os.SEEK_END)
-            file.seek(max(size - _TAIL_BYTES, 0))
-            data = file.read(_TAIL_BYTES)
-    except OSError:
-        return ""
+    data, size = read_tail(path, _TAIL_BYTES)
     if size > _TAIL_BYTES:
         # Not from within a line, unless one line is all there is.
         data = data.partition(b"\n")[2] or data

@@ -33,13 +33,16 @@ A run ends when its main process does, when the search says so, or at its deadli
 itself. The end is SIGTERM to every process, 0.5 s later SIGKILL, again until none is left, for 2 s at most.
 """
 
+import contextlib
 import ctypes
+import errno
 import fcntl
 import json
 import os
 import selectors
 import signal
 import socket
+import stat
 import sys
 import time
 from collections.abc import Mapping, Sequence
@@ -137,7 +140,9 @@ class _Output:
     """
 
     def __init__(self, path: bytes) -> None:
-        self._file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+        with contextlib.suppress(FileNotFoundError):  # an earlier run may have put anything there
+            os.unlink(path)
+        self._file = os.open(path, _LOG_FLAGS | os.O_EXCL, 0o600)
         self.reader, self.writer = os.pipe2(os.O_CLOEXEC)
         os.set_blocking(self.reader, False)
         self._head_bytes = 0
@@ -494,7 +499,7 @@ class Guard:
         opened: list[int] = []
         try:
             opened.append(os.open(message["guest"], os.O_RDONLY | os.O_CLOEXEC))
-            opened.append(os.open(_bytes(message["log"]), _LOG_FLAGS, 0o600))
+            opened.append(_open_log(_bytes(message["log"])))
             guest, log = opened
             pid = _fork_and_exec(message, word, [log, log, guest, theirs.fileno()])
         except OSError as error:
@@ -544,7 +549,7 @@ class Guard:
         """Starts a companion; one that cannot be started is as one that ended at once."""
         opened: list[int] = []
         try:
-            opened.append(os.open(_bytes(message["log"]), _LOG_FLAGS, 0o600))
+            opened.append(_open_log(_bytes(message["log"])))
             opened.append(os.open(os.devnull, os.O_WRONLY | os.O_CLOEXEC))
             log, answer = opened
             pid = _fork_and_exec(message, answer, [log, log])
@@ -586,6 +591,22 @@ class Guard:
                 self._selector.unregister(output.reader)
             output.close()
         self._run = None
+
+
+def _open_log(path: bytes) -> int:
+    """Opens a log for appending; whatever is no regular file is replaced: to open a FIFO may take for ever."""
+    try:
+        log = os.open(path, _LOG_FLAGS | os.O_NONBLOCK, 0o600)
+    except OSError as error:
+        if error.errno not in (errno.ELOOP, errno.ENXIO):
+            raise
+    else:
+        if stat.S_ISREG(os.fstat(log).st_mode):
+            os.set_blocking(log, True)
+            return log
+        os.close(log)
+    os.unlink(path)
+    return os.open(path, _LOG_FLAGS | os.O_EXCL, 0o600)
 
 
 def _hand_over(channel: socket.socket, request: Mapping[str, Any], *descriptors: int) -> None:

@@ -1,5 +1,6 @@
 """The state folder, ``.autotune/``: where it is, what is in it, and what is pruned from it."""
 
+import contextlib
 import os
 import pwd
 import re
@@ -107,7 +108,7 @@ class StateFolder:
             # Only into a folder that is all ours: --state-dir may name one full of the user's files.
             if not any(self.path.iterdir()):
                 create_private(self.path / ".gitignore", b"*\n")
-            for folder in (self.studies, self._runs, self.searches, self.cache, self.backups):
+            for folder in (self.studies, self._runs, self.searches, self.cache, self.backups, self.kept):
                 make_private_folder(folder)
         except OSError as error:
             raise self._not_writable(error.strerror) from error
@@ -139,7 +140,8 @@ class StateFolder:
         for path in self._runs.glob("*/*"):
             created_s = RunFolder(path).created_s()
             if created_s is not None:
-                spans.append((created_s, max(file.lstat().st_mtime for file in path.iterdir())))
+                with contextlib.suppress(OSError):  # the trainer has closed its folder, or a file has just gone
+                    spans.append((created_s, max(file.lstat().st_mtime for file in path.iterdir())))
         return spans
 
     def free_bytes(self) -> int:

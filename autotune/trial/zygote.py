@@ -7,9 +7,11 @@ and watched like any other; and whatever is odd about that, a fresh process make
 The first run is forked from a bare interpreter, which is as good as a fresh process, and its imports are noted.
 """
 
+import contextlib
 import json
 import logging
 import math
+import os
 import re
 import sys
 from collections import OrderedDict, deque
@@ -19,6 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from autotune.clock import Clock
+from autotune.files import read_beginning
 from autotune.records import Stop
 from autotune.trial.guard import Ended, Fork, Guard, NotStarted, Warmed, portable
 from autotune.trial.launch import LOOK_S, Errand, ProcessRunner
@@ -40,6 +43,7 @@ _MOST_LEFT_OUT = 3  # packages that cannot be imported beforehand, before nothin
 _IMPORTS_SLOWER = 3.0  # importing beforehand may take this many times as long as in the run where it was noted ...
 _IMPORTS_BUSY_S = 20.0  # ... and this much more, on a busy machine
 _RECORD_BYTES = 8 << 20
+_UNFIT_BYTES = 1 << 16
 _MODULE = re.compile(r"\w+(\.\w+)*")
 
 _log = logging.getLogger(__name__)
@@ -237,7 +241,7 @@ class ZygoteRunner(ProcessRunner):
         elif pulse.is_lost:
             silence = f"a run gave no sign of life for {interpreter.silence_s:.0f} s after its fork"
             self._failed(interpreter, f"{silence}, as where a library that it imports does not survive one")
-        elif unfit.exists():
+        elif pulse.first_step_s is None and os.path.lexists(unfit):  # a run that gives up has made no step
             self._was_unfit(interpreter, unfit)
         else:
             self._unfit_in_a_row = 0
@@ -246,7 +250,8 @@ class ZygoteRunner(ProcessRunner):
                 self.warm_starts += 1
             elif pulse.first_step_s is not None or ended.why is None:
                 self._learn(interpreter, record, pulse, ended.started_s)
-            record.unlink(missing_ok=True)
+            with contextlib.suppress(OSError):  # the trainer may have put a folder there
+                record.unlink(missing_ok=True)
             return ended
         folder.restore(contents)
         errand.steps = StepReader(folder.path)
@@ -299,17 +304,13 @@ class ZygoteRunner(ProcessRunner):
 
 def _read_record(path: Path) -> list[tuple[float, dict[str, Any]]]:
     """What a run looked for when it imported; the trainer may have written anything into that file."""
-    try:
-        with path.open("rb") as file:
-            lines = file.read(_RECORD_BYTES).splitlines()
-    except OSError:
-        return []
+    lines = read_beginning(path, _RECORD_BYTES).splitlines()
     found: dict[str, tuple[float, dict[str, Any]]] = {}
     for line in lines:
         try:
             fields = json.loads(line)
             t_s, module, environ = float(fields["t_s"]), str(fields["module"]), dict(fields["environ"])
-        except (ValueError, TypeError, KeyError):
+        except (ValueError, TypeError, KeyError, RecursionError):
             continue
         if _MODULE.fullmatch(module) and module.partition(".")[0] not in sys.stdlib_module_names:
             found.setdefault(module, (t_s, {"module": module, "environ": environ}))
@@ -318,9 +319,9 @@ def _read_record(path: Path) -> list[tuple[float, dict[str, Any]]]:
 
 def _unfit_because(path: Path) -> str:
     try:
-        fields = json.loads(path.read_text(encoding="utf-8"))
+        fields = json.loads(read_beginning(path, _UNFIT_BYTES))
         package, kind, name = str(fields["package"]), str(fields["kind"]), str(fields["name"])
-    except (OSError, ValueError, TypeError, KeyError):
+    except (ValueError, TypeError, KeyError, RecursionError):
         return "a run was not like the first one"
     if kind == "variable":
         return f"when the trainer imports {package}, {name} is not set as it was in the first run"

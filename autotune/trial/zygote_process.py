@@ -70,6 +70,11 @@ LATE_VARIABLES = frozenset(
 )
 """Variables that may differ from run to run: no import reads them."""
 
+# A trainer may have put a FIFO, or a link, where one of our files is to be.
+_SAFELY = os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+_READ_FLAGS = os.O_RDONLY | _SAFELY
+_APPEND_FLAGS = os.O_WRONLY | os.O_APPEND | os.O_CREAT | _SAFELY
+_NEW_FLAGS = os.O_WRONLY | os.O_CREAT | os.O_EXCL | _SAFELY
 _CHANNEL = 4
 _REQUEST_BYTES = 1 << 24
 _RUN_DIR = "\0run"  # stands for the run's own folder in values; no real value holds a NUL
@@ -285,7 +290,7 @@ class ParkedModules:
         if _has_trained(self._run_dir):  # too late to begin again: its steps count already
             return
         try:
-            with open(self._unfit, "x", encoding="utf-8") as file:
+            with os.fdopen(os.open(self._unfit, _NEW_FLAGS, 0o600), "w", encoding="utf-8") as file:
                 json.dump({"package": package, "kind": kind, "name": name}, file)
         except OSError:
             return
@@ -296,7 +301,7 @@ def _has_trained(run_dir: str) -> bool:
     with contextlib.suppress(OSError):
         for name in os.listdir(run_dir):
             if re.fullmatch(r"steps\.\d+\.\d+\.jsonl", name):
-                with open(os.path.join(run_dir, name), "rb") as file:
+                with os.fdopen(os.open(os.path.join(run_dir, name), _READ_FLAGS), "rb") as file:
                     if b'"k": "step"' in file.read(1 << 14):
                         return True
     return False
@@ -329,8 +334,12 @@ class Recorder:
             if self._environ.get(variable) != self._at_start.get(variable)
         }
         # Opened anew for each line: a trainer may close descriptors that it does not know.
-        with contextlib.suppress(OSError), open(self._path, "ab", buffering=0) as file:
-            file.write(json.dumps(line).encode("ascii") + b"\n")
+        with contextlib.suppress(OSError):
+            file = os.open(self._path, _APPEND_FLAGS, 0o600)
+            try:
+                os.write(file, json.dumps(line).encode("ascii") + b"\n")
+            finally:
+                os.close(file)
 
 
 def _answer(descriptor: int, **words: Any) -> None:

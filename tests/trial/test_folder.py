@@ -64,6 +64,59 @@ def test_one_long_line_still_has_a_tail(tmp_path: Path) -> None:
     assert len(folder.stderr_tail()) == 32 << 10
 
 
+@pytest.mark.parametrize("kind", ["fifo", "link", "device", "folder"])
+def test_what_is_no_file_has_no_tail_and_is_replaced(kind: str, tmp_path: Path) -> None:
+    """A trainer can put anything there: nothing is waited for, nothing followed, and what is ours is written anew."""
+    folder = made(tmp_path / "run")
+    (tmp_path / "victim").write_text("thesis")
+    for path in (folder.stdout, folder.stderr, folder.config, folder.result):
+        if kind == "fifo":
+            os.mkfifo(path)
+        elif kind == "folder":
+            path.mkdir()
+        else:
+            path.symlink_to("/dev/zero" if kind == "device" else tmp_path / "victim")
+    assert folder.stderr_tail() == folder.stdout_tail() == ""
+    folder.write_result({"number": 1})
+    if kind == "folder":
+        with pytest.raises(RunError, match="the run's config cannot be written"):
+            folder.write_config("a: 1")
+    else:
+        folder.write_config("a: 1")
+        assert folder.config.read_text() == "a: 1"
+        assert not folder.config.is_symlink()
+        assert folder.result.is_file()
+        assert not folder.result.is_symlink()
+    assert (tmp_path / "victim").read_text() == "thesis"
+
+
+def test_a_config_that_is_another_file_too_is_replaced(tmp_path: Path) -> None:
+    """A hard link to a file of the user's is not written to."""
+    folder = made(tmp_path / "run")
+    (tmp_path / "victim").write_text("thesis")
+    os.link(tmp_path / "victim", folder.config)
+    folder.write_config("a: 1")
+    assert (tmp_path / "victim").read_text() == "thesis"
+    assert folder.config.read_text() == "a: 1"
+
+
+def test_all_that_is_made_is_for_its_owner_alone(tmp_path: Path) -> None:
+    """Whatever the umask: a config may hold a password, and what lies in inject/ is run."""
+    before = os.umask(0)
+    try:
+        folder = RunFolder(tmp_path / "runs" / "study" / "run")
+        folder.create(output_paths=[str(folder.outputs / "logs" / "deep" / "x")], observed=True)
+        folder.write_config("password: x")
+        folder.write_result({})
+    finally:
+        os.umask(before)
+    modes = {str(path.relative_to(tmp_path)): path.stat().st_mode & 0o777 for path in tmp_path.rglob("*")}
+    assert len(modes) > 10
+    assert {
+        name: mode for name, mode in modes.items() if mode != (0o700 if (tmp_path / name).is_dir() else 0o600)
+    } == {}
+
+
 def test_outputs_go_and_the_rest_stays(tmp_path: Path) -> None:
     """What the trainer wrote to outputs/ is deleted, the logs are kept."""
     folder = made(tmp_path / "run")

@@ -147,7 +147,7 @@ def test_a_folder_of_the_users_is_filled_with_what_is_private(tmp_path: Path) ->
     finally:
         os.umask(before)
     assert {path.name: path.stat().st_mode & 0o777 for path in tmp_path.iterdir()} == dict.fromkeys(
-        ("studies", "runs", "searches", "cache", "backups"), 0o700
+        ("studies", "runs", "searches", "cache", "backups", "kept"), 0o700
     )
 
 
@@ -158,7 +158,7 @@ def test_a_new_folder_is_private_and_ignored_by_git(hostile: Path) -> None:
     state.create()
     assert state.path.stat().st_mode & 0o777 == 0o700
     assert (state.path / ".gitignore").read_text() == "*\n"
-    assert sorted(os.listdir(state.path)) == [".gitignore", "backups", "cache", "runs", "searches", "studies"]
+    assert sorted(os.listdir(state.path)) == [".gitignore", "backups", "cache", "kept", "runs", "searches", "studies"]
 
 
 def test_a_folder_of_the_users_stays_visible_to_git(tmp_path: Path) -> None:

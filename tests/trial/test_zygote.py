@@ -16,6 +16,7 @@ from autotune.clock import SystemClock
 from autotune.errors import CommandError
 from autotune.records import RunPlan, Stop, TrialExit
 from autotune.testing import Behaviour, RunnerContract
+from autotune.trial.folder import RunFolder
 from autotune.trial.guard import Guard
 from autotune.trial.launch import ProcessRunner, Runner
 from autotune.trial.sweep import sweep
@@ -501,3 +502,33 @@ def test_the_record_of_the_first_run_is_not_left_behind(other: Project) -> None:
         "stdout.log",
         "zygote.log",
     }
+
+
+def test_a_run_that_has_made_steps_is_never_begun_again(other: Project) -> None:
+    """Whatever the trainer then puts where a run says that it gave up: its steps would count twice."""
+    install(other, "reports", REPORTS_ONE_STEP)
+    other.write(
+        "train.py",
+        "import os, time, reports\n"
+        "for _ in range(20):\n    reports.step()\n    time.sleep(0.02)\n"
+        "os.mkfifo(os.path.join(os.environ['AUTOTUNE_RUN_DIR'], 'unfit.json'))\nprint('once')\n",
+    )
+    for _ in range(2):
+        assert other.run("train.py")[1] == "once\n"
+    assert isinstance(other.runner, ZygoteRunner)
+    assert (other.runner.warm_starts, other.runner.fallbacks) == (1, 0)
+
+
+def test_the_files_of_a_run_that_are_there_already_are_replaced(other: Project) -> None:
+    """A trainer can prepare the folder of a later run: no FIFO in it is waited for, and no link followed."""
+    other.write("train.py", "print('said')\n")
+    folder = RunFolder(other.folder / "runs" / "1")
+    folder.create()
+    for name in ("stdout.log", "zygote.log", "imports.jsonl"):
+        os.mkfifo(folder.path / name)
+    other.write("victim", "thesis")
+    folder.stderr.symlink_to(other.folder / "victim")
+    ended, stdout, stderr = other.run("train.py")
+    assert (ended.exit_code, stdout, stderr) == (0, "said\n", "")
+    assert (other.folder / "victim").read_text() == "thesis"
+    assert (folder.path / "zygote.log").is_file()
