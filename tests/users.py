@@ -1,11 +1,8 @@
 """Two users on one machine, as whom root may act."""
 
 import os
-import subprocess
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from functools import cache
 from pathlib import Path
 
 import pytest
@@ -33,12 +30,3 @@ def made(path: Path, *, owner: int, mode: int) -> Path:
     os.chown(path, owner, owner)
     path.chmod(mode)
     return path
-
-
-@cache
-def can_start_python() -> bool:
-    """Whether another user than root may start the Python that runs the tests, with what is installed."""
-    started = subprocess.run(
-        [sys.executable, "-c", "import autotune.cli, optuna"], user=ALICE, group=ALICE, extra_groups=(), check=False
-    )
-    return started.returncode == 0

@@ -15,6 +15,7 @@ from typing import IO
 
 from autotune.clock import Clock
 from autotune.errors import StudyBusy, StudyError
+from autotune.files import open_regular
 
 
 class JournalLock:
@@ -30,7 +31,7 @@ class JournalLock:
 
     def acquire(self) -> bool:
         """Waits for the lock; it is held for one append, so the wait is milliseconds."""
-        self._file = self._path.open("ab")
+        self._file = open_regular(self._path, append=True, create=True)
         fcntl.flock(self._file, fcntl.LOCK_EX)
         return True
 
@@ -51,19 +52,28 @@ def sole_search(path: Path, study: str) -> Iterator[None]:
 
     Raises:
         StudyBusy: Another search holds it.
+        StudyError: The lock file cannot be opened, e.g. since a link is in its place.
     """
-    with path.open("a+") as file:
+    try:
+        opened = open_regular(path, append=True, create=True)
+    except OSError as error:
+        raise StudyError(
+            f"the lock file of this study cannot be opened: {error.strerror}",
+            where=str(path),
+            remedy="See what is there, and delete it if it is not yours; or choose another place with --state-dir.",
+        ) from error
+    with opened as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             file.seek(0)
-            holder = file.read(40).strip()
+            holder = file.read(40).decode("ascii", "replace").strip()
             raise StudyBusy(
                 f"another search is working on study {study}" + (f" (process {holder})" if holder else ""),
                 remedy="Wait until it ends, or end it with ^C in its terminal; then run the same command again.",
             ) from None
         file.truncate(0)
-        file.write(str(os.getpid()))
+        file.write(str(os.getpid()).encode())
         file.flush()
         try:
             yield

@@ -18,6 +18,7 @@ from optuna.trial import FrozenTrial, TrialState, create_trial
 from pydantic import TypeAdapter, ValidationError
 
 from autotune.errors import StudyError
+from autotune.files import open_regular
 from autotune.records import Ending, Measurement, Purpose, RunRecord, Scalar, Validity
 from autotune.search.journal import JournalLock, repair_journal
 
@@ -48,6 +49,7 @@ class Study:
         lock = JournalLock(path.with_name(path.name + ".flock"))
         try:
             self.torn_bytes = repair_journal(path, lock)
+            open_regular(path, append=True, create=True).close()  # else Optuna makes it, readable for all
             storage = JournalStorage(JournalFileBackend(str(path), lock_obj=lock))  # type: ignore[arg-type]
             self._study = _open(name, storage)
         except OSError as error:
