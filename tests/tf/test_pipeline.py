@@ -160,6 +160,9 @@ def test_the_folder_of_a_cache_follows_what_it_depends_on(tmp_path: Path, monkey
     assert (tmp_path / "project" / ".autotune" / ".gitignore").read_text() == "*\n"
     assert cache_folder({"clips": 1}, near=config) == folder
     assert cache_folder({"clips": 2}, near=config) != folder
+    (tmp_path / "project" / ".autotune").chmod(0o777)  # others could put other features into it
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "home"))
+    assert cache_folder({"clips": 1}, near=config) == tmp_path / "home" / "autotune" / "cache" / folder.name
     monkeypatch.setenv("AUTOTUNE_CACHE_DIR", str(tmp_path / "said"))
     assert cache_folder({"clips": 1}, near=config) == tmp_path / "said" / folder.name
 
