@@ -15,6 +15,7 @@ from autotune.settings.command import fill_command, resolve_executable
 from autotune.settings.document import Document
 from autotune.settings.flags import Flags, flags_config, read_flags
 from autotune.settings.load import separate_path
+from autotune.settings.paths import exists
 from autotune.settings.schema import SECTION
 from autotune.settings.section import ListedKnob, section_lines
 from autotune.settings.typed import TypedCommand
@@ -55,7 +56,7 @@ def draft_section(config: Path, typed: TypedCommand, *, separate: bool, state_di
         AutotuneError: There is a section already, it cannot be added, or the command cannot be carried out.
     """
     document, beside = Document.read(config), separate_path(config)
-    for file, there in ((config, SECTION in document), (beside, beside.exists())):
+    for file, there in ((config, SECTION in document), (beside, exists(beside))):
         if there:
             raise ConfigError(
                 "there is an autotune section already",

@@ -20,6 +20,7 @@ from autotune.errors import RunError
 from autotune.events import Event, RunEnded
 from autotune.search.leftovers import folders_looked_at, names_of
 from autotune.search.setup import Setup
+from autotune.settings.paths import path_of, real_path
 from autotune.trial.state import LEAST_FREE_BYTES
 from autotune.trial.surroundings import Surroundings
 
@@ -167,7 +168,8 @@ class Keepsakes:
         settings = self._setup.settings
         texts = [settings.run_document.leaf(key).text for key in settings.outputs.redirected]
         beside = (self._cwd, self._setup.config_path.absolute().parent)
-        places = [Path(os.path.realpath(folder / os.path.expanduser(text))) for folder in beside for text in texts]
+        named = [path for folder in beside for text in texts if (path := path_of(text, folder))]
+        places = [place for path in named if (place := real_path(path))]
         return [place for place in places if not self._cwd.is_relative_to(place)]
 
     def _found(self) -> list[tuple[Path, os.stat_result]]:

@@ -13,6 +13,7 @@ from pathlib import Path
 from autotune.clock import Clock
 from autotune.records import Values
 from autotune.search.setup import Setup
+from autotune.settings.paths import exists, path_of, real_path
 from autotune.trial.surroundings import MOST_ENTRIES, Surroundings, Traces
 
 RUNS_LOOKED_AROUND = 2
@@ -107,15 +108,15 @@ def folders_named(values: Values, *beside: Path) -> Iterator[Path]:
         beside: What relative paths may be relative to.
     """
     found: set[Path] = set()
-    for value in values.values():
-        if isinstance(value, str) and value and "\0" not in value and "://" not in value:
-            for folder in beside:
-                path = Path(os.path.realpath(folder / os.path.expanduser(value)))
-                # A word without a slash is a path only if there is something of that name.
-                if "/" in value or path.exists():
-                    found.add(path if path.is_dir() else path.parent)
-    general = [*beside, Path.home()]
-    kept = (path for path in found if path.is_dir() and not _holds_any(path, general))
+    for text in {value for value in values.values() if isinstance(value, str) and "://" not in value}:
+        for folder in beside:
+            named = path_of(text, folder)
+            # A word without a slash is a path only if there is something of that name.
+            path = real_path(named) if named and ("/" in text or exists(named)) else None
+            if path is not None:
+                found.add(path if os.path.isdir(path) else path.parent)
+    general = [*beside, Path(os.path.expanduser("~"))]  # unlike `Path.home`, as it is where there is no home
+    kept = (path for path in found if os.path.isdir(path) and not _holds_any(path, general))
     yield from sorted(kept, key=lambda path: (-len(path.parts), path))
 
 

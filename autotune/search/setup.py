@@ -319,6 +319,6 @@ def _interpreter(program: str) -> Path:
         return Path(sys.executable)
     for folder in ["", *os.environ.get("PATH", "").split(os.pathsep)]:
         candidate = Path(folder, program)
-        if candidate.is_file():
+        if os.path.isfile(candidate):  # unlike `Path.is_file`, whatever the program's name is
             return candidate
     return Path(program)

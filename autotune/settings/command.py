@@ -9,6 +9,7 @@ from pathlib import Path
 from autotune.errors import CannotEditYaml, CommandError, ConfigError
 from autotune.settings.document import Document, Leaf
 from autotune.settings.keys import closest
+from autotune.settings.paths import exists, is_program
 
 _FIELD = re.compile(r"\{\{|\}\}|\{(?P<name>[^{}]*)\}|[{}]")
 _SWITCH_FIELD = re.compile(r"\{[^{}]*\?[^{}]*\}")
@@ -73,7 +74,8 @@ def fill_command(
         where: Place of the command, for errors.
 
     Raises:
-        ConfigError: An unknown placeholder or single brace, or the config would never reach the trainer.
+        ConfigError: An unknown placeholder or single brace, a word that no program can be given, or the config would
+            never reach the trainer.
     """
     own = {"config": os.fspath(config), "python": python}
     used: set[str] = set()
@@ -101,7 +103,22 @@ def fill_command(
             where=where,
             remedy="Put {config} where the command takes the config's path: --config {config}",
         )
+    for word in filled:
+        if not is_word(word):
+            raise ConfigError(
+                f"the command holds {word!r}, which no program can be given",
+                where=where,
+                remedy="Leave out the zero byte, or the half of a surrogate pair (\\ud800 to \\udfff).",
+            )
     return filled
+
+
+def is_word(text: str) -> bool:
+    """Returns whether a program can be given a text, as an argument or in its environment."""
+    try:
+        return b"\0" not in os.fsencode(text)
+    except UnicodeEncodeError:  # half a surrogate pair; not so a byte that is no text, which Python writes as one
+        return False
 
 
 def resolve_executable(program: str, cwd: Path, search_path: str | None = None) -> Path:
@@ -117,10 +134,10 @@ def resolve_executable(program: str, cwd: Path, search_path: str | None = None) 
     """
     if os.sep in program:
         path = cwd / program
-        if path.is_file() and os.access(path, os.X_OK):
+        if is_program(path):
             return path
-        why = "cannot be executed" if path.exists() else "does not exist"
-        remedy = f"Make it executable (chmod +x {shlex.quote(program)})." if path.is_file() else "Check the path."
+        why = "cannot be executed" if exists(path) else "does not exist"
+        remedy = f"Make it executable (chmod +x {shlex.quote(program)})." if os.path.isfile(path) else "Check the path."
         raise CommandError(f"{program} {why}", where=f"command, in {cwd}", remedy=remedy)
     found = shutil.which(program, path=search_path)
     if found is None:

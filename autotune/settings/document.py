@@ -24,6 +24,7 @@ from autotune.settings.parsers import (
     compose_1_1,
     compose_1_2,
     is_plain_type,
+    joined_surrogates,
     looks_like_template,
     node_at,
     outline,
@@ -48,9 +49,10 @@ class Leaf:
     Attributes:
         path: Its key path in parts.
         value: What it means. Where the parsers disagree, the reading that is not a string counts: nobody
-            writes ``1e-4`` or ``yes`` to say a word.
+            writes ``1e-4`` or ``yes`` to say a word. A surrogate pair (as JSON writes an emoji) is the
+            character that it stands for, which PyYAML does not make of it.
         reading_1_1: What PyYAML reads.
-        text: The scalar as written, without quotes.
+        text: The scalar as written, without quotes and escapes; a surrogate pair is the character.
         line: Its line, counted from 1.
         start: Where its characters start in the document's text, tag and anchor excluded.
         end: Where they end.
@@ -299,7 +301,7 @@ class Document:
                 where=self._place(node),
                 remedy="Write a value of that type, or put it in quotes.",
             ) from error
-        return reading, reading
+        return joined_surrogates(reading) if isinstance(reading, str) else reading, reading
 
     def _plain(self, node: yaml.Node, built: dict[int, Any]) -> Any:
         if id(node) in built:
@@ -379,7 +381,7 @@ class Document:
             path=spot.path,
             value=value,
             reading_1_1=reading_1_1,
-            text=node.value,
+            text=joined_surrogates(node.value),
             line=self._line(node),
             start=start,
             end=end,

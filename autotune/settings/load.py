@@ -13,6 +13,7 @@ from autotune.settings.document import Document, Leaf
 from autotune.settings.keys import KeyPath, did_you_mean
 from autotune.settings.outputs import Outputs, find_outputs, redirected_path
 from autotune.settings.parsers import same_value
+from autotune.settings.paths import exists
 from autotune.settings.schema import (
     ENV,
     SECTION,
@@ -187,7 +188,7 @@ def separate_path(config: Path) -> Path:
 
 def _find_section(config: Path, document: Document) -> Section:
     beside = separate_path(config)
-    if not beside.exists():
+    if not exists(beside):
         return parse_section(Source(document, (SECTION,))) if SECTION in document else Section()
     if SECTION in document:
         raise ConfigError(

@@ -14,6 +14,7 @@ from pathlib import Path
 from autotune.errors import CannotEditYaml, ConfigError
 from autotune.settings.document import Document, Leaf
 from autotune.settings.keys import did_you_mean
+from autotune.settings.paths import holds_something, path_of
 
 _WHAT = (
     "artifacts?|checkpoints?|ckpts?|dumps?|events?|exps?|experiments?|logs?|logging|out|outputs?|profiles?|results?"
@@ -99,11 +100,8 @@ def holding_something(document: Document, keys: Iterable[str], *folders: Path) -
         keys: Dotted paths of the output keys.
         folders: What relative paths may be relative to.
     """
-    return tuple(
-        key
-        for key in keys
-        if any(_holds_something(folder / os.path.expanduser(document.leaf(key).text)) for folder in folders)
-    )
+    places = {key: [path_of(document.leaf(key).text, folder) for folder in folders] for key in keys}
+    return tuple(key for key, found in places.items() if any(path and holds_something(path) for path in found))
 
 
 def redirected_path(value: str, outputs: Path) -> str:
@@ -144,16 +142,6 @@ def _uploads(leaf: Leaf) -> bool:
         (_SERVER.fullmatch(words[-1]) and "://" in leaf.value and not leaf.value.startswith(("file:", "sqlite:")))
         or (_TRACKER_MODE.fullmatch("_".join(words)) and leaf.value == "online")
     )
-
-
-def _holds_something(path: Path) -> bool:
-    try:
-        with os.scandir(path) as entries:
-            return next(entries, None) is not None
-    except NotADirectoryError:
-        return True
-    except (OSError, ValueError):
-        return False
 
 
 def _snake(name: str) -> str:

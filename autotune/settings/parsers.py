@@ -5,6 +5,7 @@ Both are used down to their node trees only: nothing that a file names by a tag 
 """
 
 import math
+import re
 from functools import lru_cache
 from typing import Any, cast
 
@@ -19,6 +20,7 @@ Outline = dict[tuple[int, ...], tuple[Any, ...]]
 """A node tree laid flat: position → what stands there. Equal outlines mean equal trees, aliases included."""
 
 MERGE_TAG = "tag:yaml.org,2002:merge"
+_PAIR = re.compile("[\ud800-\udbff][\udc00-\udfff]")
 _STANDARD_TAGS = tuple(f"tag:yaml.org,2002:{name}" for name in ("bool", "int", "float", "null", "str"))
 _KEPT_AS_TEXT = tuple(f"tag:yaml.org,2002:{name}" for name in ("timestamp", "binary", "value", "merge"))
 
@@ -168,6 +170,11 @@ def same_value(one: Scalar, other: Scalar) -> bool:
     if isinstance(one, float) and isinstance(other, float) and math.isnan(one) and math.isnan(other):
         return True
     return one == other
+
+
+def joined_surrogates(text: str) -> str:
+    """Returns a text with surrogate pairs made into the characters that they stand for; lone halves stay."""
+    return _PAIR.sub(lambda pair: pair[0].encode("utf-16", "surrogatepass").decode("utf-16"), text)
 
 
 def looks_like_template(text: str) -> bool:

@@ -15,6 +15,7 @@ from pydantic import Field
 
 from autotune.errors import ConfigError
 from autotune.records import Scalar
+from autotune.settings.command import is_word
 from autotune.settings.document import Document
 from autotune.settings.keys import did_you_mean
 from autotune.settings.parsers import same_value
@@ -242,6 +243,12 @@ def _choices(values: list[Any], where: str, knob: str) -> tuple[Scalar, ...]:
             )
         if isinstance(value, float) and not math.isfinite(value):
             raise ConfigError(f"the domain of {knob} holds {value!r}", where=where, remedy="Write a number.")
+        if isinstance(value, str) and not is_word(value):
+            raise ConfigError(
+                f"the domain of {knob} holds {value!r}, which is no text",
+                where=where,
+                remedy="Leave out the zero byte, or the half of a surrogate pair (\\ud800 to \\udfff).",
+            )
         if any(same_value(value, other) for other in values[:index]):
             raise ConfigError(f"the domain of {knob} holds {value!r} twice", where=where, remedy="Delete one of them.")
     kinds = {_kind(value) for value in values if value is not None}
@@ -287,13 +294,17 @@ def _range(found: _Range, where: str, knob: str) -> Range:
 
 def _environment(name: str, value: Any, source: Source) -> str:
     # An environment holds texts. What the user wrote is kept (`on`, `010`), not what YAML makes of it.
-    if value is None or isinstance(value, list | dict) or not name or "=" in name or "\0" in str(value):
+    if value is None or isinstance(value, list | dict) or not _is_variable(name) or not is_word(str(value)):
         raise ConfigError(
             f"env: {name}: {value!r} cannot be set as an environment variable",
             where=source.place("env", name),
             remedy='Write one text for each variable; "" for an empty one.',
         )
     return source.document.leaf((*source.prefix, "env", name)).text
+
+
+def _is_variable(name: str) -> bool:
+    return bool(name) and "=" not in name and is_word(name)
 
 
 def _fixed(path: str, value: Any, source: Source) -> Scalar:

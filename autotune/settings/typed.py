@@ -1,6 +1,5 @@
 """A training command as it was typed behind ``--``, made into one that every run can be given."""
 
-import os
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -8,6 +7,7 @@ from pathlib import Path
 
 from autotune.errors import ConfigError
 from autotune.settings.command import IN_A_SHELL, split_command
+from autotune.settings.paths import exists, is_same_file
 
 _WHERE = "command line"
 _OPERATORS = ("|", "||", "|&", "&", "&&", ";", ">", ">>", "<", "2>", "2>&1")
@@ -98,7 +98,7 @@ def typed_tokens(words: Sequence[str], config: Path, cwd: Path) -> tuple[str, ..
 
 
 def _split(words: Sequence[str]) -> tuple[str, ...]:
-    if len(words) == 1 and any(character.isspace() for character in words[0]) and not Path(words[0]).exists():
+    if len(words) == 1 and any(character.isspace() for character in words[0]) and not exists(Path(words[0])):
         return split_command(words[0], _WHERE)
     for word in words:
         if word in _OPERATORS:
@@ -117,13 +117,6 @@ def literal(word: str) -> str:
 
 def _with_config(word: str, config: Path, cwd: Path) -> str:
     for start in (0, word.find("=") + 1):
-        if word[start:] and _is_same(cwd / word[start:], config):
+        if word[start:] and is_same_file(cwd / word[start:], config):
             return f"{word[:start]}{{config}}"
     return word
-
-
-def _is_same(path: Path, config: Path) -> bool:
-    try:
-        return os.path.samefile(path, config)
-    except (OSError, ValueError):  # ValueError: a zero byte is in no file's name
-        return False

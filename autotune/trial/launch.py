@@ -199,7 +199,7 @@ def _not_started(plan: RunPlan, what: NotStarted) -> AutotuneError:
             where=str(plan.cwd),
             remedy="Start the search in a directory that exists and that you may enter.",
         )
-    there = (plan.cwd / program).exists()
+    there = os.path.exists(plan.cwd / program)
     if what.errno == errno.ENOENT and "/" in program and there:
         remedy = "The file is there, so what is missing is the interpreter its first line (#!) names."
     elif what.errno == errno.ENOENT:

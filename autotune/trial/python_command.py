@@ -104,10 +104,10 @@ def _read_switches(word: str, following: list[str]) -> _Switches | None:
 
 def _is_interpreter(program: str, cwd: Path, search_path: str | None) -> bool:
     found = str(cwd / program) if os.sep in program else shutil.which(program, path=search_path)
-    if found is None or not os.access(found, os.X_OK):
+    if found is None or not os.path.isfile(found) or not os.access(found, os.X_OK):
         return False
     return any(_INTERPRETER.fullmatch(os.path.basename(path)) for path in (found, os.path.realpath(found)))
 
 
 def _is_script(path: Path) -> bool:
-    return path.is_file() and not path.name.endswith(_NOT_SCRIPTS) and not zipfile.is_zipfile(path)
+    return os.path.isfile(path) and not path.name.endswith(_NOT_SCRIPTS) and not zipfile.is_zipfile(path)

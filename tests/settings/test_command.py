@@ -138,6 +138,26 @@ def test_the_program_is_looked_up(tmp_path):
         resolve_executable(f"{tmp_path}/.", tmp_path)
 
 
+@pytest.mark.parametrize("program", ["p" * 5000, f"/{'p' * 5000}", "./a\0b", "a\0b", "/a/\ud800", "\ud800", "./\udcff"])
+def test_a_program_that_can_have_no_such_name(program, tmp_path):
+    """There is none, and that is said."""
+    with pytest.raises(CommandError, match=r"does not exist|no program"):
+        resolve_executable(program, tmp_path)
+
+
+@pytest.mark.parametrize("word", ["a\0b", "\ud800", "--x=\udfff"])
+def test_a_word_that_no_program_can_be_given(word):
+    """A zero byte ends an argument, and half a surrogate pair is no character."""
+    with pytest.raises(ConfigError, match="no program can be given") as caught:
+        fill("t", "{config}", word)
+    assert caught.value.where == "config.yaml:3"
+
+
+def test_a_byte_that_is_no_text_is_given_on():
+    """As it came from the command line."""
+    assert fill("t", "{config}", "a\udcff") == ("t", "/a run/c.yaml", "a\udcff")
+
+
 @pytest.mark.parametrize(
     ("token", "filled"),
     [

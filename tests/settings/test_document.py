@@ -144,3 +144,12 @@ def test_reading_files(tmp_path: Path):
     config.write_bytes(b"a: 1\n" + b"#" * (5 * 2**20))
     with pytest.raises(ConfigError, match="5 MiB"):
         Document.read(config)
+
+
+def test_a_surrogate_pair_is_its_character():
+    """As JSON writes an emoji in escapes; the text stays as it is, and half a pair is half a pair."""
+    text = '{"about": "a \\ud83d\\ude00", "half": "\\ud83d"}\n'
+    document = Document.parse(text)
+    assert dict(document.scalars) == {"about": "a \U0001f600", "half": "\ud83d"}
+    assert document.leaf("about").text == "a \U0001f600"
+    assert document.text == text

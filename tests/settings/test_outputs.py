@@ -158,3 +158,10 @@ def test_an_output_that_cannot_be_moved_is_told():
 def test_the_tree_is_moved_as_a_whole(value, moved):
     """No path leads out of the run's folder, and paths keep their relation to each other."""
     assert redirected_path(value, Path("/run")) == moved
+
+
+def test_an_output_that_is_no_path_holds_nothing(tmp_path):
+    """Neither is anything asked that could fail."""
+    texts = (r"~a\0/b", r"\ud83d\ude00", r"~\ud800", "a" * 300, "a/" * 3000)
+    document = Document.parse("".join(f'k{i}: "{text}"\n' for i, text in enumerate(texts)))
+    assert holding_something(document, document.scalars, tmp_path) == ()

@@ -100,3 +100,15 @@ def test_for_this_time_only(config: Path) -> None:
     with pytest.raises(ConfigError, match="sets MODE in front") as caught:
         typed_tokens(["MODE=a", "t", "con fig.yaml"], config, config.parent)
     assert "MODE=... autotune" in str(caught.value.remedy)
+
+
+@pytest.mark.parametrize("word", ["w" * 300, f"--about={'w' * 300}", "/" * 5000, "a\udcff/b", "--x=\udcff"])
+def test_a_word_that_is_no_path_stays(config: Path, word: str) -> None:
+    """However long it is, and whatever its bytes are."""
+    assert read_typed(["t", word]).tokens(config, config.parent) == ("t", word)
+
+
+def test_a_long_command_in_quotes_is_split(config: Path) -> None:
+    """It is longer than a file's name can be, so it is no file's name."""
+    typed = read_typed([f"python t.py con\\ fig.yaml --about '{'long words ' * 100}'"])
+    assert typed.tokens(config, config.parent) == ("python", "t.py", "{config}", "--about", "long words " * 100)
