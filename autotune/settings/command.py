@@ -8,7 +8,7 @@ from pathlib import Path
 
 from autotune.errors import CannotEditYaml, CommandError, ConfigError
 from autotune.settings.document import Document, Leaf
-from autotune.settings.keys import closest
+from autotune.settings.keys import closest, shown
 from autotune.settings.paths import exists, is_program
 
 _FIELD = re.compile(r"\{\{|\}\}|\{(?P<name>[^{}]*)\}|[{}]")
@@ -106,7 +106,7 @@ def fill_command(
     for word in filled:
         if not is_word(word):
             raise ConfigError(
-                f"the command holds {word!r}, which no program can be given",
+                f"the command holds {shown(word)}, which no program can be given",
                 where=where,
                 remedy="Leave out the zero byte, or the half of a surrogate pair (\\ud800 to \\udfff).",
             )
@@ -157,7 +157,7 @@ def _switch(name: str, run_config: Document, where: str) -> bool:
     value = _leaf_of(name, run_config, where).value
     if not isinstance(value, bool):
         raise ConfigError(
-            f"the command asks whether {name} is on, but it is {value!r}",
+            f"the command asks whether {name} is on, but it is {shown(value)}",
             where=where,
             remedy=f"Write {{{name}}} for its value; only true and false can be asked for.",
         )

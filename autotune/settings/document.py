@@ -17,7 +17,7 @@ import yaml
 
 from autotune.errors import CannotEditYaml, ConfigError
 from autotune.records import Scalar
-from autotune.settings.keys import KeyPath, did_you_mean, dotted
+from autotune.settings.keys import KeyPath, did_you_mean, dotted, shown
 from autotune.settings.parsers import (
     MERGE_TAG,
     Outline,
@@ -290,14 +290,13 @@ class Document:
         """The meaning of a scalar, and PyYAML's reading of it."""
         try:
             reading = read_1_1(node)
-            if isinstance(reading, str) and node.style is None and _NUMBER_LIKE.fullmatch(reading):
-                start, end = node.start_mark.index + self.shift, node.end_mark.index + self.shift
-                if "!" not in self.text[start : _after_properties(self.text, start, end)]:
-                    other = plain_reading_1_2(reading)
-                    return (other if isinstance(other, int | float) else reading), reading
-        except (ValueError, OverflowError) as error:
+            number_like = isinstance(reading, str) and node.style is None and _NUMBER_LIKE.fullmatch(reading)
+            if number_like and not self._is_tagged(node):
+                other = plain_reading_1_2(str(reading))
+                return (other if isinstance(other, int | float) else reading), reading
+        except ValueError as error:
             raise ConfigError(
-                f"{node.value!r} cannot be read as {node.tag.rpartition(':')[2]}",
+                f"{shown(node.value)} cannot be read as {node.tag.rpartition(':')[2]}",
                 where=self._place(node),
                 remedy="Write a value of that type, or put it in quotes.",
             ) from error
@@ -372,11 +371,11 @@ class Document:
     def _leaf(self, spot: _Spot) -> Leaf:
         node = spot.node
         assert isinstance(node, yaml.ScalarNode)
-        start, end = node.start_mark.index + self.shift, node.end_mark.index + self.shift
-        start = _after_properties(self.text, start, end)
+        start, end = self._after_properties(node), node.end_mark.index + self.shift
         value, reading_1_1 = self._value(node)
         written = self.text[start:end]
-        computed = not is_plain_type(node) or "${" in node.value or looks_like_template(node.value)
+        plain = is_plain_type(node, tagged=self._is_tagged(node))
+        computed = not plain or "${" in node.value or looks_like_template(node.value)
         return Leaf(
             path=spot.path,
             value=value,
@@ -387,9 +386,23 @@ class Document:
             end=end,
             style=node.style,
             where=spot.where,
-            why_fixed=_why_fixed(spot, node, written, computed),
+            why_fixed=_why_fixed(spot, node, written, plain=plain, computed=computed),
             computed=computed and not spot.merged and not spot.shared and "\n" not in written,
         )
+
+    def _is_tagged(self, node: yaml.ScalarNode) -> bool:
+        """Whether a tag is written in front of a scalar, also one of YAML's own."""
+        return "!" in self.text[node.start_mark.index + self.shift : self._after_properties(node)]
+
+    def _after_properties(self, node: yaml.ScalarNode) -> int:
+        """Where a scalar's own characters start: its tag and anchor lie inside the span of its node."""
+        start, end = int(node.start_mark.index) + self.shift, int(node.end_mark.index) + self.shift
+        while start < end and self.text[start] in "!&":
+            while start < end and not self.text[start].isspace():
+                start += 1
+            while start < end and self.text[start].isspace():
+                start += 1
+        return start
 
 
 def read_bytes(path: Path) -> bytes:
@@ -443,12 +456,12 @@ def decode(content: bytes, name: str) -> str:
         ) from error
 
 
-def _why_fixed(spot: _Spot, node: yaml.ScalarNode, written: str, computed: bool) -> str | None:
+def _why_fixed(spot: _Spot, node: yaml.ScalarNode, written: str, *, plain: bool, computed: bool) -> str | None:
     if spot.merged:
         return "it comes in through a merge key (<<), and changing it there would change other values"
     if spot.shared:
         return "an alias (*) uses the same value elsewhere, and both would change"
-    if not is_plain_type(node):
+    if not plain:
         return f"its tag {node.tag} makes the trainer work it out"
     if computed:
         return "it is a template that is filled in elsewhere"
@@ -457,13 +470,3 @@ def _why_fixed(spot: _Spot, node: yaml.ScalarNode, written: str, computed: bool)
     if "\n" in written or "\r" in written:
         return "it is written over several lines"
     return None
-
-
-def _after_properties(text: str, start: int, end: int) -> int:
-    """Where a scalar's own characters start: its tag and anchor lie inside the span of its node."""
-    while start < end and text[start] in "!&":
-        while start < end and not text[start].isspace():
-            start += 1
-        while start < end and text[start].isspace():
-            start += 1
-    return start

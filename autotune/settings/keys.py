@@ -12,6 +12,12 @@ NewValues = Mapping[str, Scalar] | Mapping[tuple[str | int, ...], Scalar] | Mapp
 """Values to be written, by key path; spelled out because a Mapping's key type allows no other."""
 
 
+def shown(value: object, longest: int = 60) -> str:
+    """Returns a value as messages show it: of a long one the beginning, and how long it is."""
+    text = repr(value)
+    return text if len(text) <= longest else f"{text[: longest - 20]}... ({len(text):,} characters)"
+
+
 def dotted(path: KeyPath) -> str:
     """The path as people write it."""
     return path if isinstance(path, str) else ".".join(str(part) for part in path)

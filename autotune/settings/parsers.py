@@ -15,6 +15,7 @@ import yaml
 
 from autotune.errors import ConfigError
 from autotune.records import Scalar
+from autotune.settings.keys import shown
 
 Outline = dict[tuple[int, ...], tuple[Any, ...]]
 """A node tree laid flat: position → what stands there. Equal outlines mean equal trees, aliases included."""
@@ -23,6 +24,12 @@ MERGE_TAG = "tag:yaml.org,2002:merge"
 _PAIR = re.compile("[\ud800-\udbff][\udc00-\udfff]")
 _STANDARD_TAGS = tuple(f"tag:yaml.org,2002:{name}" for name in ("bool", "int", "float", "null", "str"))
 _KEPT_AS_TEXT = tuple(f"tag:yaml.org,2002:{name}" for name in ("timestamp", "binary", "value", "merge"))
+
+
+_MOST_BITS = 14_000  # 4,214 digits
+
+FAILURES = (ValueError, LookupError, ArithmeticError, TypeError, AttributeError, AssertionError, NotImplementedError)
+"""What both parsers run into, beside errors of their own, in texts that nobody thought of, e.g. ``%YAML 1.3``."""
 
 
 class _Composer(yaml.SafeLoader):
@@ -55,6 +62,8 @@ def compose_1_1(text: str, name: str) -> yaml.Node | None:
         ) from error
     except RecursionError as error:
         raise _too_deep(name) from error
+    except FAILURES as error:
+        raise _stumbled("PyYAML", error, name) from error
 
 
 def compose_1_2(text: str, name: str) -> Any:
@@ -70,6 +79,8 @@ def compose_1_2(text: str, name: str) -> Any:
         ) from error
     except RecursionError as error:
         raise _too_deep(name) from error
+    except FAILURES as error:
+        raise _stumbled("a YAML 1.2 parser (ruamel.yaml)", error, name) from error
 
 
 def read_1_1(node: yaml.ScalarNode) -> Scalar:
@@ -80,20 +91,34 @@ def read_1_1(node: yaml.ScalarNode) -> Scalar:
     """
     if node.tag not in _STANDARD_TAGS:
         return str(node.value)
-    try:
-        return cast("Scalar", yaml.constructor.SafeConstructor().construct_object(node))
-    except KeyError:  # `!!bool 5`: PyYAML looks the word up in a table
-        raise ValueError(f"{node.value!r} is not a bool") from None
+    return _constructed(yaml.constructor.SafeConstructor(), node)
 
 
 def read_1_2(node: Any) -> Scalar:
     """The value that ruamel.yaml gives a scalar node of its own; see `read_1_1`."""
     if str(node.tag) not in _STANDARD_TAGS:
         return str(node.value)
+    return _constructed(_ruamel().constructor, node)
+
+
+def _constructed(constructor: Any, node: Any) -> Scalar:
+    """What a parser makes of a scalar whose tag promises a type.
+
+    Raises:
+        ValueError: It cannot, or makes a number of it that Python cannot write down again.
+    """
     try:
-        return cast("Scalar", _ruamel().constructor.construct_object(node))
-    except KeyError:
-        raise ValueError(f"{node.value!r} is not a bool") from None
+        value = cast("Scalar", constructor.construct_object(node))
+    except FAILURES as error:  # `!!bool 5`, `!!int ''`: they look the text up in a table, or take its first character
+        raise ValueError(f"{shown(node.value)} is no such value") from error
+    if is_too_long(value):
+        raise ValueError("the number has too many digits")
+    return value
+
+
+def is_too_long(value: Scalar) -> bool:
+    """Whether a whole number has more digits than Python writes down (4,300, unless it was told otherwise)."""
+    return isinstance(value, int) and value.bit_length() > _MOST_BITS
 
 
 @lru_cache(maxsize=4096)
@@ -103,9 +128,16 @@ def plain_reading_1_2(word: str) -> Scalar:
     return read_1_2(node) if node.id == "scalar" else word
 
 
-def is_plain_type(node: yaml.ScalarNode) -> bool:
-    """Whether a scalar's tag is one of YAML's own, not a trainer's (``!ref``, ``!!python/name``)."""
-    return node.tag in _STANDARD_TAGS or node.tag in _KEPT_AS_TEXT
+def is_plain_type(node: yaml.ScalarNode, *, tagged: bool) -> bool:
+    """Whether a scalar means what its text says.
+
+    It does not with a tag of the trainer's (``!ref``, ``!!python/name``), or one that makes bytes or a date of it.
+
+    Args:
+        node: The scalar.
+        tagged: Whether a tag is written in front of it; without, a date is a word as any other.
+    """
+    return node.tag in _STANDARD_TAGS or (node.tag in _KEPT_AS_TEXT and not tagged)
 
 
 def outline(root: Any) -> Outline:
@@ -197,6 +229,14 @@ def _ruamel() -> Any:
 
 def _too_deep(name: str) -> ConfigError:
     return ConfigError("it is nested too deeply to be read", where=name, remedy="Is this the file that you meant?")
+
+
+def _stumbled(parser: str, error: Exception, name: str) -> ConfigError:
+    return ConfigError(
+        f"{parser} cannot read it: {type(error).__name__}: {error}",
+        where=name,
+        remedy="Look for odd directives (%...), tags (!...) and escapes, and write them as they usually are.",
+    )
 
 
 def _not_yaml(error: yaml.MarkedYAMLError, text: str, name: str) -> ConfigError:

@@ -13,8 +13,9 @@ from dataclasses import dataclass
 from autotune.errors import CannotEditYaml, ConfigError
 from autotune.records import Scalar
 from autotune.settings.document import Document, Leaf
-from autotune.settings.keys import KeyPath, NewValues, dotted
+from autotune.settings.keys import KeyPath, NewValues, dotted, shown
 from autotune.settings.parsers import (
+    is_too_long,
     node_at,
     outline,
     plain_reading_1_2,
@@ -99,6 +100,8 @@ def plan_splices(document: Document, values: NewValues) -> list[Splice]:
         if same_value(value, leaf.reading_1_1):
             continue
         check_editable(leaf)
+        if is_too_long(value):
+            raise _cannot(leaf, "the new number has more digits than can be read back")
         splices.append(Splice(leaf=leaf, value=value, text=write_scalar(value, leaf)))
     return splices
 
@@ -237,14 +240,17 @@ def _check(document: Document, splices: list[Splice], text: str) -> None:
     for where, change in planned.items():
         meaning, reading_1_1 = after.readings(where)
         node_1_2 = node_at(after_1_2, where)
-        readings = [meaning] if change.restores else [reading_1_1, read_1_2(node_1_2)]
+        try:
+            readings = [meaning] if change.restores else [reading_1_1, read_1_2(node_1_2)]
+        except ValueError as error:
+            raise _cannot(change.leaf, f"a YAML 1.2 parser cannot read {shown(change.value)} there: {error}") from error
         # A file that says `yes` is read by a YAML 1.1 parser, and goes on saying `no`.
         if isinstance(change.value, bool) and str(node_1_2.value).lower() in ("yes", "no", "on", "off"):
             readings = [reading_1_1]
         if not all(same_value(reading, change.value) for reading in readings):
             raise _cannot(
                 change.leaf,
-                f"{change.value!r} would be read back as {' or '.join(repr(reading) for reading in readings)}",
+                f"{shown(change.value)} would be read back as {' or '.join(shown(reading) for reading in readings)}",
             )
 
 

@@ -153,3 +153,41 @@ def test_a_surrogate_pair_is_its_character():
     assert dict(document.scalars) == {"about": "a \U0001f600", "half": "\ud83d"}
     assert document.leaf("about").text == "a \U0001f600"
     assert document.text == text
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "x: !!int ''",
+        "x: !!int '-'",
+        "x: !!int 0x",
+        "x: !!float ''",
+        "x: !!bool 5",
+        f"x: {'9' * 5000}",
+        f"x: 0{'9' * 5000}",
+        f"x: 0x{'f' * 5000}",
+        f"x: 1{':59' * 2500}",
+        'x: "\\UFFFFFFFF"',
+        f"%YAML 1.{'9' * 5000}\n---\nx: 5",
+        "%YAML x\n---\nx: 5",
+        "%YAML 2.0\n---\nx: 5",
+    ],
+)
+def test_what_no_parser_can_read_is_refused(text):
+    """With the file, and in few words."""
+    with pytest.raises(ConfigError) as caught:
+        Document.parse(f"{text}\n", "config.yaml").root_1_2  # noqa: B018
+    assert caught.value.where.startswith("config.yaml")
+    assert len(str(caught.value)) < 500
+
+
+def test_a_newer_yaml_is_refused_by_name():
+    """One of the parsers does not know the version 1.3."""
+    with pytest.raises(ConfigError, match=r"YAML 1\.2 parser") as caught:
+        Document.parse("%YAML 1.3\n---\nx: 5\n", "config.yaml").root_1_2  # noqa: B018
+    assert caught.value.remedy
+
+
+def test_a_long_number_that_python_can_write_is_read():
+    """Up to 4,200 digits."""
+    assert Document.parse(f"x: {'9' * 4200}").today("x") == int("9" * 4200)

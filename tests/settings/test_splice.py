@@ -251,3 +251,35 @@ def test_there_and_back(document, data):
         assert "!!" in text
         return
     assert edit_yaml(new, values) is new
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        ("x: !!int 5\n", ""),
+        ("x: !!int 5\n", "1:30"),
+        ("x: !!int '5'\n", ""),
+        ("x: !!float 5\n", ""),
+        ("x: !!float 5\n", "1:30"),
+        ("x: !!bool true\n", "maybe"),
+        ("x: !!binary aGVsbG8=\n", "\t"),
+        ("x: !!binary aGVsbG8=\n", "aGVsbG8h"),
+        ("x: !!timestamp 2020-01-01\n", "later"),
+        ("x: 5\n", 10**5000),
+        ("x: 5\n", -(10**5000)),
+        ("x: 5.5\n", 10**5000),
+        ("x: word\n", 10**5000),
+    ],
+    ids=range(13),  # not all values can be written down
+)
+def test_what_a_tag_or_a_number_cannot_hold_is_refused(text, value):
+    """With the key and its line, and never as a bug."""
+    with pytest.raises(CannotEditYaml) as caught:
+        edit_yaml(text, {"x": value})
+    assert (caught.value.path, caught.value.line) == ("x", 1)
+    assert len(str(caught.value)) < 400
+
+
+def test_a_date_without_a_tag_is_a_word():
+    """It can be changed into another word, in quotes."""
+    assert edit_yaml("x: 2020-01-01\n", {"x": "2021-01-01"}) == "x: '2021-01-01'\n"
