@@ -10,19 +10,21 @@ from autotune.records import Scalar, Values
 from autotune.settings.command import fill_command, split_command
 from autotune.settings.cut import without_key
 from autotune.settings.document import Document, Leaf
-from autotune.settings.keys import KeyPath, did_you_mean
+from autotune.settings.keys import KeyPath, did_you_mean, shown
 from autotune.settings.outputs import Outputs, find_outputs, redirected_path
 from autotune.settings.parsers import same_value
 from autotune.settings.paths import exists
 from autotune.settings.schema import (
     ENV,
     SECTION,
+    UNFIT_REMEDY,
     Domain,
     Range,
     Section,
     Source,
     parse_section,
     variable_value,
+    why_unfit,
 )
 from autotune.settings.splice import Splice, check_editable, plan_splices, splice, write_scalar
 
@@ -237,9 +239,13 @@ def _check_knob(settings: Settings, path: str, domain: Domain) -> None:
                 remedy=f"Take it out of one of them{'' if part == 'set' else ', or add it to redirect_except'}.",
             )
     today = settings.today(path)
+    if (why := why_unfit(today)) is not None:
+        raise ConfigError(
+            f"{path} cannot be a knob: today's value is {shown(today)}, {why}", where=where, remedy=UNFIT_REMEDY
+        )
     if isinstance(domain, Range) and (isinstance(today, bool) or not isinstance(today, int | float)):
         raise ConfigError(
-            f"{path} has a range of numbers, but today's value is {today!r}",
+            f"{path} has a range of numbers, but today's value is {shown(today)}",
             where=where,
             remedy="List the values to try instead: [...].",
         )

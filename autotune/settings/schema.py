@@ -17,8 +17,7 @@ from autotune.errors import ConfigError
 from autotune.records import Scalar
 from autotune.settings.command import is_word
 from autotune.settings.document import Document
-from autotune.settings.keys import did_you_mean
-from autotune.settings.parsers import same_value
+from autotune.settings.keys import did_you_mean, shown
 
 SECTION = "autotune"
 ENV = f"{SECTION}.env."
@@ -28,8 +27,14 @@ Objective = Literal["effective_utilization", "utilization", "throughput"]
 UTILIZATION_MIN_S = 5.0
 """Shortest measuring window of the objective `utilization`: some 30 of a driver's samples, or 5 of the slowest."""
 
-_Number = Annotated[int | float, Field(allow_inf_nan=False)]
-_Seconds = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+MOST_CHOICES = 1000
+"""Values of one knob: more than any search can tell apart."""
+
+_LARGEST_WHOLE = 2**53  # above it, whole numbers cannot be told apart as floats
+_SMALLEST, _LARGEST = 1e-100, 1e100
+_LONGEST_NUMBER = 300
+
+_Seconds = Annotated[float, Field(gt=0, le=1e9, allow_inf_nan=False)]
 
 
 class _Model(pydantic.BaseModel):
@@ -50,16 +55,16 @@ class RunLimits(_Model):
     """
 
     start_timeout_s: _Seconds = 300.0
-    min_s: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 2.0
-    min_steps: Annotated[int, Field(ge=1)] = 10
+    min_s: Annotated[float, Field(ge=0, le=1e9, allow_inf_nan=False)] = 2.0
+    min_steps: Annotated[int, Field(ge=1, le=10**9)] = 10
     max_s: _Seconds = 10.0
     memory_margin: Annotated[float, Field(ge=0, lt=1)] = 0.08
 
 
 class _Range(_Model):
-    low: _Number
-    high: _Number
-    step: _Number | None = None
+    low: int | float
+    high: int | float
+    step: int | float | None = None
     log: bool = False
 
 
@@ -206,7 +211,7 @@ def _domain(value: Any, source: Source, knob: str) -> Domain:
             raise _translated(error, _Range, source, "knobs", knob) from error
         return _range(found, where, knob)
     raise ConfigError(
-        f"{knob} has the domain {value!r}, which is neither a list nor a range",
+        f"{knob} has the domain {shown(value)}, which is neither a list nor a range",
         where=where,
         remedy=f"Write {knob}: [8, 16, 32] or {knob}: {{low: 1, high: 16}}.",
     )
@@ -214,6 +219,8 @@ def _domain(value: Any, source: Source, knob: str) -> Domain:
 
 def variable_value(text: str) -> Scalar:
     """What an environment variable is as a knob: a number if its text is one, else the text."""
+    if len(text) > _LONGEST_NUMBER:
+        return text
     if re.fullmatch(r"-?[0-9]+", text):
         return int(text)
     return float(text) if re.fullmatch(r"-?[0-9]*\.?[0-9]+(?:e[-+]?[0-9]{1,2})?", text) else text
@@ -234,31 +241,52 @@ def _choices(values: list[Any], where: str, knob: str) -> tuple[Scalar, ...]:
         raise ConfigError(
             f"the domain of {knob} is empty", where=where, remedy="List the values to try, or delete the line."
         )
-    for index, value in enumerate(values):
+    if len(values) > MOST_CHOICES:
+        raise ConfigError(
+            f"the domain of {knob} holds {len(values):,} values, more than the {MOST_CHOICES:,} that one may have",
+            where=where,
+            remedy="List those that matter, or write a range: {low: 1, high: 100000}.",
+        )
+    seen: set[tuple[bool, Scalar]] = set()
+    for value in values:
         if isinstance(value, list | dict):
             raise ConfigError(
-                f"the domain of {knob} holds {value!r}, which is no single value",
+                f"the domain of {knob} holds {shown(value)}, which is no single value",
                 where=where,
                 remedy="A knob's values are numbers, words, true, false or null.",
             )
-        if isinstance(value, float) and not math.isfinite(value):
-            raise ConfigError(f"the domain of {knob} holds {value!r}", where=where, remedy="Write a number.")
-        if isinstance(value, str) and not is_word(value):
+        if (why := why_unfit(value)) is not None:
+            raise ConfigError(f"the domain of {knob} holds {shown(value)}, {why}", where=where, remedy=UNFIT_REMEDY)
+        if (isinstance(value, bool), value) in seen:
             raise ConfigError(
-                f"the domain of {knob} holds {value!r}, which is no text",
-                where=where,
-                remedy="Leave out the zero byte, or the half of a surrogate pair (\\ud800 to \\udfff).",
+                f"the domain of {knob} holds {shown(value)} twice", where=where, remedy="Delete one of them."
             )
-        if any(same_value(value, other) for other in values[:index]):
-            raise ConfigError(f"the domain of {knob} holds {value!r} twice", where=where, remedy="Delete one of them.")
+        seen.add((isinstance(value, bool), value))
     kinds = {_kind(value) for value in values if value is not None}
     if len(kinds) > 1:
         raise ConfigError(
-            f"the domain of {knob} mixes {' and '.join(sorted(kinds))}: {values!r}",
+            f"the domain of {knob} mixes {' and '.join(sorted(kinds))}: {shown(values)}",
             where=where,
             remedy="Write all its values as one type; quote numbers that are meant as words.",
         )
     return tuple(values)
+
+
+UNFIT_REMEDY = (
+    "A knob holds whole numbers up to 2^53, other numbers from 1e-100 to 1e100 and 0, texts of characters, true, false "
+    "and null."
+)
+
+
+def why_unfit(value: Scalar) -> str | None:
+    """Returns why no knob can hold a value; None if one can."""
+    if isinstance(value, str):
+        return None if is_word(value) else "which holds a zero byte or half a surrogate pair"
+    if isinstance(value, float):
+        if not math.isfinite(value):
+            return "which is no finite number"
+        return None if value == 0 or _SMALLEST <= abs(value) <= _LARGEST else "which is too large or too small"
+    return "which is too large" if value is not None and abs(value) > _LARGEST_WHOLE else None
 
 
 def _kind(value: Scalar) -> str:
@@ -269,6 +297,9 @@ def _kind(value: Scalar) -> str:
 
 def _range(found: _Range, where: str, knob: str) -> Range:
     low, high, step = found.low, found.high, found.step
+    for number in (low, high, step):
+        if (unfit := why_unfit(number)) is not None:
+            raise ConfigError(f"the range of {knob} holds {shown(number)}, {unfit}", where=where, remedy=UNFIT_REMEDY)
     whole = isinstance(low, int) and isinstance(high, int)
     why = remedy = None
     if low > high:
@@ -296,7 +327,7 @@ def _environment(name: str, value: Any, source: Source) -> str:
     # An environment holds texts. What the user wrote is kept (`on`, `010`), not what YAML makes of it.
     if value is None or isinstance(value, list | dict) or not _is_variable(name) or not is_word(str(value)):
         raise ConfigError(
-            f"env: {name}: {value!r} cannot be set as an environment variable",
+            f"env: {name}: {shown(value)} cannot be set as an environment variable",
             where=source.place("env", name),
             remedy='Write one text for each variable; "" for an empty one.',
         )
@@ -310,7 +341,7 @@ def _is_variable(name: str) -> bool:
 def _fixed(path: str, value: Any, source: Source) -> Scalar:
     if isinstance(value, list | dict):
         raise ConfigError(
-            f"set: {path} holds {value!r}, which is no single value",
+            f"set: {path} holds {shown(value)}, which is no single value",
             where=source.place("set", path),
             remedy="Name a single value by its dotted path, as in set: {training.epochs: 1}.",
         )
@@ -330,5 +361,5 @@ def _translated(error: pydantic.ValidationError, model: type[_Model], source: So
         return ConfigError(f"{name} is missing", where=where, remedy=f"Add {keys[-1]}: ... there.")
     expected = first["msg"].removeprefix("Input ")
     return ConfigError(
-        f"{name} is {first['input']!r}, but it {expected}", where=where, remedy="Write a value that fits."
+        f"{name} is {shown(first['input'])}, but it {expected}", where=where, remedy="Write a value that fits."
     )

@@ -39,6 +39,7 @@ ACCUMULATION_NAMES = (
     "num_accumulation_steps",
 )
 
+_LARGEST_STEPS = 2**31
 _WHERE = "autotune.keep_effective_batch"
 
 
@@ -127,7 +128,7 @@ def _accumulations(config: Mapping[str, Scalar]) -> dict[str, int]:
         if key_name(path) in ACCUMULATION_NAMES
         and isinstance(value, int)
         and not isinstance(value, bool)
-        and value >= 1
+        and 1 <= value <= _LARGEST_STEPS
     }
 
 

@@ -11,9 +11,11 @@ from enum import Enum
 
 from autotune.records import Machine, Scalar
 from autotune.space.batch import GLOBAL_NAMES, PER_DEVICE_NAMES, PLAIN_NAMES
-from autotune.space.knob import Knob, Label, is_number, key_name
+from autotune.space.knob import Knob, Label, key_name
 
 _Values = tuple[Scalar, ...]
+_LARGEST_COUNT = 2**31
+"""No batch, buffer or pool of workers is larger; a key that holds more means something else."""
 
 
 class Demand(Enum):
@@ -83,11 +85,11 @@ def _is_switch(value: Scalar) -> bool:
 
 
 def _is_count(value: Scalar) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and value >= 0
+    return isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= _LARGEST_COUNT
 
 
 def _is_size(value: Scalar) -> bool:
-    return is_number(value) and isinstance(value, int) and value >= 1
+    return _is_count(value) and value != 0
 
 
 def _count(value: Scalar) -> int:

@@ -326,3 +326,51 @@ def test_what_is_fixed_is_no_knob(config):
     """A key below set: holds that value in every trial, though its name is known."""
     settings = load(config, TRAINING + "autotune:\n  set: {data.workers: 2}\n")
     assert settings.refused["data.workers"] == "it is fixed by set:"
+
+
+@pytest.mark.parametrize(
+    ("domain", "why"),
+    [
+        (f"[16, 1{'0' * 500}]", "too large"),
+        (f"[16, -1{'0' * 500}]", "too large"),
+        ("[16, 9007199254740993]", "too large"),
+        ("[16.0, 1.0e+308]", "too large or too small"),
+        ("[16.0, 1.0e-320]", "too large or too small"),
+        ("[16, .nan]", "no finite number"),
+        (f"{{low: 1, high: 1{'0' * 500}}}", "too large"),
+        ("{low: -1.0e+308, high: 1.0e+308}", "too large or too small"),
+        ("{low: 1.0e-320, high: 1.0e+308, log: true}", "too large or too small"),
+        ("{low: 1.0, high: 64.0, step: 1.0e-300}", "too large or too small"),
+        ("{low: 1.0, high: 64.0, step: .nan}", "finite"),
+        ('[a, "\\ud800"]', "surrogate"),
+        ('[a, "\\0"]', "zero byte"),
+        (f"[{', '.join(map(str, range(1001)))}]", "1,001 values"),
+    ],
+)
+def test_a_domain_that_no_search_can_turn(config, domain, why):
+    """Numbers that floats cannot tell apart, texts that are none, values without end: said in one short message."""
+    with pytest.raises(ConfigError, match=why) as caught:
+        load(config, f"x: 16\nautotune:\n  command: t {{config}}\n  knobs:\n    x: {domain}\n")
+    assert f"{config}:5" in caught.value.where
+    assert len(str(caught.value)) < 600
+
+
+@pytest.mark.parametrize("today", [".nan", ".inf", f"1{'0' * 500}", "1.0e-200", '"\\ud800"'])
+def test_a_knob_whose_value_of_today_cannot_be_one(config, today):
+    """The domain is fine, what stands in the config is not."""
+    with pytest.raises(ConfigError, match="today's value"):
+        load(config, f"x: {today}\nautotune: {{command: 't {{config}}', knobs: {{x: [4, 8]}}}}\n")
+
+
+def test_a_variable_with_a_number_without_end_is_a_text(config):
+    """It is given to the runs as it stands."""
+    settings = load(config, f"x: 1\nautotune: {{command: 't {{config}}', env: {{X: '{'9' * 5000}'}}}}\n")
+    assert settings.trial_env({}) == {"X": "9" * 5000}
+    assert settings.scalars["autotune.env.X"] == "9" * 5000
+
+
+@pytest.mark.parametrize("limits", [f"{{min_steps: 1{'0' * 500}}}", f"{{max_s: 1{'0' * 500}}}", "{min_s: 1.0e+300}"])
+def test_limits_without_end_are_refused(config, limits):
+    """No run lasts for a billion seconds, or steps."""
+    with pytest.raises(ConfigError, match=r"autotune\.run|run\."):
+        load(config, f"x: 1\nautotune:\n  command: t {{config}}\n  run: {limits}\n")

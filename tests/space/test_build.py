@@ -200,3 +200,10 @@ def test_the_gpu_of_the_data_is_part_of_the_point() -> None:
         build_space({"data_gpu": data, "model_gpu": 1}, None, _machine(gpus=2), {})[0] for data in (0, 1)
     )
     assert apart.name({"model_gpu": 1}) != together.name({"model_gpu": 1})
+
+
+def test_a_number_without_end_is_no_known_knob() -> None:
+    """Whatever the key is called: no batch and no pool of workers is that large."""
+    config: dict[str, Scalar] = {"batch_size": 10**500, "num_workers": 2**40, "accum_steps": 10**500, "prefetch": 2}
+    space, _ = build_space(config, None, _machine(), {})
+    assert list(space.today) == ["prefetch"]
