@@ -168,15 +168,46 @@ def _read(path: Path) -> Entry:
                 remedy="Use the autotune that wrote it, or copy the .yaml beside it back by hand.",
             )
         return Entry(
-            number=int(manifest["number"]),
-            utc=str(manifest["utc"]),
-            undoes=manifest["undoes"],
-            changes=tuple(ValueChange(**{**change, "path": tuple(change["path"])}) for change in manifest["changes"]),
-            inserted=str(manifest.get("inserted", "")),  # the first version had none
+            number=_whole(manifest["number"]),
+            utc=_text(manifest["utc"]),
+            undoes=None if manifest["undoes"] is None else _whole(manifest["undoes"]),
+            changes=tuple(_change(change) for change in manifest["changes"]),
+            inserted=_text(manifest.get("inserted", "")),  # the first version had none
         )
-    except (ValueError, KeyError, TypeError, OSError) as error:
+    except (ValueError, LookupError, TypeError, AttributeError, RecursionError, OSError) as error:
         raise ConfigError(
             "this record of a change cannot be read",
             where=str(path),
             remedy="Delete it; the backup beside it is the config as it was.",
         ) from error
+
+
+def _change(found: Any) -> ValueChange:
+    if not isinstance(found["path"], list):
+        raise TypeError("not a list")
+    return ValueChange(
+        path=tuple(_text(part) if isinstance(part, str) else _whole(part) for part in found["path"]),
+        old=_scalar(found["old"]),
+        new=_scalar(found["new"]),
+        old_text=_text(found["old_text"]),
+        new_text=_text(found["new_text"]),
+    )
+
+
+def _whole(found: Any) -> int:
+    if not isinstance(found, int) or isinstance(found, bool):
+        raise TypeError("not a whole number")
+    return found
+
+
+def _text(found: Any) -> str:
+    if not isinstance(found, str):
+        raise TypeError("not a text")
+    found.encode()  # a ValueError where it holds half a surrogate pair, which no file can
+    return found
+
+
+def _scalar(found: Any) -> Scalar:
+    if found is not None and not isinstance(found, bool | int | float | str):
+        raise TypeError("not a single value")
+    return found

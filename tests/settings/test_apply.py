@@ -2,6 +2,7 @@
 
 import contextlib
 import itertools
+import json
 import os
 import signal
 import stat
@@ -334,6 +335,43 @@ def test_a_killed_write_leaves_the_old_file_or_the_new(tmp_path, backups, writes
         writer.send_signal(signal.SIGKILL)
     assert writer.returncode == -signal.SIGKILL
     assert config.read_text() in (old, old.replace("16", "32"))
+
+
+WRONG = {
+    "number": ["1", 1.5, True, None, [1]],
+    "utc": [5, None],
+    "undoes": ["1", [], True],
+    "inserted": [5, None, "\ud800"],
+    "changes": [None, 5, {"a": 1}, [None], [5], ["path"], [[]], [{}]],
+    "path": [None, 5, [None], [[1]], [1.5], [True], {"a": 1}, ["\ud800"]],
+    "old": [[1], {"a": 1}],
+    "new": [[1], {}],
+    "old_text": [None, 5, "\ud83d"],
+    "new_text": [None, ["32"]],
+}
+
+
+@pytest.mark.parametrize(("key", "value"), [(key, value) for key, values in WRONG.items() for value in values])
+def test_a_record_with_wrong_types_says_so(config, backups, key, value):
+    """Whatever stands in it: it is named with a remedy, and nothing is written."""
+    manifest = apply(config, backups, batch_size=32).with_suffix(".json")
+    before, content = config.read_bytes(), json.loads(manifest.read_text())
+    (content if key in content else content["changes"][0])[key] = value
+    manifest.write_text(json.dumps(content))
+    with pytest.raises(ConfigError, match="cannot be read") as caught:
+        plan_revert(config, backups)
+    assert str(manifest) in caught.value.where
+    assert config.read_bytes() == before
+
+
+@pytest.mark.parametrize(
+    "text", ["[]", "5", "null", '"x"', "{}", "[" * 100_000, '{"format": 1, "number": %s}' % ("9" * 5000)]
+)
+def test_a_record_of_another_shape_says_so(config, backups, text):
+    """It is no mapping, too deep, or holds a number without end."""
+    apply(config, backups, batch_size=32).with_suffix(".json").write_text(text)
+    with pytest.raises(ConfigError, match="cannot be read"):
+        plan_revert(config, backups)
 
 
 def test_a_damaged_record_says_so(config, backups):
