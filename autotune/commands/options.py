@@ -31,6 +31,13 @@ state_dir_option = click.option(
     type=click.Path(path_type=Path, file_okay=False),
     help="Where studies and runs are kept (default: .autotune beside .git, or AUTOTUNE_DIR).",
 )
+seed_option = click.option(
+    "--seed",
+    type=click.IntRange(min=0),
+    default=0,
+    show_default=True,
+    help="A number from 0 on, which makes the search's choices repeatable.",
+)
 json_option = click.option("--json", "as_json", is_flag=True, help="Print one JSON object on stdout.")
 dry_run_option = click.option("--dry-run", is_flag=True, help="Show what would happen; change and start nothing.")
 force_option = click.option("--force", is_flag=True, help="Do not ask, also where a value was edited since.")

@@ -8,13 +8,20 @@ from pathlib import Path
 
 import click
 
-from autotune.commands.options import Duration, config_option, dry_run_option, json_option, state_dir_option
+from autotune.commands.options import (
+    Duration,
+    config_option,
+    dry_run_option,
+    json_option,
+    seed_option,
+    state_dir_option,
+)
 
 
 @click.command(name="search")
 @config_option
 @click.option("--budget", "budget_s", type=Duration(), default="30m", show_default=True, help="Wall for everything.")
-@click.option("--seed", type=int, default=0, show_default=True, help="Makes the search's choices repeatable.")
+@seed_option
 @click.option("--fresh", is_flag=True, help="Start a new record; the old one is kept beside it.")
 @click.option("--apply", "and_apply", is_flag=True, help="Write the best values into the config if they are better.")
 @click.option("--same-training", is_flag=True, help="Turn only knobs that leave the training itself unchanged.")

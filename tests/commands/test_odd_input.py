@@ -2,6 +2,8 @@
 
 from pathlib import Path
 
+import pytest
+
 from tests.commands.conftest import CONFIG, TRAINER, Autotune
 
 TEXTS = {
@@ -28,3 +30,45 @@ def test_a_long_word_in_a_typed_command(autotune: Autotune) -> None:
     word = "w" * 5000
     done = autotune("run", "--dry-run", "--config", "config.yaml", "--", "python", "t.py", "config.yaml", word)
     assert (done.returncode, done.stdout) == (0, f"python t.py config.yaml {word}\n")
+
+
+BATCH = "data: {batch_size: 4}\nautotune:\n  command: t {config}\n  knobs: {data.batch_size: %s}\n"
+REFUSED = {
+    "a newer YAML": f"%YAML 1.3\n---\n{CONFIG}",
+    "a whole number that is empty": f"x: !!int ''\n{CONFIG}",
+    "5,000 digits": f"x: {'9' * 5000}\n{CONFIG}",
+    "a knob of 10^500": BATCH % f"[4, 1{'0' * 500}]",
+    "a step of 1e-300": BATCH % "{low: 1.0, high: 64.0, step: 1.0e-300}",
+    "half a surrogate pair in the command": 'batch_size: 4\nautotune: {command: "t {config} \\ud800"}\n',
+}
+
+
+@pytest.mark.parametrize("text", REFUSED.values(), ids=REFUSED.keys())
+def test_what_cannot_be_used_is_an_expected_error(autotune: Autotune, project: Path, text: str) -> None:
+    """Exit 1, the file, and what to do; not a bug."""
+    (project / "config.yaml").write_text(text)
+    done = autotune("search", "--config", "config.yaml", "--dry-run")
+    assert done.returncode == 1, done.stderr
+    assert done.stderr.startswith("autotune: config.yaml")
+    assert len(done.stderr) < 600
+
+
+def test_a_negative_seed_is_wrong_usage(autotune: Autotune) -> None:
+    """Seeds are numbers from 0 on."""
+    done = autotune("search", "--config", "config.yaml", "--dry-run", "--seed", "-1")
+    assert done.returncode == 2
+    assert "--seed" in done.stderr
+
+
+def test_a_damaged_manifest_is_an_expected_error(autotune: Autotune, project: Path) -> None:
+    """Revert names it, and leaves the config alone."""
+    flags = ("--config", "config.yaml", "--state-dir", "state")
+    assert autotune("revert", *flags).returncode == 1
+    (project / "config.yaml").write_text("batch_size: 4\n")
+    drafted = autotune("init", "--no-proof", "--yes", *flags, "--", "python", "train.py", "config.yaml")
+    assert drafted.returncode == 0, drafted.stderr
+    (manifest,) = (project / "state" / "backups").rglob("*.json")
+    manifest.write_text(manifest.read_text().replace('"number": 1', '"number": [1]'))
+    done = autotune("revert", *flags)
+    assert done.returncode == 1, done.stderr
+    assert manifest.name in done.stderr
