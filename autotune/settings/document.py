@@ -20,6 +20,7 @@ from autotune.records import Scalar
 from autotune.settings.keys import KeyPath, did_you_mean, dotted, shown
 from autotune.settings.parsers import (
     MERGE_TAG,
+    SET_TAG,
     Outline,
     compose_1_1,
     compose_1_2,
@@ -35,8 +36,8 @@ from autotune.settings.parsers import (
 from autotune.settings.tree import Entry, children, collections, entries, key_text, kind
 
 BOM = "\ufeff"
-_LARGEST_FILE_BYTES = 4 * 2**20
-_MOST_VALUES = 200_000
+_LARGEST_FILE_BYTES = 2**20
+_MOST_VALUES = 100_000  # both of them together are what can be set up in seconds
 _DEEPEST = 100
 _MULTILINE_STYLES = ("|", ">")
 _NUMBER_LIKE = re.compile(r"[-+.]?[0-9][-+.\w]*", re.ASCII)
@@ -90,6 +91,7 @@ class _Spot:
     where: tuple[int, ...]
     shared: bool
     merged: bool
+    in_set: bool = False
 
 
 class Document:
@@ -264,7 +266,7 @@ class Document:
                     size += measure(child, inside)
             if size > _MOST_VALUES:
                 raise ConfigError(
-                    f"its aliases unfold to more than {_MOST_VALUES} values",
+                    f"it holds more than {_MOST_VALUES:,} values, those that aliases bring in again included",
                     where=self._place(node),
                     remedy="Is this the file that you meant?",
                 )
@@ -333,6 +335,7 @@ class Document:
             where=(*spot.where, *where),
             shared=spot.shared or self._references[id(node)] > 1,
             merged=spot.merged or merged,
+            in_set=spot.in_set or spot.node.tag == SET_TAG,
         )
 
     def _entries(self, node: yaml.Node) -> dict[str, Entry]:
@@ -426,9 +429,9 @@ def read_bytes(path: Path) -> bytes:
             os.close(descriptor)
         if len(content) > _LARGEST_FILE_BYTES:
             raise ConfigError(
-                f"the file has {max(status.st_size, len(content)) / 2**20:.0f} MiB, too much for a config",
+                f"the file has {max(status.st_size, len(content)) / 2**20:.1f} MiB, and a config has 1 MiB at most",
                 where=str(path),
-                remedy="Is this the file that you meant?",
+                remedy="Is this the file that you meant? Long lists are better kept in a file that it names.",
             )
         return content
     except FileNotFoundError as error:
@@ -461,6 +464,8 @@ def _why_fixed(spot: _Spot, node: yaml.ScalarNode, written: str, *, plain: bool,
         return "it comes in through a merge key (<<), and changing it there would change other values"
     if spot.shared:
         return "an alias (*) uses the same value elsewhere, and both would change"
+    if spot.in_set:
+        return "it stands in a set (!!set), which has members and no values"
     if not plain:
         return f"its tag {node.tag} makes the trainer work it out"
     if computed:

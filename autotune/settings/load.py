@@ -14,6 +14,7 @@ from autotune.settings.keys import KeyPath, did_you_mean, shown
 from autotune.settings.outputs import Outputs, find_outputs, redirected_path
 from autotune.settings.parsers import same_value
 from autotune.settings.paths import exists
+from autotune.settings.scanners import no_garbage
 from autotune.settings.schema import (
     ENV,
     SECTION,
@@ -132,7 +133,8 @@ class Settings:
                 "or put the command behind --.",
             )
         where = "command line" if command else self.section.place("command")
-        run_config = Document.parse(config_text, str(config))
+        same = config_text == self.run_document.text
+        run_config = self.run_document if same else Document.parse(config_text, str(config))
         return fill_command(tokens, config=config, python=python, run_config=run_config, where=where)
 
     def edits(self, values: Values) -> dict[Path, dict[KeyPath, Scalar]]:
@@ -155,6 +157,7 @@ class Settings:
         return self.document.leaf(path)
 
 
+@no_garbage()
 def load_settings(config: Path) -> Settings:
     """Reads a config and its section, in the file or in ``<stem>.autotune.yaml`` beside it.
 

@@ -16,13 +16,16 @@ import yaml
 from autotune.errors import ConfigError
 from autotune.records import Scalar
 from autotune.settings.keys import shown
+from autotune.settings.scanners import Scanner1_1, no_garbage, yaml_1_2
 
 Outline = dict[tuple[int, ...], tuple[Any, ...]]
 """A node tree laid flat: position → what stands there. Equal outlines mean equal trees, aliases included."""
 
 MERGE_TAG = "tag:yaml.org,2002:merge"
+SET_TAG = "tag:yaml.org,2002:set"
 _PAIR = re.compile("[\ud800-\udbff][\udc00-\udfff]")
 _STANDARD_TAGS = tuple(f"tag:yaml.org,2002:{name}" for name in ("bool", "int", "float", "null", "str"))
+_TEXT_TAG = "tag:yaml.org,2002:str"
 _KEPT_AS_TEXT = tuple(f"tag:yaml.org,2002:{name}" for name in ("timestamp", "binary", "value", "merge"))
 
 
@@ -30,10 +33,6 @@ _MOST_BITS = 14_000  # 4,214 digits
 
 FAILURES = (ValueError, LookupError, ArithmeticError, TypeError, AttributeError, AssertionError, NotImplementedError)
 """What both parsers run into, beside errors of their own, in texts that nobody thought of, e.g. ``%YAML 1.3``."""
-
-
-class _Composer(yaml.SafeLoader):
-    """PyYAML's pure Python loader: unlike the one built on libyaml, its marks count characters."""
 
 
 def compose_1_1(text: str, name: str) -> yaml.Node | None:
@@ -44,13 +43,13 @@ def compose_1_1(text: str, name: str) -> yaml.Node | None:
         name: The file's name, for errors.
 
     Returns:
-        The root, None for an empty document.
+        The root, which others may hold as well and nobody changes; None for an empty document.
 
     Raises:
         ConfigError: It is not one YAML document.
     """
     try:
-        return yaml.compose(text, Loader=_Composer)
+        return _composed_1_1(text)
     except yaml.MarkedYAMLError as error:
         raise _not_yaml(error, text, name) from error
     except yaml.reader.ReaderError as error:
@@ -69,7 +68,7 @@ def compose_1_1(text: str, name: str) -> yaml.Node | None:
 def compose_1_2(text: str, name: str) -> Any:
     """Composes the node tree as ruamel.yaml sees it; see `compose_1_1`."""
     try:
-        return _ruamel().compose(text)
+        return _composed_1_2(text)
     except ruamel.yaml.error.YAMLError as error:
         mark = getattr(error, "problem_mark", None)
         raise ConfigError(
@@ -83,13 +82,26 @@ def compose_1_2(text: str, name: str) -> Any:
         raise _stumbled("a YAML 1.2 parser (ruamel.yaml)", error, name) from error
 
 
+@lru_cache(maxsize=2)
+def _composed_1_1(text: str) -> yaml.Node | None:
+    """The node tree of one of the last texts: a config and its copies are asked for again and again."""
+    with no_garbage():
+        return yaml.compose(text, Loader=Scanner1_1)
+
+
+@lru_cache(maxsize=2)
+def _composed_1_2(text: str) -> Any:
+    with no_garbage():
+        return yaml_1_2().compose(text)
+
+
 def read_1_1(node: yaml.ScalarNode) -> Scalar:
     """The value that PyYAML gives a scalar; for a tag that is no plain type, its text.
 
     Raises:
         ValueError: Its tag promises a type that its text is not.
     """
-    if node.tag not in _STANDARD_TAGS:
+    if node.tag not in _STANDARD_TAGS or node.tag == _TEXT_TAG:
         return str(node.value)
     return _constructed(yaml.constructor.SafeConstructor(), node)
 
@@ -98,7 +110,7 @@ def read_1_2(node: Any) -> Scalar:
     """The value that ruamel.yaml gives a scalar node of its own; see `read_1_1`."""
     if str(node.tag) not in _STANDARD_TAGS:
         return str(node.value)
-    return _constructed(_ruamel().constructor, node)
+    return _constructed(yaml_1_2().constructor, node)
 
 
 def _constructed(constructor: Any, node: Any) -> Scalar:
@@ -124,7 +136,7 @@ def is_too_long(value: Scalar) -> bool:
 @lru_cache(maxsize=4096)
 def plain_reading_1_2(word: str) -> Scalar:
     """What ruamel.yaml reads in a plain scalar on its own, e.g. the float in ``1e-4``."""
-    node = _ruamel().compose(f"- {word}\n").value[0]
+    node = yaml_1_2().compose(f"- {word}\n").value[0]
     return read_1_2(node) if node.id == "scalar" else word
 
 
@@ -177,19 +189,22 @@ def content_end(text: str, start: int, stop: int | None) -> int:
         start: First character of the stretch.
         stop: The character behind it; None for the end of the document.
     """
-    structure = (yaml.BlockEndToken, yaml.DocumentEndToken, yaml.StreamEndToken)
-    return max(
-        int(token.end_mark.index)
-        for token in yaml.scan(text, Loader=_Composer)
-        if not isinstance(token, structure)
-        and start <= token.start_mark.index
-        and (stop is None or token.start_mark.index < stop)
-    )
+    structure = (yaml.BlockEndToken, yaml.DocumentEndToken, yaml.StreamEndToken, yaml.StreamStartToken)
+    # What starts a line starts a block: the tokens behind it are the same without what comes before.
+    base = start if text[start - 1 : start] == "\n" else 0
+    end = start
+    for token in yaml.scan(text[base:], Loader=Scanner1_1):
+        where = base + int(token.start_mark.index)
+        if stop is not None and where >= stop:
+            break
+        if where >= start and not isinstance(token, structure):
+            end = max(end, base + int(token.end_mark.index))
+    return end
 
 
 def document_end(text: str) -> int | None:
     """Where the mark ``...`` stands that ends a document; None if there is none."""
-    for token in yaml.scan(text, Loader=_Composer):
+    for token in yaml.scan(text, Loader=Scanner1_1):
         if isinstance(token, yaml.DocumentEndToken) and token.end_mark.index > token.start_mark.index:
             return int(token.start_mark.index)
     return None
@@ -221,10 +236,6 @@ def template_error(name: str, line: int | None) -> ConfigError:
         where=f"{name}:{line}" if line else name,
         remedy="Fill the template in first, and give the config that comes out.",
     )
-
-
-def _ruamel() -> Any:
-    return ruamel.yaml.YAML(typ="safe", pure=True)
 
 
 def _too_deep(name: str) -> ConfigError:
