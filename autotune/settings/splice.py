@@ -205,8 +205,11 @@ def _write_text(value: str, style: str | None) -> str:
 
 
 def _reads_as_text(word: str) -> bool:
-    plain = Document.parse(f"a: {word}\n").leaves[0]
-    return plain.reading_1_1 == word and plain_reading_1_2(word) == word
+    try:
+        plain = Document.parse(f"a: {word}\n").leaves[0]
+        return plain.reading_1_1 == word and plain_reading_1_2(word) == word
+    except (ConfigError, ValueError):  # `._` looks like a number, and is none
+        return False
 
 
 def _escaped(character: str) -> str:

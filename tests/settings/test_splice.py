@@ -283,3 +283,11 @@ def test_what_a_tag_or_a_number_cannot_hold_is_refused(text, value):
 def test_a_date_without_a_tag_is_a_word():
     """It can be changed into another word, in quotes."""
     assert edit_yaml("x: 2020-01-01\n", {"x": "2021-01-01"}) == "x: '2021-01-01'\n"
+
+
+@pytest.mark.parametrize("word", ["._", "._1", "./_", "-._", "+._", "_", "__", "._e1"])
+def test_a_word_that_looks_like_a_number_is_quoted(word):
+    """Both parsers read the word again."""
+    new = edit_yaml("x: word\n", {"x": word})
+    assert yaml.safe_load(new) == {"x": word}
+    assert ruamel.yaml.YAML(typ="safe", pure=True).load(new) == {"x": word}
