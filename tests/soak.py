@@ -5,7 +5,7 @@ forked from with SIGKILL at random moments, and runs the same command again each
 --budget 30`` searches with trainers that misbehave, and prints how long that took and what was left running.
 ``python -m tests.soak styles --budget 60`` types ``autotune init`` and ``autotune search`` over each trainer of
 tests/trainers, as it comes from its user, and prints the screens, a hash of the project's tree before and after, and
-what differs in it.
+what differs in it. Those in `MODULES` say themselves what they do (``python -m tests.soak fuzz-edit --help``).
 """
 
 import argparse
@@ -21,6 +21,7 @@ import sys
 import tempfile
 import threading
 import time
+from importlib import import_module
 from pathlib import Path
 
 import psutil
@@ -29,6 +30,12 @@ from tests.commands.conftest import CONFIG, TRAINER, start_search
 from tests.commands.test_search import left_running
 from tests.commands.test_styles import tree, tree_hash, with_folders
 from tests.trainers.styles import STYLES
+
+MODULES = {
+    "fuzz-edit": "tests.soak_edits",
+    "odd-files": "tests.soak_odd_files",
+}
+"""Commands with a module of their own, whose `main` takes the arguments."""
 
 MOODS = ("ignores SIGTERM", "sleeps for ever", "forks away", "prints 100 MB", "ends at once", "writes no step")
 
@@ -167,8 +174,12 @@ def _settle(project: Path) -> None:
 
 def main() -> int:
     """Runs one of them."""
+    if sys.argv[1:2] and sys.argv[1] in MODULES:
+        return int(import_module(MODULES[sys.argv[1]]).main(sys.argv[2:]))
     parser = argparse.ArgumentParser(prog="python -m tests.soak", description=__doc__)
     commands = parser.add_subparsers(dest="soak", required=True)
+    for name in MODULES:
+        commands.add_parser(name)
     killing = commands.add_parser("kill")
     killing.add_argument("--times", type=int, default=20)
     killing.add_argument("--seed", type=int, default=0)

@@ -291,3 +291,9 @@ def test_a_word_that_looks_like_a_number_is_quoted(word):
     new = edit_yaml("x: word\n", {"x": word})
     assert yaml.safe_load(new) == {"x": word}
     assert ruamel.yaml.YAML(typ="safe", pure=True).load(new) == {"x": word}
+
+
+def test_what_stands_in_a_set_has_no_value():
+    """A set has members; what would be written beside one is read by nobody."""
+    with pytest.raises(CannotEditYaml, match="set"):
+        edit_yaml("x: !!set {a: , b: }\n", {"x.a": 5})
