@@ -14,7 +14,7 @@ from autotune.clock import Clock
 from autotune.records import Values
 from autotune.search.setup import Setup
 from autotune.settings.paths import exists, path_of, real_path
-from autotune.trial.surroundings import MOST_ENTRIES, Surroundings, Traces
+from autotune.trial.surroundings import MOST_ENTRIES, Below, Surroundings, Traces
 
 RUNS_LOOKED_AROUND = 2
 """Runs of a search whose surroundings are looked at: today's first, and the one after it."""
@@ -46,7 +46,7 @@ class Leftovers:
 
     def __init__(self, setup: Setup, clock: Clock, *, cwd: Path) -> None:
         self._cwd = Path(os.path.realpath(cwd))
-        self._told: tuple[Path, ...] = ()  # what is named once is not named again
+        self._told: set[Path] = set()  # what is named once is not named again
         self._data = _data_folders(setup, self._cwd)
         self._surroundings = Surroundings(folders_looked_at(setup, cwd=cwd), [setup.state.path], clock)
 
@@ -59,8 +59,9 @@ class Leftovers:
         traces = self._surroundings.traces().beyond(self._told)
         if not traces.any:
             return None
-        self._told += (*traces.new, *traces.changed, *traces.gone)
-        cache = [path for path in traces.new if any(path.is_relative_to(folder) for folder in self._data)]
+        self._told.update(traces.new, traces.changed, traces.gone)
+        data = Below(self._data)
+        cache = [path for path in traces.new if path in data]
         return Leftover(sentence=self._sentence(traces, cache, number), fills_a_cache=bool(cache))
 
     def _sentence(self, traces: Traces, cache: Sequence[Path], number: int | None) -> str:

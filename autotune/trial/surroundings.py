@@ -7,7 +7,7 @@ doing, and is told as that: it happened while the run went on.
 
 import os
 from collections import deque
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -24,6 +24,28 @@ _LEFT_OUT = frozenset({".git", ".hg", ".svn", "__pycache__", "site-packages", "n
 _ENVIRONMENT = "pyvenv.cfg"  # a folder with this is a virtual environment
 
 _Stamp = tuple[int, ...]
+
+
+class Below:
+    """Some paths and all that lies below them; to look one up takes as long however many they are.
+
+    Args:
+        places: The paths.
+    """
+
+    def __init__(self, places: Iterable[Path]) -> None:
+        self._holds = dict.fromkeys(places, True)  # and of each folder that was asked for, whether it lies below one
+
+    def __contains__(self, path: Path) -> bool:
+        asked = []
+        while (held := self._holds.get(path)) is None:
+            asked.append(path)
+            if path.parent == path:
+                held = False
+                break
+            path = path.parent
+        self._holds.update(dict.fromkeys(asked[1:], held))  # the first is no folder that others lie in, as a rule
+        return held
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,11 +69,12 @@ class Traces:
         """Whether anything is not as it was."""
         return bool(self.new or self.changed or self.gone)
 
-    def beyond(self, known: Sequence[Path]) -> "Traces":
+    def beyond(self, known: Collection[Path]) -> "Traces":
         """The same without these paths, and what lies below them."""
+        left_out = Below(known)
 
         def others(paths: Iterable[Path]) -> tuple[Path, ...]:
-            return tuple(path for path in paths if not any(path.is_relative_to(one) for one in known))
+            return tuple(path for path in paths if path not in left_out)
 
         return replace(self, new=others(self.new), changed=others(self.changed), gone=others(self.gone))
 
@@ -161,6 +184,11 @@ def _stamp(entry: os.DirEntry[str]) -> _Stamp:
     return about.st_ino, about.st_size, about.st_mtime_ns, about.st_ctime_ns
 
 
-def _outermost(folders: set[str], roots: Sequence[str]) -> tuple[Path, ...]:
+def _outermost(folders: Iterable[str], roots: Sequence[str]) -> tuple[Path, ...]:
     """The roots that these folders belong to."""
-    return tuple(Path(root) for root in roots if any(Path(folder).is_relative_to(root) for folder in folders))
+    holding: set[str] = set()
+    for folder in folders:
+        while folder not in holding:
+            holding.add(folder)
+            folder = os.path.dirname(folder)
+    return tuple(Path(root) for root in roots if root in holding)

@@ -1,13 +1,15 @@
 """What came, changed or went around a run."""
 
 import os
+import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from autotune.clock import SystemClock, VirtualClock
 from autotune.trial import surroundings
-from autotune.trial.surroundings import Surroundings
+from autotune.trial.surroundings import Surroundings, Traces
 
 
 def watched(*folders: Path, apart: tuple[Path, ...] = ()) -> Surroundings:
@@ -132,3 +134,58 @@ def test_the_files_that_the_last_look_found(hostile: Path) -> None:
     (hostile / "deep" / "a").touch()
     (hostile / "b").touch()
     assert set(watched(hostile).files) == {hostile / "deep" / "a", hostile / "b"}
+
+
+def calls(work: Callable[[], object]) -> int:
+    """How many functions are called while this is done: a measure of work that no machine's speed changes."""
+    count = 0
+
+    def called(_frame: object, event: str, _argument: object) -> None:
+        nonlocal count
+        count += event in ("call", "c_call")
+
+    before = sys.getprofile()
+    sys.setprofile(called)
+    try:
+        work()
+    finally:
+        sys.setprofile(before)
+    return count
+
+
+@pytest.mark.parametrize("folder", ["flat", "/".join(["deep"] * 30)])
+def test_what_was_named_is_left_out_in_time_however_much_it_is(folder: str) -> None:
+    """Twice as many files are twice the work, in one folder and deep below it; a trainer may write thousands."""
+
+    def work(files: int) -> int:
+        new = tuple(Path("/data", folder, f"{number}.npy") for number in range(files))
+        known = {Path("/data", folder, f"old {number}.npy") for number in range(files)} | {Path("/data/named")}
+        return calls(lambda: Traces(new=new).beyond(known))
+
+    assert work(800) < 3 * work(400)
+
+
+def test_what_was_named_is_left_out_with_all_below_it() -> None:
+    """A folder that was named stands for what is in it; what only begins with the same letters is something else."""
+    traces = Traces(
+        new=(Path("/data/named"), Path("/data/named/deep/a"), Path("/data/named too"), Path("/data/b")),
+        changed=(Path("/data/named/c"),),
+        gone=(Path("/data/d"),),
+    )
+    left = traces.beyond({Path("/data/named"), Path("/data/b")})
+    assert left == Traces(new=(Path("/data/named too"),), gone=(Path("/data/d"),))
+
+
+@pytest.mark.parametrize("depth", [1, 500])
+def test_roots_that_could_not_be_seen_whole_are_found_in_time(depth: int) -> None:
+    """Of many roots and many folders that were left, each root is named that one of them lies in."""
+
+    def work(roots: int) -> int:
+        names = [f"/r{number}" for number in range(roots)]
+        folders = [name + "/deep" * depth for name in names[::2]]
+        found: list[tuple[Path, ...]] = []
+        count = calls(lambda: found.append(surroundings._outermost(folders, names)))
+        assert found == [tuple(Path(name) for name in names[::2])]
+        return count
+
+    assert work(80) < 3 * work(40)
