@@ -6,14 +6,14 @@ import json
 import logging
 import os
 import re
-import shutil
 import stat
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 from autotune.errors import RunError
 from autotune.files import create_private, make_private_folder, read_tail, rewrite
+from autotune.trial.deletion import delete_tree
 
 _TRAINEE = Path(__file__).parents[1] / "trainee"
 _INJECTED = "_autotune_trainee"
@@ -122,18 +122,26 @@ class RunFolder:
             ) from error
 
     def contents(self) -> frozenset[Path]:
-        """All that is in the folder now, at any depth."""
-        return frozenset(self.path.rglob("*"))
+        """All that is in the folder now, at any depth that has a name."""
+        return frozenset(self._walk(lambda _path: True))
 
     def restore(self, contents: frozenset[Path]) -> None:
         """Deletes what has come into the folder since, so that the run can be begun again."""
         if self.is_ours():
-            for path in self.contents() - contents:
-                if path.is_dir() and not path.is_symlink():
-                    shutil.rmtree(path, ignore_errors=True)
-                else:
-                    with contextlib.suppress(OSError):  # it was in a folder that is gone, or is closed now
-                        path.unlink()
+            for path in [path for path in self._walk(contents.__contains__) if path not in contents]:
+                _delete(path)
+
+    def _walk(self, descend: Callable[[Path], bool]) -> Iterator[Path]:
+        """What lies in the folder and in those of its folders that `descend` names; links are not followed."""
+        waiting = [self.path]
+        while waiting:
+            # Not readable, gone meanwhile, or so deep that the system has no name for it.
+            with contextlib.suppress(OSError), os.scandir(waiting.pop()) as entries:
+                for entry in entries:
+                    path = Path(entry.path)
+                    yield path
+                    if entry.is_dir(follow_symlinks=False) and descend(path):
+                        waiting.append(path)
 
     def write_result(self, result: Mapping[str, Any]) -> None:
         """Writes what became of the run, for people who look into its folder; the study's record is the truth.
@@ -179,11 +187,7 @@ def _copy_observer(folder: Path) -> None:
 
 
 def _delete(path: Path) -> None:
-    if path.is_symlink():  # whatever the trainer has put there: the link goes, what it points to stays
-        path.unlink(missing_ok=True)
-        return
-    shutil.rmtree(path, ignore_errors=True)  # never follows links; takes away all that it can
-    if path.exists():
+    if not delete_tree(path):
         _log.warning("%s could not be deleted completely; delete it yourself when the disk gets full", path)
 
 

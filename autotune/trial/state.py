@@ -5,7 +5,7 @@ import os
 import pwd
 import re
 import shutil
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 
 from autotune.errors import AutotuneError, ConfigError, RunError
@@ -140,8 +140,7 @@ class StateFolder:
         for path in self._runs.glob("*/*"):
             created_s = RunFolder(path).created_s()
             if created_s is not None:
-                with contextlib.suppress(OSError):  # the trainer has closed its folder, or a file has just gone
-                    spans.append((created_s, max(file.lstat().st_mtime for file in path.iterdir())))
+                spans.append((created_s, max(created_s, *_written_s(path))))
         return spans
 
     def free_bytes(self) -> int:
@@ -242,6 +241,15 @@ def _of_the_user(environ: Mapping[str, str]) -> Path:
             home = "/"
         base = Path(home) / ".local" / "state"
     return base.resolve() / "autotune"
+
+
+def _written_s(folder: Path) -> Iterator[float]:
+    """When what lies in a folder was written, as far as it can be seen: a trainer may have locked or emptied it."""
+    yield 0.0
+    with contextlib.suppress(OSError), os.scandir(folder) as entries:
+        for entry in entries:
+            with contextlib.suppress(OSError):
+                yield entry.stat(follow_symlinks=False).st_mtime
 
 
 def _checked(name: str) -> str:

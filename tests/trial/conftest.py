@@ -3,6 +3,7 @@
 import os
 import signal
 import sys
+import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -76,6 +77,16 @@ def hostile(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
     folder = tmp_path / request.param
     folder.mkdir()
     return folder
+
+
+@pytest.fixture
+def in_memory(tmp_path: Path) -> Iterator[Path]:
+    """A folder on a file system in memory, where thousands of folders are made in no time; else any folder."""
+    if not os.path.isdir("/dev/shm"):
+        yield tmp_path
+        return
+    with tempfile.TemporaryDirectory(dir="/dev/shm") as folder:
+        yield Path(folder)
 
 
 @pytest.fixture

@@ -7,6 +7,7 @@ import pytest
 
 from autotune.errors import RunError
 from autotune.trial.folder import MARKER, RunFolder
+from tests.trial.test_deletion import nested
 
 
 def made(path: Path) -> RunFolder:
@@ -173,3 +174,16 @@ def test_what_cannot_be_deleted_is_said(tmp_path: Path, caplog, monkeypatch) -> 
     monkeypatch.setattr(os, "unlink", refuse)
     folder.discard_outputs()
     assert f"{folder.outputs} could not be deleted completely" in caplog.text
+
+
+def test_a_run_whose_outputs_are_nested_deep_is_begun_again_and_deleted(in_memory: Path) -> None:
+    """Three thousand folders in each other are no more than a trainer may leave."""
+    folder = made(in_memory / "run")
+    nested(folder.outputs / "before", 1100)
+    before = folder.contents()
+    nested(folder.outputs / "since", 3000)
+    (folder.outputs / "before" / "since").touch()
+    folder.restore(before)
+    assert folder.contents() == before
+    folder.delete()
+    assert not folder.path.exists()

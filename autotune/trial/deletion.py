@@ -1,0 +1,105 @@
+"""Deletion of folders that a trainer has filled, however deep, however named, and whatever links lie in them.
+
+``shutil.rmtree`` calls itself for each level and keeps it open: a thousand nested folders end it. Here each folder that
+is found is moved up to the top first, so that two descriptors and one level are enough at any depth.
+"""
+
+import contextlib
+import os
+import secrets
+import stat
+from pathlib import Path
+
+_FOLDER_ONLY = os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+
+
+def delete_tree(path: Path) -> bool:
+    """Deletes a folder with all that is in it, or a single file; links are deleted, never followed.
+
+    What lies on another file system (a mount) stays, and so does what the system does not let go.
+
+    Returns:
+        Whether nothing is left of it.
+    """
+    try:
+        if not stat.S_ISDIR(os.lstat(path).st_mode):
+            os.unlink(path)
+            return True
+        top = _opened(str(path), None)
+    except FileNotFoundError:
+        return True
+    except OSError:
+        return False
+    try:
+        _empty(top)
+    finally:
+        os.close(top)
+    try:
+        os.rmdir(path)
+    except OSError:
+        return not os.path.lexists(path)
+    return True
+
+
+def _empty(top: int) -> None:
+    device = os.fstat(top).st_dev
+    moved, unused = 0, f".deleted-{secrets.token_hex(8)}"
+    waiting = _take_files(top)
+    while waiting:
+        name = waiting.pop()
+        try:
+            folder = _opened(name, top)
+        except OSError:
+            continue
+        try:
+            for below in _take_files(folder) if os.fstat(folder).st_dev == device else ():
+                moved += 1
+                new_name = f"{unused}-{moved}"
+                if _move(below, folder, new_name, top):
+                    waiting.append(new_name)
+        finally:
+            os.close(folder)
+        with contextlib.suppress(OSError):  # what stays in it is seen by whoever looks for the whole
+            os.rmdir(name, dir_fd=top)
+
+
+def _take_files(folder: int) -> list[str]:
+    """Deletes what is no folder, and names what is one."""
+    below = []
+    with contextlib.suppress(OSError), os.scandir(folder) as entries:
+        for entry in list(entries):
+            if entry.is_dir(follow_symlinks=False):
+                below.append(entry.name)
+            else:
+                with contextlib.suppress(OSError):
+                    os.unlink(entry.name, dir_fd=folder)
+    return below
+
+
+def _move(name: str, source: int, new_name: str, target: int) -> bool:
+    """Moves a folder up; False where it cannot go, such as a mount: then it stays with its parent."""
+    for is_last in (False, True):
+        try:
+            os.rename(name, new_name, src_dir_fd=source, dst_dir_fd=target)
+        except PermissionError:
+            if is_last:
+                return False
+            with contextlib.suppress(OSError):  # a folder that may not be written to cannot change its parent
+                os.close(_opened(name, source))
+        except OSError:
+            return False
+        else:
+            return True
+    return False
+
+
+def _opened(name: str, within: int | None) -> int:
+    """Opens a folder for reading and emptying, also one whose owner (this user) has locked himself out of."""
+    pinned = os.open(name, os.O_PATH | _FOLDER_ONLY, dir_fd=within)
+    try:
+        about = os.fstat(pinned)
+        if about.st_uid == os.geteuid() and about.st_mode & stat.S_IRWXU != stat.S_IRWXU:
+            os.chmod(f"/proc/self/fd/{pinned}", stat.S_IRWXU)  # this very folder, whatever has its name by now
+        return os.open(f"/proc/self/fd/{pinned}", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    finally:
+        os.close(pinned)
