@@ -26,7 +26,10 @@ PAUSES = frozenset({"eval", "checkpoint"})
 of the config."""
 
 _SHORTEST_S = 1e-3  # stamps closer than this are no training
-_LARGEST_AMOUNT = 1e12  # of samples or work in a step; what a broken trainer reports must not become a speed
+_SMALLEST_AMOUNT, _LARGEST_AMOUNT = (
+    1e-9,
+    1e12,
+)  # of samples or work in a step; what a broken trainer reports must not become a speed
 
 _LEAST_WORK = 0.005  # share of the time that steps must do something but wait, for that to be told from noise
 
@@ -215,7 +218,7 @@ def _window(steps: Sequence[TraineeEvent], kept: NDArray[np.intp]) -> Window:
 
 def _amounts(column: list[float | None]) -> Series | None:
     """The column as an array, if every step has a positive amount that can be one."""
-    if any(amount is None or not 0 < amount < _LARGEST_AMOUNT for amount in column):
+    if any(amount is None or not _SMALLEST_AMOUNT < amount < _LARGEST_AMOUNT for amount in column):
         return None
     return np.array(column, dtype=float)
 

@@ -5,17 +5,21 @@ ever, and a stale lock file costs 30 s. A lock that the kernel frees with its ho
 line before the file is opened, avoid both.
 """
 
+import errno
 import fcntl
 import json
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import IO
+from typing import BinaryIO
 
-from autotune.clock import Clock
+from autotune.clock import Clock, SystemClock
 from autotune.errors import StudyBusy, StudyError
 from autotune.files import open_regular
+
+_PATIENCE_S = 5.0  # for a lock that is held for one append: longer means that its holder is stopped
+_LOOK_S = 0.02
 
 
 class JournalLock:
@@ -23,17 +27,36 @@ class JournalLock:
 
     Args:
         path: The lock file; it is created, never deleted (deleting it would let two holders in).
+        clock: For the wait.
     """
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, clock: Clock | None = None) -> None:
         self._path = path
-        self._file: IO[bytes] | None = None
+        self._clock = clock or SystemClock()
+        self._file: BinaryIO | None = None
 
     def acquire(self) -> bool:
-        """Waits for the lock; it is held for one append, so the wait is milliseconds."""
-        self._file = open_regular(self._path, append=True, create=True)
-        fcntl.flock(self._file, fcntl.LOCK_EX)
-        return True
+        """Waits for the lock; it is held for one append, so the wait is milliseconds.
+
+        Raises:
+            OSError: What has its name is no regular file, or somebody holds it for ever.
+        """
+        over_s = self._clock.now_s() + _PATIENCE_S
+        file = open_regular(self._path, append=True, create=True)
+        while True:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                if self._clock.now_s() > over_s:
+                    file.close()
+                    raise OSError(errno.EAGAIN, "another process holds its lock", str(self._path)) from None
+                self._clock.wait(_LOOK_S)
+            except BaseException:
+                file.close()
+                raise
+            else:
+                self._file = file
+                return True
 
     def release(self) -> None:
         """Gives the lock back."""
@@ -52,28 +75,29 @@ def sole_search(path: Path, study: str) -> Iterator[None]:
 
     Raises:
         StudyBusy: Another search holds it.
-        StudyError: The lock file cannot be opened, e.g. since a link is in its place.
+        StudyError: Something that is no lock file is in its place.
     """
     try:
         opened = open_regular(path, append=True, create=True)
     except OSError as error:
         raise StudyError(
-            f"the lock file of this study cannot be opened: {error.strerror}",
+            f"the lock of this study cannot be used: {error.strerror}",
             where=str(path),
-            remedy="See what is there, and delete it if it is not yours; or choose another place with --state-dir.",
+            remedy="Take away what is in its place, or choose another place with --state-dir.",
         ) from error
     with opened as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             file.seek(0)
-            holder = file.read(40).decode("ascii", "replace").strip()
+            holder = file.read(20)
             raise StudyBusy(
-                f"another search is working on study {study}" + (f" (process {holder})" if holder else ""),
+                f"another search is working on study {study}"
+                + (f" (process {int(holder)})" if holder.isdigit() else ""),
                 remedy="Wait until it ends, or end it with ^C in its terminal; then run the same command again.",
             ) from None
         file.truncate(0)
-        file.write(str(os.getpid()).encode())
+        file.write(b"%d" % os.getpid())
         file.flush()
         try:
             yield
@@ -87,7 +111,7 @@ def set_aside(path: Path, clock: Clock) -> Path | None:
     Returns:
         Where it is now; None if there was none.
     """
-    if not path.exists():
+    if not os.path.lexists(path):
         return None
     aside = path.with_name(f"{path.stem}.until-{clock.utc():%Y%m%dT%H%M%SZ}{path.suffix}")
     path.rename(aside)
@@ -104,12 +128,13 @@ def repair_journal(path: Path, lock: JournalLock) -> int:
 
     Raises:
         StudyError: A line in the middle is not a journal line; nothing was changed.
+        OSError: It cannot be opened, or is no regular file.
     """
-    if not path.exists():
+    if not os.path.lexists(path):
         return 0
     lock.acquire()
     try:
-        with path.open("r+b") as file:
+        with open_regular(path, write=True) as file:
             content = file.read()
             whole, newline, last = content.rpartition(b"\n")
             for number, line in enumerate(whole.split(b"\n") if newline else (), start=1):
@@ -125,7 +150,7 @@ def repair_journal(path: Path, lock: JournalLock) -> int:
             if _is_entry(last):
                 file.write(b"\n")
                 return 0
-            with path.with_name(path.name + ".torn").open("ab") as torn:
+            with open_regular(path.with_name(path.name + ".torn"), append=True, create=True) as torn:
                 torn.write(last + b"\n")
                 torn.flush()
                 os.fsync(torn.fileno())

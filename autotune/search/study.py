@@ -4,30 +4,25 @@ One trial per run, written once with everything in it and never rewritten. Nothi
 or used as a path: a record gives knob values, metrics and names, each checked for its type.
 """
 
-import contextlib
 import logging
-from collections.abc import Mapping
-from dataclasses import asdict, replace
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import optuna
 from optuna.storages import JournalStorage
-from optuna.storages.journal import JournalFileBackend
 from optuna.trial import FrozenTrial, TrialState, create_trial
-from pydantic import TypeAdapter, ValidationError
 
 from autotune.errors import StudyError
-from autotune.files import open_regular
-from autotune.records import Ending, Measurement, Purpose, RunRecord, Scalar, Validity
+from autotune.records import RunRecord
+from autotune.search.entry import attributes_of, record_of
 from autotune.search.journal import JournalLock, repair_journal
+from autotune.search.journal_file import JournalFile
 
-FORMAT = 1
-"""Version of the attributes of a run."""
+_NAMED = 5
 
 _log = logging.getLogger(__name__)
-_values_adapter: TypeAdapter[dict[str, Scalar]] = TypeAdapter(dict[str, Scalar])
-_measurement_adapter: TypeAdapter[Measurement] = TypeAdapter(Measurement)
 
 
 class Study:
@@ -47,21 +42,12 @@ class Study:
         self.path = path
         # Not "<journal>.lock": that is the name of Optuna's own lock, which would wait 30 s for ours to go.
         lock = JournalLock(path.with_name(path.name + ".flock"))
-        try:
+        with _expected(path):
             self.torn_bytes = repair_journal(path, lock)
-            open_regular(path, append=True, create=True).close()  # else Optuna makes it, readable for all
-            storage = JournalStorage(JournalFileBackend(str(path), lock_obj=lock))  # type: ignore[arg-type]
+            storage = JournalStorage(JournalFile(path, lock))  # type: ignore[arg-type]
             self._study = _open(name, storage)
-        except OSError as error:
-            raise _cannot_write(path, error) from error
-        except (KeyError, ValueError, TypeError, AssertionError) as error:
-            # Whole lines of JSON, but not what Optuna wrote: it trusts its own file.
-            raise StudyError(
-                f"the record of this study is damaged: {type(error).__name__}: {error}",
-                where=str(path),
-                remedy="Move the file away to start a new study.",
-            ) from error
-        self._records = [record for trial in self._study.get_trials(deepcopy=False) if (record := _read(trial))]
+            trials = self._study.get_trials(deepcopy=False)
+        self._records = _read(trials, path)
 
     def records(self) -> list[RunRecord]:
         """All runs, oldest first."""
@@ -69,8 +55,13 @@ class Study:
 
     @property
     def next_number(self) -> int:
-        """The number that the next run will have."""
-        return len(self._study.get_trials(deepcopy=False))
+        """The number that the next run will have.
+
+        Raises:
+            StudyError: The journal is not the one of before, or cannot be read any more.
+        """
+        with _expected(self.path):
+            return len(self._study.get_trials(deepcopy=False))
 
     def append(self, record: RunRecord) -> RunRecord:
         """Writes one finished run; it is on disk when this returns.
@@ -79,24 +70,21 @@ class Study:
             The record with the number that it got.
 
         Raises:
-            StudyError: It could not be written; the journal is as it was.
+            StudyError: It could not be written; the journal is as it was. `records` has the run all the same.
         """
-        size = 0
         try:
-            size = self.path.stat().st_size
-            self._study.add_trial(
-                create_trial(
-                    state=TrialState.COMPLETE if record.comparable else TrialState.FAIL,
-                    value=record.measurement.samples_per_s if record.comparable and record.measurement else None,
-                    user_attrs=_attributes(record),
+            with _expected(self.path):
+                self._study.add_trial(
+                    create_trial(
+                        state=TrialState.COMPLETE if record.comparable else TrialState.FAIL,
+                        value=record.measurement.samples_per_s if record.comparable and record.measurement else None,
+                        user_attrs=attributes_of(record),
+                    )
                 )
-            )
-        except OSError as error:
-            # Half a line may be there: cut it off again, so that the next append cannot make it permanent.
-            with contextlib.suppress(OSError), self.path.open("r+b") as file:
-                file.truncate(size)
-            raise _cannot_write(self.path, error) from error
-        written = replace(record, number=self.next_number - 1)
+            written = replace(record, number=self.next_number - 1)
+        except StudyError:
+            self._records.append(record)  # it was made and measured: whoever answers now may count on it
+            raise
         self._records.append(written)
         return written
 
@@ -108,43 +96,46 @@ def _open(name: str, storage: JournalStorage) -> optuna.Study:
         return optuna.create_study(study_name=name, storage=storage, direction="maximize")
 
 
-def _cannot_write(path: Path, error: OSError) -> StudyError:
-    return StudyError(
-        f"the record of this study cannot be written: {error.strerror}",
-        where=str(path),
-        remedy="Free some space or mend the permissions, then run the same command again: it goes on.",
-    )
-
-
-def _attributes(record: RunRecord) -> dict[str, Any]:
-    attributes = asdict(record)
-    del attributes["number"]
-    return {"format": FORMAT, **attributes}
-
-
-def _read(trial: FrozenTrial) -> RunRecord | None:
-    """A run of the record; None for a trial that is not one of ours, or of a later format."""
-    attributes: Mapping[str, Any] = trial.user_attrs
-    if attributes.get("format") != FORMAT:
-        _log.warning("trial %d is of another format and is left out", trial.number)
-        return None
+@contextmanager
+def _expected(path: Path) -> Iterator[None]:
+    """Makes expected errors of what a disk, or somebody who writes to the journal, may cause."""
     try:
-        measured = attributes["measurement"]
-        return RunRecord(
-            number=trial.number,
-            search=str(attributes["search"]),
-            point=str(attributes["point"]),
-            values=_values_adapter.validate_python(attributes["values"], strict=True),
-            purpose=Purpose(attributes["purpose"]),
-            ending=Ending(attributes["ending"]),
-            validity=Validity(attributes["validity"]),
-            ended_utc=str(attributes["ended_utc"]),
-            duration_s=float(attributes["duration_s"]),
-            pair=None if attributes["pair"] is None else int(attributes["pair"]),
-            measurement=None if measured is None else _measurement_adapter.validate_python(measured),
-            detail=str(attributes["detail"]),
-            conditions=_values_adapter.validate_python(attributes["conditions"], strict=True),
-        )
-    except (KeyError, ValueError, TypeError, ValidationError) as error:
-        _log.warning("trial %d is not a run that can be read (%s) and is left out", trial.number, error)
-        return None
+        yield
+    except OSError as error:
+        raise StudyError(
+            f"the record of this study cannot be written: {error.strerror}",
+            where=str(path),
+            remedy="Free some space or mend the permissions, then run the same command again: it goes on.",
+        ) from error
+    except (
+        LookupError,
+        ValueError,
+        TypeError,
+        AttributeError,
+        ArithmeticError,
+        AssertionError,
+        RecursionError,
+        optuna.exceptions.OptunaError,
+    ) as error:
+        # Whole lines of JSON, but not what Optuna wrote: it trusts its own file.
+        raise StudyError(
+            f"the record of this study is damaged: {type(error).__name__}: {ascii(str(error))[1:101]}",
+            where=str(path),
+            remedy="Move the file away to start a new study.",
+        ) from error
+
+
+def _read(trials: Sequence[FrozenTrial], path: Path) -> list[RunRecord]:
+    """The runs among the trials; what is not one of ours, or of a later format, is left out with a word."""
+    records, unread = [], []
+    for trial in trials:
+        try:
+            if not isinstance(trial.user_attrs, Mapping):
+                raise ValueError("no attributes")
+            records.append(record_of(trial.number, trial.user_attrs))
+        except ValueError as error:
+            unread.append(f"{trial.number} ({error})")
+    if unread:
+        named = ", ".join(unread[:_NAMED]) + (f" and {len(unread) - _NAMED} more" if len(unread) > _NAMED else "")
+        _log.warning("runs that cannot be read are left out of the record %s: %s", path, named)
+    return records

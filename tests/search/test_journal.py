@@ -1,12 +1,14 @@
 """The journal's repair and its locks, on real files and real processes."""
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
+from autotune.clock import VirtualClock
 from autotune.errors import StudyBusy, StudyError
 from autotune.search.journal import JournalLock, repair_journal, sole_search
 
@@ -72,3 +74,26 @@ def test_a_second_search_is_refused_by_name_and_a_dead_one_leaves_nothing(tmp_pa
         holder.wait(timeout=30)
         with sole_search(lock, "study"):
             pass
+
+
+@pytest.mark.parametrize("kind", ["pipe", "folder", "link"])
+def test_what_is_no_file_in_the_place_of_the_lock_is_an_expected_error(tmp_path: Path, kind: str) -> None:
+    """A pipe is not waited for, and the file that a link leads to is not emptied."""
+    victim, lock = tmp_path / "victim", tmp_path / "study.search"
+    victim.write_text("precious")
+    {"pipe": os.mkfifo, "folder": os.mkdir, "link": lambda path: os.symlink(victim, path)}[kind](lock)
+    with pytest.raises(StudyError, match="lock of this study"), sole_search(lock, "study"):
+        pass
+    assert victim.read_text() == "precious"
+
+
+def test_a_lock_that_is_never_given_back_is_not_waited_for_without_end(tmp_path: Path) -> None:
+    """A stopped process may hold it for ever."""
+    held = JournalLock(tmp_path / "lock")
+    held.acquire()
+    with pytest.raises(OSError, match="another process holds its lock"):
+        JournalLock(tmp_path / "lock", VirtualClock()).acquire()
+    held.release()
+    after = JournalLock(tmp_path / "lock", VirtualClock())
+    assert after.acquire()
+    after.release()

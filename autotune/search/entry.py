@@ -1,0 +1,114 @@
+"""An entry of the record: a run as the journal keeps it, and what is asked of it before it is read back.
+
+Somebody may have changed the file. What has another type than a run of ours, or a number that no run can show, is not
+read: nothing that comes after has to expect it.
+"""
+
+import json
+import math
+from collections.abc import Mapping
+from dataclasses import asdict, fields
+from typing import Any
+
+from pydantic import TypeAdapter, ValidationError
+
+from autotune.records import GpuMeasurement, Measurement, RunRecord
+
+FORMAT = 1
+"""Version of the attributes of a run."""
+
+_A_BIT_MORE = 1e-6  # than 1, which a mean of shares may come to by rounding
+_SHARE = (0.0, 1.0 + _A_BIT_MORE)
+_LONGEST_S = 1e12
+_TIME = (0.0, _LONGEST_S)
+_RATE = (1e-30, 1e18)  # so that no ratio of two leaves what a float can hold
+_BYTES = (0, 1 << 60)
+_AMOUNT = (0.0, 1e18)
+_RANGES: Mapping[str, tuple[float, float]] = {
+    "number": (0, 1 << 53),
+    "pair": (0, 1 << 53),
+    "duration_s": _TIME,
+    "window_s": (1e-9, _LONGEST_S),
+    "steps": (1, 1 << 53),
+    "samples_per_s": _RATE,
+    "filled_samples_per_s": _RATE,
+    "cv": (0.0, 1e9),
+    "step_p50_s": _TIME,
+    "step_p95_s": _TIME,
+    "data_wait_fraction": _SHARE,
+    "first_step_s": (-_LONGEST_S, _LONGEST_S),  # a trainer may say that its step was before its start
+    "cpu_cores": (0.0, 1e6),
+    "peak_memory_bytes": _BYTES,
+    "gpu_memory_bytes": _BYTES,
+    "gpu_utilization": _SHARE,
+    "energy_per_sample_j": (0.0, math.inf),
+    "utilization": _SHARE,
+    "covered_fraction": _SHARE,
+    "energy_j": _AMOUNT,
+    "sm_activity": _SHARE,
+    "tensor_activity": _SHARE,
+    "dram_activity": _SHARE,
+    "foreign_fraction": _SHARE,
+    "throttled_fraction": _SHARE,
+}
+"""The numbers of a run, least and most; absent is allowed where the type allows it."""
+
+_MOST_GPUS = 256
+_MOST_WINDOWS = 1_000_000
+
+_adapter: TypeAdapter[RunRecord] = TypeAdapter(RunRecord)
+
+
+def attributes_of(record: RunRecord) -> dict[str, Any]:
+    """A run as it is written; its number is its place."""
+    attributes = asdict(record)
+    del attributes["number"]
+    return {"format": FORMAT, **attributes}
+
+
+def record_of(number: int, attributes: Mapping[str, Any]) -> RunRecord:
+    """Reads a run back.
+
+    Args:
+        number: Its place in the record.
+        attributes: What is written there, as JSON gives it.
+
+    Raises:
+        ValueError: It is none of ours, of another format, or holds what no run can; with the reason, of one line.
+    """
+    if attributes.get("format") != FORMAT or isinstance(attributes["format"], bool):
+        raise ValueError("another format")
+    missing = [field.name for field in fields(RunRecord) if field.name not in attributes and field.name != "number"]
+    if missing:
+        raise ValueError(f"no {missing[0]}")
+    try:
+        # As JSON, in which a list may be a tuple and an object a record, but "5" and true are no numbers.
+        record = _adapter.validate_json(json.dumps({**attributes, "number": number}), strict=True)
+    except ValidationError as error:
+        first = error.errors(include_url=False, include_context=False, include_input=False)[0]
+        raise ValueError(ascii(".".join(str(part) for part in first["loc"]))[1:61] + ": wrong type or value") from None
+    except (ValueError, RecursionError) as error:
+        raise ValueError("not readable") from error
+    _check(record)
+    if record.measurement:
+        _check(record.measurement)
+        if len(record.measurement.gpus) > _MOST_GPUS:
+            raise ValueError("too many GPUs")
+        for gpu in record.measurement.gpus:
+            _check(gpu)
+    return record
+
+
+def _check(part: RunRecord | Measurement | GpuMeasurement) -> None:
+    for field in fields(part):
+        value = getattr(part, field.name)
+        if field.name not in _RANGES or value is None:
+            continue
+        least, most = _RANGES[field.name]
+        if not least <= value <= most:  # also where it is NaN
+            raise ValueError(f"{field.name} out of range")
+    if isinstance(part, GpuMeasurement):
+        if len(part.busy_windows) > _MOST_WINDOWS:
+            raise ValueError("busy_windows: too many")
+        if any(abs(end_s) > _LONGEST_S or length_s > _LONGEST_S for end_s, length_s, _ in part.busy_windows):
+            raise ValueError("busy_windows out of range")
