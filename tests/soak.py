@@ -34,6 +34,7 @@ from tests.trainers.styles import STYLES
 MODULES = {
     "fuzz-edit": "tests.soak_edits",
     "odd-files": "tests.soak_odd_files",
+    "fuzz-record": "tests.soak_records",
 }
 """Commands with a module of their own, whose `main` takes the arguments."""
 
