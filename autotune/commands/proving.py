@@ -57,6 +57,8 @@ def prove_it(setup: Setup, *, may_ask: bool) -> None:
         with waiting:
             proof = prove(setup, ZygoteRunner(guard, clock), clock, name=name)
         left, loss = leftovers.of_the_run(None), keepsakes.loss("the proof")
+    for remark in keepsakes.remarks:
+        console.print(plain(remark, longest=1000), soft_wrap=True)
     if left is not None:
         console.print(plain(left.sentence, longest=1000), soft_wrap=True)
     trouble = loss or _trouble(proof)

@@ -53,7 +53,7 @@ def command(
     from autotune.clock import SystemClock
     from autotune.commands.apply import apply_values
     from autotune.commands.showing import failures, show_plan, text_console
-    from autotune.errors import RunError, how_it_ended
+    from autotune.errors import AutotuneError, how_it_ended
     from autotune.events import Event
     from autotune.report.answer import print_answer, print_failures
     from autotune.report.document import answer_document
@@ -120,10 +120,20 @@ def command(
         log = EventLog(events, clock)
         runner = ZygoteRunner(guard, clock)
 
-        def say_remarks(_event: Event) -> None:
-            for remarks in (runner.remarks, tuner.remarks, *((sampling.remarks,) if sampling else ())):
+        def say_remarks(_event: Event | None = None) -> None:
+            for remarks in (
+                runner.remarks,
+                tuner.remarks,
+                keepsakes.remarks,
+                *((sampling.remarks,) if sampling else ()),
+            ):
                 while remarks:
                     progress.print(remarks.popleft(), soft_wrap=True)
+
+        def settle() -> None:  # for a run that has ended without a word
+            if loss := keepsakes.loss("the last run"):
+                print(f"autotune: {loss}", file=sys.stderr)
+            say_remarks()
 
         with SearchDisplay(progress, clock, started_s=budget.started_s, budget_s=budget_s) as display:
             tuner = Tuner(
@@ -132,7 +142,7 @@ def command(
                 runner,
                 budget,
                 clock,
-                (log, display, say_remarks, keepsakes.after),
+                (log, display, keepsakes.after, say_remarks),
                 name=name,
                 seed=seed,
                 instruments=lambda: Instruments.of_machine(clock, sampling),
@@ -143,12 +153,13 @@ def command(
                 word, code = how_it_ended(interrupt)
                 kept = sum(run.search == name for run in study.records())
                 print(f"autotune: {word}; {kept} finished runs are kept, the same command goes on", file=sys.stderr)
-                if loss := keepsakes.loss("the last run"):
-                    print(f"autotune: {loss}", file=sys.stderr)
+                settle()
                 return code
-            except RunError:
+            except AutotuneError:
+                settle()
                 print_failures(progress, failures(tuner.failures, tuner.outcomes))
                 raise
+            settle()
         setup.state.prune(setup.study, protected=tuner.best_runs())
 
     if setup.config_changed():
@@ -162,7 +173,9 @@ def command(
     if as_json:
         apply_if_better()  # first, so that a failure is the one object on stdout
         paths = {"journal": str(setup.journal), "runs": str(setup.state.runs(setup.study)), "events": str(events)}
-        document = answer_document(result, elapsed_s=budget.elapsed_s(), study=setup.study, paths=paths)
+        document = answer_document(
+            result, elapsed_s=budget.elapsed_s(), study=setup.study, paths=paths, ended_by=tuner.ended_by
+        )
         print(json.dumps(document, indent=2))
     else:
         print_answer(
@@ -173,4 +186,6 @@ def command(
             failures=failures(tuner.failures, result.outcomes),
         )
         apply_if_better()
-    return 0
+    if tuner.ended_by:
+        print(f"autotune: {tuner.ended_by}", file=sys.stderr)
+    return 1 if tuner.ended_by else 0

@@ -12,9 +12,14 @@ FORMAT = 1
 
 
 def answer_document(
-    result: SearchResult, *, elapsed_s: float | None, study: str, paths: Mapping[str, str]
+    result: SearchResult,
+    *,
+    elapsed_s: float | None,
+    study: str,
+    paths: Mapping[str, str],
+    ended_by: AutotuneError | None = None,
 ) -> dict[str, Any]:
-    """The object that ``search --json`` and ``status --json`` print."""
+    """The object that ``search --json`` and ``status --json`` print; with an error where one ended the search."""
     same_training = result.same_training
     return {
         "format": FORMAT,
@@ -37,20 +42,17 @@ def answer_document(
         "why_no_gpu": result.why_no_gpu,
         "cautions": list(result.cautions),
         "paths": dict(paths),
+        **({"error": _error(ended_by)} if ended_by else {}),
     }
 
 
 def error_document(error: AutotuneError) -> dict[str, Any]:
     """The object that stands in its place when a command fails."""
-    return {
-        "format": FORMAT,
-        "error": {
-            "kind": error.kind,
-            "message": error.message,
-            "where": error.where,
-            "remedy": error.remedy,
-        },
-    }
+    return {"format": FORMAT, "error": _error(error)}
+
+
+def _error(error: AutotuneError) -> dict[str, Any]:
+    return {"kind": error.kind, "message": error.message, "where": error.where, "remedy": error.remedy}
 
 
 def _side(side: Side | None) -> dict[str, Any] | None:

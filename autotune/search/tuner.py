@@ -9,7 +9,7 @@ from pathlib import Path
 
 from autotune.clock import Clock
 from autotune.durations import format_duration
-from autotune.errors import RunError
+from autotune.errors import AutotuneError, RunError
 from autotune.events import (
     Event,
     IncumbentChanged,
@@ -84,6 +84,10 @@ class Tuner:
         name: Name of the search.
         seed: Makes the choices of the sampler and the order of the confirmation repeatable.
         instruments: Makes those that watch one run; None for this machine's, GPUs left out.
+
+    Attributes:
+        failures: The first run of each kind that gave no numbers by a fault of the trainer's.
+        ended_by: What ended the search before its time; None if nothing did.
     """
 
     def __init__(
@@ -117,13 +121,15 @@ class Tuner:
         self._gpu_lost: str | None = None  # why, once it has not come back
         self._best_name: str | None = None
         self.failures: dict[Ending, Failed] = {}
+        self.ended_by: AutotuneError | None = None
 
     def run(self) -> SearchResult:
         """Searches until the budget is used or nothing left can pay, and confirms.
 
+        What ends it before that is in `ended_by`; the answer is made of what was measured until then.
+
         Raises:
-            RunError: The budget was too short for one run, no run gave numbers, or not what is searched for.
-            StudyError: The record cannot be written any more.
+            AutotuneError: No run gave numbers to answer with; most often a `RunError`.
             KeyboardInterrupt: ^C; everything finished so far is in the record.
         """
         self._emit(
@@ -138,11 +144,14 @@ class Tuner:
                 measures=self._setup.measures,
             )
         )
-        if self._budget.budget_s >= WARM_UP_FROM_S:
-            self._run(self._today, Purpose.TODAY, goal=_WARM_UP, warms_up=True)
-        self._measure_today()
-        self._explore()
-        self._confirm()
+        try:
+            if self._budget.budget_s >= WARM_UP_FROM_S:
+                self._run(self._today, Purpose.TODAY, goal=_WARM_UP, warms_up=True)
+            self._measure_today()
+            self._explore()
+            self._confirm()
+        except AutotuneError as error:
+            self.ended_by = error
 
         result = summarize(
             self._study.records(),
@@ -155,6 +164,8 @@ class Tuner:
         self._emit(
             SearchEnded(verdict=result.verdict if result else None, runs=len(self._known.runs), elapsed_s=elapsed_s)
         )
+        if result is None and self.ended_by:
+            raise self.ended_by
         if result is None:
             endings = ", ".join(sorted({run.ending.value for run in self._known.runs}))
             raise RunError(
@@ -162,7 +173,8 @@ class Tuner:
                 where=str(self._setup.config_path),
                 remedy="What the first of each kind said is printed above; mend that and run the same command again.",
             )
-        lost = (f"The search could not go on: {self._gpu_lost}.",) if self._gpu_lost else ()
+        trouble = self._gpu_lost or (self.ended_by and self.ended_by.message)
+        lost = (f"The search could not go on: {trouble}.",) if trouble else ()
         cautions = (*result.cautions, *lost, *self._disturbances.cautions(self._known.runs), *self._findings.cautions)
         return replace(result, gain_of_ten_minutes=self._gain_of_ten_minutes(), cautions=cautions)
 

@@ -183,10 +183,11 @@ class StateFolder:
         if runs.is_symlink() or not runs.is_dir():
             return ()
         aged: list[tuple[float, str]] = []
-        for entry in runs.iterdir():
-            created_s = RunFolder(entry).created_s()
-            if created_s is not None:
-                aged.append((created_s, entry.name))
+        with contextlib.suppress(OSError):  # somebody may have taken it away, or closed it
+            for entry in runs.iterdir():
+                created_s = RunFolder(entry).created_s()
+                if created_s is not None:
+                    aged.append((created_s, entry.name))
         aged.sort()
         old = [name for _, name in aged[: max(len(aged) - keep, 0)] if name not in protected]
         for name in old:

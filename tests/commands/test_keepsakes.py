@@ -1,12 +1,14 @@
 """A trainer with an output folder of its own in its code, in a project where real training has left its checkpoints."""
 
+import json
+import os
 import signal
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
+from autotune.search import keepsakes
 from tests.commands.conftest import TRAINER, Autotune, start_search
 
 SEARCH = ("search", "--config", "config.yaml", "--budget", "60s")
@@ -24,12 +26,6 @@ def checkpoint(project: Path) -> Path:
     return path
 
 
-def put_back(said: str) -> None:
-    """Does what the message says, in a shell as its reader would."""
-    (line,) = (line for line in said.splitlines() if line.startswith("As they were, put back by:"))
-    subprocess.run(line.partition("put back by:")[2], shell=True, check=True)
-
-
 def goes_on(project: Path) -> None:
     """Searches until a second run is over, which nothing but ^C ends."""
     with start_search(project, 90) as search:
@@ -42,18 +38,54 @@ def goes_on(project: Path) -> None:
         assert search.wait(timeout=60) == 130, "".join(said)
 
 
-def test_a_checkpoint_that_is_written_over_ends_the_search_and_can_be_put_back(
+def test_a_checkpoint_that_is_written_over_is_put_back_and_the_search_goes_on(
     project: Path, checkpoint: Path, autotune: Autotune
 ) -> None:
-    """After that one run, with its name and the line that brings it back."""
-    done = autotune(*SEARCH)
+    """With its times and mode, in every run; said once; and the answer is one as ever."""
+    checkpoint.chmod(0o640)
+    os.utime(checkpoint, ns=(1_000_000_007, 1_000_000_008))
+    done = autotune("search", "--config", "config.yaml", "--budget", "20s", "--json")
+    assert done.returncode == 0, done.stderr
+    answer = json.loads(done.stdout)
+    assert answer["runs"] > 2
+    assert answer["baseline"]["metrics"]["samples_per_s"] > 0
+    assert "error" not in answer
+    assert checkpoint.read_bytes() == TWO_WEEKS
+    about = checkpoint.stat()
+    assert about.st_mode & 0o777 == 0o640
+    assert about.st_mtime_ns == 1_000_000_008
+    said = "run 0 wrote over or took away what it found there: checkpoints/last.ckpt; put back from a copy"
+    assert done.stderr.count("put back") == 1
+    assert said in done.stderr.replace("\n", " ")
+    assert list(checkpoint.parent.iterdir()) == [checkpoint]
+    assert list(project.glob(".autotune/kept/*")) == []
+
+
+def test_what_the_run_that_is_interrupted_has_written_over_is_put_back(project: Path, checkpoint: Path) -> None:
+    """Whenever ^C comes, there are no two weeks to be done again."""
+    goes_on(project)
+    assert checkpoint.read_bytes() == TWO_WEEKS
+    assert list(project.glob(".autotune/kept/*")) == []
+
+
+def test_what_was_too_large_to_copy_ends_the_search_and_the_answer_so_far_is_told(
+    project: Path, checkpoint: Path, autotune: Autotune
+) -> None:
+    """After that one run: no other may write over another file; what it showed is in the one object, with the error."""
+    with checkpoint.open("r+b") as file:
+        file.truncate(keepsakes.MOST_BYTES + 1)
+    done = autotune(*SEARCH, "--json")
     assert done.returncode == 1
-    assert "while run 0 went on, outside its folder: changed or gone: checkpoints/last.ckpt" in done.stderr
+    answer = json.loads(done.stdout)
+    assert answer["runs"] == 1
+    assert answer["baseline"]["metrics"]["samples_per_s"] > 0
+    assert answer["error"]["kind"] == "run"
+    assert (
+        "while run 0 went on, outside its folder: changed or gone: checkpoints/last.ckpt" in answer["error"]["message"]
+    )
+    assert any("could not go on" in caution for caution in answer["cautions"])
     assert "redirect:" in done.stderr
     assert len(list(project.glob(".autotune/runs/*/*"))) == 1
-    assert checkpoint.read_bytes() != TWO_WEEKS
-    put_back(done.stderr)
-    assert checkpoint.read_bytes() == TWO_WEEKS
 
 
 def test_moved_away_they_are_safe_and_what_runs_leave_is_nobodys(project: Path, checkpoint: Path) -> None:
@@ -68,16 +100,14 @@ def test_moved_away_they_are_safe_and_what_runs_leave_is_nobodys(project: Path, 
     assert list(project.glob(".autotune/kept/*")) == []
 
 
-def test_the_proof_of_init_stops_there_too(project: Path, checkpoint: Path, autotune: Autotune) -> None:
-    """Before anything is written."""
+def test_what_the_proof_of_init_writes_over_is_put_back(project: Path, checkpoint: Path, autotune: Autotune) -> None:
+    """And told; the section is written."""
     config = project / "config.yaml"
     config.write_text(config.read_text().partition("autotune:")[0])
-    before = config.read_text()
     done = autotune("init", "--config", "config.yaml", "--yes", "--", sys.executable, str(TRAINER), "config.yaml")
-    assert done.returncode == 1
-    assert "while the proof went on, outside its folder: changed or gone: checkpoints/last.ckpt" in done.stderr
-    assert config.read_text() == before
-    put_back(done.stderr)
+    assert done.returncode == 0, done.stderr
+    assert "the proof wrote over or took away what it found there: checkpoints/last.ckpt" in done.stderr
+    assert "autotune:" in config.read_text()
     assert checkpoint.read_bytes() == TWO_WEEKS
 
 

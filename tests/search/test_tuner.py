@@ -11,7 +11,7 @@ import pytest
 import yaml
 
 from autotune.clock import VirtualClock
-from autotune.errors import RunError
+from autotune.errors import AutotuneError, RunError, StudyError
 from autotune.events import Event, IncumbentChanged, PhaseChanged, RunEnded, RunStarted, SearchEnded, SearchStarted
 from autotune.records import Ending, Purpose, RunRecord, Validity
 from autotune.results import SearchResult, Verdict
@@ -47,7 +47,7 @@ class Searched:
     """What became of a search."""
 
     result: SearchResult | None
-    error: RunError | None
+    error: AutotuneError | None
     took_s: float
     tuner: Tuner
     simulator: SimulatedRunner
@@ -106,7 +106,13 @@ def search(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Search:
     names = (f"search-{number}" for number in range(100))
 
     def searched(
-        trainer: Trainer, *, budget_s: float, config: str = CONFIG, seed: int = 0, fresh: bool = False
+        trainer: Trainer,
+        *,
+        budget_s: float,
+        config: str = CONFIG,
+        seed: int = 0,
+        fresh: bool = False,
+        told: Callable[[Event], None] = lambda _event: None,
     ) -> Searched:
         Path("config.yaml").write_text(config)
         setup = open_setup(Path("config.yaml"), command=None, state_dir=None)
@@ -118,12 +124,12 @@ def search(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Search:
         events: list[Event] = []
         started_s = clock.now_s()
         budget = Budget(clock, started_s=started_s, budget_s=budget_s)
-        tuner = Tuner(setup, study, simulator, budget, clock, [events.append], name=next(names), seed=seed)
+        tuner = Tuner(setup, study, simulator, budget, clock, [events.append, told], name=next(names), seed=seed)
         result: SearchResult | None = None
-        error: RunError | None = None
+        error: AutotuneError | None = None
         try:
             result = tuner.run()
-        except RunError as caught:
+        except AutotuneError as caught:
             error = caught
         return Searched(result, error, clock.now_s() - started_s, tuner, simulator, events)
 
@@ -597,3 +603,49 @@ def test_after_a_few_runs_nothing_is_foretold(search: Search) -> None:
     searched = search(dull, budget_s=20, config=BIG)
     assert len(searched.runs) < 10
     assert searched.answer.gain_of_ten_minutes is None
+
+
+@pytest.mark.parametrize("runs", [2, 4])
+def test_what_ends_a_search_before_its_time_leaves_the_answer_so_far(search: Search, runs: int) -> None:
+    """All that was measured is in it, with a caution; the trouble itself is told besides."""
+
+    def ends(event: Event) -> None:
+        if isinstance(event, RunEnded) and event.run.number == runs - 1:
+            raise RunError("a file is gone", remedy="Put it back.")
+
+    searched = search(plain, budget_s=300, told=ends)
+    assert searched.error is None
+    assert searched.answer.runs == runs
+    assert searched.answer.baseline is not None
+    assert searched.answer.baseline.metrics is not None
+    assert "The search could not go on: a file is gone." in searched.answer.cautions
+    assert str(searched.tuner.ended_by) == "a file is gone\nPut it back."
+    assert isinstance(searched.events[-1], SearchEnded)
+
+
+@pytest.mark.parametrize("way", ["cut", "deleted"])
+def test_a_record_that_is_lost_while_it_is_searched_leaves_the_answer_so_far(search: Search, way: str) -> None:
+    """The run that could no longer be written down is in it too."""
+
+    def loses(event: Event) -> None:
+        if isinstance(event, RunStarted) and event.number == 3:
+            (journal,) = Path(".autotune/studies").glob("*.journal")
+            if way == "cut":
+                journal.write_bytes(journal.read_bytes()[:100])
+            else:
+                journal.unlink()
+
+    searched = search(plain, budget_s=300, told=loses)
+    assert isinstance(searched.tuner.ended_by, StudyError)
+    assert searched.answer.runs == 4
+
+
+def test_trouble_before_any_number_is_an_error(search: Search) -> None:
+    """There is nothing to answer with."""
+
+    def ends(event: Event) -> None:
+        if isinstance(event, RunStarted):
+            raise RunError("no room")
+
+    searched = search(plain, budget_s=300, told=ends)
+    assert str(searched.error) == "no room"
