@@ -17,7 +17,7 @@ import click
 
 from autotune import __version__
 from autotune.clock import SystemClock
-from autotune.errors import AutotuneError, how_it_ended
+from autotune.errors import AutotuneError, expected, how_it_ended, require_addresses
 
 _COMMANDS = {
     "init": "find the knobs of a config, and add a section for autotune to it",
@@ -39,6 +39,7 @@ class _Commands(click.Group):
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         if cmd_name not in _COMMANDS:
             return None
+        require_addresses()
         command: click.Command = import_module(f"autotune.commands.{cmd_name}").command
         return command
 
@@ -97,16 +98,10 @@ def _run(arguments: Sequence[str], started_s: float) -> int:
         return 1
     except BrokenPipeError:
         raise
-    except OSError as error:
-        # The machine's doing (a folder gone, a disk full, no permission) and not a bug, wherever it struck.
-        trouble = AutotuneError(
-            f"{error.strerror or error}",
-            where=str(error.filename) if error.filename else None,
-            remedy="Check that the place exists, may be written to, and has space; then run the command again.",
-        )
-        _say_error(trouble, as_json=_asks_for_json(arguments))
-        return 1
     except Exception as error:  # noqa: BLE001 -- the top of the process: a bug becomes a crash log
+        if trouble := expected(error):
+            _say_error(trouble, as_json=_asks_for_json(arguments))
+            return 1
         bug = AutotuneError(
             f"this is a bug: {type(error).__name__}: {error}",
             remedy=f"A crash log was written to {_crash_log(arguments)}; please report it.",

@@ -31,6 +31,8 @@ class Sampler:
             is left to the end of the process.
         """
         self._stop.set()
+        if self._thread.ident is None:
+            return True  # it was never started, or could not be
         self._thread.join(deadline_s)
         return not self._thread.is_alive()
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from autotune.clock import Clock
 from autotune.durations import format_duration
-from autotune.errors import AutotuneError, RunError
+from autotune.errors import AutotuneError, RunError, expected
 from autotune.events import (
     Event,
     IncumbentChanged,
@@ -150,8 +150,12 @@ class Tuner:
             self._measure_today()
             self._explore()
             self._confirm()
-        except AutotuneError as error:
-            self.ended_by = error
+        except BrokenPipeError:
+            raise  # nobody listens any more
+        except (AutotuneError, OSError, MemoryError, RuntimeError) as error:
+            self.ended_by = expected(error)
+            if self.ended_by is None:
+                raise
 
         result = summarize(
             self._study.records(),

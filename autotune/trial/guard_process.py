@@ -352,7 +352,11 @@ class Guard:
                 run.zygote.forking = True
                 _hand_over(run.zygote.channel, {**message["request"], "guard": os.getpid()}, answer, *writers)
         else:
-            run.pid = _fork_and_exec(message, answer, writers)
+            try:
+                run.pid = _fork_and_exec(message, answer, writers)
+            except OSError as error:  # a limit on processes or memory: told as what the child says of its own failures
+                failed = {"step": "fork", "errno": error.errno, "error": os.strerror(error.errno or 0)}
+                os.write(answer, json.dumps(failed).encode("ascii"))
         os.close(answer)
         self._selector.register(run.answer, selectors.EVENT_READ, self._answered)
         for output in run.outputs:

@@ -199,6 +199,11 @@ def _not_started(plan: RunPlan, what: NotStarted) -> AutotuneError:
             where=str(plan.cwd),
             remedy="Start the search in a directory that exists and that you may enter.",
         )
+    if what.step == "fork":
+        return RunError(
+            f"no process can be made for the run: {what.error}",
+            remedy="Look at the limits on processes and memory (ulimit -a), then start the search again.",
+        )
     there = os.path.exists(plan.cwd / program)
     if what.errno == errno.ENOENT and "/" in program and there:
         remedy = "The file is there, so what is missing is the interpreter its first line (#!) names."

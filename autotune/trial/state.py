@@ -112,7 +112,7 @@ class StateFolder:
                 make_private_folder(folder)
         except OSError as error:
             raise self._not_writable(error.strerror) from error
-        if not os.access(self.path, os.W_OK | os.X_OK):
+        if not os.access(self.path, os.W_OK | os.X_OK, effective_ids=True):
             raise self._not_writable("it is read-only")
 
     def runs(self, study: str) -> Path:

@@ -1,5 +1,6 @@
 """A whole search, in virtual time: real settings, record, statistics and judgement around a simulated trainer."""
 
+import errno
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
@@ -638,6 +639,20 @@ def test_a_record_that_is_lost_while_it_is_searched_leaves_the_answer_so_far(sea
     searched = search(plain, budget_s=300, told=loses)
     assert isinstance(searched.tuner.ended_by, StudyError)
     assert searched.answer.runs == 4
+
+
+@pytest.mark.parametrize("error", [MemoryError(), OSError(errno.ENOSPC, "No space left on device")])
+def test_what_the_machine_refuses_leaves_the_answer_so_far(search: Search, error: Exception) -> None:
+    """A disk that is full, or memory that is, after half an hour of measuring."""
+
+    def ends(event: Event) -> None:
+        if isinstance(event, RunStarted) and event.number == 4:
+            raise error
+
+    searched = search(plain, budget_s=300, told=ends)
+    assert searched.answer.runs == 4
+    assert searched.tuner.ended_by is not None
+    assert searched.tuner.ended_by.remedy
 
 
 def test_trouble_before_any_number_is_an_error(search: Search) -> None:

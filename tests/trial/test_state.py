@@ -182,7 +182,7 @@ def test_a_read_only_place_is_said(tmp_path: Path, monkeypatch) -> None:
     """Also when all folders are there already."""
     StateFolder(tmp_path / "s").create()
     # Root may write anywhere, so the answer for a user without the right has to be played.
-    monkeypatch.setattr(os, "access", lambda *_: False)
+    monkeypatch.setattr(os, "access", lambda *_, **__: False)
     with pytest.raises(AutotuneError, match="read-only"):
         StateFolder(tmp_path / "s").create()
 
