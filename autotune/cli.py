@@ -4,7 +4,7 @@ Exit codes: 0 done, 1 an expected error (message, place, remedy), 2 wrong usage,
 and its path printed), 130 interrupted, 143 ended by SIGTERM.
 """
 
-import json
+import io
 import os
 import sys
 import tempfile
@@ -17,6 +17,7 @@ import click
 
 from autotune import __version__
 from autotune.clock import SystemClock
+from autotune.commands.printing import say_aside, say_object
 from autotune.errors import AutotuneError, how_it_ended
 
 _COMMANDS = {
@@ -39,6 +40,9 @@ class _Commands(click.Group):
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         if cmd_name not in _COMMANDS:
             return None
+        from autotune.commands.logged import say_warnings_aside
+
+        say_warnings_aside()
         command: click.Command = import_module(f"autotune.commands.{cmd_name}").command
         return command
 
@@ -87,10 +91,12 @@ def _run(arguments: Sequence[str], started_s: float) -> int:
         return int(_cli.main(args=list(arguments), prog_name="autotune", standalone_mode=False, obj=started_s) or 0)
     except click.exceptions.Abort as error:  # click makes this of ^C
         word, code = how_it_ended(error.__cause__)
-        print(f"autotune: {word}", file=sys.stderr)
+        say_aside(f"autotune: {word}")
         return code
     except click.ClickException as error:
-        error.show()
+        shown = io.StringIO()
+        error.show(shown)
+        say_aside(shown.getvalue().removesuffix("\n"))
         return error.exit_code
     except AutotuneError as error:
         _say_error(error, as_json=_asks_for_json(arguments))
@@ -124,8 +130,8 @@ def _say_error(error: AutotuneError, *, as_json: bool) -> None:
     if as_json:
         from autotune.report.document import error_document
 
-        print(json.dumps(error_document(error)))
-    print(f"autotune: {error}", file=sys.stderr)
+        say_object(error_document(error))
+    say_aside(f"autotune: {error}")
 
 
 def _crash_log(arguments: Sequence[str]) -> str:

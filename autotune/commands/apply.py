@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import click
 
 from autotune.commands.options import config_option, dry_run_option, force_option, state_dir_option
+from autotune.commands.printing import ask
 from autotune.errors import ConfigError, RunError
 from autotune.records import Values
 from autotune.results import Verdict
@@ -28,8 +29,8 @@ def command(config: Path, trial: int | None, dry_run: bool, force: bool, state_d
 
     Shows the change as a diff and keeps a backup; `autotune revert` undoes it.
     """
-    from autotune.commands.showing import text_console
     from autotune.commands.status import known_answer
+    from autotune.report.console import text_console
     from autotune.search.setup import open_setup
 
     setup = open_setup(config, command=None, state_dir=state_dir)
@@ -126,4 +127,4 @@ def _ask(question: str, where: str) -> None:
     """Asks for a yes; without a terminal to ask on, says how to go on."""
     if sys.stdin is None or not sys.stdin.isatty():
         raise ConfigError(question.removesuffix(" Overwrite?"), where=where, remedy="Overwrite it with --force.")
-    click.confirm(question, abort=True, err=True)
+    ask(question, must=True)

@@ -7,6 +7,7 @@ from pathlib import Path
 import click
 
 from autotune.commands.options import config_option, state_dir_option
+from autotune.commands.printing import ask
 
 
 @click.command(name="init")
@@ -36,8 +37,9 @@ def command(
     """  # noqa: D301 -- click's own mark for "do not rewrap"
     from autotune.clock import SystemClock
     from autotune.commands.proving import prove_it
-    from autotune.commands.showing import command_notes, knob_rows, text_console
+    from autotune.commands.showing import command_notes, knob_rows
     from autotune.errors import ConfigError
+    from autotune.report.console import text_console
     from autotune.report.inventory import print_inventory
     from autotune.search.draft import draft_from_flags, draft_section
     from autotune.search.inventory import not_taken
@@ -77,7 +79,7 @@ def command(
             where=str(draft.edit.path),
             remedy="Write it with --yes.",
         )
-    if not yes and not click.confirm(f"\nWrite this to {draft.edit.path}?", err=True):
+    if not yes and not ask(f"\nWrite this to {draft.edit.path}?"):
         console.print("Nothing was written.")
         return 0
     if draft.is_new:

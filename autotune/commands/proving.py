@@ -5,14 +5,14 @@ import socket
 from contextlib import nullcontext
 from pathlib import Path
 
-import click
 from rich.console import Console
 
 from autotune.clock import SystemClock
-from autotune.commands.showing import text_console
+from autotune.commands.printing import ask
 from autotune.durations import format_duration
 from autotune.errors import RunError
 from autotune.records import Ending
+from autotune.report.console import text_console
 from autotune.report.lines import plain
 from autotune.search.journal import sole_search
 from autotune.search.keepsakes import Keepsakes
@@ -75,7 +75,7 @@ def prove_it(setup: Setup, *, may_ask: bool) -> None:
     if not may_ask:
         raise trouble
     console.print(str(trouble), soft_wrap=True)
-    click.confirm("Go on all the same?", abort=True, err=True)
+    ask("Go on all the same?", must=True)
 
 
 def _trouble(proof: Proof) -> RunError | None:

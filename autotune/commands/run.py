@@ -8,6 +8,7 @@ from pathlib import Path
 import click
 
 from autotune.commands.options import config_option, dry_run_option
+from autotune.commands.printing import say
 
 
 @click.command(name="run")
@@ -32,6 +33,6 @@ def command(config: Path, dry_run: bool, trainer: tuple[str, ...]) -> int:
     resolve_executable(argv[0], Path.cwd(), env.get("PATH"))
     if dry_run:
         variables = [f"{name}={shlex.quote(text)}" for name, text in settings.section.env.items()]
-        print(" ".join([*variables, shlex.join(argv)]))
+        say(" ".join([*variables, shlex.join(argv)]))
         return 0
     become(argv, env)

@@ -1,14 +1,13 @@
 """``autotune search``: the search itself."""
 
-import json
 import os
 import socket
-import sys
 from pathlib import Path
 
 import click
 
 from autotune.commands.options import Duration, config_option, dry_run_option, json_option, state_dir_option
+from autotune.commands.printing import say_aside, say_object
 
 
 @click.command(name="search")
@@ -45,10 +44,11 @@ def command(
     """
     from autotune.clock import SystemClock
     from autotune.commands.apply import apply_values
-    from autotune.commands.showing import failures, show_plan, text_console
+    from autotune.commands.showing import failures, show_plan
     from autotune.errors import RunError, how_it_ended
     from autotune.events import Event
     from autotune.report.answer import print_answer, print_failures
+    from autotune.report.console import text_console
     from autotune.report.document import answer_document
     from autotune.report.eventlog import EventLog
     from autotune.report.live import SearchDisplay
@@ -135,9 +135,9 @@ def command(
             except KeyboardInterrupt as interrupt:
                 word, code = how_it_ended(interrupt)
                 kept = sum(run.search == name for run in study.records())
-                print(f"autotune: {word}; {kept} finished runs are kept, the same command goes on", file=sys.stderr)
+                say_aside(f"autotune: {word}; {kept} finished runs are kept, the same command goes on")
                 if loss := keepsakes.loss("the last run"):
-                    print(f"autotune: {loss}", file=sys.stderr)
+                    say_aside(f"autotune: {loss}")
                 return code
             except RunError:
                 print_failures(progress, failures(tuner.failures, tuner.outcomes))
@@ -156,7 +156,7 @@ def command(
         apply_if_better()  # first, so that a failure is the one object on stdout
         paths = {"journal": str(setup.journal), "runs": str(setup.state.runs(setup.study)), "events": str(events)}
         document = answer_document(result, elapsed_s=budget.elapsed_s(), study=setup.study, paths=paths)
-        print(json.dumps(document, indent=2))
+        say_object(document, indent=2)
     else:
         print_answer(
             output,

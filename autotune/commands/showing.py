@@ -18,14 +18,6 @@ from autotune.space.catalog import KNOWN_KNOBS
 from autotune.trial.explanations import EXPLANATIONS
 from autotune.trial.python_command import python_command
 
-_FILE_WIDTH = 160  # where there is no terminal to ask
-
-
-def text_console(*, stderr: bool = False) -> Console:
-    """A console for plain prose: nothing in it is taken for markup or coloured by guess."""
-    stream = sys.stderr if stderr else sys.stdout
-    return Console(stderr=stderr, highlight=False, markup=False, width=None if stream.isatty() else _FILE_WIDTH)
-
 
 def show_plan(console: Console, setup: Setup, budget_s: float) -> None:
     """Shows what a search is about to do."""

@@ -1,12 +1,12 @@
 """``autotune status``: what is known so far."""
 
-import json
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
 from autotune.commands.options import config_option, json_option, state_dir_option
+from autotune.commands.printing import say_object
 
 if TYPE_CHECKING:
     from autotune.records import Values
@@ -24,9 +24,9 @@ _SHOWN_RUNS = 20
 @state_dir_option
 def command(config: Path, as_json: bool, state_dir: Path | None) -> int:
     """Shows what the record of this config's study says: the same answer as the last search gave."""
-    from autotune.commands.showing import text_console
     from autotune.events import RunEnded
     from autotune.report.answer import print_answer
+    from autotune.report.console import text_console
     from autotune.report.document import answer_document
     from autotune.report.lines import plain, run_line
     from autotune.results import Verdict
@@ -36,7 +36,7 @@ def command(config: Path, as_json: bool, state_dir: Path | None) -> int:
     study, result = known_answer(setup)
     if as_json:
         paths = {"journal": str(study.path), "runs": str(setup.state.runs(study.name))}
-        print(json.dumps(answer_document(result, elapsed_s=None, study=study.name, paths=paths), indent=2))
+        say_object(answer_document(result, elapsed_s=None, study=study.name, paths=paths), indent=2)
     else:
         console = text_console()
         runs = study.records()
