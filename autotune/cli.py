@@ -96,10 +96,10 @@ def _run(arguments: Sequence[str], started_s: float) -> int:
     except click.ClickException as error:
         shown = io.StringIO()
         error.show(shown)
-        say_aside(shown.getvalue().removesuffix("\n"))
+        say_aside(_unsecret(shown.getvalue().removesuffix("\n"), arguments))
         return error.exit_code
     except AutotuneError as error:
-        _say_error(error, as_json=_asks_for_json(arguments))
+        _say_error(error, arguments)
         return 1
     except BrokenPipeError:
         raise
@@ -110,14 +110,14 @@ def _run(arguments: Sequence[str], started_s: float) -> int:
             where=str(error.filename) if error.filename else None,
             remedy="Check that the place exists, may be written to, and has space; then run the command again.",
         )
-        _say_error(trouble, as_json=_asks_for_json(arguments))
+        _say_error(trouble, arguments)
         return 1
     except Exception as error:  # noqa: BLE001 -- the top of the process: a bug becomes a crash log
         bug = AutotuneError(
             f"this is a bug: {type(error).__name__}: {error}",
             remedy=f"A crash log was written to {_crash_log(arguments)}; please report it.",
         )
-        _say_error(bug, as_json=_asks_for_json(arguments))
+        _say_error(bug, arguments)
         return 3
 
 
@@ -126,18 +126,30 @@ def _asks_for_json(arguments: Sequence[str]) -> bool:
     return "--json" in own[: own.index("--") if "--" in own else None]
 
 
-def _say_error(error: AutotuneError, *, as_json: bool) -> None:
-    if as_json:
+def _say_error(error: AutotuneError, arguments: Sequence[str]) -> None:
+    error.message = _unsecret(error.message, arguments)
+    error.where = error.where and _unsecret(error.where, arguments)
+    error.remedy = error.remedy and _unsecret(error.remedy, arguments)
+    if _asks_for_json(arguments):
         from autotune.report.document import error_document
 
         say_object(error_document(error))
     say_aside(f"autotune: {error}")
 
 
+def _unsecret(text: str, arguments: Sequence[str]) -> str:
+    """A text as it may be shown and kept: it may quote a secret that was typed."""
+    from autotune.settings.secrets import secrets_of, without
+
+    return without(text, secrets_of(arguments))
+
+
 def _crash_log(arguments: Sequence[str]) -> str:
+    from autotune.settings.secrets import masked
+
     with tempfile.NamedTemporaryFile(
         "w", encoding="utf-8", prefix="autotune-crash-", suffix=".log", delete=False
     ) as file:
         file.write(f"autotune {__version__}, Python {sys.version}, {datetime.now(UTC).isoformat()}\n")
-        file.write(f"arguments: {list(arguments)!r}\n\n{traceback.format_exc()}")
+        file.write(f"arguments: {list(masked(arguments))!r}\n\n{_unsecret(traceback.format_exc(), arguments)}")
         return file.name

@@ -14,7 +14,7 @@ PACKAGE = Path(autotune.__file__).parent
 
 WORDS = {"errors", "records", "events", "results", "metrics", "clock", "durations"}
 MAY_IMPORT = {
-    "cli": {"commands", "report"},
+    "cli": {"commands", "report", "settings"},
     "__main__": {"cli"},
     "__init__": {"settings"},
     "commands": {"search", "report", "settings", "measure", "trial", "space", "score"},

@@ -44,13 +44,15 @@ def command(
     from autotune.search.draft import draft_from_flags, draft_section
     from autotune.search.inventory import not_taken
     from autotune.settings.apply import create_file, write_edit
-    from autotune.settings.typed import read_typed
+    from autotune.settings.secrets import masked
+    from autotune.settings.typed import read_typed, refuse_secrets
 
     if not trainer:
         raise click.UsageError("Type how training is started, behind --:  -- python train.py --config {config}")
     if separate and from_flags:
         raise click.UsageError("--from-flags makes a new file that holds its section; leave --separate out.")
     typed = read_typed(trainer)
+    refuse_secrets(typed.words)
     if from_flags:
         draft = draft_from_flags(config, typed, state_dir=state_dir)
     else:
@@ -63,7 +65,7 @@ def command(
         not_taken={**{skipped.path: skipped.why for skipped in not_taken(setup)}, **left_flags},
         redirected=setup.settings.outputs.redirected,
         left=setup.settings.outputs.left,
-        command=setup.command,
+        command=masked(setup.command),
     )
     for note in command_notes(setup):
         console.print(note, soft_wrap=True)

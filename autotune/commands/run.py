@@ -23,6 +23,7 @@ def command(config: Path, dry_run: bool, trainer: tuple[str, ...]) -> int:
     """
     from autotune.settings.command import resolve_executable
     from autotune.settings.load import load_settings
+    from autotune.settings.secrets import masked
     from autotune.settings.typed import typed_tokens
     from autotune.trial.become import become
 
@@ -32,7 +33,10 @@ def command(config: Path, dry_run: bool, trainer: tuple[str, ...]) -> int:
     env = {**os.environ, **settings.section.env}
     resolve_executable(argv[0], Path.cwd(), env.get("PATH"))
     if dry_run:
-        variables = [f"{name}={shlex.quote(text)}" for name, text in settings.section.env.items()]
-        say(" ".join([*variables, shlex.join(argv)]))
+        variables = masked([f"{name}={text}" for name, text in settings.section.env.items()])
+        quoted = [
+            f"{name}={shlex.quote(text)}" for name, _, text in (variable.partition("=") for variable in variables)
+        ]
+        say(" ".join([*quoted, shlex.join(masked(argv))]))
         return 0
     become(argv, env)

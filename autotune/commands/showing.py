@@ -14,6 +14,7 @@ from autotune.report.plan import KnobRow, print_plan
 from autotune.search.setup import Setup
 from autotune.search.tuner import Failed
 from autotune.settings.outputs import holding_something
+from autotune.settings.secrets import masked, masked_text
 from autotune.space.catalog import KNOWN_KNOBS
 from autotune.trial.explanations import EXPLANATIONS
 from autotune.trial.python_command import python_command
@@ -28,7 +29,7 @@ def show_plan(console: Console, setup: Setup, budget_s: float) -> None:
         combinations=setup.space.size,
         redirected=setup.settings.outputs.redirected,
         notes=[*output_notes(setup), *command_notes(setup)],
-        command=setup.command,
+        command=masked(setup.command),
         budget_s=budget_s,
     )
 
@@ -42,7 +43,8 @@ def output_notes(setup: Setup) -> list[str]:
         for key in holding_something(settings.run_document, settings.outputs.redirected, *beside)
     ]
     return notes + [
-        f"{key}: {value_text(settings.today(key))} may send something away from each run; set: can change it for them"
+        f"{key}: {masked_text(value_text(settings.today(key)))} may send something away from each run; "
+        "set: can change it for them"
         for key in settings.outputs.uploads
         if key not in settings.section.fixed
     ]
