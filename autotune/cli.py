@@ -4,7 +4,6 @@ Exit codes: 0 done, 1 an expected error (message, place, remedy), 2 wrong usage,
 and its path printed), 130 interrupted, 143 ended by SIGTERM.
 """
 
-import io
 import os
 import sys
 import tempfile
@@ -17,8 +16,9 @@ import click
 
 from autotune import __version__
 from autotune.clock import SystemClock
-from autotune.commands.printing import say_aside, say_object
-from autotune.errors import AutotuneError, how_it_ended
+from autotune.commands.invocation import Invocation
+from autotune.errors import AutotuneError
+from autotune.trial.termination import end_by_force_with, signals_held
 
 _COMMANDS = {
     "init": "find the knobs of a config, and add a section for autotune to it",
@@ -40,10 +40,11 @@ class _Commands(click.Group):
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         if cmd_name not in _COMMANDS:
             return None
-        from autotune.commands.logged import say_warnings_aside
+        with signals_held():
+            from autotune.commands.logged import say_warnings_aside
 
+            command: click.Command = import_module(f"autotune.commands.{cmd_name}").command
         say_warnings_aside()
-        command: click.Command = import_module(f"autotune.commands.{cmd_name}").command
         return command
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
@@ -76,30 +77,35 @@ def run(arguments: Sequence[str], *, started_s: float | None = None) -> int:
         if getattr(sys, name) is None:  # closed by whoever started us
             setattr(sys, name, open(os.devnull, "w", encoding="utf-8"))  # noqa: SIM115 -- for the whole process
         getattr(sys, name).reconfigure(errors="backslashreplace")  # a path may hold what this locale cannot print
+    call = Invocation(arguments, SystemClock().now_s() if started_s is None else started_s)
+    end_by_force_with(call.interrupted)
     try:
-        code = _run(arguments, SystemClock().now_s() if started_s is None else started_s)
+        code = _run(arguments, call)
         sys.stdout.flush()
         return code
+    except KeyboardInterrupt as interrupt:  # while an error was said
+        return call.interrupted(interrupt)
     except BrokenPipeError:
         # Whoever read our output has gone (`| head`); the interpreter must not complain at exit either.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
 
 
-def _run(arguments: Sequence[str], started_s: float) -> int:
+def interrupted(arguments: Sequence[str], interrupt: KeyboardInterrupt) -> int:
+    """Says that the process was interrupted before, or after, a command ran; returns the exit code."""
+    return Invocation(arguments, SystemClock().now_s()).interrupted(interrupt)
+
+
+def _run(arguments: Sequence[str], call: Invocation) -> int:
     try:
-        return int(_cli.main(args=list(arguments), prog_name="autotune", standalone_mode=False, obj=started_s) or 0)
+        return int(_cli.main(args=list(arguments), prog_name="autotune", standalone_mode=False, obj=call) or 0)
     except click.exceptions.Abort as error:  # click makes this of ^C
-        word, code = how_it_ended(error.__cause__)
-        say_aside(f"autotune: {word}")
-        return code
+        return call.interrupted(error.__cause__)
     except click.ClickException as error:
-        shown = io.StringIO()
-        error.show(shown)
-        say_aside(_unsecret(shown.getvalue().removesuffix("\n"), arguments))
+        call.misused(error)
         return error.exit_code
     except AutotuneError as error:
-        _say_error(error, arguments)
+        call.fail(error)
         return 1
     except BrokenPipeError:
         raise
@@ -110,46 +116,23 @@ def _run(arguments: Sequence[str], started_s: float) -> int:
             where=str(error.filename) if error.filename else None,
             remedy="Check that the place exists, may be written to, and has space; then run the command again.",
         )
-        _say_error(trouble, arguments)
+        call.fail(trouble)
         return 1
     except Exception as error:  # noqa: BLE001 -- the top of the process: a bug becomes a crash log
         bug = AutotuneError(
             f"this is a bug: {type(error).__name__}: {error}",
-            remedy=f"A crash log was written to {_crash_log(arguments)}; please report it.",
+            remedy=f"A crash log was written to {_crash_log(arguments, call)}; please report it.",
         )
-        _say_error(bug, arguments)
+        call.fail(bug)
         return 3
 
 
-def _asks_for_json(arguments: Sequence[str]) -> bool:
-    own = list(arguments)
-    return "--json" in own[: own.index("--") if "--" in own else None]
-
-
-def _say_error(error: AutotuneError, arguments: Sequence[str]) -> None:
-    error.message = _unsecret(error.message, arguments)
-    error.where = error.where and _unsecret(error.where, arguments)
-    error.remedy = error.remedy and _unsecret(error.remedy, arguments)
-    if _asks_for_json(arguments):
-        from autotune.report.document import error_document
-
-        say_object(error_document(error))
-    say_aside(f"autotune: {error}")
-
-
-def _unsecret(text: str, arguments: Sequence[str]) -> str:
-    """A text as it may be shown and kept: it may quote a secret that was typed."""
-    from autotune.settings.secrets import secrets_of, without
-
-    return without(text, secrets_of(arguments))
-
-
-def _crash_log(arguments: Sequence[str]) -> str:
+def _crash_log(arguments: Sequence[str], call: Invocation) -> str:
     from autotune.settings.secrets import masked
 
     with tempfile.NamedTemporaryFile(
         "w", encoding="utf-8", prefix="autotune-crash-", suffix=".log", delete=False
     ) as file:
         file.write(f"autotune {__version__}, Python {sys.version}, {datetime.now(UTC).isoformat()}\n")
-        file.write(f"arguments: {list(masked(arguments))!r}\n\n{_unsecret(traceback.format_exc(), arguments)}")
+        file.write(f"arguments: {list(masked(arguments))!r}\n\n{call.unsecret(traceback.format_exc())}")
         return file.name

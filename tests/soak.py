@@ -25,6 +25,7 @@ from pathlib import Path
 
 import psutil
 
+from tests import soak_signals
 from tests.commands.conftest import CONFIG, TRAINER, start_search
 from tests.commands.test_search import left_running
 from tests.commands.test_styles import tree, tree_hash, with_folders
@@ -176,11 +177,14 @@ def main() -> int:
     styling = commands.add_parser("styles")
     styling.add_argument("--budget", type=float, default=60.0)
     styling.add_argument("--only", choices=STYLES)
+    commands.add_parser("json-under-signals", help=soak_signals.__doc__)
     arguments = parser.parse_args()
     if arguments.soak == "kill":
         good = kill(arguments.times, arguments.seed)
     elif arguments.soak == "hostile":
         good = hostile(arguments.budget)
+    elif arguments.soak == "json-under-signals":
+        good = soak_signals.main()
     else:
         good = styles(arguments.budget, arguments.only)
     return 0 if good else 1

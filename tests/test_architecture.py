@@ -14,8 +14,8 @@ PACKAGE = Path(autotune.__file__).parent
 
 WORDS = {"errors", "records", "events", "results", "metrics", "clock", "durations"}
 MAY_IMPORT = {
-    "cli": {"commands", "report", "settings"},
-    "__main__": {"cli"},
+    "cli": {"commands", "report", "settings", "trial"},
+    "__main__": {"cli", "trial"},
     "__init__": {"settings"},
     "commands": {"search", "report", "settings", "measure", "trial", "space", "score"},
     "search": {"trial", "measure", "score", "space", "settings"},

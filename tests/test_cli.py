@@ -98,6 +98,32 @@ def test_wrong_usage_is_two(config: Path, capsys: pytest.CaptureFixture[str], ar
 
 @pytest.mark.parametrize(
     "arguments",
+    [
+        ["--json"],
+        ["--json", "status", "--config", "config.yaml"],
+        ["serach", "--json"],
+        ["search", "--json"],
+        ["search", "--config", "config.yaml", "--budget", "abc", "--json"],
+        ["search", "--config", "config.yaml", "--dry-run", "--json"],
+        ["status", "--json", "--config", "config.yaml", "--colour"],
+        ["apply", "--json", "--config", "config.yaml"],
+        ["monitor", "--json", "--pid", "x"],
+    ],
+)
+def test_wrong_usage_is_an_object_for_scripts(
+    config: Path, capsys: pytest.CaptureFixture[str], arguments: list[str]
+) -> None:
+    """Wherever --json stands; people still find the message on stderr."""
+    assert run(arguments) == 2
+    said = capsys.readouterr()
+    document = json.loads(said.out)
+    assert document["format"] == 1
+    assert document["error"]["kind"] == "usage"
+    assert document["error"]["message"] in said.err
+
+
+@pytest.mark.parametrize(
+    "arguments",
     [["status", "--config", "config.yaml"], ["search", "--config", "absent.yaml"]],
     ids=["status", "search"],
 )

@@ -11,6 +11,7 @@ from autotune.commands.printing import ask
 from autotune.errors import ConfigError, RunError
 from autotune.records import Values
 from autotune.results import Verdict
+from autotune.trial.termination import signals_held
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -29,9 +30,10 @@ def command(config: Path, trial: int | None, dry_run: bool, force: bool, state_d
 
     Shows the change as a diff and keeps a backup; `autotune revert` undoes it.
     """
-    from autotune.commands.status import known_answer
-    from autotune.report.console import text_console
-    from autotune.search.setup import open_setup
+    with signals_held():
+        from autotune.commands.status import known_answer
+        from autotune.report.console import text_console
+        from autotune.search.setup import open_setup
 
     setup = open_setup(config, command=None, state_dir=state_dir)
     study, result = known_answer(setup)
@@ -83,10 +85,11 @@ def apply_values(
     Returns:
         The exit code.
     """
-    from autotune.clock import SystemClock
-    from autotune.settings.apply import plan_edit, write_edit
-    from autotune.settings.load import load_settings
-    from autotune.space.knob import same_scalar
+    with signals_held():
+        from autotune.clock import SystemClock
+        from autotune.settings.apply import plan_edit, write_edit
+        from autotune.settings.load import load_settings
+        from autotune.space.knob import same_scalar
 
     if not setup.space.contains(values):
         raise ConfigError(

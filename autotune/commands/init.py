@@ -8,6 +8,7 @@ import click
 
 from autotune.commands.options import config_option, state_dir_option
 from autotune.commands.printing import ask
+from autotune.trial.termination import signals_held
 
 
 @click.command(name="init")
@@ -35,17 +36,18 @@ def command(
     autotune init --config config.yaml -- python train.py --config config.yaml
     autotune init --config new.yaml --from-flags -- python train.py --batch_size=16 --lr 3e-4
     """  # noqa: D301 -- click's own mark for "do not rewrap"
-    from autotune.clock import SystemClock
-    from autotune.commands.proving import prove_it
-    from autotune.commands.showing import command_notes, knob_rows
-    from autotune.errors import ConfigError
-    from autotune.report.console import text_console
-    from autotune.report.inventory import print_inventory
-    from autotune.search.draft import draft_from_flags, draft_section
-    from autotune.search.inventory import not_taken
-    from autotune.settings.apply import create_file, write_edit
-    from autotune.settings.secrets import masked
-    from autotune.settings.typed import read_typed, refuse_secrets
+    with signals_held():
+        from autotune.clock import SystemClock
+        from autotune.commands.proving import prove_it
+        from autotune.commands.showing import command_notes, knob_rows
+        from autotune.errors import ConfigError
+        from autotune.report.console import text_console
+        from autotune.report.inventory import print_inventory
+        from autotune.search.draft import draft_from_flags, draft_section
+        from autotune.search.inventory import not_taken
+        from autotune.settings.apply import create_file, write_edit
+        from autotune.settings.secrets import masked
+        from autotune.settings.typed import read_typed, refuse_secrets
 
     if not trainer:
         raise click.UsageError("Type how training is started, behind --:  -- python train.py --config {config}")

@@ -8,6 +8,8 @@ import click
 
 from autotune.commands.options import Duration
 from autotune.commands.printing import say, say_object
+from autotune.errors import ToldToEnd, how_it_ended
+from autotune.trial.termination import signals_held
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -26,13 +28,14 @@ def command(pid: int | None, for_s: float | None, as_json: bool) -> int:
     than four GPUs are looked at every two seconds. The verdict is about the last minute. Nothing is started, nothing is
     changed, and what is watched does not notice.
     """
-    from autotune.clock import SystemClock
-    from autotune.commands.monitoring import Monitor
-    from autotune.report.console import text_console
+    with signals_held():
+        from autotune.clock import SystemClock
+        from autotune.commands.monitoring import Monitor
+        from autotune.report.console import text_console
 
     clock = SystemClock()
     console = text_console()
-    interrupted = False
+    ended: KeyboardInterrupt | None = None
     with Monitor(pid, clock) as monitor:
         began_s = due_s = clock.now_s()
         try:
@@ -44,11 +47,13 @@ def command(pid: int | None, for_s: float | None, as_json: bool) -> int:
                     due_s = max(due_s + monitor.every_s, clock.now_s())
                     end_s = due_s if for_s is None else min(due_s, began_s + for_s)
                     clock.wait(end_s - clock.now_s())
-        except KeyboardInterrupt:
-            interrupted = True
+        except KeyboardInterrupt as interrupt:
+            ended = interrupt
         _say(console, monitor.summary(), as_json=as_json)
     # ^C is how one leaves a monitor; it cuts short only what was to last for a given time.
-    return 130 if interrupted and for_s is not None else 0
+    if ended is None or (for_s is None and not isinstance(ended, ToldToEnd)):
+        return 0
+    return how_it_ended(ended)[1]
 
 
 @contextlib.contextmanager

@@ -22,7 +22,6 @@ from autotune.search.setup import Setup
 from autotune.trial.explanations import EXPLANATIONS
 from autotune.trial.guard import Guard
 from autotune.trial.sweep import sweep
-from autotune.trial.termination import ended_in_order
 from autotune.trial.zygote import ZygoteRunner
 
 _SHOWN_LINES = 5  # of a failed run's stderr
@@ -51,7 +50,7 @@ def prove_it(setup: Setup, *, may_ask: bool) -> None:
     console.print("\nProof: one short run, to see its steps ...", soft_wrap=True)
     waiting = console.status("waiting for the first step") if console.is_terminal else nullcontext()
     keepsakes = Keepsakes(setup, clock, cwd=Path.cwd(), name=name)
-    with ended_in_order(), sole_search(setup.journal.with_suffix(".search"), setup.study), Guard() as guard, keepsakes:
+    with sole_search(setup.journal.with_suffix(".search"), setup.study), Guard() as guard, keepsakes:
         sweep(setup.state.runs(setup.study), clock)
         leftovers = Leftovers(setup, clock, cwd=Path.cwd())
         with waiting:

@@ -9,6 +9,7 @@ import click
 from autotune.commands.options import config_option, dry_run_option, force_option, state_dir_option
 from autotune.commands.printing import ask
 from autotune.errors import ConfigError
+from autotune.trial.termination import signals_held
 
 
 @click.command(name="revert")
@@ -21,11 +22,12 @@ def command(config: Path, dry_run: bool, force: bool, state_dir: Path | None) ->
 
     What `autotune init` added is taken out when its turn comes. Other edits to the file since then stay.
     """
-    from autotune.clock import SystemClock
-    from autotune.report.console import text_console
-    from autotune.settings.apply import write_edit
-    from autotune.settings.revert import plan_revert
-    from autotune.trial.state import StateFolder
+    with signals_held():
+        from autotune.clock import SystemClock
+        from autotune.report.console import text_console
+        from autotune.settings.apply import write_edit
+        from autotune.settings.revert import plan_revert
+        from autotune.trial.state import StateFolder
 
     state = StateFolder.locate(config, explicit=state_dir, environ=os.environ)
     console = text_console()

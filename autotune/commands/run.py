@@ -9,6 +9,7 @@ import click
 
 from autotune.commands.options import config_option, dry_run_option
 from autotune.commands.printing import say
+from autotune.trial.termination import signals_held
 
 
 @click.command(name="run")
@@ -21,11 +22,12 @@ def command(config: Path, dry_run: bool, trainer: tuple[str, ...]) -> int:
     Nothing is redirected or shortened. This process becomes the trainer: its output, signals and exit status are
     the trainer's.
     """
-    from autotune.settings.command import resolve_executable
-    from autotune.settings.load import load_settings
-    from autotune.settings.secrets import masked
-    from autotune.settings.typed import typed_tokens
-    from autotune.trial.become import become
+    with signals_held():
+        from autotune.settings.command import resolve_executable
+        from autotune.settings.load import load_settings
+        from autotune.settings.secrets import masked
+        from autotune.settings.typed import typed_tokens
+        from autotune.trial.become import become
 
     settings = load_settings(config)
     typed = typed_tokens(trainer, config, Path.cwd())

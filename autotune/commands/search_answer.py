@@ -1,0 +1,114 @@
+"""The answer of a search: given at its end, or before that by ^C."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from autotune.commands.invocation import Invocation
+from autotune.commands.printing import say_aside, say_object
+from autotune.errors import AutotuneError, how_it_ended
+from autotune.report.document import answer_document
+from autotune.results import SearchResult
+
+if TYPE_CHECKING:
+    from autotune.clock import Clock
+    from autotune.report.answer import Failure
+    from autotune.search.setup import Setup
+    from autotune.search.study import Study
+
+
+class SearchAnswer:
+    """What a search can say at any moment, and how it says it.
+
+    Args:
+        call: Of the command; answers once.
+        config: The config as it was typed.
+        clock: The machine's clock.
+
+    Attributes:
+        loss: What became of the user's files; None if nothing did.
+    """
+
+    def __init__(self, call: Invocation, config: Path, clock: "Clock") -> None:
+        self._call = call
+        self._config = config
+        self._clock = clock
+        self._known: tuple[Setup, Study, str] | None = None
+        self.loss: AutotuneError | None = None
+
+    def begin(self, setup: "Setup", study: "Study", name: str) -> None:
+        """Says where the runs of this search will be found.
+
+        Args:
+            setup: What is tuned.
+            study: The record.
+            name: Of the search.
+        """
+        self._known = (setup, study, name)
+
+    def give(self, result: SearchResult, failures: "Sequence[Failure]" = ()) -> None:
+        """Gives an answer, unless one was given already: an object, or the final screen.
+
+        Args:
+            result: The answer.
+            failures: Runs that gave no numbers, one for each kind of ending; for people.
+        """
+        assert self._known is not None, "what has a result has begun"
+        setup, study, name = self._known
+        elapsed_s = self._clock.now_s() - self._call.started_s
+        paths = {
+            "journal": str(setup.journal),
+            "runs": str(setup.state.runs(setup.study)),
+            "events": str(setup.state.searches / f"{name}.events.jsonl"),
+        }
+
+        def say() -> None:
+            if self._call.as_json:
+                say_object(answer_document(result, elapsed_s=elapsed_s, study=study.name, paths=paths), indent=2)
+            else:
+                from autotune.report.answer import print_answer
+                from autotune.report.console import text_console
+
+                print_answer(text_console(), result, config=str(self._config), elapsed_s=elapsed_s, failures=failures)
+
+        self._call.answer(say)
+
+    def interrupted(self, interrupt: BaseException) -> int:
+        """Ends the search in order, because of ^C or SIGTERM; scripts get the answer so far.
+
+        Returns:
+            The exit code.
+        """
+        word, code = how_it_ended(interrupt)
+        result = self._so_far(f"The search was {word}; the answer is from the runs that had finished.")
+        if result is None or not self._call.as_json:
+            self._call.ended_early(f"{word}{self._kept()}")
+        else:
+            say_aside(f"autotune: {word}{self._kept()}")
+            self.give(result)
+        if self.loss is not None:
+            say_aside(f"autotune: {self.loss}")
+        return code
+
+    def _so_far(self, caution: str) -> SearchResult | None:
+        """The answer from the runs of this search that have finished; None if they gave no numbers."""
+        if self._known is None:
+            return None
+        setup, study, name = self._known
+        from autotune.search.summary import summarize
+
+        try:
+            result = summarize(
+                study.records(), name, setup.space, objective=setup.objective, why_no_gpu=setup.why_no_gpu
+            )
+        except Exception:  # noqa: BLE001 -- the command has to end, and to say that it did, whatever is in the record
+            return None
+        return result and replace(result, cautions=(*result.cautions, caution))
+
+    def _kept(self) -> str:
+        if self._known is None:
+            return ""
+        _, study, name = self._known
+        kept = sum(run.search == name for run in study.records())
+        return f"; {kept} finished runs are kept, the same command goes on"
