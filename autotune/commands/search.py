@@ -1,5 +1,6 @@
 """``autotune search``: the search itself."""
 
+import math
 import os
 import socket
 from pathlib import Path
@@ -10,6 +11,7 @@ from autotune.clock import SystemClock
 from autotune.commands.invocation import Invocation
 from autotune.commands.options import Duration, config_option, dry_run_option, json_option, state_dir_option
 from autotune.commands.search_answer import SearchAnswer
+from autotune.commands.watchdog import Watchdog
 from autotune.trial.termination import end_by_force_with, signals_held
 
 
@@ -48,78 +50,81 @@ def command(
     if dry_run and as_json:
         raise click.UsageError("--dry-run is for people and has no JSON form; leave --json out.")
     clock = SystemClock()
-    answer = SearchAnswer(call, config, clock)
+    answer = SearchAnswer(call, config, budget_s, clock)
     end_by_force_with(answer.interrupted)
-    try:
-        with signals_held():
-            from autotune.commands.apply import apply_values
-            from autotune.commands.searching import Searching, open_study, preview, say_what_comes
-            from autotune.commands.showing import failures
-            from autotune.report.console import text_console
-            from autotune.results import Verdict
-            from autotune.search.budget import Budget
-            from autotune.search.gpu_sampling import gpu_sampling
-            from autotune.search.journal import sole_search
-            from autotune.search.keepsakes import Keepsakes
-            from autotune.search.setup import open_setup
-            from autotune.settings.typed import typed_tokens
-            from autotune.trial.guard import Guard
+    with Watchdog(math.inf if dry_run else call.started_s + budget_s, answer.by_force, clock) as watchdog:
+        try:
+            with signals_held():
+                from autotune.commands.apply import apply_values
+                from autotune.commands.searching import Searching, open_study, preview, say_what_comes
+                from autotune.commands.showing import failures
+                from autotune.report.console import text_console
+                from autotune.results import Verdict
+                from autotune.search.budget import Budget
+                from autotune.search.gpu_sampling import gpu_sampling
+                from autotune.search.journal import sole_search
+                from autotune.search.keepsakes import Keepsakes
+                from autotune.search.setup import open_setup
+                from autotune.settings.typed import typed_tokens
+                from autotune.trial.guard import Guard
 
-        typed = typed_tokens(trainer, config, Path.cwd())
-        setup = open_setup(config, command=typed, state_dir=state_dir, same_training=same_training)
-        setup.require_runnable()
-        progress, output = text_console(stderr=True), text_console()
-        if dry_run:
-            preview(output, setup, budget_s, clock)
-            return 0
+            typed = typed_tokens(trainer, config, Path.cwd())
+            setup = open_setup(config, command=typed, state_dir=state_dir, same_training=same_training)
+            setup.require_runnable()
+            progress, output = text_console(stderr=True), text_console()
+            if dry_run:
+                preview(output, setup, budget_s, clock)
+                return 0
 
-        setup.state.create()
-        say_what_comes(progress, setup, budget_s)
-        name = f"{clock.utc():%Y%m%dT%H%M%SZ}-{socket.gethostname()}-{os.getpid()}"
-        with (
-            sole_search(setup.journal.with_suffix(".search"), setup.study),
-            Guard() as guard,
-            gpu_sampling(setup, guard, setup.state.searches / f"{name}.gpu.jsonl", clock) as sampling,
-            Keepsakes(setup, clock, cwd=Path.cwd(), name=name) as keepsakes,
-        ):
-            study = open_study(setup, progress, clock, fresh=fresh, allow_busy_gpu=allow_busy_gpu)
-            if keepsakes.remark:
-                progress.print(keepsakes.remark, soft_wrap=True)
-            answer.begin(setup, study, name)
-            searching = Searching(
-                setup,
-                study,
-                guard,
-                Budget(clock, started_s=call.started_s, budget_s=budget_s),
-                clock,
-                console=progress,
-                sampling=sampling,
-                after=keepsakes.after,
-                name=name,
-                seed=seed,
-            )
-            try:
-                result = searching.run()
-            except KeyboardInterrupt:
-                answer.loss = keepsakes.loss("the last run")
-                raise
-            setup.state.prune(setup.study, protected=searching.tuner.best_runs())
-        if setup.config_changed():
-            progress.print(
-                f"{config} was changed during the search; the answer is for the file as it was at the start.",
-                soft_wrap=True,
-            )
+            setup.state.create()
+            say_what_comes(progress, setup, budget_s)
+            name = f"{clock.utc():%Y%m%dT%H%M%SZ}-{socket.gethostname()}-{os.getpid()}"
+            with (
+                sole_search(setup.journal.with_suffix(".search"), setup.study),
+                Guard() as guard,
+                gpu_sampling(setup, guard, setup.state.searches / f"{name}.gpu.jsonl", clock) as sampling,
+                Keepsakes(setup, clock, cwd=Path.cwd(), name=name) as keepsakes,
+            ):
+                study = open_study(setup, progress, clock, fresh=fresh, allow_busy_gpu=allow_busy_gpu)
+                if keepsakes.remark:
+                    progress.print(keepsakes.remark, soft_wrap=True)
+                answer.begin(setup, study, name)
+                searching = Searching(
+                    setup,
+                    study,
+                    guard,
+                    Budget(clock, started_s=call.started_s, budget_s=budget_s),
+                    clock,
+                    console=progress,
+                    sampling=sampling,
+                    after=keepsakes.after,
+                    name=name,
+                    seed=seed,
+                )
+                answer.clear = searching.display.close
+                try:
+                    result = searching.run()
+                except KeyboardInterrupt:
+                    answer.loss = keepsakes.loss("the last run")
+                    raise
+                setup.state.prune(setup.study, protected=searching.tuner.best_runs())
+            if setup.config_changed():
+                progress.print(
+                    f"{config} was changed during the search; the answer is for the file as it was at the start.",
+                    soft_wrap=True,
+                )
 
-        def apply_if_better() -> None:
-            if and_apply and result.verdict is Verdict.BETTER and result.best and result.baseline:
-                best, today = result.best.values, result.baseline.values
-                apply_values(setup, best, today, console=progress, force=False, dry_run=False)
+            def apply_if_better() -> None:
+                watchdog.stand_down()  # somebody may be asked
+                if and_apply and result.verdict is Verdict.BETTER and result.best and result.baseline:
+                    best, today = result.best.values, result.baseline.values
+                    apply_values(setup, best, today, console=progress, force=False, dry_run=False)
 
-        if as_json:
-            apply_if_better()  # first, so that a failure is the one object on stdout
-        answer.give(result, failures(searching.tuner.failures, result.outcomes))
-        if not as_json:
-            apply_if_better()
-    except KeyboardInterrupt as interrupt:
-        return answer.interrupted(interrupt)
+            if as_json:
+                apply_if_better()  # first, so that a failure is the one object on stdout
+            answer.give(result, failures(searching.tuner.failures, result.outcomes))
+            if not as_json:
+                apply_if_better()
+        except KeyboardInterrupt as interrupt:
+            return answer.interrupted(interrupt)
     return 0

@@ -1,21 +1,26 @@
-"""The answer of a search: given at its end, or before that by ^C."""
+"""The answer of a search: given at its end, or before that by what ends it, ^C or the watchdog."""
 
-from collections.abc import Sequence
+import threading
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from autotune.commands.invocation import Invocation
 from autotune.commands.printing import say_aside, say_object
-from autotune.errors import AutotuneError, how_it_ended
+from autotune.durations import format_duration
+from autotune.errors import AutotuneError, RunError, how_it_ended
 from autotune.report.document import answer_document
 from autotune.results import SearchResult
+from autotune.trial.termination import interrupted_by
 
 if TYPE_CHECKING:
     from autotune.clock import Clock
     from autotune.report.answer import Failure
     from autotune.search.setup import Setup
     from autotune.search.study import Study
+
+_CLEARING_S = 0.3  # for a display that may hang as well
 
 
 class SearchAnswer:
@@ -24,17 +29,21 @@ class SearchAnswer:
     Args:
         call: Of the command; answers once.
         config: The config as it was typed.
+        budget_s: The whole budget.
         clock: The machine's clock.
 
     Attributes:
+        clear: Takes the live display off the screen; does nothing where there is none.
         loss: What became of the user's files; None if nothing did.
     """
 
-    def __init__(self, call: Invocation, config: Path, clock: "Clock") -> None:
+    def __init__(self, call: Invocation, config: Path, budget_s: float, clock: "Clock") -> None:
         self._call = call
         self._config = config
+        self._budget_s = budget_s
         self._clock = clock
         self._known: tuple[Setup, Study, str] | None = None
+        self.clear: Callable[[], None] = lambda: None
         self.loss: AutotuneError | None = None
 
     def begin(self, setup: "Setup", study: "Study", name: str) -> None:
@@ -91,6 +100,32 @@ class SearchAnswer:
             say_aside(f"autotune: {self.loss}")
         return code
 
+    def by_force(self) -> int:
+        """Answers in the place of a search that hangs.
+
+        Returns:
+            The exit code.
+        """
+        self._clear()
+        budget = format_duration(self._budget_s)
+        result = self._so_far(
+            f"The search did not end with its budget of {budget}, because something hangs, and was ended by force; the "
+            "answer is from the runs that had finished."
+        )
+        if result is not None:
+            self.give(result)
+        else:
+            self._call.fail(
+                RunError(
+                    f"nothing was measured within the budget of {budget}, and something hangs: ended by force",
+                    where=str(self._config),
+                    remedy="See whether the disks that hold the config, the data and the trainer answer, and the GPU's "
+                    "driver (nvidia-smi).",
+                )
+            )
+        interrupt = interrupted_by()
+        return how_it_ended(interrupt)[1] if interrupt else int(result is None)
+
     def _so_far(self, caution: str) -> SearchResult | None:
         """The answer from the runs of this search that have finished; None if they gave no numbers."""
         if self._known is None:
@@ -112,3 +147,8 @@ class SearchAnswer:
         _, study, name = self._known
         kept = sum(run.search == name for run in study.records())
         return f"; {kept} finished runs are kept, the same command goes on"
+
+    def _clear(self) -> None:
+        clearing = threading.Thread(target=self.clear, daemon=True)
+        clearing.start()
+        clearing.join(_CLEARING_S)

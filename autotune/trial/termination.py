@@ -57,6 +57,11 @@ def end_by_force_with(by_force: Callable[[KeyboardInterrupt], object]) -> None:
     _told.by_force = by_force
 
 
+def interrupted_by() -> KeyboardInterrupt | None:
+    """What ended this process, or is about to; None if nothing did."""
+    return _told.interrupt
+
+
 @contextmanager
 def signals_held() -> Iterator[None]:
     """Inside, a signal waits: for what must be done whole, and for imports, in which an exception can get lost.
