@@ -3,6 +3,7 @@
 import sys
 
 from autotune.clock import SystemClock
+from autotune.trial.termination import ignore_signals, signals_held, take_signals
 
 # The budget counts from here. (The kernel's start time of the process would count what a shell script did before
 # its `exec autotune`.)
@@ -11,9 +12,15 @@ _STARTED_S = SystemClock().now_s()
 
 def main() -> None:
     """Runs the command line and exits with its code."""
-    from autotune.cli import run
-
-    sys.exit(run(sys.argv[1:], started_s=_STARTED_S))
+    take_signals()  # before anything that takes time is imported
+    try:
+        with signals_held():
+            from autotune import cli
+        code = cli.run(sys.argv[1:], started_s=_STARTED_S)
+    except KeyboardInterrupt as interrupt:
+        code = cli.interrupted(sys.argv[1:], interrupt)
+    ignore_signals()
+    sys.exit(code)
 
 
 if __name__ == "__main__":

@@ -4,7 +4,6 @@ Exit codes: 0 done, 1 an expected error (message, place, remedy), 2 wrong usage,
 and its path printed), 130 interrupted, 143 ended by SIGTERM.
 """
 
-import json
 import os
 import sys
 import tempfile
@@ -17,7 +16,9 @@ import click
 
 from autotune import __version__
 from autotune.clock import SystemClock
-from autotune.errors import AutotuneError, expected, how_it_ended, require_addresses
+from autotune.commands.invocation import Invocation
+from autotune.errors import AutotuneError, expected, require_addresses
+from autotune.trial.termination import end_by_force_with, signals_held
 
 _COMMANDS = {
     "init": "find the knobs of a config, and add a section for autotune to it",
@@ -40,7 +41,11 @@ class _Commands(click.Group):
         if cmd_name not in _COMMANDS:
             return None
         require_addresses()
-        command: click.Command = import_module(f"autotune.commands.{cmd_name}").command
+        with signals_held():
+            from autotune.commands.logged import say_warnings_aside
+
+            command: click.Command = import_module(f"autotune.commands.{cmd_name}").command
+        say_warnings_aside()
         return command
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
@@ -73,60 +78,56 @@ def run(arguments: Sequence[str], *, started_s: float | None = None) -> int:
         if getattr(sys, name) is None:  # closed by whoever started us
             setattr(sys, name, open(os.devnull, "w", encoding="utf-8"))  # noqa: SIM115 -- for the whole process
         getattr(sys, name).reconfigure(errors="backslashreplace")  # a path may hold what this locale cannot print
+    call = Invocation(arguments, SystemClock().now_s() if started_s is None else started_s)
+    end_by_force_with(call.interrupted)
     try:
-        code = _run(arguments, SystemClock().now_s() if started_s is None else started_s)
+        code = _run(arguments, call)
         sys.stdout.flush()
         return code
+    except KeyboardInterrupt as interrupt:  # while an error was said
+        return call.interrupted(interrupt)
     except BrokenPipeError:
         # Whoever read our output has gone (`| head`); the interpreter must not complain at exit either.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
 
 
-def _run(arguments: Sequence[str], started_s: float) -> int:
+def interrupted(arguments: Sequence[str], interrupt: KeyboardInterrupt) -> int:
+    """Says that the process was interrupted before, or after, a command ran; returns the exit code."""
+    return Invocation(arguments, SystemClock().now_s()).interrupted(interrupt)
+
+
+def _run(arguments: Sequence[str], call: Invocation) -> int:
     try:
-        return int(_cli.main(args=list(arguments), prog_name="autotune", standalone_mode=False, obj=started_s) or 0)
+        return int(_cli.main(args=list(arguments), prog_name="autotune", standalone_mode=False, obj=call) or 0)
     except click.exceptions.Abort as error:  # click makes this of ^C
-        word, code = how_it_ended(error.__cause__)
-        print(f"autotune: {word}", file=sys.stderr)
-        return code
+        return call.interrupted(error.__cause__)
     except click.ClickException as error:
-        error.show()
+        call.misused(error)
         return error.exit_code
     except AutotuneError as error:
-        _say_error(error, as_json=_asks_for_json(arguments))
+        call.fail(error)
         return 1
     except BrokenPipeError:
         raise
     except Exception as error:  # noqa: BLE001 -- the top of the process: a bug becomes a crash log
         if trouble := expected(error):
-            _say_error(trouble, as_json=_asks_for_json(arguments))
+            call.fail(trouble)
             return 1
         bug = AutotuneError(
             f"this is a bug: {type(error).__name__}: {error}",
-            remedy=f"A crash log was written to {_crash_log(arguments)}; please report it.",
+            remedy=f"A crash log was written to {_crash_log(arguments, call)}; please report it.",
         )
-        _say_error(bug, as_json=_asks_for_json(arguments))
+        call.fail(bug)
         return 3
 
 
-def _asks_for_json(arguments: Sequence[str]) -> bool:
-    own = list(arguments)
-    return "--json" in own[: own.index("--") if "--" in own else None]
+def _crash_log(arguments: Sequence[str], call: Invocation) -> str:
+    from autotune.settings.secrets import masked
 
-
-def _say_error(error: AutotuneError, *, as_json: bool) -> None:
-    if as_json:
-        from autotune.report.document import error_document
-
-        print(json.dumps(error_document(error)))
-    print(f"autotune: {error}", file=sys.stderr)
-
-
-def _crash_log(arguments: Sequence[str]) -> str:
     with tempfile.NamedTemporaryFile(
         "w", encoding="utf-8", prefix="autotune-crash-", suffix=".log", delete=False
     ) as file:
         file.write(f"autotune {__version__}, Python {sys.version}, {datetime.now(UTC).isoformat()}\n")
-        file.write(f"arguments: {list(arguments)!r}\n\n{traceback.format_exc()}")
+        file.write(f"arguments: {list(masked(arguments))!r}\n\n{call.unsecret(traceback.format_exc())}")
         return file.name

@@ -1,4 +1,4 @@
-"""The long forms of three tests, as commands that print what they saw.
+"""The long forms of some tests, as commands that print what they saw.
 
 ``python -m tests.soak kill --times 20`` kills the search, the guard, a run and the warm interpreter that runs are
 forked from with SIGKILL at random moments, and runs the same command again each time. ``python -m tests.soak hostile
@@ -35,6 +35,7 @@ MODULES = {
     "fuzz-edit": "tests.soak_edits",
     "odd-files": "tests.soak_odd_files",
     "fuzz-record": "tests.soak_records",
+    "json-under-signals": "tests.soak_signals",
 }
 """Commands with a module of their own, whose `main` takes the arguments."""
 

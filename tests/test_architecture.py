@@ -14,8 +14,8 @@ PACKAGE = Path(autotune.__file__).parent
 
 WORDS = {"errors", "records", "events", "results", "metrics", "clock", "durations", "files"}
 MAY_IMPORT = {
-    "cli": {"commands", "report"},
-    "__main__": {"cli"},
+    "cli": {"commands", "report", "settings", "trial"},
+    "__main__": {"cli", "trial"},
     "__init__": {"settings"},
     "commands": {"search", "report", "settings", "measure", "trial", "space", "score"},
     "search": {"trial", "measure", "score", "space", "settings"},
@@ -53,6 +53,22 @@ ONLY_IN = {
         "bench/stamped_main.py",
     },
 }
+
+
+PRINTING = {
+    "print": {"commands/printing.py"},
+    "Console": {"report/console.py"},
+    "SafeConsole": {"report/console.py"},
+    "echo": set(),
+    "secho": set(),
+    "prompt": set(),
+    "confirm": {"commands/printing.py"},
+    "write": set(),
+    "writelines": set(),
+}
+"""What puts text on a terminal, and where it may be called; what is printed passes one filter there."""
+WRITING_FILES = {"cli.py", "report/eventlog.py"}
+"""What writes into files of its own."""
 
 
 def _modules() -> list[Path]:
@@ -93,6 +109,21 @@ def test_outside_things_have_one_home(module: Path) -> None:
         if name.split(".")[0] == outside and not any(place.startswith(home) for home in homes)
     }
     assert strays == set()
+
+
+@pytest.mark.parametrize(
+    "module",
+    [m for m in _modules() if _stage_of(m) in ("cli", "__main__", "commands", "report")],
+    ids=lambda module: str(module.relative_to(PACKAGE)),
+)
+def test_all_that_is_printed_goes_through_one_door(module: Path) -> None:
+    """Nobody else prints, makes a console, or writes to the standard streams: text from outside cannot slip through."""
+    place = module.relative_to(PACKAGE).as_posix()
+    calls = [node.func for node in ast.walk(ast.parse(module.read_text())) if isinstance(node, ast.Call)]
+    names = {call.id for call in calls if isinstance(call, ast.Name)}
+    names |= {call.attr for call in calls if isinstance(call, ast.Attribute) and call.attr != "print"}  # of a console
+    strays = {name for name in names & PRINTING.keys() if place not in PRINTING[name]}
+    assert strays - ({"write"} if place in WRITING_FILES else set()) == set()
 
 
 @pytest.mark.parametrize("module", [m for m in _modules() if _stage_of(m) == "trainee"], ids=lambda module: module.name)

@@ -98,6 +98,32 @@ def test_wrong_usage_is_two(config: Path, capsys: pytest.CaptureFixture[str], ar
 
 @pytest.mark.parametrize(
     "arguments",
+    [
+        ["--json"],
+        ["--json", "status", "--config", "config.yaml"],
+        ["serach", "--json"],
+        ["search", "--json"],
+        ["search", "--config", "config.yaml", "--budget", "abc", "--json"],
+        ["search", "--config", "config.yaml", "--dry-run", "--json"],
+        ["status", "--json", "--config", "config.yaml", "--colour"],
+        ["apply", "--json", "--config", "config.yaml"],
+        ["monitor", "--json", "--pid", "x"],
+    ],
+)
+def test_wrong_usage_is_an_object_for_scripts(
+    config: Path, capsys: pytest.CaptureFixture[str], arguments: list[str]
+) -> None:
+    """Wherever --json stands; people still find the message on stderr."""
+    assert run(arguments) == 2
+    said = capsys.readouterr()
+    document = json.loads(said.out)
+    assert document["format"] == 1
+    assert document["error"]["kind"] == "usage"
+    assert document["error"]["message"] in said.err
+
+
+@pytest.mark.parametrize(
+    "arguments",
     [["status", "--config", "config.yaml"], ["search", "--config", "absent.yaml"]],
     ids=["status", "search"],
 )
@@ -165,6 +191,32 @@ def test_a_bug_is_three_and_leaves_a_crash_log(
         type(error).__name__,
     ):
         assert part in text
+
+
+def test_a_crash_log_holds_no_secret(
+    status_raises: Raise, capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Neither in the arguments nor where an error quotes it; and only its owner may read it."""
+    logs = tmp_path / "tmp"
+    logs.mkdir()
+    monkeypatch.setattr("tempfile.tempdir", str(logs))
+    status_raises(ZeroDivisionError("cannot log in with hunter2"))
+    assert run(["status", "--json", "--", "python", "t.py", "--password=hunter2"]) == 3
+    said = capsys.readouterr()
+    (log,) = logs.iterdir()
+    assert "'--password=***'" in log.read_text()
+    assert "cannot log in with ***" in said.err
+    assert "hunter2" not in log.read_text() + said.out + said.err
+    assert log.stat().st_mode & 0o777 == 0o600
+
+
+def test_a_usage_error_quotes_no_secret(config: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """As where -- was forgotten in front of the command."""
+    assert run(["status", "--config", str(config), "--token", "hunter2"]) == 2
+    assert run(["status", "--config", str(config), "--", "--token", "hunter2"]) == 2
+    said = capsys.readouterr()
+    assert "***" in said.err
+    assert "hunter2" not in said.out + said.err
 
 
 def test_an_interrupt_is_130(status_raises: Raise, capsys: pytest.CaptureFixture[str]) -> None:

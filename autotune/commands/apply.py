@@ -7,9 +7,11 @@ from typing import TYPE_CHECKING
 import click
 
 from autotune.commands.options import config_option, dry_run_option, force_option, state_dir_option
+from autotune.commands.printing import ask
 from autotune.errors import ConfigError, RunError
 from autotune.records import Values
 from autotune.results import Verdict
+from autotune.trial.termination import signals_held
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -28,9 +30,11 @@ def command(config: Path, trial: int | None, dry_run: bool, force: bool, state_d
 
     Shows the change as a diff and keeps a backup; `autotune revert` undoes it.
     """
-    from autotune.commands.showing import show_remarks, text_console
-    from autotune.commands.status import known_answer
-    from autotune.search.setup import open_setup
+    with signals_held():
+        from autotune.commands.showing import show_remarks
+        from autotune.commands.status import known_answer
+        from autotune.report.console import text_console
+        from autotune.search.setup import open_setup
 
     setup = open_setup(config, command=None, state_dir=state_dir)
     show_remarks(setup.state)
@@ -84,10 +88,11 @@ def apply_values(
     Returns:
         The exit code.
     """
-    from autotune.clock import SystemClock
-    from autotune.settings.apply import plan_edit, write_edit
-    from autotune.settings.load import load_settings
-    from autotune.space.knob import same_scalar
+    with signals_held():
+        from autotune.clock import SystemClock
+        from autotune.settings.apply import plan_edit, write_edit
+        from autotune.settings.load import load_settings
+        from autotune.space.knob import same_scalar
 
     if not setup.space.contains(values):
         raise ConfigError(
@@ -135,4 +140,4 @@ def _ask(question: str, where: str) -> None:
     """Asks for a yes; without a terminal to ask on, says how to go on."""
     if sys.stdin is None or not sys.stdin.isatty():
         raise ConfigError(question.removesuffix(" Overwrite?"), where=where, remedy="Overwrite it with --force.")
-    click.confirm(question, abort=True, err=True)
+    ask(question, must=True)

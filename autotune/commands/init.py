@@ -7,6 +7,8 @@ from pathlib import Path
 import click
 
 from autotune.commands.options import config_option, state_dir_option
+from autotune.commands.printing import ask
+from autotune.trial.termination import signals_held
 
 
 @click.command(name="init")
@@ -34,21 +36,25 @@ def command(
     autotune init --config config.yaml -- python train.py --config config.yaml
     autotune init --config new.yaml --from-flags -- python train.py --batch_size=16 --lr 3e-4
     """  # noqa: D301 -- click's own mark for "do not rewrap"
-    from autotune.clock import SystemClock
-    from autotune.commands.proving import prove_it
-    from autotune.commands.showing import command_notes, knob_rows, show_remarks, text_console
-    from autotune.errors import ConfigError
-    from autotune.report.inventory import print_inventory
-    from autotune.search.draft import draft_from_flags, draft_section
-    from autotune.search.inventory import not_taken
-    from autotune.settings.apply import create_file, write_edit
-    from autotune.settings.typed import read_typed
+    with signals_held():
+        from autotune.clock import SystemClock
+        from autotune.commands.proving import prove_it
+        from autotune.commands.showing import command_notes, knob_rows, show_remarks
+        from autotune.errors import ConfigError
+        from autotune.report.console import text_console
+        from autotune.report.inventory import print_inventory
+        from autotune.search.draft import draft_from_flags, draft_section
+        from autotune.search.inventory import not_taken
+        from autotune.settings.apply import create_file, write_edit
+        from autotune.settings.secrets import masked
+        from autotune.settings.typed import read_typed, refuse_secrets
 
     if not trainer:
         raise click.UsageError("Type how training is started, behind --:  -- python train.py --config {config}")
     if separate and from_flags:
         raise click.UsageError("--from-flags makes a new file that holds its section; leave --separate out.")
     typed = read_typed(trainer)
+    refuse_secrets(typed.words)
     if from_flags:
         draft = draft_from_flags(config, typed, state_dir=state_dir)
     else:
@@ -62,7 +68,7 @@ def command(
         not_taken={**{skipped.path: skipped.why for skipped in not_taken(setup)}, **left_flags},
         redirected=setup.settings.outputs.redirected,
         left=setup.settings.outputs.left,
-        command=setup.command,
+        command=masked(setup.command),
     )
     for note in command_notes(setup):
         console.print(note, soft_wrap=True)
@@ -78,7 +84,7 @@ def command(
             where=str(draft.edit.path),
             remedy="Write it with --yes.",
         )
-    if not yes and not click.confirm(f"\nWrite this to {draft.edit.path}?", err=True):
+    if not yes and not ask(f"\nWrite this to {draft.edit.path}?"):
         console.print("Nothing was written.")
         return 0
     if draft.is_new:

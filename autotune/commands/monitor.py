@@ -1,13 +1,15 @@
 """``autotune monitor``: what the GPUs do now."""
 
 import contextlib
-import json
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
 import click
 
 from autotune.commands.options import Duration
+from autotune.commands.printing import say, say_object
+from autotune.errors import ToldToEnd, how_it_ended
+from autotune.trial.termination import signals_held
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -26,14 +28,14 @@ def command(pid: int | None, for_s: float | None, as_json: bool) -> int:
     than four GPUs are looked at every two seconds. The verdict is about the last minute. Nothing is started, nothing is
     changed, and what is watched does not notice.
     """
-    from rich.console import Console
-
-    from autotune.clock import SystemClock
-    from autotune.commands.monitoring import Monitor
+    with signals_held():
+        from autotune.clock import SystemClock
+        from autotune.commands.monitoring import Monitor
+        from autotune.report.console import text_console
 
     clock = SystemClock()
-    console = Console(highlight=False, markup=False, emoji=False)
-    interrupted = False
+    console = text_console()
+    ended: KeyboardInterrupt | None = None
     with Monitor(pid, clock) as monitor:
         began_s = due_s = clock.now_s()
         try:
@@ -45,11 +47,13 @@ def command(pid: int | None, for_s: float | None, as_json: bool) -> int:
                     due_s = max(due_s + monitor.every_s, clock.now_s())
                     end_s = due_s if for_s is None else min(due_s, began_s + for_s)
                     clock.wait(end_s - clock.now_s())
-        except KeyboardInterrupt:
-            interrupted = True
+        except KeyboardInterrupt as interrupt:
+            ended = interrupt
         _say(console, monitor.summary(), as_json=as_json)
     # ^C is how one leaves a monitor; it cuts short only what was to last for a given time.
-    return 130 if interrupted and for_s is not None else 0
+    if ended is None or (for_s is None and not isinstance(ended, ToldToEnd)):
+        return 0
+    return how_it_ended(ended)[1]
 
 
 @contextlib.contextmanager
@@ -60,7 +64,7 @@ def _shown(console: "Console", *, as_json: bool) -> "Iterator[Callable[[MonitorR
     from autotune.report.monitor_lines import log_lines
 
     if as_json:
-        yield lambda reading: print(json.dumps(reading_document(reading)), flush=True)
+        yield lambda reading: say_object(reading_document(reading))
     elif console.is_terminal and not console.is_dumb_terminal:
         with MonitorDisplay(console) as display:
             yield display.show
@@ -70,7 +74,7 @@ def _shown(console: "Console", *, as_json: bool) -> "Iterator[Callable[[MonitorR
         def show(reading: "MonitorReading") -> None:
             news = [note for note in reading.notes if note not in said]
             said.update(news)
-            print("\n".join((*news, *log_lines(reading))), flush=True)
+            say("\n".join((*news, *log_lines(reading))))
 
         yield show
 
@@ -80,7 +84,7 @@ def _say(console: "Console", summary: "MonitorSummary", *, as_json: bool) -> Non
     from autotune.report.monitor_lines import summary_lines
 
     if as_json:
-        print(json.dumps(summary_document(summary)), flush=True)
+        say_object(summary_document(summary))
     else:
         for line in summary_lines(summary):
             console.print(line, soft_wrap=not console.is_terminal)

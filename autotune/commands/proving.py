@@ -5,14 +5,14 @@ import socket
 from contextlib import nullcontext
 from pathlib import Path
 
-import click
 from rich.console import Console
 
 from autotune.clock import SystemClock
-from autotune.commands.showing import text_console
+from autotune.commands.printing import ask
 from autotune.durations import format_duration
 from autotune.errors import RunError
 from autotune.records import Ending
+from autotune.report.console import text_console
 from autotune.report.lines import plain
 from autotune.search.journal import sole_search
 from autotune.search.keepsakes import Keepsakes
@@ -22,7 +22,6 @@ from autotune.search.setup import Setup
 from autotune.trial.explanations import EXPLANATIONS
 from autotune.trial.guard import Guard
 from autotune.trial.sweep import sweep
-from autotune.trial.termination import ended_in_order
 from autotune.trial.zygote import ZygoteRunner
 
 _SHOWN_LINES = 5  # of a failed run's stderr
@@ -51,7 +50,7 @@ def prove_it(setup: Setup, *, may_ask: bool) -> None:
     console.print("\nProof: one short run, to see its steps ...", soft_wrap=True)
     waiting = console.status("waiting for the first step") if console.is_terminal else nullcontext()
     keepsakes = Keepsakes(setup, clock, cwd=Path.cwd(), name=name)
-    with ended_in_order(), sole_search(setup.journal.with_suffix(".search"), setup.study), Guard() as guard, keepsakes:
+    with sole_search(setup.journal.with_suffix(".search"), setup.study), Guard() as guard, keepsakes:
         sweep(setup.state.runs(setup.study), clock)
         leftovers = Leftovers(setup, clock, cwd=Path.cwd())
         with waiting:
@@ -77,7 +76,7 @@ def prove_it(setup: Setup, *, may_ask: bool) -> None:
     if not may_ask:
         raise trouble
     console.print(str(trouble), soft_wrap=True)
-    click.confirm("Go on all the same?", abort=True, err=True)
+    ask("Go on all the same?", must=True)
 
 
 def _trouble(proof: Proof) -> RunError | None:

@@ -7,7 +7,9 @@ from pathlib import Path
 import click
 
 from autotune.commands.options import config_option, dry_run_option, force_option, state_dir_option
+from autotune.commands.printing import ask
 from autotune.errors import ConfigError
+from autotune.trial.termination import signals_held
 
 
 @click.command(name="revert")
@@ -20,11 +22,13 @@ def command(config: Path, dry_run: bool, force: bool, state_dir: Path | None) ->
 
     What `autotune init` added is taken out when its turn comes. Other edits to the file since then stay.
     """
-    from autotune.clock import SystemClock
-    from autotune.commands.showing import show_remarks, text_console
-    from autotune.settings.apply import write_edit
-    from autotune.settings.revert import plan_revert
-    from autotune.trial.state import StateFolder
+    with signals_held():
+        from autotune.clock import SystemClock
+        from autotune.commands.showing import show_remarks
+        from autotune.report.console import text_console
+        from autotune.settings.apply import write_edit
+        from autotune.settings.revert import plan_revert
+        from autotune.trial.state import StateFolder
 
     state = StateFolder.locate(config, explicit=state_dir, environ=os.environ)
     show_remarks(state)
@@ -37,9 +41,7 @@ def command(config: Path, dry_run: bool, force: bool, state_dir: Path | None) ->
         )
         if sys.stdin is None or not sys.stdin.isatty():
             raise ConfigError(f"edited since it was applied: {said}", where=str(config), remedy="Go on with --force.")
-        click.confirm(
-            f"Edited since it was applied: {said}. Put the old values back all the same?", abort=True, err=True
-        )
+        ask(f"Edited since it was applied: {said}. Put the old values back all the same?", must=True)
     if edit.nothing_to_do:
         console.print(f"Nothing to do: {config} holds the values from before already.", soft_wrap=True)
     else:

@@ -8,6 +8,8 @@ from pathlib import Path
 import click
 
 from autotune.commands.options import config_option, dry_run_option
+from autotune.commands.printing import say
+from autotune.trial.termination import signals_held
 
 
 @click.command(name="run")
@@ -20,10 +22,12 @@ def command(config: Path, dry_run: bool, trainer: tuple[str, ...]) -> int:
     Nothing is redirected or shortened. This process becomes the trainer: its output, signals and exit status are
     the trainer's.
     """
-    from autotune.settings.command import resolve_executable
-    from autotune.settings.load import load_settings
-    from autotune.settings.typed import typed_tokens
-    from autotune.trial.become import become
+    with signals_held():
+        from autotune.settings.command import resolve_executable
+        from autotune.settings.load import load_settings
+        from autotune.settings.secrets import masked
+        from autotune.settings.typed import typed_tokens
+        from autotune.trial.become import become
 
     settings = load_settings(config)
     typed = typed_tokens(trainer, config, Path.cwd())
@@ -31,7 +35,10 @@ def command(config: Path, dry_run: bool, trainer: tuple[str, ...]) -> int:
     env = {**os.environ, **settings.section.env}
     resolve_executable(argv[0], Path.cwd(), env.get("PATH"))
     if dry_run:
-        variables = [f"{name}={shlex.quote(text)}" for name, text in settings.section.env.items()]
-        print(" ".join([*variables, shlex.join(argv)]))
+        variables = masked([f"{name}={text}" for name, text in settings.section.env.items()])
+        quoted = [
+            f"{name}={shlex.quote(text)}" for name, _, text in (variable.partition("=") for variable in variables)
+        ]
+        say(" ".join([*quoted, shlex.join(masked(argv))]))
         return 0
     become(argv, env)

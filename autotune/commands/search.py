@@ -1,13 +1,14 @@
 """``autotune search``: the search itself."""
 
-import json
+import math
 import os
 import socket
-import sys
 from pathlib import Path
 
 import click
 
+from autotune.clock import SystemClock
+from autotune.commands.invocation import Invocation
 from autotune.commands.options import (
     Duration,
     config_option,
@@ -16,6 +17,9 @@ from autotune.commands.options import (
     seed_option,
     state_dir_option,
 )
+from autotune.commands.search_answer import SearchAnswer
+from autotune.commands.watchdog import Watchdog
+from autotune.trial.termination import end_by_force_with, signals_held
 
 
 @click.command(name="search")
@@ -32,7 +36,7 @@ from autotune.commands.options import (
 @click.argument("trainer", nargs=-1, type=click.UNPROCESSED)
 @click.pass_obj
 def command(
-    started_s: float,
+    call: Invocation,
     config: Path,
     budget_s: float,
     seed: int,
@@ -50,142 +54,87 @@ def command(
     Starts a study of this config on this machine, or goes on with it. The config itself is not touched
     (see `autotune apply`). The trainer's command comes from the config's autotune: section, or after --.
     """
-    from autotune.clock import SystemClock
-    from autotune.commands.apply import apply_values
-    from autotune.commands.showing import failures, show_plan, text_console
-    from autotune.errors import AutotuneError, how_it_ended
-    from autotune.events import Event
-    from autotune.report.answer import print_answer, print_failures
-    from autotune.report.document import answer_document
-    from autotune.report.eventlog import EventLog
-    from autotune.report.live import SearchDisplay
-    from autotune.results import Verdict
-    from autotune.search.budget import Budget
-    from autotune.search.devices import busy_remarks, remarks_on_gpus, require_free_gpus
-    from autotune.search.gpu_sampling import gpu_sampling
-    from autotune.search.instruments import Instruments
-    from autotune.search.journal import set_aside, sole_search
-    from autotune.search.keepsakes import Keepsakes
-    from autotune.search.setup import open_setup
-    from autotune.search.study import Study
-    from autotune.search.tuner import Tuner
-    from autotune.settings.typed import typed_tokens
-    from autotune.trial.guard import Guard
-    from autotune.trial.sweep import sweep
-    from autotune.trial.termination import ended_in_order
-    from autotune.trial.zygote import ZygoteRunner
-
     if dry_run and as_json:
         raise click.UsageError("--dry-run is for people and has no JSON form; leave --json out.")
     clock = SystemClock()
-    budget = Budget(clock, started_s=started_s, budget_s=budget_s)
-    typed = typed_tokens(trainer, config, Path.cwd())
-    setup = open_setup(config, command=typed, state_dir=state_dir, same_training=same_training)
-    setup.require_runnable()
-    progress, output = text_console(stderr=True), text_console()
-    remarks = (*setup.state.remarks, *remarks_on_gpus(setup))
-    if dry_run:
-        show_plan(output, setup, budget_s)
-        output.print(f"score: {setup.measures}", soft_wrap=True)
-        for remark in (*remarks, *busy_remarks(setup, clock)):
-            output.print(remark, soft_wrap=True)
-        return 0
+    answer = SearchAnswer(call, config, budget_s, clock)
+    end_by_force_with(answer.interrupted)
+    with Watchdog(math.inf if dry_run else call.started_s + budget_s, answer.by_force, clock) as watchdog:
+        try:
+            with signals_held():
+                from autotune.commands.apply import apply_values
+                from autotune.commands.searching import Searching, open_study, preview, say_what_comes
+                from autotune.commands.showing import failures
+                from autotune.report.console import text_console
+                from autotune.results import Verdict
+                from autotune.search.budget import Budget
+                from autotune.search.gpu_sampling import gpu_sampling
+                from autotune.search.journal import sole_search
+                from autotune.search.keepsakes import Keepsakes
+                from autotune.search.setup import open_setup
+                from autotune.settings.typed import typed_tokens
+                from autotune.trial.guard import Guard
 
-    setup.state.create()
-    show_plan(progress, setup, budget_s)
-    for remark in remarks:
-        progress.print(remark, soft_wrap=True)
-    name = f"{clock.utc():%Y%m%dT%H%M%SZ}-{socket.gethostname()}-{os.getpid()}"
-    events = setup.state.searches / f"{name}.events.jsonl"
-    with (
-        ended_in_order(),
-        sole_search(setup.journal.with_suffix(".search"), setup.study),
-        Guard() as guard,
-        gpu_sampling(setup, guard, setup.state.searches / f"{name}.gpu.jsonl", clock) as sampling,
-        Keepsakes(setup, clock, cwd=Path.cwd(), name=name) as keepsakes,
-    ):
-        if fresh:
-            set_aside(setup.journal, clock)
-        study = Study(setup.study, setup.journal)
-        if study.torn_bytes:
-            progress.print("The last run of an earlier search was cut off by a crash; all others are there.")
-        if swept := sweep(setup.state.runs(setup.study), clock).killed:
-            progress.print(f"Ended {len(swept)} processes that an earlier search had left running.")
-        if not allow_busy_gpu:
-            require_free_gpus(setup, clock)  # after the sweep: it may have been an earlier run of ours
-        for remark in busy_remarks(setup, clock) if allow_busy_gpu else ():
-            progress.print(f"{remark}; the search goes on beside it.", soft_wrap=True)
-        if keepsakes.remark:
-            progress.print(keepsakes.remark, soft_wrap=True)
-        log = EventLog(events, clock)
-        runner = ZygoteRunner(guard, clock)
+            typed = typed_tokens(trainer, config, Path.cwd())
+            setup = open_setup(config, command=typed, state_dir=state_dir, same_training=same_training)
+            setup.require_runnable()
+            progress, output = text_console(stderr=True), text_console()
+            if dry_run:
+                preview(output, setup, budget_s, clock)
+                return 0
 
-        def say_remarks(_event: Event | None = None) -> None:
-            for remarks in (
-                runner.remarks,
-                tuner.remarks,
-                keepsakes.remarks,
-                *((sampling.remarks,) if sampling else ()),
+            setup.state.create()
+            say_what_comes(progress, setup, budget_s)
+            name = f"{clock.utc():%Y%m%dT%H%M%SZ}-{socket.gethostname()}-{os.getpid()}"
+            with (
+                sole_search(setup.journal.with_suffix(".search"), setup.study),
+                Guard() as guard,
+                gpu_sampling(setup, guard, setup.state.searches / f"{name}.gpu.jsonl", clock) as sampling,
+                Keepsakes(setup, clock, cwd=Path.cwd(), name=name) as keepsakes,
             ):
-                while remarks:
-                    progress.print(remarks.popleft(), soft_wrap=True)
+                study = open_study(setup, progress, clock, fresh=fresh, allow_busy_gpu=allow_busy_gpu)
+                if keepsakes.remark:
+                    progress.print(keepsakes.remark, soft_wrap=True)
+                answer.begin(setup, study, name)
+                searching = Searching(
+                    setup,
+                    study,
+                    guard,
+                    Budget(clock, started_s=call.started_s, budget_s=budget_s),
+                    clock,
+                    console=progress,
+                    sampling=sampling,
+                    keepsakes=keepsakes,
+                    name=name,
+                    seed=seed,
+                )
+                answer.clear = searching.display.close
+                try:
+                    result = searching.run()
+                except KeyboardInterrupt:
+                    answer.loss = searching.settle()
+                    raise
+                setup.state.prune(setup.study, protected=searching.tuner.best_runs())
+            if setup.config_changed():
+                progress.print(
+                    f"{config} was changed during the search; the answer is for the file as it was at the start.",
+                    soft_wrap=True,
+                )
 
-        def settle() -> None:  # for a run that has ended without a word
-            if loss := keepsakes.loss("the last run"):
-                print(f"autotune: {loss}", file=sys.stderr)
-            say_remarks()
+            def apply_if_better() -> None:
+                watchdog.stand_down()  # somebody may be asked
+                if and_apply and result.verdict is Verdict.BETTER and result.best and result.baseline:
+                    best, today = result.best, result.baseline.values
+                    apply_values(setup, best.point, best.values, today, console=progress, force=False, dry_run=False)
 
-        with SearchDisplay(progress, clock, started_s=budget.started_s, budget_s=budget_s) as display:
-            tuner = Tuner(
-                setup,
-                study,
-                runner,
-                budget,
-                clock,
-                (log, display, keepsakes.after, say_remarks),
-                name=name,
-                seed=seed,
-                instruments=lambda: Instruments.of_machine(clock, sampling),
-            )
-            try:
-                result = tuner.run()
-            except KeyboardInterrupt as interrupt:
-                word, code = how_it_ended(interrupt)
-                kept = sum(run.search == name for run in study.records())
-                print(f"autotune: {word}; {kept} finished runs are kept, the same command goes on", file=sys.stderr)
-                settle()
-                return code
-            except AutotuneError:
-                settle()
-                print_failures(progress, failures(tuner.failures, tuner.outcomes))
-                raise
-            settle()
-        setup.state.prune(setup.study, protected=tuner.best_runs())
-
-    if setup.config_changed():
-        progress.print(f"{config} was changed during the search; the answer is for the file as it was at the start.")
-
-    def apply_if_better() -> None:
-        if and_apply and result.verdict is Verdict.BETTER and result.best and result.baseline:
-            best, today = result.best, result.baseline.values
-            apply_values(setup, best.point, best.values, today, console=progress, force=False, dry_run=False)
-
-    if as_json:
-        apply_if_better()  # first, so that a failure is the one object on stdout
-        paths = {"journal": str(setup.journal), "runs": str(setup.state.runs(setup.study)), "events": str(events)}
-        document = answer_document(
-            result, elapsed_s=budget.elapsed_s(), study=setup.study, paths=paths, ended_by=tuner.ended_by
-        )
-        print(json.dumps(document, indent=2))
-    else:
-        print_answer(
-            output,
-            result,
-            config=str(config),
-            elapsed_s=budget.elapsed_s(),
-            failures=failures(tuner.failures, result.outcomes),
-        )
-        apply_if_better()
-    if tuner.ended_by:
-        print(f"autotune: {tuner.ended_by}", file=sys.stderr)
-    return 1 if tuner.ended_by else 0
+            if as_json:
+                apply_if_better()  # first, so that a failure is the one object on stdout
+            ended_by = searching.tuner.ended_by
+            answer.give(result, failures(searching.tuner.failures, result.outcomes), ended_by=ended_by)
+            if not as_json:
+                apply_if_better()
+            if ended_by:
+                call.say_error(ended_by)
+        except KeyboardInterrupt as interrupt:
+            return answer.interrupted(interrupt)
+    return 1 if ended_by else 0

@@ -9,23 +9,17 @@ from rich.console import Console
 
 from autotune.records import Ending
 from autotune.report.answer import Failure
+from autotune.report.console import text_console
 from autotune.report.lines import value_text
 from autotune.report.plan import KnobRow, print_plan
 from autotune.search.setup import Setup
 from autotune.search.tuner import Failed
 from autotune.settings.outputs import holding_something
+from autotune.settings.secrets import masked, masked_text
 from autotune.space.catalog import KNOWN_KNOBS
 from autotune.trial.explanations import EXPLANATIONS
 from autotune.trial.python_command import python_command
 from autotune.trial.state import StateFolder
-
-_FILE_WIDTH = 160  # where there is no terminal to ask
-
-
-def text_console(*, stderr: bool = False) -> Console:
-    """A console for plain prose: nothing in it is taken for markup or coloured by guess."""
-    stream = sys.stderr if stderr else sys.stdout
-    return Console(stderr=stderr, highlight=False, markup=False, width=None if stream.isatty() else _FILE_WIDTH)
 
 
 def show_remarks(state: StateFolder) -> None:
@@ -44,7 +38,7 @@ def show_plan(console: Console, setup: Setup, budget_s: float) -> None:
         combinations=setup.space.size,
         redirected=setup.settings.outputs.redirected,
         notes=[*output_notes(setup), *command_notes(setup)],
-        command=setup.command,
+        command=masked(setup.command),
         budget_s=budget_s,
     )
 
@@ -58,7 +52,8 @@ def output_notes(setup: Setup) -> list[str]:
         for key in holding_something(settings.run_document, settings.outputs.redirected, *beside)
     ]
     return notes + [
-        f"{key}: {value_text(settings.today(key))} may send something away from each run; set: can change it for them"
+        f"{key}: {masked_text(value_text(settings.today(key)))} may send something away from each run; "
+        "set: can change it for them"
         for key in settings.outputs.uploads
         if key not in settings.section.fixed
     ]

@@ -1,13 +1,15 @@
 """``autotune status``: what is known so far."""
 
-import json
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
+from autotune.commands.invocation import Invocation
 from autotune.commands.options import config_option, json_option, state_dir_option
+from autotune.commands.printing import say_object
+from autotune.trial.termination import signals_held
 
 if TYPE_CHECKING:
     from autotune.records import Values
@@ -23,22 +25,26 @@ _SHOWN_RUNS = 20
 @config_option
 @json_option
 @state_dir_option
-def command(config: Path, as_json: bool, state_dir: Path | None) -> int:
+@click.pass_obj
+def command(call: Invocation, config: Path, as_json: bool, state_dir: Path | None) -> int:
     """Shows what the record of this config's study says: the same answer as the last search gave."""
-    from autotune.commands.showing import show_remarks, text_console
-    from autotune.events import RunEnded
-    from autotune.report.answer import print_answer
-    from autotune.report.document import answer_document
-    from autotune.report.lines import plain, run_line
-    from autotune.results import Verdict
-    from autotune.search.setup import open_setup
+    with signals_held():
+        from autotune.commands.showing import show_remarks
+        from autotune.events import RunEnded
+        from autotune.report.answer import print_answer
+        from autotune.report.console import text_console
+        from autotune.report.document import answer_document
+        from autotune.report.lines import plain, run_line
+        from autotune.results import Verdict
+        from autotune.search.setup import open_setup
 
     setup = open_setup(config, command=None, state_dir=state_dir)
     show_remarks(setup.state)
     study, result = known_answer(setup)
     if as_json:
         paths = {"journal": str(study.path), "runs": str(setup.state.runs(study.name))}
-        print(json.dumps(answer_document(result, elapsed_s=None, study=study.name, paths=paths), indent=2))
+        document = answer_document(result, elapsed_s=None, study=study.name, paths=paths)
+        call.answer(lambda: say_object(document, indent=2))
     else:
         console = text_console()
         runs = study.records()
@@ -78,10 +84,11 @@ def known_answer(setup: "Setup") -> "tuple[Study, SearchResult]":
     Raises:
         StudyError: There is no record, or no run in it gave numbers.
     """
-    from autotune.errors import StudyError
-    from autotune.search.identity import frameworks_text
-    from autotune.search.study import Study
-    from autotune.search.summary import latest_search, summarize
+    with signals_held():
+        from autotune.errors import StudyError
+        from autotune.search.identity import frameworks_text
+        from autotune.search.study import Study
+        from autotune.search.summary import latest_search, summarize
 
     remedy = f"Run: autotune search --config {setup.config_path} --budget 30m"
     known = setup.known_study()

@@ -48,7 +48,12 @@ def answer_document(
 
 def error_document(error: AutotuneError) -> dict[str, Any]:
     """The object that stands in its place when a command fails."""
-    return {"format": FORMAT, "error": _error(error)}
+    return error_object(kind=error.kind, message=error.message, where=error.where, remedy=error.remedy)
+
+
+def error_object(*, kind: str, message: str, where: str | None, remedy: str | None) -> dict[str, Any]:
+    """The same, of what is no `AutotuneError`: wrong usage, an interrupt."""
+    return {"format": FORMAT, "error": {"kind": kind, "message": message, "where": where, "remedy": remedy}}
 
 
 def _error(error: AutotuneError) -> dict[str, Any]:

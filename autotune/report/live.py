@@ -48,6 +48,10 @@ class SearchDisplay:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Takes the live region off the terminal."""
         if self._console.is_terminal:
             self._live.stop()
 

@@ -10,6 +10,7 @@ from autotune.errors import CannotEditYaml, CommandError, ConfigError
 from autotune.settings.document import Document, Leaf
 from autotune.settings.keys import closest, shown
 from autotune.settings.paths import exists, is_program
+from autotune.settings.secrets import is_secret_name
 
 _FIELD = re.compile(r"\{\{|\}\}|\{(?P<name>[^{}]*)\}|[{}]")
 _SWITCH_FIELD = re.compile(r"\{[^{}]*\?[^{}]*\}")
@@ -54,7 +55,9 @@ def split_command(text: str, where: str) -> tuple[str, ...]:
         raise ConfigError(
             f"the command sets {name} in front, which only a shell understands",
             where=where,
-            remedy=f"Put it into the autotune section: env: {{{name}: {value!r}}}",
+            remedy=f"Set it before: export {name}=...; runs get the environment of whoever starts the search."
+            if is_secret_name(name)
+            else f"Put it into the autotune section: env: {{{name}: {value!r}}}",
         )
     return tokens
 

@@ -8,11 +8,11 @@ from pathlib import Path
 from autotune.errors import ConfigError
 from autotune.settings.command import IN_A_SHELL, split_command
 from autotune.settings.paths import exists, is_same_file
+from autotune.settings.secrets import is_secret_name, secrets_of
 
 _WHERE = "command line"
 _OPERATORS = ("|", "||", "|&", "&", "&&", ";", ">", ">>", "<", "2>", "2>&1")
 _ASSIGNMENT = re.compile(r"([A-Za-z_]\w*)=(.*)", re.DOTALL)
-_SECRET = re.compile(r"(?:.*_)?(?:TOKEN|SECRET|PASSWORD|PASSWD|CREDENTIALS?|API_?KEY|ACCESS_KEY)", re.IGNORECASE)
 _PLACEHOLDER = re.compile(r"(\{!?\w[\w.-]*(?:\?[^{}]*)?\})|[{}]")
 
 
@@ -52,7 +52,7 @@ def read_typed(words: Sequence[str]) -> TypedCommand:
     words = _split(words)
     env: dict[str, str] = {}
     while words and (match := _ASSIGNMENT.fullmatch(words[0])):
-        if _SECRET.fullmatch(match[1]):
+        if is_secret_name(match[1]):
             raise ConfigError(
                 f"{match[1]} looks like a secret, and the command goes into a file",
                 where=_WHERE,
@@ -67,6 +67,21 @@ def read_typed(words: Sequence[str]) -> TypedCommand:
             remedy="Type how training is started: -- python train.py --config {config}",
         )
     return TypedCommand(words=words, env=env)
+
+
+def refuse_secrets(words: Sequence[str]) -> None:
+    """Refuses a command that is about to be written into a file and holds a secret.
+
+    Raises:
+        ConfigError: A flag, a key or a URL looks like one.
+    """
+    if secrets := secrets_of(words):
+        raise ConfigError(
+            f"{secrets[0].name} looks like a secret, and the command goes into a file",
+            where=_WHERE,
+            remedy="Let the trainer read it from an environment variable, or from a file; runs get the environment of\n"
+            "whoever starts the search. Only for one search, it may stand in the command behind -- of autotune search.",
+        )
 
 
 def typed_tokens(words: Sequence[str], config: Path, cwd: Path) -> tuple[str, ...] | None:

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import NoReturn
 
 from autotune.errors import CommandError
+from autotune.trial.termination import release_signals
 
 
 def become(argv: Sequence[str], env: Mapping[str, str]) -> NoReturn:
@@ -24,6 +25,7 @@ def become(argv: Sequence[str], env: Mapping[str, str]) -> NoReturn:
     """
     sys.stdout.flush()
     sys.stderr.flush()
+    release_signals()
     # Python ignores these two for itself, and what is ignored stays so: `train.py | head` would never end.
     for one in (signal.SIGPIPE, signal.SIGXFSZ):
         signal.signal(one, signal.SIG_DFL)

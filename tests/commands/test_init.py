@@ -189,6 +189,8 @@ def test_flags_become_a_config(project: Path, autotune: Autotune) -> None:
         (("--yes", "--", sys.executable, "t.py", "{data.batch}", "{config}"), 1, "no such key in config.yaml"),
         (("--yes", "--", "nosuchprogram", "{config}"), 1, "no program nosuchprogram"),
         (("--yes", "--", "WANDB_API_KEY=x", sys.executable, "{config}"), 1, "looks like a secret"),
+        (("--yes", "--", sys.executable, "t.py", "{config}", "--api-key", "x"), 1, "--api-key looks like a secret"),
+        (("--yes", "--", sys.executable, "t.py", "{config}", "db.password=x"), 1, "environment variable"),
     ],
 )
 def test_what_init_cannot_take_is_said(

@@ -205,6 +205,25 @@ def test_a_command_typed_with_the_configs_own_path(project: Path, autotune: Auto
     assert not (project / "logs").exists()
 
 
+def test_a_secret_in_the_command_is_not_shown(project: Path, autotune: Autotune) -> None:
+    """Neither in the plan nor in the messages, wherever the command comes from; the run gets what was typed."""
+    trainer = project / "trainer.py"
+    trainer.write_text(f"import sys\nassert sys.argv.pop() == '--password=hunter2'\n{TRAINER.read_text()}")
+    typed = ("--", sys.executable, "trainer.py", "{config}", "--password=hunter2")
+    planned = autotune("search", "--config", "config.yaml", "--dry-run", *typed)
+    searched = autotune("search", "--config", "config.yaml", "--budget", "6s", *typed)
+    assert searched.returncode == 0, searched.stderr
+    _write(project, "{config}", "{config} --api-key hunter2 --db mysql://me:hunter2@host/x")
+    _write(project, "    knobs:", "    env: {HF_TOKEN: hunter2}\n    knobs:")
+    written = autotune("search", "--config", "config.yaml", "--dry-run")
+    real = autotune("run", "--config", "config.yaml", "--dry-run")
+    assert "--password=***" in planned.stdout
+    assert "--password=***" in searched.stderr
+    assert "--api-key *** --db mysql://me:***@host/x" in written.stdout
+    assert "HF_TOKEN=***" in real.stdout.replace("'", "")
+    assert "hunter2" not in "".join(done.stdout + done.stderr for done in (planned, searched, written, real))
+
+
 def test_without_a_command_the_way_to_one_is_said(project: Path, autotune: Autotune) -> None:
     """As a line that can be pasted."""
     (project / "my config.yaml").write_text("data: {batch_size: 4}\n")

@@ -1,0 +1,104 @@
+"""One call of the command line: when it began, and what it says in the end, once."""
+
+import io
+import threading
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import click
+
+from autotune.commands.printing import say_aside, say_object
+from autotune.errors import AutotuneError, how_it_ended
+from autotune.trial.termination import signals_held
+
+
+class Invocation:
+    """One call of the command line, and the right to answer, which goes to the first who takes it.
+
+    The command itself, the watchdog of a search, and whoever is interrupted may all want to answer; with ``--json``
+    exactly one object must come of it.
+
+    Args:
+        arguments: What was typed after ``autotune``.
+        started_s: When the process started, on the monotonic clock.
+
+    Attributes:
+        as_json: Whether the answer, or the error, is wanted as an object on stdout.
+    """
+
+    def __init__(self, arguments: Sequence[str], started_s: float) -> None:
+        self._arguments = tuple(arguments)
+        self.started_s = started_s
+        own = self._arguments[: self._arguments.index("--") if "--" in self._arguments else None]
+        self.as_json = "--json" in own
+        self._right = [object()]  # to take the last one off a list is one step, also for a signal's handler
+        self._owner: int | None = None
+
+    def answer(self, give: Callable[[], None]) -> None:
+        """Gives the answer, whole, unless one was given already; signals wait meanwhile.
+
+        In another thread than the one that has taken it, this waits for the end of the process.
+
+        Args:
+            give: Prints it.
+        """
+        with signals_held():
+            if self._take():
+                give()
+
+    def fail(self, error: AutotuneError) -> None:
+        """Says an error."""
+        self._fail(error.kind, error.message, where=error.where, remedy=error.remedy, line=f"autotune: {error}")
+
+    def say_error(self, error: AutotuneError) -> None:
+        """Says an error beside an answer, which holds it already where it is an object."""
+        say_aside(self.unsecret(f"autotune: {error}"))
+
+    def misused(self, error: click.ClickException) -> None:
+        """Says what is wrong with what was typed."""
+        shown = io.StringIO()
+        error.show(shown)
+        context = error.ctx if isinstance(error, click.UsageError) else None
+        remedy = f"Try '{context.command_path} --help' for help." if context else None
+        self._fail("usage", error.format_message(), where=None, remedy=remedy, line=shown.getvalue().removesuffix("\n"))
+
+    def interrupted(self, interrupt: BaseException | None) -> int:
+        """Says that the command was interrupted.
+
+        Returns:
+            The exit code.
+        """
+        word, code = how_it_ended(interrupt)
+        self.ended_early(word)
+        return code
+
+    def ended_early(self, message: str) -> None:
+        """Says what ended the command, and what that means."""
+        self._fail("interrupted", message, where=None, remedy=None, line=f"autotune: {message}")
+
+    def unsecret(self, text: str) -> str:
+        """A text as it may be shown and kept: it may quote a secret that was typed."""
+        from autotune.settings.secrets import secrets_of, without
+
+        return without(text, secrets_of(self._arguments))
+
+    def _fail(self, kind: str, message: str, *, where: str | None, remedy: str | None, line: str) -> None:
+        from autotune.report.document import error_object
+
+        texts = {"message": message, "where": where, "remedy": remedy}
+        clean: dict[str, Any] = {name: text and self.unsecret(text) for name, text in texts.items()}
+        with signals_held():
+            say_aside(self.unsecret(line))
+            if self.as_json:
+                self.answer(lambda: say_object(error_object(kind=kind, **clean)))
+
+    def _take(self) -> bool:
+        """Whether the answer is for the caller to give."""
+        try:
+            self._right.pop()
+        except IndexError:
+            if self._owner != threading.get_ident():
+                threading.Event().wait()  # who has it is about to end the process
+            return False
+        self._owner = threading.get_ident()
+        return True

@@ -1,0 +1,160 @@
+"""The answer of a search: given at its end, or before that by what ends it, ^C or the watchdog."""
+
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from autotune.commands.invocation import Invocation
+from autotune.commands.printing import say_aside, say_object
+from autotune.durations import format_duration
+from autotune.errors import AutotuneError, RunError, how_it_ended
+from autotune.report.document import answer_document
+from autotune.results import SearchResult
+from autotune.trial.termination import interrupted_by
+
+if TYPE_CHECKING:
+    from autotune.clock import Clock
+    from autotune.report.answer import Failure
+    from autotune.search.setup import Setup
+    from autotune.search.study import Study
+
+_CLEARING_S = 0.3  # for a display that may hang as well
+
+
+class SearchAnswer:
+    """What a search can say at any moment, and how it says it.
+
+    Args:
+        call: Of the command; answers once.
+        config: The config as it was typed.
+        budget_s: The whole budget.
+        clock: The machine's clock.
+
+    Attributes:
+        clear: Takes the live display off the screen; does nothing where there is none.
+        loss: What became of the user's files; None if nothing did.
+    """
+
+    def __init__(self, call: Invocation, config: Path, budget_s: float, clock: "Clock") -> None:
+        self._call = call
+        self._config = config
+        self._budget_s = budget_s
+        self._clock = clock
+        self._known: tuple[Setup, Study, str] | None = None
+        self.clear: Callable[[], None] = lambda: None
+        self.loss: AutotuneError | None = None
+
+    def begin(self, setup: "Setup", study: "Study", name: str) -> None:
+        """Says where the runs of this search will be found.
+
+        Args:
+            setup: What is tuned.
+            study: The record.
+            name: Of the search.
+        """
+        self._known = (setup, study, name)
+
+    def give(
+        self, result: SearchResult, failures: "Sequence[Failure]" = (), *, ended_by: AutotuneError | None = None
+    ) -> None:
+        """Gives an answer, unless one was given already: an object, or the final screen.
+
+        Args:
+            result: The answer.
+            failures: Runs that gave no numbers, one for each kind of ending; for people.
+            ended_by: What ended the search before its time; None if nothing did.
+        """
+        assert self._known is not None, "what has a result has begun"
+        setup, study, name = self._known
+        elapsed_s = self._clock.now_s() - self._call.started_s
+        paths = {
+            "journal": str(setup.journal),
+            "runs": str(setup.state.runs(setup.study)),
+            "events": str(setup.state.searches / f"{name}.events.jsonl"),
+        }
+
+        def say() -> None:
+            if self._call.as_json:
+                document = answer_document(
+                    result, elapsed_s=elapsed_s, study=study.name, paths=paths, ended_by=ended_by
+                )
+                say_object(document, indent=2)
+            else:
+                from autotune.report.answer import print_answer
+                from autotune.report.console import text_console
+
+                print_answer(text_console(), result, config=str(self._config), elapsed_s=elapsed_s, failures=failures)
+
+        self._call.answer(say)
+
+    def interrupted(self, interrupt: BaseException) -> int:
+        """Ends the search in order, because of ^C or SIGTERM; scripts get the answer so far.
+
+        Returns:
+            The exit code.
+        """
+        word, code = how_it_ended(interrupt)
+        result = self._so_far(f"The search was {word}; the answer is from the runs that had finished.")
+        if result is None or not self._call.as_json:
+            self._call.ended_early(f"{word}{self._kept()}")
+        else:
+            say_aside(f"autotune: {word}{self._kept()}")
+            self.give(result)
+        if self.loss is not None:
+            say_aside(f"autotune: {self.loss}")
+        return code
+
+    def by_force(self) -> int:
+        """Answers in the place of a search that hangs.
+
+        Returns:
+            The exit code.
+        """
+        self._clear()
+        budget = format_duration(self._budget_s)
+        result = self._so_far(
+            f"The search did not end with its budget of {budget}, because something hangs, and was ended by force; the "
+            "answer is from the runs that had finished."
+        )
+        if result is not None:
+            self.give(result)
+        else:
+            self._call.fail(
+                RunError(
+                    f"nothing was measured within the budget of {budget}, and something hangs: ended by force",
+                    where=str(self._config),
+                    remedy="See whether the disks that hold the config, the data and the trainer answer, and the GPU's "
+                    "driver (nvidia-smi).",
+                )
+            )
+        interrupt = interrupted_by()
+        return how_it_ended(interrupt)[1] if interrupt else int(result is None)
+
+    def _so_far(self, caution: str) -> SearchResult | None:
+        """The answer from the runs of this search that have finished; None if they gave no numbers."""
+        if self._known is None:
+            return None
+        setup, study, name = self._known
+        from autotune.search.summary import summarize
+
+        try:
+            result = summarize(
+                study.records(), name, setup.space, objective=setup.objective, why_no_gpu=setup.why_no_gpu
+            )
+        except Exception:  # noqa: BLE001 -- the command has to end, and to say that it did, whatever is in the record
+            return None
+        return result and replace(result, cautions=(*result.cautions, caution))
+
+    def _kept(self) -> str:
+        if self._known is None:
+            return ""
+        _, study, name = self._known
+        kept = sum(run.search == name for run in study.records())
+        return f"; {kept} finished runs are kept, the same command goes on"
+
+    def _clear(self) -> None:
+        clearing = threading.Thread(target=self.clear, daemon=True)
+        clearing.start()
+        clearing.join(_CLEARING_S)

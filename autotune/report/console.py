@@ -1,0 +1,51 @@
+"""Consoles: all that is drawn or told in more than a plain line is printed by one of these, and nothing steers it."""
+
+import sys
+from collections.abc import Iterable
+from typing import Any
+
+from rich.console import Console, ConsoleOptions, RenderableType
+from rich.segment import Segment
+from rich.text import Text
+
+from autotune.report.safe_text import is_safe, safe_text
+
+_FILE_WIDTH = 160  # where there is no terminal to ask
+
+
+class SafeConsole(Console):
+    """Console of rich that prints control characters of a text as visible escapes, whatever holds that text.
+
+    Its own sequences (colours, cursor movements of live displays) are not part of any text, and stay.
+    """
+
+    def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:
+        """See `Console.render`."""
+        if isinstance(renderable, Text) and not is_safe(renderable.plain):
+            renderable = self._safe(renderable)  # before its lines are broken, so that they fit
+        for segment in super().render(renderable, options):
+            yield segment if segment.control or is_safe(segment.text) else _safe_segment(segment)
+
+    def render_str(self, text: str, **options: Any) -> Text:
+        """See `Console.render_str`; also asked for the width of a table's cells."""
+        return super().render_str(safe_text(text), **options)
+
+    def _safe(self, text: Text) -> Text:
+        safe = Text(
+            style=text.style, justify=text.justify, overflow=text.overflow, no_wrap=text.no_wrap, end=text.end,
+            tab_size=text.tab_size,
+        )  # fmt: skip
+        for part in text.render(self):
+            safe.append(safe_text(part.text), part.style)
+        return safe
+
+
+def text_console(*, stderr: bool = False) -> SafeConsole:
+    """A console for plain prose: nothing in it is taken for markup or emoji, or coloured by guess."""
+    stream = sys.stderr if stderr else sys.stdout
+    width = None if stream.isatty() else _FILE_WIDTH
+    return SafeConsole(stderr=stderr, highlight=False, markup=False, emoji=False, width=width)
+
+
+def _safe_segment(segment: Segment) -> Segment:
+    return Segment(safe_text(segment.text), segment.style)

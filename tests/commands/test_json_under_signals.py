@@ -1,0 +1,165 @@
+"""^C, ^C^C and SIGTERM at any moment: one object for scripts, one line for people, nothing left running."""
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.commands.test_search import left_running
+
+CODES = {signal.SIGINT: (130, "interrupted"), signal.SIGTERM: (143, "ended by SIGTERM")}
+KINDS = {"sigint": (signal.SIGINT,), "twice": (signal.SIGINT, signal.SIGINT), "sigterm": (signal.SIGTERM,)}
+
+
+def _start(project: Path, *arguments: str) -> "subprocess.Popen[str]":
+    return subprocess.Popen(
+        [sys.executable, "-m", "autotune", *arguments, "--config", "config.yaml"],
+        cwd=project,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+def _listens(process: "subprocess.Popen[str]") -> None:
+    """Waits until both signals have a handler, which is long before anything is read."""
+    both = 1 << (signal.SIGINT - 1) | 1 << (signal.SIGTERM - 1)
+    deadline_s = time.monotonic() + 30
+    while time.monotonic() < deadline_s:
+        status = Path(f"/proc/{process.pid}/status").read_text()
+        found = re.search(r"^SigCgt:\s*([0-9a-f]+)$", status, re.MULTILINE)
+        if found and int(found[1], 16) & both == both:
+            return
+        threading.Event().wait(0.001)
+    raise AssertionError("it never listened")
+
+
+def _line(word: str) -> "Callable[[subprocess.Popen[str]], None]":
+    def wait(process: "subprocess.Popen[str]") -> None:
+        assert process.stderr is not None
+        next(line for line in process.stderr if word in line)
+
+    return wait
+
+
+MOMENTS = {"at once": _listens, "in the setup": _line("knob"), "while a run goes on": _line("exploring")}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("moment", MOMENTS)
+def test_a_search_gives_one_object(project: Path, moment: str, kind: str) -> None:
+    """The answer so far where there is one, else the word for what happened; the exit code says it in any case."""
+    with _start(project, "search", "--json", "--budget", "60s") as search:
+        MOMENTS[moment](search)
+        for number in KINDS[kind]:
+            search.send_signal(number)
+        said, aside = search.communicate(timeout=60)
+    code, word = CODES[KINDS[kind][0]]
+    assert search.returncode == code
+    document = json.loads(said)
+    assert document["format"] == 1
+    if moment == "while a run goes on":
+        assert document["verdict"] == "no_change"
+        assert document["runs"] >= 1
+        assert word in document["cautions"][-1]
+        assert "finished runs are kept, the same command goes on" in aside
+    else:
+        assert document["error"]["kind"] == "interrupted"
+        assert document["error"]["message"].startswith(word)
+    assert f"autotune: {word}" in aside
+    assert "Traceback" not in aside
+    assert left_running(project) == []
+
+
+def test_nothing_can_drown_the_last_line(project: Path) -> None:
+    """Somebody who leans on ^C while everything is closed still gets to know that nothing is lost."""
+    with _start(project, "search", "--budget", "60s") as search:
+        _line("exploring")(search)
+        while search.poll() is None:
+            search.send_signal(signal.SIGINT)
+            threading.Event().wait(0.005)
+        said, aside = search.communicate(timeout=60)
+    assert search.returncode == 130
+    assert said == ""
+    assert re.search(r"^autotune: interrupted; [1-9]\d* finished runs are kept, the same command goes on$", aside, re.M)
+    assert "Traceback" not in aside
+    assert "Exception ignored" not in aside
+
+
+@pytest.mark.parametrize("number", CODES, ids=["sigint", "sigterm"])
+@pytest.mark.parametrize("command", ["status", "search", "apply", "revert", "run"])
+def test_every_command_ends_with_its_code(project: Path, command: str, number: signal.Signals) -> None:
+    """From the first moment that it listens, also while it is being imported; never by the signal itself."""
+    with _start(project, command) as process:
+        _listens(process)
+        process.send_signal(number)
+        said, aside = process.communicate(timeout=60)
+    code, word = CODES[number]
+    assert process.returncode == code, aside
+    assert said == ""
+    assert aside.splitlines()[-1] == f"autotune: {word}"
+    assert "Traceback" not in aside
+
+
+def test_a_trainer_gets_signals_as_they_are(project: Path) -> None:
+    """Real training, and the runs of a search: nothing is ignored or caught because autotune does so."""
+    look = project / "look.py"
+    look.write_text(
+        "import re, sys\n"
+        "status = open('/proc/self/status').read()\n"
+        "masks = [int(re.search(rf'^{name}:\\s*(\\w+)$', status, re.M)[1], 16) for name in ('SigIgn', 'SigBlk')]\n"
+        "print([bool(mask >> (number - 1) & 1) for mask in masks for number in (2, 15)])\n"
+    )
+    config = project / "config.yaml"
+    text = config.read_text()
+    config.write_text(re.sub(r"command: .*", "command: '{python} look.py {config}'", text))
+    with _start(project, "run") as process:
+        said, _ = process.communicate(timeout=60)
+    assert said == "[False, False, False, False]\n"
+    with _start(project, "search", "--budget", "5s") as process:
+        process.communicate(timeout=60)
+    logs = [log.read_text() for log in project.glob(".autotune/**/stdout.log")]
+    assert logs
+    assert set(logs) == {"[False, False, False, False]\n"}
+
+
+def test_ending_by_force_when_it_hangs(project: Path) -> None:
+    """Where ending in order does not come to an end, a later ^C ends it all the same, and still says one object."""
+    code = (
+        "import sys, time\n"
+        "from autotune.trial import termination\n"
+        "termination.INSISTING_S = 0.0\n"
+        "termination.take_signals()\n"
+        "from autotune.search import setup\n"
+        "def hanging(*_, **__):\n"
+        "    try:\n"
+        "        print('here', file=sys.stderr, flush=True)\n"
+        "        time.sleep(1000)\n"
+        "    finally:\n"
+        "        print('there', file=sys.stderr, flush=True)\n"
+        "        while True:\n"
+        "            pass\n"
+        "setup.open_setup = hanging\n"
+        "from autotune.cli import run\n"
+        "run(['search', '--config', 'config.yaml', '--json'])\n"
+    )
+    with subprocess.Popen(
+        [sys.executable, "-c", code],
+        cwd=project, env={**os.environ}, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+    ) as process:  # fmt: skip
+        for word in ("here", "there"):
+            _line(word)(process)
+            process.send_signal(signal.SIGINT)
+        said, aside = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert json.loads(said)["error"]["kind"] == "interrupted"
+    assert "Traceback" not in aside

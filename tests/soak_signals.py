@@ -1,0 +1,85 @@
+"""``python -m tests.soak json-under-signals``: ^C, ^C^C and SIGTERM at several moments after the start of a command.
+
+Searches and asks for the status with ``--json``, sends the signals, and prints for each what came of it: the exit code,
+how many objects were on stdout, and what was left running. Wrong usage is asked for as well.
+"""
+
+import argparse
+import json
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+from collections.abc import Sequence
+from pathlib import Path
+
+from tests.commands.conftest import CONFIG, TRAINER
+from tests.commands.test_search import left_running
+
+DELAYS_S = (0.1, 0.5, 2.0)
+SIGNALS = {
+    "^C": (signal.SIGINT,),
+    "^C^C": (signal.SIGINT, signal.SIGINT),
+    "SIGTERM": (signal.SIGTERM,),
+}
+CODES = {"^C": 130, "^C^C": 130, "SIGTERM": 143}
+WRONG = (["search", "--json"], ["search", "--json", "--budget", "x"], ["status", "--colour", "--json"], ["--json"])
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Run all of them; 0 if each gave exactly one object and the right exit code."""
+    argparse.ArgumentParser(prog="python -m tests.soak json-under-signals", description=__doc__).parse_args(arguments)
+    project = Path(tempfile.mkdtemp(prefix="autotune soak "))
+    (project / "config.yaml").write_text(CONFIG % TRAINER)
+    good = True
+    print(f"{'command':<32} {'signal':<8} {'after':>6} {'exit':>5} {'objects':>8}  left running")
+    for command in ("search", "status"):
+        for name, numbers in SIGNALS.items():
+            for delay_s in DELAYS_S:
+                code, objects = _run(project, [command, "--config", "config.yaml", "--json"], numbers, delay_s)
+                left = left_running(project)
+                print(f"{command:<32} {name:<8} {delay_s:4.1f} s {code:>5} {objects:>8}  {left or 'nothing'}")
+                # The status may have been told before the signal came.
+                codes = {CODES[name]} if command == "search" else {CODES[name], 0, 1}
+                good = good and objects == 1 and code in codes and not left
+    for arguments in WRONG:
+        code, objects = _run(project, arguments, (), 0.0)
+        print(f"{' '.join(arguments):<32} {'-':<8} {'-':>6} {code:>5} {objects:>8}  nothing")
+        good = good and (code, objects) == (2, 1)
+    shutil.rmtree(project)
+    return 0 if good else 1
+
+
+def _run(project: Path, arguments: Sequence[str], numbers: Sequence[signal.Signals], delay_s: float) -> tuple[int, int]:
+    """Exit code, and objects on stdout."""
+    with subprocess.Popen(
+        [sys.executable, "-m", "autotune", *arguments],
+        cwd=project,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as process:
+        if numbers:
+            threading.Event().wait(delay_s)  # the moment is what is looked at here
+        for number in numbers:
+            process.send_signal(number)
+        said, aside = process.communicate(timeout=120)
+    if "Traceback" in aside:
+        print(aside)
+    return process.returncode, _objects(said)
+
+
+def _objects(said: str) -> int:
+    """How many JSON objects a text consists of; -1 if there is anything else in it."""
+    decoder, position, count = json.JSONDecoder(), 0, 0
+    while position < len(said.rstrip()):
+        try:
+            found, position = decoder.raw_decode(said, position)
+        except ValueError:
+            return -1
+        position += len(said[position:]) - len(said[position:].lstrip())
+        count += isinstance(found, dict)
+    return count
