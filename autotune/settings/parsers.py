@@ -152,6 +152,11 @@ def is_plain_type(node: yaml.ScalarNode, *, tagged: bool) -> bool:
     return node.tag in _STANDARD_TAGS or (node.tag in _KEPT_AS_TEXT and not tagged)
 
 
+def is_standard(node: Any) -> bool:
+    """Whether a scalar node of either parser is a text, a number, a bool or null; a date, say, is none of them."""
+    return str(node.tag) in _STANDARD_TAGS
+
+
 def outline(root: Any) -> Outline:
     """Lays a node tree of either parser flat. An alias is noted, not followed, so alias bombs stay small."""
     found: Outline = {}

@@ -15,6 +15,7 @@ from autotune.records import Scalar
 from autotune.settings.document import Document, Leaf
 from autotune.settings.keys import KeyPath, NewValues, dotted, shown
 from autotune.settings.parsers import (
+    is_standard,
     is_too_long,
     node_at,
     outline,
@@ -247,6 +248,8 @@ def _check(document: Document, splices: list[Splice], text: str) -> None:
             readings = [meaning] if change.restores else [reading_1_1, read_1_2(node_1_2)]
         except ValueError as error:
             raise _cannot(change.leaf, f"a YAML 1.2 parser cannot read {shown(change.value)} there: {error}") from error
+        if not change.restores and not (is_standard(node_at(after.root, where)) and is_standard(node_1_2)):
+            raise _cannot(change.leaf, f"{shown(change.value)} would not be read as a text there")
         # A file that says `yes` is read by a YAML 1.1 parser, and goes on saying `no`.
         if isinstance(change.value, bool) and str(node_1_2.value).lower() in ("yes", "no", "on", "off"):
             readings = [reading_1_1]

@@ -297,3 +297,10 @@ def test_what_stands_in_a_set_has_no_value():
     """A set has members; what would be written beside one is read by nobody."""
     with pytest.raises(CannotEditYaml, match="set"):
         edit_yaml("x: !!set {a: , b: }\n", {"x.a": 5})
+
+
+@pytest.mark.parametrize("value", ["<<", "=", "2020-01-01"])
+def test_a_tag_without_a_name_makes_more_of_a_text(value):
+    """PyYAML reads `! '2020-01-01'` as a date, so it is not written."""
+    with pytest.raises(CannotEditYaml, match="would not be read as a text"):
+        edit_yaml("x: ! word\n", {"x": value})
