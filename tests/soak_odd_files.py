@@ -1,6 +1,6 @@
 """Odd configs given to every command: none of them may be taken for a bug (exit 3), end by a signal, or hang.
 
-``python -m tests.soak odd-files --projects 100 --seed 0 --jobs 2`` prints the slowest, and all that went wrong.
+``python -m tests.soak odd-files --projects 140 --seed 0 --jobs 2`` prints the slowest, and all that went wrong.
 """
 
 import argparse
@@ -113,7 +113,7 @@ def look_at(project: Project, *, budget_s: float) -> Iterator[Finding]:
 def main(arguments: Sequence[str]) -> int:
     """Runs them all, and prints what went wrong and what took longest."""
     parser = argparse.ArgumentParser(prog="python -m tests.soak odd-files", description=__doc__)
-    parser.add_argument("--projects", type=int, default=100)
+    parser.add_argument("--projects", type=int, default=140)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--jobs", type=int, default=2)
     parser.add_argument("--budget", type=float, default=3.0, metavar="SECONDS", help="of one search each; 0: none")

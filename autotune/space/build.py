@@ -8,7 +8,7 @@ from autotune.records import Machine, Scalar
 from autotune.space.batch import batch_count, dividing, is_global, is_per_device, made_up_for
 from autotune.space.catalog import KNOWN_KNOBS, KnownKnob, is_for_validation, known_knob
 from autotune.space.devices import device_pairs
-from autotune.space.knob import Carried, Knob, Label, same_scalar, with_today
+from autotune.space.knob import Carried, Knob, Label, is_number, same_scalar, with_today
 from autotune.space.space import Space
 
 _ORDER = {row.kind: position for position, row in enumerate(KNOWN_KNOBS)}
@@ -71,7 +71,7 @@ class _Builder:
         self._skipped: list[Skipped] = []
         self._knobs: list[Knob] = []
         wanted = domains if domains is not None else {p: () for p, v in config.items() if known_knob(p, v)}
-        rows = {path: known_knob(path, config[path]) for path in wanted}
+        rows = {path: _row(path, config[path], domain) for path, domain in wanted.items()}
         for path, row in sorted(rows.items(), key=lambda item: _ORDER[item[1].kind] if item[1] else len(_ORDER)):
             if path in refused:
                 self._skip(path, refused[path])
@@ -186,6 +186,12 @@ class _Builder:
     def _skip(self, path: str, why: str) -> None:
         if all(one.path != path for one in self._skipped):
             self._skipped.append(Skipped(path=path, why=why))
+
+
+def _row(path: str, today: Scalar, domain: Sequence[Scalar]) -> KnownKnob | None:
+    """The row of a knob; None where the user's own domain holds what the row cannot count with."""
+    row = known_knob(path, today)
+    return None if row and is_number(today) and not all(map(row.accepts, domain)) else row
 
 
 def _knob(

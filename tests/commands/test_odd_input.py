@@ -53,6 +53,14 @@ def test_what_cannot_be_used_is_an_expected_error(autotune: Autotune, project: P
     assert len(done.stderr) < 600
 
 
+def test_a_batch_that_is_a_word_is_searched(autotune: Autotune, project: Path) -> None:
+    """The user's own values for a known key may be of another kind than what it holds."""
+    config = (CONFIG % TRAINER).replace("[4, 16, 64]", "[small]")
+    (project / "config.yaml").write_text(config)
+    done = autotune("search", "--config", "config.yaml", "--budget", "10s")
+    assert done.returncode in (0, 1), done.stderr
+
+
 def test_a_negative_seed_is_wrong_usage(autotune: Autotune) -> None:
     """Seeds are numbers from 0 on."""
     done = autotune("search", "--config", "config.yaml", "--dry-run", "--seed", "-1")

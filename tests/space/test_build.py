@@ -207,3 +207,12 @@ def test_a_number_without_end_is_no_known_knob() -> None:
     config: dict[str, Scalar] = {"batch_size": 10**500, "num_workers": 2**40, "accum_steps": 10**500, "prefetch": 2}
     space, _ = build_space(config, None, _machine(), {})
     assert list(space.today) == ["prefetch"]
+
+
+@pytest.mark.parametrize("domain", [("small", "large"), (None, 16), (True, False), (8.5, 16.5), (0, 8)])
+def test_a_batch_of_words_is_a_knob_of_the_users_own(domain: tuple[Scalar, ...]) -> None:
+    """What counts batches cannot count with them, and does not try."""
+    space, _ = build_space({"batch_size": 4, "accum_steps": 2}, {"batch_size": domain}, _machine(), {})
+    knob = space.knob("batch_size")
+    assert (knob.kind, knob.label) == (None, Label.UNKNOWN)
+    assert set(domain) < set(knob.choices)
