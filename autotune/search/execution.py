@@ -60,11 +60,17 @@ class Execution:
     conditions: Mapping[str, Scalar] = field(default_factory=dict)
     losses: Losses = field(default_factory=Losses)
 
-    def close(self, record: RunRecord, *, keep_outputs: bool) -> None:
-        """Leaves the record in the run's folder, and takes away what the trainer wrote into its outputs."""
+    def close(self, record: RunRecord, *, keep_outputs: bool, is_over: Callable[[], bool] = lambda: False) -> None:
+        """Leaves the record in the run's folder, and takes away what the trainer wrote into its outputs.
+
+        Args:
+            record: The run, as it stands in the record.
+            keep_outputs: Whether they stay.
+            is_over: Whether there is no more time for taking them away: thousands of folders take seconds.
+        """
         self.folder.write_result(asdict(record))
         if not keep_outputs:
-            self.folder.discard_outputs()
+            self.folder.discard_outputs(is_over)
 
 
 def execute(

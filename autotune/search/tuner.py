@@ -59,6 +59,7 @@ _MOST_FAILURES = 5  # runs that all gave nothing, before the search gives up
 _ALIKE_FOR_ALL = frozenset({Ending.NEVER_STARTED, Ending.OBSERVER_MISSING})  # no other values would make steps seen
 _GPU_COMES_BACK_S = 10.0  # between runs, while a GPU that was lost does not answer
 _OUTRUNS = 2.0  # times as fast as any run before, and memory is said to have run out: work was left out
+_CLEARING_S = 0.5  # beyond the wall, for deleting what the last run wrote
 _HOPELESS = 0.5  # of the speed that is asked for: no repeat will make up for that
 
 
@@ -489,7 +490,12 @@ class Tuner:
                 conditions={**self._setup.conditions, **done.conditions},
             )
         )
-        done.close(record, keep_outputs=self._setup.settings.section.keep_outputs)
+        over_s = self._budget.wall_s + _CLEARING_S
+        done.close(
+            record,
+            keep_outputs=self._setup.settings.section.keep_outputs,
+            is_over=lambda: self._clock.now_s() > over_s,
+        )
         self._known.learn(record, done)
         self._note_failure(record, done)
         speedup = self._known.speedup([record])

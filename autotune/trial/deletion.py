@@ -8,15 +8,20 @@ import contextlib
 import os
 import secrets
 import stat
+from collections.abc import Callable
 from pathlib import Path
 
 _FOLDER_ONLY = os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
-def delete_tree(path: Path) -> bool:
+def delete_tree(path: Path, is_over: Callable[[], bool] = lambda: False) -> bool:
     """Deletes a folder with all that is in it, or a single file; links are deleted, never followed.
 
     What lies on another file system (a mount) stays, and so does what the system does not let go.
+
+    Args:
+        path: The folder.
+        is_over: Asked between folders; once it says so, the rest stays.
 
     Returns:
         Whether nothing is left of it.
@@ -31,7 +36,7 @@ def delete_tree(path: Path) -> bool:
     except OSError:
         return False
     try:
-        _empty(top)
+        _empty(top, is_over)
     finally:
         os.close(top)
     try:
@@ -41,11 +46,11 @@ def delete_tree(path: Path) -> bool:
     return True
 
 
-def _empty(top: int) -> None:
+def _empty(top: int, is_over: Callable[[], bool]) -> None:
     device = os.fstat(top).st_dev
     moved, unused = 0, f".deleted-{secrets.token_hex(8)}"
     waiting = _take_files(top)
-    while waiting:
+    while waiting and not is_over():
         name = waiting.pop()
         try:
             folder = _opened(name, top)

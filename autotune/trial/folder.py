@@ -164,10 +164,14 @@ class RunFolder:
         """The last lines on stdout, at most 32 KiB; empty if there are none."""
         return _tail(self.stdout)
 
-    def discard_outputs(self) -> None:
-        """Deletes what the trainer wrote into ``outputs/``; says so in the log where that fails."""
+    def discard_outputs(self, is_over: Callable[[], bool] = lambda: False) -> None:
+        """Deletes what the trainer wrote into ``outputs/``; says so in the log where that fails.
+
+        Args:
+            is_over: Whether there is no more time for it.
+        """
         if self.is_ours():
-            _delete(self.outputs)
+            _delete(self.outputs, is_over)
 
     def delete(self) -> None:
         """Deletes the whole folder, if it is ours; says so in the log where that fails."""
@@ -186,8 +190,8 @@ def _copy_observer(folder: Path) -> None:
         create_private(place / source.name, _OWN_IMPORT.sub(rf"\1from {_INJECTED}", text).encode())
 
 
-def _delete(path: Path) -> None:
-    if not delete_tree(path):
+def _delete(path: Path, is_over: Callable[[], bool] = lambda: False) -> None:
+    if not delete_tree(path, is_over):
         _log.warning("%s could not be deleted completely; delete it yourself when the disk gets full", path)
 
 

@@ -31,6 +31,16 @@ def test_any_depth_is_deleted(levels: int, in_memory: Path) -> None:
     assert list(in_memory.iterdir()) == []
 
 
+def test_deletion_ends_when_its_time_is_over(in_memory: Path) -> None:
+    """What is left then stays, and a second time takes it away."""
+    nested(in_memory / "outputs", 50)
+    asked = iter([False] * 10 + [True])
+    assert not delete_tree(in_memory / "outputs", lambda: next(asked))
+    assert (in_memory / "outputs").exists()
+    assert delete_tree(in_memory / "outputs")
+    assert list(in_memory.iterdir()) == []
+
+
 def test_wide_folders_and_odd_names_are_deleted(hostile: Path) -> None:
     """Names that are no text too, and what is neither file nor folder."""
     top = hostile / "outputs"
