@@ -35,6 +35,7 @@ MODULES = {
     "fuzz-edit": "tests.soak_edits",
     "odd-files": "tests.soak_odd_files",
     "fuzz-record": "tests.soak_records",
+    "trainers": "tests.soak_trainers",
     "json-under-signals": "tests.soak_signals",
 }
 """Commands with a module of their own, whose `main` takes the arguments."""
