@@ -17,7 +17,8 @@ import click
 from autotune import __version__
 from autotune.clock import SystemClock
 from autotune.commands.invocation import Invocation
-from autotune.errors import AutotuneError, expected, require_addresses
+from autotune.errors import AutotuneError
+from autotune.limits import expected, require_room
 from autotune.trial.termination import end_by_force_with, signals_held
 
 _COMMANDS = {
@@ -40,7 +41,7 @@ class _Commands(click.Group):
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         if cmd_name not in _COMMANDS:
             return None
-        require_addresses()
+        require_room()
         with signals_held():
             from autotune.commands.logged import say_warnings_aside
 

@@ -13,8 +13,6 @@
 process is a bug: exit code 3, with a crash log.
 """
 
-import errno
-import resource
 from typing import ClassVar
 
 
@@ -94,58 +92,6 @@ class StudyBusy(StudyError):
     """Another search is working on this study."""
 
     kind = "study_busy"
-
-
-_NO_MORE = frozenset({errno.ENOMEM, errno.EAGAIN, errno.EMFILE, errno.ENFILE})
-_NO_THREAD = "can't start new thread"
-_NO_ROOM_FOR_CODE = ("failed to map segment", "cannot allocate memory", "cannot apply additional memory protection")
-
-
-def expected(error: BaseException) -> AutotuneError | None:
-    """What the machine, and not a bug, is to blame for, as an error that a user can act on; None for anything else.
-
-    Args:
-        error: Whatever was raised: one of ours, the system's word on a file, or a limit on memory, processes or files.
-    """
-    if isinstance(error, AutotuneError):
-        return error
-    text = str(error).lower()
-    if (
-        isinstance(error, MemoryError)
-        or (isinstance(error, OSError) and error.errno in _NO_MORE)
-        or (isinstance(error, RuntimeError) and _NO_THREAD in text)
-        or (isinstance(error, ImportError) and any(words in text for words in _NO_ROOM_FOR_CODE))
-    ):
-        why = text.strip().splitlines()[-1] if text.strip() else "out of memory"
-        return AutotuneError(
-            f"the system gives this process no more memory, processes or open files: {why}",
-            remedy="Look at the limits (ulimit -a) and at what else runs here, then run the command again.",
-        )
-    if isinstance(error, OSError):
-        # The machine's doing (a folder gone, a disk full, no permission), wherever it struck.
-        return AutotuneError(
-            f"{error.strerror or error}",
-            where=str(error.filename) if error.filename else None,
-            remedy="Check that the place exists, may be written to, and has space; then run the command again.",
-        )
-    return None
-
-
-_LEAST_ADDRESSES_BYTES = 240 << 20  # numpy's library ends the process by itself where it gets less than it needs
-
-
-def require_addresses() -> None:
-    """Refuses to begin where what has to be loaded would end the process without a word of ours.
-
-    Raises:
-        AutotuneError: The limit on address space is too low.
-    """
-    limit_bytes, _ = resource.getrlimit(resource.RLIMIT_AS)
-    if limit_bytes != resource.RLIM_INFINITY and limit_bytes < _LEAST_ADDRESSES_BYTES:
-        raise AutotuneError(
-            f"the limit on address space is {limit_bytes >> 20} MiB, and {_LEAST_ADDRESSES_BYTES >> 20} are needed",
-            remedy="Raise it (ulimit -v, or what a batch system sets), then run the command again.",
-        )
 
 
 class ToldToEnd(KeyboardInterrupt):

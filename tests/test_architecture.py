@@ -12,7 +12,7 @@ import autotune
 
 PACKAGE = Path(autotune.__file__).parent
 
-WORDS = {"errors", "records", "events", "results", "metrics", "clock", "durations", "files"}
+WORDS = {"errors", "limits", "records", "events", "results", "metrics", "clock", "durations", "files"}
 MAY_IMPORT = {
     "cli": {"commands", "report", "settings", "trial"},
     "__main__": {"cli", "trial"},

@@ -37,8 +37,9 @@ class Watchdog:
     def __enter__(self) -> Self:
         if math.isfinite(self._left_s):
             threading.Thread(target=self._watch, name="watchdog", daemon=True).start()
-            # A thread of C: it ends the process also where a call holds the interpreter's lock. Stderr may be no file.
-            with contextlib.suppress(AttributeError, OSError, ValueError, OverflowError):
+            # A thread of C, if there is room for one and stderr is a file: it ends the process also if a call holds
+            # the interpreter's lock.
+            with contextlib.suppress(AttributeError, OSError, ValueError, OverflowError, RuntimeError):
                 last_s = max(0.1, self._left_s + _LAST_RESORT_S)
                 faulthandler.dump_traceback_later(last_s, exit=True, file=sys.stderr)
         return self

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from autotune.clock import Clock
 from autotune.durations import format_duration
-from autotune.errors import AutotuneError, RunError, expected
+from autotune.errors import AutotuneError, RunError
 from autotune.events import (
     Event,
     IncumbentChanged,
@@ -20,6 +20,7 @@ from autotune.events import (
     SearchEnded,
     SearchStarted,
 )
+from autotune.limits import expected
 from autotune.measure.window import WindowGoal
 from autotune.records import DISTURBED, Ending, Purpose, RunRecord, Validity, Values
 from autotune.results import SearchResult

@@ -5,7 +5,8 @@ import os
 
 import pytest
 
-from autotune.errors import StudyError, expected
+from autotune.errors import StudyError
+from autotune.limits import expected
 
 
 @pytest.mark.parametrize(
