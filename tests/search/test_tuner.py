@@ -525,9 +525,10 @@ def test_a_config_that_always_fails_in_its_confirmation_is_given_up(search: Sear
 
 
 def test_caches_that_cannot_fill_are_compared_by_what_they_will_make_of_it(search: Search) -> None:
-    """Today's config caches, and one pass takes hours: what loading costs now is nothing then, so a larger batch wins.
+    """Today's config caches, and one pass takes hours: what loading costs now is nothing then, so a larger batch leads.
 
-    As it is now, while loading is what takes the time, the second worker would look best.
+    As it is now, while loading is what takes the time, the second worker would look best. What full caches really make
+    of it no run has shown, so it is not called better, and the interval holds it.
     """
 
     def cached(config: Mapping[str, Any]) -> Training:
@@ -547,8 +548,9 @@ def test_caches_that_cannot_fill_are_compared_by_what_they_will_make_of_it(searc
     searched = search(cached, budget_s=300, config=CONFIG.replace("cache: none", "cache: memory"))
     answer = searched.answer
     assert "they are compared without the time they wait for data" in searched.said()
-    assert answer.best is not None
-    assert answer.best.values["data.batch_size"] == 32
+    assert answer.verdict is Verdict.NO_CHANGE
+    assert answer.candidate is not None
+    assert answer.candidate.values["data.batch_size"] == 32
     assert answer.speedup is not None
     assert answer.speedup.low < (32 / 0.018) / (8 / 0.006) < answer.speedup.high
     assert "caches take longer to fill than there was time" in answer.why
