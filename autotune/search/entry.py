@@ -44,6 +44,7 @@ _RANGES: Mapping[str, tuple[float, float]] = {
     "energy_per_sample_j": (0.0, math.inf),
     "utilization": _SHARE,
     "covered_fraction": _SHARE,
+    "memory_total_bytes": _BYTES,
     "energy_j": _AMOUNT,
     "sm_activity": _SHARE,
     "tensor_activity": _SHARE,
