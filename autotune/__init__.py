@@ -20,14 +20,14 @@ __all__ = [
 
 if TYPE_CHECKING:
     from autotune.errors import AutotuneError, CannotEditYaml, ConfigError, StudyError
-    from autotune.settings.splice import edit_yaml
+    from autotune.settings.text.splice import edit_yaml
 
 _HOMES = {
     "AutotuneError": "autotune.errors",
     "CannotEditYaml": "autotune.errors",
     "ConfigError": "autotune.errors",
     "StudyError": "autotune.errors",
-    "edit_yaml": "autotune.settings.splice",
+    "edit_yaml": "autotune.settings.text.splice",
 }
 
 

@@ -19,7 +19,7 @@ from autotune.clock import SystemClock
 from autotune.commands.invocation import Invocation
 from autotune.errors import AutotuneError
 from autotune.limits import expected, require_room
-from autotune.trial.termination import end_by_force_with, signals_held
+from autotune.process.termination import end_by_force_with, signals_held
 
 _COMMANDS = {
     "init": "find the knobs of a config, and add a section for autotune to it",

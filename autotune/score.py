@@ -11,9 +11,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 
-from autotune.measure.statistics import moderated_interval, student_t_quantile
 from autotune.records import Measurement
 from autotune.results import Ratio
+from autotune.statistics import moderated_interval, student_t_quantile
 
 STEADINESS_WEIGHT = 0.25
 """Weight of ln steadiness in the score; 0 for the objective ``throughput``."""

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from hypothesis import settings
 
-pytest_plugins = ["tests.fake_nvml.plugin"]
+pytest_plugins = ["tests.fake_nvml.plugin", "tests.runs"]
 
 # A slow machine is no failure; and the same examples every time, so that a red run can be repeated.
 settings.register_profile("suite", deadline=None, derandomize=True)
@@ -20,7 +20,7 @@ settings.load_profile("suite")
 # A job in the background of a script ignores ^C, and so would all that the tests start.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
-LONG = ("commands", "gpu", "workloads", "trainee", "measure", "trial")
+LONG = ("commands", "gpu", "workloads", "trainee", "process", "protect")
 """Folders whose tests start processes and wait for them, the longest first."""
 
 SHARED = Path(__file__).resolve().parents[2] / "shared"

@@ -22,8 +22,8 @@ import yaml
 
 from autotune.errors import ConfigError
 from autotune.records import Scalar
-from autotune.settings.document import Document, Leaf
-from autotune.settings.splice import edit_yaml
+from autotune.settings.text.document import Document, Leaf
+from autotune.settings.text.splice import edit_yaml
 from tests.conftest import SHARED
 from tests.settings.test_real_configs import Opaque, Reader, keys_as_read, place, without
 

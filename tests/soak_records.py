@@ -27,9 +27,9 @@ from autotune.commands.showing import text_console
 from autotune.commands.status import known_answer
 from autotune.errors import AutotuneError
 from autotune.report.answer import print_answer
-from autotune.report.document import answer_document
+from autotune.report.json_answer import answer_document
 from autotune.results import Verdict
-from autotune.search.setup import Setup, open_setup
+from autotune.search.problem import Setup, open_setup
 from tests.commands.conftest import CONFIG, TRAINER
 
 ODD: tuple[Any, ...] = (

@@ -8,7 +8,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from autotune.measure.statistics import pooled_variance
 from autotune.records import Measurement
 from autotune.score import (
     OBJECTIVES,
@@ -21,6 +20,7 @@ from autotune.score import (
     steadiness,
 )
 from autotune.settings.schema import Objective as ConfigObjective
+from autotune.statistics import pooled_variance
 
 
 def run(samples_per_s, cv=None, gpu_utilization=None, filled_samples_per_s=None):

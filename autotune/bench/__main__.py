@@ -4,14 +4,14 @@ import argparse
 import sys
 from pathlib import Path
 
-from autotune.bench.calibration import calibrate
-from autotune.bench.choosing import time_choices
 from autotune.bench.grid import measure_grid, parse_axis
-from autotune.bench.monitor import measure_monitor
-from autotune.bench.observe import benchmark_observer
-from autotune.bench.oscillation import benchmark_oscillation
-from autotune.bench.sampler import measure_sampler
-from autotune.bench.start import measure_start
+from autotune.bench.oscillation_verdicts import benchmark_oscillation
+from autotune.bench.overhead.collector import measure_sampler
+from autotune.bench.overhead.monitor import measure_monitor
+from autotune.bench.overhead.observer import benchmark_observer
+from autotune.bench.overhead.proposals import time_choices
+from autotune.bench.overhead.start import measure_start
+from autotune.bench.simulation.calibration import calibrate
 from autotune.durations import parse_duration_s
 from autotune.errors import AutotuneError
 
@@ -106,7 +106,7 @@ def _choose(arguments: argparse.Namespace) -> None:
 
 def _search(arguments: argparse.Namespace) -> None:
     # Here, because it needs matplotlib, which other benchmarks do without.
-    from autotune.bench.search import REPORT_NULLS, REPORT_SEEDS, Benchmark, benchmark_search
+    from autotune.bench.peers.benchmark import REPORT_NULLS, REPORT_SEEDS, Benchmark, benchmark_search
 
     benchmark_search(
         Benchmark(

@@ -14,14 +14,14 @@ from statistics import median
 
 from autotune.clock import SystemClock
 from autotune.errors import ConfigError
+from autotune.gpu.collect.collector import gpu_sampling
 from autotune.measure.window import WindowGoal
+from autotune.process.guard import Guard
+from autotune.process.launch import ProcessRunner
 from autotune.records import Scalar, Validity, Values
-from autotune.search.execution import Execution, execute
-from autotune.search.gpu_sampling import gpu_sampling
-from autotune.search.instruments import Instruments
-from autotune.search.setup import Setup, open_setup
-from autotune.trial.guard import Guard
-from autotune.trial.launch import ProcessRunner
+from autotune.search.problem import Setup, open_setup
+from autotune.trial.execution import Execution, execute
+from autotune.trial.instruments import Instruments
 
 _LONGEST_RUN_S = 120.0
 

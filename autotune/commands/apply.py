@@ -6,17 +6,17 @@ from typing import TYPE_CHECKING
 
 import click
 
-from autotune.commands.options import config_option, dry_run_option, force_option, state_dir_option
+from autotune.commands.parameters import config_option, dry_run_option, force_option, state_dir_option
 from autotune.commands.printing import ask
 from autotune.errors import ConfigError, RunError
+from autotune.process.termination import signals_held
 from autotune.records import Values
 from autotune.results import Verdict
-from autotune.trial.termination import signals_held
 
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from autotune.search.setup import Setup
+    from autotune.search.problem import Setup
 
 
 @click.command(name="apply")
@@ -34,7 +34,7 @@ def command(config: Path, trial: int | None, dry_run: bool, force: bool, state_d
         from autotune.commands.showing import show_remarks
         from autotune.commands.status import known_answer
         from autotune.report.console import text_console
-        from autotune.search.setup import open_setup
+        from autotune.search.problem import open_setup
 
     setup = open_setup(config, command=None, state_dir=state_dir)
     show_remarks(setup.state)

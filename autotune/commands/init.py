@@ -6,9 +6,9 @@ from pathlib import Path
 
 import click
 
-from autotune.commands.options import config_option, state_dir_option
+from autotune.commands.parameters import config_option, state_dir_option
 from autotune.commands.printing import ask
-from autotune.trial.termination import signals_held
+from autotune.process.termination import signals_held
 
 
 @click.command(name="init")
@@ -42,9 +42,9 @@ def command(
         from autotune.commands.showing import command_notes, knob_rows, show_remarks
         from autotune.errors import ConfigError
         from autotune.report.console import text_console
-        from autotune.report.inventory import print_inventory
-        from autotune.search.draft import draft_from_flags, draft_section
-        from autotune.search.inventory import not_taken
+        from autotune.report.init_preview import print_inventory
+        from autotune.search.init_plan import draft_from_flags, draft_section
+        from autotune.search.unlisted_knobs import not_taken
         from autotune.settings.apply import create_file, write_edit
         from autotune.settings.secrets import masked
         from autotune.settings.typed import read_typed, refuse_secrets

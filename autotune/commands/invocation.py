@@ -9,7 +9,7 @@ import click
 
 from autotune.commands.printing import say_aside, say_object
 from autotune.errors import AutotuneError, how_it_ended
-from autotune.trial.termination import signals_held
+from autotune.process.termination import signals_held
 
 
 class Invocation:
@@ -83,7 +83,7 @@ class Invocation:
         return without(text, secrets_of(self._arguments))
 
     def _fail(self, kind: str, message: str, *, where: str | None, remedy: str | None, line: str) -> None:
-        from autotune.report.document import error_object
+        from autotune.report.json_answer import error_object
 
         texts = {"message": message, "where": where, "remedy": remedy}
         clean: dict[str, Any] = {name: text and self.unsecret(text) for name, text in texts.items()}

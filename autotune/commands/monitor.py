@@ -6,15 +6,15 @@ from typing import TYPE_CHECKING
 
 import click
 
-from autotune.commands.options import Duration
+from autotune.commands.parameters import Duration
 from autotune.commands.printing import say, say_object
 from autotune.errors import ToldToEnd, how_it_ended
-from autotune.trial.termination import signals_held
+from autotune.process.termination import signals_held
 
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from autotune.report.monitor import MonitorReading, MonitorSummary
+    from autotune.monitor.reading import MonitorReading, MonitorSummary
 
 
 @click.command(name="monitor")
@@ -30,7 +30,7 @@ def command(pid: int | None, for_s: float | None, as_json: bool) -> int:
     """
     with signals_held():
         from autotune.clock import SystemClock
-        from autotune.commands.monitoring import Monitor
+        from autotune.monitor.watching import Monitor
         from autotune.report.console import text_console
 
     clock = SystemClock()
@@ -59,9 +59,9 @@ def command(pid: int | None, for_s: float | None, as_json: bool) -> int:
 @contextlib.contextmanager
 def _shown(console: "Console", *, as_json: bool) -> "Iterator[Callable[[MonitorReading], None]]":
     """What to call with each reading."""
-    from autotune.report.monitor import reading_document
-    from autotune.report.monitor_display import MonitorDisplay
-    from autotune.report.monitor_lines import log_lines
+    from autotune.monitor.display import MonitorDisplay
+    from autotune.monitor.lines import log_lines
+    from autotune.monitor.reading import reading_document
 
     if as_json:
         yield lambda reading: say_object(reading_document(reading))
@@ -80,8 +80,8 @@ def _shown(console: "Console", *, as_json: bool) -> "Iterator[Callable[[MonitorR
 
 
 def _say(console: "Console", summary: "MonitorSummary", *, as_json: bool) -> None:
-    from autotune.report.monitor import summary_document
-    from autotune.report.monitor_lines import summary_lines
+    from autotune.monitor.lines import summary_lines
+    from autotune.monitor.reading import summary_document
 
     if as_json:
         say_object(summary_document(summary))

@@ -11,18 +11,18 @@ from autotune.clock import SystemClock
 from autotune.commands.printing import ask
 from autotune.durations import format_duration
 from autotune.errors import RunError
+from autotune.process.guard import Guard
+from autotune.process.orphans import sweep
+from autotune.process.zygote import ZygoteRunner
+from autotune.protect.checkpoints import Keepsakes
+from autotune.protect.side_effects import Leftovers
 from autotune.records import Ending
 from autotune.report.console import text_console
 from autotune.report.lines import plain
-from autotune.search.journal import sole_search
-from autotune.search.keepsakes import Keepsakes
-from autotune.search.leftovers import Leftovers
-from autotune.search.proof import Proof, Reached, prove
-from autotune.search.setup import Setup
+from autotune.search.preflight import Proof, Reached, prove
+from autotune.search.problem import Setup
+from autotune.study.journal import sole_search
 from autotune.trial.explanations import EXPLANATIONS
-from autotune.trial.guard import Guard
-from autotune.trial.sweep import sweep
-from autotune.trial.zygote import ZygoteRunner
 
 _SHOWN_LINES = 5  # of a failed run's stderr
 _REACHED = {

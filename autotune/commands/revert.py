@@ -6,10 +6,10 @@ from pathlib import Path
 
 import click
 
-from autotune.commands.options import config_option, dry_run_option, force_option, state_dir_option
+from autotune.commands.parameters import config_option, dry_run_option, force_option, state_dir_option
 from autotune.commands.printing import ask
 from autotune.errors import ConfigError
-from autotune.trial.termination import signals_held
+from autotune.process.termination import signals_held
 
 
 @click.command(name="revert")
@@ -25,10 +25,10 @@ def command(config: Path, dry_run: bool, force: bool, state_dir: Path | None) ->
     with signals_held():
         from autotune.clock import SystemClock
         from autotune.commands.showing import show_remarks
+        from autotune.folders.state_folder import StateFolder
         from autotune.report.console import text_console
         from autotune.settings.apply import write_edit
         from autotune.settings.revert import plan_revert
-        from autotune.trial.state import StateFolder
 
     state = StateFolder.locate(config, explicit=state_dir, environ=os.environ)
     show_remarks(state)

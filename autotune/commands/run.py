@@ -7,9 +7,9 @@ from pathlib import Path
 
 import click
 
-from autotune.commands.options import config_option, dry_run_option
+from autotune.commands.parameters import config_option, dry_run_option
 from autotune.commands.printing import say
-from autotune.trial.termination import signals_held
+from autotune.process.termination import signals_held
 
 
 @click.command(name="run")
@@ -23,11 +23,11 @@ def command(config: Path, dry_run: bool, trainer: tuple[str, ...]) -> int:
     the trainer's.
     """
     with signals_held():
+        from autotune.process.exec import become
         from autotune.settings.command import resolve_executable
         from autotune.settings.load import load_settings
         from autotune.settings.secrets import masked
         from autotune.settings.typed import typed_tokens
-        from autotune.trial.become import become
 
     settings = load_settings(config)
     typed = typed_tokens(trainer, config, Path.cwd())

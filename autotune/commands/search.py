@@ -9,7 +9,7 @@ import click
 
 from autotune.clock import SystemClock
 from autotune.commands.invocation import Invocation
-from autotune.commands.options import (
+from autotune.commands.parameters import (
     Duration,
     config_option,
     dry_run_option,
@@ -19,7 +19,7 @@ from autotune.commands.options import (
 )
 from autotune.commands.search_answer import SearchAnswer
 from autotune.commands.watchdog import Watchdog
-from autotune.trial.termination import end_by_force_with, signals_held
+from autotune.process.termination import end_by_force_with, signals_held
 
 
 @click.command(name="search")
@@ -65,15 +65,15 @@ def command(
                 from autotune.commands.apply import apply_values
                 from autotune.commands.searching import Searching, open_study, preview, say_what_comes
                 from autotune.commands.showing import failures
+                from autotune.gpu.collect.collector import gpu_sampling
+                from autotune.process.guard import Guard
+                from autotune.protect.checkpoints import Keepsakes
                 from autotune.report.console import text_console
                 from autotune.results import Verdict
                 from autotune.search.budget import Budget
-                from autotune.search.gpu_sampling import gpu_sampling
-                from autotune.search.journal import sole_search
-                from autotune.search.keepsakes import Keepsakes
-                from autotune.search.setup import open_setup
+                from autotune.search.problem import open_setup
                 from autotune.settings.typed import typed_tokens
-                from autotune.trial.guard import Guard
+                from autotune.study.journal import sole_search
 
             typed = typed_tokens(trainer, config, Path.cwd())
             setup = open_setup(config, command=typed, state_dir=state_dir, same_training=same_training)

@@ -10,15 +10,15 @@ from autotune.commands.invocation import Invocation
 from autotune.commands.printing import say_aside, say_object
 from autotune.durations import format_duration
 from autotune.errors import AutotuneError, RunError, how_it_ended
-from autotune.report.document import answer_document
+from autotune.process.termination import interrupted_by
+from autotune.report.json_answer import answer_document
 from autotune.results import SearchResult
-from autotune.trial.termination import interrupted_by
 
 if TYPE_CHECKING:
     from autotune.clock import Clock
     from autotune.report.answer import Failure
-    from autotune.search.setup import Setup
-    from autotune.search.study import Study
+    from autotune.search.problem import Setup
+    from autotune.study.record import Study
 
 _CLEARING_S = 0.3  # for a display that may hang as well
 
@@ -137,7 +137,7 @@ class SearchAnswer:
         if self._known is None:
             return None
         setup, study, name = self._known
-        from autotune.search.summary import summarize
+        from autotune.study.summary import summarize
 
         try:
             result = summarize(

@@ -9,22 +9,22 @@ from autotune.commands.printing import say_aside
 from autotune.commands.showing import failures, show_plan
 from autotune.errors import AutotuneError, RunError
 from autotune.events import Event
+from autotune.gpu.collect.collector import GpuSampling
+from autotune.process.guard import Guard
+from autotune.process.orphans import sweep
+from autotune.process.zygote import ZygoteRunner
+from autotune.protect.checkpoints import Keepsakes
 from autotune.report.answer import print_failures
-from autotune.report.eventlog import EventLog
+from autotune.report.event_log import EventLog
 from autotune.report.live import SearchDisplay
 from autotune.results import SearchResult
 from autotune.search.budget import Budget
-from autotune.search.devices import busy_remarks, remarks_on_gpus, require_free_gpus
-from autotune.search.gpu_sampling import GpuSampling
-from autotune.search.instruments import Instruments
-from autotune.search.journal import set_aside
-from autotune.search.keepsakes import Keepsakes
-from autotune.search.setup import Setup
-from autotune.search.study import Study
+from autotune.search.gpus import busy_remarks, remarks_on_gpus, require_free_gpus
+from autotune.search.problem import Setup
 from autotune.search.tuner import Tuner
-from autotune.trial.guard import Guard
-from autotune.trial.sweep import sweep
-from autotune.trial.zygote import ZygoteRunner
+from autotune.study.journal import set_aside
+from autotune.study.record import Study
+from autotune.trial.instruments import Instruments
 
 
 def preview(console: Console, setup: Setup, budget_s: float, clock: Clock) -> None:

@@ -7,19 +7,19 @@ from pathlib import Path
 
 from rich.console import Console
 
+from autotune.folders.state_folder import StateFolder
+from autotune.process.python_command import python_command
 from autotune.records import Ending
 from autotune.report.answer import Failure
 from autotune.report.console import text_console
 from autotune.report.lines import value_text
-from autotune.report.plan import KnobRow, print_plan
-from autotune.search.setup import Setup
+from autotune.report.preview import KnobRow, print_plan
+from autotune.search.problem import Setup
 from autotune.search.tuner import Failed
 from autotune.settings.outputs import holding_something
 from autotune.settings.secrets import masked, masked_text
 from autotune.space.catalog import KNOWN_KNOBS
 from autotune.trial.explanations import EXPLANATIONS
-from autotune.trial.python_command import python_command
-from autotune.trial.state import StateFolder
 
 
 def show_remarks(state: StateFolder) -> None:

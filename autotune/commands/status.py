@@ -7,15 +7,15 @@ from typing import TYPE_CHECKING
 import click
 
 from autotune.commands.invocation import Invocation
-from autotune.commands.options import config_option, json_option, state_dir_option
+from autotune.commands.parameters import config_option, json_option, state_dir_option
 from autotune.commands.printing import say_object
-from autotune.trial.termination import signals_held
+from autotune.process.termination import signals_held
 
 if TYPE_CHECKING:
     from autotune.records import Values
     from autotune.results import SearchResult
-    from autotune.search.setup import Setup
-    from autotune.search.study import Study
+    from autotune.search.problem import Setup
+    from autotune.study.record import Study
 
 
 _SHOWN_RUNS = 20
@@ -33,10 +33,10 @@ def command(call: Invocation, config: Path, as_json: bool, state_dir: Path | Non
         from autotune.events import RunEnded
         from autotune.report.answer import print_answer
         from autotune.report.console import text_console
-        from autotune.report.document import answer_document
+        from autotune.report.json_answer import answer_document
         from autotune.report.lines import plain, run_line
         from autotune.results import Verdict
-        from autotune.search.setup import open_setup
+        from autotune.search.problem import open_setup
 
     setup = open_setup(config, command=None, state_dir=state_dir)
     show_remarks(setup.state)
@@ -86,9 +86,9 @@ def known_answer(setup: "Setup") -> "tuple[Study, SearchResult]":
     """
     with signals_held():
         from autotune.errors import StudyError
-        from autotune.search.identity import frameworks_text
-        from autotune.search.study import Study
-        from autotune.search.summary import latest_search, summarize
+        from autotune.study.identity import frameworks_text
+        from autotune.study.record import Study
+        from autotune.study.summary import latest_search, summarize
 
     remedy = f"Run: autotune search --config {setup.config_path} --budget 30m"
     known = setup.known_study()

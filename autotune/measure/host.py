@@ -12,8 +12,8 @@ from pathlib import Path
 import psutil
 
 from autotune.clock import Clock, SystemClock
+from autotune.measure.polling import Sampler
 from autotune.measure.probe import HostUse, Probe, RunProcesses
-from autotune.measure.sampler import Sampler
 
 _TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")

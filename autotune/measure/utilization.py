@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 
 from autotune.measure.oscillation import Oscillation, Pattern, Segment, oscillation
-from autotune.measure.statistics import moderated_interval, pooled_variance
+from autotune.statistics import moderated_interval, pooled_variance
 
 LEAST_SAMPLES = 60
 """Driver windows, over all runs of a point, below which nothing is said."""

@@ -12,14 +12,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from autotune.measure.probe import GpuUse, HostUse
-from autotune.measure.statistics import (
+from autotune.records import Measurement, TraineeEvent
+from autotune.statistics import (
     Series,
     block_cv,
     integrated_autocorrelation_time,
     mser5_truncation,
     winsorize,
 )
-from autotune.records import Measurement, TraineeEvent
 
 PAUSES = frozenset({"eval", "checkpoint"})
 """Kinds of event whose time is not training. The end of an epoch is no pause: to refill the pipeline is a cost

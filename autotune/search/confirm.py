@@ -8,9 +8,9 @@ from statistics import fmean
 
 from autotune.records import RunRecord
 from autotune.results import PooledGpus
+from autotune.sampler.observations import PointLevel, expected_speed_sd
 from autotune.score import LEAST_PAIRS, LEAST_SCORE_GAIN, LEAST_SPEED, pairs_needed
 from autotune.search.budget import CAUTION, pair_s
-from autotune.search.levels import PointLevel, expected_speed_sd
 
 MOST_PAIRS = 12
 """A gain that needs more pairs to be seen is not worth their time."""

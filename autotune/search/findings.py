@@ -11,15 +11,15 @@ from pathlib import Path
 
 from autotune.clock import Clock
 from autotune.files import read_beginning
-from autotune.measure.statistics import Series
+from autotune.protect.side_effects import RUNS_LOOKED_AROUND, Leftovers
 from autotune.records import Purpose, RunRecord, Values
-from autotune.search.dead import effects_seen, is_large, printed_values, said_the_same, same_batch, without_effect
-from autotune.search.leftovers import RUNS_LOOKED_AROUND, Leftovers
-from autotune.search.levels import PointLevel
-from autotune.search.losses import Losses
-from autotune.search.setup import Setup
-from autotune.search.step_samples import unlike_the_config
+from autotune.sampler.inert import effects_seen, is_large, printed_values, said_the_same, same_batch, without_effect
+from autotune.sampler.observations import PointLevel
+from autotune.search.problem import Setup
 from autotune.space.space import Space
+from autotune.statistics import Series
+from autotune.trial.losses import Losses
+from autotune.trial.step_samples import unlike_the_config
 
 _READ_BYTES = 1 << 16  # of what a trainer prints: its configuration comes first
 

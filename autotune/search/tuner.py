@@ -22,10 +22,11 @@ from autotune.events import (
 )
 from autotune.limits import expected
 from autotune.measure.window import WindowGoal
+from autotune.process.launch import Runner
 from autotune.records import DISTURBED, Ending, Purpose, RunRecord, Validity, Values
 from autotune.results import SearchResult
+from autotune.sampler.acquisition import WORTH_THE_REST
 from autotune.score import LEAST_PAIRS, LEAST_SCORE_GAIN
-from autotune.search.allocate import WORTH_THE_REST
 from autotune.search.budget import CAUTION, Budget, expected_run_s, pair_s
 from autotune.search.confirm import (
     affordable,
@@ -36,16 +37,15 @@ from autotune.search.confirm import (
     verdict_s,
 )
 from autotune.search.disturbances import Disturbances
-from autotune.search.execution import Execution, execute
 from autotune.search.findings import Findings
-from autotune.search.gpus import pooled_gpus
-from autotune.search.instruments import Instruments
-from autotune.search.knowledge import Knowledge
 from autotune.search.patience import longest_run_s, patience_s, patience_with_todays_caches_s, start_timeout_s
-from autotune.search.setup import Setup
-from autotune.search.study import Study
-from autotune.search.summary import summarize
-from autotune.trial.launch import Runner
+from autotune.search.problem import Setup
+from autotune.search.state import Knowledge
+from autotune.study.pooled_gpus import pooled_gpus
+from autotune.study.record import Study
+from autotune.study.summary import summarize
+from autotune.trial.execution import Execution, execute
+from autotune.trial.instruments import Instruments
 
 WARM_UP_FROM_S = 120.0
 """Budgets below this go without the unmeasured first run that fills the machine's page cache."""

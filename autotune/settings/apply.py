@@ -16,13 +16,13 @@ from pathlib import Path
 from autotune.clock import Clock
 from autotune.errors import ConfigError
 from autotune.records import Scalar
-from autotune.settings.append import with_section
 from autotune.settings.backups import Backups, ValueChange, sync_folder
-from autotune.settings.document import Document, read_bytes
-from autotune.settings.keys import KeyPath, NewValues
-from autotune.settings.parsers import same_value
 from autotune.settings.schema import SECTION
-from autotune.settings.splice import Splice, plan_splices, splice
+from autotune.settings.text.append import with_section
+from autotune.settings.text.document import Document, read_bytes
+from autotune.settings.text.keys import KeyPath, NewValues
+from autotune.settings.text.parsers import same_value
+from autotune.settings.text.splice import Splice, plan_splices, splice
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -7,10 +7,10 @@ import shutil
 from pathlib import Path
 
 from autotune.errors import CannotEditYaml, CommandError, ConfigError
-from autotune.settings.document import Document, Leaf
-from autotune.settings.keys import closest, shown
 from autotune.settings.paths import exists, is_program
 from autotune.settings.secrets import is_secret_name
+from autotune.settings.text.document import Document, Leaf
+from autotune.settings.text.keys import closest, shown
 
 _FIELD = re.compile(r"\{\{|\}\}|\{(?P<name>[^{}]*)\}|[{}]")
 _SWITCH_FIELD = re.compile(r"\{[^{}]*\?[^{}]*\}")

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from itertools import takewhile
 
 from autotune.settings.schema import SECTION
-from autotune.settings.splice import new_scalar
+from autotune.settings.text.splice import new_scalar
 from autotune.settings.typed import literal
 
 _FLAG = re.compile(r"--(?P<name>[A-Za-z][\w.-]*)(?P<equals>=(?P<value>.*))?", re.DOTALL)

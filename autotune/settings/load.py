@@ -8,13 +8,8 @@ from pathlib import Path
 from autotune.errors import CannotEditYaml, ConfigError
 from autotune.records import Scalar, Values
 from autotune.settings.command import fill_command, split_command
-from autotune.settings.cut import without_key
-from autotune.settings.document import Document, Leaf
-from autotune.settings.keys import KeyPath, did_you_mean, shown
 from autotune.settings.outputs import Outputs, find_outputs, redirected_path
-from autotune.settings.parsers import same_value
 from autotune.settings.paths import exists
-from autotune.settings.scanners import no_garbage
 from autotune.settings.schema import (
     ENV,
     SECTION,
@@ -27,7 +22,12 @@ from autotune.settings.schema import (
     variable_value,
     why_unfit,
 )
-from autotune.settings.splice import Splice, check_editable, plan_splices, splice, write_scalar
+from autotune.settings.text.cut import without_key
+from autotune.settings.text.document import Document, Leaf
+from autotune.settings.text.keys import KeyPath, did_you_mean, shown
+from autotune.settings.text.parsers import same_value
+from autotune.settings.text.scanners import no_garbage
+from autotune.settings.text.splice import Splice, check_editable, plan_splices, splice, write_scalar
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -12,9 +12,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from autotune.errors import CannotEditYaml, ConfigError
-from autotune.settings.document import Document, Leaf
-from autotune.settings.keys import did_you_mean
 from autotune.settings.paths import holds_something, path_of
+from autotune.settings.text.document import Document, Leaf
+from autotune.settings.text.keys import did_you_mean
 
 _WHAT = (
     "artifacts?|checkpoints?|ckpts?|dumps?|events?|exps?|experiments?|logs?|logging|out|outputs?|profiles?|results?"

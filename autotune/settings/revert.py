@@ -6,11 +6,11 @@ from autotune.errors import CannotEditYaml, ConfigError
 from autotune.records import Scalar
 from autotune.settings.apply import ConfigEdit, Conflict, changes_of
 from autotune.settings.backups import Backups, Entry, ValueChange
-from autotune.settings.cut import differs_by_key
-from autotune.settings.document import Document
-from autotune.settings.parsers import same_value
 from autotune.settings.schema import SECTION
-from autotune.settings.splice import Splice, check_editable, splice
+from autotune.settings.text.cut import differs_by_key
+from autotune.settings.text.document import Document
+from autotune.settings.text.parsers import same_value
+from autotune.settings.text.splice import Splice, check_editable, splice
 
 
 def plan_revert(path: Path, backups_folder: Path) -> ConfigEdit:

@@ -16,8 +16,8 @@ from pydantic import Field
 from autotune.errors import ConfigError
 from autotune.records import Scalar
 from autotune.settings.command import is_word
-from autotune.settings.document import Document
-from autotune.settings.keys import did_you_mean, shown
+from autotune.settings.text.document import Document
+from autotune.settings.text.keys import did_you_mean, shown
 
 SECTION = "autotune"
 ENV = f"{SECTION}.env."

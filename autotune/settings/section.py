@@ -9,7 +9,7 @@ from autotune.errors import ConfigError
 from autotune.records import Scalar
 from autotune.settings.command import split_command
 from autotune.settings.schema import SECTION, RunLimits
-from autotune.settings.splice import new_scalar
+from autotune.settings.text.splice import new_scalar
 
 _LIMITS = RunLimits()
 _QUOTE = '"'  # `on` and `010` are texts here, and a command is easier to read with its own quotes inside

@@ -5,9 +5,9 @@ from dataclasses import dataclass, replace
 
 from autotune.errors import ConfigError
 from autotune.records import Machine, Scalar
-from autotune.space.batch import batch_count, dividing, is_global, is_per_device, made_up_for
+from autotune.space.batch_sizes import batch_count, dividing, is_global, is_per_device, made_up_for
 from autotune.space.catalog import KNOWN_KNOBS, KnownKnob, is_for_validation, known_knob
-from autotune.space.devices import device_pairs
+from autotune.space.device_pairs import device_pairs
 from autotune.space.knob import Carried, Knob, Label, is_number, same_scalar, with_today
 from autotune.space.space import Space
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 
 from autotune.records import Machine, Scalar
-from autotune.space.batch import GLOBAL_NAMES, PER_DEVICE_NAMES, PLAIN_NAMES
+from autotune.space.batch_sizes import GLOBAL_NAMES, PER_DEVICE_NAMES, PLAIN_NAMES
 from autotune.space.knob import Knob, Label, key_name
 
 _Values = tuple[Scalar, ...]
@@ -288,7 +288,7 @@ KNOWN_KNOBS: tuple[KnownKnob, ...] = (
         kind="model_gpu",
         names=("model_gpu", "model_gpu_id", "model_gpu_index"),
         accepts=_is_gpu,
-        domain=_as_it_is,  # what is worth trying depends on where the data is: `autotune.space.devices`
+        domain=_as_it_is,  # what is worth trying depends on where the data is: `autotune.space.device_pairs`
         advice=_no_advice,
         label=Label.SAME_TRAINING,
         sentence="which GPU trains, and which one prepares the data",

@@ -25,7 +25,7 @@ from itertools import pairwise, takewhile
 from statistics import median
 
 from autotune.records import Ending, Stop, TraineeEvent, TrialExit
-from autotune.trial.last_words import complaint_of_memory, last_error, memory_that_ran_out, one_line
+from autotune.trial.error_text import complaint_of_memory, last_error, memory_that_ran_out, one_line
 
 _OUR_CHOICE: Mapping[Stop, str] = {Stop.ENOUGH: "", Stop.HOPELESS: "far behind the fastest"}
 _STOPPED: Mapping[Stop, Ending] = {

@@ -2,7 +2,7 @@
 
 import pytest
 
-from autotune.bench.calibration import (
+from autotune.bench.simulation.calibration import (
     FITTED,
     PUBLISHED_FIGURES,
     REFERENCE,

@@ -9,17 +9,17 @@ from pathlib import Path
 
 import pytest
 
-from autotune.bench.priors import choices_of, pace_of
-from autotune.bench.scenarios import PATHS, Scenario, null_scenario, scenario
+from autotune.bench.simulation.priors import choices_of, pace_of
+from autotune.bench.simulation.scenarios import PATHS, Scenario, null_scenario, scenario
 from autotune.clock import VirtualClock
 from autotune.measure.window import WindowGoal
 from autotune.records import Ending, RunPlan, Scalar, Stop, TraineeEvent, Validity, Values
-from autotune.search.execution import Execution, execute
-from autotune.search.plan import plan_run
-from autotune.search.setup import Setup, open_setup
+from autotune.search.problem import Setup, open_setup
 from autotune.space.space import Space
+from autotune.testing.simulated_runner import Drift
+from autotune.trial.execution import Execution, execute
 from autotune.trial.outcome import ending_of
-from autotune.trial.simulated import Drift
+from autotune.trial.plan import plan_run
 
 SEEDS = range(32)
 ONE_OF_EACH = range(16)

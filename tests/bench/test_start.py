@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from autotune.bench.start import measure_start
+from autotune.bench.overhead.start import measure_start
 from autotune.errors import CommandError, RunError
 from tests.commands.conftest import CONFIG, TRAINER
 

@@ -17,9 +17,9 @@ from pathlib import Path
 from typing import Any
 
 from autotune.bench.markdown import markdown_table
-from autotune.measure.gpu_clocks import reasons_of
-from autotune.measure.gpu_errors import DriverError
-from autotune.measure.nvml import Device, Driver, GpuInventory, gpus
+from autotune.gpu.driver import Device, Driver, GpuInventory, gpus
+from autotune.gpu.driver_errors import DriverError
+from autotune.gpu.throttling import reasons_of
 from tests.gpu.check_parts import (
     Part,
     Place,

@@ -13,11 +13,11 @@ from statistics import median, quantiles
 from typing import Any
 
 from autotune.bench.markdown import markdown_table
-from autotune.measure.gpu_errors import DriverError
-from autotune.measure.gpu_readings import GpuReadings
-from autotune.measure.gpu_use import DeviceUse
-from autotune.measure.gpu_windows import clock_offset_s
-from autotune.measure.nvml import Device, Driver, GpuFacts
+from autotune.gpu.driver import Device, Driver, GpuFacts
+from autotune.gpu.driver_errors import DriverError
+from autotune.gpu.driver_windows import clock_offset_s
+from autotune.gpu.timeline import GpuReadings
+from autotune.gpu.usage import DeviceUse
 from autotune.measure.oscillation import Segment
 from autotune.measure.utilization import describe, pooled_utilization
 from autotune.records import TrialExit

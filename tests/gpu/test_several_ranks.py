@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from autotune.measure.gpu_use import Attribution
+from autotune.gpu.usage import Attribution
 from autotune.records import Validity
 from tests.gpu.conftest import is_todays, machine_with
 

@@ -7,8 +7,8 @@ import time
 
 import pytest
 
-from autotune.measure.gpu_readings import GpuReadings
-from autotune.measure.gpu_use import Attribution
+from autotune.gpu.timeline import GpuReadings
+from autotune.gpu.usage import Attribution
 from tests.fake_nvml.busy_reader import busy_fraction
 from tests.fake_nvml.busy_writer import BusyWriter
 from tests.gpu.conftest import TRAINER, UUID, machine_with

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from autotune.bench.oscillation import Course, ramp, random_bursts, square_wave, white_noise
+from autotune.bench.oscillation_verdicts import Course, ramp, random_bursts, square_wave, white_noise
 from autotune.measure.oscillation import Pattern, oscillation
 from tests.fake_nvml.library import FakeGpu
 from tests.gpu.verdicts import machine_showing, read_by_the_sampler, segment_of, use_of

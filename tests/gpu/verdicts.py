@@ -12,14 +12,14 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from autotune.bench.oscillation import Course, Outcome, Scenario, draw_scenario, tables
-from autotune.measure.gpu_readings import GpuReadings
-from autotune.measure.gpu_records import GpuLost, Record, StreamStarted, of_line
-from autotune.measure.gpu_use import DeviceUse
+from autotune.bench.oscillation_verdicts import Course, Outcome, Scenario, draw_scenario, tables
+from autotune.gpu.collect.records import GpuLost, Record, StreamStarted, of_line
+from autotune.gpu.timeline import GpuReadings
+from autotune.gpu.usage import DeviceUse
 from autotune.measure.oscillation import Segment
 from tests.fake_nvml import scenario as fake
 from tests.fake_nvml.library import FROZEN_ORIGIN_S, FakeGpu, machine_of
-from tests.measure.gpu_stage import STAGE
+from tests.gpu.stage import STAGE
 
 LEAD_S = 5.3
 """From the origin of the driver's time to that of the courses: runs begin in the middle of driver windows."""

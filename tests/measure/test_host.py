@@ -16,9 +16,9 @@ from autotune.measure.host import (
     machine_facts,
 )
 from autotune.measure.probe import RunProcesses
+from autotune.process.guard import Guard
+from autotune.process.launch import ProcessRunner
 from autotune.records import RunPlan, Stop
-from autotune.trial.guard import Guard
-from autotune.trial.launch import ProcessRunner
 
 # Burns CPU in a child, which says so after every tenth of a second of it. For every line on stdin that child is
 # killed, the ballast is dropped, and a new child takes over. Its name is as hostile as the kernel lets it be.

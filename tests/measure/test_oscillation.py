@@ -9,7 +9,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from autotune.bench.oscillation import Course, benchmark_oscillation, ramp, random_bursts, square_wave, white_noise
+from autotune.bench.oscillation_verdicts import (
+    Course,
+    benchmark_oscillation,
+    ramp,
+    random_bursts,
+    square_wave,
+    white_noise,
+)
 from autotune.measure.oscillation import LEAST_WINDOWS, Oscillation, Pattern, Segment, oscillation
 
 WINDOW_S = 1 / 6

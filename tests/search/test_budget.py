@@ -8,7 +8,7 @@ from autotune.clock import VirtualClock
 from autotune.records import Values
 from autotune.search.budget import STOPPING_S, Budget, expected_run_s, pair_s
 from autotune.space.space import point_name
-from tests.search.conftest import MakeRun
+from tests.runs import MakeRun
 
 TODAY: Values = {"n": 1}
 OTHER: Values = {"n": 2}

@@ -17,7 +17,7 @@ from autotune.search.confirm import (
     verdict_s,
 )
 from autotune.space.space import Space, point_name
-from tests.search.conftest import MakeRun, knob, level, named
+from tests.runs import MakeRun, knob, level, named
 
 
 @pytest.mark.parametrize("seed", range(4))

@@ -8,7 +8,6 @@ from pathlib import Path
 import pytest
 import yaml
 
-from autotune.bench.simulated_probes import SimulatedHostProbe
 from autotune.clock import VirtualClock
 from autotune.events import Event, PhaseChanged, RunEnded
 from autotune.measure.probe import GpuProbe, GpuUse, RunGpus
@@ -16,11 +15,12 @@ from autotune.records import Ending, GpuMeasurement, Purpose, RunRecord, Validit
 from autotune.results import SearchResult, Verdict
 from autotune.search.budget import Budget
 from autotune.search.disturbances import MOST_IN_A_SEARCH, MOST_REPEATS
-from autotune.search.instruments import Instruments
-from autotune.search.setup import open_setup
-from autotune.search.study import Study
+from autotune.search.problem import open_setup
 from autotune.search.tuner import Tuner
-from autotune.trial.simulated import SimulatedRunner
+from autotune.study.record import Study
+from autotune.testing.simulated_probes import SimulatedHostProbe
+from autotune.testing.simulated_runner import SimulatedRunner
+from autotune.trial.instruments import Instruments
 from tests.search.test_tuner import CONFIG, plain
 
 WINDOW_S = 1 / 6

@@ -7,12 +7,12 @@ import numpy as np
 import pytest
 
 from autotune.clock import SystemClock
+from autotune.protect.side_effects import RUNS_LOOKED_AROUND
 from autotune.records import Purpose, RunRecord, Scalar
 from autotune.search.findings import Findings
-from autotune.search.leftovers import RUNS_LOOKED_AROUND
-from autotune.search.losses import Losses
-from autotune.search.setup import Setup, open_setup
-from tests.search.conftest import MakeRun
+from autotune.search.problem import Setup, open_setup
+from autotune.trial.losses import Losses
+from tests.runs import MakeRun
 from tests.search.test_tuner import CONFIG
 
 Learn = Callable[..., RunRecord]

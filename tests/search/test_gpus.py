@@ -1,154 +1,163 @@
-"""What the GPUs of a point showed over its runs, and the study's limit."""
+"""Which GPUs the runs of a search use, on machines with fake ones; and what is said of that before it begins."""
 
-from dataclasses import replace
+import shutil
+import subprocess
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from autotune.records import GpuMeasurement, Measurement
-from autotune.results import PooledGpus
-from autotune.search.gpus import pooled_gpus, study_busy_rate
-from autotune.search.study import Study
-from tests.search.conftest import MakeRun, gpu, on_gpu
+from tests.fake_nvml.library import FakeGpu
+from tests.fake_nvml.scenario import Gpu, Process, Scenario
 
-POINT = {"batch": 8}
-OTHER = {"batch": 16}
-WAVE = [0.02] * 4 + [0.4] * 4
+UUIDS = [f"GPU-{index:08x}-0000-4000-8000-000000000000" for index in range(3)]
+CONFIG = """\
+data:
+    batch_size: 8
+    data_gpu: 0
+model_gpu: 1
+autotune:
+    command: "{{python}} train.py {{config}}"
+    knobs:
+        data.batch_size: [8, 16]
+{more}
+"""
+ASK = """
+from dataclasses import asdict
+from pathlib import Path
+from autotune.clock import SystemClock
+from autotune.errors import AutotuneError
+from autotune.search.gpus import busy_remarks, remarks_on_gpus, require_free_gpus, run_gpus, watched_gpus
+from autotune.search.problem import open_setup
+
+setup = open_setup(Path({config!r}), command=None, state_dir=None)
+
+def said(ask, *arguments):
+    try:
+        return ask(setup, *arguments)
+    except AutotuneError as error:
+        return [error.kind, error.message, error.where, error.remedy]
+
+tell({{
+    "run": asdict(run_gpus(setup, setup.space.today)),
+    "watched": watched_gpus(setup),
+    "remarks": said(remarks_on_gpus),
+    "why_no_gpu": setup.why_no_gpu,
+    "study": setup.study,
+    "gpus": [gpu.uuid for gpu in setup.machine.gpus],
+    "busy": busy_remarks(setup, SystemClock()) if {look} else None,
+    "refused": said(require_free_gpus, SystemClock()) if {look} else None,
+}})
+"""
+
+Ask = Callable[..., dict[str, Any]]
 
 
 @pytest.fixture
-def shown(make_run: MakeRun) -> object:
-    """Makes the measurement of a run at 50 samples/s with these GPUs."""
+def ask(fake_gpu: Callable[..., FakeGpu], tmp_path: Path) -> Ask:
+    """What is known of a search in an environment, on a machine with two GPUs."""
 
-    def make(*gpus: GpuMeasurement, samples_per_s: float = 50.0) -> Measurement:
-        measurement = on_gpu(make_run(POINT, samples_per_s), *gpus).measurement
-        assert measurement is not None
-        return measurement
+    def asked(
+        scenario: Scenario | None = None, *, more: str = "", look: bool = False, env: dict[str, str] | None = None
+    ) -> dict[str, Any]:
+        machine = fake_gpu(scenario or Scenario(gpus=(Gpu(), Gpu())), began_s_ago=30.0)
+        machine.env.pop("CUDA_VISIBLE_DEVICES", None)
+        machine.env.update(env or {})
+        config = tmp_path / "config.yaml"
+        config.write_text(CONFIG.format(more=more))
+        answer: dict[str, Any] = machine.run(ASK.format(config=str(config), look=look))
+        return answer
 
-    return make
-
-
-def _only(gpus: PooledGpus | None) -> object:
-    assert gpus is not None
-    (device,) = gpus.devices
-    return device
-
-
-def test_the_runs_of_a_point_are_told_together(shown) -> None:
-    """Neither run has seen enough for a verdict; both together have, and its figures are there."""
-    short = shown(gpu(WAVE * 6))
-    alone = _only(pooled_gpus([short], None))
-    assert alone.text == "not enough yet: 48 of 60 driver samples"
-    assert (alone.verdict, alone.meaning, alone.utilization, alone.p10, alone.low) == (None,) * 5
-
-    device = _only(pooled_gpus([short, short], None))
-    assert device.text == "2-40 % cyclic, period 2.0 s"
-    assert (device.verdict, device.samples, device.covered_fraction) == ("cyclic", 96, 1.0)
-    assert "waits for data" in device.meaning
-    figures = (device.utilization, device.p10, device.duty_fraction, device.low, device.high, device.period_s)
-    assert figures == pytest.approx((0.21, 0.02, 0.5, 0.02, 0.4, 2.0), abs=0.01)
+    return asked
 
 
-def test_a_run_that_saw_nothing_counts_as_time_not_covered(shown) -> None:
-    """Half of the time without the driver's word is not 90 % of it."""
-    device = _only(
-        pooled_gpus([shown(gpu([0.9] * 80)), shown(gpu([0.9] * 80)), shown(gpu([], covered_fraction=0.0))], None)
+def test_a_run_may_use_what_it_sees_and_its_model_is_where_the_config_says(ask: Ask) -> None:
+    """Both GPUs are measured; the model's is the one that is scored."""
+    told = ask()
+    assert told["run"] == {"uuids": UUIDS[:2], "reported": False, "model": 1}
+    assert told["watched"] == UUIDS[:2]
+    assert (told["remarks"], told["why_no_gpu"]) == ([], None)
+
+
+def test_the_environment_of_the_runs_decides_not_that_of_the_search_alone(ask: Ask) -> None:
+    """What the config sets for runs goes before what the shell has."""
+    env = {"CUDA_VISIBLE_DEVICES": "0"}
+    assert ask(env=env)["run"]["uuids"] == UUIDS[:1]
+    assert ask(env=env, more="    env: {CUDA_VISIBLE_DEVICES: 1}")["run"]["uuids"] == UUIDS[1:2]
+
+
+def test_all_gpus_that_some_point_may_use_are_watched(ask: Ask) -> None:
+    """Where the variable itself is tuned."""
+    more = '        autotune.env.CUDA_VISIBLE_DEVICES: ["0", "1"]\n    env: {CUDA_VISIBLE_DEVICES: "1"}'
+    told = ask(Scenario(gpus=(Gpu(),) * 3), more=more)
+    assert told["run"]["uuids"] == UUIDS[1:2]
+    assert sorted(told["watched"]) == UUIDS[:2]
+
+
+def test_a_gpu_that_is_not_there_is_an_error_with_a_remedy(ask: Ask) -> None:
+    """CUDA would train on the CPU without a word."""
+    told = ask(env={"CUDA_VISIBLE_DEVICES": "7"})
+    kind, message, where, remedy = told["remarks"]
+    assert (kind, where) == ("gpu", None)
+    assert message == (
+        "CUDA_VISIBLE_DEVICES=7 names 7, and this machine has 2, numbered 0 to 1: training would run without a GPU"
     )
-    assert device.text == "90 % flat"  # 2 s of 42 s
-    blind = shown(gpu([]))
-    device = _only(pooled_gpus([shown(gpu([0.9] * 60)), *[blind] * 2], None))
-    assert device.text == "not enough yet: 78 % of the time covered, 90% needed"
+    assert "Name one that is there" in remedy
 
 
-def test_pauses_within_the_window_are_time_too(shown) -> None:
-    """The steps add up to 6 s of 15 s; what the driver covers is counted against what it was asked for."""
-    run = shown(gpu([0.9] * 60, covered_fraction=1.0))
-    device = _only(pooled_gpus([replace(run, window_s=6.0)], None))
-    assert device.covered_fraction == pytest.approx(1.0)
+def test_a_list_that_is_cut_short_is_a_remark(ask: Ask) -> None:
+    """What is before the wrong entry is used."""
+    told = ask(env={"CUDA_VISIBLE_DEVICES": "1,7"})
+    assert told["run"]["uuids"] == UUIDS[1:2]
+    (remark,) = told["remarks"]
+    assert remark.endswith("CUDA shows only the GPUs before it")
 
 
-def test_a_gpu_that_does_not_report_has_no_utilization(shown) -> None:
-    """Also where its windows say 0 throughout and are not believed: never 0 %. What else it tells is there."""
-    silent = gpu([0.0] * 80, utilization=None, sm_activity=0.3, peak_memory_bytes=2**30)
-    device = _only(pooled_gpus([shown(silent)], None))
-    assert (device.text, device.utilization, device.samples) == ("not measured", None, 0)
-    assert (device.sm_activity, device.peak_memory_bytes) == (0.3, 2**30)
+def test_hidden_gpus_are_why_nothing_is_measured(ask: Ask) -> None:
+    """An empty list is a wish, no mistake."""
+    told = ask(env={"CUDA_VISIBLE_DEVICES": ""})
+    assert (told["watched"], told["remarks"]) == ([], [])
+    assert told["why_no_gpu"] == "CUDA_VISIBLE_DEVICES= hides every GPU"
 
 
-def test_without_any_gpu_there_is_nothing(shown) -> None:
-    """Absent, not empty."""
-    assert pooled_gpus([shown()], 100.0) is None
+def test_a_busy_gpu_is_refused_with_who_is_on_it(ask: Ask) -> None:
+    """Process, memory and program; what to do is said."""
+    with subprocess.Popen([shutil.which("sleep") or "sleep", "1000"]) as tenant:
+        busy = Gpu(busy_percent=40, processes=(Process(pid=tenant.pid, memory_bytes=5 << 30, share=1.0),))
+        told = ask(Scenario(gpus=(Gpu(), busy)), look=True)
+        tenant.kill()
+    (remark,) = told["busy"]
+    assert remark.startswith(f"NVIDIA H100 80GB HBM3 ({UUIDS[1]}) is in use: process {tenant.pid} (")
+    assert "sleep) with 5.0 GiB, kernels ran for 40% of the last second" in remark
+    kind, message, _, remedy = told["refused"]
+    assert (kind, message) == ("gpu", remark)
+    assert "--allow-busy-gpu" in remedy
 
 
-def test_two_gpus_are_kept_apart_and_the_scored_one_counts(shown) -> None:
-    """Each has its verdict; the mean is that of the scored ones, and absent while one of them is not known."""
-    data, model = gpu([0.05] * 80, scored=False), gpu([0.8] * 80, uuid="GPU-1", name="NVIDIA T4")
-    both = pooled_gpus([shown(data, model)], None)
-    assert both is not None
-    assert [(device.name, device.text, device.scored) for device in both.devices] == [
-        ("NVIDIA A100", "5 % flat", False),
-        ("NVIDIA T4", "80 % flat", True),
-    ]
-    assert both.utilization == pytest.approx(0.8)
-    parallel = pooled_gpus([shown(gpu([0.6] * 80), model)], None)
-    assert parallel is not None
-    assert parallel.utilization == pytest.approx(0.7)
-    unknown = pooled_gpus([shown(gpu([0.6] * 10), model)], None)
-    assert unknown is not None
-    assert unknown.utilization is None
+def test_a_gpu_that_no_run_uses_may_be_busy(ask: Ask) -> None:
+    """Only those that count are looked at."""
+    busy = Gpu(busy_percent=40, processes=(Process(pid=1, memory_bytes=5 << 30, share=1.0),))
+    told = ask(Scenario(gpus=(Gpu(), busy)), look=True, env={"CUDA_VISIBLE_DEVICES": "0"})
+    assert (told["busy"], told["refused"]) == ([], None)
 
 
-def test_shares_of_time_count_by_time_energy_by_samples_memory_by_its_peak(shown) -> None:
-    """10 s at 100 samples/s and 30 s at 50: a run that did not know is left out."""
-    runs = [
-        shown(gpu([0.5] * 40, energy_j=1000.0, sm_activity=0.2, peak_memory_bytes=5), samples_per_s=100.0),
-        shown(gpu([0.5] * 120, energy_j=1500.0, sm_activity=0.4, peak_memory_bytes=7)),
-        shown(gpu([0.5] * 40)),
-    ]
-    device = _only(pooled_gpus(runs, None))
-    assert device.sm_activity == pytest.approx(0.35)
-    assert device.energy_per_sample_j == pytest.approx(1.0)
-    assert device.peak_memory_bytes == 7
-    assert device.tensor_activity is None
+def test_a_study_is_one_of_the_gpus_that_runs_see(ask: Ask) -> None:
+    """One card of a kind is as good as another; one is not two, and none is none, wherever that is said."""
+    seen = ("0", "1", "0,1", "")
+    shell = {which: ask(env={"CUDA_VISIBLE_DEVICES": which}) for which in seen}
+    section = {which: ask(more=f'    env: {{CUDA_VISIBLE_DEVICES: "{which}"}}') for which in seen}
+    for told in (shell, section):
+        assert [told[which]["gpus"] for which in seen] == [UUIDS[:1], UUIDS[1:2], UUIDS[:2], []]
+    names = {which: told["study"] for which, told in shell.items()}
+    assert names["0"] == names["1"]
+    assert len({names["0"], names["0,1"], names[""]}) == 3
+    assert names["0,1"] == ask()["study"]
+    assert {which: told["study"] for which, told in section.items()} == names
 
 
-def test_effective_utilization_needs_the_studys_limit(shown) -> None:
-    """Half of the samples that a busy second was shown to be good for; not known before that."""
-    runs = [shown(gpu([0.9] * 80))]
-    known, unknown = pooled_gpus(runs, 100.0), pooled_gpus(runs, None)
-    assert known is not None
-    assert unknown is not None
-    assert known.effective_utilization == pytest.approx(0.5)
-    assert unknown.effective_utilization is None
-
-
-def test_the_limit_is_learned_from_all_points_that_were_repeated_and_busy(make_run: MakeRun) -> None:
-    """80 samples/s at 80 % are 100 a busy second; one run, an idle GPU, and a run without windows show no limit."""
-    busy = [on_gpu(make_run(POINT, 80.0 * noise), gpu([0.8] * 40)) for noise in (0.999, 1.0, 1.001)]
-    assert study_busy_rate(busy) == pytest.approx(100.0, rel=0.01)
-    assert study_busy_rate(busy[:1]) is None
-    assert study_busy_rate([on_gpu(make_run(POINT, 80.0), 0.8) for _ in range(3)]) is None
-    idle = [on_gpu(make_run(OTHER, 50.0), gpu([0.1] * 40)) for _ in range(3)]
-    assert study_busy_rate(idle) is None
-    assert study_busy_rate([*busy, *idle]) == pytest.approx(100.0, rel=0.01)
-    assert study_busy_rate([make_run(POINT, 80.0), make_run(POINT, None)]) is None
-
-
-def test_windows_that_cannot_be_are_refused() -> None:
-    """A damaged record is found when it is read, not when it is summed up."""
-    for windows in (
-        ((1.0, 0.5, 1.2),),
-        ((1.0, 0.0, 0.5),),
-        ((1.0, 0.5, 0.5), (1.0, 0.5, 0.5)),
-        ((1.0, 0.5, float("nan")),),
-    ):
-        with pytest.raises(ValueError, match="driver windows"):
-            GpuMeasurement(uuid="GPU-0", name="", busy_windows=windows)
-
-
-def test_driver_windows_come_back_from_the_record(make_run: MakeRun, tmp_path: Path) -> None:
-    """What a later search, or `status`, pools is what was measured."""
-    study = Study("s", tmp_path / "s.journal")
-    written = study.append(on_gpu(make_run(POINT, 80.0), gpu(WAVE, sm_activity=0.5)))
-    (read,) = Study("s", tmp_path / "s.journal").records()
-    assert read == written
+def test_a_study_on_one_card_is_not_that_of_an_unlike_one(ask: Ask) -> None:
+    """The machine has both; a run sees one."""
+    unlike = Scenario(gpus=(Gpu(), Gpu(name="NVIDIA A10", memory_total_bytes=24 << 30)))
+    studies = {ask(unlike, env={"CUDA_VISIBLE_DEVICES": which})["study"] for which in ("0", "1", "0,1", "1,0")}
+    assert len(studies) == 4

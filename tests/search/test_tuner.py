@@ -17,10 +17,10 @@ from autotune.events import Event, IncumbentChanged, PhaseChanged, RunEnded, Run
 from autotune.records import Ending, Purpose, RunRecord, Validity
 from autotune.results import SearchResult, Verdict
 from autotune.search.budget import Budget
-from autotune.search.setup import open_setup
-from autotune.search.study import Study
+from autotune.search.problem import open_setup
 from autotune.search.tuner import WARM_UP_FROM_S, Tuner
-from autotune.trial.simulated import SimulatedRunner, Training
+from autotune.study.record import Study
+from autotune.testing.simulated_runner import SimulatedRunner, Training
 
 CONFIG = """\
 data:

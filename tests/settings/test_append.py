@@ -7,9 +7,9 @@ from hypothesis import strategies as st
 from ruamel.yaml import YAML
 
 from autotune.errors import ConfigError
-from autotune.settings.append import with_section
-from autotune.settings.cut import without_key
-from autotune.settings.document import Document
+from autotune.settings.text.append import with_section
+from autotune.settings.text.cut import without_key
+from autotune.settings.text.document import Document
 
 LINES = ["autotune:  # ours", "  # a comment", "  command: x"]
 

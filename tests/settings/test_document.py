@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from autotune.errors import CannotEditYaml, ConfigError
-from autotune.settings.document import Document
+from autotune.settings.text.document import Document
 
 CONFIG = """\
 # Training.

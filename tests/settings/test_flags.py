@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from autotune.settings.command import fill_command
-from autotune.settings.document import Document
 from autotune.settings.flags import flags_config, read_flags
+from autotune.settings.text.document import Document
 
 KNOWN = {"batch_size", "use_xla", "num_workers", "cache"}
 

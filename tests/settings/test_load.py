@@ -7,9 +7,9 @@ import yaml
 
 from autotune.errors import ConfigError
 from autotune.settings.apply import plan_edit
-from autotune.settings.document import Document
 from autotune.settings.load import load_settings
 from autotune.settings.schema import Range
+from autotune.settings.text.document import Document
 
 TRAINING = """\
 # My training.

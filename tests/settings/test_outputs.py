@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 
 from autotune.errors import ConfigError
-from autotune.settings.document import Document
 from autotune.settings.outputs import find_outputs, holding_something, redirected_path
+from autotune.settings.text.document import Document
 
 
 def found(text, redirect=(), redirect_except=()):

@@ -14,8 +14,8 @@ import ruamel.yaml
 import yaml
 
 from autotune.errors import CannotEditYaml, ConfigError
-from autotune.settings.document import Document
-from autotune.settings.splice import edit_yaml
+from autotune.settings.text.document import Document
+from autotune.settings.text.splice import edit_yaml
 from tests.conftest import SHARED
 
 CONFIGS = sorted((SHARED / "yaml").glob("*.y*ml*"))

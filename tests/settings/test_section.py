@@ -8,9 +8,9 @@ from hypothesis import strategies as st
 
 from autotune.errors import ConfigError
 from autotune.settings.command import split_command
-from autotune.settings.document import Document
 from autotune.settings.schema import RunLimits, Source, parse_section
 from autotune.settings.section import ListedKnob, section_lines
+from autotune.settings.text.document import Document
 
 
 def read(lines: list[str]):

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from autotune.errors import CannotEditYaml
-from autotune.settings.splice import edit_yaml
+from autotune.settings.text.splice import edit_yaml
 
 
 def read_1_2(text):

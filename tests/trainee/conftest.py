@@ -11,12 +11,12 @@ from typing import Any
 
 import pytest
 
-from autotune.bench import observe
+from autotune.bench.overhead import observer as observe
 from autotune.clock import SystemClock
+from autotune.folders.trial_folder import RunFolder
+from autotune.process.guard import Guard
+from autotune.process.launch import ProcessRunner, Runner
 from autotune.records import RunPlan, TraineeEvent, TrialExit
-from autotune.trial.folder import RunFolder
-from autotune.trial.guard import Guard
-from autotune.trial.launch import ProcessRunner, Runner
 
 _PYTHONS = (sys.executable, "/usr/bin/python3", *os.environ.get("AUTOTUNE_TEST_PYTHONS", "").split(os.pathsep))
 TRAINERS = Path(observe.__file__).with_name("observed_trainers.py")

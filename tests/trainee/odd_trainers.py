@@ -13,7 +13,7 @@ from pathlib import Path
 
 import tensorflow as tf
 
-from autotune.bench import observe
+from autotune.bench.overhead import observer as observe
 from autotune.trainee import step
 
 sys.path.insert(0, str(Path(observe.__file__).parent))

@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from autotune.bench.observe import STYLES
+from autotune.bench.overhead.observer import STYLES
 from autotune.clock import SystemClock
-from autotune.trial.guard import Guard
-from autotune.trial.launch import ProcessRunner
-from autotune.trial.zygote import ZygoteRunner
+from autotune.process.guard import Guard
+from autotune.process.launch import ProcessRunner
+from autotune.process.zygote import ZygoteRunner
 from tests.trainee.conftest import TRAINERS, Observed, interpreter_with, observe_run, sums_up
 
 pytestmark = pytest.mark.skipif(importlib.util.find_spec("tensorflow") is None, reason="TensorFlow is not installed")

@@ -13,13 +13,13 @@ import pytest
 
 from autotune.clock import SystemClock
 from autotune.measure.window import WindowGoal
+from autotune.process.guard import Guard
+from autotune.process.launch import ProcessRunner
 from autotune.records import Ending, RunPlan, TraineeEvent
-from autotune.search import watch
-from autotune.search.losses import Losses
-from autotune.search.watch import RunWatch
-from autotune.trial.guard import Guard
-from autotune.trial.launch import ProcessRunner
+from autotune.trial import stop_rule as watch
+from autotune.trial.losses import Losses
 from autotune.trial.outcome import Clues, ending_of
+from autotune.trial.stop_rule import RunWatch
 from tests.fake_nvml.scenario import Gpu, Process, Scenario
 
 REPOSITORY = Path(__file__).parents[2]
@@ -138,8 +138,8 @@ from pathlib import Path
 Path(sys.argv[1], "cgroup.procs").write_text(str(os.getpid()))
 from autotune.clock import SystemClock
 from autotune.records import RunPlan
-from autotune.trial.guard import Guard
-from autotune.trial.launch import ProcessRunner
+from autotune.process.guard import Guard
+from autotune.process.launch import ProcessRunner
 from autotune.trial.outcome import ending_of
 clock, events, folder = SystemClock(), [], Path(sys.argv[2])
 argv = (sys.executable, "-c", "x = b'x' * (1 << 30)")

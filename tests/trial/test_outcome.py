@@ -6,8 +6,8 @@ from itertools import accumulate
 import pytest
 
 from autotune.records import Ending, Stop, TraineeEvent, TrialExit
+from autotune.trial.error_text import last_error
 from autotune.trial.explanations import EXPLANATIONS
-from autotune.trial.last_words import last_error
 from autotune.trial.outcome import Clues, ending_of
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from autotune.trial.steps import StepReader
+from autotune.folders.step_files import StepReader
 
 SHIPPED = Path(__file__).resolve().parents[2] / "configs" / "config.yaml"
 

@@ -1,0 +1,150 @@
+"""Measures what the GPU sampler costs: the CPU time of its process, and the training speed that it takes away.
+
+It asks whatever driver there is. Where there is none, one of the tests' fake machines does (from a checkout)::
+
+    python -m tests.fake_nvml busy -- python -m autotune.bench sampler --config configs/config.yaml
+"""
+
+import math
+import sys
+from collections.abc import Sequence
+from contextlib import nullcontext
+from pathlib import Path
+from statistics import median
+
+from autotune.bench.markdown import markdown_table
+from autotune.bench.overhead.process_cost import process_cost
+from autotune.clock import Clock, SystemClock
+from autotune.errors import GpuError, RunError
+from autotune.folders.trial_folder import RunFolder
+from autotune.gpu.collect import process as gpu_process
+from autotune.gpu.collect.collector import GpuSampling
+from autotune.gpu.collect.files import SamplerFiles
+from autotune.gpu.driver import GpuFacts, gpus
+from autotune.process.guard import Guard
+from autotune.process.launch import Runner
+from autotune.process.zygote import ZygoteRunner
+from autotune.records import Stop, TraineeEvent
+from autotune.search.problem import open_setup
+from autotune.statistics import moderated_interval
+from autotune.trial.plan import plan_run
+
+_START_S = 1.0  # the sampler has started and found its devices; what that takes is told apart
+_WARM_UP_S = 5.0  # of training, after the first step
+_LONGEST_START_S = 120.0
+
+
+def measure_sampler(*, seconds: float, config: Path | None, pairs: int, train_s: float, state_dir: Path | None) -> str:
+    """Measures the sampler on the GPUs of this machine.
+
+    Args:
+        seconds: For how long its process is watched.
+        config: A config to train with; None leaves the effect on training out.
+        pairs: Trainings with the sampler and as many without it, in turn.
+        train_s: For how long the speed of each is measured.
+        state_dir: As for the search.
+
+    Returns:
+        What was found, as Markdown.
+
+    Raises:
+        AutotuneError: There is no GPU, or the config cannot be trained with.
+    """
+    found = require_gpus()
+    uuids = [gpu.uuid for gpu in found]
+
+    def command(folder: Path) -> tuple[str, ...]:
+        return (sys.executable, "-P", "-m", gpu_process.__name__, str(folder / "samples.jsonl"), *uuids)
+
+    start_cpu_s, cores = process_cost(command, start_s=_START_S, seconds=seconds)
+    cost = markdown_table(
+        ["GPUs", "CPU time to start", "CPU time for each second"],
+        [[f"{len(found)} ({names_of(found)})", f"{start_cpu_s:.2f} s", f"{1e3 * cores:.2f} ms"]],
+    )
+    if config is None:
+        return cost
+    ratios = _ratios(config, uuids, pairs=pairs, train_s=train_s, state_dir=state_dir)
+    return f"{cost}\n\n{_effect(ratios)}"
+
+
+def require_gpus() -> tuple[GpuFacts, ...]:
+    """The GPUs of this machine.
+
+    Raises:
+        GpuError: There is none.
+    """
+    inventory = gpus()
+    if inventory.why_none:
+        raise GpuError(inventory.why_none, remedy="The tests have fake ones: python -m tests.fake_nvml busy -- COMMAND")
+    return inventory.gpus
+
+
+def names_of(found: Sequence[GpuFacts]) -> str:
+    """What they are sold as, each name once."""
+    return ", ".join(sorted({gpu.name for gpu in found}))
+
+
+class _Speed:
+    """Watches a training until it has been measured for long enough."""
+
+    def __init__(self, clock: Clock, train_s: float) -> None:
+        self._clock = clock
+        self._train_s = train_s
+        self._give_up_s = clock.now_s() + _LONGEST_START_S + train_s
+        self._steps: list[TraineeEvent] = []
+
+    def __call__(self, events: Sequence[TraineeEvent]) -> Stop | None:
+        self._steps += (event for event in events if event.kind == "step")
+        if self._steps and self._steps[-1].t_s > self._steps[0].t_s + _WARM_UP_S + self._train_s:
+            return Stop.ENOUGH
+        return Stop.NEVER_STARTED if self._clock.now_s() > self._give_up_s else None
+
+    def steps_per_s(self) -> float | None:
+        """Steps per second after the warm-up; None if there were too few."""
+        measured = [step.t_s for step in self._steps if step.t_s >= self._steps[0].t_s + _WARM_UP_S]
+        return (len(measured) - 1) / (measured[-1] - measured[0]) if len(measured) > 2 else None
+
+
+def _ratios(config: Path, uuids: Sequence[str], *, pairs: int, train_s: float, state_dir: Path | None) -> list[float]:
+    """Of each pair: speed with the sampler over speed without it. Which comes first changes from pair to pair."""
+    clock = SystemClock()
+    setup = open_setup(config, command=None, state_dir=state_dir)
+    setup.state.create()
+    setup.require_runnable()
+    stamp = f"{clock.utc():%Y%m%dT%H%M%SZ}"
+    ratios = []
+    with Guard() as guard:
+        runner: Runner = ZygoteRunner(guard, clock)
+
+        def speed(run: str, *, sampled: bool) -> float:
+            plan = plan_run(setup, setup.space.today, run=run)
+            folder = RunFolder(plan.folder)
+            folder.create(output_paths=setup.settings.moved_outputs(folder.outputs).values())
+            stream = setup.state.path / f"{run}.samples"
+            watch = _Speed(clock, train_s)
+            with GpuSampling(guard, uuids, SamplerFiles(stream), clock) if sampled else nullcontext():
+                runner.run(plan, watch, clock.now_s() + _LONGEST_START_S + train_s)
+            steps_per_s = watch.steps_per_s()
+            if steps_per_s is None:
+                raise RunError("the run trained for too few steps", where=str(folder.stderr))
+            folder.delete()
+            return steps_per_s
+
+        speed(f"sampler-{stamp}-warm-up", sampled=True)
+        for pair in range(pairs):
+            speeds = {
+                sampled: speed(f"sampler-{stamp}-{pair:02d}-{'with' if sampled else 'without'}", sampled=sampled)
+                for sampled in ((True, False) if pair % 2 == 0 else (False, True))
+            }
+            ratios.append(speeds[True] / speeds[False])
+            print(f"pair {pair + 1}: {ratios[-1]:.4f}", file=sys.stderr)
+    return ratios
+
+
+def _effect(ratios: Sequence[float]) -> str:
+    middle = f"Training with the sampler runs at {median(ratios):.4f} of the speed without it (median of pairs"
+    if len(ratios) < 2:
+        return f"{middle}, of which there is one)."
+    mean, half_width = moderated_interval([math.log(ratio) for ratio in ratios], 0.0, 0.0)
+    low, high = math.exp(mean - half_width), math.exp(mean + half_width)
+    return f"{middle}; {len(ratios)} pairs from {min(ratios):.4f} to {max(ratios):.4f}, 95 % [{low:.4f}, {high:.4f}])."

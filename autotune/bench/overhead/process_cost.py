@@ -1,0 +1,57 @@
+"""The CPU time that a process takes: to begin, and for each second from then on."""
+
+import tempfile
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from statistics import median
+from types import MappingProxyType
+
+from autotune.clock import SystemClock
+from autotune.errors import RunError
+from autotune.process.guard import Guard
+from autotune.process.launch import ProcessRunner
+from autotune.records import RunPlan, Stop
+
+_STARTS = 3
+
+
+def process_cost(
+    command: Callable[[Path], Sequence[str]],
+    *,
+    start_s: float,
+    seconds: float,
+    env: Mapping[str, str] = MappingProxyType({}),
+) -> tuple[float, float]:
+    """CPU seconds until a process has begun, and for each second from then on, as a share of one core.
+
+    From short lives of it and a long one: the kernel's account of a process is exact at its end.
+
+    Args:
+        command: Makes its words; it may write into the folder that it is given.
+        start_s: Length of a short life, in which it begins.
+        seconds: By how much longer the long one is.
+        env: Added to the environment.
+
+    Raises:
+        RunError: It ended by itself.
+    """
+    clock = SystemClock()
+    with tempfile.TemporaryDirectory(prefix="autotune-bench-") as name, Guard() as guard:
+        runner = ProcessRunner(guard, clock)
+
+        def life(length_s: float) -> tuple[float, float]:
+            """How long it really lasted, and what it took."""
+            folder = Path(tempfile.mkdtemp(dir=name))
+            argv = tuple(command(folder))
+            plan = RunPlan(run_id=folder.name, folder=folder / "run", argv=argv, cwd=folder, env=env, config_text="")
+            ended = runner.run(plan, lambda _events: None, clock.now_s() + length_s)
+            if ended.stop is not Stop.DEADLINE or ended.cpu_s is None:
+                raise RunError(f"it ended by itself: {ended.stderr_tail}", where=" ".join(argv))
+            return ended.ended_s - ended.started_s, ended.cpu_s
+
+        life(start_s)  # its files are read from the disk
+        starts = [life(start_s) for _ in range(_STARTS)]
+        short_s, short_cpu_s = (median(values) for values in zip(*starts, strict=True))
+        long_s, long_cpu_s = life(start_s + seconds)
+    cores = (long_cpu_s - short_cpu_s) / (long_s - short_s)
+    return short_cpu_s - cores * short_s, cores

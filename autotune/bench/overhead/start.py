@@ -1,0 +1,144 @@
+"""Measures what a run costs besides training, for fresh processes and for forks of a warm interpreter, in turn.
+
+Each run is one of today's config, stopped at its 10th step after the first. Of its time this tells apart:
+
+* *to main*: from the call that asks for the run until the first line of a small script (stamped_main.py), which then
+  runs the trainer's own script or module. It is the same script for both kinds, and the first code of the user's that
+  either would run; a warm interpreter that is still to be made is not in it, since two runs before those that count
+  see to that.
+* *to first step*: from there until the trainer reports its first step. Imports are in it, unless they were made
+  beforehand.
+* *to the end*: from the decision to stop the run until the last of its processes is reaped.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import median
+
+from autotune.clock import Clock, SystemClock
+from autotune.errors import CommandError, RunError
+from autotune.folders.trial_folder import RunFolder
+from autotune.process.guard import Guard
+from autotune.process.launch import ProcessRunner, Runner
+from autotune.process.python_command import python_command
+from autotune.process.zygote import ZygoteRunner
+from autotune.records import RunPlan, Stop, TraineeEvent
+from autotune.search.problem import Setup, open_setup
+from autotune.trial.plan import plan_run
+
+_STAMPED_MAIN = Path(__file__).with_name("stamped_main.py")  # a script, not for importing
+_STEPS = 11
+_LONGEST_RUN_S = 120.0
+_RUNS_TO_WARM_UP = 2
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Times:
+    to_main_s: float
+    to_first_step_s: float
+    to_end_s: float
+
+    @property
+    def overhead_s(self) -> float:
+        """What is the runner's and not the trainer's."""
+        return self.to_main_s + self.to_end_s
+
+
+class _StopAfterSteps:
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self.steps: list[TraineeEvent] = []
+        self.stopped_s: float | None = None
+
+    def __call__(self, events: Sequence[TraineeEvent]) -> Stop | None:
+        self.steps += (event for event in events if event.kind == "step")
+        if self.stopped_s is None and len(self.steps) >= _STEPS:
+            self.stopped_s = self._clock.now_s()
+            return Stop.ENOUGH
+        return None
+
+
+def measure_start(config: Path, *, runs: int, state_dir: Path | None) -> None:
+    """Measures both kinds of runs and prints their times.
+
+    Args:
+        config: The config.
+        runs: How many of each kind.
+        state_dir: As for the search.
+
+    Raises:
+        AutotuneError: The config or its command cannot be used, or a run ended before its 11th step.
+    """
+    setup = open_setup(config, command=None, state_dir=state_dir)
+    setup.state.create()
+    setup.require_runnable()
+    clock = SystemClock()
+    stamp = f"{clock.utc():%Y%m%dT%H%M%SZ}"
+    with Guard() as one, Guard() as other:
+        fresh, warm = ProcessRunner(one, clock), ZygoteRunner(other, clock)
+        for number in range(_RUNS_TO_WARM_UP):
+            _measure(setup, warm, clock, f"start-{stamp}-warm-up-{number}")
+        times: dict[str, list[_Times]] = {"fresh": [], "warm": []}
+        for number in range(runs):
+            times["fresh"].append(_measure(setup, fresh, clock, f"start-{stamp}-fresh-{number:03d}"))
+            times["warm"].append(_measure(setup, warm, clock, f"start-{stamp}-warm-{number:03d}"))
+        for remark in warm.remarks:
+            print(remark)
+    print(f"median [least, most] of {runs} runs, in seconds")
+    print(f"{'':<6}{'to main':>24}{'to first step':>24}{'to the end':>24}{'to main + to the end':>24}")
+    for kind, measured in times.items():
+        columns = (
+            [time.to_main_s for time in measured],
+            [time.to_first_step_s for time in measured],
+            [time.to_end_s for time in measured],
+            [time.overhead_s for time in measured],
+        )
+        print(f"{kind:<6}" + "".join(f"{_spread(column):>24}" for column in columns))
+    print(f"{warm.fallbacks} forks were given up")
+
+
+def _measure(setup: Setup, runner: Runner, clock: Clock, run: str) -> _Times:
+    plan = _stamped(plan_run(setup, setup.space.today, run=run))
+    folder = RunFolder(plan.folder)
+    folder.create(output_paths=setup.settings.moved_outputs(folder.outputs).values())
+    watch = _StopAfterSteps(clock)
+    asked_s = clock.now_s()
+    ended = runner.run(plan, watch, asked_s + _LONGEST_RUN_S)
+    if watch.stopped_s is None:
+        raise RunError(
+            f"the run ended after {len(watch.steps)} steps",
+            where=str(folder.stderr),
+            remedy=f"It has to train for {_STEPS} steps; read what it said there.",
+        )
+    main_s = float((folder.path / "main_started").read_text(encoding="ascii"))
+    folder.delete()
+    return _Times(
+        to_main_s=main_s - asked_s,
+        to_first_step_s=watch.steps[0].t_s - main_s,
+        to_end_s=ended.ended_s - watch.stopped_s,
+    )
+
+
+def _stamped(plan: RunPlan) -> RunPlan:
+    command = python_command(plan.argv, cwd=plan.cwd, search_path=plan.env.get("PATH"))
+    if command is None:
+        raise CommandError(
+            "the command is not one that a warm interpreter can carry out",
+            where=" ".join(plan.argv),
+            remedy="It has to be a Python script or module, started by python itself.",
+        )
+    what = ("-m", command.module) if command.module is not None else (command.script or "",)
+    argv = (command.interpreter, *command.options, str(_STAMPED_MAIN), *what, *command.arguments)
+    return RunPlan(
+        run_id=plan.run_id,
+        folder=plan.folder,
+        argv=argv,
+        cwd=plan.cwd,
+        env=plan.env,
+        config_text=plan.config_text,
+    )
+
+
+def _spread(times: Sequence[float]) -> str:
+    return f"{median(times):.3f} [{min(times):.3f}, {max(times):.3f}]"

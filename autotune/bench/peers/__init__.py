@@ -1,0 +1,1 @@
+"""The search against other ways to tune, on simulated trainings."""

@@ -1,0 +1,147 @@
+"""Compares our search with other ways to tune, on simulated trainers whose best config is known.
+
+Every finished scenario is a line of ``results.jsonl``, so that the same command goes on where it was interrupted.
+"""
+
+import json
+import os
+import sys
+import tempfile
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from dataclasses import dataclass
+from multiprocessing import get_context
+from pathlib import Path
+from typing import Any
+
+from pydantic import TypeAdapter
+
+from autotune import __version__
+from autotune.bench.peers.anytime_curve import Contest, NullTrial
+from autotune.bench.peers.head_to_head import hold_contest, hold_null_trial
+from autotune.bench.peers.plot import plot_regrets
+from autotune.bench.peers.tables import report
+from autotune.errors import AutotuneError
+
+FORMAT = 1
+"""Version of the lines of ``results.jsonl``."""
+
+REPORT_SEEDS = range(1000, 1200)
+"""Scenarios that are run for a report and for nothing else: the search is improved on those below 100."""
+
+REPORT_NULLS = 2000
+
+_MEMORY = Path("/dev/shm")  # noqa: S108 (a temporary folder is made in it, with a name of its own)
+_contest = TypeAdapter(Contest)
+_null = TypeAdapter(NullTrial)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Benchmark:
+    """What is to be run.
+
+    Attributes:
+        seeds: The scenarios.
+        nulls: How many searches have nothing to find.
+        budgets_s: Our search is made with each of them, the others with the largest.
+        jobs: Processes at work.
+        out: Folder of the results; one that is there already is gone on with.
+    """
+
+    seeds: range
+    nulls: int
+    budgets_s: tuple[float, ...]
+    jobs: int
+    out: Path
+
+
+def benchmark_search(benchmark: Benchmark) -> None:
+    """Runs what is missing, prints the tables, and draws the picture beside them.
+
+    Raises:
+        AutotuneError: The folder holds results of another benchmark.
+    """
+    benchmark.out.mkdir(parents=True, exist_ok=True)
+    results = benchmark.out / "results.jsonl"
+    contests, nulls = _read(results, benchmark.budgets_s)
+    missing: list[tuple[str, int]] = [("contest", seed) for seed in benchmark.seeds if seed not in contests]
+    null_seeds = range(benchmark.seeds.start, benchmark.seeds.start + benchmark.nulls)
+    missing += [("null", seed) for seed in null_seeds if seed not in nulls]
+    with results.open("a", encoding="utf-8") as file:
+        for number, done in enumerate(_run(missing, benchmark), start=1):
+            kind = "contest" if isinstance(done, Contest) else "null"
+            file.write(_line(done, benchmark.budgets_s))
+            file.flush()
+            if isinstance(done, Contest):
+                contests[done.seed] = done
+            else:
+                nulls[done.seed] = done
+            print(f"{number} of {len(missing)}: {kind} {done.seed}, {done.cpu_s:.1f} s of CPU", file=sys.stderr)
+    some = [contests[seed] for seed in benchmark.seeds]
+    text = report(some, [nulls[seed] for seed in null_seeds])
+    print(text)
+    (benchmark.out / "tables.md").write_text(text, encoding="utf-8")
+    plot_regrets(some, benchmark.out / "regret.png")
+
+
+def _run(tasks: Sequence[tuple[str, int]], benchmark: Benchmark) -> Iterator[Contest | NullTrial]:
+    """The results, in the order in which they are there."""
+    if benchmark.jobs == 1:
+        for kind, seed in tasks:
+            yield _task(kind, seed, benchmark.budgets_s)
+        return
+    # A fork would copy the threads of the numeric libraries in an unknown state.
+    with ProcessPoolExecutor(benchmark.jobs, mp_context=get_context("spawn")) as pool:
+        try:
+            waiting = [pool.submit(_task, kind, seed, benchmark.budgets_s) for kind, seed in tasks]
+            for future in as_completed(waiting):
+                yield future.result()
+        finally:
+            pool.shutdown(cancel_futures=True)
+
+
+def _task(kind: str, seed: int, budgets_s: Sequence[float]) -> Contest | NullTrial:
+    with tempfile.TemporaryDirectory(prefix="autotune-bench-", dir=_MEMORY if _MEMORY.is_dir() else None) as name:
+        folder = Path(name) / "work"
+        return hold_contest(seed, budgets_s, folder) if kind == "contest" else hold_null_trial(seed, folder)
+
+
+def _line(done: Contest | NullTrial, budgets_s: Sequence[float]) -> str:
+    head: dict[str, Any] = {"format": FORMAT, "autotune": __version__, "budgets_s": budgets_s}
+    if isinstance(done, Contest):
+        head["contest"] = _contest.dump_python(done, mode="json")
+    else:
+        head["null"] = _null.dump_python(done, mode="json")
+    return json.dumps(head) + "\n"
+
+
+def _read(results: Path, budgets_s: Sequence[float]) -> tuple[dict[int, Contest], dict[int, NullTrial]]:
+    """What an earlier, interrupted benchmark left; its last line, if torn, is cut off.
+
+    Raises:
+        AutotuneError: That was another benchmark.
+    """
+    contests: dict[int, Contest] = {}
+    nulls: dict[int, NullTrial] = {}
+    if not results.exists():
+        return contests, nulls
+    content = results.read_bytes()
+    whole = content.rpartition(b"\n")[0] + b"\n" if b"\n" in content else b""
+    if len(whole) < len(content):
+        os.truncate(results, len(whole))
+    for number, line in enumerate(whole.splitlines(), start=1):
+        entry = json.loads(line)
+        head = (entry["format"], entry["autotune"], tuple(entry["budgets_s"]))
+        if head != (FORMAT, __version__, tuple(budgets_s)):
+            raise AutotuneError(
+                "these are results of another benchmark: another version, or other budgets",
+                where=f"{results}:{number}",
+                remedy="Choose another folder with --out, or delete that one.",
+            )
+        if "contest" in entry:
+            contest = _contest.validate_python(entry["contest"])
+            contests[contest.seed] = contest
+        else:
+            null = _null.validate_python(entry["null"])
+            nulls[null.seed] = null
+    return contests, nulls

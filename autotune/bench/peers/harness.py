@@ -1,0 +1,186 @@
+"""A simulated machine for one method, and the two ways in which the peers measure on it."""
+
+import math
+import random
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from statistics import fmean, median
+
+from autotune.bench.peers.anytime_curve import Course, Setting
+from autotune.bench.peers.methods import Proposals
+from autotune.bench.simulation.scenarios import Scenario
+from autotune.clock import VirtualClock
+from autotune.measure.window import WindowGoal, steady_window
+from autotune.records import Ending, Stop, TraineeEvent, Validity, Values
+from autotune.sampler.observations import TYPICAL_CV
+from autotune.search.patience import MOST_OF_THE_REST, SLOWER_THAN_USUAL
+from autotune.search.problem import open_setup
+from autotune.statistics import optimal_window_s
+from autotune.trial.execution import execute
+from autotune.trial.instruments import Instruments
+from autotune.trial.outcome import ending_of
+from autotune.trial.plan import plan_run
+
+FIXED_RUN_S = 60.0
+"""Length of a run as people make it for other tuners, start included."""
+
+
+class Arena:
+    """The machine of a scenario, its clock, and the answers that a method gives while that runs.
+
+    Nothing of the simulator is read but steps, exits and probes; the true speeds only judge the answers afterwards.
+
+    Args:
+        one: The scenario.
+        budget_s: How long the method may search.
+        folder: Not there yet; everything is written into it.
+        method: Its name; each meets noise of its own.
+        fresh_processes: Whether each run starts a process of its own, instead of a fork of a warm one.
+
+    Attributes:
+        clock: Moved by the runs alone.
+        setup: The scenario's config, read as the command reads it.
+        runner: Makes the runs.
+        runs: How many were made; kept by whoever makes them.
+    """
+
+    def __init__(
+        self, one: Scenario, budget_s: float, folder: Path, *, method: str, fresh_processes: bool = False
+    ) -> None:
+        self._one = one
+        self._budget_s = budget_s
+        self._method = method
+        folder.mkdir(parents=True)
+        config = folder / "config.yaml"
+        config.write_text(one.config_text, encoding="utf-8")
+        self.clock = VirtualClock()
+        self._started_s = self.clock.now_s()
+        self._wall_s = self._started_s + budget_s
+        noise = random.Random(f"{one.seed} {method}").getrandbits(32)
+        self.runner = one.runner(self.clock, seed=noise, fresh_processes=fresh_processes)
+        self.setup = open_setup(config, command=None, state_dir=folder / "state", machine=one.machine)
+        self.setup.state.create()
+        self.runs = 0
+        self._answers: list[tuple[float, Values]] = [(0.0, self.setup.space.today)]
+        self._durations_s: list[float] = []
+        self._starts_s: list[float] = []
+        self._variances_s: list[float] = []
+
+    def instruments(self) -> Instruments:
+        """What watches the next run."""
+        return self._one.instruments(self.runner)
+
+    def answer(self, values: Values) -> None:
+        """Takes down what the method would answer from now on."""
+        self._answers.append((self.clock.now_s() - self._started_s, values))
+
+    def course(self, setting: Setting | None) -> Course:
+        """The method's course so far, judged by the true speeds."""
+        best = self._one.best()[1]
+        return Course(
+            method=self._method,
+            setting=setting,
+            budget_s=self._budget_s,
+            used_s=self.clock.now_s() - self._started_s,
+            runs=self.runs,
+            regrets=[(since_s, max(0.0, 1.0 - self._one.speed(values) / best)) for since_s, values in self._answers],
+            answer=self._answers[-1][1],
+        )
+
+    def follow(self, proposals: Proposals, measure: Callable[[Values], float | None]) -> None:
+        """Runs what a peer proposes until it or the budget ends; its best single measurement is its answer.
+
+        Args:
+            proposals: The peer.
+            measure: Runs a point once: its samples per second, None if that gave no number.
+        """
+        best = 0.0
+        speed: float | None = None
+        while self.clock.now_s() < self._wall_s:
+            try:
+                values = next(proposals) if self.runs == 0 else proposals.send(speed)
+            except StopIteration:
+                return
+            self.runs += 1
+            speed = measure(values)
+            if speed is not None and speed > best:
+                best = speed
+                self.answer(values)
+
+    def tell_apart(self, points: Sequence[Values]) -> None:
+        """The oracle: knows the few points that matter, and spends the whole budget on telling them apart.
+
+        They are run one after the other, again and again, by the rules of our search. The answer is the one with the
+        best mean of ln speed. What regret that leaves comes from noise alone.
+        """
+        logs: list[list[float]] = [[] for _ in points]
+        leader: int | None = None
+        while self.clock.now_s() < self._wall_s:
+            turn = self.runs % len(points)
+            self.runs += 1
+            speed = self.measure_as_ours(points[turn])
+            if speed is None:
+                continue
+            logs[turn].append(math.log(speed))
+            ahead = max(range(len(points)), key=lambda index: fmean(logs[index]) if logs[index] else -math.inf)
+            if ahead != leader:
+                leader = ahead
+                self.answer(points[ahead])
+
+    def measure_for_a_minute(self, values: Values) -> float | None:
+        """A run of fixed length; its first step and its warm-up do not count."""
+        setup, clock = self.setup, self.clock
+        ends_s = clock.now_s() + FIXED_RUN_S
+        events: list[TraineeEvent] = []
+
+        def watch(new: Sequence[TraineeEvent]) -> Stop | None:
+            events.extend(new)
+            return Stop.ENOUGH if clock.now_s() >= ends_s else None
+
+        done = self.runner.run(plan_run(setup, values, run="minute"), watch, self._wall_s)
+        ending, _ = ending_of(done, events)
+        window = steady_window(events) if ending in (Ending.COMPLETED, Ending.STOPPED) else None
+        return window.samples_per_s(setup.batch_size(values)) if window else None
+
+    def measure_as_ours(self, values: Values) -> float | None:
+        """A run by the rules of our search: its length, its validity, its patience, its waiting for caches.
+
+        Only no run is cut short for being hopeless: that is for a search to decide, and these do not.
+        """
+        setup, now_s = self.setup, self.clock.now_s()
+        give_up_s = math.inf
+        if self._durations_s:
+            left_s = self._wall_s - now_s
+            give_up_s = now_s + max(SLOWER_THAN_USUAL * median(self._durations_s), MOST_OF_THE_REST * left_s)
+        done = execute(
+            setup,
+            self.runner,
+            self.instruments(),
+            self.clock,
+            values,
+            run="same",
+            goal=self._goal(),
+            settles=setup.space.settles(values),
+            deadline_s=self._wall_s,
+            give_up_s=give_up_s,
+        )
+        if done.validity is not Validity.GOOD or done.measurement is None or done.window is None:
+            return None
+        self._durations_s.append(done.duration_s)
+        self._starts_s.append(done.measurement.first_step_s)
+        self._variances_s.append(done.window.within_variance_s())
+        return done.measurement.samples_per_s
+
+    def _goal(self) -> WindowGoal:
+        """How long our search would measure, at the spread between runs that it expects before it has repeats."""
+        limits = self.setup.limits
+        target_s = limits.min_s
+        if self._variances_s:
+            target_s = optimal_window_s(
+                median(self._starts_s),
+                median(self._variances_s),
+                TYPICAL_CV**2,
+                min_s=limits.min_s,
+                max_s=limits.max_s,
+            )
+        return WindowGoal(min_s=limits.min_s, min_steps=limits.min_steps, target_s=target_s)

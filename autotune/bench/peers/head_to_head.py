@@ -1,0 +1,139 @@
+"""One scenario, all methods: our search as the command runs it, the peers in both settings, and an oracle."""
+
+import os
+from collections.abc import Sequence
+from itertools import combinations, product
+from pathlib import Path
+
+from autotune.bench.peers.anytime_curve import ORACLE, OURS, Confirmation, Contest, Course, NullTrial, Setting
+from autotune.bench.peers.harness import Arena
+from autotune.bench.peers.methods import PEERS
+from autotune.bench.simulation.scenarios import Scenario, null_scenario, scenario
+from autotune.errors import RunError
+from autotune.events import Event, IncumbentChanged
+from autotune.records import Values
+from autotune.results import SearchResult, Verdict
+from autotune.search.budget import Budget
+from autotune.search.tuner import Tuner
+from autotune.space.space import Space
+from autotune.study.record import Study
+
+NULL_BUDGET_S = 300.0
+"""Budget of the searches that have nothing to find."""
+
+_ORACLE_POINTS = 8
+_ORACLE_REGRET = 0.10
+
+
+def hold_contest(seed: int, budgets_s: Sequence[float], folder: Path) -> Contest:
+    """Lets all methods work on one scenario.
+
+    Args:
+        seed: Number of the scenario.
+        budgets_s: Our search is made with each of them, the others with the largest.
+        folder: Not there yet; everything is written into it.
+    """
+    before_s = _cpu_s()
+    one = scenario(seed)
+    longest_s = max(budgets_s)
+    courses: list[Course] = []
+    confirmations: list[Confirmation] = []
+    for budget_s in budgets_s:
+        course, confirmation = _search(one, budget_s, folder / f"search-{budget_s:g}")
+        courses.append(course)
+        if confirmation is not None:
+            confirmations.append(confirmation)
+    for name, peer in PEERS.items():
+        arena = Arena(one, longest_s, folder / f"{name} shipped", method=name, fresh_processes=True)
+        arena.follow(peer(arena.setup.space, seed), arena.measure_for_a_minute)
+        courses.append(arena.course(Setting.SHIPPED))
+        arena = Arena(one, longest_s, folder / f"{name} same", method=name)
+        arena.follow(peer(arena.setup.space, seed), arena.measure_as_ours)
+        courses.append(arena.course(Setting.SAME_RUNNER))
+    arena = Arena(one, longest_s, folder / ORACLE, method=ORACLE)
+    arena.tell_apart(_best_points(one, arena.setup.space))
+    courses.append(arena.course(None))
+    return Contest(
+        seed=seed,
+        family=one.family,
+        machine=one.machine_name,
+        best=one.best()[0],
+        courses=courses,
+        confirmations=confirmations,
+        cpu_s=_cpu_s() - before_s,
+    )
+
+
+def hold_null_trial(seed: int, folder: Path) -> NullTrial:
+    """Lets our search work where there is nothing to find.
+
+    Args:
+        seed: Number of the scenario.
+        folder: Not there yet; everything is written into it.
+    """
+    before_s = _cpu_s()
+    _, confirmation = _search(null_scenario(seed), NULL_BUDGET_S, folder)
+    return NullTrial(seed=seed, confirmation=confirmation, cpu_s=_cpu_s() - before_s)
+
+
+def _search(one: Scenario, budget_s: float, folder: Path) -> tuple[Course, Confirmation | None]:
+    """Our search, put together as the command does it."""
+    arena = Arena(one, budget_s, folder, method=OURS)
+    setup, clock = arena.setup, arena.clock
+
+    def note(event: Event) -> None:
+        if isinstance(event, IncumbentChanged):
+            arena.answer(event.values)
+
+    tuner = Tuner(
+        setup,
+        Study(setup.study, setup.journal),
+        arena.runner,
+        Budget(clock, started_s=clock.now_s(), budget_s=budget_s),
+        clock,
+        [note],
+        name=OURS,
+        seed=one.seed,
+        instruments=arena.instruments,
+    )
+    result: SearchResult | None = None
+    try:
+        result = tuner.run()
+    except RunError:
+        arena.answer(setup.space.today)  # no run gave numbers
+    else:
+        # What was not confirmed is not recommended, however good it looked.
+        arena.answer(result.best.values if result.best else setup.space.today)
+    arena.runs = sum(tuner.outcomes.values())
+    return arena.course(None), _confirmation(one, result)
+
+
+def _confirmation(one: Scenario, result: SearchResult | None) -> Confirmation | None:
+    """What the search said, beside the truth; None if it confirmed nothing."""
+    if result is None or result.speedup is None or result.baseline is None:
+        return None
+    better = result.verdict is Verdict.BETTER
+    side = result.best if better else result.candidate
+    today = one.speed(result.baseline.values)
+    if side is None or today == 0:
+        return None
+    return Confirmation(
+        better=better, low=result.speedup.low, high=result.speedup.high, true_ratio=one.speed(side.values) / today
+    )
+
+
+def _best_points(one: Scenario, space: Space) -> list[Values]:
+    """For the oracle: of the best point and all that differ from it in one or two values, the best 8 within 10 %."""
+    best, best_speed = one.best()
+    near = {tuple(best.values()): best}
+    for first, second in combinations(space.knobs, 2):
+        for one_value, other_value in product(first.choices, second.choices):
+            point = {**best, first.path: one_value, second.path: other_value}
+            near[tuple(point.values())] = point
+    speeds = sorted(((one.speed(point), name) for name, point in near.items()), key=lambda pair: pair[0], reverse=True)
+    return [near[name] for speed, name in speeds[:_ORACLE_POINTS] if speed >= (1 - _ORACLE_REGRET) * best_speed]
+
+
+def _cpu_s() -> float:
+    times = os.times()
+    return times.user + times.system

@@ -1,0 +1,62 @@
+"""The contests as a picture: regret against time."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from autotune.bench.peers.anytime_curve import CLOSE, ORACLE, OURS, Contest, Setting
+from autotune.bench.peers.tables import budgets_of, course_of, methods_of
+
+_LEAST_REGRET = 1e-3  # the end of the logarithmic axis: less is not worth seeing
+_POINTS = 300
+_COLOURS = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#D55E00", "#56B4E9")  # Okabe & Ito: told apart by everybody
+
+
+def plot_regrets(contests: Sequence[Contest], path: Path) -> None:
+    """Draws, for each method in both settings, the median regret against time, and its quartiles in thin lines.
+
+    Args:
+        contests: At least one; all with the same budgets.
+        path: The PNG file.
+    """
+    figure = Figure(figsize=(12, 5.5), layout="constrained")
+    left, right = figure.subplots(1, 2, sharey=True)
+    for axes, setting in zip((left, right), Setting, strict=True):
+        _draw(axes, contests, setting)
+    left.set_ylabel("regret: share of the best possible speed left unused")
+    handles, labels = left.get_legend_handles_labels()
+    figure.legend(handles, labels, loc="outside lower center", ncols=len(labels), frameon=False)
+    figure.savefig(path, dpi=120)
+
+
+def _draw(axes: Axes, contests: Sequence[Contest], setting: Setting) -> None:
+    longest_s = budgets_of(contests)[-1]
+    times_s = np.geomspace(longest_s / 200, longest_s, _POINTS)
+    colours = iter(_COLOURS)
+    for method in methods_of(contests):
+        courses = [course_of(contest, method, setting, longest_s) for contest in contests]
+        regrets = [[max(course.regret_at(time_s), _LEAST_REGRET) for course in courses] for time_s in times_s]
+        low, middle, high = np.percentile(regrets, (25, 50, 75), axis=1)
+        colour = "#777777" if method == ORACLE else next(colours)
+        width = 2.5 if method == OURS else 1.4
+        line = "--" if method == ORACLE else "-"
+        axes.plot(times_s / 60, middle, line, color=colour, linewidth=width, label=method)
+        if method == OURS:
+            axes.fill_between(times_s / 60, low, high, color=colour, alpha=0.12, linewidth=0)
+        else:  # seven shaded areas on each other would show nothing
+            for quartile in (low, high):
+                axes.plot(times_s / 60, quartile, line, color=colour, linewidth=0.4, alpha=0.5)
+    axes.axhline(CLOSE, color="black", linewidth=0.6, linestyle=":")
+    axes.set_xscale("log")
+    axes.set_yscale("log")
+    axes.set_ylim(_LEAST_REGRET, 1.0)
+    axes.set_xlim(times_s[0] / 60, longest_s / 60)
+    minutes = [m for m in (0.25, 0.5, 1, 2, 5, 10, 20, 30, 60) if times_s[0] / 60 <= m <= longest_s / 60]
+    axes.set_xticks(minutes, [f"{m:g}" for m in minutes])
+    axes.minorticks_off()
+    axes.set_yticks([0.001, 0.01, 0.05, 0.1, 0.5, 1.0], ["0.1 %", "1 %", "5 %", "10 %", "50 %", "100 %"])
+    axes.set_xlabel("minutes")
+    axes.set_title(f"peers {setting.value}")

@@ -1,0 +1,185 @@
+"""What the contests show, as Markdown."""
+
+from collections.abc import Iterable, Sequence
+from statistics import median
+
+import numpy as np
+
+from autotune.bench.markdown import markdown_table
+from autotune.bench.peers.anytime_curve import CLOSE, ORACLE, OURS, Confirmation, Contest, Course, NullTrial, Setting
+from autotune.durations import format_duration
+
+_CLEAR_GAIN = 1.05
+
+
+def report(contests: Sequence[Contest], nulls: Sequence[NullTrial]) -> str:
+    """All tables.
+
+    Args:
+        contests: At least one; all with the same budgets.
+        nulls: Searches with nothing to find, possibly none.
+    """
+    parts = [f"{len(contests)} scenarios, {sum(c.today_is_close for c in contests)} of them with nothing to find."]
+    for setting in Setting:
+        parts += [f"## {setting.value.capitalize()}", methods_table(contests, setting), speedups(contests, setting)]
+    parts += ["## What our search leaves", shortfalls_table(contests)]
+    parts += ["## Confirmation", confirmations_table(contests, nulls)]
+    return "\n\n".join(parts) + "\n"
+
+
+def methods_table(contests: Sequence[Contest], setting: Setting) -> str:
+    """One line for each method: its regret after each budget, and how soon it came close to the best.
+
+    Scenarios whose today's config is close already count for the regret alone.
+    """
+    unsolved = [contest for contest in contests if not contest.today_is_close]
+    budgets_s = budgets_of(contests)
+    rows = []
+    for method in methods_of(contests):
+        cells = [method]
+        for budget_s in budgets_s:
+            regrets = [course_of(c, method, setting, budget_s).regret_at(budget_s) for c in contests]
+            low, middle, high = np.percentile(regrets, (25, 50, 75))
+            cells.append(f"{middle:.1%} ({low:.1%} to {high:.1%})")
+        longest = [course_of(c, method, setting, budgets_s[-1]) for c in unsolved]
+        close = sum(course.close_s() is not None for course in longest)
+        cells.append(f"{close / len(longest):.0%}" if longest else "-")
+        cells.append(_time([time_s(course) for course in longest], budgets_s[-1]) if longest else "-")
+        whole = [course_of(contest, method, setting, budgets_s[-1]) for contest in contests]
+        cells.append(f"{median(course.runs for course in whole):.0f}")
+        cells.append(format_duration(median(course.used_s for course in whole)))
+        rows.append(cells)
+    regret_heads = [f"regret after {format_duration(budget_s)}, median (quartiles)" for budget_s in budgets_s]
+    return markdown_table(
+        ["method", *regret_heads, f"within {CLOSE:.0%}", f"time to {CLOSE:.0%}, median", "runs", "time used"], rows
+    )
+
+
+def speedups(contests: Sequence[Contest], setting: Setting) -> str:
+    """How many times sooner than the best peer our search came close to the best: over all, by family, by machine.
+
+    The best peer is the one with the shortest median time there; in a family, the best one in that family. The
+    speed-up is the median over the scenarios of its time over ours. A method that does not come close is counted
+    with its whole budget. Scenarios whose today's config is close already do not count.
+    """
+    unsolved = [contest for contest in contests if not contest.today_is_close]
+    groups = {"all": unsolved}
+    for contest in sorted(unsolved, key=lambda contest: contest.family):
+        groups.setdefault(contest.family, []).append(contest)
+    for contest in unsolved:
+        groups.setdefault(contest.machine, []).append(contest)
+    rows = []
+    for name, some in groups.items():
+        if not some:
+            continue
+        longest_s = budgets_of(some)[-1]
+        times = {
+            method: [time_s(course_of(c, method, setting, longest_s)) for c in some] for method in methods_of(some)
+        }
+        peers = [method for method in times if method not in (OURS, ORACLE)]
+        best = min(peers, key=lambda method: (median(times[method]), sum(times[method])))
+        ratios = [theirs / ours for theirs, ours in zip(times[best], times[OURS], strict=True)]
+        low, middle, high = np.percentile(ratios, (25, 50, 75))
+        rows.append(
+            [
+                name,
+                str(len(some)),
+                best,
+                _time(times[best], longest_s),
+                _time(times[OURS], longest_s),
+                f"{middle:.1f} ({low:.1f} to {high:.1f})",
+                *(
+                    f"{median(course_of(c, method, setting, longest_s).regret_at(longest_s) for c in some):.1%}"
+                    for method in (best, OURS)
+                ),
+            ]
+        )
+    heads = ["", "scenarios", "best peer", "its time", "our time", "speed-up (quartiles)"]
+    return markdown_table([*heads, "its regret", "our regret"], rows)
+
+
+def shortfalls_table(contests: Sequence[Contest]) -> str:
+    """In how many scenarios our answer is not close to the best, and what became of it: each counted once."""
+    rows = []
+    for budget_s in budgets_of(contests):
+        counts = dict.fromkeys(("close", "today's config kept", "had been close", "never close"), 0)
+        for contest in contests:
+            course = course_of(contest, OURS, Setting.SAME_RUNNER, budget_s)
+            regrets = [regret for _, regret in course.regrets]
+            if regrets[-1] <= CLOSE:
+                counts["close"] += 1
+            elif regrets[-1] == regrets[0]:
+                counts["today's config kept"] += 1
+            elif min(regrets) <= CLOSE:
+                counts["had been close"] += 1
+            else:
+                counts["never close"] += 1
+        heads = ["budget", *counts]
+        rows.append([format_duration(budget_s), *(str(count) for count in counts.values())])
+    return markdown_table(heads, rows)
+
+
+def confirmations_table(contests: Sequence[Contest], nulls: Sequence[NullTrial]) -> str:
+    """How often our search says ``better`` wrongly, and how often its interval holds the truth."""
+    found = [confirmation for contest in contests for confirmation in contest.confirmations]
+    searches = sum(course.method == OURS for contest in contests for course in contest.courses)
+    rows = [
+        _coverage("searches of the contests", searches, found),
+        _coverage(
+            f"... of truly {_CLEAR_GAIN - 1:.0%} or more", None, [c for c in found if c.true_ratio >= _CLEAR_GAIN]
+        ),
+        _coverage("... said to be better", None, [c for c in found if c.better]),
+    ]
+    if nulls:
+        same = [null.confirmation for null in nulls if null.confirmation is not None]
+        rows.append(_coverage("nothing to find (A/A)", len(nulls), same))
+    return markdown_table(
+        ["", "searches", "confirmations", "better", "better, in truth not faster", "95 % interval holds"], rows
+    )
+
+
+def budgets_of(contests: Iterable[Contest]) -> list[float]:
+    """The budgets that our search was given, shortest first."""
+    return sorted({course.budget_s for contest in contests for course in contest.courses if course.method == OURS})
+
+
+def methods_of(contests: Sequence[Contest]) -> list[str]:
+    """All methods, ours first."""
+    return list(dict.fromkeys(course.method for contest in contests for course in contest.courses))
+
+
+def course_of(contest: Contest, method: str, setting: Setting, budget_s: float) -> Course:
+    """A method's course, ours with just that budget; the others had the largest one, and go on from there."""
+    return next(
+        course
+        for course in contest.courses
+        if course.method == method
+        and course.setting in (setting, None)
+        and (course.method != OURS or course.budget_s == budget_s)
+    )
+
+
+def time_s(course: Course) -> float:
+    """When a method came close to the best for good; its whole budget where it did not."""
+    close_s = course.close_s()
+    return course.budget_s if close_s is None else close_s
+
+
+def _time(times_s: Sequence[float], longest_s: float) -> str:
+    middle_s = median(times_s)
+    return format_duration(middle_s) if middle_s < longest_s else f"over {format_duration(longest_s)}"
+
+
+def _coverage(name: str, searches: int | None, confirmations: Sequence[Confirmation]) -> list[str]:
+    better = [c for c in confirmations if c.better]
+    wrong = sum(c.true_ratio <= 1.0 for c in better)
+    holds = sum(c.holds for c in confirmations)
+    share = f"{holds / len(confirmations):.1%}" if confirmations else "-"
+    return [
+        name,
+        "" if searches is None else str(searches),
+        str(len(confirmations)),
+        str(len(better)),
+        str(wrong),
+        share,
+    ]

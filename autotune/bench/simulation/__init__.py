@@ -1,0 +1,1 @@
+"""Simulated trainings of which the truth is known."""

@@ -1,0 +1,249 @@
+"""Scenarios: trainings of which the truth is known, for a search to be judged by.
+
+A scenario is a config, the machine it runs on, and a trainer that `autotune.bench.simulation.pipeline_model` stands
+for. The search sees what it would see of a real one: a config file, steps, endings, probes. The benchmark also sees the
+truth.
+"""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from functools import cache, cached_property, partial
+
+import numpy as np
+
+from autotune.bench.simulation.machines import MACHINES, SimulatedMachine
+from autotune.bench.simulation.pipeline_model import Options, Pace, coded, predict
+from autotune.bench.simulation.priors import FAMILIES, Draw, Kinds, choices_of, draw, pace_of
+from autotune.clock import VirtualClock
+from autotune.records import Machine, Scalar, Values
+from autotune.settings.text.document import Document
+from autotune.testing.simulated_probes import SimulatedGpuProbe, SimulatedHostProbe
+from autotune.testing.simulated_runner import SimulatedRunner, Training
+from autotune.trial.instruments import Instruments
+
+PATHS: Mapping[str, str] = {
+    "batch_size": "data.batch_size",
+    "workers": "data.num_workers",
+    "prefetch": "data.prefetch_buffer_size",
+    "native_loading": "data.use_tf_native_loading",
+    "cache": "data.cache",
+    "length_buckets": "data.bucket_by_length",
+    "fixed_length": "data.pad_to_fixed_length",
+    "prefetch_to_gpu": "data.prefetch_to_gpu",
+    "pipeline_buffer": "data.pipeline_buffer_size",
+    "graph_mode": "training.enable_graph_mode",
+    "xla": "training.enable_xla_compilation",
+    "precision": "training.mixed_precision",
+    "inter_op_threads": "runtime.inter_op_threads",
+    "intra_op_threads": "runtime.intra_op_threads",
+}
+"""The keys of a scenario's config, by kind of knob."""
+
+_KINDS = {path: kind for kind, path in PATHS.items()}
+_MEAN_LENGTH = 500.0  # frames of a sample; only its ratio between steps counts
+_BATCHES_BEFORE_A_LONG_ONE = 2  # which is what takes the most memory
+_OUT_OF_HOST_MEMORY = """Traceback (most recent call last):
+  File "train.py", line 131, in <module>
+    main()
+numpy._core._exceptions._ArrayMemoryError: Unable to allocate 1.47 GiB for an array with shape (64, 880, 7000)
+"""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Scenario:
+    """One config of one trainer on one machine, and the truth about it.
+
+    Attributes:
+        seed: Its number.
+        family: What limits it today.
+        machine_name: For tables.
+        machine: What a search knows of the machine; for `autotune.search.problem.open_setup`.
+        config_text: The config, with the trainer's command and the domains of its knobs.
+        place: The machine from both sides.
+        training: What is trained.
+        null: Whether all points are as fast as today's.
+    """
+
+    seed: int
+    family: str
+    machine_name: str
+    machine: Machine
+    config_text: str
+    place: SimulatedMachine
+    training: Draw
+    null: bool = False
+
+    def speed(self, values: Values) -> float:
+        """True long-run samples per second of a point, noise left out; 0.0 if it cannot run.
+
+        Args:
+            values: By key path; what is missing is as today.
+        """
+        kinds = self._kinds(values)
+        if any(_springs(trap.where, kinds) for trap in self.training.traps):
+            return 0.0
+        return float(pace_of(kinds, self.training.workload, self.place).samples_per_s)
+
+    def best(self) -> tuple[Values, float]:
+        """The fastest of all points, of equals the one with the fewest changes, and its speed."""
+        return self._best
+
+    def runner(self, clock: VirtualClock, *, seed: int, fresh_processes: bool) -> SimulatedRunner:
+        """Makes the runs of this trainer.
+
+        Args:
+            clock: Moved on by it.
+            seed: Of the noise, the drift and the accidents.
+            fresh_processes: Whether each run imports the frameworks anew, or is forked from a process that has.
+        """
+        import_s = self.place.import_s if fresh_processes else self.place.fork_s
+        trainer = partial(self._train, start_s=import_s + self.training.setup_s)
+        # Repeats and pairs run the same texts again, and reading one takes longer than simulating its run.
+        return SimulatedRunner(clock, cache(trainer), seed=seed, drift=self.training.drift)
+
+    def instruments(self, runner: SimulatedRunner) -> Instruments:
+        """The instruments around one run of that runner; a `Tuner` wants ``lambda: one.instruments(runner)``."""
+        return Instruments(SimulatedHostProbe(runner), SimulatedGpuProbe(runner) if self.machine.gpus else None)
+
+    def _kinds(self, values: Values) -> Kinds:
+        turned = {} if self.null else {_KINDS[path]: value for path, value in values.items()}
+        return {**self.training.today, **turned}
+
+    @cached_property
+    def _best(self) -> tuple[Values, float]:
+        today, workload = self.training.today, self.training.workload
+        if self.null:
+            return {PATHS[kind]: today[kind] for kind in self.training.searched}, self.speed({})
+        choices = {kind: choices_of(kind, today, self.place, workload) for kind in self.training.searched}
+        grids = np.meshgrid(*(np.arange(len(values)) for values in choices.values()), indexing="ij")
+        index = {kind: grid.ravel() for kind, grid in zip(choices, grids, strict=True)}
+        points = {
+            kind: np.array([coded(choice) for choice in choices[kind]])[index[kind]]
+            if kind in choices
+            else np.asarray(coded(value))
+            for kind, value in today.items()
+        }
+        speeds = predict(Options(**points), workload, self.place.hardware).samples_per_s
+        for trap in self.training.traps:
+            caught = [points[kind] == coded(value) for kind, value in trap.where.items()]
+            speeds = np.where(np.logical_and.reduce(np.broadcast_arrays(*caught)), 0.0, speeds)
+        fastest = np.flatnonzero(speeds >= speeds.max() * (1 - 1e-9))
+        changes = sum((points[kind][fastest] != coded(today[kind])).astype(int) for kind in choices)
+        best = fastest[np.argmin(changes)]
+        values = {PATHS[kind]: choices[kind][index[kind][best]] for kind in choices}
+        return values, self.speed(values)
+
+    def _train(self, config_text: str, *, start_s: float) -> Training:
+        """How this trainer behaves under a config."""
+        config = Document.parse(config_text).data
+        values = {path: config[section][key] for path in PATHS.values() for section, _, key in [path.partition(".")]}
+        kinds = self._kinds(values)
+        workload, habits = self.training.workload, self.training.habits
+        training = replace(habits, samples=float(kinds["batch_size"] or 0), start_s=start_s)
+        pace = pace_of(kinds, workload, self.place)
+        for trap in self.training.traps:
+            if _springs(trap.where, kinds):
+                if trap.stderr is not None:
+                    return replace(training, steps=0, exit_code=1, stderr=trap.stderr)
+                training = replace(training, loss=math.nan)
+        shapes_vary = workload.longest > 1.0 and not kinds["fixed_length"]
+        if pace.needs_gpu_memory:
+            steps = _BATCHES_BEFORE_A_LONG_ONE if shapes_vary else 0
+            training = replace(training, steps=steps, exit_code=1, stderr=_out_of_gpu_memory(workload.worker_bytes > 0))
+        elif pace.needs_host_memory:
+            steps = self._steps_to_a_full_cache(kinds, pace)
+            training = replace(training, steps=steps, exit_code=1, stderr=_OUT_OF_HOST_MEMORY)
+        spread = habits.work_spread / (1.0 if kinds["length_buckets"] else math.sqrt(training.samples))
+        return replace(
+            training,
+            step_s=float(pace.step_s),
+            first_pass_step_s=float(pace.first_pass_step_s),
+            first_step_s=float(pace.first_step_s),
+            epoch=int(pace.epoch_steps),
+            epoch_gap_s=float(pace.epoch_gap_s),
+            work=None if workload.longest == 1.0 else training.samples * _MEAN_LENGTH,
+            work_spread=spread,
+            work_weight=0.9 if shapes_vary else 0.0,
+            wait_fraction=float(pace.wait_fraction),
+            first_pass_wait_fraction=float(pace.first_pass_wait_fraction),
+            cpu_cores=float(pace.cpu_cores),
+            memory_bytes=int(min(float(pace.host_bytes), self.place.hardware.memory_bytes)),
+            gpu_memory_bytes=int(pace.gpu_bytes) if self.machine.gpus else None,
+            gpu_utilization=float(pace.gpu_utilization) if self.machine.gpus else None,
+        )
+
+    def _steps_to_a_full_cache(self, kinds: Kinds, pace: Pace) -> int:
+        """After how many steps host memory is used up; at once where it is not the cache that takes it."""
+        limit = self.place.hardware.memory_bytes
+        empty = float(pace_of({**kinds, "cache": "none"}, self.training.workload, self.place).host_bytes)
+        filled = float(pace.host_bytes) - empty
+        return max(0, int(float(pace.epoch_steps) * (limit - empty) / filled)) if filled > 0 else 0
+
+
+def scenario(seed: int) -> Scenario:
+    """The scenario of that number.
+
+    Families and machines take turns: any 16 consecutive numbers have each family on each machine.
+    """
+    return _scenario(seed, null=False)
+
+
+def null_scenario(seed: int) -> Scenario:
+    """The scenario of that number with knobs that do nothing at all: whatever is found better is not."""
+    return _scenario(seed, null=True)
+
+
+def _scenario(seed: int, *, null: bool) -> Scenario:
+    family = tuple(FAMILIES)[seed % len(FAMILIES)]
+    place = MACHINES[seed // len(FAMILIES) % len(MACHINES)]
+    training = draw(np.random.default_rng(seed), FAMILIES[family], place)
+    return Scenario(
+        seed=seed,
+        family=family,
+        machine_name=place.name,
+        machine=place.machine,
+        config_text=_config_text(training, place),
+        place=place,
+        training=training,
+        null=null,
+    )
+
+
+def _springs(where: Kinds, kinds: Kinds) -> bool:
+    return all(kinds[kind] == value for kind, value in where.items())
+
+
+def _config_text(training: Draw, place: SimulatedMachine) -> str:
+    sections: dict[str, list[str]] = {}
+    for kind, path in PATHS.items():
+        section, _, key = path.partition(".")
+        sections.setdefault(section, []).append(f"    {key}: {_yaml(training.today[kind])}")
+    text = "".join(f"{section}:\n" + "\n".join(lines) + "\n" for section, lines in sections.items())
+    domains = ""
+    for kind in training.searched:
+        choices = choices_of(kind, training.today, place, training.workload)
+        domains += f"        {PATHS[kind]}: [{', '.join(map(_yaml, choices))}]\n"
+    return f"""{text}autotune:
+    command: "{{python}} train.py --config {{config}}"
+    objective: throughput
+    knobs:
+{domains}"""
+
+
+def _yaml(value: Scalar) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def _out_of_gpu_memory(is_torch: bool) -> str:
+    traceback = 'Traceback (most recent call last):\n  File "train.py", line 131, in <module>\n    main()\n'
+    if is_torch:
+        return traceback + (
+            "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.31 GiB. GPU 0 has a total capacity of "
+            "23.65 GiB of which 1.12 GiB is free.\n"
+        )
+    return traceback + (
+        "tensorflow.python.framework.errors_impl.ResourceExhaustedError: Graph execution error:\n\n"
+        "OOM when allocating tensor with shape[64,880,1024] and type float on "
+        "/job:localhost/replica:0/task:0/device:GPU:0 by allocator GPU_0_bfc [Op:__inference_train_step_4711]\n"
+    )

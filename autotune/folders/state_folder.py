@@ -1,0 +1,259 @@
+"""The state folder, ``.autotune/``: where it is, what is in it, and what is pruned from it."""
+
+import contextlib
+import os
+import pwd
+import re
+import shutil
+from collections.abc import Collection, Iterator, Mapping
+from pathlib import Path
+
+from autotune.errors import AutotuneError, ConfigError, RunError
+from autotune.files import create_private, make_private_folder
+from autotune.folders.ownership import owners_for, why_exposed, why_not_ours
+from autotune.folders.trial_folder import RunFolder
+
+FOLDER = ".autotune"
+LEAST_FREE_BYTES = 1 << 30
+"""No run starts with less free space than this."""
+
+KEPT_RUNS = 200
+
+# Names become parts of paths, and some come out of a storage that others can write.
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,119}")
+
+
+class StateFolder:
+    """Knows where everything is kept between searches.
+
+    Args:
+        path: The folder; it need not exist yet.
+        remarks: See the attribute.
+
+    Attributes:
+        path: The folder.
+        remarks: Sentences for the user on why it is this one and not another.
+        studies: The records of runs.
+        searches: What each search said, one file each.
+        cache: What trainers cache on disk.
+        backups: The configs as they were before they were changed.
+        kept: Copies of checkpoints, as they were before a run wrote over them.
+    """
+
+    def __init__(self, path: Path, *, remarks: tuple[str, ...] = ()) -> None:
+        self.path = path
+        self.remarks = remarks
+        self.studies = path / "studies"
+        self.searches = path / "searches"
+        self.cache = path / "cache"
+        self.backups = path / "backups"
+        self.kept = path / "kept"
+        self._runs = path / "runs"
+
+    @classmethod
+    def locate(cls, config: Path, *, explicit: Path | None, environ: Mapping[str, str]) -> "StateFolder":
+        """Finds the state folder of a config: as told, or with the project that the config is part of.
+
+        Args:
+            config: The user's config. Links are resolved first, so that it has one state folder by whatever
+                name it is reached.
+            explicit: What ``--state-dir`` says.
+            environ: The environment, for ``AUTOTUNE_DIR``; empty counts as not set.
+
+        Returns:
+            The folder that was named; else ``.autotune`` in the nearest folder above the config that holds
+            ``.autotune`` or ``.git``; else ``.autotune`` beside the config. Where somebody else could have put
+            something into that one, or could replace it, ``autotune`` in ``$XDG_STATE_HOME`` instead, with a remark.
+
+        Raises:
+            ConfigError: The config's folder cannot be found.
+            AutotuneError: The folder that was named is not this user's, or others may write to it; or that one, and
+                the one in ``$XDG_STATE_HOME`` too.
+        """
+        named = explicit or (Path(environ["AUTOTUNE_DIR"]) if environ.get("AUTOTUNE_DIR") else None)
+        if named is not None:
+            return cls(_own(named.absolute(), config))
+        try:
+            real = config.resolve()
+        except (OSError, RuntimeError) as error:  # the working directory is gone; a loop of links
+            raise ConfigError(
+                f"its folder cannot be found: {error}", where=str(config), remedy="Check the path, and where you are."
+            ) from error
+        marked = (folder for folder in real.parents if (folder / FOLDER).is_dir() or _is_project(folder))
+        path = next(marked, real.parent) / FOLDER
+        why = why_not_ours(path, owners_for(config)) or why_exposed(path.parent)
+        if why is None:
+            return cls(path)
+        other = _of_the_user(environ)
+        if why_other := why_not_ours(other, owners_for(config)) or why_exposed(other.parent):
+            raise AutotuneError(
+                f"there is no safe place for the state folder: {path} is not used because {why}, "
+                f"nor {other} because {why_other}",
+                remedy="Name a folder that is yours alone, or is not there yet, with --state-dir or AUTOTUNE_DIR.",
+            )
+        remark = f"{path} is not used: {why}. The state is kept in {other}; --state-dir names another place."
+        return cls(other, remarks=(remark,))
+
+    def create(self) -> None:
+        """Makes the folder and what belongs into it, readable for its owner only, and ignored by git.
+
+        Raises:
+            AutotuneError: It cannot be made or written to, or somebody else was faster.
+        """
+        try:
+            if not self.path.exists():
+                make_private_folder(self.path)
+                if why := why_not_ours(self.path, frozenset({os.geteuid()})):
+                    raise self._not_writable(why)
+            # Only into a folder that is all ours: --state-dir may name one full of the user's files.
+            if not any(self.path.iterdir()):
+                create_private(self.path / ".gitignore", b"*\n")
+            for folder in (self.studies, self._runs, self.searches, self.cache, self.backups, self.kept):
+                make_private_folder(folder)
+        except OSError as error:
+            raise self._not_writable(error.strerror) from error
+        if not os.access(self.path, os.W_OK | os.X_OK, effective_ids=True):
+            raise self._not_writable("it is read-only")
+
+    def runs(self, study: str) -> Path:
+        """The folder that holds the runs of a study.
+
+        Raises:
+            ValueError: That is no name.
+        """
+        return self._runs / _checked(study)
+
+    def run(self, study: str, run: str) -> RunFolder:
+        """The folder of one run; it need not exist.
+
+        Raises:
+            ValueError: One of them is no name.
+        """
+        return RunFolder(self.runs(study) / _checked(run))
+
+    def spans_of_runs(self) -> list[tuple[float, float]]:
+        """When the runs went on whose folders are there: from and to, in seconds since the epoch.
+
+        The end is when the latest of a run's own files was written: also one that was killed has an end.
+        """
+        spans = []
+        for path in self._runs.glob("*/*"):
+            created_s = RunFolder(path).created_s()
+            if created_s is not None:
+                spans.append((created_s, max(created_s, *_written_s(path))))
+        return spans
+
+    def free_bytes(self) -> int:
+        """Free space where runs are kept, for the user who asks (without what is reserved for root).
+
+        Raises:
+            AutotuneError: The folder is gone.
+        """
+        try:
+            return shutil.disk_usage(self.path).free
+        except OSError as error:
+            raise self._not_writable(error.strerror) from error
+
+    def require_space(self) -> None:
+        """Refuses a run that might fill the disk.
+
+        Raises:
+            RunError: Less than 1 GiB is free.
+        """
+        free = self.free_bytes()
+        if free < LEAST_FREE_BYTES:
+            raise RunError(
+                f"only {free >> 20} MiB are free; a run needs at least 1 GiB",
+                where=str(self.path),
+                remedy="Make room on that disk, or choose another one with --state-dir.",
+            )
+
+    def prune(self, study: str, *, protected: Collection[str], keep: int = KEPT_RUNS) -> tuple[str, ...]:
+        """Deletes the oldest run folders of a study. Never follows links, never touches what is not ours.
+
+        Args:
+            study: The study.
+            protected: Names of runs that stay, however old.
+            keep: How many of the latest runs stay besides.
+
+        Returns:
+            The names of the runs whose folders were deleted, oldest first.
+        """
+        runs = self.runs(study)
+        if runs.is_symlink() or not runs.is_dir():
+            return ()
+        aged: list[tuple[float, str]] = []
+        with contextlib.suppress(OSError):  # somebody may have taken it away, or closed it
+            for entry in runs.iterdir():
+                created_s = RunFolder(entry).created_s()
+                if created_s is not None:
+                    aged.append((created_s, entry.name))
+        aged.sort()
+        old = [name for _, name in aged[: max(len(aged) - keep, 0)] if name not in protected]
+        for name in old:
+            RunFolder(runs / name).delete()
+        return tuple(old)
+
+    def _not_writable(self, why: str | None) -> AutotuneError:
+        return AutotuneError(
+            f"the state folder cannot be written: {why}",
+            where=str(self.path),
+            remedy="Choose another place with --state-dir or AUTOTUNE_DIR.",
+        )
+
+
+def _own(named: Path, config: Path) -> Path:
+    """The folder that the user named, if it is theirs; the place where it lies is theirs to judge.
+
+    Raises:
+        AutotuneError: It is not.
+    """
+    owners = owners_for(config)
+    why = None
+    if named.is_symlink():
+        if named.lstat().st_uid not in owners:
+            why = "it is a link that another user made"
+        named = Path(os.path.realpath(named))
+    if why := why or why_not_ours(named, owners):
+        raise AutotuneError(
+            f"this state folder is not used: {why}",
+            where=str(named),
+            remedy="Whoever may write to it could have code of theirs run. If it is yours, close it (chmod go-w); else "
+            "name a folder that is not there yet.",
+        )
+    return named
+
+
+def _is_project(folder: Path) -> bool:
+    """Whether a repository is there that the owner of the folder made: in ``/tmp`` anybody could make one."""
+    try:
+        return (folder / ".git").lstat().st_uid in (folder.stat().st_uid, os.geteuid())  # a file in a worktree
+    except OSError:
+        return False
+
+
+def _of_the_user(environ: Mapping[str, str]) -> Path:
+    """The folder for what programs keep in the user's home, as the XDG Base Directory Specification has it."""
+    base = Path(environ.get("XDG_STATE_HOME") or "")
+    if not base.is_absolute():  # which counts as not set
+        try:
+            home = environ.get("HOME") or pwd.getpwuid(os.geteuid()).pw_dir
+        except KeyError:  # a user by number alone, in a container
+            home = "/"
+        base = Path(home) / ".local" / "state"
+    return base.resolve() / "autotune"
+
+
+def _written_s(folder: Path) -> Iterator[float]:
+    """When what lies in a folder was written, as far as it can be seen: a trainer may have locked or emptied it."""
+    yield 0.0
+    with contextlib.suppress(OSError), os.scandir(folder) as entries:
+        for entry in entries:
+            with contextlib.suppress(OSError):
+                yield entry.stat(follow_symlinks=False).st_mtime
+
+
+def _checked(name: str) -> str:
+    if not _NAME.fullmatch(name):
+        raise ValueError(f"not a name for a folder: {name!r}")
+    return name

@@ -1,0 +1,203 @@
+"""The folder of one run: what its files are called, and when they go."""
+
+import contextlib
+import errno
+import json
+import logging
+import os
+import re
+import stat
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from autotune.errors import RunError
+from autotune.files import create_private, make_private_folder, read_tail, rewrite
+from autotune.folders.deletion import delete_tree
+
+_TRAINEE = Path(__file__).parents[1] / "trainee"
+_INJECTED = "_autotune_trainee"
+
+MARKER = ".autotune-run"
+"""A folder that holds this file was made by autotune; no other folder is ever emptied or removed."""
+
+FORMAT = 1
+"""Version of the files in it."""
+
+_MARKER_TEXT = f'{{"format": {FORMAT}}}\n'
+_TAIL_BYTES = 32 << 10
+_OWN_IMPORT = re.compile(r"^( *)from autotune\.trainee\b", re.MULTILINE)
+
+_log = logging.getLogger(__name__)
+
+
+class RunFolder:
+    """Knows the file names of one run.
+
+    Args:
+        path: The folder; it need not exist yet.
+
+    Attributes:
+        path: The folder.
+        config: The run's own copy of the config.
+        stdout: What the trainer printed.
+        stderr: What the trainer printed to stderr.
+        result: What the search made of the run.
+        samples: What the GPU sampler said while it went on.
+        outputs: Where redirected outputs of the trainer go.
+        inject: What is put on the trainer's import path.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.config = path / "config.yaml"
+        self.stdout = path / "stdout.log"
+        self.stderr = path / "stderr.log"
+        self.result = path / "result.json"
+        self.samples = path / "samples.jsonl"
+        self.outputs = path / "outputs"
+        self.inject = path / "inject"
+
+    def create(self, *, output_paths: Iterable[str] = (), observed: bool = False) -> None:
+        """Makes the folder, its marker and ``outputs/``; a folder of ours that is there is kept.
+
+        Args:
+            output_paths: Paths inside ``outputs/`` that the trainer will write to. Their parents are made, they
+                themselves are not: some trainers refuse a folder that is there already, some one without a parent.
+            observed: Whether ``inject/`` is made, too: a real process needs it, and it is most of the work.
+
+        Raises:
+            RunError: It cannot be made, or something that is not ours is in its place.
+        """
+        try:
+            make_private_folder(self.path)
+            if not self.is_ours():
+                if any(self.path.iterdir()):
+                    raise RunError(
+                        "a folder that autotune did not make is in the place of a run's folder",
+                        where=str(self.path),
+                        remedy="Move it away, or choose another place with --state-dir.",
+                    )
+                create_private(self.path / MARKER, _MARKER_TEXT.encode())
+            make_private_folder(self.outputs)
+            if observed:
+                _copy_observer(self.inject)
+            for path in output_paths:
+                make_private_folder(Path(path).parent)
+        except OSError as error:
+            raise RunError(
+                f"the run's folder cannot be made: {error.strerror}",
+                where=str(self.path),
+                remedy="Make the place writable, or choose another one with --state-dir.",
+            ) from error
+
+    def is_ours(self) -> bool:
+        """Whether this is a real folder, not a link to one, with a real marker in it."""
+        return self.created_s() is not None
+
+    def created_s(self) -> float | None:
+        """When the marker was written, in seconds since the epoch; None if the folder is not ours."""
+        try:
+            if not stat.S_ISDIR(os.lstat(self.path).st_mode):
+                return None
+            marker = os.lstat(self.path / MARKER)
+        except OSError:
+            return None
+        return marker.st_mtime if stat.S_ISREG(marker.st_mode) else None
+
+    def write_config(self, text: str) -> None:
+        """Writes the run's own copy of the config, character for character.
+
+        Raises:
+            RunError: It cannot be written.
+        """
+        try:
+            # Into the same file: when it was last read shows whether the trainer reads it.
+            rewrite(self.config, text.encode())
+        except OSError as error:
+            raise RunError(
+                f"the run's config cannot be written: {error.strerror}",
+                where=str(self.config),
+                remedy="Make room on the disk, or choose another place with --state-dir.",
+            ) from error
+
+    def contents(self) -> frozenset[Path]:
+        """All that is in the folder now, at any depth that has a name."""
+        return frozenset(self._walk(lambda _path: True))
+
+    def restore(self, contents: frozenset[Path]) -> None:
+        """Deletes what has come into the folder since, so that the run can be begun again."""
+        if self.is_ours():
+            for path in [path for path in self._walk(contents.__contains__) if path not in contents]:
+                _delete(path)
+
+    def _walk(self, descend: Callable[[Path], bool]) -> Iterator[Path]:
+        """What lies in the folder and in those of its folders that `descend` names; links are not followed."""
+        waiting = [self.path]
+        while waiting:
+            # Not readable, gone meanwhile, or so deep that the system has no name for it.
+            with contextlib.suppress(OSError), os.scandir(waiting.pop()) as entries:
+                for entry in entries:
+                    path = Path(entry.path)
+                    yield path
+                    if entry.is_dir(follow_symlinks=False) and descend(path):
+                        waiting.append(path)
+
+    def write_result(self, result: Mapping[str, Any]) -> None:
+        """Writes what became of the run, for people who look into its folder; the study's record is the truth.
+
+        A disk that is full now ends the search at the next append to the record; here it is only logged.
+        """
+        try:
+            if not self.is_ours():
+                raise FileNotFoundError(errno.ENOENT, "the run's folder is gone", str(self.path))
+            text = json.dumps({"format": FORMAT, **result}, indent=2) + "\n"
+            create_private(self.result, text.encode())  # whatever the trainer may have put there, e.g. a link
+        except OSError as error:
+            _log.warning("%s could not be written: %s", self.result, error.strerror)
+
+    def stderr_tail(self) -> str:
+        """The last lines on stderr, at most 32 KiB; empty if there are none."""
+        return _tail(self.stderr)
+
+    def stdout_tail(self) -> str:
+        """The last lines on stdout, at most 32 KiB; empty if there are none."""
+        return _tail(self.stdout)
+
+    def discard_outputs(self, is_over: Callable[[], bool] = lambda: False) -> None:
+        """Deletes what the trainer wrote into ``outputs/``; says so in the log where that fails.
+
+        Args:
+            is_over: Whether there is no more time for it.
+        """
+        if self.is_ours():
+            _delete(self.outputs, is_over)
+
+    def delete(self) -> None:
+        """Deletes the whole folder, if it is ours; says so in the log where that fails."""
+        if self.is_ours():
+            _delete(self.path)
+
+
+def _copy_observer(folder: Path) -> None:
+    """Copies what observes a trainer's steps, under a name that no trainer imports; autotune itself stays unseen."""
+    package = folder / _INJECTED
+    make_private_folder(folder)
+    make_private_folder(package)
+    for source in _TRAINEE.glob("*.py"):
+        place = folder if source.name == "sitecustomize.py" else package
+        text = source.read_text(encoding="utf-8")
+        create_private(place / source.name, _OWN_IMPORT.sub(rf"\1from {_INJECTED}", text).encode())
+
+
+def _delete(path: Path, is_over: Callable[[], bool] = lambda: False) -> None:
+    if not delete_tree(path, is_over):
+        _log.warning("%s could not be deleted completely; delete it yourself when the disk gets full", path)
+
+
+def _tail(path: Path) -> str:
+    data, size = read_tail(path, _TAIL_BYTES)
+    if size > _TAIL_BYTES:
+        # Not from within a line, unless one line is all there is.
+        data = data.partition(b"\n")[2] or data
+    return data.decode("utf-8", "replace")

@@ -1,0 +1,1 @@
+"""NVIDIA GPUs: the driver, which are there, who is on them, what they did."""

@@ -1,0 +1,250 @@
+"""The GPU sampler of one search: a process below the guard, and what it says of each run."""
+
+import contextlib
+import os
+import sys
+from collections import deque
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import replace
+from io import TextIOWrapper
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+import autotune
+from autotune.clock import Clock
+from autotune.files import open_new
+from autotune.gpu.collect import process as gpu_process
+from autotune.gpu.collect.files import SamplerFiles, remove_abandoned
+from autotune.gpu.collect.stream import GpuStream
+from autotune.gpu.driver_errors import FATAL_NAMES, remedy_of
+from autotune.gpu.timeline import GpuReadings
+from autotune.gpu.trial_usage import use_of_run
+from autotune.measure.probe import GpuProbe, GpuUse, RunGpus
+from autotune.process.guard import Guard, GuardLost
+from autotune.search.gpus import watched_gpus
+from autotune.search.problem import Setup
+
+SILENT_S = 10.0
+"""A sampler that has said nothing for so long has ended, or hangs: it says something every second."""
+
+BLOCKED_S = 60.0
+"""So long a driver call may take: another sampler would have to wait for the driver too."""
+
+_START_S = 30.0  # until the first word: a driver without persistence mode takes its time
+_LAST_WINDOWS_S = 0.6  # for what the driver has still to say of a run's end
+_LOOK_S = 0.05
+_UNTOLD = "If that is a matter of rights, ask whoever runs the machine; runs are compared by throughput all the same."
+_HUSHED_S = 3.0  # so long a silence explains why a run has no readings
+
+
+class GpuSampling:
+    """Keeps one sampler for as long as a search lasts, replaces it once, and hands each run its readings.
+
+    Used in a ``with`` statement, inside that of the guard; see `GpuProbe` for what is done for each run.
+
+    Args:
+        guard: The sampler lives below it. Owned by the caller.
+        uuids: The devices that runs may use, at least one.
+        files: Through which the sampler talks; they are gone at the end.
+        clock: The machine's clock.
+
+    Attributes:
+        remarks: Sentences for the user, each said once; to be taken off.
+    """
+
+    def __init__(self, guard: Guard, uuids: Sequence[str], files: SamplerFiles, clock: Clock) -> None:
+        self._guard = guard
+        self._uuids = tuple(uuids)
+        self._files = files
+        self._clock = clock
+        self._begun = 0
+        self._was_replaced = False
+        self._guard_pid: int | None = None
+        self._started_s = clock.now_s()
+        self._stream = GpuStream(files.stream(1))
+        self._given_up: str | None = None  # why
+        self._readings: GpuReadings | None = None  # of the run that goes on
+        self._kept: TextIOWrapper | None = None
+        self._said: set[str] = set()
+        self.remarks: deque[str] = deque()
+
+    def __enter__(self) -> Self:
+        self._files.hold()
+        self._begin()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+        self._dismiss()
+        self._stream.close()
+        self._files.remove()
+
+    # One run
+
+    def open(self, kept: Path) -> None:
+        """See `GpuProbe.open`."""
+        self._take()
+        self._look_after(run_begins=True)
+        self._readings = GpuReadings(self._uuids, since_s=self._clock.now_s())
+        with contextlib.suppress(OSError):  # the disk is full: the raw readings are for people only
+            self._kept = TextIOWrapper(open_new(kept), encoding="utf-8")
+        for record, line in self._stream.standing:
+            self._readings.add(record)
+            self._keep(line)
+
+    def lost(self, run: RunGpus) -> str | None:
+        """See `GpuProbe.lost`; a mishap that is not known to be final does not count."""
+        self._take()
+        self._look_after()
+        losses = self._stream.losses
+        some = (losses[uuid] for uuid in (None, *self._known(run)) if uuid in losses)
+        loss = next((loss for loss in some if loss.name in FATAL_NAMES.values()), None)
+        if loss is None:
+            return None
+        self._say_once(f"{loss.why.removesuffix('.')}. {remedy_of(loss.name)}")
+        return loss.why
+
+    def between(
+        self, t0_s: float, t1_s: float, run: RunGpus, *, own_pids: Collection[int], started_s: float
+    ) -> GpuUse | None:
+        """See `GpuProbe.between`; waits half a second at most for what the driver has still to say."""
+        if self._readings is None:
+            return None
+        known = self._known(run)
+        if len(known) < len(run.uuids):
+            strangers = [name for name in run.uuids if not any(uuid.startswith(name) for uuid in self._uuids)]
+            what = f"the trainer uses {', '.join(strangers)}, which this search does not see"
+            return GpuUse(remark=f"GPU utilization not measured: {what}")
+        if not known:
+            return None
+        self._take()
+        self._catch_up(t1_s)
+        seen = self._readings.between(t0_s, t1_s, own_pids=own_pids, started_s=started_s)
+        devices = {device.uuid: device for device in seen.devices}
+        trouble = self._given_up or self._why_silent(silent_s=_HUSHED_S, blocked_s=_HUSHED_S)
+        for uuid in known:
+            device = devices[uuid]
+            if why := device.why_never_measured or (None if device.lost else device.invalid):
+                self._say_once(f"GPU utilization not measured: {why}. {_UNTOLD}")
+        return use_of_run(replace(seen, devices=tuple(devices[uuid] for uuid in known)), run, trouble)
+
+    def close(self) -> None:
+        """See `GpuProbe.close`."""
+        self._readings = None
+        if self._kept is not None:
+            with contextlib.suppress(OSError):
+                self._kept.close()
+            self._kept = None
+
+    def _say_once(self, remark: str) -> None:
+        if remark not in self._said:
+            self._said.add(remark)
+            self.remarks.append(remark)
+
+    def _known(self, run: RunGpus) -> list[str]:
+        """The UUIDs of a run's GPUs; a run may have said only how they begin."""
+        found = (next((uuid for uuid in self._uuids if uuid.startswith(name)), None) for name in run.uuids)
+        return [uuid for uuid in found if uuid is not None]
+
+    def _catch_up(self, t1_s: float) -> None:
+        assert self._readings is not None
+        give_up_s = self._clock.now_s() + _LAST_WINDOWS_S
+        while self._readings.reached_s < t1_s and self._clock.now_s() < give_up_s:
+            if self._given_up or self._stream.losses or self._stream.blocked:
+                return
+            self._clock.wait(_LOOK_S)
+            self._take()
+
+    def _take(self) -> None:
+        for record, line in self._stream.read():
+            if self._readings is not None:
+                self._readings.add(record)
+                self._keep(line)
+
+    def _keep(self, line: str) -> None:
+        if self._kept is not None:
+            try:
+                self._kept.write(line + "\n")
+            except OSError:
+                self._kept = None
+
+    # The sampler
+
+    def _begin(self) -> None:
+        self._begun += 1
+        self._stream.close()
+        path = self._files.stream(self._begun)
+        self._stream = GpuStream(path)
+        self._started_s = self._clock.now_s()
+        # Where autotune itself comes from, and nothing of the user's that could stand in its way (-P).
+        env = {**os.environ, "PYTHONPATH": str(Path(autotune.__file__).parents[1])}
+        argv = (sys.executable, "-P", "-m", gpu_process.__name__, str(path), *self._uuids)
+        with contextlib.suppress(GuardLost):  # it will be silent then
+            self._guard.start()
+            self._guard_pid = self._guard.pid
+            self._guard.accompany(self._name, argv, env=env, log=self._files.log)
+
+    @property
+    def _name(self) -> str:
+        return f"gpu sampler {self._begun}"
+
+    def _dismiss(self) -> None:
+        with contextlib.suppress(GuardLost):
+            self._guard.dismiss(self._name)
+
+    def _look_after(self, *, run_begins: bool = False) -> None:
+        """Replaces a sampler that is of no use any more; the second one is not replaced."""
+        if self._given_up:
+            return
+        if self._guard.pid != self._guard_pid:  # the guard was replaced, and took the sampler with it
+            self._begin()
+            return
+        # A run that has lost its driver has to hear of that first.
+        lost = self._stream.losses.get(None) if run_begins else None
+        why = lost.why if lost else self._why_silent(silent_s=SILENT_S, blocked_s=BLOCKED_S)
+        if why is None:
+            return
+        self._dismiss()
+        if self._was_replaced:
+            self._given_up = why
+            self.remarks.append(f"GPU utilization is not measured any more in this search: {why}")
+        else:
+            self._was_replaced = True
+            self._begin()
+
+    def _why_silent(self, *, silent_s: float, blocked_s: float) -> str | None:
+        """Why nothing comes, for people; None if something does, or nothing has to."""
+        now_s, newest = self._clock.now_s(), self._stream.newest
+        if None in self._stream.losses or self._stream.losses.keys() >= set(self._uuids):
+            return None
+        if newest is None:
+            waited_s = now_s - self._started_s
+            return f"the GPU sampler has not begun after {waited_s:.0f} s" if waited_s > _START_S else None
+        blocked = self._stream.blocked
+        if blocked is not None:
+            lasting_s = now_s - blocked.since_s
+            why = f"the NVIDIA driver has not answered for {lasting_s:.0f} s ({blocked.capability})"
+            return why if lasting_s > blocked_s else None
+        silence_s = now_s - newest.t_s
+        return f"the GPU sampler has said nothing for {silence_s:.0f} s" if silence_s > silent_s else None
+
+
+_is_a_gpu_probe: type[GpuProbe] = GpuSampling
+
+
+@contextlib.contextmanager
+def gpu_sampling(setup: Setup, guard: Guard, stream: Path, clock: Clock) -> Iterator[GpuSampling | None]:
+    """The sampler of a search, for as long as that lasts; None where its runs use no GPU. See `GpuSampling`.
+
+    What the samplers of earlier searches have left beside `stream` is taken away.
+    """
+    remove_abandoned(stream.parent)
+    uuids = watched_gpus(setup)
+    if not uuids:
+        yield None
+        return
+    with GpuSampling(guard, uuids, SamplerFiles(stream), clock) as sampling:
+        yield sampling

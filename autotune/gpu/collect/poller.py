@@ -1,0 +1,146 @@
+"""Asks the driver what the GPUs do, again and again, and tells it as a stream of records.
+
+It is made to be a small process of its own: `GpuSampler.step` is what its loop calls, and a driver call that hangs
+hangs there and nowhere else. How often, and why not more often: utilization is drained from the driver's ring of
+samples every 250 ms, or polled at 10 Hz where there is none; so are the shares of processes, which a run of a second
+needs too; all else is asked once a second, because process lists and memory take a lock of the whole driver.
+"""
+
+import math
+import os
+from collections.abc import Callable, Collection, Sequence
+
+from autotune.clock import Clock
+from autotune.gpu.collect.device_reader import DRAIN_S, DeviceReader, Questions
+from autotune.gpu.collect.records import FORMAT, Capability, GpuFound, GpuLost, Record, StreamStarted
+from autotune.gpu.driver import Driver
+from autotune.gpu.driver_errors import FATAL_NAMES, DriverError, Trouble
+
+_RETRY_S = 5.0  # until a lost GPU is looked for again
+_PATIENCE_S = 2.0  # with a driver, or a GPU, that fails in passing when it is first asked
+
+
+class GpuSampler:
+    """Reads some devices for as long as `step` is called; not thread-safe but for `tell_if_blocked`.
+
+    Args:
+        uuids: The devices; MIG instances are allowed.
+        tell: Takes the records, in order. It may be called from the thread of `tell_if_blocked` too.
+        clock: Stamps and paces the readings.
+        left_out: What nobody wants to know, and the driver is not asked.
+    """
+
+    def __init__(
+        self,
+        uuids: Sequence[str],
+        tell: Callable[[Record], None],
+        clock: Clock,
+        *,
+        left_out: Collection[Capability] = (),
+    ) -> None:
+        self._uuids = tuple(uuids)
+        self._left_out = tuple(left_out)
+        self._tell = tell
+        self._clock = clock
+        self._driver: Driver | None = None
+        self._readers: dict[str, DeviceReader] = {}
+        self._look_again_s = dict.fromkeys(self._uuids, -math.inf)
+        self._said_lost: set[str] = set()
+        self._failing_since_s: dict[str | None, float] = {}
+        self._questions = Questions(clock)
+
+    def step(self) -> float | None:
+        """Does what is due; answers after how many seconds to call again, None if there is no point in it.
+
+        It raises nothing that the driver does: each failure is a record.
+        """
+        try:
+            if self._driver is None:
+                self._driver = self._open()
+            for uuid in self._uuids:
+                self._read(self._driver, uuid)
+        except DriverError as error:
+            if self._driver is None and self._may_pass(None, error):
+                return DRAIN_S
+            self._tell_lost(None, error)
+            return None
+        dues_s = [*self._look_again_s.values(), *(reader.due_s for reader in self._readers.values())]
+        return max(0.0, min(dues_s) - self._clock.now_s()) if dues_s else None
+
+    def tell_if_blocked(self) -> None:
+        """Tells of a driver call that does not return; to be called from another thread, every second or so."""
+        blocked = self._questions.blocked()
+        if blocked is not None:
+            self._tell(blocked)
+
+    def close(self) -> None:
+        """Lets the driver go; may be called again."""
+        for reader in self._readers.values():
+            reader.close()
+        self._readers.clear()
+        if self._driver is not None:
+            self._driver.close()
+            self._driver = None
+
+    def _open(self) -> Driver:
+        driver = self._questions.ask(None, "driver", Driver)
+        try:
+            version = self._questions.ask(None, "driver", driver.version)
+        except DriverError as error:
+            if error.trouble is Trouble.DRIVER_LOST:
+                driver.close()
+                raise
+            version = ""
+        self._tell(StreamStarted(t_s=self._clock.now_s(), v=FORMAT, pid=os.getpid(), driver=version))
+        return driver
+
+    def _read(self, driver: Driver, uuid: str) -> None:
+        reader = self._readers.get(uuid)
+        try:
+            if reader is None:
+                if self._clock.now_s() < self._look_again_s[uuid]:
+                    return
+                reader = self._find(driver, uuid)
+            if reader is not None and self._clock.now_s() >= reader.due_s:
+                reader.read()
+        except DriverError as error:
+            if error.trouble is Trouble.DRIVER_LOST:
+                raise
+            self._lose(uuid, error)
+
+    def _find(self, driver: Driver, uuid: str) -> DeviceReader:
+        device = self._questions.ask(uuid, "device", lambda: driver.device(uuid))
+        reader = DeviceReader(uuid, device, self._questions, self._tell, self._clock, left_out=self._left_out)
+        name, memory_bytes = reader.name(), reader.memory_total_bytes()
+        self._readers[uuid] = reader
+        self._look_again_s.pop(uuid)
+        self._said_lost.discard(uuid)
+        self._failing_since_s.pop(uuid, None)
+        self._tell(GpuFound(t_s=self._clock.now_s(), uuid=uuid, name=name or uuid, memory_bytes=memory_bytes))
+        return reader
+
+    def _lose(self, uuid: str, error: DriverError) -> None:
+        reader = self._readers.pop(uuid, None)
+        if reader is not None:
+            reader.close()
+        elif self._may_pass(uuid, error):
+            self._look_again_s[uuid] = self._clock.now_s() + DRAIN_S
+            return
+        self._look_again_s[uuid] = self._clock.now_s() + _RETRY_S
+        if uuid not in self._said_lost:
+            self._said_lost.add(uuid)
+            self._tell_lost(uuid, error)
+
+    def _may_pass(self, uuid: str | None, error: DriverError) -> bool:
+        """Whether what cannot be had yet is worth another try before it is called lost."""
+        now_s = self._clock.now_s()
+        since_s = self._failing_since_s.setdefault(uuid, now_s)
+        return error.trouble is Trouble.PASSING and now_s - since_s < _PATIENCE_S
+
+    def _tell_lost(self, uuid: str | None, error: DriverError) -> None:
+        if uuid is None:
+            name, why = FATAL_NAMES.get(error.code, "driver does not answer"), error.for_people
+        else:
+            unnamed = "GPU not found" if error.trouble is Trouble.NOTHING_NEW else "GPU does not answer"
+            name, why = FATAL_NAMES.get(error.code, unnamed), f"{uuid}: {error.for_people}"
+        self._tell(GpuLost(t_s=self._clock.now_s(), uuid=uuid, name=name, why=why))

@@ -1,0 +1,400 @@
+"""The NVIDIA driver's own answers, as plain values: the only module that talks to NVML.
+
+``pynvml`` is imported when a driver is asked for, never before. Every call raises `DriverError` where the driver
+refuses; nothing here decides what that means for a measurement.
+"""
+
+import contextlib
+import ctypes
+import errno
+import math
+import os
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Any, NamedTuple, Self, TypeVar
+
+from autotune.gpu.driver_errors import FUNCTION_NOT_FOUND, NO_LIBRARY, REMEDY, UNFIT_LIBRARY, DriverError, Trouble
+
+Answer = TypeVar("Answer")
+
+_LIBRARY = "libnvidia-ml.so.1"
+_MIG_PREFIX = "MIG-"
+_HIGHEST_PERCENT = 100  # drivers are known to give 2147483632, with a process id of 0
+
+
+class Memory(NamedTuple):
+    """Memory of a device in bytes; what the driver keeps for itself counts as used."""
+
+    used_bytes: int
+    total_bytes: int
+
+
+class Holder(NamedTuple):
+    """A process that holds a device.
+
+    Attributes:
+        pid: As the driver sees it: on the host, also for one who asks from inside a container.
+        memory_bytes: None where the driver does not say.
+        computes: Whether it is there to compute; else only to draw.
+    """
+
+    pid: int
+    memory_bytes: int | None
+    computes: bool
+
+
+class Activity(NamedTuple):
+    """What the units of a GPU did between two GPM samples, each 0..1, None where it gave no number.
+
+    Attributes:
+        sm: Share of the streaming multiprocessors that were busy.
+        tensor: Share of time in which tensor cores worked.
+        dram: Share of the memory's bandwidth.
+    """
+
+    sm: float | None
+    tensor: float | None
+    dram: float | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class GpuFacts:
+    """One GPU, as its driver describes it.
+
+    Attributes:
+        memory_bytes: None where the driver does not say.
+        index: The driver's number for it, which need not be CUDA's.
+        pci_bus_id: Domain, bus, device and function in hexadecimal; empty where the driver does not say.
+        mig_uuids: Its instances, if it is in MIG mode; else None.
+    """
+
+    name: str
+    uuid: str
+    memory_bytes: int | None
+    index: int = 0
+    pci_bus_id: str = ""
+    mig_uuids: tuple[str, ...] | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class GpuInventory:
+    """The GPUs of this machine.
+
+    Attributes:
+        gpus: In the order of the driver, which need not be CUDA's.
+        why_none: Why there is none, for people; None if there is one.
+        remedy: What helps against that, for people.
+        is_without_driver: Whether there is not even a driver's library, as on most machines without a GPU.
+        silent: Sentences on GPUs that do not answer, and what helps, where others do.
+    """
+
+    gpus: tuple[GpuFacts, ...]
+    why_none: str | None
+    remedy: str | None = None
+    is_without_driver: bool = False
+    silent: tuple[str, ...] = ()
+
+    @property
+    def remarks(self) -> tuple[str, ...]:
+        """What helps where something does not work, for people who know already why there is no GPU."""
+        if self.remedy is None or self.is_without_driver:
+            return self.silent
+        return (f"To have the GPU measured: {self.remedy}",)
+
+
+@contextlib.contextmanager
+def _translated(pynvml: Any) -> Iterator[None]:
+    try:
+        yield
+    except pynvml.NVMLError as error:
+        raise DriverError(error.value, str(error)) from error
+    except pynvml.NVMLLibraryMismatchError as error:  # pynvml's word for an unversioned name that is not there
+        raise DriverError(FUNCTION_NOT_FOUND, "Function Not Found") from error
+
+
+class Driver:
+    """The driver's library, in use until `close`.
+
+    Raises:
+        DriverError: There is no driver, or it does not work.
+    """
+
+    def __init__(self) -> None:
+        import pynvml
+
+        self._pynvml: Any = pynvml
+        try:
+            with _translated(pynvml):
+                pynvml.nvmlInit()
+        except DriverError as error:
+            if error.code == NO_LIBRARY and (why := _why_unfit()):  # which the bindings do not tell from no library
+                raise DriverError(UNFIT_LIBRARY, why) from error
+            raise
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Lets the library go."""
+        with contextlib.suppress(self._pynvml.NVMLError):  # a lost GPU makes this fail too, and nothing is left to free
+            self._pynvml.nvmlShutdown()
+
+    def version(self) -> str:
+        """The driver's version, e.g. ``565.57.01``."""
+        with _translated(self._pynvml):
+            return str(self._pynvml.nvmlSystemGetDriverVersion())
+
+    def count(self) -> int:
+        """How many GPUs there are; an instance of MIG is not one."""
+        with _translated(self._pynvml):
+            return int(self._pynvml.nvmlDeviceGetCount())
+
+    def device_at(self, index: int) -> "Device":
+        """The GPU of a number below `count`."""
+        with _translated(self._pynvml):
+            return Device(self._pynvml, self._pynvml.nvmlDeviceGetHandleByIndex(index))
+
+    def device(self, uuid: str) -> "Device":
+        """The GPU, or the MIG instance, of a UUID."""
+        with _translated(self._pynvml):
+            return Device(self._pynvml, self._pynvml.nvmlDeviceGetHandleByUUID(uuid), is_mig=is_mig_uuid(uuid))
+
+    def process_name(self, pid: int) -> str:
+        """The program of a process that the driver knows."""
+        with _translated(self._pynvml):
+            try:
+                return str(self._pynvml.nvmlSystemGetProcessName(pid))
+            except UnicodeDecodeError as error:  # pynvml decodes what is a path, and may be anything
+                return error.object.decode(errors="replace")
+
+
+def _why_unfit() -> str | None:
+    """Why the library that is there cannot be loaded, in the words of dlopen(3); None if there is none, or it can."""
+    try:
+        ctypes.CDLL(_LIBRARY)
+    except OSError as error:
+        words = str(error)
+        return None if words.startswith(f"{_LIBRARY}: ") and words.endswith(os.strerror(errno.ENOENT)) else words
+    return None
+
+
+class Device:
+    """One GPU, or one MIG instance of a GPU. Made by `Driver`; every method may raise `DriverError`."""
+
+    def __init__(self, pynvml: Any, handle: Any, *, is_mig: bool = False) -> None:
+        self._pynvml = pynvml
+        self._handle = handle
+        self._is_mig = is_mig
+        self._reasons: Callable[[Any], int] = pynvml.nvmlDeviceGetCurrentClocksEventReasons
+        self._metrics: Any = None  # 23 kB, made once
+
+    def name(self) -> str:
+        """What it is sold as."""
+        return str(self._ask("nvmlDeviceGetName"))
+
+    def uuid(self) -> str:
+        """What CUDA calls it too."""
+        return str(self._ask("nvmlDeviceGetUUID"))
+
+    def pci_bus_id(self) -> str:
+        """Where it is plugged in, in an order that text has too."""
+        return str(self._ask("nvmlDeviceGetPciInfo").busId)
+
+    def in_mig_mode(self) -> bool:
+        """Whether it is cut into MIG instances; raises "not supported" where it cannot be."""
+        return bool(self._ask("nvmlDeviceGetMigMode")[0])
+
+    def mig_uuids(self) -> Iterator[str]:
+        """The MIG instances that it is cut into; those that do not answer are left out."""
+        for index in range(_if_known(lambda: int(self._ask("nvmlDeviceGetMaxMigDeviceCount"))) or 0):
+            with contextlib.suppress(DriverError):  # numbers may be missing
+                instance = self._ask("nvmlDeviceGetMigDeviceHandleByIndex", index)
+                yield Device(self._pynvml, instance, is_mig=True).uuid()
+
+    def busy_samples(self, since_us: int) -> list[tuple[int, int]]:
+        """Stamp and percent of each driver window after that stamp, as the driver gives them: garbage included."""
+        kind, rows = self._ask("nvmlDeviceGetSamples", self._pynvml.NVML_GPU_UTILIZATION_SAMPLES, since_us)
+        # Which field of the union holds the value; a percentage is an unsigned int in the drivers we know of.
+        name = "ullVal" if kind == self._pynvml.NVML_VALUE_TYPE_UNSIGNED_LONG_LONG else "uiVal"
+        return [(int(row.timeStamp), int(getattr(row.sampleValue, name))) for row in rows]
+
+    def busy_percent(self) -> int:
+        """How busy it was in the newest driver window."""
+        return int(self._ask("nvmlDeviceGetUtilizationRates").gpu)
+
+    def memory(self) -> Memory:
+        """Memory in use by all."""
+        memory = self._ask("nvmlDeviceGetMemoryInfo")
+        return Memory(int(memory.used), int(memory.total))
+
+    def power_w(self) -> float:
+        """Electric power, on most devices averaged over the last second."""
+        return float(self._ask("nvmlDeviceGetPowerUsage")) / 1e3
+
+    def energy_j(self) -> float:
+        """Energy since the driver was loaded."""
+        return float(self._ask("nvmlDeviceGetTotalEnergyConsumption")) / 1e3
+
+    def temperature_c(self) -> int:
+        """Temperature of the die."""
+        return int(self._ask("nvmlDeviceGetTemperature", self._pynvml.NVML_TEMPERATURE_GPU))
+
+    def sm_clock_mhz(self) -> int:
+        """Clock of the streaming multiprocessors."""
+        return int(self._ask("nvmlDeviceGetClockInfo", self._pynvml.NVML_CLOCK_SM))
+
+    def clock_reasons(self) -> int:
+        """Why the clocks are held down, as a bit mask; see gpu_clocks.py."""
+        try:
+            with _translated(self._pynvml):
+                return int(self._reasons(self._handle))
+        except DriverError as error:
+            older = self._pynvml.nvmlDeviceGetCurrentClocksThrottleReasons  # its name before driver 535
+            if error.code != FUNCTION_NOT_FOUND or self._reasons is older:
+                raise
+            self._reasons = older
+            return self.clock_reasons()
+
+    def holders(self) -> list[Holder]:
+        """The processes that hold it; in a container the driver may show none of them."""
+        found: dict[int, Holder] = {}
+        for function, computes in (
+            ("nvmlDeviceGetGraphicsRunningProcesses", False),
+            ("nvmlDeviceGetComputeRunningProcesses", True),
+        ):
+            try:
+                rows = self._ask(function)
+            except DriverError as error:
+                # A device without graphics is none without processes.
+                if error.trouble is Trouble.NOTHING_NEW or (not computes and error.trouble is Trouble.CAPABILITY_OFF):
+                    continue
+                raise
+            for row in rows:
+                if row.pid:
+                    found[row.pid] = Holder(row.pid, row.usedGpuMemory, computes)
+        return list(found.values())
+
+    def process_shares(self, since_us: int) -> list[tuple[int, float]]:
+        """Process, and the share 0..1 of the time since that stamp in which its kernels ran."""
+        rows = self._ask("nvmlDeviceGetProcessUtilization", since_us)
+        return [(int(row.pid), row.smUtil / 100.0) for row in rows if row.pid and row.smUtil <= _HIGHEST_PERCENT]
+
+    def has_gpm(self) -> bool:
+        """Whether it counts the activity of its units (GPM, Hopper and newer)."""
+        with _translated(self._pynvml):
+            return bool(self._pynvml.nvmlGpmQueryDeviceSupport(self._gpu()).isSupportedDevice)
+
+    def gpm_sample(self) -> "GpmSample":
+        """The counters as they stand now."""
+        with _translated(self._pynvml):
+            sample = GpmSample(self._pynvml)
+            try:
+                if self._is_mig:
+                    instance = self._ask("nvmlDeviceGetGpuInstanceId")
+                    self._pynvml.nvmlGpmMigSampleGet(self._gpu(), instance, sample.handle)
+                else:
+                    self._pynvml.nvmlGpmSampleGet(self._handle, sample.handle)
+            except BaseException:
+                sample.free()
+                raise
+            return sample
+
+    def activity(self, first: "GpmSample", second: "GpmSample") -> Activity:
+        """What happened between two samples, which must lie more than 100 ms apart to give numbers."""
+        nvml = self._pynvml
+        names = ("SM_UTIL", "ANY_TENSOR_UTIL", "DRAM_BW_UTIL")
+        if self._metrics is None:
+            self._metrics = nvml.c_nvmlGpmMetricsGet_t()
+            self._metrics.version = nvml.NVML_GPM_METRICS_GET_VERSION
+            self._metrics.numMetrics = len(names)
+            for place, name in enumerate(names):
+                self._metrics.metrics[place].metricId = getattr(nvml, f"NVML_GPM_METRIC_{name}")
+        self._metrics.sample1, self._metrics.sample2 = first.handle, second.handle
+        with _translated(nvml):
+            nvml.nvmlGpmMetricsGet(self._metrics)
+        return Activity(*(_share(self._metrics.metrics[place]) for place in range(len(names))))
+
+    def _gpu(self) -> Any:
+        """The handle of the whole GPU."""
+        return self._ask("nvmlDeviceGetDeviceHandleFromMigDeviceHandle") if self._is_mig else self._handle
+
+    def _ask(self, function: str, *arguments: Any) -> Any:
+        with _translated(self._pynvml):
+            return getattr(self._pynvml, function)(self._handle, *arguments)
+
+
+class GpmSample:
+    """Counters of a GPU's units at one moment, in memory that the driver has lent until `free`."""
+
+    def __init__(self, pynvml: Any) -> None:
+        self._pynvml = pynvml
+        self.handle = pynvml.nvmlGpmSampleAlloc()
+
+    def free(self) -> None:
+        """Gives the memory back."""
+        with contextlib.suppress(self._pynvml.NVMLError):
+            self._pynvml.nvmlGpmSampleFree(self.handle)
+
+
+def _share(metric: Any) -> float | None:
+    if metric.nvmlReturn != 0 or not math.isfinite(metric.value):
+        return None
+    return min(1.0, max(0.0, float(metric.value) / 100.0))
+
+
+def is_mig_uuid(uuid: str) -> bool:
+    """Whether a UUID is that of a MIG instance."""
+    return uuid.startswith(_MIG_PREFIX)
+
+
+def gpus() -> GpuInventory:
+    """Lists the GPUs that the driver knows; takes milliseconds, so ask once."""
+    found: list[GpuFacts] = []
+    errors: list[tuple[str, DriverError]] = []
+    try:
+        with Driver() as driver:
+            for index in range(driver.count()):
+                try:
+                    found.append(facts(driver.device_at(index), index))
+                except DriverError as error:  # one lost GPU must not hide the others
+                    errors.append((f"GPU {index} does not answer: {error.for_people}", error))
+    except DriverError as error:
+        errors.append((error.for_people, error))
+    if found:
+        silent = tuple(f"{why.removesuffix('.')}. {trouble.remedy}" for why, trouble in errors)
+        return GpuInventory(gpus=tuple(found), why_none=None, silent=silent)
+    if not errors:
+        return GpuInventory(gpus=(), why_none="the NVIDIA driver sees no GPU", remedy=REMEDY)
+    why, last = errors[-1]
+    return GpuInventory(gpus=(), why_none=why, remedy=last.remedy, is_without_driver=last.code == NO_LIBRARY)
+
+
+def facts(device: Device, index: int) -> GpuFacts:
+    """Describes a GPU.
+
+    Raises:
+        DriverError: It does not even say its name and its UUID, or it is lost.
+    """
+    return GpuFacts(
+        name=device.name(),
+        uuid=device.uuid(),
+        memory_bytes=_if_known(lambda: device.memory().total_bytes),
+        index=index,
+        pci_bus_id=_if_known(device.pci_bus_id) or "",
+        mig_uuids=tuple(device.mig_uuids()) if _if_known(device.in_mig_mode) else None,
+    )
+
+
+def _if_known(ask: Callable[[], Answer]) -> Answer | None:
+    try:
+        return ask()
+    except DriverError as error:
+        if error.trouble.is_fatal:
+            raise
+        return None

@@ -1,0 +1,114 @@
+"""Who is on the GPUs before a search begins: a GPU that somebody else works on cannot be measured."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TypeVar
+
+from autotune.clock import Clock
+from autotune.gpu.driver import Device, Driver, Holder
+from autotune.gpu.driver_errors import DriverError
+from autotune.gpu.driver_windows import SampledWindows
+
+BUSY_FRACTION = 0.05
+"""Share of the last second in which kernels ran; below it a desktop's drawing is not called work."""
+
+_LOOK_BACK_S = 1.0
+
+Answer = TypeVar("Answer")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Tenant:
+    """A process that holds a GPU.
+
+    Attributes:
+        pid: As the driver numbers it.
+        memory_bytes: None where the driver does not say.
+        name: Its program; None where it cannot be known.
+        computes: Whether it is there to compute; else it draws.
+    """
+
+    pid: int
+    memory_bytes: int | None
+    name: str | None
+    computes: bool
+
+
+@dataclass(frozen=True, kw_only=True)
+class GpuOccupancy:
+    """Who is on one GPU.
+
+    Attributes:
+        tenants: May be empty in a container although there are some.
+        utilization: Share of the last second, 0..1, in which kernels ran; None where it is not reported.
+        memory_used_bytes: In use by all; None where it is not reported.
+        why_unknown: Why nothing is known of this GPU, for people; None if something is.
+    """
+
+    uuid: str
+    name: str
+    tenants: tuple[Tenant, ...] = ()
+    utilization: float | None = None
+    memory_used_bytes: int | None = None
+    why_unknown: str | None = None
+
+    @property
+    def busy(self) -> bool:
+        """Whether somebody works on it: a process that computes, or kernels that run."""
+        return any(tenant.computes for tenant in self.tenants) or (self.utilization or 0.0) >= BUSY_FRACTION
+
+
+def busy_gpus(uuids: Sequence[str], clock: Clock) -> tuple[GpuOccupancy, ...]:
+    """Looks who is on some GPUs now; of these only the busy ones, and those of which nothing can be known.
+
+    Raises:
+        DriverError: There is no driver, or it does not work.
+    """
+    with Driver() as driver:
+        seen = [_occupancy(driver, uuid, clock) for uuid in uuids]
+    return tuple(gpu for gpu in seen if gpu.busy or gpu.why_unknown)
+
+
+def _occupancy(driver: Driver, uuid: str, clock: Clock) -> GpuOccupancy:
+    try:
+        device = driver.device(uuid)
+        holders = _if_told(device.holders) or []
+        memory = _if_told(device.memory)
+        return GpuOccupancy(
+            uuid=uuid,
+            name=_if_told(device.name) or uuid,
+            tenants=tuple(_tenant(driver, holder) for holder in holders),
+            utilization=_recent_utilization(device, clock),
+            memory_used_bytes=None if memory is None else memory.used_bytes,
+        )
+    except DriverError as error:
+        return GpuOccupancy(uuid=uuid, name=uuid, why_unknown=error.for_people)
+
+
+def _tenant(driver: Driver, holder: Holder) -> Tenant:
+    return Tenant(
+        pid=holder.pid,
+        memory_bytes=holder.memory_bytes,
+        name=_if_told(lambda: driver.process_name(holder.pid)),
+        computes=holder.computes,
+    )
+
+
+def _recent_utilization(device: Device, clock: Clock) -> float | None:
+    samples = _if_told(lambda: device.busy_samples(0))
+    now_s, epoch_s = clock.now_s(), clock.utc().timestamp()
+    windows = SampledWindows().of(samples or (), now_s=now_s, epoch_s=epoch_s)
+    recent = [(length_s, busy) for end_s, length_s, busy in windows if end_s > now_s - _LOOK_BACK_S]
+    if recent:
+        return sum(length_s * busy for length_s, busy in recent) / sum(length_s for length_s, _ in recent)
+    percent = _if_told(device.busy_percent)
+    return None if percent is None or percent > 100 else percent / 100.0
+
+
+def _if_told(ask: Callable[[], Answer]) -> Answer | None:
+    try:
+        return ask()
+    except DriverError as error:
+        if error.trouble.is_fatal:
+            raise
+        return None

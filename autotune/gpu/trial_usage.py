@@ -1,0 +1,97 @@
+"""From what was seen of some GPUs to what the record of a run says of them."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from autotune.gpu.throttling import THROTTLING
+from autotune.gpu.usage import MOST_FOREIGN, MOST_THROTTLED, DevicesUse, DeviceUse
+from autotune.measure.probe import GpuUse, RunGpus
+from autotune.records import GpuMeasurement, Validity
+
+LEAST_COVERED = 0.5
+"""Share of the window that driver windows must cover for the utilization of a single run to be given."""
+
+NOT_MEASURED = "gpu_not_measured"
+"""Condition of a run: why its utilization is not known, for people; None where it is."""
+
+
+def use_of_run(seen: DevicesUse, run: RunGpus, trouble: str | None = None) -> GpuUse:
+    """Condenses what was seen over a run's window.
+
+    A GPU that the run may use, and on which nothing of it ran, says nothing about the run: it is measured, and neither
+    scored nor asked for others who use it.
+
+    Args:
+        seen: The GPUs that the run may use, in the order in which it sees them, at least one.
+        run: What else is known of them.
+        trouble: Why the sampler says nothing at present, for people; None if it does.
+    """
+    used = [device for device in seen.devices if run.reported or _works(device)] or list(seen.devices)
+    has_model = run.model is not None and run.model < len(seen.devices)
+    scored = [seen.devices[run.model]] if run.model is not None and has_model else used
+    why_none = seen.lost or _why_none(scored)
+    if why_none and trouble:
+        why_none = trouble
+    spoiled, how = _spoiled(used)
+    memory = [device.peak_memory_bytes for device in seen.devices if device.peak_memory_bytes is not None]
+    return GpuUse(
+        utilization=None if why_none else replace(seen, devices=tuple(scored)).utilization,
+        peak_memory_bytes=max(memory, default=None),
+        power_w=replace(seen, devices=tuple(used)).power_w,
+        devices=tuple(_measurement(device, scored=device in scored) for device in seen.devices),
+        spoiled=spoiled,
+        remark="; ".join(part for part in (why_none and f"GPU utilization not measured: {why_none}", how) if part),
+        conditions={**seen.conditions, NOT_MEASURED: why_none},
+    )
+
+
+def _works(device: DeviceUse) -> bool:
+    """Whether something of the run ran there, as far as that can be told."""
+    return bool(device.utilization if device.own_fraction is None else device.own_fraction)
+
+
+def _why_none(scored: Sequence[DeviceUse]) -> str | None:
+    for device in scored:
+        if why := device.invalid or device.why_no_utilization:
+            return why
+        if device.covered_fraction < LEAST_COVERED:
+            return f"{device.name}: only {device.covered_fraction:.0%} of the window was seen"
+    return None
+
+
+def _spoiled(used: Sequence[DeviceUse]) -> tuple[Validity | None, str]:
+    """What spoiled the run, as far as that is known, and how."""
+    worst = max(used, key=lambda device: device.foreign_fraction or 0.0)
+    if (worst.foreign_fraction or 0.0) > MOST_FOREIGN:
+        pids = ", ".join(map(str, worst.foreign_pids))
+        share = f"{worst.foreign_fraction:.0%}"
+        return Validity.CONTAMINATED, f"{worst.name}: others (process {pids}) used it for {share} of the time"
+    worst = max(used, key=lambda device: device.throttled_fraction or 0.0)
+    if (worst.throttled_fraction or 0.0) > MOST_THROTTLED:
+        why = ", ".join(sorted(THROTTLING.intersection(worst.clock_reasons)))
+        share = f"{worst.throttled_fraction:.0%}"
+        return Validity.THROTTLED, f"{worst.name}: its clocks were held down for {share} of the time ({why})"
+    return None, ""
+
+
+def _measurement(device: DeviceUse, *, scored: bool) -> GpuMeasurement:
+    windows = []
+    for end_s, length_s, busy in device.windows:
+        since_s = round(end_s - device.t0_s, 6)
+        windows.append((since_s, min(round(length_s, 6), since_s), busy))  # no rounding puts one outside
+    return GpuMeasurement(
+        uuid=device.uuid,
+        name=device.name,
+        scored=scored,
+        utilization=None if device.invalid else device.utilization,
+        covered_fraction=device.covered_fraction,
+        busy_windows=tuple(windows),
+        peak_memory_bytes=device.peak_memory_bytes,
+        memory_total_bytes=device.memory_total_bytes,
+        energy_j=device.energy_j,
+        sm_activity=device.sm_activity,
+        tensor_activity=device.tensor_activity,
+        dram_activity=device.dram_activity,
+        foreign_fraction=device.foreign_fraction,
+        throttled_fraction=device.throttled_fraction,
+    )

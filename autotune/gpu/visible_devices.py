@@ -1,0 +1,105 @@
+"""Which GPUs a process will see: CUDA_VISIBLE_DEVICES and CUDA_DEVICE_ORDER read as CUDA reads them.
+
+Sources: CUDA C++ Programming Guide, "CUDA Environment Variables"; MIG User Guide, "Running CUDA Applications on
+Bare-Metal" (a process sees one MIG instance at most, and then no whole GPU); and for what the guides leave open
+(numbers with letters after them, repeats, lists that mix numbers and UUIDs) ``_parse_visible_devices`` in PyTorch's
+``torch/cuda/__init__.py``, which has to agree with CUDA too.
+"""
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from autotune.gpu.driver import GpuFacts, is_mig_uuid
+
+_NUMBER = re.compile(r"[+-]?\d+")
+_UUID_KINDS = ("GPU-", "MIG-")
+_PCI_ORDER = "PCI_BUS_ID"
+
+
+@dataclass(frozen=True, kw_only=True)
+class VisibleDevices:
+    """The devices that a process with some environment will see.
+
+    Attributes:
+        uuids: In the order in which CUDA numbers them.
+        why_none: Why there is none, for people; None if there is one.
+        cut: What the setting names and this machine does not have, for people; None if it has all. CUDA says nothing of
+            that, and goes on with the devices before it.
+        assumed: What could not be known and was assumed, for people; None if nothing was.
+    """
+
+    uuids: tuple[str, ...]
+    why_none: str | None = None
+    cut: str | None = None
+    assumed: str | None = None
+
+
+def visible_devices(gpus: Sequence[GpuFacts], environment: Mapping[str, str]) -> VisibleDevices:
+    """Resolves the devices for a process with that environment.
+
+    Args:
+        gpus: Those of the machine, at least one.
+        environment: What the process will be started with.
+    """
+    ordered = sorted(gpus, key=lambda gpu: (gpu.pci_bus_id, gpu.index))
+    # A GPU that is cut into instances is not there itself.
+    devices = [uuid for gpu in ordered for uuid in ((gpu.uuid,) if gpu.mig_uuids is None else gpu.mig_uuids)]
+    setting = environment.get("CUDA_VISIBLE_DEVICES")
+    if setting is None:
+        why = None if devices else "all GPUs are in MIG mode and have no instance"
+        return VisibleDevices(uuids=_one_instance(devices), why_none=why, assumed=_assumed(ordered, environment))
+
+    by_uuid = setting.startswith(_UUID_KINDS)
+    chosen: list[str] = []
+    cut = None
+    for entry in setting.split(","):
+        if _says_stop(entry):
+            break
+        fitting = _begin_with(entry, setting, devices) if by_uuid else _numbered(entry, devices)
+        if len(fitting) != 1:
+            here = f"{len(fitting)} GPUs here begin like that" if fitting else f"this machine has {_numbers(devices)}"
+            cut = f"CUDA_VISIBLE_DEVICES={setting} names {entry.strip()}, and {here}"
+            break
+        if fitting[0] in chosen:
+            return VisibleDevices(
+                uuids=(), why_none=f"CUDA_VISIBLE_DEVICES={setting} names a GPU twice: CUDA shows none"
+            )
+        chosen += fitting
+    if not chosen:
+        return VisibleDevices(uuids=(), why_none=cut or f"CUDA_VISIBLE_DEVICES={setting} hides every GPU", cut=cut)
+    assumed = None if by_uuid else _assumed(ordered, environment)
+    return VisibleDevices(uuids=_one_instance(chosen), cut=cut, assumed=assumed)
+
+
+def _says_stop(entry: str) -> bool:
+    """Whether an entry is one that people write in order to end the list: nothing, or a negative number."""
+    return not entry.strip() or entry.strip().startswith("-")
+
+
+def _numbered(entry: str, devices: Sequence[str]) -> list[str]:
+    number = _NUMBER.match(entry.strip())  # as strtol reads it: "1gpu" is 1
+    return [] if number is None else list(devices[int(number.group()) :][:1])
+
+
+def _begin_with(entry: str, setting: str, devices: Sequence[str]) -> list[str]:
+    kind = setting[: len(_UUID_KINDS[0])]  # that of the first entry: kinds cannot be mixed
+    return [uuid for uuid in devices if entry.startswith(kind) and uuid.startswith(entry)]
+
+
+def _one_instance(uuids: Sequence[str]) -> tuple[str, ...]:
+    instances = [uuid for uuid in uuids if is_mig_uuid(uuid)]
+    return tuple(instances[:1] or uuids)
+
+
+def _assumed(ordered: Sequence[GpuFacts], environment: Mapping[str, str]) -> str | None:
+    if environment.get("CUDA_DEVICE_ORDER") == _PCI_ORDER or len({gpu.name for gpu in ordered}) == 1:
+        return None  # among equals CUDA goes by the bus too
+    return (
+        "CUDA numbers unlike GPUs fastest first, which the driver does not say: the order of the PCI bus is assumed "
+        "(CUDA_DEVICE_ORDER=PCI_BUS_ID makes it so)"
+    )
+
+
+def _numbers(devices: Sequence[str]) -> str:
+    return f"{len(devices)}, numbered 0 to {len(devices) - 1}" if len(devices) > 1 else "only one, number 0"

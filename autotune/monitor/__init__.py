@@ -1,0 +1,1 @@
+"""The live view of the GPUs, and of a process on them."""

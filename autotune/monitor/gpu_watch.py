@@ -1,0 +1,217 @@
+"""GPUs watched for as long as somebody looks: what they do now, and what their last minute was like."""
+
+import math
+import threading
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+
+from autotune.clock import Clock
+from autotune.gpu.collect.poller import GpuSampler
+from autotune.gpu.collect.records import (
+    STATE_S,
+    Capability,
+    CapabilityOff,
+    GpuFound,
+    GpuLost,
+    GpuState,
+    Record,
+    StreamStarted,
+)
+from autotune.gpu.driver import is_mig_uuid
+from autotune.gpu.timeline import GpuReadings
+from autotune.gpu.usage import DeviceUse
+from autotune.measure.oscillation import Segment
+from autotune.measure.polling import Sampler
+from autotune.measure.utilization import LEAST_SAMPLES, Utilization, pooled_utilization
+from autotune.monitor.totals import GpuTotals
+
+MINUTE_S = 60.0
+"""What the figures and the verdict are about."""
+
+KEPT_S = 1.5 * MINUTE_S
+"""For how long readings are kept; the verdict looks back this far where driver windows are long and so are few."""
+
+_NOW_S = 1.0
+_STALE_S = 3.0  # a reading that old says nothing of now
+_SILENT_S = 3.0
+_FIRST_S = 2.0  # for the first reading
+_RETRY_S = 5.0  # until a driver that was lost is asked again
+_FEW = 4  # GPUs; more are looked at half as often, so that to watch them takes less than 0.5 % of a core
+# A little more than the second after which everything is due, so that all GPUs are read at once. The driver keeps its
+# samples for 16 s; only a device that keeps none has to be read as often as it wants.
+_LATE_S = 0.01
+_POLLED_S = 0.05
+_VERDICT_LOOKS = 10  # a verdict takes some milliseconds: more than all else of a look
+
+
+@dataclass(frozen=True, kw_only=True)
+class GpuNow:
+    """One GPU at the moment of a look.
+
+    Attributes:
+        trouble: Why it tells nothing now, for people; None while it does.
+        busy: Share of the newest second, 0..1, in which a kernel ran; None where that is not known.
+        state: The newest reading of everything else; None if that is too old to be called now.
+        use: The last minute.
+        utilization: The last minute judged, 20 s ago at most.
+    """
+
+    trouble: str | None
+    busy: float | None
+    state: GpuState | None
+    use: DeviceUse
+    utilization: Utilization
+
+
+class GpuWatch:
+    """Reads GPUs in a thread until `close`, and looks again for a driver that was lost.
+
+    A driver call that hangs does so in that thread, which is then left to the end of the process: nothing here waits
+    for it.
+
+    Args:
+        uuids: The devices, at least one; MIG instances are allowed.
+        clock: Stamps and paces the readings.
+        by_process: Whether it is of interest whose kernels run.
+
+    Attributes:
+        driver: The driver's version; empty where it does not say, and before the first reading.
+    """
+
+    def __init__(self, uuids: Sequence[str], clock: Clock, *, by_process: bool = False) -> None:
+        self._uuids = tuple(uuids)
+        self._clock = clock
+        self._left_out = _left_out(self._uuids, by_process=by_process)
+        self._every_s = look_every_s(len(self._uuids))
+        began_s = clock.now_s()
+        self.driver = ""
+        self._readings = GpuReadings(uuids, since_s=began_s)
+        self._states: dict[str, GpuState] = {}
+        self._lost: dict[str | None, str] = {}
+        self._totals = {uuid: GpuTotals(since_s=began_s) for uuid in self._uuids}
+        self._judged: dict[str, tuple[float, Utilization]] = {}
+        self._sampler = self._new_sampler()
+        self._polls = False
+        self._has_read = threading.Event()
+        self._threads = (
+            Sampler(self._read, name="gpu-watch"),
+            Sampler(self._watch_the_reader, name="gpu-watch-blocked"),
+        )
+
+    def start(self) -> None:
+        """Begins to read; comes back with the first reading, or without it if that takes more than two seconds."""
+        for thread in self._threads:
+            thread.start()
+        self._has_read.wait(_FIRST_S)
+
+    def close(self) -> None:
+        """Ends the readings and lets the driver go."""
+        ended = [thread.stop(deadline_s=_NOW_S) for thread in self._threads]
+        if all(ended):  # else a call hangs, and still uses the driver
+            self._sampler.close()
+
+    def totals(self, uuid: str) -> GpuTotals:
+        """A device over all the time it was watched."""
+        return self._totals[uuid]
+
+    def look(self, *, own_pids: Collection[int] = (), step_s: float | None = None) -> dict[str, GpuNow]:
+        """What is known now, by UUID.
+
+        Args:
+            own_pids: Processes whose kernels are not called foreign; also those that have ended.
+            step_s: See `oscillation`.
+        """
+        now_s = self._clock.now_s()
+        self._readings.forget(now_s - KEPT_S)
+        minute = self._readings.between(now_s - MINUTE_S, now_s, own_pids=own_pids)
+        silent = self._readings.why_silent(now_s, limit_s=_SILENT_S)
+        lost = dict(self._lost)
+        found = {}
+        for use in minute.devices:
+            state = self._states.get(use.uuid)
+            found[use.uuid] = GpuNow(
+                trouble=_trouble(use.uuid, lost.get(None) or lost.get(use.uuid) or silent),
+                busy=None if use.utilization is None else _newest(use, now_s),
+                state=state if state is not None and now_s - state.t_s <= _STALE_S else None,
+                use=use,
+                utilization=self._judge(use, now_s, step_s),
+            )
+        return found
+
+    def _judge(self, use: DeviceUse, now_s: float, step_s: float | None) -> Utilization:
+        judged_s, judged = self._judged.get(use.uuid, (-math.inf, None))
+        if judged is None or judged.missing or now_s - judged_s >= _VERDICT_LOOKS * self._every_s:
+            windows = use.windows
+            if len(windows) < LEAST_SAMPLES:
+                longer = {device.uuid: device for device in self._readings.between(now_s - KEPT_S, now_s).devices}
+                windows = longer[use.uuid].windows[-LEAST_SAMPLES:]
+            since_s, until_s = use.t0_s, now_s
+            if windows:  # the driver may have begun to tell only now, and may be late by some windows
+                since_s = windows[0][0] - windows[0][1]
+                until_s = max(windows[-1][0], now_s - _STALE_S)
+            judged = pooled_utilization([Segment.within(since_s, until_s, windows)], step_s=step_s)
+            self._judged[use.uuid] = (now_s, judged)
+        return judged
+
+    def _new_sampler(self) -> GpuSampler:
+        return GpuSampler(self._uuids, self._take, self._clock, left_out=self._left_out)
+
+    def _read(self) -> float:
+        wait_s = self._sampler.step()
+        self._has_read.set()
+        if wait_s is None:  # the driver is gone; perhaps it is being replaced
+            self._sampler.close()
+            self._sampler = self._new_sampler()
+            return _RETRY_S
+        return max(wait_s, _POLLED_S if self._polls else self._every_s + _LATE_S)
+
+    def _watch_the_reader(self) -> float:
+        self._sampler.tell_if_blocked()
+        return _NOW_S
+
+    def _take(self, record: Record) -> None:
+        self._readings.add(record)
+        match record:
+            case StreamStarted():
+                self._lost.pop(None, None)
+                self.driver = record.driver
+            case GpuFound():
+                self._lost.pop(record.uuid, None)
+            case GpuLost():
+                self._lost[record.uuid] = record.why
+            case CapabilityOff(capability=Capability.SAMPLES):
+                self._polls = True
+            case GpuState():
+                self._states[record.uuid] = record
+            case _:
+                pass
+        uuid = getattr(record, "uuid", None)
+        if uuid is not None:
+            self._totals[uuid].keep(record)
+
+
+def look_every_s(gpus: int) -> float:
+    """How often so many GPUs are looked at, in seconds."""
+    return STATE_S if gpus <= _FEW else 2 * STATE_S
+
+
+def _left_out(uuids: Sequence[str], *, by_process: bool) -> frozenset[Capability]:
+    """What the driver is not asked, since it costs as much as all else and nobody would see it."""
+    processes = () if by_process else (Capability.HOLDERS, Capability.SHARES)
+    # The activity of its units is all that is known of an instance of a GPU; of others there is utilization.
+    units = () if any(map(is_mig_uuid, uuids)) else (Capability.ACTIVITY,)
+    return frozenset((*processes, *units))
+
+
+def _trouble(uuid: str, why: str | None) -> str | None:
+    """Without the name of the device, where it is that of this one; that of another which all wait for stays."""
+    return None if why is None else why.removeprefix(f"{uuid}: ")
+
+
+def _newest(use: DeviceUse, now_s: float) -> float | None:
+    """How busy the device was in its newest second; windows may end a second ago, and be a second long."""
+    if not use.windows or now_s - use.windows[-1][0] > _STALE_S:
+        return None
+    since_s = use.windows[-1][0] - _NOW_S
+    recent = [(length_s, busy) for end_s, length_s, busy in use.windows if end_s > since_s]
+    return math.fsum(length_s * busy for length_s, busy in recent) / math.fsum(length_s for length_s, _ in recent)

@@ -1,0 +1,255 @@
+"""A monitor's reading in words: the lines of a screen of any size, those of a log file, and the last ones."""
+
+import textwrap
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import lru_cache
+
+from autotune.durations import format_duration
+from autotune.metrics import ABSENT, METRICS
+from autotune.monitor.reading import GpuSummary, MonitorReading, MonitorSummary, ShownGpu, ShownProcess
+from autotune.monitor.sparkline import BLOCKS, span_for, sparkline
+from autotune.report.lines import plain
+
+Line = tuple[str, str]
+"""Text, and its style in the words of ``rich``; empty for none."""
+
+_GAP = "   "
+_INDENT = "  "
+_MOST_CELLS = 120
+_VERDICT_WIDTH = 29  # "  2-40 % cyclic, period 2.0 s"
+_LEAST_PARAGRAPH = 5  # lines, the empty one before it included
+_LATE_STEPS = 5.0  # usual steps without one
+_LATE_S = 5.0
+
+
+def screen(reading: MonitorReading, *, width: int, height: int, levels: str = BLOCKS) -> list[Line]:
+    """What fits a terminal: a paragraph for each GPU, else two lines, else one.
+
+    Args:
+        reading: What to show.
+        width: Columns of the terminal; lines are made for at least 40.
+        height: Rows of the terminal.
+        levels: See `sparkline`.
+    """
+    width = max(width, 40)
+    head = [_head(reading, width), *_process_lines(reading.process, width), *_notes(reading, width)]
+    room = height - 1 - len(head)  # the cursor has a row of its own
+    layouts: list[Callable[[], list[Line]]] = [
+        lambda: [line for gpu in reading.gpus for line in (("", ""), *_paragraph(gpu, width, levels))],
+        lambda: [("", ""), *_rows(reading, width, levels), *_meanings(reading, width)],
+        lambda: [("", ""), *_rows(reading, width, levels)],
+    ]
+    if len(reading.gpus) * _LEAST_PARAGRAPH > room:
+        del layouts[0]  # drawing what cannot fit would cost as much as all else
+    for layout in layouts:
+        lines = layout()
+        if len(lines) <= room:
+            return head + lines
+    return head + [line for gpu in reading.gpus for line in _row(gpu, width, verdict=True)]
+
+
+def log_lines(reading: MonitorReading) -> list[str]:
+    """One line for each GPU, and one for the process."""
+    stamp = f"{reading.utc:%H:%M:%S}"
+    lines = [f"{stamp} {part}" for part in _process_words(reading.process)]
+    for gpu in reading.gpus:
+        words = [gpu.label, gpu.trouble] if gpu.trouble else [gpu.label, *_figures(gpu), *_owners(gpu), _verdict(gpu)]
+        lines.append(plain(f"{stamp} {_INDENT.join(filter(None, words))}", 1000))
+    return lines
+
+
+def summary_lines(summary: MonitorSummary) -> list[str]:
+    """What is left on the screen: each GPU over all the time, and what its last minute means."""
+    lines = [f"Watched for {format_duration(summary.watched_s)}."]
+    if summary.process is not None and summary.process.ended:
+        lines[0] = f"Process {summary.process.pid} has ended. {lines[0]}"
+    for gpu in summary.gpus:
+        lines.append(plain(f"{gpu.label}  {gpu.name}: {', '.join(_summary_words(gpu))}", 1000))
+    said = {gpu.verdict.text: gpu.verdict.meaning for gpu in summary.gpus if gpu.verdict}
+    lines += [f"{text}: {meaning}" for text, meaning in said.items()]
+    return lines
+
+
+def _head(reading: MonitorReading, width: int) -> Line:
+    driver = f"  driver {plain(reading.driver, 30)}" if reading.driver else ""
+    words = f"{reading.utc:%H:%M:%S} UTC  watched for {format_duration(reading.watched_s)}{driver}  ^C ends it"
+    return _cut(words, width), "dim"
+
+
+def _notes(reading: MonitorReading, width: int) -> Iterator[Line]:
+    for note in reading.notes:
+        yield from _wrapped(note, width, indent="", style="yellow")
+
+
+def _process_lines(process: ShownProcess | None, width: int) -> Iterator[Line]:
+    words = list(_process_words(process))
+    for line in _flow(words, width, indent=""):
+        yield line, "bold"
+
+
+def _process_words(process: ShownProcess | None) -> list[str]:
+    if process is None:
+        return []
+    name = f"process {process.pid}" + (" has ended" if process.ended else "")
+    if process.steps_per_s is None:
+        return [f"{name}: {process.why_no_steps}" if process.why_no_steps else name]
+    pace = METRICS["samples_per_s"]
+    words = [f"{pace.text(process.steps_per_s).removesuffix('/s')} steps/s"]
+    if process.samples_per_s is not None:
+        words.append(f"{pace.text(process.samples_per_s).removesuffix('/s')} samples/s")
+    if process.data_wait_fraction is not None:
+        words.append(f"waits for data {_percent(process.data_wait_fraction)}")
+    if process.silent_s is not None and process.silent_s > max(_LATE_S, _LATE_STEPS / process.steps_per_s):
+        words.append(f"no step for {format_duration(process.silent_s)}")
+    return [f"{name}: {', '.join(words)}"]
+
+
+def _paragraph(gpu: ShownGpu, width: int, levels: str) -> Iterator[Line]:
+    yield _cut(f"{gpu.label}  {plain(gpu.name)}", width), "bold"
+    if gpu.trouble:
+        yield from _wrapped(gpu.trouble, width, style="bold red")
+    else:
+        for line in (*_flow(_figures(gpu), width), *_flow(_owners(gpu), width)):
+            yield line, ""
+    if gpu.windows:
+        yield _drawn(gpu, min(width - len(_INDENT), _MOST_CELLS), levels), "green"
+    if gpu.why_no_utilization and not gpu.trouble:
+        yield from _wrapped(gpu.why_no_utilization, width, style="yellow")
+    elif gpu.verdict:
+        yield from _wrapped(gpu.verdict.text, width, style="bold cyan")
+        yield from _wrapped(gpu.verdict.meaning, width)
+    elif gpu.why_no_verdict and not gpu.trouble:
+        yield from _wrapped(gpu.why_no_verdict, width, style="dim")
+    if gpu.throttled_fraction and gpu.throttle_reasons:
+        reasons = ", ".join(gpu.throttle_reasons)
+        share = _percent(gpu.throttled_fraction)
+        yield from _wrapped(f"throttled in {share} of the last minute: {reasons}", width, style="bold yellow")
+    if gpu.absent:
+        yield from _wrapped(f"not reported: {', '.join(gpu.absent)}", width, style="dim")
+
+
+def _drawn(gpu: ShownGpu, room: int, levels: str) -> str:
+    """The last minute, or as much of it as the room shows, with its length behind it."""
+    cells = room - len(" 60 s")
+    span_s = span_for(cells)
+    line = sparkline(gpu.windows, until_s=gpu.windows[-1][0], span_s=span_s, cells=cells, levels=levels)
+    return f"{_INDENT}{line} {span_s:.0f} s"
+
+
+def _rows(reading: MonitorReading, width: int, levels: str) -> Iterator[Line]:
+    """Two lines for each GPU."""
+    for gpu in reading.gpus:
+        yield from _row(gpu, width, verdict=False)
+        if gpu.trouble:
+            yield _cut(f"{_INDENT}{gpu.trouble}", width), "bold red"
+            continue
+        words = _verdict(gpu) or gpu.why_no_utilization or ""
+        if gpu.windows:
+            words = f"{_drawn(gpu, min(width - len(_INDENT) - _VERDICT_WIDTH, _MOST_CELLS), levels)}{_INDENT}{words}"
+        yield _cut(words if gpu.windows else f"{_INDENT}{words}", width), "green"
+
+
+def _row(gpu: ShownGpu, width: int, *, verdict: bool) -> Iterator[Line]:
+    busy = ABSENT if gpu.utilization is None else _percent(gpu.utilization)
+    power = ABSENT if gpu.power_w is None else f"{gpu.power_w:.0f} W"
+    heat = ABSENT if gpu.temperature_c is None else f"{gpu.temperature_c} °C"
+    clock = ABSENT if gpu.sm_clock_mhz is None else f"{gpu.sm_clock_mhz} MHz"
+    words = f"{gpu.label:<5}  {busy:>5}  {_memory(gpu) or ABSENT:>16}  {power:>5}  {heat:>6}  {clock:>8}"
+    rest = (gpu.trouble or _verdict(gpu)) if verdict else ", ".join(gpu.clock_reasons or ())
+    yield _cut(f"{words}  {rest}".rstrip(), width), ""
+
+
+def _meanings(reading: MonitorReading, width: int) -> Iterator[Line]:
+    """What the verdicts mean, each once."""
+    meanings = {gpu.verdict.pattern: gpu.verdict.meaning for gpu in reading.gpus if gpu.verdict}
+    for pattern, meaning in meanings.items():
+        yield from _wrapped(f"{pattern}: {meaning}", width, indent="", style="dim")
+
+
+def _figures(gpu: ShownGpu) -> list[str]:
+    """What the GPU does now; what is not known is left out, but for utilization, of which it is said."""
+    figures = [f"{_percent(gpu.utilization)} now" if gpu.utilization is not None else "utilization not measured"]
+    if gpu.minute_utilization is not None:
+        figures.append(f"{_percent(gpu.minute_utilization)} in the last minute")
+    elif gpu.sm_activity is not None:
+        figures.append(f"{_percent(gpu.sm_activity)} of its multiprocessors")
+    if (memory := _memory(gpu)) is not None:
+        figures.append(memory)
+    if gpu.power_w is not None:
+        figures.append(f"{gpu.power_w:.0f} W")
+    if gpu.temperature_c is not None:
+        figures.append(f"{gpu.temperature_c} °C")
+    if gpu.sm_clock_mhz is not None:
+        reasons = f" ({', '.join(gpu.clock_reasons)})" if gpu.clock_reasons else ""
+        figures.append(f"{gpu.sm_clock_mhz} MHz{reasons}")
+    return figures
+
+
+def _owners(gpu: ShownGpu) -> list[str]:
+    if gpu.own_fraction is None or gpu.foreign_fraction is None:
+        return []
+    return [f"own kernels {_percent(gpu.own_fraction)}", f"others {_percent(gpu.foreign_fraction)}"]
+
+
+def _verdict(gpu: ShownGpu) -> str:
+    if gpu.verdict is not None:
+        return gpu.verdict.text
+    return gpu.why_no_verdict or ""
+
+
+def _summary_words(gpu: GpuSummary) -> Iterator[str]:
+    if gpu.trouble:
+        yield gpu.trouble
+    if gpu.utilization is None:
+        # Of the device that the line is about.
+        why = (gpu.why_no_utilization or "").removeprefix(f"{gpu.name}: ")
+        yield "utilization not measured" + (f" ({why})" if why and not gpu.trouble else "")
+    else:
+        yield f"{_percent(gpu.utilization)} busy on average"
+    if gpu.verdict:
+        yield f"in the last minute {gpu.verdict.text}"
+    if (memory := _gib(gpu.peak_memory_bytes, gpu.memory_total_bytes)) is not None:
+        yield f"at most {memory}"
+    if gpu.power_w is not None:
+        yield f"{gpu.power_w:.0f} W on average"
+    if gpu.highest_temperature_c is not None:
+        yield f"at most {gpu.highest_temperature_c} °C"
+    if gpu.throttled_fraction:
+        yield f"throttled in {_percent(gpu.throttled_fraction)} of the time"
+
+
+def _memory(gpu: ShownGpu) -> str | None:
+    return _gib(gpu.memory_used_bytes, gpu.memory_total_bytes)
+
+
+def _gib(used_bytes: int | None, total_bytes: int | None) -> str | None:
+    if used_bytes is None:
+        return None
+    total = "" if total_bytes is None else f" of {total_bytes / 2**30:.1f}"
+    return f"{used_bytes / 2**30:.1f}{total} GiB"
+
+
+def _percent(share: float) -> str:
+    return f"{100 * share:.0f} %"
+
+
+def _flow(parts: Iterable[str], width: int, indent: str = _INDENT) -> Iterator[str]:
+    """Puts the parts side by side, as many on a line as fit."""
+    line = ""
+    for part in parts:
+        if line and len(indent) + len(line) + len(_GAP) + len(part) > width:
+            yield indent + line
+            line = ""
+        line = f"{line}{_GAP}{part}" if line else part
+    if line:
+        yield _cut(indent + line, width)
+
+
+@lru_cache(maxsize=64)  # of a second to the next hardly anything is worded anew
+def _wrapped(text: str, width: int, *, indent: str = _INDENT, style: str = "") -> Sequence[Line]:
+    lines = textwrap.wrap(plain(text, 2000), width, initial_indent=indent, subsequent_indent=indent)
+    return tuple((line, style) for line in lines)
+
+
+def _cut(text: str, width: int) -> str:
+    return text if len(text) <= width else f"{text[: width - 1]}…"

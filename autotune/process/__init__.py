@@ -1,0 +1,1 @@
+"""Processes: started below a guard, forked from a warm interpreter, watched, ended."""

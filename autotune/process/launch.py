@@ -1,0 +1,220 @@
+"""Makes a run: from its plan to what is known when the last of its processes is gone."""
+
+import errno
+import logging
+import os
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Protocol
+
+from autotune.clock import Clock
+from autotune.errors import AutotuneError, CommandError, RunError
+from autotune.folders.step_files import StepReader
+from autotune.folders.trial_folder import RunFolder
+from autotune.process.guard import ENDING_S, Ended, Fork, Guard, GuardLost, NotStarted, Started
+from autotune.process.memory_evidence import oom_kills
+from autotune.process.orphans import sweep
+from autotune.records import RunPlan, Stop, TraineeEvent, TrialExit
+
+Watch = Callable[[Sequence[TraineeEvent]], Stop | None]
+
+LOOK_S = 0.1  # between looks at the run; well below the 0.25 s that are promised to the watch
+_LAST_READS = 16  # of about 1 MiB each, for what was written since the last look
+
+_log = logging.getLogger(__name__)
+
+
+class Runner(Protocol):
+    """Makes runs, one at a time."""
+
+    def run(self, plan: RunPlan, watch: Watch, deadline_s: float) -> TrialExit:
+        """Makes the planned run, and returns when nothing of it is left.
+
+        The runner owns all processes of the run, the caller owns the folder. Whatever ends this call, also an
+        exception, ends the run first.
+
+        Args:
+            plan: What to run.
+            watch: Called when the run reports something and at least every 0.25 s, with the events since the
+                last call; what it returns, if not None, is why the run is to be stopped. After the end of the
+                run it is called once more if there is something it has not seen; that answer counts for nothing.
+            deadline_s: When the run is stopped in any case, on the runner's clock. The call returns
+                within 5 s of it.
+
+        Returns:
+            How it ended. A deadline that has passed already gives a run that was never started.
+
+        Raises:
+            CommandError: The command cannot be started.
+            RunError: The run's folder cannot be used.
+            BaseException: Whatever `watch` raises.
+        """
+        ...
+
+
+class Errand:
+    """One run that is being made.
+
+    Args:
+        plan: What to run.
+        folder: The run's folder, with its config in it.
+        watch: See `Runner.run`.
+        deadline_s: See `Runner.run`.
+
+    Attributes:
+        env: The whole environment of the run.
+        steps: Reads what the run reports.
+        on_start: Told the process id of the run when it has begun.
+    """
+
+    def __init__(self, plan: RunPlan, folder: RunFolder, watch: Watch, deadline_s: float) -> None:
+        self.plan = plan
+        self.folder = folder
+        self.watch = watch
+        self.deadline_s = deadline_s
+        self.env = {
+            **os.environ,
+            **plan.env,
+            "AUTOTUNE_RUN_ID": plan.run_id,
+            "AUTOTUNE_RUN_DIR": str(folder.path),
+        }
+        # In front of the user's own path; an empty entry would mean the working directory.
+        self.env["PYTHONPATH"] = os.pathsep.join(filter(None, (str(folder.inject), self.env.get("PYTHONPATH"))))
+        self.steps = StepReader(folder.path)
+        self.on_start: Callable[[int], None] = lambda _pid: None
+
+
+class ProcessRunner:
+    """Makes each run in a process of its own, below the guard.
+
+    Args:
+        guard: Owned by the caller, who closes it; replaced from within if it gets lost.
+        clock: The machine's monotonic clock, on which the guard and the training processes live too.
+    """
+
+    def __init__(self, guard: Guard, clock: Clock) -> None:
+        self._guard = guard
+        self._clock = clock
+
+    def run(self, plan: RunPlan, watch: Watch, deadline_s: float) -> TrialExit:
+        """See `Runner.run`. A guard that dies in mid-run gives `Stop.GUARD_LOST`, after a sweep."""
+        now_s = self._clock.now_s()
+        if now_s >= deadline_s:
+            return TrialExit(started_s=now_s, ended_s=now_s, exit_code=None, stop=Stop.DEADLINE)
+        folder = RunFolder(Path(os.path.realpath(plan.folder)))
+        folder.create(observed=True)
+        folder.write_config(plan.config_text)
+        errand = Errand(plan, folder, watch, deadline_s)
+        kills_before = oom_kills()
+        try:
+            ended = self._make(errand)
+        except GuardLost as error:
+            _log.warning("%s; ending what it guarded", error)
+            self._guard.kill()
+            left = sweep(folder.path.parent, self._clock).left
+            trial_exit = TrialExit(
+                started_s=now_s,
+                ended_s=self._clock.now_s(),
+                exit_code=None,
+                stop=Stop.GUARD_LOST,
+                stderr_tail=folder.stderr_tail(),
+                left_pids=left,
+            )
+        except BaseException:
+            self._guard.close()  # which ends the run and waits for that
+            raise
+        else:
+            kills = oom_kills()
+            trial_exit = TrialExit(
+                started_s=ended.started_s,
+                ended_s=ended.ended_s,
+                exit_code=ended.status,
+                stop=ended.why,
+                stderr_tail=folder.stderr_tail(),
+                cpu_s=ended.cpu_s,
+                peak_memory_bytes=ended.peak_memory_bytes,
+                oom_killed=None if kills is None or kills_before is None else kills > kills_before,
+                left_pids=ended.left,
+            )
+        if trial_exit.left_pids:
+            _log.warning("processes that cannot be killed are left behind: %s", trial_exit.left_pids)
+        for _ in range(_LAST_READS):
+            events = errand.steps.poll()
+            if not events:
+                break
+            watch(events)
+        return trial_exit
+
+    def _make(self, errand: Errand) -> Ended:
+        self._guard.start()
+        ended = self._follow(errand, None)
+        if isinstance(ended, NotStarted):
+            raise _not_started(errand.plan, ended)
+        return ended
+
+    def _follow(self, errand: Errand, fork: Fork | None) -> Ended | NotStarted:
+        """Has the run started, and watches it to its end."""
+        self._guard.launch(
+            errand.plan.argv,
+            cwd=errand.plan.cwd,
+            env=errand.env,
+            stdout=errand.folder.stdout,
+            stderr=errand.folder.stderr,
+            deadline_s=errand.deadline_s,
+            fork=fork,
+        )
+        over_s = errand.deadline_s + ENDING_S  # the guard stops the run by itself, and says so before then
+        stopping = False
+        while True:
+            message = self._guard.receive(LOOK_S)
+            if isinstance(message, Ended):
+                if message.why is Stop.GUARD_LOST:  # somebody told the guard to end, and it is about to
+                    self._guard.close()
+                return message
+            if isinstance(message, NotStarted):
+                return message
+            if isinstance(message, Started):
+                errand.on_start(message.pid)
+            if not stopping:
+                stop = errand.watch(errand.steps.poll())
+                if stop is not None:
+                    stopping = True
+                    self._guard.stop(stop)
+                    over_s = min(over_s, self._clock.now_s() + ENDING_S)
+            if self._clock.now_s() > over_s:
+                raise GuardLost(f"no word from the guard (process {self._guard.pid}) for too long")
+
+
+def _not_started(plan: RunPlan, what: NotStarted) -> AutotuneError:
+    program = plan.argv[0]
+    if what.step == "log":
+        return RunError(
+            f"the run's log files cannot be opened: {what.error}",
+            where=str(plan.folder),
+            remedy="Make room on the disk, or choose another place with --state-dir.",
+        )
+    if what.step == "cwd":
+        return CommandError(
+            f"the directory to run in cannot be entered: {what.error}",
+            where=str(plan.cwd),
+            remedy="Start the search in a directory that exists and that you may enter.",
+        )
+    if what.step == "fork":
+        return RunError(
+            f"no process can be made for the run: {what.error}",
+            remedy="Look at the limits on processes and memory (ulimit -a), then start the search again.",
+        )
+    there = os.path.exists(plan.cwd / program)
+    if what.errno == errno.ENOENT and "/" in program and there:
+        remedy = "The file is there, so what is missing is the interpreter its first line (#!) names."
+    elif what.errno == errno.ENOENT:
+        remedy = "Check the command's first word, and that the trainer's environment is active."
+    elif what.errno == errno.EACCES and there:
+        remedy = f"Make it executable (chmod +x {program}), or put its interpreter in front, e.g. python {program}."
+    elif what.errno == errno.ENOEXEC:
+        remedy = f"Begin its first line with #!, or put its interpreter in front, e.g. python {program}."
+    elif what.errno == errno.E2BIG:
+        remedy = "The command and its environment together are too long; shorten them."
+    else:
+        remedy = "Start the same command by hand to see what is wrong with it."
+    return CommandError(f"the command {program!r} cannot be started: {what.error}", remedy=remedy)

@@ -1,0 +1,103 @@
+"""Whether a run that was forked from a warm interpreter is alive, until its first step shows it."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import psutil
+
+from autotune.clock import Clock
+from autotune.folders.trial_folder import RunFolder
+from autotune.process.launch import Watch
+from autotune.records import Stop, TraineeEvent
+
+_LOOK_S = 0.5  # between looks at all processes of the run
+
+
+class Pulse:
+    """Stands before a run's watch until the first step.
+
+    A process that was forked from a library's unlucky moment waits for a lock for ever: it prints nothing and uses no
+    CPU time at all, while compiling and tracing, however slow, use it all the time. What the run has reported before
+    its first step is held back, so that nobody has heard of a run that is begun again.
+
+    Args:
+        watch: The run's watch.
+        folder: The run's folder.
+        clock: Source of time.
+        limit_s: How long the run may go without a sign of life.
+
+    Attributes:
+        first_step_s: When the first step ended; None before it.
+        is_lost: Whether the run was stopped because it gave no sign of life.
+        longest_silence_s: How long it went without one, at most, before its first step.
+    """
+
+    def __init__(self, watch: Watch, folder: RunFolder, clock: Clock, *, limit_s: float) -> None:
+        self._watch = watch
+        self._folder = folder
+        self._clock = clock
+        self._limit_s = limit_s
+        self._held: list[TraineeEvent] = []
+        self._signs: tuple[float, int] | None = None
+        self._alive_s = self._looked_s = clock.now_s()
+        self._pid: int | None = None
+        self.first_step_s: float | None = None
+        self.is_lost = False
+        self.longest_silence_s = 0.0
+
+    def __call__(self, events: Sequence[TraineeEvent]) -> Stop | None:
+        """See `Runner.run`; stops a run that gives no sign of life as one that never started."""
+        if self.first_step_s is not None:
+            return self._watch(events)
+        self._held += events
+        self.first_step_s = next((event.t_s for event in events if event.kind == "step"), None)
+        if self.first_step_s is not None:
+            return self.let_go()
+        stop = self._watch(())
+        if stop is None and self._is_silent():
+            self.is_lost = True
+            return Stop.NEVER_STARTED
+        return stop
+
+    def began(self, pid: int) -> None:
+        """Tells the run's main process."""
+        self._pid = pid
+
+    def let_go(self) -> Stop | None:
+        """Passes on what was held back."""
+        held, self._held = self._held, []
+        return self._watch(held) if held else None
+
+    def _is_silent(self) -> bool:
+        now_s = self._clock.now_s()
+        if now_s - self._looked_s < _LOOK_S:
+            return False
+        self._looked_s = now_s
+        signs = (_cpu_s(self._pid), _size(self._folder.stdout) + _size(self._folder.stderr))
+        if signs != self._signs:
+            self._signs = signs
+            self._alive_s = now_s
+        self.longest_silence_s = max(self.longest_silence_s, now_s - self._alive_s)
+        return now_s - self._alive_s >= self._limit_s
+
+
+def _cpu_s(pid: int | None) -> float:
+    """CPU time of a process and all below it; whatever changes it counts, also that one of them has ended."""
+    if pid is None:
+        return 0.0
+    total_s = 0.0
+    try:
+        process = psutil.Process(pid)
+        for member in (process, *process.children(recursive=True)):
+            times = member.cpu_times()
+            total_s += times.user + times.system + times.children_user + times.children_system
+    except psutil.Error:  # it ended while we looked; its end will be told
+        return -1.0
+    return total_s
+
+
+def _size(path: Path) -> int:
+    try:
+        return path.stat().st_size
+    except OSError:
+        return 0

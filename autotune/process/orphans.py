@@ -1,0 +1,93 @@
+"""Ends what a guard that was killed left running."""
+
+import logging
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+import psutil
+
+from autotune.clock import Clock
+from autotune.folders.trial_folder import RunFolder
+
+_LIMIT_S = 2.0
+_LOOK_AGAIN_S = 0.02
+# A process's start counts from the boot time, which the kernel tells in whole seconds.
+_STAMPS_DIFFER_S = 2.0
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Swept:
+    """What a sweep found, by process id.
+
+    Attributes:
+        killed: What it ended.
+        left: What did not end within 2 s, or may not be signalled.
+    """
+
+    killed: tuple[int, ...] = ()
+    left: tuple[int, ...] = ()
+
+
+def sweep(runs: Path, clock: Clock) -> Swept:
+    """Kills the processes of earlier runs of a study.
+
+    A process belongs to a run if its environment says so (``AUTOTUNE_RUN_ID``, and ``AUTOTUNE_RUN_DIR`` with a
+    folder of ours directly inside `runs`, links resolved), if it is this user's, and if it is not older than that
+    folder. Names and command lines mean nothing. A process that wiped its environment is not found.
+
+    To be called by who holds the study's lock, while none of its own runs is going on.
+
+    Args:
+        runs: The folder that holds the runs of the study.
+        clock: The machine's clock.
+
+    Returns:
+        What was killed, and what could not be.
+    """
+    inside = os.path.realpath(runs)
+    me = psutil.Process()
+    spared = {me.pid, *(parent.pid for parent in me.parents())}
+    uid = os.getuid()
+    give_up_s = clock.now_s() + _LIMIT_S
+    signalled: set[int] = set()
+    while True:
+        found = [
+            process for process in psutil.process_iter() if process.pid not in spared and _belongs(process, inside, uid)
+        ]
+        for process in found:
+            try:
+                process.kill()  # refuses if the id has come to mean another process
+            except psutil.Error:
+                continue
+            signalled.add(process.pid)
+        left = {process.pid for process in found}
+        # Until a look finds none, since what is killed may have forked in between.
+        if not left or clock.now_s() >= give_up_s:
+            break
+        clock.wait(_LOOK_AGAIN_S)
+    swept = Swept(killed=tuple(sorted(signalled - left)), left=tuple(sorted(left)))
+    if signalled or left:
+        _log.warning(
+            "ended %d processes that an earlier run had left; could not end: %s", len(swept.killed), swept.left
+        )
+    return swept
+
+
+def _belongs(process: psutil.Process, inside: str, uid: int) -> bool:
+    try:
+        if process.uids().real != uid:
+            return False
+        environ = process.environ()  # a zombie has none, it is beyond killing
+        folder = environ.get("AUTOTUNE_RUN_DIR")
+        if not folder or not environ.get("AUTOTUNE_RUN_ID"):
+            return False
+        real = os.path.realpath(folder)
+        if os.path.dirname(real) != inside:
+            return False
+        created_s = RunFolder(Path(real)).created_s()
+        return created_s is not None and process.create_time() >= created_s - _STAMPS_DIFFER_S
+    except (psutil.Error, OSError, ValueError):  # ended while we looked, or not ours to read; a NUL in a path
+        return False

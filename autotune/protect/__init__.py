@@ -1,0 +1,1 @@
+"""The user's files around the trials: looked at, copied, put back."""

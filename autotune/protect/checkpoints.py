@@ -1,0 +1,279 @@
+"""The checkpoints that a user has already: copied beforehand, looked at after each run, put back where lost.
+
+The keys of a config that say where a trainer writes point elsewhere in runs (`autotune.settings.outputs`). A trainer
+with a place of its own in its code writes over what real training has left there, and only doing so shows it. Then the
+file is put back from its copy and the search goes on; where there is no copy no further run is made. A file that others
+write to as well is left to them, and its copy stays. What is only added to, or written again as it was, is not lost.
+"""
+
+import contextlib
+import os
+import re
+import shlex
+import stat
+from bisect import bisect_right
+from collections import deque
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from autotune.clock import Clock
+from autotune.errors import RunError
+from autotune.events import Event, RunEnded, RunStarted
+from autotune.folders.state_folder import LEAST_FREE_BYTES
+from autotune.process.open_files import files_being_written
+from autotune.protect.kept_file import CannotPutBack, CopyChanged, KeptFile, SomebodyElses, kept, stamp_of
+from autotune.protect.side_effects import folders_looked_at, names_of
+from autotune.protect.snapshot import Below, Surroundings
+from autotune.search.problem import Setup
+from autotune.settings.paths import path_of, real_path
+
+MOST_BYTES = 1 << 30
+"""Of all copies together; the latest files come first."""
+
+MOST_S = 10.0
+"""After this no further copy is begun."""
+
+_CHECKPOINT = re.compile(
+    r".*(?:ckpt|checkpoint).*"
+    r"|.*\.(?:data-\d+-of-\d+|distcp|gguf|keras|onnx|pdopt|pdparams|pth|safetensors|tflite|weights)",
+    re.IGNORECASE,
+)
+# Data come in these too; so a word must say that it is none, in the file's name or its folder's.
+_OR_DATA = re.compile(r".*\.(?:bin|h5|hdf5|index|joblib|msgpack|npz|pb|pickle|pkl|pt)", re.IGNORECASE)
+_WORD = re.compile(
+    r"best|checkpoint|ckpt|epoch|final|last|latest|model|net|optim|save|state|step|variables|weight", re.IGNORECASE
+)
+_LATE_S = 5.0  # what a trainer wrote last may come after the last of its run's own files
+
+
+class Keepsakes:
+    """The files around the runs that are called like checkpoints, for as long as a ``with`` block lasts.
+
+    Files that an earlier run has left are none of the user's. Where redirected keys point to in real training nothing
+    is written, so that is looked at, and not copied.
+
+    Args:
+        setup: Says where a run can be expected to write.
+        clock: For the time that looking and copying may take.
+        cwd: Where runs start.
+        name: Of the search, for the folder of the copies.
+
+    Attributes:
+        remark: What the user should know before the first run; None if there is nothing.
+        remarks: Sentences for the user on what was put back or left, each said once; to be taken off.
+    """
+
+    def __init__(self, setup: Setup, clock: Clock, *, cwd: Path, name: str) -> None:
+        self._setup = setup
+        self._clock = clock
+        self._cwd = Path(os.path.realpath(cwd))
+        self._folders = folders_looked_at(setup, cwd=cwd)
+        self._above = Path(os.path.commonpath(self._folders))
+        self._copies = setup.state.kept / name
+        self._others = setup.state.kept / f"{name}.written-by-others"
+        self._kept: list[KeptFile] = []
+        self._lost: list[KeptFile] = []
+        self._why_lost: dict[str, None] = {}
+        self._lost_told = 0
+        self._told: set[Path] = set()
+        self._run = "the last run"
+        self.remark: str | None = None
+        self.remarks: deque[str] = deque()
+
+    def __enter__(self) -> Self:
+        over_s = self._clock.now_s() + MOST_S
+        room = min(MOST_BYTES, self._setup.state.free_bytes() - 2 * LEAST_FREE_BYTES)
+        moved = Below(self._moved())
+        without: list[Path] = []
+        for path, about in self._found():
+            file = None
+            if path not in moved:
+                if about.st_size <= room and self._clock.now_s() < over_s:
+                    file = kept(path, self._copies / path.relative_to(self._above))
+                if file:
+                    room -= about.st_size
+                else:
+                    without.append(path)
+            self._kept.append(file or KeptFile(path=path, stamp=stamp_of(path)))
+        if without:
+            self.remark = (
+                f"no room or time for copies beforehand: {names_of(without, self._cwd)}. Move them away if the trainer "
+                "may write over them whatever its config says"
+            )
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._look(self._run)  # the last run may have ended without a word
+        for file in self._kept:
+            if file.copy:
+                self._discard(file.copy)
+
+    def after(self, event: Event) -> None:
+        """Looks at the files before a run and when it has ended.
+
+        Raises:
+            RunError: One is lost.
+        """
+        if isinstance(event, RunStarted):
+            self._leave_to_others([file for file in self._kept if file.now != file.stamp])
+            self._run = f"run {event.number}"
+        elif isinstance(event, RunEnded) and (loss := self.loss(f"run {event.run.number}")):
+            raise loss
+
+    def loss(self, what: str) -> RunError | None:
+        """Puts back what is lost; returns what to tell the user of files for which that is not possible.
+
+        Args:
+            what: What has gone on, such as ``run 3``.
+
+        Returns:
+            The error; None if there is no such file, or none that was not told before.
+        """
+        self._look(what)
+        if len(self._lost) == self._lost_told:
+            return None
+        self._lost_told = len(self._lost)
+        names = names_of([file.path for file in self._lost], self._cwd)
+        why = f" and not put back ({', '.join(self._why_lost)})" if self._why_lost else ""
+        return RunError(
+            f"while {what} went on, outside its folder: changed or gone{why}: {names}; no further run is made",
+            where=str(self._setup.config_path),
+            remedy=f"{self._way_back()}\nIf a key of the config says where the trainer writes, name it under autotune: "
+            "redirect:\nIf only its code does, move such files away first, or search in a copy of the project.",
+        )
+
+    def _way_back(self) -> str:
+        copied = sum(file.copy is not None for file in self._lost)
+        if not copied:
+            return "There was no room or time to copy them beforehand."
+        some = "" if copied == len(self._lost) else f" ({copied} of {len(self._lost)}; there was no room for more)"
+        command = f"cp -r {shlex.quote(f'{self._copies}/.')} {shlex.quote(str(self._above))}"
+        return f"As they were{some}, put back by:  {command}"
+
+    def _look(self, what: str) -> None:
+        """Goes through all files, and puts back what a run has written over or taken away."""
+        whole: list[KeptFile] = []
+        lost: list[KeptFile] = []
+        back: list[Path] = []
+        others: list[KeptFile] = []
+        written: frozenset[tuple[int, int]] | None = None  # asked for only where it matters
+        for file in self._kept:
+            now = file.now
+            if now == file.stamp:
+                whole.append(file)
+            elif file.copy is None:
+                lost.append(file)
+            elif file.still_begins_so():
+                whole.append(replace(file, stamp=now))
+            else:
+                written = files_being_written() if written is None else written
+                try:
+                    whole.append(file.put_back(now, written))
+                    back.append(file.path)
+                except SomebodyElses:
+                    others.append(file)
+                except CopyChanged as reason:
+                    self._why_lost[str(reason)] = None
+                    self._set_aside(file.copy)
+                    lost.append(replace(file, copy=None))
+                except CannotPutBack as reason:
+                    self._why_lost[str(reason)] = None
+                    lost.append(file)
+        # Not before: ^C may come at any moment, and whoever looks again then has to find all files here.
+        self._kept, self._lost = [*whole, *others], [*self._lost, *lost]
+        self._leave_to_others(others)
+        self._tell(
+            back,
+            f"{what} wrote over or took away what it found there: {{}}; put back from a copy, as after every run. If a "
+            "key of the config says where the trainer writes, name it under redirect:",
+        )
+
+    def _leave_to_others(self, files: Sequence[KeptFile]) -> None:
+        """Looks no more after files that somebody else writes to; their copies stay where no way back leads over."""
+        if not files:
+            return
+        gone = set(map(id, files))
+        self._kept = [file for file in self._kept if id(file) not in gone]
+        for file in files:
+            if file.copy is not None:
+                self._set_aside(file.copy)
+        where = f"; as they were before: {self._others}" if any(file.copy for file in files) else ""
+        self._tell(
+            [file.path for file in files],
+            f"somebody else writes to {{}}: not looked after any more by this search{where}",
+        )
+
+    def _tell(self, paths: Sequence[Path], sentence: str) -> None:
+        new = [path for path in paths if path not in self._told]
+        self._told.update(new)
+        if new:
+            self.remarks.append(sentence.replace("{}", names_of(new, self._cwd), 1))
+
+    def _set_aside(self, copy: Path) -> None:
+        aside = self._others / copy.relative_to(self._copies)
+        with contextlib.suppress(OSError):
+            aside.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            aside.hardlink_to(copy)
+            self._discard(copy)
+
+    def _discard(self, copy: Path) -> None:
+        """Deletes a copy, and the folders of copies that it leaves empty."""
+        with contextlib.suppress(OSError):
+            copy.unlink(missing_ok=True)
+            for folder in copy.parents:
+                if folder == self._copies.parent:
+                    break
+                folder.rmdir()
+
+    def _moved(self) -> list[Path]:
+        settings = self._setup.settings
+        texts = [settings.run_document.leaf(key).text for key in settings.outputs.redirected]
+        beside = (self._cwd, self._setup.config_path.absolute().parent)
+        named = [path for folder in beside for text in texts if (path := path_of(text, folder))]
+        places = [place for path in named if (place := real_path(path))]
+        return [place for place in places if not self._cwd.is_relative_to(place)]
+
+    def _found(self) -> list[tuple[Path, os.stat_result]]:
+        """The user's files that are called like checkpoints, the latest first."""
+        by_runs = _Spans((from_s, to_s + _LATE_S) for from_s, to_s in self._setup.state.spans_of_runs())
+        found = []
+        for path in Surroundings(self._folders, [self._setup.state.path], self._clock).files:
+            if not is_called_a_checkpoint(path):
+                continue
+            try:
+                about = path.lstat()
+            except OSError:  # gone meanwhile
+                continue
+            if stat.S_ISREG(about.st_mode) and about.st_mtime not in by_runs:
+                found.append((path, about))
+        return sorted(found, key=lambda one: one[1].st_mtime_ns, reverse=True)
+
+
+class _Spans:
+    """Spans of time, for many questions: those that overlap are made one."""
+
+    def __init__(self, spans: Iterable[tuple[float, float]]) -> None:
+        self._begins_s: list[float] = []
+        self._ends_s: list[float] = []
+        for from_s, to_s in sorted(spans):
+            if self._ends_s and from_s <= self._ends_s[-1]:
+                self._ends_s[-1] = max(self._ends_s[-1], to_s)
+            else:
+                self._begins_s.append(from_s)
+                self._ends_s.append(to_s)
+
+    def __contains__(self, time_s: float) -> bool:
+        place = bisect_right(self._begins_s, time_s) - 1
+        return place >= 0 and time_s <= self._ends_s[place]
+
+
+def is_called_a_checkpoint(path: Path) -> bool:
+    """Whether a file's name is that of a checkpoint or of a trained model."""
+    if _CHECKPOINT.fullmatch(path.name):
+        return True
+    return bool(_OR_DATA.fullmatch(path.name) and _WORD.search(f"{path.parent.name}/{path.name}"))

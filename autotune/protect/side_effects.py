@@ -1,0 +1,135 @@
+"""What runs leave outside their own folders: found by looking, told once, never deleted.
+
+A key that says where a trainer writes is redirected (`autotune.settings.outputs`); what a trainer writes without
+asking the config is not. Such files may make runs affect each other: a checkpoint that the next run resumes from, a
+cache that the first run fills and the later ones read.
+"""
+
+import os
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from autotune.clock import Clock
+from autotune.protect.snapshot import MOST_ENTRIES, Below, Surroundings, Traces
+from autotune.records import Values
+from autotune.search.problem import Setup
+from autotune.settings.paths import exists, path_of, real_path
+
+RUNS_LOOKED_AROUND = 2
+"""Runs of a search whose surroundings are looked at: today's first, and the one after it."""
+
+_NAMED = 5
+
+
+@dataclass(frozen=True, kw_only=True)
+class Leftover:
+    """What one run left outside its folder.
+
+    Attributes:
+        sentence: It, for the user.
+        fills_a_cache: Whether it is new and lies among the run's data: then this run did what later ones need not.
+    """
+
+    sentence: str
+    fills_a_cache: bool
+
+
+class Leftovers:
+    """Looks around while the first runs of a search go on; made before the first of them.
+
+    Args:
+        setup: Says where a run can be expected to write.
+        clock: For the time that a look may take.
+        cwd: Where runs start.
+    """
+
+    def __init__(self, setup: Setup, clock: Clock, *, cwd: Path) -> None:
+        self._cwd = Path(os.path.realpath(cwd))
+        self._told: set[Path] = set()  # what is named once is not named again
+        self._data = _data_folders(setup, self._cwd)
+        self._surroundings = Surroundings(folders_looked_at(setup, cwd=cwd), [setup.state.path], clock)
+
+    def of_the_run(self, number: int | None) -> Leftover | None:
+        """What is there since the last look; None if nothing is.
+
+        Args:
+            number: Of the run that has just ended; None for the proof of `autotune init`.
+        """
+        traces = self._surroundings.traces().beyond(self._told)
+        if not traces.any:
+            return None
+        self._told.update(traces.new, traces.changed, traces.gone)
+        data = Below(self._data)
+        cache = [path for path in traces.new if path in data]
+        return Leftover(sentence=self._sentence(traces, cache, number), fills_a_cache=bool(cache))
+
+    def _sentence(self, traces: Traces, cache: Sequence[Path], number: int | None) -> str:
+        parts = [
+            f"{what} {names_of(paths, self._cwd)}"
+            for what, paths in (("new:", traces.new), ("changed:", traces.changed), ("gone:", traces.gone))
+            if paths
+        ]
+        run = "the proof" if number is None else f"run {number}"
+        said = f"while {run} went on, outside its folder: {', '.join(parts)}. autotune takes nothing away there"
+        if cache:
+            said += f"; {names_of(cache, self._cwd)} is taken for a cache, so that run is not compared with later ones"
+        if len(cache) < len(traces.new) + len(traces.changed):
+            said += "; where a key says where it goes, name that key under redirect:"
+        if traces.unseen:
+            said += f" (only {MOST_ENTRIES:,} files were looked at, not all below {names_of(traces.unseen, self._cwd)})"
+        return said
+
+
+def folders_looked_at(setup: Setup, *, cwd: Path) -> tuple[Path, ...]:
+    """Where a run may leave something that is no part of its folder, the most special first.
+
+    Args:
+        setup: Names the config and what it holds.
+        cwd: Where runs start.
+    """
+    real = Path(os.path.realpath(cwd))
+    return *_data_folders(setup, real), _beside(setup), real
+
+
+def names_of(paths: Sequence[Path], cwd: Path) -> str:
+    """Some paths for people: the first few, seen from where runs start, and how many more there are."""
+    shown = [str(path.relative_to(cwd) if path.is_relative_to(cwd) else path) for path in paths[:_NAMED]]
+    more = len(paths) - len(shown)
+    return " ".join([*shown, f"and {more} more"] if more else shown)
+
+
+def folders_named(values: Values, *beside: Path) -> Iterator[Path]:
+    """The folders that a config's values name, itself or by a file in them, the most special first.
+
+    Left out are those that the working directory or the user's home lies in: they hold everything.
+
+    Args:
+        values: The config's scalars.
+        beside: What relative paths may be relative to.
+    """
+    found: set[Path] = set()
+    for text in {value for value in values.values() if isinstance(value, str) and "://" not in value}:
+        for folder in beside:
+            named = path_of(text, folder)
+            # A word without a slash is a path only if there is something of that name.
+            path = real_path(named) if named and ("/" in text or exists(named)) else None
+            if path is not None:
+                found.add(path if os.path.isdir(path) else path.parent)
+    general = [*beside, Path(os.path.expanduser("~"))]  # unlike `Path.home`, as it is where there is no home
+    kept = (path for path in found if os.path.isdir(path) and not _holds_any(path, general))
+    yield from sorted(kept, key=lambda path: (-len(path.parts), path))
+
+
+def _beside(setup: Setup) -> Path:
+    return Path(os.path.realpath(setup.config_path.parent))
+
+
+def _data_folders(setup: Setup, cwd: Path) -> tuple[Path, ...]:
+    redirected = set(setup.settings.outputs.redirected)
+    named = {path: value for path, value in setup.settings.scalars.items() if path not in redirected}
+    return tuple(folders_named(named, cwd, _beside(setup)))
+
+
+def _holds_any(folder: Path, others: Iterable[Path]) -> bool:
+    return any(other.is_relative_to(folder) for other in others)

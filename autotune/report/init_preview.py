@@ -1,0 +1,42 @@
+"""What was found in a config: the knobs, what looks like one and is none, and where outputs will go."""
+
+from collections.abc import Mapping, Sequence
+
+from rich.console import Console
+from rich.text import Text
+
+from autotune.report.lines import plain
+from autotune.report.preview import KnobRow, knob_table
+
+
+def print_inventory(
+    console: Console,
+    knobs: Sequence[KnobRow],
+    *,
+    not_taken: Mapping[str, str],
+    redirected: Sequence[str],
+    left: Mapping[str, str],
+    command: Sequence[str],
+) -> None:
+    """Prints an inventory of a config.
+
+    Args:
+        console: Where to.
+        knobs: What may vary.
+        not_taken: Keys (or flags) that are called like a knob and are none, with the reason.
+        redirected: Output keys that point into each run's own folder.
+        left: Keys that look like outputs and stay as they are, with the reason.
+        command: The trainer's command.
+    """
+    if knobs:
+        console.print(knob_table(knobs))
+    else:
+        console.print("No knob was found by its name. Name what may vary under knobs: in the section.", soft_wrap=True)
+    for key, why in not_taken.items():
+        console.print(Text(f"not taken: {plain(key)}: {plain(why)}", style="dim"), soft_wrap=True)
+    if redirected:
+        keys = ", ".join(map(plain, redirected))
+        console.print(Text(f"into each run's own folder, starting empty: {keys}", style="dim"), soft_wrap=True)
+    for key, why in left.items():
+        console.print(Text(f"looks like an output and stays: {plain(key)}: {plain(why)}", style="dim"), soft_wrap=True)
+    console.print(Text(f"command: {plain(' '.join(command), longest=1000)}", style="dim"), soft_wrap=True)

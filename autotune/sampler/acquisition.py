@@ -1,0 +1,276 @@
+"""Where the next run pays most: a new point, a promising point once more, or nowhere any more.
+
+No tests are made on the way. What is believed of every point, measured or not, comes from one model of all runs
+(`autotune.sampler.gaussian_process`), and each possible run is valued by the knowledge gradient (Frazier, Powell &
+Dayanik 2008): how much better the answer is expected to be for it, in ln score. A point that may fail counts by its chance to
+run, and a long run for less: by the square root of its time. (By the time itself, what is cheap and far from anything
+good wins over what is dear and promising; `python -m autotune.bench search` tells.)
+"""
+
+import math
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from itertools import islice
+from statistics import median
+
+import numpy as np
+
+from autotune.records import Values
+from autotune.sampler.gaussian_process import Array, Indices, Observations, Posterior, Surrogate
+from autotune.sampler.heuristics import candidates
+from autotune.sampler.observations import PointLevel
+from autotune.space.knob import Knob
+from autotune.space.space import Space
+
+LARGEST_REPEATS = 6
+"""Runs of one point, at most, while searching."""
+
+WORTH_THE_REST = 0.002
+"""Expected gain in ln score of the runs to come below which they no longer pay."""
+
+_ADVICE_GAIN = 0.05  # what an untried piece of an expert's advice promises
+_LARGEST_FIT = 300  # points that the model is made of: the best ones; the rest is far from anything worth asking
+_LOOKED_AROUND = 5  # best points whose neighbourhood is searched
+_HOPE = 0.08  # of an expert's value before any run, in ln score
+_DOUBT = 1.3  # factor on the model's own standard deviation, which does not know how wrong the model is
+_ROUGH_SD = 0.15  # of a run with too few steps, beyond that of any run
+_ACCIDENTS = 0.02  # variance of a success: some failures have nothing to do with the point
+_LEAST_CHANCE = 0.02
+_MOST_PROMISED = 64  # runs that are looked ahead
+_DRAWS = 1_000
+
+
+@dataclass(frozen=True, kw_only=True)
+class Allocation:
+    """A run to make next.
+
+    Attributes:
+        values: The point.
+        gain: What the run promises, in ln score of the answer.
+        is_repeat: Whether it was measured before.
+    """
+
+    values: Values
+    gain: float
+    is_repeat: bool = False
+
+
+class Allocator:
+    """Chooses the runs of one search; `learn` comes first, and again after each run.
+
+    Args:
+        space: What may vary.
+        seed: Makes its choices repeatable.
+    """
+
+    def __init__(self, space: Space, seed: int) -> None:
+        self._space = space
+        self._levels: Mapping[str, PointLevel] = {}
+        self._measured: list[PointLevel] = []
+        self._sd = 0.0
+        self._something_failed = False
+        self._speed = Surrogate(space)
+        self._success = Surrogate(space)
+        self._rng = np.random.default_rng(seed)
+        self._believed: Mapping[str, float] | None = None
+        self._row_of: dict[str, Indices] = {}
+        self._hopes = [_hopes(knob) for knob in space.knobs]
+
+    def learn(self, levels: Mapping[str, PointLevel], sd: float) -> None:
+        """Takes all that is known, in place of what it knew: the model is fitted to it.
+
+        Args:
+            levels: What is known of each point.
+            sd: Standard deviation of ln score between runs of one point, above 0.
+        """
+        beliefs = [(*_observed(level, sd), level) for level in levels.values() if level.scores or level.rough_scores]
+        beliefs = sorted(beliefs, key=lambda belief: -belief[0])[:_LARGEST_FIT]
+        self._levels, self._sd, self._believed = levels, sd, None
+        self._measured = [level for *_, level in beliefs]
+        if beliefs:
+            rows = self._rows(self._measured)
+            scores = np.array([score for score, *_ in beliefs]) - self._hope(rows)
+            variances = np.array([variance for _, variance, _ in beliefs])
+            self._speed.fit(Observations(points=rows, scores=scores, variances=variances))
+        tried = list(levels.values())[-_LARGEST_FIT:]
+        success = np.array([float(bool(level.scores or level.rough_scores)) for level in tried])
+        self._something_failed = not success.all()
+        if self._something_failed:
+            variances = np.full(len(tried), _ACCIDENTS)
+            self._success.fit(Observations(points=self._rows(tried), scores=success, variances=variances))
+
+    def next_run(
+        self,
+        today: str,
+        advice: Values | None,
+        why_not: Callable[[Values], str | None],
+        longest_s: float = math.inf,
+    ) -> Allocation | None:
+        """Values the possible next runs and takes the best.
+
+        Args:
+            today: Name of today's point; it is not repeated here, the confirmation measures it.
+            advice: What an expert would try next; None if nothing.
+            why_not: Says why a point will not run, None if it may.
+            longest_s: How long a run may be expected to take.
+
+        Returns:
+            The next run; None if every point was tried often enough, will not run, or will take too long.
+        """
+        ranked = self._ranked(today, longest_s)
+        if advice is not None and self._may_take(advice, longest_s):
+            repeat = next((run for run in ranked if run.is_repeat), None)
+            return repeat if repeat and repeat.gain > _ADVICE_GAIN else Allocation(values=advice, gain=_ADVICE_GAIN)
+        return next((run for run in ranked if run.is_repeat or why_not(run.values) is None), None)
+
+    def believed(self) -> Mapping[str, float]:
+        """What all runs together say of each point that gave comparable numbers: its ln score, by the point's name.
+
+        Unlike the mean of its own runs it does not favour the point that was lucky.
+        """
+        if self._believed is None:
+            good = self._good
+            means = self._posterior(self._rows(good)).mean if good else ()
+            self._believed = {level.name: float(mean) for level, mean in zip(good, means, strict=True)}
+        return self._believed
+
+    def promise(self, today: str, runs: int, why_not: Callable[[Values], str | None]) -> float:
+        """How much better the best point will probably be, in ln score, after that many more runs.
+
+        As if they were all chosen now: one run each of the points that promise most (the parallel knowledge gradient;
+        Wu & Frazier 2016), its expectation drawn by chance.
+
+        Args:
+            today: As for `next_run`.
+            runs: Runs that there would be time for; beyond some dozens more make no difference.
+            why_not: As for `next_run`.
+        """
+        believed = self.believed()
+        if not believed:
+            return 0.0
+        possible = (run for run in self._ranked(today) if run.is_repeat or why_not(run.values) is None)
+        chosen = [self._space.indices(run.values) for run in islice(possible, min(runs, _MOST_PROMISED))]
+        best = self._levels[max(believed, key=lambda name: believed[name])]
+        points = np.unique(np.array([*chosen, self._space.indices(best.values)]), axis=0)
+        means, covariance = self._posterior(points).mean, self._speed.covariance(points)
+        # What a run of each makes of the beliefs: how they will spread around what they are now.
+        learned = covariance @ np.linalg.solve(covariance + self._sd**2 * np.eye(len(points)), covariance)
+        values, vectors = np.linalg.eigh(learned)
+        draws = self._rng.standard_normal((_DRAWS, len(points))) * np.sqrt(np.maximum(values, 0.0))
+        return float(np.mean(np.max(means + draws @ vectors.T, axis=1)) - believed[best.name])
+
+    @property
+    def _good(self) -> list[PointLevel]:
+        """The points of the model that gave comparable numbers."""
+        return [level for level in self._measured if level.scores]
+
+    def _ranked(self, today: str, longest_s: float = math.inf) -> Iterator[Allocation]:
+        """The possible next runs, the one that promises most for its time first."""
+        good, levels = self._good, self._levels
+        known = {row.tobytes(): level for row, level in zip(self._rows(levels.values()), levels.values(), strict=True)}
+        if not good:
+            # Nothing has worked yet, so nothing is known but what did not.
+            points = self._rng.permutation(candidates(self._space, [self._space.today], self._rng))
+            new = (point for point in points if point.tobytes() not in known)
+            yield from (Allocation(values=self._space.at(point), gain=_ADVICE_GAIN) for point in new)
+            return
+        rows = self._rows(good)
+        means = self._posterior(rows).mean
+        order = np.argsort(-means)
+        points = candidates(self._space, [good[index].values for index in order[:_LOOKED_AROUND]], self._rng)
+        posterior = self._posterior(points)
+        # What has to be beaten is the best point; the best point itself has to fall behind the next one.
+        rivals = np.full(len(points), means[order[0]])
+        if len(order) > 1:
+            rivals[(points == rows[order[0]]).all(axis=1)] = means[order[1]]
+        gains = knowledge_gradient(posterior, rivals, self._sd) * self._chances(points)
+        expected_s = self._expected_s(points)
+        for index in np.argsort(-gains / np.sqrt(expected_s)):
+            level = known.get(points[index].tobytes())
+            if expected_s[index] <= longest_s and (level is None or _may_repeat(level, today)):
+                yield Allocation(
+                    values=self._space.at(points[index]), gain=float(gains[index]), is_repeat=level is not None
+                )
+
+    def _expected_s(self, points: Indices) -> Array:
+        """How long a run of each point will probably take."""
+        known_s = np.log([median(level.durations_s) for level in self._measured])
+        return np.asarray(np.exp(self._speed.regress(known_s, points)))
+
+    def _may_take(self, values: Values, longest_s: float) -> bool:
+        if not self._measured or math.isinf(longest_s):
+            return True
+        return bool(self._expected_s(np.array([self._space.indices(values)]))[0] <= longest_s)
+
+    def _posterior(self, points: Indices) -> Posterior:
+        posterior = self._speed.predict(points)
+        return Posterior(mean=posterior.mean + self._hope(points), sd=_DOUBT * posterior.sd)
+
+    def _hope(self, points: Indices) -> Array:
+        """What is expected of points before any run: an expert's values are better, and add up."""
+        hope = np.zeros(len(points))
+        for column, hopes in enumerate(self._hopes):
+            hope += hopes[points[:, column]]
+        return hope
+
+    def _rows(self, levels: Iterable[PointLevel]) -> Indices:
+        rows = []
+        for level in levels:
+            if level.name not in self._row_of:
+                self._row_of[level.name] = np.array(self._space.indices(level.values), dtype=np.int64)
+            rows.append(self._row_of[level.name])
+        return np.array(rows, dtype=np.int64).reshape(len(rows), len(self._space.knobs))
+
+    def _chances(self, points: Indices) -> Array:
+        """How probable it is that each point gives numbers at all."""
+        if not self._something_failed:
+            return np.ones(len(points))
+        chances: Array = np.clip(self._success.predict(points).mean, _LEAST_CHANCE, 1.0)
+        return chances
+
+
+def knowledge_gradient(posterior: Posterior, rivals: Array, sd: float) -> Array:
+    """How much better the answer is expected to be for one more run of each point.
+
+    Args:
+        posterior: What is believed of the points.
+        rivals: The mean that each has to beat, or to fall below.
+        sd: Standard deviation of one run.
+    """
+    # Standard deviation of the change that one more run makes to the posterior mean.
+    change = posterior.sd**2 / np.sqrt(posterior.sd**2 + sd**2)
+    distance = -np.abs(posterior.mean - rivals) / change
+    gains: Array = change * (distance * _cdf(distance) + np.exp(-0.5 * distance**2) / math.sqrt(2 * math.pi))
+    return gains
+
+
+def _cdf(z: Array) -> Array:
+    return np.array([0.5 * math.erfc(-x / math.sqrt(2)) for x in z])
+
+
+def _may_repeat(level: PointLevel, today: str) -> bool:
+    return level.name != today and bool(level.scores) and level.runs < LARGEST_REPEATS
+
+
+def _observed(level: PointLevel, sd: float) -> tuple[float, float]:
+    """What the runs of a point show together: its mean ln score and the variance of that."""
+    weights = [*(sd**-2 for _ in level.scores), *((sd**2 + _ROUGH_SD**2) ** -1 for _ in level.rough_scores)]
+    scores = [*level.scores, *level.rough_scores]
+    return sum(w * s for w, s in zip(weights, scores, strict=True)) / sum(weights), 1 / sum(weights)
+
+
+def _hopes(knob: Knob) -> Array:
+    """What an expert expects of each choice of a knob, in ln score against today's."""
+    hopes = np.zeros(len(knob.choices))
+    today = knob.index(knob.today)
+    for value in knob.advice:
+        advised = knob.index(value)
+        assert advised is not None
+        assert today is not None
+        hopes[advised] = _HOPE
+        if knob.ordered:  # what lies further that way is hoped for too, and what lies the other way is feared
+            there = np.arange(len(hopes)) > today if advised > today else np.arange(len(hopes)) < today
+            hopes[there] = _HOPE
+            hopes[~there] = -_HOPE
+            hopes[today] = 0.0
+    return hopes

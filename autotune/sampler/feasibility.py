@@ -1,0 +1,173 @@
+"""Which points will not run, as far as the runs so far tell: out of memory, over the edge, or broken."""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import combinations
+
+import numpy as np
+
+from autotune.records import Ending, Machine, Scalar, Values
+from autotune.sampler.failure_attribution import LESSONS, Lesson
+from autotune.sampler.observations import PointLevel
+from autotune.space.catalog import Demand, Effects, effects_of
+from autotune.space.knob import Knob, same_scalar
+from autotune.space.space import Space
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Memory:
+    """One kind of memory.
+
+    Attributes:
+        ending: How a run ends that takes too much of it.
+        more: Knobs that take the more of it the larger they are.
+        same: Further knobs that it depends on.
+    """
+
+    ending: Ending
+    more: Sequence[Knob]
+    same: Sequence[Knob]
+
+    def needs_as_much(self, values: Values, other: Values) -> bool:
+        """Whether a point needs at least as much memory as another one, as far as one can tell."""
+        return (
+            bool(self.more)
+            and all(_size(values, knob) >= _size(other, knob) for knob in self.more)
+            and _are_alike(values, other, self.same)
+        )
+
+
+class Feasibility:
+    """Says of a point why it will not run, before it is tried.
+
+    Args:
+        space: What may vary.
+        levels: What is known of each point.
+        machine: Its memory is the edge.
+        memory_margin: Share of that memory that has to stay free.
+    """
+
+    def __init__(
+        self, space: Space, levels: Mapping[str, PointLevel], machine: Machine, *, memory_margin: float
+    ) -> None:
+        self._space = space
+        self._batches = [knob for knob in space.knobs if knob.kind == "batch_size"]
+        self._memories = (
+            _memory(space, Ending.OUT_OF_GPU_MEMORY, lambda effects: effects.gpu_memory),
+            _memory(space, Ending.OUT_OF_HOST_MEMORY, lambda effects: effects.host_memory),
+        )
+        self._good = [level for level in levels.values() if level.scores]
+        self._failed = [level for level in levels.values() if not level.scores and level.endings]
+        self._host_limit_bytes = (1 - memory_margin) * machine.memory_bytes
+        self._memory_margin = memory_margin
+        self._gpu_bytes = [gpu.memory_bytes for gpu in machine.gpus if gpu.memory_bytes is not None]
+        self._culprits = self._find_culprits()
+
+    def why_not(self, values: Values) -> str | None:
+        """Why a point will not run; None if it may."""
+        return (
+            self._space.why_infeasible(values)
+            or self._why_broken(values)
+            or self._why_out_of_memory(values)
+            or self._why_over_the_edge(values)
+        )
+
+    # Values that break the trainer
+
+    def _find_culprits(self) -> list[Values]:
+        """What two broken points have in common, and no point that worked has: all of it, not each value alone."""
+        broken = [level for level in self._failed if any(LESSONS[ending] is Lesson.VALUES for ending in level.endings)]
+        culprits: list[Values] = []
+        for one, other in combinations(broken, 2):
+            shared = {
+                path: value
+                for path, value in self._space.changes(one.values).items()
+                if same_scalar(other.values[path], value)
+            }
+            if shared and not any(_holds(level.values, shared) for level in self._good) and shared not in culprits:
+                culprits.append(shared)
+        return culprits
+
+    def _why_broken(self, values: Values) -> str | None:
+        for culprit in self._culprits:
+            if _holds(values, culprit):
+                return f"{_words(culprit)} broke the trainer twice"
+        return None
+
+    # Memory
+
+    def _why_out_of_memory(self, values: Values) -> str | None:
+        """A point that needs no more memory than this one ran out of it.
+
+        Where a point that needs as much has worked, it ran out of memory for another reason, and that proves nothing.
+        """
+        for level in self._failed:
+            for memory in self._memories:
+                if (
+                    memory.ending in level.endings
+                    and memory.needs_as_much(values, level.values)
+                    and not any(memory.needs_as_much(other.values, level.values) for other in self._good)
+                ):
+                    sizes = {knob.path: level.values[knob.path] for knob in memory.more}
+                    return f"{_words(sizes)} was {memory.ending.value}"
+        return None
+
+    def _why_over_the_edge(self, values: Values) -> str | None:
+        """Peak memory against batch, a straight line through what has run, leads beyond what there is."""
+        if not self._batches:
+            return None
+        size = self._batch(values)
+        for what, memory in zip(("GPU", "host"), self._memories, strict=True):
+            alike = [*memory.same, *(knob for knob in memory.more if knob not in self._batches)]
+            seen: dict[float, float] = {}
+            levels = [level for level in self._good if _are_alike(level.values, values, alike)]
+            limit_bytes = self._gpu_limit_bytes(levels) if what == "GPU" else self._host_limit_bytes
+            if limit_bytes is None:
+                continue
+            for level in levels:
+                used = level.gpu_memory_bytes if what == "GPU" else level.host_memory_bytes
+                if used is not None:
+                    batch = self._batch(level.values)
+                    seen[batch] = max(used, seen.get(batch, 0.0))
+            # Only beyond what has run; and one batch, or a framework that takes all memory at once, tells nothing.
+            if len(seen) < 2 or size <= max(seen) or max(seen.values()) > limit_bytes:
+                continue
+            slope, base = np.polyfit(list(seen), list(seen.values()), 1)
+            expected_bytes = base + slope * size
+            if slope > 0 and expected_bytes > limit_bytes:
+                return f"a batch of {size:g} would need some {expected_bytes / 2**30:.1f} GiB of {what} memory"
+        return None
+
+    def _gpu_limit_bytes(self, levels: Iterable[PointLevel]) -> float | None:
+        """What a run may take of the GPU that these points filled most; of the smallest where that is not known."""
+        told = [level.gpu_memory_total_bytes for level in levels if level.gpu_memory_total_bytes is not None]
+        sizes = told or self._gpu_bytes
+        return (1 - self._memory_margin) * min(sizes) if sizes else None
+
+    def _batch(self, values: Values) -> float:
+        return max(_size(values, knob) for knob in self._batches)
+
+
+def _memory(space: Space, ending: Ending, demand: Callable[[Effects], Demand]) -> _Memory:
+    """What the knobs of a space do to one kind of memory."""
+    return _Memory(
+        ending=ending,
+        more=[knob for knob in space.knobs if demand(effects_of(knob)) is Demand.GROWS],
+        same=[knob for knob in space.knobs if demand(effects_of(knob)) is Demand.VARIES],
+    )
+
+
+def _size(values: Values, knob: Knob) -> float:
+    return float(values[knob.path] or 0)
+
+
+def _holds(values: Values, some: Values) -> bool:
+    return all(same_scalar(values[path], value) for path, value in some.items())
+
+
+def _are_alike(one: Values, other: Values, knobs: Iterable[Knob]) -> bool:
+    return all(same_scalar(one[knob.path], other[knob.path]) for knob in knobs)
+
+
+def _words(values: Mapping[str, Scalar]) -> str:
+    return " with ".join(f"{path}: {value}" for path, value in values.items())

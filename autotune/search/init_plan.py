@@ -1,0 +1,164 @@
+"""What `autotune init` is about to write, and what a search will make of it: decided before anything is written."""
+
+import os
+import sys
+import tempfile
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from autotune.errors import ConfigError
+from autotune.folders.state_folder import StateFolder
+from autotune.search.problem import Setup, open_setup
+from autotune.settings.apply import ConfigEdit, plan_section
+from autotune.settings.command import fill_command, resolve_executable
+from autotune.settings.flags import Flags, flags_config, read_flags
+from autotune.settings.load import separate_path
+from autotune.settings.paths import exists
+from autotune.settings.schema import SECTION
+from autotune.settings.section import ListedKnob, section_lines
+from autotune.settings.text.append import with_section
+from autotune.settings.text.document import Document
+from autotune.settings.typed import TypedCommand
+from autotune.space.catalog import KNOWN_KNOBS, has_known_name
+from autotune.space.knob import Knob, Label
+
+_SENTENCES = {row.kind: row.sentence for row in KNOWN_KNOBS}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Draft:
+    """A section that is planned and not yet written.
+
+    Attributes:
+        edit: The change; of a file that is not there yet the whole of it.
+        is_new: Whether the file is not there yet.
+        setup: What a search will read of it.
+        flags: What was found on the command line; None where the config was there before.
+    """
+
+    edit: ConfigEdit
+    is_new: bool
+    setup: Setup
+    flags: Flags | None = None
+
+
+def draft_section(config: Path, typed: TypedCommand, *, separate: bool, state_dir: Path | None) -> Draft:
+    """Drafts a section for a config.
+
+    Args:
+        config: The config.
+        typed: How training is started.
+        separate: Whether the section gets a file of its own.
+        state_dir: Where everything is kept; None finds the place by the config.
+
+    Raises:
+        AutotuneError: There is a section already, it cannot be added, or the command cannot be carried out.
+    """
+    document, beside = Document.read(config), separate_path(config)
+    for file, there in ((config, SECTION in document), (beside, exists(beside))):
+        if there:
+            raise ConfigError(
+                "there is an autotune section already",
+                where=f"{file}:{document.line(SECTION)}" if file == config else str(file),
+                remedy="Edit it there, or delete it first; `autotune search --dry-run` shows what it says.",
+            )
+
+    def write(lines: Sequence[str]) -> ConfigEdit:
+        if separate:
+            return _new_file(beside, "".join(f"{line}\n" for line in lines))
+        return plan_section(config, lines)
+
+    edit, setup = _edit(document, config, typed.tokens(config, Path.cwd()), typed.env, write, state_dir)
+    return Draft(edit=edit, is_new=separate, setup=setup)
+
+
+def draft_from_flags(config: Path, typed: TypedCommand, *, state_dir: Path | None) -> Draft:
+    """Drafts a config that holds the flags of a command, and a section that puts them back in their place.
+
+    Args:
+        config: The config, which is not there yet.
+        typed: How training is started.
+        state_dir: Where everything is kept; None finds the place by the config.
+
+    Raises:
+        AutotuneError: There is such a file, the command has no flags, or it cannot be carried out.
+    """
+    if config.exists() or config.is_symlink():
+        raise ConfigError(
+            "there is such a file already, and it is not overwritten",
+            where=str(config),
+            remedy="Give --config the name of a new file; for a config that the trainer reads, leave --from-flags out.",
+        )
+    if not config.parent.is_dir():
+        raise ConfigError("there is no such folder", where=str(config.parent), remedy="Make it, or check the path.")
+    flags = read_flags(typed.words, has_known_name)
+    if not flags.values:
+        raise ConfigError(
+            "no flag with a value was found in the command",
+            where="command line",
+            remedy="Type the command with the values that you train with: -- python train.py --batch_size=16 ...",
+        )
+    document = Document.parse(flags_config(flags.values), str(config))
+
+    def write(lines: Sequence[str]) -> ConfigEdit:
+        return _new_file(config, with_section(document, SECTION, lines).text)
+
+    edit, setup = _edit(document, config, flags.command, typed.env, write, state_dir)
+    return Draft(edit=edit, is_new=True, setup=setup, flags=flags)
+
+
+def _edit(
+    document: Document,
+    config: Path,
+    command: Sequence[str],
+    env: Mapping[str, str],
+    write: Callable[[Sequence[str]], ConfigEdit],
+    state_dir: Path | None,
+) -> tuple[ConfigEdit, Setup]:
+    """The change that adds the section, and what a search will read afterwards."""
+    argv = fill_command(tuple(command), config=config, python=sys.executable, run_config=document, where="command line")
+    resolve_executable(argv[0], Path.cwd(), env.get("PATH"))
+    beside = separate_path(config).name
+    bare = "\n".join(section_lines(command, env=env, knobs=(), redirected=()))
+    found = _opened(config, {config.name: document.text, beside: bare}, state_dir)
+    edit = write(
+        section_lines(
+            command,
+            env=env,
+            knobs=[
+                ListedKnob(path=knob.path, choices=knob.choices, today=knob.today, note=_note(knob))
+                for knob in found.space.knobs
+            ],
+            redirected=found.settings.outputs.redirected,
+        )
+    )
+    setup = _opened(config, {config.name: document.text, edit.path.name: edit.new}, state_dir)
+    if setup.space != found.space:
+        raise ConfigError(
+            "the section would not be read back as it is meant; nothing was written",
+            where=str(config),
+            remedy="Please report this config as a bug; write the section by hand meanwhile.",
+        )
+    return edit, setup
+
+
+def _new_file(path: Path, text: str) -> ConfigEdit:
+    return ConfigEdit(path=path, old="", new=text, changes=())
+
+
+def _opened(config: Path, files: Mapping[str, str], state_dir: Path | None) -> Setup:
+    """What a search would read if these files stood in the config's folder."""
+    state = StateFolder.locate(config, explicit=state_dir, environ=os.environ)
+    with tempfile.TemporaryDirectory(prefix="autotune-draft-") as folder:
+        for name, text in files.items():
+            Path(folder, name).write_text(text, encoding="utf-8", newline="")
+        setup = open_setup(Path(folder, config.name), command=None, state_dir=Path(folder))
+    return replace(setup, config_path=config, state=state)
+
+
+def _note(knob: Knob) -> str:
+    said = _SENTENCES.get(knob.kind or "", "")
+    meaning = "" if knob.label is Label.SAME_TRAINING else f" (changes the training: {knob.label.value})"
+    moving = f"; moves with it: {', '.join(knob.paths[1:])}" if knob.carries else ""
+    return f"{said}{meaning}{moving}"

@@ -1,0 +1,128 @@
+"""A proof before anything is written: one short run of today's config shows steps, and reads its copy of the config."""
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+
+from autotune.clock import Clock
+from autotune.files import create_private
+from autotune.folders.trial_folder import RunFolder
+from autotune.process.launch import Runner
+from autotune.records import Ending, Stop, TraineeEvent
+from autotune.search.problem import Setup
+from autotune.trial.outcome import ending_of
+from autotune.trial.plan import plan_run
+
+_ENOUGH_STEPS = 3
+_PATIENCE_S = 60.0  # from the first step to the third
+_LONG_AGO_S = 1_000_000_000  # since the epoch: in 2001
+
+
+class Reached(StrEnum):
+    """Whether the run's config came to the trainer."""
+
+    READ = "read"  # the copy was opened and read during the run
+    ON_THE_COMMAND_LINE = "on the command line"  # values are part of the command itself
+    NOT_READ = "not read"
+    UNKNOWN = "unknown"  # the file system does not note when files are read
+
+
+@dataclass(frozen=True, kw_only=True)
+class Proof:
+    """What one short run showed.
+
+    Attributes:
+        steps: Steps that were seen.
+        first_step_s: From the start of the process to the first of them; None if there was none.
+        reached: Whether the config came to the trainer.
+        ending: Why it ended.
+        detail: One line on that.
+        stderr_tail: The last lines of its stderr.
+        folder: Its folder.
+    """
+
+    steps: int
+    first_step_s: float | None
+    reached: Reached
+    ending: Ending
+    detail: str
+    stderr_tail: str
+    folder: RunFolder
+
+
+def prove(setup: Setup, runner: Runner, clock: Clock, *, name: str) -> Proof:
+    """Makes one run of today's config, until a few steps were seen.
+
+    Args:
+        setup: The config and the command.
+        runner: Makes the run.
+        clock: Source of time.
+        name: Name of the run.
+
+    Raises:
+        AutotuneError: The run cannot be planned or started.
+    """
+    plan = plan_run(setup, setup.space.today, run=name)
+    setup.state.require_space()
+    folder = setup.state.run(setup.study, name)
+    folder.create(output_paths=setup.settings.moved_outputs(folder.outputs).values())
+    unread = _Unread(folder)
+    events: list[TraineeEvent] = []
+    started_s = clock.now_s()
+    start_timeout_s = setup.limits.start_timeout_s
+
+    def watch(news: Sequence[TraineeEvent]) -> Stop | None:
+        events.extend(news)
+        steps = [event for event in events if event.kind == "step"]
+        if not steps:
+            return Stop.NEVER_STARTED if clock.now_s() - started_s > start_timeout_s else None
+        return Stop.ENOUGH if len(steps) >= _ENOUGH_STEPS or clock.now_s() - steps[0].t_s > _PATIENCE_S else None
+
+    trial_exit = runner.run(plan, watch, started_s + start_timeout_s + 2 * _PATIENCE_S)
+    ending, detail = ending_of(trial_exit, events)
+    steps = [event for event in events if event.kind == "step"]
+    return Proof(
+        steps=len(steps),
+        first_step_s=steps[0].t_s - trial_exit.started_s if steps else None,
+        reached=_reached(setup, unread),
+        ending=ending,
+        detail=detail,
+        stderr_tail=trial_exit.stderr_tail,
+        folder=folder,
+    )
+
+
+class _Unread:
+    """The run's copy of the config, made to look unread for ages: the first read renews its access time.
+
+    Most file systems are mounted such that reads are noted once a day at most (``relatime``); that they are, is tried
+    out. The runner writes the config into this very file, which leaves the access time alone.
+    """
+
+    def __init__(self, folder: RunFolder) -> None:
+        self._path = folder.config
+        trial = folder.path / "read.test"
+        for path in (trial, self._path):
+            create_private(path, b"?")
+            os.utime(path, (_LONG_AGO_S, _LONG_AGO_S))
+        trial.read_bytes()
+        self._notes_reads = trial.stat().st_atime > _LONG_AGO_S
+        self._inode = self._path.stat().st_ino
+        trial.unlink()
+
+    def was_read(self) -> bool | None:
+        """Whether anybody has read it since; None if that cannot be known."""
+        try:
+            status = self._path.stat()
+        except FileNotFoundError:  # the trainer has cleared up
+            return None
+        if not self._notes_reads or status.st_ino != self._inode:
+            return None
+        return status.st_atime > _LONG_AGO_S
+
+
+def _reached(setup: Setup, unread: _Unread) -> Reached:
+    if not any("{config}" in token for token in setup.command):
+        return Reached.ON_THE_COMMAND_LINE
+    return {True: Reached.READ, False: Reached.NOT_READ, None: Reached.UNKNOWN}[unread.was_read()]

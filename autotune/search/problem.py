@@ -1,0 +1,324 @@
+"""Everything that is read and checked before the first process starts."""
+
+import glob
+import os
+import shlex
+import socket
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+
+from autotune import __version__
+from autotune.errors import ConfigError
+from autotune.folders.state_folder import StateFolder
+from autotune.gpu.discovery import look_for_gpus
+from autotune.gpu.driver import GpuFacts, GpuInventory
+from autotune.gpu.visible_devices import VisibleDevices, visible_devices
+from autotune.measure.host import machine_facts
+from autotune.records import Gpu, Machine, Scalar, Values
+from autotune.score import OBJECTIVES, Objective
+from autotune.settings.command import resolve_executable
+from autotune.settings.load import Settings, load_settings
+from autotune.settings.schema import ENV, SECTION, Domain, Range, RunLimits, Section
+from autotune.settings.text.document import Document
+from autotune.settings.text.keys import closest
+from autotune.space.batch_sizes import is_global
+from autotune.space.build import Skipped, build_space
+from autotune.space.catalog import is_for_validation, known_knob
+from autotune.space.knob import ladder
+from autotune.space.space import Space
+from autotune.study.identity import FRAMEWORK, framework_versions, study_name
+
+CHOOSING_GPUS = ("CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER")
+"""Variables that say which GPUs a process sees."""
+
+_PYTHON_FIELD = "{python}"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Setup:
+    """What one search works on.
+
+    Attributes:
+        config_path: The config as the user typed it.
+        settings: The config and its ``autotune:`` section.
+        space: What may vary.
+        skipped: Known knobs that are left out, with the reason.
+        machine: What the numbers depend on; its GPUs are those that runs can see.
+        gpus: All GPUs that are there, as their driver describes them; empty if there is none that can be seen.
+        why_no_gpu: Why utilization is not measured; None if it is.
+        gpu_remarks: Sentences on GPUs, or a driver, that do not work, and what helps; empty where they do, and on a
+            machine without a driver.
+        typed_command: The trainer's command as typed in place of the config's; None if it was not.
+        state: Where everything is kept.
+        study: Name of the study; it ends in a hash of the frameworks and one of the command.
+        frameworks: Versions of the frameworks beside the trainer's interpreter.
+    """
+
+    config_path: Path
+    settings: Settings
+    space: Space
+    skipped: tuple[Skipped, ...]
+    machine: Machine
+    gpus: tuple[GpuFacts, ...]
+    why_no_gpu: str | None
+    gpu_remarks: tuple[str, ...]
+    typed_command: tuple[str, ...] | None
+    state: StateFolder
+    study: str
+    frameworks: Mapping[str, str]
+
+    @property
+    def command(self) -> tuple[str, ...]:
+        """The trainer's command, placeholders not filled in; empty if there is none."""
+        return self.typed_command or self.settings.command or ()
+
+    @property
+    def limits(self) -> RunLimits:
+        """How long runs may take."""
+        return self.settings.section.run
+
+    @property
+    def journal(self) -> Path:
+        """The study's record."""
+        return self.state.studies / f"{self.study}.journal"
+
+    def known_study(self) -> str | None:
+        """The study to report and apply: this one, else the latest that differs in the command alone.
+
+        So what was found with a command typed behind ``--`` can be applied without typing it again. Where the config
+        has no command, the versions of the frameworks are not known either, and those of the latest study count.
+        """
+        if self.journal.exists():
+            return self.study
+        same, frameworks, _ = self.study.rsplit("-", 2)
+        return self._latest_study(f"{same}-{frameworks if self.command else '????'}")
+
+    def study_of_other_frameworks(self) -> str | None:
+        """The latest study that differs in the versions of the frameworks, and perhaps in the command."""
+        return self._latest_study(f"{self.study.rsplit('-', 2)[0]}-????")
+
+    def _latest_study(self, pattern: str) -> str | None:
+        same, frameworks = pattern.rsplit("-", 1)
+        journals = self.state.studies.glob(f"{glob.escape(same)}-{frameworks}-????.journal")
+        latest = max(journals, key=lambda journal: journal.stat().st_mtime, default=None)
+        return latest.stem if latest else None
+
+    @property
+    def objective(self) -> Objective:
+        """What is searched for."""
+        return OBJECTIVES[self.settings.section.objective]
+
+    @property
+    def measures(self) -> str:
+        """What the score is made of, for the user."""
+        parts = self.objective.measures
+        return f"{parts} (GPU utilization not measured: {self.why_no_gpu})" if self.why_no_gpu else parts
+
+    def visible_gpus(self, values: Values) -> VisibleDevices:
+        """The GPUs that a run of a point will see."""
+        environment = self.settings.trial_env(self.space.keys(values))
+        return _visible(self.gpus, environment, self.why_no_gpu)
+
+    @cached_property
+    def conditions(self) -> dict[str, Scalar]:
+        """What the numbers of a run depend on besides its values; kept with each run."""
+        return {
+            "autotune": __version__,
+            "host": socket.gethostname(),
+            "cpu_model": self.machine.cpu_model,
+            "cpu_cores": self.machine.cpu_cores,
+            "memory_bytes": self.machine.memory_bytes,
+            "gpus": ", ".join(gpu.name for gpu in self.machine.gpus) or None,
+            **{f"{FRAMEWORK}{name}": version for name, version in self.frameworks.items()},
+        }
+
+    @cached_property
+    def batch_key(self) -> str | None:
+        """The key of the config that says how many samples a step has; None if none does."""
+        in_order = sorted(self.settings.scalars.items(), key=lambda item: is_global(item[0]))  # a step is a part of it
+        for path, present in in_order:
+            row = known_knob(path, present)
+            if row is not None and row.kind == "batch_size" and not is_for_validation(path):
+                return path
+        return None
+
+    def batch_size(self, values: Values) -> float | None:
+        """Samples in a step as the config says it, for trainers that do not; None if no key says it."""
+        if self.batch_key is None:
+            return None
+        size = values.get(self.batch_key, self.settings.scalars[self.batch_key])
+        return float(size) if isinstance(size, int) else None
+
+    def config_changed(self) -> bool:
+        """Whether the config's file is no longer what was read: runs go on with what was."""
+        try:
+            return Document.read(self.config_path).text != self.settings.document.text
+        except ConfigError:
+            return True
+
+    def require_runnable(self) -> None:
+        """Checks what only a search needs: knobs, and a command that exists.
+
+        Raises:
+            AutotuneError: One of them is missing; the message says what to do.
+        """
+        if not self.command:
+            name = shlex.quote(str(self.config_path))
+            sections = {key for key, value in self.settings.document.data.items() if isinstance(value, Mapping)}
+            mistyped = closest(SECTION, sections - {SECTION})
+            raise ConfigError(
+                "there is no command to train with" + (f"; is {mistyped} meant to be {SECTION}?" if mistyped else ""),
+                where=str(self.config_path),
+                remedy="Say once how training is started:\n"
+                f"  autotune init --config {name} -- python train.py --config {name}\n"
+                "or for this search only, behind --:\n"
+                f"  autotune search --config {name} -- python train.py --config {name}",
+            )
+        if all(len(knob.choices) < 2 for knob in self.space.knobs):
+            raise ConfigError(
+                "no knob was found in this config" if not self.space.knobs else "no knob is left to turn",
+                where=str(self.config_path),
+                remedy="Name what may vary, for example:\n  autotune:\n    knobs:\n      data.batch_size: [8, 16, 32]",
+            )
+        if self.objective.by_utilization and self.why_no_gpu:
+            raise ConfigError(
+                f"objective: utilization needs a GPU whose utilization is measured: {self.why_no_gpu}",
+                where=str(self.config_path),
+                remedy="Use effective_utilization, which without a GPU is throughput and steadiness, or throughput.",
+            )
+        self.settings.argv(
+            config=self.config_path,
+            config_text=self.settings.run_document.text,
+            python=sys.executable,
+            command=self.typed_command,
+        )
+        if not self.command[0].startswith(_PYTHON_FIELD):
+            resolve_executable(self.command[0], Path.cwd())
+
+
+def open_setup(
+    config: Path,
+    *,
+    command: Sequence[str] | None,
+    state_dir: Path | None,
+    same_training: bool = False,
+    machine: Machine | None = None,
+) -> Setup:
+    """Reads the config and this machine.
+
+    Args:
+        config: The config.
+        command: The trainer's command as typed on the command line, split; None takes the config's.
+        state_dir: Where everything is kept; None finds the place by the config.
+        same_training: Whether knobs that change the training itself stay as they are.
+        machine: The machine to search for, where that is a simulated one; None for this one.
+
+    Raises:
+        AutotuneError: The config cannot be used.
+    """
+    settings = load_settings(config)
+    found = GpuInventory(gpus=(), why_none="the machine is simulated")
+    if machine is None:
+        found = look_for_gpus()
+        machine = _this_machine(_seen_by_runs(found.gpus, settings.section))
+    domains = (
+        None
+        if settings.section.knobs is None
+        else {path: _choices(domain) for path, domain in settings.section.knobs.items()}
+    )
+    space, skipped = build_space(
+        settings.scalars,
+        domains,
+        machine,
+        settings.refused,
+        keep_effective_batch=settings.section.keep_effective_batch,
+    )
+    visible = _visible(found.gpus, settings.section.env, found.why_none)
+    typed_command = tuple(command) if command else None
+    used = typed_command or settings.command or ()
+    frameworks = framework_versions(_interpreter(used[0])) if used else {}
+    study = study_name(
+        config.stem,
+        config=settings.run_document.data,
+        left_out=[*(path for knob in space.knobs for path in knob.paths), *settings.outputs.redirected],
+        fixed=settings.section.fixed,
+        command=used,
+        # What chooses GPUs counts by the GPUs that it chooses, wherever it comes from.
+        environment={
+            name: text for name, text in settings.section.env.items() if not found.gpus or name not in CHOOSING_GPUS
+        },
+        objective=settings.section.objective,
+        machine=machine,
+        frameworks=frameworks,
+    )
+    return Setup(
+        config_path=config,
+        settings=settings,
+        space=space.same_training() if same_training else space,
+        skipped=skipped,
+        machine=machine,
+        gpus=found.gpus,
+        why_no_gpu=visible.why_none,
+        gpu_remarks=found.remarks,
+        typed_command=typed_command,
+        state=StateFolder.locate(config, explicit=state_dir, environ=os.environ),
+        study=study,
+        frameworks=frameworks,
+    )
+
+
+def _visible(found: Sequence[GpuFacts], environment: Mapping[str, str], why_none: str | None) -> VisibleDevices:
+    if not found:
+        return VisibleDevices(uuids=(), why_none=why_none)
+    return visible_devices(found, {**os.environ, **environment})
+
+
+def _this_machine(gpus: tuple[Gpu, ...]) -> Machine:
+    """This machine, with the GPUs of it that runs can see."""
+    facts = machine_facts()
+    return Machine(
+        cpu_cores=facts.cores,
+        cpu_model=facts.cpu_model,
+        memory_bytes=facts.memory_bytes,
+        cpu_bfloat16=facts.cpu_bfloat16,
+        gpus=gpus,
+    )
+
+
+def _seen_by_runs(found: Sequence[GpuFacts], section: Section) -> tuple[Gpu, ...]:
+    """The GPUs that some run can see, in CUDA's order: today's first, then those that a tuned variable leads to."""
+    if not found:
+        return ()
+    environments = [section.env]
+    for name in CHOOSING_GPUS:
+        domain = (section.knobs or {}).get(f"{ENV}{name}", ())
+        environments += [{**section.env, name: str(choice)} for choice in _choices(domain)]
+    uuids = [uuid for environment in environments for uuid in _visible(found, environment, None).uuids]
+    whole = {gpu.uuid: gpu for gpu in found}
+    parts = {uuid: gpu for gpu in found for uuid in gpu.mig_uuids or ()}
+    return tuple(
+        Gpu(name=whole[uuid].name, uuid=uuid, memory_bytes=whole[uuid].memory_bytes)
+        if uuid in whole
+        else Gpu(name=f"{parts[uuid].name} MIG", uuid=uuid, memory_bytes=None)
+        for uuid in dict.fromkeys(uuids)
+    )
+
+
+def _choices(domain: Domain) -> tuple[Scalar, ...]:
+    if isinstance(domain, Range):
+        return ladder(domain.low, domain.high, step=domain.step, log=domain.log)
+    return domain
+
+
+def _interpreter(program: str) -> Path:
+    """Where the trainer's interpreter probably is; a wrong guess only makes a study's name less telling."""
+    if program.startswith(_PYTHON_FIELD):
+        return Path(sys.executable)
+    for folder in ["", *os.environ.get("PATH", "").split(os.pathsep)]:
+        candidate = Path(folder, program)
+        if os.path.isfile(candidate):  # unlike `Path.is_file`, whatever the program's name is
+            return candidate
+    return Path(program)

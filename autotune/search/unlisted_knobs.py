@@ -1,0 +1,60 @@
+"""What of a config is called like a knob and is none, with the reason."""
+
+from collections.abc import Iterator
+from typing import Any
+
+from autotune.errors import CannotEditYaml
+from autotune.records import Scalar
+from autotune.search.problem import Setup
+from autotune.settings.text.document import Leaf
+from autotune.space.build import Skipped
+from autotune.space.catalog import has_known_name, is_for_validation, known_knob
+
+
+def not_taken(setup: Setup) -> list[Skipped]:
+    """The keys that are called like a known knob and are none here, in file order."""
+    free = {path for knob in setup.space.knobs for path in knob.paths}
+    reasons = {skipped.path: skipped.why for skipped in setup.skipped}
+    found = []
+    for path, value in _values(setup.settings.run_document.data, ()):
+        if path in free or not has_known_name(path):
+            continue
+        found.append(Skipped(path=path, why=reasons.get(path) or _why(setup, path, value)))
+    return found
+
+
+def _values(node: Any, above: tuple[str, ...]) -> Iterator[tuple[str, Any]]:
+    """Every value below a node that is no section, by dotted path; also what aliases and merge keys bring in."""
+    inside = node.items() if isinstance(node, dict) else enumerate(node)
+    for key, value in inside:
+        path = (*above, str(key))
+        if isinstance(value, dict) or (isinstance(value, list) and any(isinstance(item, dict) for item in value)):
+            yield from _values(value, path)
+        else:
+            yield ".".join(path), value
+
+
+def _why(setup: Setup, path: str, value: Any) -> str:
+    if is_for_validation(path):
+        return "it is for validation, which runs do not measure"
+    if isinstance(value, list):
+        return "it is a list, not a single value"
+    try:
+        leaf = setup.settings.run_document.leaf(path)
+    except CannotEditYaml as error:
+        return error.message
+    if leaf.why_fixed is not None:
+        return leaf.why_fixed
+    if known_knob(path, leaf.value) is not None:
+        return "on this machine no other value makes sense"
+    return _why_not_understood(leaf, leaf.value)
+
+
+def _why_not_understood(leaf: Leaf, value: Scalar) -> str:
+    if value is None:
+        return "it is null: what the trainer then does is not known"
+    if isinstance(leaf.reading_1_1, str) and not isinstance(value, str):
+        return f"YAML parsers disagree on {leaf.text}: PyYAML reads a word, others a number"
+    if leaf.style is not None and any(digit in leaf.text for digit in "0123456789"):
+        return f"it is a word to the trainer: {leaf.text} stands in quotes"
+    return f"{leaf.text} is no value that is known for it"

@@ -1,0 +1,477 @@
+"""One config file as text and as key paths with the exact place of every value.
+
+Nothing is ever dumped back to YAML: the text is the document, and the parser's marks say where in it a value
+stands (`autotune.settings.text.splice` changes it there).
+"""
+
+import os
+import re
+import stat
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from autotune.errors import CannotEditYaml, ConfigError
+from autotune.records import Scalar
+from autotune.settings.text.keys import KeyPath, did_you_mean, dotted, shown
+from autotune.settings.text.parsers import (
+    MERGE_TAG,
+    SET_TAG,
+    Outline,
+    compose_1_1,
+    compose_1_2,
+    is_plain_type,
+    joined_surrogates,
+    looks_like_template,
+    node_at,
+    outline,
+    plain_reading_1_2,
+    read_1_1,
+    template_error,
+)
+from autotune.settings.text.tree import Entry, children, collections, entries, key_text, kind
+
+BOM = "\ufeff"
+_LARGEST_FILE_BYTES = 2**20
+_MOST_VALUES = 100_000  # both of them together are what can be set up in seconds
+_DEEPEST = 100
+_MULTILINE_STYLES = ("|", ">")
+_NUMBER_LIKE = re.compile(r"[-+.]?[0-9][-+.\w]*", re.ASCII)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Leaf:
+    """One scalar of a config.
+
+    Attributes:
+        path: Its key path in parts.
+        value: What it means. Where the parsers disagree, the reading that is not a string counts: nobody
+            writes ``1e-4`` or ``yes`` to say a word. A surrogate pair (as JSON writes an emoji) is the
+            character that it stands for, which PyYAML does not make of it.
+        reading_1_1: What PyYAML reads.
+        text: The scalar as written, without quotes and escapes; a surrogate pair is the character.
+        line: Its line, counted from 1.
+        start: Where its characters start in the document's text, tag and anchor excluded.
+        end: Where they end.
+        style: The quote character; None for a plain scalar.
+        where: Its position in the outline of the node tree.
+        why_fixed: Why it cannot be changed by itself; None if it can.
+        computed: Whether what makes it fixed is a template or a tag of the trainer's, so that only the
+            trainer knows its value.
+    """
+
+    path: tuple[str | int, ...]
+    value: Scalar
+    reading_1_1: Scalar
+    text: str
+    line: int
+    start: int
+    end: int
+    style: str | None
+    where: tuple[int, ...]
+    why_fixed: str | None
+    computed: bool
+
+    @property
+    def dotted(self) -> str:
+        """The path as people write it."""
+        return dotted(self.path)
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Spot:
+    """A node with the way that led to it."""
+
+    node: yaml.Node
+    path: tuple[str | int, ...]
+    where: tuple[int, ...]
+    shared: bool
+    merged: bool
+    in_set: bool = False
+
+
+class Document:
+    """A config file: its text, its values by key path, and where they stand.
+
+    Attributes:
+        name: The file's name, for messages.
+        text: The whole text, byte order mark and line ends included.
+        root: The mapping at the top, as PyYAML composed it.
+    """
+
+    def __init__(self, text: str, name: str) -> None:
+        self.name = name
+        self.text = text
+        self.shift = len(BOM) if text.startswith(BOM) else 0
+        self._held: dict[int, dict[str, Entry]] = {}
+        root = compose_1_1(text[self.shift :], name)
+        if root is None:
+            raise ConfigError("the file is empty", where=name, remedy="Give the config that the trainer reads.")
+        if not isinstance(root, yaml.MappingNode):
+            raise ConfigError(
+                f"the file is a {kind(root)}, not keys with values",
+                where=f"{name}:{self._line(root)}",
+                remedy="autotune needs a config whose top level is a mapping (key: value).",
+            )
+        self.root = root
+        self._check_shape()
+
+    @classmethod
+    def parse(cls, text: str, name: str = "<config>") -> "Document":
+        """Reads a config from its text.
+
+        Raises:
+            ConfigError: It is no single YAML mapping; the message names the line.
+        """
+        return cls(text, name)
+
+    @classmethod
+    def read(cls, path: Path) -> "Document":
+        """Reads a config from its file, every byte of which is kept in `text`.
+
+        Raises:
+            ConfigError: There is no such file, it cannot be read, or it is no single YAML mapping.
+        """
+        return cls(decode(read_bytes(path), str(path)), str(path))
+
+    @cached_property
+    def data(self) -> dict[str, Any]:
+        """The config as plain dicts, lists and scalars, merge keys resolved.
+
+        Keys are as written, values as in `Leaf.value`; a value with a tag of the trainer's is the text after it.
+        """
+        built: dict[int, Any] = {}
+        return self._plain(self.root, built)  # type: ignore[no-any-return]  # the root is a mapping
+
+    @cached_property
+    def leaves(self) -> tuple[Leaf, ...]:
+        """Every scalar that stands in the file, in file order.
+
+        Those that an alias or a merge key brings in a second time are left out; of duplicate keys the last one
+        counts, as for PyYAML.
+        """
+        return tuple(
+            self._leaf(spot) for spot in self._walk() if isinstance(spot.node, yaml.ScalarNode) and not spot.merged
+        )
+
+    @cached_property
+    def scalars(self) -> Mapping[str, Scalar]:
+        """Every scalar's value by dotted path, in file order."""
+        return {leaf.dotted: leaf.value for leaf in self.leaves}
+
+    @cached_property
+    def refused(self) -> Mapping[str, str]:
+        """The scalars that cannot be changed, with the reason."""
+        return {leaf.dotted: leaf.why_fixed for leaf in self.leaves if leaf.why_fixed is not None}
+
+    def today(self, path: KeyPath) -> Scalar:
+        """The value that stands at a path now, also where it cannot be edited.
+
+        Raises:
+            CannotEditYaml: There is no such key, or it holds a mapping or a list.
+        """
+        return self.leaf(path).value
+
+    def line(self, path: KeyPath) -> int | None:
+        """The line of a value, or of the first thing in a mapping or list; None if the path is not there."""
+        spots = self._resolve(path)
+        return self._line(spots[0].node) if spots else None
+
+    def __contains__(self, path: KeyPath) -> bool:
+        return bool(self._resolve(path))
+
+    def leaf(self, path: KeyPath) -> Leaf:
+        """The scalar at a path.
+
+        Raises:
+            CannotEditYaml: There is no such key (the closest one is named), two keys fit the dotted path, or
+                it holds a mapping or a list.
+        """
+        spots = self._resolve(path)
+        if not spots:
+            raise CannotEditYaml(
+                dotted(path),
+                f"there is no such key in {self.name}",
+                line=None,
+                remedy=did_you_mean(dotted(path), (leaf.dotted for leaf in self.leaves)),
+            )
+        spot = spots[0]
+        if len(spots) > 1:
+            raise CannotEditYaml(
+                dotted(path),
+                f"two keys fit: one nested, one with dots in its name (line {self._line(spots[1].node)})",
+                line=self._line(spot.node),
+                remedy="Rename one of them.",
+            )
+        if not isinstance(spot.node, yaml.ScalarNode):
+            inside = [leaf.dotted for leaf in self.leaves if leaf.path[: len(spot.path)] == spot.path]
+            raise CannotEditYaml(
+                dotted(path),
+                f"this is a {kind(spot.node)}, not a single value",
+                line=self._line(spot.node),
+                remedy=f"Name a value inside it: {', '.join(inside[:5])}." if inside else "It is empty.",
+            )
+        return self._leaf(spot)
+
+    def readings(self, where: tuple[int, ...]) -> tuple[Scalar, Scalar]:
+        """The meaning of the scalar at a position of the outline, and PyYAML's reading of it."""
+        return self._value(node_at(self.root, where))
+
+    def entry(self, key: str) -> tuple[yaml.Node, yaml.Node] | None:
+        """The nodes of a key at the top level and of its value; None if there is no such key."""
+        found = [(k, v) for k, v in self.root.value if key_text(k) == key and k.tag != MERGE_TAG]
+        return found[-1] if found else None
+
+    @cached_property
+    def outline_1_1(self) -> Outline:
+        """The tree as PyYAML sees it."""
+        return outline(self.root)
+
+    @cached_property
+    def root_1_2(self) -> Any:
+        """The root node as ruamel.yaml composed it.
+
+        Raises:
+            ConfigError: That parser cannot read the text.
+        """
+        return compose_1_2(self.text[self.shift :], self.name)
+
+    def _line(self, node: yaml.Node) -> int:
+        return int(node.start_mark.line) + 1
+
+    def _check_shape(self) -> None:
+        """Refuses what no trainer could load.
+
+        That is: keys that are no scalars, values that are not what their tag says, aliases that contain
+        themselves or unfold without end.
+        """
+        sizes: dict[int, int] = {}
+
+        def measure(node: yaml.Node, above: tuple[int, ...]) -> int:
+            if id(node) in sizes:
+                return sizes[id(node)]
+            if id(node) in above or len(above) > _DEEPEST:
+                why = "an alias contains itself" if id(node) in above else "it is nested too deeply"
+                raise ConfigError(why, where=self._place(node), remedy="Write the values out instead.")
+            size = 1
+            if isinstance(node, yaml.ScalarNode):
+                self._value(node)
+            else:
+                inside = (*above, id(node))
+                for child in children(node):
+                    size += measure(child, inside)
+            if size > _MOST_VALUES:
+                raise ConfigError(
+                    f"it holds more than {_MOST_VALUES:,} values, those that aliases bring in again included",
+                    where=self._place(node),
+                    remedy="Is this the file that you meant?",
+                )
+            sizes[id(node)] = size
+            return size
+
+        measure(self.root, ())
+        for node in collections(self.root):
+            for key, _ in node.value if isinstance(node, yaml.MappingNode) else []:
+                if not isinstance(key, yaml.ScalarNode):
+                    if looks_like_template(self.text):
+                        raise template_error(self.name, self._line(key))
+                    raise ConfigError(
+                        f"a key is a {kind(key)}, which YAML loaders refuse",
+                        where=self._place(key),
+                        remedy="Quote the value if braces or brackets are part of it.",
+                    )
+
+    def _place(self, node: yaml.Node) -> str:
+        return f"{self.name}:{self._line(node)}"
+
+    def _value(self, node: yaml.ScalarNode) -> tuple[Scalar, Scalar]:
+        """The meaning of a scalar, and PyYAML's reading of it."""
+        try:
+            reading = read_1_1(node)
+            number_like = isinstance(reading, str) and node.style is None and _NUMBER_LIKE.fullmatch(reading)
+            if number_like and not self._is_tagged(node):
+                other = plain_reading_1_2(str(reading))
+                return (other if isinstance(other, int | float) else reading), reading
+        except ValueError as error:
+            raise ConfigError(
+                f"{shown(node.value)} cannot be read as {node.tag.rpartition(':')[2]}",
+                where=self._place(node),
+                remedy="Write a value of that type, or put it in quotes.",
+            ) from error
+        return joined_surrogates(reading) if isinstance(reading, str) else reading, reading
+
+    def _plain(self, node: yaml.Node, built: dict[int, Any]) -> Any:
+        if id(node) in built:
+            return built[id(node)]
+        plain: Any
+        if isinstance(node, yaml.ScalarNode):
+            plain = self._value(node)[0]
+        elif isinstance(node, yaml.SequenceNode):
+            plain = [self._plain(item, built) for item in node.value]
+        else:
+            plain = {str(key): self._plain(child, built) for key, child, _, _ in self._entries(node).values()}
+        built[id(node)] = plain
+        return plain
+
+    def _walk(self) -> Iterator[_Spot]:
+        pending = [_Spot(node=self.root, path=(), where=(), shared=False, merged=False)]
+        seen: set[int] = set()
+        while pending:
+            spot = pending.pop()
+            if id(spot.node) in seen:
+                continue
+            seen.add(id(spot.node))
+            yield spot
+            pending.extend(reversed([self._step(spot, *entry) for entry in self._entries(spot.node).values()]))
+
+    def _step(self, spot: _Spot, key: str | int, node: yaml.Node, where: tuple[int, ...], merged: bool) -> _Spot:
+        return _Spot(
+            node=node,
+            path=(*spot.path, key),
+            where=(*spot.where, *where),
+            shared=spot.shared or self._references[id(node)] > 1,
+            merged=spot.merged or merged,
+            in_set=spot.in_set or spot.node.tag == SET_TAG,
+        )
+
+    def _entries(self, node: yaml.Node) -> dict[str, Entry]:
+        """What a mapping or list holds, by key or position."""
+        if id(node) not in self._held:
+            self._held[id(node)] = {str(entry[0]): entry for entry in entries(node)}
+        return self._held[id(node)]
+
+    @cached_property
+    def _references(self) -> dict[int, int]:
+        """How often each node is used: more than once where aliases point to it."""
+        counts = {id(self.root): 1}
+        for node in collections(self.root):
+            for child in children(node):
+                counts[id(child)] = counts.get(id(child), 0) + 1
+        return counts
+
+    def _resolve(self, path: KeyPath) -> list[_Spot]:
+        """Every place that a path may mean: a dotted one also fits keys that contain dots themselves."""
+        parts = tuple(path.split(".")) if isinstance(path, str) else path
+        top = _Spot(node=self.root, path=(), where=(), shared=False, merged=False)
+        found: list[_Spot] = []
+        pending = [(top, parts)]
+        while pending:
+            spot, rest = pending.pop()
+            if not rest:
+                found.append(spot)
+                continue
+            held = self._entries(spot.node)
+            for width in range(1, len(rest) + 1) if isinstance(path, str) else (1,):
+                entry = held.get(".".join(str(part) for part in rest[:width]))
+                if entry is not None:
+                    pending.append((self._step(spot, *entry), rest[width:]))
+        return found
+
+    def _leaf(self, spot: _Spot) -> Leaf:
+        node = spot.node
+        assert isinstance(node, yaml.ScalarNode)
+        start, end = self._after_properties(node), node.end_mark.index + self.shift
+        value, reading_1_1 = self._value(node)
+        written = self.text[start:end]
+        plain = is_plain_type(node, tagged=self._is_tagged(node))
+        computed = not plain or "${" in node.value or looks_like_template(node.value)
+        return Leaf(
+            path=spot.path,
+            value=value,
+            reading_1_1=reading_1_1,
+            text=joined_surrogates(node.value),
+            line=self._line(node),
+            start=start,
+            end=end,
+            style=node.style,
+            where=spot.where,
+            why_fixed=_why_fixed(spot, node, written, plain=plain, computed=computed),
+            computed=computed and not spot.merged and not spot.shared and "\n" not in written,
+        )
+
+    def _is_tagged(self, node: yaml.ScalarNode) -> bool:
+        """Whether a tag is written in front of a scalar, also one of YAML's own."""
+        return "!" in self.text[node.start_mark.index + self.shift : self._after_properties(node)]
+
+    def _after_properties(self, node: yaml.ScalarNode) -> int:
+        """Where a scalar's own characters start: its tag and anchor lie inside the span of its node."""
+        start, end = int(node.start_mark.index) + self.shift, int(node.end_mark.index) + self.shift
+        while start < end and self.text[start] in "!&":
+            while start < end and not self.text[start].isspace():
+                start += 1
+            while start < end and self.text[start].isspace():
+                start += 1
+        return start
+
+
+def read_bytes(path: Path) -> bytes:
+    """Reads a config file.
+
+    Raises:
+        ConfigError: It is not there, cannot be read, or is far too large for a config.
+    """
+    try:
+        # Opened without waiting, and looked at then: what is a file now may be a FIFO in a moment.
+        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
+        try:
+            status = os.fstat(descriptor)
+            if not stat.S_ISREG(status.st_mode):
+                kind = "a folder" if stat.S_ISDIR(status.st_mode) else "no ordinary file"
+                remedy = "Name the config file; what a pipe holds has to be put into a file first."
+                raise ConfigError(f"this is {kind}", where=str(path), remedy=remedy)
+            with open(descriptor, "rb", closefd=False) as file:
+                content = file.read(_LARGEST_FILE_BYTES + 1)
+        finally:
+            os.close(descriptor)
+        if len(content) > _LARGEST_FILE_BYTES:
+            raise ConfigError(
+                f"the file has {max(status.st_size, len(content)) / 2**20:.1f} MiB, and a config has 1 MiB at most",
+                where=str(path),
+                remedy="Is this the file that you meant? Long lists are better kept in a file that it names.",
+            )
+        return content
+    except FileNotFoundError as error:
+        raise ConfigError("there is no such file", where=str(path), remedy="Check the path.") from error
+    except OSError as error:
+        raise ConfigError(
+            f"cannot be read: {error.strerror}", where=str(path), remedy="Check its permissions."
+        ) from error
+
+
+def decode(content: bytes, name: str) -> str:
+    """The text of a file, with its byte order mark and line ends as they are.
+
+    Raises:
+        ConfigError: It is not UTF-8.
+    """
+    try:
+        return content.decode("utf-8")
+    except UnicodeDecodeError as error:
+        line = content.count(b"\n", 0, error.start) + 1
+        raise ConfigError(
+            f"the file is not UTF-8: byte 0x{content[error.start]:02x} fits no character",
+            where=f"{name}:{line}",
+            remedy="Save it as UTF-8.",
+        ) from error
+
+
+def _why_fixed(spot: _Spot, node: yaml.ScalarNode, written: str, *, plain: bool, computed: bool) -> str | None:
+    if spot.merged:
+        return "it comes in through a merge key (<<), and changing it there would change other values"
+    if spot.shared:
+        return "an alias (*) uses the same value elsewhere, and both would change"
+    if spot.in_set:
+        return "it stands in a set (!!set), which has members and no values"
+    if not plain:
+        return f"its tag {node.tag} makes the trainer work it out"
+    if computed:
+        return "it is a template that is filled in elsewhere"
+    if node.style in _MULTILINE_STYLES:
+        return "it is written as a block of text"
+    if "\n" in written or "\r" in written:
+        return "it is written over several lines"
+    return None

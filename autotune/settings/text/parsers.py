@@ -1,0 +1,274 @@
+"""The two YAML parsers that every edit is checked with: PyYAML (YAML 1.1) and ruamel.yaml (YAML 1.2).
+
+Trainers read their config with one or the other, and they disagree on what ``1e-4``, ``yes`` or ``010`` mean.
+Both are used down to their node trees only: nothing that a file names by a tag is ever constructed.
+"""
+
+import math
+import re
+from functools import lru_cache
+from typing import Any, cast
+
+import ruamel.yaml
+import ruamel.yaml.error
+import yaml
+
+from autotune.errors import ConfigError
+from autotune.records import Scalar
+from autotune.settings.text.keys import shown
+from autotune.settings.text.scanners import Scanner1_1, no_garbage, yaml_1_2
+
+Outline = dict[tuple[int, ...], tuple[Any, ...]]
+"""A node tree laid flat: position → what stands there. Equal outlines mean equal trees, aliases included."""
+
+MERGE_TAG = "tag:yaml.org,2002:merge"
+SET_TAG = "tag:yaml.org,2002:set"
+_PAIR = re.compile("[\ud800-\udbff][\udc00-\udfff]")
+_STANDARD_TAGS = tuple(f"tag:yaml.org,2002:{name}" for name in ("bool", "int", "float", "null", "str"))
+_TEXT_TAG = "tag:yaml.org,2002:str"
+_KEPT_AS_TEXT = tuple(f"tag:yaml.org,2002:{name}" for name in ("timestamp", "binary", "value", "merge"))
+
+
+_MOST_BITS = 14_000  # 4,214 digits
+
+FAILURES = (ValueError, LookupError, ArithmeticError, TypeError, AttributeError, AssertionError, NotImplementedError)
+"""What both parsers run into, beside errors of their own, in texts that nobody thought of, e.g. ``%YAML 1.3``."""
+
+
+def compose_1_1(text: str, name: str) -> yaml.Node | None:
+    """Composes the node tree as PyYAML sees it.
+
+    Args:
+        text: The document, without a byte order mark.
+        name: The file's name, for errors.
+
+    Returns:
+        The root, which others may hold as well and nobody changes; None for an empty document.
+
+    Raises:
+        ConfigError: It is not one YAML document.
+    """
+    try:
+        return _composed_1_1(text)
+    except yaml.MarkedYAMLError as error:
+        raise _not_yaml(error, text, name) from error
+    except yaml.reader.ReaderError as error:
+        line = text.count("\n", 0, error.position) + 1
+        raise ConfigError(
+            f"YAML does not allow the character {chr(int(error.character))!r}",
+            where=f"{name}:{line}",
+            remedy="Delete it, or write it as an escape in double quotes.",
+        ) from error
+    except RecursionError as error:
+        raise _too_deep(name) from error
+    except FAILURES as error:
+        raise _stumbled("PyYAML", error, name) from error
+
+
+def compose_1_2(text: str, name: str) -> Any:
+    """Composes the node tree as ruamel.yaml sees it; see `compose_1_1`."""
+    try:
+        return _composed_1_2(text)
+    except ruamel.yaml.error.YAMLError as error:
+        mark = getattr(error, "problem_mark", None)
+        raise ConfigError(
+            f"a YAML 1.2 parser cannot read it: {getattr(error, 'problem', None) or error}",
+            where=f"{name}:{mark.line + 1}" if mark is not None else name,
+            remedy="Write this line so that both YAML 1.1 and 1.2 parsers read it.",
+        ) from error
+    except RecursionError as error:
+        raise _too_deep(name) from error
+    except FAILURES as error:
+        raise _stumbled("a YAML 1.2 parser (ruamel.yaml)", error, name) from error
+
+
+@lru_cache(maxsize=2)
+def _composed_1_1(text: str) -> yaml.Node | None:
+    """The node tree of one of the last texts: a config and its copies are asked for again and again."""
+    with no_garbage():
+        return yaml.compose(text, Loader=Scanner1_1)
+
+
+@lru_cache(maxsize=2)
+def _composed_1_2(text: str) -> Any:
+    with no_garbage():
+        return yaml_1_2().compose(text)
+
+
+def read_1_1(node: yaml.ScalarNode) -> Scalar:
+    """The value that PyYAML gives a scalar; for a tag that is no plain type, its text.
+
+    Raises:
+        ValueError: Its tag promises a type that its text is not.
+    """
+    if node.tag not in _STANDARD_TAGS or node.tag == _TEXT_TAG:
+        return str(node.value)
+    return _constructed(yaml.constructor.SafeConstructor(), node)
+
+
+def read_1_2(node: Any) -> Scalar:
+    """The value that ruamel.yaml gives a scalar node of its own; see `read_1_1`."""
+    if str(node.tag) not in _STANDARD_TAGS:
+        return str(node.value)
+    return _constructed(yaml_1_2().constructor, node)
+
+
+def _constructed(constructor: Any, node: Any) -> Scalar:
+    """What a parser makes of a scalar whose tag promises a type.
+
+    Raises:
+        ValueError: It cannot, or makes a number of it that Python cannot write down again.
+    """
+    try:
+        value = cast("Scalar", constructor.construct_object(node))
+    except FAILURES as error:  # `!!bool 5`, `!!int ''`: they look the text up in a table, or take its first character
+        raise ValueError(f"{shown(node.value)} is no such value") from error
+    if is_too_long(value):
+        raise ValueError("the number has too many digits")
+    return value
+
+
+def is_too_long(value: Scalar) -> bool:
+    """Whether a whole number has more digits than Python writes down (4,300, unless it was told otherwise)."""
+    return isinstance(value, int) and value.bit_length() > _MOST_BITS
+
+
+@lru_cache(maxsize=4096)
+def plain_reading_1_2(word: str) -> Scalar:
+    """What ruamel.yaml reads in a plain scalar on its own, e.g. the float in ``1e-4``."""
+    node = yaml_1_2().compose(f"- {word}\n").value[0]
+    return read_1_2(node) if node.id == "scalar" else word
+
+
+def is_plain_type(node: yaml.ScalarNode, *, tagged: bool) -> bool:
+    """Whether a scalar means what its text says.
+
+    It does not with a tag of the trainer's (``!ref``, ``!!python/name``), or one that makes bytes or a date of it.
+
+    Args:
+        node: The scalar.
+        tagged: Whether a tag is written in front of it; without, a date is a word as any other.
+    """
+    return node.tag in _STANDARD_TAGS or (node.tag in _KEPT_AS_TEXT and not tagged)
+
+
+def is_standard(node: Any) -> bool:
+    """Whether a scalar node of either parser is a text, a number, a bool or null; a date, say, is none of them."""
+    return str(node.tag) in _STANDARD_TAGS
+
+
+def outline(root: Any) -> Outline:
+    """Lays a node tree of either parser flat. An alias is noted, not followed, so alias bombs stay small."""
+    found: Outline = {}
+    first_seen: dict[int, tuple[int, ...]] = {}
+    pending: list[tuple[tuple[int, ...], Any]] = [((), root)] if root is not None else []
+    while pending:
+        where, node = pending.pop()
+        if id(node) in first_seen:
+            found[where] = ("alias", first_seen[id(node)])
+            continue
+        first_seen[id(node)] = where
+        if node.id == "scalar":
+            found[where] = ("scalar", str(node.tag), node.value)
+            continue
+        children = [part for pair in node.value for part in pair] if node.id == "mapping" else node.value
+        found[where] = (node.id, str(node.tag), len(children))
+        # Reversed, so that the first in the file is visited first and counts as the anchor.
+        pending.extend(((*where, i), child) for i, child in reversed(list(enumerate(children))))
+    return found
+
+
+def node_at(root: Any, where: tuple[int, ...]) -> Any:
+    """The node at a position of an `outline`."""
+    node = root
+    for index in where:
+        node = node.value[index // 2][index % 2] if node.id == "mapping" else node.value[index]
+    return node
+
+
+def content_end(text: str, start: int, stop: int | None) -> int:
+    """Where the last thing that starts in a stretch of a document ends; comments and blank lines are no things.
+
+    Args:
+        text: The document, without a byte order mark.
+        start: First character of the stretch.
+        stop: The character behind it; None for the end of the document.
+    """
+    structure = (yaml.BlockEndToken, yaml.DocumentEndToken, yaml.StreamEndToken, yaml.StreamStartToken)
+    # What starts a line starts a block: the tokens behind it are the same without what comes before.
+    base = start if text[start - 1 : start] == "\n" else 0
+    end = start
+    for token in yaml.scan(text[base:], Loader=Scanner1_1):
+        where = base + int(token.start_mark.index)
+        if stop is not None and where >= stop:
+            break
+        if where >= start and not isinstance(token, structure):
+            end = max(end, base + int(token.end_mark.index))
+    return end
+
+
+def document_end(text: str) -> int | None:
+    """Where the mark ``...`` stands that ends a document; None if there is none."""
+    for token in yaml.scan(text, Loader=Scanner1_1):
+        if isinstance(token, yaml.DocumentEndToken) and token.end_mark.index > token.start_mark.index:
+            return int(token.start_mark.index)
+    return None
+
+
+def same_value(one: Scalar, other: Scalar) -> bool:
+    """Whether two scalars are the same to a trainer: ``2`` is ``2.0``, but neither ``True`` nor ``"2"``."""
+    if isinstance(one, bool) or isinstance(other, bool) or isinstance(one, str) or isinstance(other, str):
+        return type(one) is type(other) and one == other
+    if isinstance(one, float) and isinstance(other, float) and math.isnan(one) and math.isnan(other):
+        return True
+    return one == other
+
+
+def joined_surrogates(text: str) -> str:
+    """Returns a text with surrogate pairs made into the characters that they stand for; lone halves stay."""
+    return _PAIR.sub(lambda pair: pair[0].encode("utf-16", "surrogatepass").decode("utf-16"), text)
+
+
+def looks_like_template(text: str) -> bool:
+    """Whether a text holds placeholders that another program fills in before YAML is read."""
+    return "{{" in text or "{%" in text
+
+
+def template_error(name: str, line: int | None) -> ConfigError:
+    """The error for a file that is not YAML yet."""
+    return ConfigError(
+        "this is a template, not YAML yet: it holds {{ ... }} or {% ... %}",
+        where=f"{name}:{line}" if line else name,
+        remedy="Fill the template in first, and give the config that comes out.",
+    )
+
+
+def _too_deep(name: str) -> ConfigError:
+    return ConfigError("it is nested too deeply to be read", where=name, remedy="Is this the file that you meant?")
+
+
+def _stumbled(parser: str, error: Exception, name: str) -> ConfigError:
+    return ConfigError(
+        f"{parser} cannot read it: {type(error).__name__}: {error}",
+        where=name,
+        remedy="Look for odd directives (%...), tags (!...) and escapes, and write them as they usually are.",
+    )
+
+
+def _not_yaml(error: yaml.MarkedYAMLError, text: str, name: str) -> ConfigError:
+    mark = error.problem_mark or error.context_mark
+    line = mark.line + 1 if mark is not None else None
+    where = f"{name}:{line}" if line else name
+    if error.problem and "another document" in error.problem:
+        return ConfigError(
+            "it holds several YAML documents, and which one the trainer reads is not known",
+            where=where,
+            remedy="Keep the training config in a file of its own.",
+        )
+    if line and looks_like_template("\n".join(text.splitlines()[max(line - 2, 0) : line + 1])):
+        return template_error(name, line)
+    context = f" {error.context}" if error.context else ""
+    remedy = "Mend this line; it cannot be trained with as it stands either."
+    if error.problem and r"'\t'" in error.problem:
+        remedy = "Indent with spaces: YAML does not allow tabs there."
+    return ConfigError(f"not valid YAML{context}: {error.problem}", where=where, remedy=remedy)

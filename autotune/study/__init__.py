@@ -1,0 +1,1 @@
+"""The record of a study: identity, journal, and what it says."""

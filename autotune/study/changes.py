@@ -1,0 +1,70 @@
+"""What each change of a point is worth on its own, as far as the runs of a search can tell."""
+
+import math
+from collections.abc import Sequence
+
+from autotune.records import RunRecord, Scalar, Values
+from autotune.results import Change
+from autotune.sampler.main_effects import Sample, main_effects
+from autotune.space.knob import Label, same_scalar
+from autotune.space.space import Space
+
+
+def changes_worth(
+    records: Sequence[RunRecord], today: Values, point: Values, space: Space, *, sd: float
+) -> list[Change]:
+    """Split a point's speed over today's among its changes by their main effects on ln throughput.
+
+    Changes that were only ever made together are one group, which has one worth.
+
+    Args:
+        records: Runs measured under like conditions.
+        today: Values of today's point.
+        point: Values of the point to explain.
+        space: Gives the labels.
+        sd: Standard deviation of ln throughput between runs of one point.
+
+    Returns:
+        One change for each knob that differs, grouped ones next to each other, largest worth first.
+    """
+    changed = [path for path in point if path in today and not same_scalar(point[path], today[path])]
+    runs = [(record.values, measured) for record in records if (measured := record.comparable)]
+    runs = [(values, measured) for values, measured in runs if set(values) == set(today)]
+    samples = [Sample(values=values, mean=math.log(measured.speed)) for values, measured in runs]
+    effects = main_effects(samples, today, sd)
+
+    groups: dict[tuple[bool, ...], list[str]] = {}
+    for path in changed:
+        column = tuple(same_scalar(values[path], point[path]) for values, _ in runs)
+        groups.setdefault(column, []).append(path)
+    rated = []
+    for column, paths in groups.items():
+        own = [
+            effect.mean for effect in effects if effect.path in paths and same_scalar(effect.choice, point[effect.path])
+        ]
+        rated.append((math.exp(math.fsum(own)) if any(column) else None, paths))
+    rated.sort(key=lambda item: -(item[0] or 0.0))
+    return [
+        Change(
+            path=path,
+            old=today[path],
+            new=point[path],
+            worth=worth,
+            group=number,
+            label=_label(space, path),
+            effective_batch=_effective_batch(space, path, today[path], point[path]),
+        )
+        for number, (worth, paths) in enumerate(rated)
+        for path in paths
+    ]
+
+
+def _effective_batch(space: Space, path: str, old: Scalar, new: Scalar) -> str:
+    knob = next((knob for knob in space.knobs if knob.path == path), None)
+    if knob is None or knob.batch is None or knob.label is not Label.BATCH:
+        return ""
+    return knob.batch.change(old, new) if isinstance(old, int) and isinstance(new, int) else ""
+
+
+def _label(space: Space, path: str) -> str:
+    return next((knob.label.value for knob in space.knobs if knob.path == path), Label.UNKNOWN.value)

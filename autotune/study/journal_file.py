@@ -1,0 +1,111 @@
+"""The file below a study's record, as Optuna's journal storage reads and appends to it.
+
+Optuna's own opens whatever has the journal's name each time, and takes for granted that it is the file of before: a
+pipe there is waited for, and one that was cut or replaced is read on from the old place. Here each use looks first.
+"""
+
+import contextlib
+import json
+import os
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any, BinaryIO
+
+from autotune.errors import StudyError
+from autotune.files import open_regular
+from autotune.study.journal import JournalLock
+
+_REMEDY = "What was measured before is in the answer. Put the file back or move it away, then run the command again."
+
+
+class JournalFile:
+    """Optuna's two-method interface of a journal, on one file that must stay the same.
+
+    Args:
+        path: The file; created, for its owner alone, if it is not there.
+        lock: Held while something is appended.
+
+    Raises:
+        OSError: It cannot be opened, or is no regular file.
+    """
+
+    def __init__(self, path: Path, lock: JournalLock) -> None:
+        self._path = path
+        self._lock = lock
+        self._begins = [0]  # where each entry begins, and where the next one will
+        with open_regular(path, append=True, create=True) as file:
+            self._is = _identity(file)
+
+    def read_logs(self, log_number_from: int) -> Iterator[dict[str, Any]]:
+        """The entries from this one on; a last line that is still being written is none.
+
+        Raises:
+            StudyError: The file is not the one of before, or a line in it is no entry.
+        """
+        number = log_number_from
+        with self._opened() as file:
+            file.seek(self._begins[number])
+            content = file.read()
+        for line in content.split(b"\n")[:-1]:
+            entry = _entry(line)
+            if entry is None:
+                raise self._changed("is damaged: this line is not a journal entry", line=number + 1)
+            number += 1
+            if number == len(self._begins):
+                self._begins.append(self._begins[-1] + len(line) + 1)
+            yield entry
+
+    def append_logs(self, logs: Sequence[dict[str, Any]]) -> None:
+        """Writes entries; they are on disk when this returns.
+
+        Raises:
+            StudyError: The file is not the one of before.
+            OSError: They cannot be written; the file is as it was.
+        """
+        lines = b"".join(json.dumps(log, separators=(",", ":")).encode() + b"\n" for log in logs)
+        self._lock.acquire()
+        try:
+            with self._opened(append=True) as file:
+                number = file.fileno()
+                size = os.fstat(number).st_size
+                if size and os.pread(number, 1, size - 1) != b"\n":
+                    raise self._changed("was written to by somebody else while it was searched")
+                try:
+                    while lines:
+                        lines = lines[os.write(number, lines) :]
+                    os.fsync(number)
+                except OSError:
+                    # Half a line may be there: cut it off again, so that the next append cannot make it permanent.
+                    with contextlib.suppress(OSError):
+                        os.ftruncate(number, size)
+                    raise
+        finally:
+            self._lock.release()
+
+    def _opened(self, *, append: bool = False) -> BinaryIO:
+        try:
+            file = open_regular(self._path, append=append)
+        except OSError as error:
+            raise self._changed(f"cannot be opened any more: {error.strerror}") from error
+        if _identity(file) == self._is and os.fstat(file.fileno()).st_size >= self._begins[-1]:
+            return file
+        replaced = _identity(file) != self._is
+        file.close()
+        raise self._changed("was replaced by another file" if replaced else "was cut by somebody else")
+
+    def _changed(self, what: str, *, line: int | None = None) -> StudyError:
+        where = f"{self._path}:{line}" if line else str(self._path)
+        return StudyError(f"the record of this study {what}", where=where, remedy=_REMEDY)
+
+
+def _identity(file: BinaryIO) -> tuple[int, int]:
+    about = os.fstat(file.fileno())
+    return about.st_dev, about.st_ino
+
+
+def _entry(line: bytes) -> dict[str, Any] | None:
+    try:
+        entry = json.loads(line)
+    except (ValueError, RecursionError):
+        return None
+    return entry if isinstance(entry, dict) else None

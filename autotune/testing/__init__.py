@@ -1,0 +1,1 @@
+"""Contract suites, fakes and the simulated runner, for tests and benchmarks."""

@@ -1,0 +1,350 @@
+"""Runs in virtual time: a `Runner` whose trainers are a few numbers, so that half an hour of search takes a second.
+
+What a search may learn from such a run is what it learns from a real one: the events, the end, and the probes that
+`autotune.bench` puts around it. How the times of steps vary follows what was measured on real trainers: the level
+differs from run to run and has two modes; within a run, steps are autocorrelated, now and then one takes long, and
+the first ones are slow; over minutes the machine itself drifts and throttles.
+"""
+
+import math
+import os
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from itertools import accumulate
+
+import numpy as np
+from numpy.typing import NDArray
+
+from autotune.clock import VirtualClock
+from autotune.folders.trial_folder import RunFolder
+from autotune.process.launch import Watch
+from autotune.records import RunPlan, Stop, TraineeEvent, TrialExit
+
+LOOK_S = 0.25
+"""Between two calls of the watch, the longest that a runner may take."""
+
+# The level of a run is a mixture of two normal distributions with mean 0 and variance 1: most runs are on the fast
+# mode, the others about two standard deviations below it.
+_SLOW_SHARE = 0.3
+_MODE_SD = 0.45
+_MODE_DISTANCE = math.sqrt((1 - _MODE_SD**2) / (_SLOW_SHARE * (1 - _SLOW_SHARE)))
+
+_CHUNK_S = 1.0  # of steps that are made at a time: few enough to waste little when the run is stopped
+_SMALLEST_CHUNK, _LARGEST_CHUNK = 8, 4096
+_ACCIDENT_STEPS = 40.0  # after which, on average, a run hangs or crashes, if it does
+_DRIFT_GRID_S = 5.0
+_DRIFT_BLOCK = 256  # points of the grid made at a time
+_CRASH = """Traceback (most recent call last):
+  File "train.py", line 212, in <module>
+    main()
+RuntimeError: CUDA error: an illegal memory access was encountered
+"""
+
+_Array = NDArray[np.float64]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Training:
+    """How a trainer behaves under one config.
+
+    All times are means: the long-run throughput, noise left out, is that of one epoch after the first,
+    ``epoch * samples / (epoch * step_s + epoch_gap_s)``.
+
+    Attributes:
+        samples: Samples in a step.
+        step_s: Time of a step.
+        start_s: From its start until its first step begins; infinite for one that never gets there.
+        first_step_s: Time of the first step, which traces and compiles; None for five times the others.
+        warm_up: How much longer than usual the second step takes, as a share of it; halves with every further step.
+        first_pass_step_s: Time of a step in the first epoch, while caches fill; None for `step_s`.
+        noise: Spread between its runs, of ln speed.
+        step_noise: Spread of the time of steps within a run, of ln time.
+        autocorrelation: Of neighbouring steps, 0..1.
+        long_steps: Share of steps that take `long_step` times as long as the others.
+        long_step: How long a long step takes, in usual ones.
+        work: Frames or tokens in a step; None if it does not say.
+        work_spread: Relative standard deviation of the work between steps, up to 0.5.
+        work_weight: Share of the time of a step that goes with its work, 0..1.
+        wait_fraction: Share of the time of a step that it waits for data; None if it does not say.
+        first_pass_wait_fraction: The same during the first epoch; None for no difference.
+        steps: How many it makes before it ends by itself; None for one that goes on.
+        hangs: Whether it then goes on without a step, instead of ending.
+        exit_code: What it ends with.
+        stderr: What it says last.
+        crash_chance: Share of its runs that crash for no reason.
+        hang_chance: Share of its runs that stop making steps for no reason.
+        epoch: Steps in an epoch; None for endless ones.
+        epoch_gap_s: Extra time of the first step of each epoch but the first, while the pipeline fills again.
+        loss: What it reports with each step.
+        cpu_cores: Cores that its processes keep busy.
+        memory_bytes: Host memory that it takes at most.
+        gpu_memory_bytes: GPU memory that it takes at most; None without a GPU.
+        gpu_utilization: Share of the time in which its GPU works; None without one.
+    """
+
+    samples: float = 8.0
+    step_s: float = 0.05
+    start_s: float = 1.0
+    first_step_s: float | None = None
+    warm_up: float = 0.0
+    first_pass_step_s: float | None = None
+    noise: float = 0.0
+    step_noise: float = 0.03
+    autocorrelation: float = 0.0
+    long_steps: float = 0.0
+    long_step: float = 5.0
+    work: float | None = None
+    work_spread: float = 0.0
+    work_weight: float = 1.0
+    wait_fraction: float | None = None
+    first_pass_wait_fraction: float | None = None
+    steps: int | None = None
+    hangs: bool = False
+    exit_code: int = 0
+    stderr: str = ""
+    crash_chance: float = 0.0
+    hang_chance: float = 0.0
+    epoch: int | None = None
+    epoch_gap_s: float = 0.0
+    loss: float | None = None
+    cpu_cores: float = 1.0
+    memory_bytes: int = 1 << 30
+    gpu_memory_bytes: int | None = None
+    gpu_utilization: float | None = None
+
+
+Trainer = Callable[[str], Training]
+"""What the text of a run's config makes of the trainer."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Drift:
+    """How the speed of the machine wanders, whatever runs on it.
+
+    Attributes:
+        spread: Standard deviation of ln speed over a long time (an Ornstein-Uhlenbeck process).
+        memory_s: Time after which it has forgotten all but 1/e.
+        throttles_per_h: How often the clocks throttle.
+        throttled_s: How long, on average.
+        throttled_speed: Speed meanwhile.
+    """
+
+    spread: float = 0.0
+    memory_s: float = 600.0
+    throttles_per_h: float = 0.0
+    throttled_s: float = 150.0
+    throttled_speed: float = 0.85
+
+
+class SimulatedRunner:
+    """Makes runs by moving the clock on.
+
+    The noise of a run depends on the seed and on how many runs came before it, the drift on the seed and the time:
+    two searches with one seed meet the same machine.
+
+    Args:
+        clock: Its own clock, which it moves.
+        trainer: What is run.
+        seed: Of all that is random.
+        drift: What the machine does by itself.
+
+    Attributes:
+        plans: What was started, in order.
+        training: What the latest run is or was; None before the first.
+    """
+
+    def __init__(self, clock: VirtualClock, trainer: Trainer, *, seed: int = 0, drift: Drift | None = None) -> None:
+        self._clock = clock
+        self._trainer = trainer
+        self._seed = seed
+        self._drift = _DriftPath(drift, clock.now_s(), seed) if drift else None
+        self.plans: list[RunPlan] = []
+        self.training: Training | None = None
+
+    def run(self, plan: RunPlan, watch: Watch, deadline_s: float) -> TrialExit:
+        """See `autotune.process.launch.Runner.run`."""
+        started_s = self._clock.now_s()
+        if started_s >= deadline_s:
+            return TrialExit(started_s=started_s, ended_s=started_s, exit_code=None, stop=Stop.DEADLINE)
+        RunFolder(plan.folder).create()
+        rng = np.random.default_rng((self._seed, len(self.plans)))
+        self.plans.append(plan)
+        training = self.training = _with_accident(self._trainer(plan.config_text), rng)
+        events = self._events(training, started_s, rng)
+        coming = next(events, None)
+        stop: Stop | None = None
+        while stop is None:
+            # An end of its own, and the deadline, come when they come, and not at the next look.
+            due_s = min(self._clock.now_s() + LOOK_S, deadline_s)
+            due = []
+            while coming is not None and coming.t_s <= due_s:
+                due.append(coming)
+                coming = next(events, None)
+            has_ended = coming is None
+            self._clock.wait((due[-1].t_s if has_ended and due else due_s) - self._clock.now_s())
+            stop = watch(due)
+            if has_ended:
+                return self._exit(started_s, training, exit_code=training.exit_code)
+            if stop is None and self._clock.now_s() >= deadline_s:
+                stop = Stop.DEADLINE
+        return self._exit(started_s, training, stop=stop)
+
+    def _exit(
+        self, started_s: float, training: Training, *, exit_code: int | None = None, stop: Stop | None = None
+    ) -> TrialExit:
+        return TrialExit(
+            started_s=started_s,
+            ended_s=self._clock.now_s(),
+            exit_code=exit_code,
+            stop=stop,
+            stderr_tail=training.stderr,
+            cpu_s=training.cpu_cores * (self._clock.now_s() - started_s),
+            peak_memory_bytes=training.memory_bytes,
+            oom_killed=False,
+        )
+
+    def _events(self, training: Training, started_s: float, rng: np.random.Generator) -> Iterator[TraineeEvent]:
+        """The steps of one run, without end where the trainer has none."""
+        stream = f"{os.getpid()}.0"
+        slowness = math.exp(-training.noise * _run_level(rng))
+        t_s = started_s + training.start_s
+        # One that never trains has said that it is there all the same.
+        yield TraineeEvent(kind="start", t_s=t_s if math.isfinite(t_s) else started_s, stream=stream)
+        pace = _Pace(training, rng)
+        made = 0
+        while training.steps is None or made < training.steps:
+            count = 1 if made == 0 else pace.chunk(made)
+            if training.steps is not None:
+                count = min(count, training.steps - made)
+            durations_s, work = pace.steps(made, count)
+            durations_s *= slowness
+            if self._drift:
+                durations_s /= self._drift.speed(t_s + np.cumsum(durations_s))
+            ends_s = t_s + np.cumsum(durations_s)
+            t_s = float(ends_s[-1])
+            for end_s, duration_s, amount in zip(ends_s.tolist(), durations_s.tolist(), work, strict=True):
+                wait = training.wait_fraction
+                if training.first_pass_wait_fraction is not None and made < (training.epoch or 0):
+                    wait = training.first_pass_wait_fraction
+                made += 1
+                yield TraineeEvent(
+                    kind="step",
+                    t_s=end_s,
+                    stream=stream,
+                    wait_s=None if wait is None else wait * duration_s,
+                    samples=training.samples,
+                    work=amount,
+                    loss=training.loss,
+                )
+                if training.epoch and made % training.epoch == 0:
+                    yield TraineeEvent(kind="epoch_end", t_s=end_s, stream=stream)
+        if training.hangs:
+            yield TraineeEvent(kind="note", t_s=math.inf, stream=stream)  # which nobody lives to see
+
+
+def _with_accident(training: Training, rng: np.random.Generator) -> Training:
+    """What becomes of the training this time: now and then it crashes or hangs on its way."""
+    chance, steps = rng.random(), int(rng.exponential(_ACCIDENT_STEPS))
+    if training.steps is not None and training.steps <= steps:
+        return training
+    if chance < training.crash_chance:
+        return replace(training, steps=steps, exit_code=1, stderr=_CRASH)
+    if chance < training.crash_chance + training.hang_chance:
+        return replace(training, steps=steps, hangs=True)
+    return training
+
+
+def _run_level(rng: np.random.Generator) -> float:
+    """Level of a run, as ln speed in units of its spread: mean 0, variance 1, two modes."""
+    is_slow = rng.random() < _SLOW_SHARE
+    mode = _MODE_DISTANCE * (_SLOW_SHARE - 1 if is_slow else _SLOW_SHARE)
+    return float(mode + _MODE_SD * rng.standard_normal())
+
+
+class _Pace:
+    """Draws the steps of one run."""
+
+    def __init__(self, training: Training, rng: np.random.Generator) -> None:
+        self._training = training
+        self._rng = rng
+        self._deviation = float(rng.standard_normal())  # of ln time, in units of its spread
+
+    def chunk(self, made: int) -> int:
+        """How many steps to make at a time, after so many."""
+        return int(min(max(_CHUNK_S / self._step_s(made), _SMALLEST_CHUNK), _LARGEST_CHUNK))
+
+    def steps(self, made: int, count: int) -> tuple[_Array, list[float | None]]:
+        """The times and the work of the next steps, after so many."""
+        training = self._training
+        index = np.arange(made, made + count)
+        durations_s = np.full(count, training.step_s)
+        if training.first_pass_step_s is not None:
+            durations_s[index < (training.epoch or math.inf)] = training.first_pass_step_s
+        if made == 0:
+            durations_s[0] = 5.0 * durations_s[0] if training.first_step_s is None else training.first_step_s
+        elif training.warm_up:
+            durations_s *= 1.0 + training.warm_up * 0.5 ** (index - 1.0)
+        durations_s *= self._noise(count)
+        work: list[float | None] = [None] * count
+        if training.work is not None:
+            # Uniform: the mean is 1 exactly, and nothing is ever cut off.
+            share = 1.0 + training.work_spread * math.sqrt(3.0) * self._rng.uniform(-1.0, 1.0, count)
+            durations_s *= 1.0 + training.work_weight * (share - 1.0)
+            work = (training.work * share).tolist()
+        if training.epoch:
+            durations_s[(index % training.epoch == 0) & (index > 0)] += training.epoch_gap_s
+        return durations_s, work
+
+    def _step_s(self, made: int) -> float:
+        training = self._training
+        if training.first_pass_step_s is not None and made < (training.epoch or math.inf):
+            return training.first_pass_step_s
+        return training.step_s
+
+    def _noise(self, count: int) -> _Array:
+        """Factors on the time of the next steps, with mean 1."""
+        training = self._training
+        memory, fresh = training.autocorrelation, math.sqrt(1.0 - training.autocorrelation**2)
+        shocks = (fresh * self._rng.standard_normal(count)).tolist()
+        deviations = list(accumulate(shocks, lambda last, shock: memory * last + shock, initial=self._deviation))[1:]
+        self._deviation = deviations[-1]
+        factors = np.exp(training.step_noise * np.array(deviations) - training.step_noise**2 / 2)
+        if training.long_steps:
+            factors[self._rng.random(count) < training.long_steps] *= training.long_step
+            factors /= 1.0 + training.long_steps * (training.long_step - 1.0)
+        return factors
+
+
+class _DriftPath:
+    """One course of a drift over time, made as far as somebody has looked."""
+
+    def __init__(self, drift: Drift, start_s: float, seed: int) -> None:
+        self._drift = drift
+        self._start_s = start_s
+        self._rng = np.random.default_rng((seed, 0, 1))  # no run's
+        self._last = float(self._rng.standard_normal())
+        self._throttled_points = 0  # of the grid, still to come
+        self._ln_speed = np.empty(0)
+
+    def speed(self, t_s: _Array) -> _Array:
+        """Speed of the machine at these times, around 1."""
+        at = (t_s - self._start_s) / _DRIFT_GRID_S
+        while len(self._ln_speed) <= at[-1] + 1:
+            self._ln_speed = np.concatenate([self._ln_speed, self._block()])
+        return np.exp(np.interp(at, np.arange(len(self._ln_speed)), self._ln_speed))
+
+    def _block(self) -> _Array:
+        drift = self._drift
+        memory = math.exp(-_DRIFT_GRID_S / drift.memory_s)
+        shocks = (math.sqrt(1.0 - memory**2) * self._rng.standard_normal(_DRIFT_BLOCK)).tolist()
+        course = list(accumulate(shocks, lambda last, shock: memory * last + shock, initial=self._last))[1:]
+        self._last = course[-1]
+        ln_speed = drift.spread * np.array(course)
+        throttling = drift.throttles_per_h * _DRIFT_GRID_S / 3600.0
+        for point in range(_DRIFT_BLOCK):
+            if self._throttled_points == 0 and self._rng.random() < throttling:
+                self._throttled_points = 1 + int(self._rng.exponential(drift.throttled_s / _DRIFT_GRID_S))
+            if self._throttled_points > 0:
+                self._throttled_points -= 1
+                ln_speed[point] += math.log(drift.throttled_speed)
+        return ln_speed

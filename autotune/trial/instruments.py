@@ -1,0 +1,105 @@
+"""The instruments around one run: opened before it starts and when its process is known, closed when it has ended."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from autotune.clock import Clock
+from autotune.measure.host import HostProbe
+from autotune.measure.probe import GpuProbe, GpuUse, HostUse, Probe, RunGpus, RunProcesses
+from autotune.measure.window import Window, measure_run
+from autotune.records import Measurement, TraineeEvent, TrialExit
+
+_FULL = 0.97  # of a GPU's memory: what is left is of no use to anybody
+
+
+class Instruments:
+    """Watches the host, and the GPUs if there are any, while a run goes on.
+
+    Args:
+        host: Watches the run's processes.
+        gpus: Watches the GPUs; None if there are none.
+
+    Attributes:
+        why_lost: Why a GPU of the run, or its driver, does not answer any more, for people; None while they do.
+    """
+
+    def __init__(self, host: Probe[RunProcesses, HostUse], gpus: GpuProbe | None = None) -> None:
+        self._host = host
+        self._gpus = gpus
+        self._run_id = ""
+        self._run = RunGpus(uuids=())
+        self._pids: set[int] = set()
+        self.why_lost: str | None = None
+
+    @classmethod
+    def of_machine(cls, clock: Clock, gpus: GpuProbe | None) -> Self:
+        """The instruments of this machine, for one run.
+
+        Args:
+            clock: Stamps the readings.
+            gpus: See `autotune.gpu.collect.collector`.
+        """
+        return cls(HostProbe(clock), gpus)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._host.close()
+        if self._gpus:
+            self._gpus.close()
+
+    def expect(self, run_id: str, run: RunGpus, kept: Path) -> None:
+        """Takes note of a run that is about to be started.
+
+        Args:
+            run_id: Its name, which its processes carry.
+            run: Its GPUs, as far as is known beforehand.
+            kept: File for the raw readings of the GPUs.
+        """
+        self._run_id = run_id
+        self._run = run
+        if self._gpus:
+            self._gpus.open(kept)
+
+    def watch(self, events: Sequence[TraineeEvent]) -> None:
+        """Takes what the run reports; the host is watched from its first sign of life."""
+        if events and not self._pids:
+            self._host.open(RunProcesses(run_id=self._run_id, pid=events[0].pid))
+        self._pids.update(event.pid for event in events)
+        if told := [name for event in events for name in event.devices]:
+            known = self._run.uuids if self._run.reported else ()
+            self._run = replace(self._run, uuids=tuple(dict.fromkeys((*known, *told))), reported=True)
+        if self._gpus:
+            self.why_lost = self._gpus.lost(self._run)
+
+    def memory_is_full(self, run: TrialExit) -> bool:
+        """Whether nearly all memory of one of the run's GPUs was in use; False if that is not known."""
+        began_s, ended_s = run.started_s, run.ended_s
+        if not self._gpus or ended_s <= began_s:
+            return False
+        use = self._gpus.between(began_s, ended_s, self._run, own_pids=self._pids, started_s=began_s)
+        return use is not None and any(
+            (device.peak_memory_bytes or 0) >= _FULL * device.memory_total_bytes
+            for device in use.devices
+            if device.memory_total_bytes
+        )
+
+    def measure(
+        self, window: Window, *, started_s: float, default_samples: float | None, filling: bool
+    ) -> tuple[Measurement, GpuUse]:
+        """Condenses a run's window, with what was seen of the machine over the same time; see `measure_run`."""
+        host = self._host.between(window.t0_s, window.t1_s)
+        gpu = None
+        if self._gpus:
+            own_pids = self._pids | (host.pids if host else frozenset())
+            gpu = self._gpus.between(window.t0_s, window.t1_s, self._run, own_pids=own_pids, started_s=started_s)
+        measurement = measure_run(
+            window, started_s=started_s, default_samples=default_samples, host=host, gpu=gpu, filling=filling
+        )
+        return measurement, gpu or GpuUse()

@@ -1,0 +1,164 @@
+"""The figures that are read off a course, and the tables of them, on courses made by hand."""
+
+import pytest
+
+from autotune.bench.peers.anytime_curve import ORACLE, OURS, Confirmation, Contest, Course, NullTrial, Setting
+from autotune.bench.peers.tables import confirmations_table, methods_table, shortfalls_table, speedups
+
+
+def course(
+    method: str, *regrets: tuple[float, float], setting: Setting | None = None, budget_s: float = 1800.0
+) -> Course:
+    """A course with these regrets since these times; it starts with 50 % if not said otherwise."""
+    known = regrets if regrets and regrets[0][0] == 0 else ((0.0, 0.5), *regrets)
+    return Course(
+        method=method, setting=setting, budget_s=budget_s, used_s=budget_s / 2, runs=10, regrets=known, answer={}
+    )
+
+
+def contest(
+    *, ours: tuple[float, float], theirs: float | None, family: str = "mixed", slow_peer: float = 1500.0
+) -> Contest:
+    """Ours is close to the best after so many seconds of a short and a long search, a peer after so many, or never."""
+    same = Setting.SAME_RUNNER
+    courses = [
+        course(OURS, (ours[0], 0.04), budget_s=300.0),
+        course(OURS, (ours[1], 0.01)),
+        course("peer", *([(theirs, 0.03)] if theirs is not None else []), setting=same),
+        course("slow peer", (slow_peer, 0.02), setting=same),
+        course(ORACLE, (10.0, 0.0)),
+    ]
+    return Contest(seed=0, family=family, machine="small", best={}, courses=courses, confirmations=[], cpu_s=1.0)
+
+
+def cells(table: str, row: str) -> list[str]:
+    """The cells of the line that begins with that."""
+    lines = [[cell.strip() for cell in line.strip("|").split("|")] for line in table.splitlines()]
+    return next(line for line in lines if line[0] == row)
+
+
+def test_regret_is_that_of_the_answer_at_that_time() -> None:
+    """From the moment of a change on the new answer counts, before it the old one."""
+    made = course("any", (100.0, 0.2), (200.0, 0.1))
+    assert [made.regret_at(t_s) for t_s in (0.0, 99.9, 100.0, 150.0, 200.0, 1e6)] == [0.5, 0.5, 0.2, 0.2, 0.1, 0.1]
+
+
+@pytest.mark.parametrize(
+    ("regrets", "since_s"),
+    [
+        (((60.0, 0.2), (120.0, 0.05)), 120.0),  # exactly 5 % is close
+        (((60.0, 0.04), (120.0, 0.01)), 60.0),  # better still is still close
+        (((60.0, 0.04), (120.0, 0.06), (180.0, 0.01)), 180.0),  # lost, and found again
+        (((60.0, 0.04), (120.0, 0.06)), None),  # lost for good: what was known in between helps nobody
+        (((0.0, 0.03), (60.0, 0.02)), 0.0),
+        ((), None),
+    ],
+)
+def test_close_is_what_stays_close(regrets: tuple[tuple[float, float], ...], since_s: float | None) -> None:
+    """The time from which the answer is within 5 % of the best until the end."""
+    assert course("any", *regrets).close_s() == since_s
+
+
+def test_the_table_of_methods_shows_each_budget() -> None:
+    """Ours is judged by the search that had that budget; a peer by where it was then."""
+    table = methods_table([contest(ours=(200.0, 100.0), theirs=400.0)], Setting.SAME_RUNNER)
+    assert cells(table, OURS) == [OURS, "4.0% (4.0% to 4.0%)", "1.0% (1.0% to 1.0%)", "100%", "1m40s", "10", "15m"]
+    assert cells(table, "peer")[1:5] == ["50.0% (50.0% to 50.0%)", "3.0% (3.0% to 3.0%)", "100%", "6m40s"]
+
+
+def test_the_speed_up_is_the_median_ratio_to_the_best_peer() -> None:
+    """The best peer is the one with the shortest median time; its times over ours, scenario by scenario."""
+    some = [
+        contest(ours=(1.0, 100.0), theirs=400.0),
+        contest(ours=(1.0, 100.0), theirs=200.0),
+        contest(ours=(1.0, 200.0), theirs=100.0),
+    ]
+    assert cells(speedups(some, Setting.SAME_RUNNER), "all")[1:6] == [
+        "3",
+        "peer",
+        "3m20s",
+        "1m40s",
+        "2.0 (1.2 to 3.0)",
+    ]
+
+
+def test_who_never_gets_there_is_counted_with_the_whole_budget() -> None:
+    """A peer that stays at 50 % is not better than one that needs 25 minutes."""
+    table = speedups([contest(ours=(1.0, 100.0), theirs=None)], Setting.SAME_RUNNER)
+    assert cells(table, "all")[2:6] == ["slow peer", "25m", "1m40s", "15.0 (15.0 to 15.0)"]
+
+
+def test_each_family_has_its_own_best_peer() -> None:
+    """What is best over all need not be the rival in one family."""
+    some = [
+        contest(ours=(1.0, 100.0), theirs=200.0, family="input-bound"),
+        contest(ours=(1.0, 100.0), theirs=300.0, family="input-bound"),
+        contest(ours=(1.0, 100.0), theirs=None, family="mixed", slow_peer=400.0),
+    ]
+    table = speedups(some, Setting.SAME_RUNNER)
+    assert [cells(table, row)[2] for row in ("all", "input-bound", "mixed")] == ["peer", "peer", "slow peer"]
+
+
+def test_scenarios_with_nothing_to_find_have_no_times() -> None:
+    """Where today's config is close already, being close says nothing about a method."""
+    found = contest(ours=(1.0, 100.0), theirs=400.0)
+    idle = Contest(
+        seed=1,
+        family="mixed",
+        machine="small",
+        best={},
+        courses=[course(c.method, (0.0, 0.02), setting=c.setting, budget_s=c.budget_s) for c in found.courses],
+        confirmations=[],
+        cpu_s=1.0,
+    )
+    table = speedups([found, idle], Setting.SAME_RUNNER)
+    assert cells(table, "all")[1] == "1"
+    assert cells(methods_table([found, idle], Setting.SAME_RUNNER), "peer")[2:5] == [
+        "2.5% (2.2% to 2.8%)",
+        "100%",
+        "6m40s",
+    ]
+
+
+def test_what_our_search_leaves_is_told_apart() -> None:
+    """An answer that is not close: today's config, one that is worse than what was known, or all that was found."""
+    answers = [
+        [(0.0, 0.5), (100.0, 0.01)],
+        [(0.0, 0.5), (100.0, 0.01), (290.0, 0.5)],  # not confirmed
+        [(0.0, 0.5), (100.0, 0.01), (290.0, 0.2)],
+        [(0.0, 0.5), (100.0, 0.2)],
+    ]
+    some = [
+        Contest(
+            seed=seed,
+            family="mixed",
+            machine="small",
+            best={},
+            courses=[course(OURS, *regrets, budget_s=300.0)],
+            confirmations=[],
+            cpu_s=1.0,
+        )
+        for seed, regrets in enumerate(answers)
+    ]
+    assert cells(shortfalls_table(some), "5m")[1:] == ["1", "1", "1", "1"]
+
+
+def test_wrong_verdicts_and_intervals_are_counted() -> None:
+    """An interval holds the truth from end to end; better is wrong where nothing is faster in truth."""
+    said = [
+        Confirmation(better=True, low=1.1, high=1.3, true_ratio=1.2),
+        Confirmation(better=True, low=1.1, high=1.3, true_ratio=1.3),
+        Confirmation(better=True, low=1.1, high=1.3, true_ratio=1.4),
+        Confirmation(better=False, low=0.9, high=1.1, true_ratio=1.0),
+    ]
+    made = contest(ours=(1.0, 100.0), theirs=400.0)
+    with_them = Contest(**{**vars(made), "confirmations": said})
+    nulls = [
+        NullTrial(seed=0, confirmation=None, cpu_s=1.0),
+        NullTrial(seed=1, confirmation=Confirmation(better=True, low=1.03, high=1.2, true_ratio=1.0), cpu_s=1.0),
+        NullTrial(seed=2, confirmation=Confirmation(better=False, low=0.9, high=1.2, true_ratio=1.0), cpu_s=1.0),
+    ]
+    table = confirmations_table([with_them], nulls)
+    assert cells(table, "searches of the contests")[1:] == ["2", "4", "3", "0", "75.0%"]
+    assert cells(table, "... said to be better")[2:] == ["3", "3", "0", "66.7%"]
+    assert cells(table, "nothing to find (A/A)")[1:] == ["3", "2", "1", "1", "50.0%"]

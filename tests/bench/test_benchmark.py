@@ -1,0 +1,119 @@
+"""``python -m autotune.bench search``, on a few small scenarios."""
+
+import json
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from statistics import median
+
+import pytest
+
+from autotune.bench.__main__ import main
+from autotune.bench.peers.anytime_curve import ORACLE, OURS, Setting
+from autotune.bench.peers.harness import FIXED_RUN_S, Arena
+from autotune.bench.peers.methods import PEERS, random_search
+from autotune.bench.simulation.scenarios import scenario
+from autotune.records import Values
+
+Measure = Callable[[Values], float | None]
+
+
+@pytest.fixture
+def command(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    """Runs the command in an empty folder; answers with its exit code, what it printed, and what it said."""
+    monkeypatch.chdir(tmp_path)
+
+    def run(*arguments: str) -> tuple[int, str, str]:
+        monkeypatch.setattr(sys, "argv", ["autotune.bench", "search", *arguments])
+        code = main()
+        out, err = capsys.readouterr()
+        return code, out, err
+
+    return run
+
+
+SMALL = ("--seeds", "0-1", "--budgets", "90s,2m", "--aa", "1", "--out", "out")
+
+
+def test_a_whole_benchmark(command, tmp_path: Path) -> None:
+    """Two processes, two scenarios and an A/A: tables on stdout and in a file, a picture, and the raw results."""
+    code, out, err = command(*SMALL, "--jobs", "2")
+    assert code == 0
+    assert out.startswith("2 scenarios")
+    assert all(f"| {method} |" in out for method in (OURS, ORACLE, *PEERS))
+    assert (tmp_path / "out/tables.md").read_text() in out
+    assert (tmp_path / "out/regret.png").read_bytes().startswith(b"\x89PNG")
+    assert "3 of 3" in err
+    lines = [json.loads(line) for line in (tmp_path / "out/results.jsonl").read_text().splitlines()]
+    assert {line["format"] for line in lines} == {1}
+    contest = next(line["contest"] for line in lines if line.get("contest", {}).get("seed") == 0)
+    found = [(course["method"], course["setting"], course["budget_s"]) for course in contest["courses"]]
+    ours = [(OURS, None, 90.0), (OURS, None, 120.0)]
+    assert sorted(found, key=str) == sorted(
+        [*ours, (ORACLE, None, 120.0), *((peer, setting.value, 120.0) for peer in PEERS for setting in Setting)],
+        key=str,
+    )
+    assert all(t_s <= course["budget_s"] for course in contest["courses"] for t_s, _ in course["regrets"])
+
+
+def test_an_interrupted_benchmark_goes_on(command, tmp_path: Path) -> None:
+    """What was finished is not run again, half a line at the end is, and the results are the same as in one go."""
+    arguments = ("--seeds", "0-1", "--budgets", "1m", "--out", "out")
+    assert command(*arguments)[0] == 0
+    results = tmp_path / "out/results.jsonl"
+    first, second = results.read_text().splitlines(keepends=True)
+    results.write_text(first + second[:100])
+    code, _, err = command(*arguments)
+    assert code == 0
+    assert "1 of 1: contest 1" in err
+    kept, again = results.read_text().splitlines(keepends=True)
+    assert kept == first
+    assert json.loads(again)["contest"]["courses"] == json.loads(second)["contest"]["courses"]
+
+
+def test_results_of_another_benchmark_are_not_mixed_in(command) -> None:
+    """Other budgets in the same folder: an error with a remedy, before anything runs."""
+    assert command("--seeds", "0", "--budgets", "1m", "--out", "out")[0] == 0
+    code, out, err = command("--seeds", "0", "--budgets", "2m", "--out", "out")
+    assert (code, out) == (1, "")
+    assert "another benchmark" in err
+    assert "--out" in err
+
+
+@pytest.mark.parametrize("arguments", [("--seeds", "3-1"), ("--seeds", "x"), ("--budgets", "soon")])
+def test_wrong_usage_is_refused(command, arguments: tuple[str, str]) -> None:
+    """What cannot be read is an error of usage."""
+    with pytest.raises(SystemExit) as error:
+        command(*arguments)
+    assert error.value.code == 2
+
+
+def timed(arena: Arena, measure: Measure, took_s: list[float]) -> Measure:
+    """The same, noting how long each run takes."""
+
+    def measured(values: Values) -> float | None:
+        started_s = arena.clock.now_s()
+        speed = measure(values)
+        took_s.append(arena.clock.now_s() - started_s)
+        return speed
+
+    return measured
+
+
+def test_as_shipped_every_run_takes_a_minute(tmp_path: Path) -> None:
+    """Start included; only what fails, and the last one at the wall, is shorter."""
+    arena = Arena(scenario(0), 600.0, tmp_path / "arena", method="random", fresh_processes=True)
+    took_s: list[float] = []
+    arena.follow(random_search(arena.setup.space, 0), timed(arena, arena.measure_for_a_minute, took_s))
+    assert max(took_s) == pytest.approx(FIXED_RUN_S, abs=0.3)
+    assert sum(took_s) == pytest.approx(600.0, abs=0.3)
+
+
+def test_on_the_same_runner_runs_are_as_short_as_ours(tmp_path: Path) -> None:
+    """A run measures for no longer than the config allows; ten minutes are many runs, and are not overrun."""
+    arena = Arena(scenario(10), 600.0, tmp_path / "arena", method="random")
+    took_s: list[float] = []
+    arena.follow(random_search(arena.setup.space, 0), timed(arena, arena.measure_as_ours, took_s))
+    assert len(took_s) > 20
+    assert median(took_s) < 2 * arena.setup.limits.max_s + 5.0
+    assert sum(took_s) <= 600.0 + 0.3

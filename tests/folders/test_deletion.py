@@ -1,0 +1,104 @@
+"""Deletion of what a trainer has left: all of it, and nothing else."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from autotune.folders.deletion import delete_tree
+
+
+def nested(top: Path, levels: int, name: str = "deeper") -> None:
+    """Folders in folders, each with a file in it; too many for a path, so each is made from inside the last."""
+    top.mkdir(parents=True, exist_ok=True)
+    folder = os.open(top, os.O_RDONLY)
+    for _ in range(levels):
+        os.close(os.open("file", os.O_CREAT | os.O_WRONLY, dir_fd=folder))
+        os.mkdir(name, dir_fd=folder)
+        below = os.open(name, os.O_RDONLY, dir_fd=folder)
+        os.close(folder)
+        folder = below
+    os.close(folder)
+
+
+@pytest.mark.parametrize("levels", [3, 1100, 3000])
+def test_any_depth_is_deleted(levels: int, in_memory: Path) -> None:
+    """Deeper than calls may be nested, files be open, and paths be long."""
+    nested(in_memory / "outputs", levels)
+    assert delete_tree(in_memory / "outputs")
+    assert list(in_memory.iterdir()) == []
+
+
+def test_deletion_ends_when_its_time_is_over(in_memory: Path) -> None:
+    """What is left then stays, and a second time takes it away."""
+    nested(in_memory / "outputs", 50)
+    asked = iter([False] * 10 + [True])
+    assert not delete_tree(in_memory / "outputs", lambda: next(asked))
+    assert (in_memory / "outputs").exists()
+    assert delete_tree(in_memory / "outputs")
+    assert list(in_memory.iterdir()) == []
+
+
+def test_wide_folders_and_odd_names_are_deleted(hostile: Path) -> None:
+    """Names that are no text too, and what is neither file nor folder."""
+    top = hostile / "outputs"
+    for name in (".deleted", "a\nb", os.fsdecode(b"\xff")):
+        nested(top / name, 3)
+        nested(top / name / "x", 2)
+    os.mkfifo(top / "fifo")
+    assert delete_tree(top)
+    assert list(hostile.iterdir()) == []
+
+
+def test_links_go_and_what_they_lead_to_stays(tmp_path: Path) -> None:
+    """At any level, and in place of the folder itself."""
+    precious = tmp_path / "precious"
+    nested(precious, 2)
+    nested(tmp_path / "outputs", 2)
+    (tmp_path / "outputs" / "deeper" / "link").symlink_to(precious)
+    (tmp_path / "top").symlink_to(precious)
+    assert delete_tree(tmp_path / "outputs")
+    assert delete_tree(tmp_path / "top")
+    assert list(tmp_path.iterdir()) == [precious]
+    assert (precious / "deeper" / "file").exists()
+
+
+def test_nothing_there_is_deleted_already(tmp_path: Path) -> None:
+    """A folder that is gone, and a single file."""
+    (tmp_path / "file").touch()
+    assert delete_tree(tmp_path / "none")
+    assert delete_tree(tmp_path / "file")
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can be somebody who is not root")
+def test_folders_that_their_owner_has_locked_are_deleted() -> None:
+    """A trainer may take the rights from its own folders; that does not fill the user's disk for ever."""
+    script = """
+import os
+import tempfile
+from pathlib import Path
+from autotune.folders.deletion import delete_tree
+
+with tempfile.TemporaryDirectory() as place:
+    os.chmod(place, 0o777)
+    os.chdir(place)
+    os.seteuid(65534)
+    os.makedirs("outputs/a/b/c")
+    for name, mode in (("outputs/a/b/c", 0), ("outputs/a/b", 0o500), ("outputs/a", 0)):
+        os.chmod(name, mode)
+    print(delete_tree(Path("outputs")), os.path.lexists("outputs"))
+    os.seteuid(0)
+"""
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
+    assert done.stdout == "True False\n", done.stderr
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs a mount")
+def test_another_file_system_is_left_alone(small_disk: Path) -> None:
+    """What somebody has mounted below the folder is none of the trainer's output."""
+    (small_disk / "precious").write_text("x")
+    assert not delete_tree(small_disk.parent)
+    assert (small_disk / "precious").exists()

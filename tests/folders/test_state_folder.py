@@ -1,0 +1,261 @@
+"""Where the state folder is, what is made in it, and what is pruned."""
+
+import os
+from collections import namedtuple
+from pathlib import Path
+
+import pytest
+
+from autotune.errors import AutotuneError, RunError
+from autotune.folders.state_folder import LEAST_FREE_BYTES, StateFolder
+from autotune.folders.trial_folder import RunFolder
+from tests.users import ALICE, MALLORY, acting_as, made, only_root
+
+
+def located(config: Path, explicit: Path | None = None, **environ: str) -> Path:
+    """Where the state of a config is kept."""
+    return StateFolder.locate(config, explicit=explicit, environ=environ).path
+
+
+def test_what_is_named_wins(tmp_path: Path) -> None:
+    """The option before the variable, the variable before the project."""
+    (tmp_path / ".git").mkdir()
+    config = tmp_path / "c.yaml"
+    assert located(config, Path("/a"), AUTOTUNE_DIR="/b") == Path("/a")
+    assert located(config, AUTOTUNE_DIR="/b") == Path("/b")
+    assert located(config, AUTOTUNE_DIR="") == tmp_path / ".autotune"
+    assert located(config, Path("rel")) == Path.cwd() / "rel"
+
+
+def test_the_nearest_project_is_taken(hostile: Path) -> None:
+    """The nearest folder above the config with .autotune or .git, which may be a file."""
+    inner = hostile / "repo" / "configs" / "deep"
+    inner.mkdir(parents=True)
+    (hostile / "repo" / ".git").write_text("gitdir: elsewhere")
+    assert located(inner / "c.yaml") == hostile / "repo" / ".autotune"
+    (hostile / "repo" / "configs" / ".autotune").mkdir()
+    assert located(inner / "c.yaml") == hostile / "repo" / "configs" / ".autotune"
+
+
+def test_without_a_project_it_is_beside_the_config(tmp_path: Path) -> None:
+    """No folder above has either mark."""
+    if any((folder / ".git").exists() or (folder / ".autotune").is_dir() for folder in tmp_path.parents):
+        pytest.skip("the temporary folder lies within a project")
+    assert located(tmp_path / "c.yaml") == tmp_path / ".autotune"
+
+
+def test_a_link_to_the_config_leads_to_the_same_state(tmp_path: Path) -> None:
+    """A config has one state folder, by whatever name it is reached."""
+    (tmp_path / "project" / ".git").mkdir(parents=True)
+    (tmp_path / "project" / "c.yaml").write_text("")
+    (tmp_path / "link.yaml").symlink_to(tmp_path / "project" / "c.yaml")
+    assert located(tmp_path / "link.yaml") == tmp_path / "project" / ".autotune"
+
+
+def test_a_link_that_was_found_is_passed_over(tmp_path: Path) -> None:
+    """The state is kept in the user's own folder instead, and that is said, with the way to have it elsewhere."""
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / ".autotune").symlink_to(tmp_path / "elsewhere")
+    state = StateFolder.locate(tmp_path / "c.yaml", explicit=None, environ={"XDG_STATE_HOME": str(tmp_path / "xdg")})
+    assert state.path == tmp_path / "xdg" / "autotune"
+    (remark,) = state.remarks
+    assert f"{tmp_path / '.autotune'} is not used: it is a symbolic link" in remark
+    assert "--state-dir" in remark
+
+
+@only_root
+def test_a_folder_of_another_user_is_passed_over_or_refused(shared: Path) -> None:
+    """In a place like /tmp anybody can be there first; neither their folder nor their repository decides anything."""
+    config = made(shared / "alice", owner=ALICE, mode=0o755) / "c.yaml"
+    with acting_as(MALLORY):
+        (shared / ".git").mkdir()
+    with acting_as(ALICE):
+        assert located(config) == shared / "alice" / ".autotune"
+    with acting_as(MALLORY):
+        (shared / ".autotune").mkdir(mode=0o755)
+    with acting_as(ALICE):
+        assert located(config, XDG_STATE_HOME=str(shared / "alice")) == shared / "alice" / "autotune"
+        with pytest.raises(AutotuneError, match=f"belongs to user {MALLORY}"):
+            located(config, shared / ".autotune")
+
+
+@only_root
+def test_a_folder_that_another_user_makes_in_the_last_moment_is_not_used(shared: Path) -> None:
+    """Between the look and the making, whoever is faster has the place."""
+    with acting_as(ALICE):
+        state = StateFolder.locate(shared / "c.yaml", explicit=None, environ={})
+    with acting_as(MALLORY):
+        state.path.mkdir(mode=0o755)
+    with acting_as(ALICE), pytest.raises(AutotuneError, match="cannot be written"):
+        state.create()
+
+
+@only_root
+def test_root_uses_the_folder_of_the_owner_of_a_config(shared: Path) -> None:
+    """Not that of somebody else, and not for a config of somebody else."""
+    folder = made(shared / "alice", owner=ALICE, mode=0o755)
+    made(folder / ".autotune", owner=ALICE, mode=0o700)
+    (folder / "c.yaml").write_text("")
+    assert located(folder / "c.yaml", XDG_STATE_HOME=str(shared / "root")) == shared / "root" / "autotune"
+    os.chown(folder / "c.yaml", ALICE, ALICE)
+    assert located(folder / "c.yaml") == folder / ".autotune"
+
+
+@pytest.mark.parametrize("mode", [0o777, 0o702])
+def test_a_folder_that_others_may_write_to_is_passed_over_or_refused(mode: int, tmp_path: Path) -> None:
+    """Passed over where it was found; where it was named, the user hears how to close it."""
+    (tmp_path / ".autotune").mkdir()
+    (tmp_path / ".autotune").chmod(mode)
+    config = tmp_path / "c.yaml"
+    assert located(config, HOME=str(tmp_path / "home")) == tmp_path / "home" / ".local" / "state" / "autotune"
+    with pytest.raises(AutotuneError, match="others may write to it") as caught:
+        located(config, tmp_path / ".autotune")
+    assert "chmod go-w" in (caught.value.remedy or "")
+    with pytest.raises(AutotuneError, match="others may write to it"):
+        located(config, AUTOTUNE_DIR=str(tmp_path / ".autotune"))
+
+
+def test_a_place_open_to_all_gets_no_folder(tmp_path: Path) -> None:
+    """Others could take ours away and put one of theirs into its place; one that the user names is made."""
+    place = tmp_path / "scratch"
+    place.mkdir()
+    place.chmod(0o777)
+    assert located(place / "c.yaml", XDG_STATE_HOME=str(tmp_path)) == tmp_path / "autotune"
+    assert located(place / "c.yaml", place / "named") == place / "named"
+    with pytest.raises(AutotuneError, match="no safe place for the state folder") as caught:
+        located(place / "c.yaml", XDG_STATE_HOME=str(place))
+    assert "--state-dir" in (caught.value.remedy or "")
+
+
+def test_a_link_that_the_user_names_is_followed(tmp_path: Path) -> None:
+    """The place on another disk is often reached by one; what it leads to has to be the user's all the same."""
+    (tmp_path / "disk").mkdir(mode=0o700)
+    (tmp_path / "link").symlink_to(tmp_path / "disk")
+    assert located(tmp_path / "c.yaml", tmp_path / "link") == tmp_path / "disk"
+    (tmp_path / "disk").chmod(0o777)
+    with pytest.raises(AutotuneError, match="others may write to it"):
+        located(tmp_path / "c.yaml", tmp_path / "link")
+
+
+def test_a_folder_of_the_users_is_filled_with_what_is_private(tmp_path: Path) -> None:
+    """In one that all may read, what is put into it is closed all the same, also what an earlier version left open."""
+    tmp_path.chmod(0o755)
+    (tmp_path / "studies").mkdir(mode=0o755)
+    before = os.umask(0)
+    try:
+        StateFolder(tmp_path).create()
+    finally:
+        os.umask(before)
+    assert {path.name: path.stat().st_mode & 0o777 for path in tmp_path.iterdir()} == dict.fromkeys(
+        ("studies", "runs", "searches", "cache", "backups", "kept"), 0o700
+    )
+
+
+def test_a_new_folder_is_private_and_ignored_by_git(hostile: Path) -> None:
+    """Nobody else can read it, git does not see it, and making it again changes nothing."""
+    state = StateFolder(hostile / ".autotune")
+    state.create()
+    state.create()
+    assert state.path.stat().st_mode & 0o777 == 0o700
+    assert (state.path / ".gitignore").read_text() == "*\n"
+    assert sorted(os.listdir(state.path)) == [".gitignore", "backups", "cache", "kept", "runs", "searches", "studies"]
+
+
+def test_a_folder_of_the_users_stays_visible_to_git(tmp_path: Path) -> None:
+    """``--state-dir .`` must not hide the user's own files."""
+    (tmp_path / "thesis.txt").write_text("")
+    tmp_path.chmod(0o755)
+    StateFolder(tmp_path).create()
+    assert not (tmp_path / ".gitignore").exists()
+    assert tmp_path.stat().st_mode & 0o777 == 0o755
+
+
+def test_a_place_that_cannot_be_written_is_said(tmp_path: Path) -> None:
+    """The place, the system's reason and the way out."""
+    (tmp_path / "file").write_text("")
+    with pytest.raises(AutotuneError, match="cannot be written: Not a directory") as caught:
+        StateFolder(tmp_path / "file" / ".autotune").create()
+    assert "--state-dir" in (caught.value.remedy or "")
+
+
+def test_a_read_only_place_is_said(tmp_path: Path, monkeypatch) -> None:
+    """Also when all folders are there already."""
+    StateFolder(tmp_path / "s").create()
+    # Root may write anywhere, so the answer for a user without the right has to be played.
+    monkeypatch.setattr(os, "access", lambda *_, **__: False)
+    with pytest.raises(AutotuneError, match="read-only"):
+        StateFolder(tmp_path / "s").create()
+
+
+@pytest.mark.parametrize("name", ["", ".", "..", "a/b", "/etc", "-rf", ".hidden", "a\nb", "é", "x" * 200])
+def test_a_name_never_leads_elsewhere(name: str, tmp_path: Path) -> None:
+    """Names come out of a storage that others can write; none of them is a path."""
+    state = StateFolder(tmp_path)
+    with pytest.raises(ValueError, match="not a name"):
+        state.run("study", name)
+    with pytest.raises(ValueError, match="not a name"):
+        state.runs(name)
+
+
+@pytest.mark.parametrize(("free", "refused"), [(LEAST_FREE_BYTES, False), (LEAST_FREE_BYTES - 1, True)])
+def test_a_run_needs_a_gibibyte(free: int, refused: bool, tmp_path: Path, monkeypatch) -> None:
+    """Exactly 1 GiB is enough, one byte less is not."""
+    usage = namedtuple("usage", "total used free")
+    monkeypatch.setattr("shutil.disk_usage", lambda _: usage(free, 0, free))
+    if refused:
+        with pytest.raises(RunError, match="only 1023 MiB are free; a run needs at least 1 GiB"):
+            StateFolder(tmp_path).require_space()
+    else:
+        StateFolder(tmp_path).require_space()
+
+
+def test_free_space_is_that_of_the_disk(tmp_path: Path) -> None:
+    """A real number, and an error with a place where the folder is gone."""
+    assert StateFolder(tmp_path).free_bytes() > 0
+    with pytest.raises(AutotuneError, match="No such file"):
+        StateFolder(tmp_path / "gone").free_bytes()
+
+
+def aged(state: StateFolder, count: int) -> list[RunFolder]:
+    """Run folders, the oldest first."""
+    folders = [state.run("study", f"run-{count - index}") for index in range(count)]
+    for index, folder in enumerate(folders):
+        folder.create()
+        os.utime(folder.path / ".autotune-run", (1e9 + index, 1e9 + index))
+    return folders
+
+
+def test_pruning_keeps_the_latest_and_the_protected(tmp_path: Path) -> None:
+    """The oldest go, by age and not by name; protected ones stay."""
+    state = StateFolder(tmp_path)
+    folders = aged(state, 6)
+    protected = folders[1].path.name
+    gone = state.prune("study", protected={protected}, keep=3)
+    assert gone == (folders[0].path.name, folders[2].path.name)
+    assert [folder.path.exists() for folder in folders] == [False, True, False, True, True, True]
+
+
+def test_pruning_touches_nothing_else(tmp_path: Path) -> None:
+    """Folders without the marker, files and links in the same place stay, and links lead nowhere."""
+    state = StateFolder(tmp_path)
+    (folder,) = aged(state, 1)
+    elsewhere = RunFolder(tmp_path / "elsewhere")
+    elsewhere.create()
+    study = folder.path.parent
+    (study / "link").symlink_to(elsewhere.path)
+    (study / "mine").mkdir()
+    (study / "notes.txt").write_text("")
+    assert state.prune("study", protected=(), keep=0) == (folder.path.name,)
+    assert sorted(os.listdir(study)) == ["link", "mine", "notes.txt"]
+    assert elsewhere.is_ours()
+
+
+def test_pruning_a_study_without_runs_does_nothing(tmp_path: Path) -> None:
+    """There is no folder yet, or a link to somewhere is in its place."""
+    state = StateFolder(tmp_path / "state")
+    assert state.prune("study", protected=()) == ()
+    folders = aged(StateFolder(tmp_path / "other"), 1)
+    (tmp_path / "state" / "runs").mkdir(parents=True)
+    (tmp_path / "state" / "runs" / "study").symlink_to(folders[0].path.parent)
+    assert state.prune("study", protected=(), keep=0) == ()
+    assert folders[0].path.exists()

@@ -1,0 +1,243 @@
+"""Reading what a training process writes about itself, whatever it writes."""
+
+import itertools
+import json
+import math
+import os
+import threading
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from autotune.folders.step_files import StepReader
+from autotune.records import TraineeEvent
+
+HEADER = {"v": 1, "pid": 47, "clock": "monotonic", "start_s": 1.5, "source": "step", "devices": ["GPU-1"]}
+
+
+def write(folder: Path, *lines: object, name: str = "steps.47.0.jsonl") -> None:
+    """Appends lines: objects as JSON, texts as they are."""
+    with (folder / name).open("a") as file:
+        for line in lines:
+            file.write((line if isinstance(line, str) else json.dumps(line)) + "\n")
+
+
+def test_events_arrive_with_their_units(tmp_path: Path) -> None:
+    """The header, a step and the other kinds become events; what is not known is None."""
+    write(
+        tmp_path,
+        HEADER,
+        {"k": "step", "t_s": 2.0, "wait_s": 0.25, "samples": 8, "work": 4520, "update": True},
+        {"k": "step", "t_s": 3.0, "loss": 0.5, "update": False},
+        {"k": "epoch_end", "t_s": 4.0},
+    )
+    assert StepReader(tmp_path).poll() == [
+        TraineeEvent(kind="start", t_s=1.5, stream="47.0", devices=("GPU-1",)),
+        TraineeEvent(kind="step", t_s=2.0, stream="47.0", wait_s=0.25, samples=8.0, work=4520.0),
+        TraineeEvent(kind="step", t_s=3.0, stream="47.0", loss=0.5),
+        TraineeEvent(kind="epoch_end", t_s=4.0, stream="47.0"),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("devices", "told"),
+    [
+        (["GPU-8932f937-d72c", "MIG-GPU-8932f937/1/0"], ("GPU-8932f937-d72c", "MIG-GPU-8932f937/1/0")),
+        (["GPU-1", 7, None, "cuda:0", "GPU-\x1b[2J", "GPU-" + "1" * 1000], ("GPU-1",)),
+        (["GPU-1"] * 1000, ("GPU-1",) * 64),
+        ("GPU-1", ()),
+        (None, ()),
+    ],
+)
+def test_devices_are_taken_only_if_they_look_like_uuids(tmp_path: Path, devices: object, told: tuple[str, ...]) -> None:
+    """What a process says it uses is text from outside, and may be anything."""
+    write(tmp_path, {**HEADER, "devices": devices})
+    assert [event.devices for event in StepReader(tmp_path).poll()] == [told]
+
+
+def test_each_event_arrives_once(tmp_path: Path) -> None:
+    """A poll tells only what is new."""
+    reader = StepReader(tmp_path)
+    assert reader.poll() == []
+    write(tmp_path, {"k": "step", "t_s": 1.0})
+    assert len(reader.poll()) == 1
+    assert reader.poll() == []
+    write(tmp_path, {"k": "step", "t_s": 2.0})
+    assert [event.t_s for event in reader.poll()] == [2.0]
+
+
+def test_streams_are_merged_by_time(tmp_path: Path) -> None:
+    """Two processes and two loops of one are told apart, and come in the order of what happened."""
+    write(tmp_path, {"k": "step", "t_s": 3.0}, name="steps.47.0.jsonl")
+    write(tmp_path, {"k": "step", "t_s": 1.0}, name="steps.47.1.jsonl")
+    write(tmp_path, {"k": "step", "t_s": 2.0}, name="steps.5.0.jsonl")
+    events = StepReader(tmp_path).poll()
+    assert [(event.stream, event.pid) for event in events] == [("47.1", 47), ("5.0", 5), ("47.0", 47)]
+
+
+def test_a_torn_last_line_waits_for_its_end(tmp_path: Path) -> None:
+    """Half a line is neither an event nor an error."""
+    reader = StepReader(tmp_path)
+    path = tmp_path / "steps.47.0.jsonl"
+    path.write_text('{"k": "step", "t_s": 1.0}\n{"k": "step", "t_')
+    assert [event.t_s for event in reader.poll()] == [1.0]
+    with path.open("a") as file:
+        file.write('s": 2.0}\n')
+    assert [event.t_s for event in reader.poll()] == [2.0]
+    assert reader.ignored == 0
+
+
+@pytest.mark.parametrize(
+    ("written", "loss"),
+    [
+        ("NaN", math.nan),
+        ("Infinity", math.inf),
+        ("-Infinity", -math.inf),
+        ('"nan"', math.nan),
+        ('"inf"', math.inf),
+        ('"-inf"', -math.inf),
+        ('"0.5"', None),
+        ("null", None),
+        ("1e999", math.inf),
+        ("true", None),
+        ("7", 7.0),
+    ],
+)
+def test_a_loss_may_be_no_number(written: str, loss: float | None, tmp_path: Path) -> None:
+    """NaN and infinities arrive in both spellings; other texts are no loss."""
+    write(tmp_path, f'{{"k": "loss", "t_s": 1.0, "loss": {written}}}')
+    (event,) = StepReader(tmp_path).poll()
+    assert repr(event.loss) == repr(loss)
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "",
+        "rubbish",
+        "[1, 2]",
+        "3",
+        "null",
+        '{"k": "step"}',
+        '{"k": "step", "t_s": "1"}',
+        '{"k": "step", "t_s": true}',
+        '{"k": "step", "t_s": NaN}',
+        '{"k": "step", "t_s": 1' + "0" * 400 + "}",
+        '{"k": "step", "t_s": 1' + "0" * 5000 + "}",
+        '{"k": "of tomorrow", "t_s": 1.0}',
+        '{"k": ["step"], "t_s": 1.0}',
+        '{"v": 1, "pid": 47}',
+        "[" * 10_000,
+        '{"k": "step", "t_s": 1.0, "note": "' + "x" * 20_000 + '"}',
+    ],
+    ids=lambda line: line[:20],
+)
+def test_what_is_no_event_is_counted_and_passed_over(line: str, tmp_path: Path) -> None:
+    """One bad line costs itself and nothing else."""
+    write(tmp_path, {"k": "step", "t_s": 1.0}, line, {"k": "step", "t_s": 2.0})
+    reader = StepReader(tmp_path)
+    assert [event.t_s for event in reader.poll()] == [1.0, 2.0]
+    assert reader.ignored == 1
+
+
+def test_amounts_that_cannot_be_are_not_known(tmp_path: Path) -> None:
+    """A negative or infinite number of samples is no number, but the step has happened."""
+    write(tmp_path, '{"k": "step", "t_s": 1.0, "samples": -8, "work": Infinity, "wait_s": "long"}')
+    assert StepReader(tmp_path).poll() == [TraineeEvent(kind="step", t_s=1.0, stream="47.0")]
+
+
+@pytest.mark.parametrize("change", [{"v": 2}, {"v": None}, {"clock": "wall"}])
+def test_a_stream_that_would_be_misread_is_not_read(change: dict[str, object], tmp_path: Path) -> None:
+    """Another version, or another clock: not one of its steps counts, now or later."""
+    reader = StepReader(tmp_path)
+    write(tmp_path, HEADER | change, {"k": "step", "t_s": 1.0})
+    assert reader.poll() == []
+    write(tmp_path, {"k": "step", "t_s": 2.0})
+    assert reader.poll() == []
+
+
+@pytest.mark.parametrize(
+    "name", ["steps.x.0.jsonl", "steps.-4.0.jsonl", "steps.4.jsonl", "steps.4.0.jsonl.bak", "steps.٤.0.jsonl"]
+)
+def test_other_files_are_not_read(name: str, tmp_path: Path) -> None:
+    """Only names that a stream has."""
+    write(tmp_path, {"k": "step", "t_s": 1.0}, name=name)
+    assert StepReader(tmp_path).poll() == []
+
+
+def test_only_real_files_are_read(tmp_path: Path) -> None:
+    """A link, a folder or a fifo of that name is not followed, entered or waited for."""
+    secret = tmp_path / "elsewhere"
+    secret.write_text('{"k": "step", "t_s": 1.0}\n')
+    (tmp_path / "steps.1.0.jsonl").symlink_to(secret)
+    (tmp_path / "steps.2.0.jsonl").mkdir()
+    os.mkfifo(tmp_path / "steps.3.0.jsonl")
+    found: list[object] = []
+    thread = threading.Thread(target=lambda: found.append(StepReader(tmp_path).poll()), daemon=True)
+    thread.start()
+    thread.join(60.0)
+    assert found == [[]]
+
+
+def test_a_folder_that_is_gone_has_no_events(tmp_path: Path) -> None:
+    """A trainer may have removed its folder."""
+    assert StepReader(tmp_path / "gone").poll() == []
+
+
+def test_a_flood_costs_a_bounded_read_and_starves_nobody(tmp_path: Path) -> None:
+    """Of a stream of 100 MB without an end, one poll reads about a mebibyte; another stream is read as well."""
+    flood = tmp_path / "steps.1.0.jsonl"
+    with flood.open("wb") as file:
+        file.truncate(100 << 20)
+    write(tmp_path, {"k": "step", "t_s": 1.0}, name="steps.2.0.jsonl")
+    reader = StepReader(tmp_path)
+    assert [event.stream for event in reader.poll()] == ["2.0"]
+    for _ in range(300):
+        assert reader.poll() == []
+    with flood.open("ab") as file:
+        file.write(b'\n{"k": "step", "t_s": 2.0}\n')
+    assert [event.stream for event in reader.poll()] == ["1.0"]
+    assert reader.ignored == 1
+
+
+def test_many_streams_are_not_all_read(tmp_path: Path) -> None:
+    """A trainer that makes files without end is read up to a number of them."""
+    for number in range(300):
+        write(tmp_path, {"k": "step", "t_s": 1.0}, name=f"steps.{number}.0.jsonl")
+    assert len(StepReader(tmp_path).poll()) == 256
+
+
+LINES = st.lists(
+    st.one_of(
+        st.builds(
+            lambda t_s, loss: json.dumps({"k": "step", "t_s": t_s, "loss": loss}).encode(),
+            st.floats(0, 1e6),
+            st.none() | st.floats(),
+        ),
+        st.binary(max_size=40).map(lambda data: data.replace(b"\n", b"")),
+    ),
+    max_size=20,
+)
+
+
+@settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(lines=LINES, cuts=st.lists(st.integers(0, 2000), max_size=6))
+def test_where_the_writing_is_cut_makes_no_difference(
+    lines: list[bytes], cuts: list[int], tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    """Whatever is written, in whatever pieces it arrives: the same events, and never an error."""
+    data = b"".join(line + b"\n" for line in lines)
+    folder = tmp_path_factory.mktemp("steps")
+    path = folder / "steps.47.0.jsonl"
+    reader = StepReader(folder)
+    pieces: list[TraineeEvent] = []
+    places = [0, *sorted(min(cut, len(data)) for cut in cuts), len(data)]
+    for start, end in itertools.pairwise(places):
+        with path.open("ab") as file:
+            file.write(data[start:end])
+        pieces += reader.poll()
+    whole = StepReader(folder)
+    assert sorted(map(repr, pieces)) == sorted(map(repr, whole.poll()))
+    assert reader.ignored == whole.ignored

@@ -1,0 +1,189 @@
+"""A run's folder: made, marked, read and emptied, and never anything outside it."""
+
+import os
+from pathlib import Path
+
+import pytest
+
+from autotune.errors import RunError
+from autotune.folders.trial_folder import MARKER, RunFolder
+from tests.folders.test_deletion import nested
+
+
+def made(path: Path) -> RunFolder:
+    """A folder of ours."""
+    folder = RunFolder(path)
+    folder.create()
+    return folder
+
+
+def test_a_new_folder_is_marked_and_private(hostile: Path) -> None:
+    """It is ours, has a place for outputs, and nobody else can look into it."""
+    folder = made(hostile / "runs" / "study" / "run")
+    assert folder.is_ours()
+    assert folder.outputs.is_dir()
+    assert folder.path.stat().st_mode & 0o077 == 0
+
+
+def test_a_folder_of_ours_is_kept(tmp_path: Path) -> None:
+    """Making it again keeps what is in it."""
+    folder = made(tmp_path / "run")
+    folder.stdout.touch()
+    made(tmp_path / "run")
+    assert folder.stdout.exists()
+
+
+def test_a_file_in_its_place_is_said(tmp_path: Path) -> None:
+    """What is in the way is named, with a remedy."""
+    (tmp_path / "run").write_text("")
+    with pytest.raises(RunError, match="run: the run's folder cannot be made: File exists"):
+        RunFolder(tmp_path / "run").create()
+
+
+def test_the_config_keeps_every_character(tmp_path: Path) -> None:
+    """Line ends and a byte order mark stay."""
+    folder = made(tmp_path / "run")
+    folder.write_config("\ufeffa: ü\r\nb: 1\n\r")
+    assert folder.config.read_bytes().decode() == "\ufeffa: ü\r\nb: 1\n\r"
+
+
+def test_the_tail_of_stderr_is_whole_lines(tmp_path: Path) -> None:
+    """Of much output the last 32 KiB are shown, from the start of a line; bad bytes do no harm."""
+    folder = made(tmp_path / "run")
+    assert folder.stderr_tail() == ""
+    folder.stderr.write_bytes(b"".join(b"line %06d\n" % n for n in range(10_000)) + b"\xff\n")
+    tail = folder.stderr_tail()
+    assert 32_000 < len(tail) <= 32 << 10
+    assert tail.startswith("line ")
+    assert tail.endswith("line 009999\n\ufffd\n")
+
+
+def test_one_long_line_still_has_a_tail(tmp_path: Path) -> None:
+    """A progress bar without a newline is shown too."""
+    folder = made(tmp_path / "run")
+    folder.stderr.write_bytes(b"x" * 100_000)
+    assert len(folder.stderr_tail()) == 32 << 10
+
+
+@pytest.mark.parametrize("kind", ["fifo", "link", "device", "folder"])
+def test_what_is_no_file_has_no_tail_and_is_replaced(kind: str, tmp_path: Path) -> None:
+    """A trainer can put anything there: nothing is waited for, nothing followed, and what is ours is written anew."""
+    folder = made(tmp_path / "run")
+    (tmp_path / "victim").write_text("thesis")
+    for path in (folder.stdout, folder.stderr, folder.config, folder.result):
+        if kind == "fifo":
+            os.mkfifo(path)
+        elif kind == "folder":
+            path.mkdir()
+        else:
+            path.symlink_to("/dev/zero" if kind == "device" else tmp_path / "victim")
+    assert folder.stderr_tail() == folder.stdout_tail() == ""
+    folder.write_result({"number": 1})
+    if kind == "folder":
+        with pytest.raises(RunError, match="the run's config cannot be written"):
+            folder.write_config("a: 1")
+    else:
+        folder.write_config("a: 1")
+        assert folder.config.read_text() == "a: 1"
+        assert not folder.config.is_symlink()
+        assert folder.result.is_file()
+        assert not folder.result.is_symlink()
+    assert (tmp_path / "victim").read_text() == "thesis"
+
+
+def test_a_config_that_is_another_file_too_is_replaced(tmp_path: Path) -> None:
+    """A hard link to a file of the user's is not written to."""
+    folder = made(tmp_path / "run")
+    (tmp_path / "victim").write_text("thesis")
+    os.link(tmp_path / "victim", folder.config)
+    folder.write_config("a: 1")
+    assert (tmp_path / "victim").read_text() == "thesis"
+    assert folder.config.read_text() == "a: 1"
+
+
+def test_all_that_is_made_is_for_its_owner_alone(tmp_path: Path) -> None:
+    """Whatever the umask: a config may hold a password, and what lies in inject/ is run."""
+    before = os.umask(0)
+    try:
+        folder = RunFolder(tmp_path / "runs" / "study" / "run")
+        folder.create(output_paths=[str(folder.outputs / "logs" / "deep" / "x")], observed=True)
+        folder.write_config("password: x")
+        folder.write_result({})
+    finally:
+        os.umask(before)
+    modes = {str(path.relative_to(tmp_path)): path.stat().st_mode & 0o777 for path in tmp_path.rglob("*")}
+    assert len(modes) > 10
+    assert {
+        name: mode for name, mode in modes.items() if mode != (0o700 if (tmp_path / name).is_dir() else 0o600)
+    } == {}
+
+
+def test_outputs_go_and_the_rest_stays(tmp_path: Path) -> None:
+    """What the trainer wrote to outputs/ is deleted, the logs are kept."""
+    folder = made(tmp_path / "run")
+    (folder.outputs / "deep").mkdir()
+    (folder.outputs / "deep" / "checkpoint").write_text("big")
+    folder.stderr.write_text("kept")
+    folder.discard_outputs()
+    assert not folder.outputs.exists()
+    assert folder.stderr_tail() == "kept"
+
+
+@pytest.mark.parametrize("where", ["in outputs", "as outputs", "as the folder"])
+def test_links_are_not_followed(where: str, tmp_path: Path) -> None:
+    """A link that a trainer put anywhere never leads a deletion out of the folder."""
+    precious = tmp_path / "precious"
+    precious.mkdir()
+    (precious / "thesis.txt").write_text("x")
+    folder = made(tmp_path / "run")
+    if where == "in outputs":
+        (folder.outputs / "link").symlink_to(precious)
+    elif where == "as outputs":
+        folder.outputs.rmdir()
+        folder.outputs.symlink_to(precious)
+    else:
+        (precious / MARKER).write_text("")
+        folder = RunFolder(tmp_path / "link")
+        folder.path.symlink_to(precious)
+    folder.discard_outputs()
+    folder.delete()
+    assert (precious / "thesis.txt").exists()
+
+
+def test_what_is_not_ours_is_never_deleted(tmp_path: Path) -> None:
+    """Without the marker, or with a link for one, nothing is touched."""
+    folder = RunFolder(tmp_path / "run")
+    folder.outputs.mkdir(parents=True)
+    folder.discard_outputs()
+    folder.delete()
+    assert folder.outputs.exists()
+    (folder.path / MARKER).symlink_to(os.devnull)
+    folder.delete()
+    assert folder.outputs.exists()
+
+
+def test_what_cannot_be_deleted_is_said(tmp_path: Path, caplog, monkeypatch) -> None:
+    """A file that will not go leaves a warning that names it, and no error."""
+    folder = made(tmp_path / "run")
+    (folder.outputs / "checkpoint").write_text("x")
+
+    def refuse(*_: object, **__: object) -> None:
+        raise PermissionError(1, "Operation not permitted")
+
+    # Root may delete anything, so the refusal of a read-only mount has to be played.
+    monkeypatch.setattr(os, "unlink", refuse)
+    folder.discard_outputs()
+    assert f"{folder.outputs} could not be deleted completely" in caplog.text
+
+
+def test_a_run_whose_outputs_are_nested_deep_is_begun_again_and_deleted(in_memory: Path) -> None:
+    """Three thousand folders in each other are no more than a trainer may leave."""
+    folder = made(in_memory / "run")
+    nested(folder.outputs / "before", 1100)
+    before = folder.contents()
+    nested(folder.outputs / "since", 3000)
+    (folder.outputs / "before" / "since").touch()
+    folder.restore(before)
+    assert folder.contents() == before
+    folder.delete()
+    assert not folder.path.exists()

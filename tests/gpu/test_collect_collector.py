@@ -1,0 +1,246 @@
+"""Promises of the GPU sampler of a search: each run has its readings, and whatever happens to it the search goes on."""
+
+import json
+import os
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+
+from autotune.clock import SystemClock
+from autotune.gpu.collect.collector import BLOCKED_S, SILENT_S, GpuSampling
+from autotune.gpu.collect.files import SamplerFiles
+from autotune.gpu.driver_errors import remedy_of
+from autotune.measure.probe import GpuUse, RunGpus
+from autotune.process.guard import Guard
+from tests.fake_nvml.library import FakeGpu
+from tests.fake_nvml.scenario import Fault, Gpu, Scenario, Square
+
+UUID = "GPU-00000000-0000-4000-8000-000000000000"
+RUN = RunGpus(uuids=(UUID,))
+WAVE = Gpu(busy_percent=Square(10, 90, period_s=0.5))
+
+
+class ShiftedClock(SystemClock):
+    """The machine's clock, in a hurry where a test says so."""
+
+    ahead_s = 0.0
+
+    def now_s(self) -> float:
+        """See `Clock.now_s`."""
+        return super().now_s() + self.ahead_s
+
+
+class Stage:
+    """A sampler of a search on a machine with fake GPUs.
+
+    Attributes:
+        sampling: The sampler.
+        clock: Its clock.
+        guard: Its guard.
+        folder: Where its files are.
+    """
+
+    def __init__(self, guard: Guard, folder: Path) -> None:
+        self.guard = guard
+        self.folder = folder
+        self.clock = ShiftedClock()
+        self.sampling = GpuSampling(guard, [UUID], SamplerFiles(folder / "search.gpu.jsonl"), self.clock)
+        self.kept = folder / "samples.jsonl"
+
+    def open(self) -> None:
+        """A run begins."""
+        self.sampling.open(self.kept)
+
+    def lost(self) -> str | None:
+        """What a look at the sampler says."""
+        return self.sampling.lost(RUN)
+
+    def use(self, run: RunGpus = RUN, length_s: float = 2.0) -> GpuUse:
+        """What was seen of the last seconds."""
+        now_s = time.monotonic()
+        use = self.sampling.between(now_s - length_s, now_s, run, own_pids=(), started_s=now_s - 60.0)
+        assert use is not None
+        return use
+
+    def pids(self) -> list[int]:
+        """The samplers that live."""
+        below = psutil.Process(self.guard.pid).children()
+        return [process.pid for process in below if process.status() != psutil.STATUS_ZOMBIE]
+
+    def until(self, condition: Callable[[], object]) -> None:
+        """Looks at the sampler, as a run does, until something holds."""
+        deadline_s = time.monotonic() + 60.0
+        while not condition():
+            assert time.monotonic() < deadline_s, "it took too long"
+            self.lost()
+            threading.Event().wait(0.05)
+
+    def until_measured(self) -> None:
+        """Comes back when there are readings."""
+        self.until(lambda: self.use(length_s=0.5).utilization is not None)
+
+
+@pytest.fixture
+def stage(
+    fake_gpu: Callable[..., FakeGpu], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> Iterator[Callable[..., Stage]]:
+    """Makes the sampler of a machine that has been up for a while."""
+    with Guard() as guard:
+
+        def make(*faults: Fault, gpu: Gpu = WAVE) -> Stage:
+            machine = fake_gpu(Scenario(gpus=(gpu,), faults=faults), began_s_ago=60.0)
+            for name in ("LD_LIBRARY_PATH", "AUTOTUNE_FAKE_NVML", "AUTOTUNE_FAKE_NVML_CLOCK"):
+                monkeypatch.setenv(name, machine.env[name])
+            return Stage(guard, tmp_path)
+
+        yield make
+
+
+def test_a_run_has_its_readings_and_keeps_what_was_said(stage):
+    """Utilization of its window, and the sampler's own words in its folder, from the first line on what it needs."""
+    on = stage()
+    with on.sampling:
+        on.open()
+        on.until_measured()
+        use = on.use()
+        on.sampling.close()
+        assert use.utilization == pytest.approx(0.5, abs=0.1)
+        assert use.devices[0].covered_fraction > 0.7
+        first = [row["k"] for row in map(json.loads, on.kept.read_text().splitlines())]
+        assert first[:2] == ["start", "gpu"]
+        assert {"busy", "state", "counts"} <= set(first)
+        on.open()  # the next run: what the sampler said once, before it began, holds for it too
+        on.until_measured()
+        assert on.use().devices[0].name == WAVE.name
+        on.sampling.close()
+        assert [json.loads(line)["k"] for line in on.kept.read_text().splitlines()][:2] == ["start", "gpu"]
+    assert list(on.folder.iterdir()) == [on.kept]
+
+
+def test_at_the_end_no_sampler_is_left(stage):
+    """The guard goes on, for other runs."""
+    on = stage()
+    with on.sampling:
+        on.open()
+        on.until_measured()
+        (pid,) = on.pids()
+    psutil.wait_procs([psutil.Process(pid)] if psutil.pid_exists(pid) else [], timeout=60.0)
+    assert not psutil.pid_exists(pid)
+    assert psutil.pid_exists(on.guard.pid)
+
+
+def test_a_killed_sampler_is_replaced_once(stage):
+    """Readings come again; after the second time the search goes on without them, and says so once."""
+    on = stage()
+    with on.sampling:
+        on.open()
+        on.until_measured()
+        first = on.pids()
+        os.kill(first[0], signal.SIGKILL)
+        on.until(lambda: on.pids() == [])
+        on.clock.ahead_s = SILENT_S + 1.0
+        on.until(lambda: on.pids() not in ([], first))
+        on.clock.ahead_s = 0.0
+        assert not on.sampling.remarks
+        on.until_measured()
+        os.kill(on.pids()[0], signal.SIGKILL)
+        on.until(lambda: on.pids() == [])
+        on.clock.ahead_s = SILENT_S + 1.0
+        on.until(lambda: on.sampling.remarks)
+        assert on.lost() is None
+        use = on.use(length_s=0.1)
+        assert use.utilization is None
+        assert "the GPU sampler has said nothing for" in use.remark
+        (remark,) = on.sampling.remarks
+        assert remark.startswith("GPU utilization is not measured any more in this search: the GPU sampler has said")
+        assert on.pids() == []
+
+
+def test_a_driver_call_that_hangs_stops_nobody(stage):
+    """The run goes on without readings and knows why; a sampler that hangs for a minute is killed and replaced."""
+    on = stage(Fault(function="nvmlDeviceGetMemoryInfo*", after_calls=4, delay_s=3600.0))
+    with on.sampling:
+        on.open()
+        first: list[int] = []
+        on.until(lambda: first or first.extend(on.pids()))
+        on.until(lambda: "the NVIDIA driver has not answered for" in on.use(length_s=0.1).remark)
+        assert on.lost() is None
+        assert on.pids() == first  # for a while it may come back
+        on.clock.ahead_s = BLOCKED_S + 1.0
+        on.until(lambda: on.pids() not in ([], first))
+        asked_s = time.monotonic()
+    on.guard.close()
+    assert time.monotonic() - asked_s < 10.0
+    assert not psutil.pid_exists(first[0])
+
+
+def test_a_lost_gpu_is_told_and_so_is_that_it_is_back(stage):
+    """As long as it is lost, a run that begins hears of it too."""
+    on = stage(Fault(code=15, gpu=0, from_s=64.0, until_s=67.0))
+    with on.sampling:
+        on.open()
+        on.until(on.lost)
+        assert "GPU lost" in on.lost()
+        on.sampling.close()
+        on.open()
+        assert "GPU lost" in on.lost()
+        on.until(lambda: on.lost() is None)
+        on.until_measured()
+
+
+def test_a_driver_that_is_gone_is_asked_once_more(stage):
+    """By a new sampler, when the next run begins; after that it stays lost for this search."""
+    on = stage(Fault(function="nvmlDeviceGet*", code=9, from_s=64.0))
+    with on.sampling:
+        on.open()
+        on.until(on.lost)
+        assert "driver not loaded" in on.lost()
+        on.sampling.close()
+        on.open()
+        on.until(on.lost)
+        on.sampling.close()
+        on.open()
+        assert "driver not loaded" in on.lost()
+        said, given_up = on.sampling.remarks
+        assert said == "driver not loaded: the NVIDIA driver says: Driver Not Loaded. " + remedy_of("driver not loaded")
+        assert given_up.startswith("GPU utilization is not measured any more in this search: driver not loaded")
+        on.until(lambda: on.pids() == [])
+
+
+def test_a_driver_without_rights_is_no_loss(stage):
+    """A mishap that need not be final costs the number and not the run."""
+    on = stage(Fault(function="nvmlInit*", code=4))
+    with on.sampling:
+        on.open()
+        on.until(lambda: on.use(length_s=0.1).remark.startswith("GPU utilization not measured: the NVIDIA driver says"))
+        assert on.lost() is None
+        assert on.use().utilization is None
+
+
+def test_garbage_in_the_stream_is_left_out(stage):
+    """Whoever wrote it there."""
+    on = stage()
+    with on.sampling:
+        on.open()
+        on.until_measured()
+        with (on.folder / "search.gpu.jsonl").open("a") as file:
+            file.write('garbage\n{"k":"busy","t_s":1}\n[[[\n')
+        on.until_measured()
+        assert on.use().remark == ""
+
+
+def test_gpus_are_known_by_how_they_begin(stage):
+    """A trainer may report what CUDA_VISIBLE_DEVICES says; a GPU that nobody watches is named as such."""
+    on = stage()
+    with on.sampling:
+        on.open()
+        on.until_measured()
+        assert on.use(RunGpus(uuids=("GPU-0000",), reported=True)).devices[0].uuid == UUID
+        use = on.use(RunGpus(uuids=("GPU-ffff",), reported=True))
+        assert use.utilization is None
+        assert "the trainer uses GPU-ffff, which this search does not see" in use.remark

@@ -1,0 +1,74 @@
+"""Promises about GPUs that are not there: what is wrong, and what to do about it."""
+
+import os
+
+import pytest
+
+from tests.fake_nvml.scenario import Fault, Gpu, Scenario
+
+LOOK = """
+from autotune.errors import GpuError
+from autotune.gpu import discovery as gpu_presence
+gpu_presence._PATIENCE_S = {patience_s}
+try:
+    found = gpu_presence.present_gpus()
+    tell([[gpu.uuid for gpu in found.gpus], *found.silent])
+except GpuError as error:
+    tell([error.message, error.remedy])
+"""
+
+
+def present(machine, *, patience_s=60.0):
+    """The UUIDs, or what is wrong and what helps."""
+    return machine.run(LOOK.format(patience_s=patience_s))
+
+
+def test_gpus_that_are_there_are_listed(fake_gpu):
+    """All of them; one that is lost hides no other, and it is said what helps."""
+    machine = fake_gpu(Scenario(gpus=(Gpu(), Gpu(), Gpu()), faults=(Fault(code=15, gpu=1),)))
+    uuids, silent = present(machine)
+    assert uuids == [f"GPU-0000000{place}-0000-4000-8000-000000000000" for place in (0, 2)]
+    assert silent.startswith("GPU 1 does not answer: GPU lost")
+    assert "dmesg" in silent
+
+
+@pytest.mark.parametrize(
+    ("code", "what", "remedy"),
+    [
+        (4, "Insufficient Permissions", "--gpus all"),
+        (9, "driver not loaded", "modprobe nvidia"),
+        (12, "no NVIDIA driver on this machine", "Install NVIDIA's driver"),
+        (18, "driver and library differ in version", "reboot"),
+        (999, "Unknown Error", "nvidia-smi"),
+    ],
+)
+def test_a_driver_that_does_not_work_is_named_with_its_remedy(fake_gpu, code, what, remedy):
+    """In words that someone who has never heard of NVML can act on."""
+    message, helps = present(fake_gpu(Scenario(faults=(Fault(function="nvmlInit*", code=code),))))
+    assert what in message
+    assert remedy in helps
+
+
+def test_a_file_that_is_no_library_is_not_called_missing(fake_gpu, tmp_path):
+    """A second library in front of the right one is found, and cannot be loaded: that is what has to be mended."""
+    (tmp_path / "libnvidia-ml.so.1").write_text("no library")
+    machine = fake_gpu()
+    machine.env["LD_LIBRARY_PATH"] = os.pathsep.join((str(tmp_path), machine.env["LD_LIBRARY_PATH"]))
+    message, helps = present(machine)
+    assert message.startswith(f"the driver's library cannot be loaded: {tmp_path}/libnvidia-ml.so.1: ")
+    assert "LD_LIBRARY_PATH" in helps
+
+
+def test_a_machine_without_gpus_says_so(fake_gpu):
+    """A driver there is, and no GPU."""
+    message, remedy = present(fake_gpu(Scenario(gpus=())))
+    assert message == "the NVIDIA driver sees no GPU"
+    assert "nvidia-smi" in remedy
+
+
+def test_a_driver_that_hangs_is_not_waited_for(fake_gpu):
+    """Not even by the end of the process."""
+    machine = fake_gpu(Scenario(faults=(Fault(function="nvmlInit*", delay_s=3600.0),)))
+    message, remedy = present(machine, patience_s=0.2)
+    assert "has not answered" in message
+    assert "reboot" in remedy

@@ -1,0 +1,73 @@
+"""Promises of the look at the GPUs before a search: who is on them, and whether they work."""
+
+import os
+
+import pytest
+
+from tests.fake_nvml.scenario import Fault, Gpu, Process, ProcessKind, Scenario, Timeline
+from tests.gpu.stage import STAGE
+
+LOOK = (
+    STAGE
+    + """
+from dataclasses import asdict
+from autotune.gpu.occupancy import busy_gpus
+tell([asdict(gpu) for gpu in busy_gpus([uuid(0)], FrozenClock(20.0))])
+"""
+)
+
+
+@pytest.fixture
+def busy(fake_gpu):
+    """What is said of the one GPU at 20 s: a list that is empty if it is idle."""
+
+    def of(gpu, **options):
+        return fake_gpu(Scenario(gpus=(gpu,), **options), at_s=0).run(LOOK)
+
+    return of
+
+
+def test_an_idle_gpu_is_not_named(busy):
+    """Nobody on it, nothing runs."""
+    assert busy(Gpu()) == []
+
+
+def test_who_is_on_it_is_named_with_memory_and_program(busy):
+    """A process that computes makes a GPU busy, also while no kernel of it runs."""
+    (gpu,) = busy(Gpu(processes=(Process(pid=os.getpid(), memory_bytes=5 << 30),)))
+    (tenant,) = gpu["tenants"]
+    assert (tenant["pid"], tenant["memory_bytes"]) == (os.getpid(), 5 << 30)
+    assert "python" in tenant["name"]
+    assert gpu["memory_used_bytes"] == 5 << 30
+    assert gpu["utilization"] == 0.0
+
+
+def test_a_process_without_a_name_is_named_by_its_number(busy):
+    """In a container the driver's numbers are not ours."""
+    (gpu,) = busy(Gpu(processes=(Process(pid=4_000_000),)))
+    assert [(tenant["pid"], tenant["name"]) for tenant in gpu["tenants"]] == [(4_000_000, None)]
+
+
+def test_kernels_of_nobody_make_it_busy(busy):
+    """Where processes are hidden, what runs still shows: in the last second."""
+    (gpu,) = busy(Gpu(busy_percent=Timeline(((0.0, 0), (19.0, 80)))))
+    assert gpu["utilization"] == pytest.approx(0.8)
+    assert busy(Gpu(busy_percent=Timeline(((0.0, 80), (18.5, 0))))) == []
+
+
+def test_a_desktop_that_draws_is_no_work(busy):
+    """A workstation's own screen does not stop a search."""
+    screen = Process(pid=1, kind=ProcessKind.GRAPHICS, share=1.0)
+    assert busy(Gpu(busy_percent=2, processes=(screen,))) == []
+
+
+def test_a_device_without_samples_is_asked_for_its_rates(busy):
+    """The newest driver window then, as there is no second to look back on."""
+    (gpu,) = busy(Gpu(busy_percent=70), faults=(Fault(function="nvmlDeviceGetSamples", code=3),))
+    assert gpu["utilization"] == pytest.approx(0.7)
+
+
+def test_a_gpu_that_does_not_answer_is_named(busy):
+    """That it is idle cannot be said of it."""
+    (gpu,) = busy(Gpu(), faults=(Fault(code=15, gpu=0),))
+    assert gpu["why_unknown"].startswith("GPU lost")

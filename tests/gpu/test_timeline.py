@@ -1,0 +1,300 @@
+"""Promises of the reader of GPU records: what it says of a stretch of time, and when it says nothing."""
+
+import pytest
+
+from autotune.gpu.collect.records import (
+    BusyWindows,
+    CallBlocked,
+    Capability,
+    GpuFound,
+    GpuLost,
+    GpuState,
+    ProcessShares,
+    ReadingCounts,
+    StreamStarted,
+)
+from autotune.gpu.timeline import GpuReadings
+from autotune.gpu.usage import Attribution
+
+OWN, STRANGER = 10, 20
+STATE = {"memory_bytes": 1 << 30, "power_w": 100.0, "temperature_c": 50, "sm_clock_mhz": 1000, "reasons": ()}
+
+
+def windows(busy, from_s=0.0, until_s=20.0, *, uuid="A", source=Capability.SAMPLES):
+    """Driver windows of half a second, all as busy as that."""
+    rows = tuple((from_s + (place + 1) / 2, 0.5, busy) for place in range(int((until_s - from_s) * 2)))
+    return BusyWindows(t_s=until_s, uuid=uuid, source=source, windows=rows)
+
+
+def states(from_s=0, until_s=20, *, uuid="A", **values):
+    """A reading of the state each second; a function of time, or a value."""
+    for t_s in range(from_s, until_s + 1):
+        told = {name: value(t_s) if callable(value) else value for name, value in {**STATE, **values}.items()}
+        yield GpuState(t_s=float(t_s), uuid=uuid, **told)
+
+
+def shares(rows, from_s=0, until_s=20, *, uuid="A"):
+    """The same shares of the processes each second."""
+    for t_s in range(from_s, until_s):
+        yield ProcessShares(t0_s=float(t_s), t_s=t_s + 1.0, uuid=uuid, shares=rows)
+
+
+def readings(*records, uuids=("A",)):
+    """A reader that was told these."""
+    known = GpuReadings(uuids, since_s=0.0)
+    for record in records:
+        known.add(record)
+    return known
+
+
+def device(*records, t0_s=5.0, t1_s=15.0, **options):
+    """What is said of the one device from 5 s to 15 s."""
+    return readings(*records).between(t0_s, t1_s, **options).devices[0]
+
+
+def test_only_whole_driver_windows_count():
+    """A window that began before the stretch, or ended after it, says something about another time."""
+    rows = BusyWindows(
+        t_s=3.0, uuid="A", source="", windows=((0.5, 0.5, 1.0), (1.0, 0.5, 0.2), (1.5, 0.5, 0.3), (2.0, 0.5, 1.0))
+    )
+    use = device(rows, t0_s=0.4, t1_s=1.9)
+    assert use.utilization == pytest.approx(0.25)
+    assert use.covered_fraction == pytest.approx(1.0 / 1.5)
+    assert len(use.windows) == 2
+    assert device(rows, t0_s=0.1, t1_s=0.9).utilization is None
+
+
+def test_windows_are_weighted_by_their_time():
+    """Half a second of 100 % and one second of 40 % are 60 %."""
+    rows = BusyWindows(t_s=3.0, uuid="A", source="", windows=((1.5, 0.5, 1.0), (2.5, 1.0, 0.4)))
+    assert device(rows, t0_s=1.0, t1_s=2.5).utilization == pytest.approx(0.6)
+
+
+def test_a_polled_zero_is_not_believed():
+    """There are devices that answer 0 % whatever they do: that is no reading, and never 0 %."""
+    use = device(windows(0.0, source=Capability.RATES))
+    assert use.utilization is None
+    assert "reports 0 % throughout" in use.why_no_utilization
+    assert device(windows(0.0)).utilization == 0.0
+
+
+def test_energy_comes_from_the_counter_where_there_is_one():
+    """A counter sees what readings of power once a second miss."""
+    use = device(*states(energy_j=lambda t_s: 1_000.0 + 250.0 * t_s))
+    assert (use.energy_j, use.power_w, use.energy_counted) == (pytest.approx(2_500.0), pytest.approx(250.0), True)
+
+
+def test_energy_is_else_integrated():
+    """Power that rises from 100 W to 200 W over ten seconds is 1.5 kJ."""
+    use = device(*states(power_w=lambda t_s: 50.0 + 10.0 * t_s))
+    assert (use.energy_j, use.energy_counted) == (pytest.approx(1_500.0), False)
+
+
+def test_a_counter_that_started_anew_is_not_used():
+    """A driver that was loaded again counts from zero; energy is never negative."""
+    use = device(*states(energy_j=lambda t_s: 100.0 * (t_s % 10)))
+    assert use.energy_j == pytest.approx(1_000.0)
+    assert not use.energy_counted
+
+
+def test_the_last_second_may_be_unread():
+    """Asked at once after the stretch, energy and temperature are known all the same."""
+    use = device(*states(until_s=14, energy_j=lambda t_s: 100.0 * t_s))
+    assert use.energy_j == pytest.approx(1_000.0)
+    assert use.temperature_end_c == 50
+
+
+def test_too_few_readings_are_no_energy():
+    """What was not read for most of the stretch is not known."""
+    assert device(*states(until_s=9)).energy_j is None
+
+
+def test_heat_clocks_and_throttling_are_those_of_the_stretch():
+    """Temperature at both ends, the mean clock, and how often which reason held the clocks down."""
+    use = device(
+        *states(
+            temperature_c=lambda t_s: 40 + t_s,
+            sm_clock_mhz=lambda t_s: 1_000 if t_s < 10 else 500,
+            reasons=lambda t_s: ("power limit",) if t_s < 10 else ("power limit", "heat (driver)"),
+        )
+    )
+    assert (use.temperature_start_c, use.temperature_end_c) == (45, 55)
+    assert use.sm_clock_mhz == pytest.approx((5 * 1_000 + 6 * 500) / 11)
+    assert use.throttled_fraction == pytest.approx(6 / 11)
+    assert use.clock_reasons == {"power limit": pytest.approx(1.0), "heat (driver)": pytest.approx(6 / 11)}
+
+
+def test_a_power_limit_is_no_throttling():
+    """It is how a busy GPU runs, each time."""
+    use = readings(*states(reasons=("power limit", "idle"))).between(5.0, 15.0)
+    assert use.throttled_fraction == 0.0
+    assert not use.throttled
+    assert use.throttle_reasons == ()
+
+
+def test_memory_counts_from_the_start_of_the_run():
+    """The peak of the warm-up is a peak too, where the start is known."""
+    told = list(states(memory_bytes=lambda t_s: 9 if t_s == 3 else 5))
+    assert device(*told).peak_memory_bytes == 5
+    assert device(*told, started_s=2.0).peak_memory_bytes == 9
+
+
+def test_own_kernels_are_told_from_a_strangers():
+    """By process, where process ids are ours; a stranger above 1 % is a contamination."""
+    known = readings(
+        windows(0.8), *states(holders=((OWN, 5, True), (STRANGER, 5, True))), *shares(((OWN, 0.6), (STRANGER, 0.2)))
+    )
+    use = known.between(5.0, 15.0, own_pids={OWN, 11, 12})
+    (one,) = use.devices
+    assert (one.own_fraction, one.foreign_fraction) == (pytest.approx(0.6), pytest.approx(0.2))
+    assert one.foreign_pids == (STRANGER,)
+    assert one.attribution is Attribution.BY_PROCESS
+    assert use.contaminated
+
+
+def test_a_stranger_counts_for_as_long_as_it_worked():
+    """2 s of 50 % in 10 s are 10 %."""
+    told = [*shares(((OWN, 0.5),), 0, 8), *shares(((OWN, 0.5), (STRANGER, 0.5)), 8, 10), *shares(((OWN, 0.5),), 10, 20)]
+    assert device(windows(0.5), *told, own_pids={OWN}).foreign_fraction == pytest.approx(0.1)
+
+
+def test_in_a_container_who_came_after_the_start_is_taken_for_the_run():
+    """Process ids of the host mean nothing inside; who was there before is a stranger."""
+    told = [
+        *states(0, 2, holders=((STRANGER, 5, True),)),
+        *states(3, 20, holders=((STRANGER, 5, True), (OWN, 5, True))),
+        *shares(((OWN, 0.6), (STRANGER, 0.2))),
+        windows(0.8),
+    ]
+    use = device(*told, own_pids={77}, started_s=2.5)
+    assert use.attribution is Attribution.BY_ARRIVAL
+    assert (use.own_fraction, use.foreign_fraction) == (pytest.approx(0.6), pytest.approx(0.2))
+    assert device(*told, own_pids={77}).attribution is Attribution.UNKNOWN
+
+
+def test_a_driver_that_hides_processes_leaves_them_unknown():
+    """Kernels ran and nobody ran them: that is not 0 % of a stranger."""
+    use = readings(windows(0.8), *states(holders=()), *shares(())).between(5.0, 15.0, own_pids={OWN}, started_s=2.0)
+    assert use.foreign_fraction is None
+    assert not use.contaminated
+
+
+def test_an_idle_gpu_has_no_stranger():
+    """Nothing ran, so nobody else's kernels did."""
+    assert device(windows(0.0), *states(holders=()), *shares(()), own_pids={OWN}).foreign_fraction == 0.0
+
+
+def counts(failed, *, tried=4, from_s=0, until_s=20):
+    """Readings of the utilization samples, second by second."""
+    for t_s in range(from_s, until_s):
+        yield ReadingCounts(
+            t_s=t_s + 1.0,
+            uuid="A",
+            tried=((Capability.SAMPLES, tried),),
+            failed=((Capability.SAMPLES, failed(t_s)),) if failed(t_s) else (),
+        )
+
+
+def test_a_hiccup_is_counted_and_costs_nothing():
+    """One failed reading of forty is named, and the numbers stand."""
+    use = device(windows(0.5), *counts(lambda t_s: int(t_s == 8)))
+    assert use.failed == {Capability.SAMPLES: 1}
+    assert use.invalid is None
+
+
+def test_one_hiccup_in_a_short_stretch_is_still_a_hiccup():
+    """One of eight is more than 5 %, and one all the same."""
+    assert device(windows(0.5), *counts(lambda t_s: int(t_s == 8)), t0_s=8.0, t1_s=9.0).invalid is None
+
+
+def test_above_5_percent_lost_the_numbers_are_invalid():
+    """And the sentence says what failed."""
+    use = device(windows(0.5), *counts(lambda t_s: int(t_s % 4 == 0)))
+    assert use.unreliable == (Capability.SAMPLES,)
+    assert "5%" in use.invalid
+    assert "utilization samples" in use.invalid
+
+
+def lost(t_s, uuid="A"):
+    """A loss at a time."""
+    return GpuLost(t_s=t_s, uuid=uuid, name="GPU lost", why="GPU A: GPU lost: gone")
+
+
+def found(t_s):
+    """It is there, or there again."""
+    return GpuFound(t_s=t_s, uuid="A", name="H100", memory_bytes=80)
+
+
+def test_a_lost_gpu_spoils_the_time_in_which_it_was_lost_and_no_other():
+    """Before the loss, and after its return, numbers are good."""
+    told = [found(0.0), windows(0.5, 0.0, 30.0), lost(16.0), found(22.0)]
+    assert device(*told).lost is None
+    assert device(*told, t1_s=17.0).invalid == "H100: GPU lost"
+    assert device(*told, t0_s=18.0, t1_s=21.0).lost == "GPU lost"
+    assert device(*told, t0_s=23.0, t1_s=28.0).invalid is None
+
+
+def test_a_loss_is_said_as_long_as_it_lasts():
+    """The sentence is there until the GPU, or the driver, is back."""
+    known = readings(found(0.0), lost(16.0))
+    assert known.why_lost == "GPU A: GPU lost: gone"
+    known.add(found(22.0))
+    assert known.why_lost is None
+    known.add(GpuLost(t_s=30.0, uuid=None, name="driver not loaded", why="driver not loaded: x"))
+    assert known.why_lost == "driver not loaded: x"
+    assert known.between(5.0, 15.0).invalid is None
+    assert known.between(5.0, 31.0).invalid == "driver not loaded: x"
+    known.add(StreamStarted(t_s=40.0, v=1, pid=1, driver="565"))
+    assert known.why_lost is None
+
+
+def test_silence_is_noticed_and_named():
+    """Nothing for longer than allowed: who is silent, since when, and over which question."""
+    known = readings(found(10.0))
+    assert known.why_silent(15.0, limit_s=5.0) is None
+    assert known.why_silent(16.0, limit_s=5.0) == "the GPU sampler has said nothing for 6 s"
+    known.add(CallBlocked(t_s=13.0, uuid="A", capability=Capability.HOLDERS, since_s=11.0))
+    assert known.why_silent(15.0, limit_s=5.0) is None
+    said = known.why_silent(17.0, limit_s=5.0)
+    assert said == "A: the NVIDIA driver has not answered for 6 s (process list)"
+    known.add(found(18.0))
+    assert known.why_silent(18.0, limit_s=5.0) is None
+
+
+def test_a_sampler_that_never_spoke_is_silent_since_it_was_started():
+    """Not even its first word came."""
+    assert GpuReadings(["A"], since_s=100.0).why_silent(107.0, limit_s=5.0) is not None
+    assert GpuReadings(["A"], since_s=100.0).why_silent(104.0, limit_s=5.0) is None
+
+
+def test_several_gpus_are_there_one_by_one_and_in_sum():
+    """Mean utilization, summed energy and memory, and the worst of what spoils a run."""
+    told = [
+        StreamStarted(t_s=0.0, v=1, pid=1, driver="565.57"),
+        windows(0.9),
+        windows(0.3, uuid="B"),
+        *states(holders=((OWN, 5, True),)),
+        *states(uuid="B", power_w=50.0, reasons=("power brake",), holders=((OWN, 5, True),)),
+        *shares(((OWN, 0.9),)),
+        *shares(((OWN, 0.2), (STRANGER, 0.1)), uuid="B"),
+    ]
+    use = readings(*told, uuids=("B", "A")).between(5.0, 15.0, own_pids={OWN})
+    assert [one.uuid for one in use.devices] == ["B", "A"]
+    assert [one.utilization for one in use.devices] == pytest.approx([0.3, 0.9])
+    assert use.utilization == pytest.approx(0.6)
+    assert use.energy_j == pytest.approx(1_500.0)
+    assert use.power_w == pytest.approx(150.0)
+    assert use.peak_memory_bytes == 2 << 30
+    assert use.foreign_fraction == pytest.approx(0.1)
+    assert use.throttled_fraction == 1.0
+    assert use.throttle_reasons == ("power brake",)
+    assert use.throttled
+    assert use.conditions["gpu_driver"] == "565.57"
+    assert use.conditions["gpu0.clock_reasons"] == "power brake"
+    assert use.conditions["gpu1.clock_reasons"] is None
+
+
+def test_a_sum_with_an_unknown_part_is_unknown():
+    """Half of the utilization is not the utilization."""
+    use = readings(windows(0.9), *states(), uuids=("A", "B")).between(5.0, 15.0)
+    assert (use.utilization, use.energy_j, use.peak_memory_bytes) == (None, None, None)

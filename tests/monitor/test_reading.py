@@ -1,0 +1,249 @@
+"""What a monitor shows: on screens of all sizes, in log files, to scripts, and in the end."""
+
+import json
+from dataclasses import replace
+from datetime import UTC, datetime
+
+import pytest
+
+from autotune.monitor.lines import log_lines, screen, summary_lines
+from autotune.monitor.reading import (
+    GpuSummary,
+    MonitorReading,
+    MonitorSummary,
+    ShownGpu,
+    ShownProcess,
+    ShownVerdict,
+    reading_document,
+    summary_document,
+)
+
+BEAT = "the step waits for data at a regular beat: more prefetch, more workers or a cache"
+CYCLIC = ShownVerdict(
+    pattern="cyclic", low=0.02, high=0.4, mean=0.21, period_s=2.0, text="2-40 % cyclic, period 2.0 s", meaning=BEAT
+)
+STARVED = ShownGpu(
+    label="GPU 0",
+    uuid="GPU-0",
+    name="NVIDIA H100 80GB HBM3",
+    utilization=0.4,
+    minute_utilization=0.21,
+    memory_used_bytes=int(12.4 * 2**30),
+    memory_total_bytes=80 << 30,
+    power_w=190.4,
+    temperature_c=54,
+    sm_clock_mhz=1980,
+    clock_reasons=("power limit",),
+    throttled_fraction=0.0,
+    sm_activity=0.1,
+    verdict=CYCLIC,
+    windows=[(place / 2, 0.5, 0.02 if place // 2 % 2 else 0.4) for place in range(1, 121)],
+)
+PROCESS = ShownProcess(pid=4711, steps_per_s=12.34, samples_per_s=394.9, data_wait_fraction=0.623, silent_s=0.1)
+
+
+def seen(*gpus: ShownGpu, process: ShownProcess | None = None, notes: tuple[str, ...] = ()) -> MonitorReading:
+    """A reading after a bit more than a minute."""
+    return MonitorReading(
+        t_s=1065.25,
+        utc=datetime(2030, 1, 1, 12, 1, 33, tzinfo=UTC),
+        watched_s=65.25,
+        driver="565.57.01",
+        gpus=gpus,
+        process=process,
+        notes=notes,
+    )
+
+
+def texts(reading: MonitorReading, *, width: int = 80, height: int = 24) -> list[str]:
+    """The screen without its styles."""
+    return [text for text, _ in screen(reading, width=width, height=height)]
+
+
+def test_a_starved_gpu_on_an_ordinary_terminal() -> None:
+    """Figures, the last minute as a line, the verdict and what it means."""
+    assert texts(seen(STARVED)) == [
+        "12:01:33 UTC  watched for 1m05s  driver 565.57.01  ^C ends it",
+        "",
+        "GPU 0  NVIDIA H100 80GB HBM3",
+        "  40 % now   21 % in the last minute   12.4 of 80.0 GiB   190 W   54 °C",
+        "  1980 MHz (power limit)",
+        texts(seen(STARVED))[5],
+        "  2-40 % cyclic, period 2.0 s",
+        "  the step waits for data at a regular beat: more prefetch, more workers or a",
+        "  cache",
+    ]
+    drawn = texts(seen(STARVED))[5]
+    assert len(drawn) == 80
+    assert drawn.endswith(" 60 s")
+    assert {"▁", "▄"} <= set(drawn)
+
+
+def test_a_process_shows_its_pace_and_its_share() -> None:
+    """Steps, samples, waiting for data; and whose kernels ran."""
+    shared = replace(STARVED, own_fraction=0.18, foreign_fraction=0.03)
+    shown = texts(seen(shared, process=PROCESS), width=120)
+    assert shown[1] == "process 4711: 12.3 steps/s, 395 samples/s, waits for data 62 %"
+    assert shown[4].endswith("1980 MHz (power limit)")
+    assert shown[5] == "  own kernels 18 %   others 3 %"
+
+
+WORDS = "process 4711: 12.3 steps/s, 395 samples/s, waits for data 62 %"
+
+
+@pytest.mark.parametrize(
+    ("process", "words"),
+    [
+        (replace(PROCESS, samples_per_s=None, data_wait_fraction=None), "process 4711: 12.3 steps/s"),
+        (replace(PROCESS, silent_s=75.0), f"{WORDS}, no step for 1m15s"),
+        (replace(PROCESS, steps_per_s=0.02, silent_s=75.0), WORDS.replace("12.3", "0.0200")),
+        (ShownProcess(pid=1, why_no_steps="reports no steps"), "process 1: reports no steps"),
+        (ShownProcess(pid=1, ended=True, why_no_steps="reports no steps"), "process 1 has ended: reports no steps"),
+    ],
+)
+def test_what_a_process_does_not_say_is_left_out(process: ShownProcess, words: str) -> None:
+    """A loop that has stopped stepping is named, a slow one is not."""
+    assert texts(seen(STARVED, process=process), width=120)[1] == words
+
+
+def test_what_is_not_measured_is_never_nought() -> None:
+    """Where the driver gives no utilization there is no percentage, but the reason, and what is known instead."""
+    bare = ShownGpu(
+        label="GPU 0 MIG 0",
+        uuid="MIG-0",
+        name="NVIDIA H100 80GB HBM3 MIG 1g.10gb",
+        why_no_utilization="it does not report utilization (Not Supported); the activity of its units is known",
+        memory_used_bytes=0,
+        memory_total_bytes=10 << 30,
+        sm_activity=0.31,
+        absent=("power (Not Supported)",),
+    )
+    shown = texts(seen(bare), width=100)
+    assert shown[2:] == [
+        "GPU 0 MIG 0  NVIDIA H100 80GB HBM3 MIG 1g.10gb",
+        "  utilization not measured   31 % of its multiprocessors   0.0 of 10.0 GiB",
+        "  it does not report utilization (Not Supported); the activity of its units is known",
+        "  not reported: power (Not Supported)",
+    ]
+    assert " 0 %" not in "\n".join([*shown, *log_lines(seen(bare))])
+
+
+def test_trouble_stands_in_place_of_the_figures() -> None:
+    """What a GPU said before it was lost is not shown as if it were now; its last minute is."""
+    lost = ShownGpu(
+        label="GPU 1",
+        uuid="GPU-1",
+        name="NVIDIA A100",
+        trouble="the NVIDIA driver has not answered for 12 s (memory)",
+        windows=STARVED.windows,
+    )
+    shown = texts(seen(lost))
+    assert shown[2:4] == ["GPU 1  NVIDIA A100", "  the NVIDIA driver has not answered for 12 s (memory)"]
+    assert shown[4].endswith(" 60 s")
+    assert len(shown) == 5
+    assert log_lines(seen(lost)) == ["12:01:33 GPU 1  the NVIDIA driver has not answered for 12 s (memory)"]
+
+
+def test_throttling_is_said_with_its_reason() -> None:
+    """It makes a training slow, and no knob helps."""
+    hot = replace(STARVED, throttled_fraction=0.35, throttle_reasons=("heat (hardware)",))
+    assert texts(seen(hot))[-1] == "  throttled in 35 % of the last minute: heat (hardware)"
+
+
+def test_many_gpus_fit_an_ordinary_terminal() -> None:
+    """Eight of them in two lines each, with the meaning of what they do once; on 60 columns too."""
+    eight = seen(*(replace(STARVED, label=f"GPU {place}") for place in range(8)))
+    shown = texts(eight, width=80, height=24)
+    assert shown[2] == "GPU 0   40 %  12.4 of 80.0 GiB  190 W   54 °C  1980 MHz  power limit"
+    assert shown[3].endswith(" 30 s  2-40 % cyclic, period 2.0 s")
+    assert shown[-2:] == [
+        "cyclic: the step waits for data at a regular beat: more prefetch, more workers",
+        "or a cache",
+    ]
+    for width in (40, 60, 80, 100, 200):
+        for height in (12, 24, 50):
+            shown = texts(eight, width=width, height=height)
+            assert max(map(len, shown)) <= width
+            assert len(shown) < height
+            assert [f"GPU {place}" in "\n".join(shown) for place in range(8)] == [True] * 8
+
+
+def test_a_screen_never_holds_more_than_fits() -> None:
+    """Long sentences are wrapped, names are cut, and no line is wider than the terminal."""
+    odd = replace(
+        STARVED,
+        name="N" * 100,
+        verdict=None,
+        why_no_verdict="not enough yet: 12 of 60 driver samples",
+        absent=("x " * 80,),
+    )
+    reading = seen(odd, STARVED, process=PROCESS, notes=("The driver shows it on no GPU. " * 4,))
+    for width in (40, 60, 79, 200):
+        assert max(len(text) for text in texts(reading, width=width, height=60)) <= width
+
+
+def test_a_name_cannot_steer_the_terminal() -> None:
+    """What the driver calls a device is text from outside."""
+    shown = "\n".join(texts(seen(replace(STARVED, name="A\x1b[2JB\nC"))))
+    assert "AB C" in shown
+    assert "\x1b" not in shown
+
+
+def test_a_log_file_gets_a_line_for_each_gpu_and_the_process() -> None:
+    """Each says which GPU and when, so that it can be found by `grep`."""
+    assert log_lines(seen(STARVED, replace(STARVED, label="GPU 1", verdict=None), process=PROCESS)) == [
+        "12:01:33 process 4711: 12.3 steps/s, 395 samples/s, waits for data 62 %",
+        "12:01:33 GPU 0  40 % now  21 % in the last minute  12.4 of 80.0 GiB  190 W  54 °C  1980 MHz (power limit)"
+        "  2-40 % cyclic, period 2.0 s",
+        "12:01:33 GPU 1  40 % now  21 % in the last minute  12.4 of 80.0 GiB  190 W  54 °C  1980 MHz (power limit)",
+    ]
+
+
+def test_a_script_gets_plain_values() -> None:
+    """With a version and both clocks; the driver windows themselves stay out; absent is null."""
+    document = json.loads(json.dumps(reading_document(seen(STARVED, process=PROCESS))))
+    assert (document["format"], document["kind"]) == (1, "reading")
+    assert (document["utc"], document["monotonic_s"]) == ("2030-01-01T12:01:33.000+00:00", 1065.25)
+    (gpu,) = document["gpus"]
+    assert gpu["utilization"] == 0.4
+    assert gpu["verdict"]["pattern"] == "cyclic"
+    assert gpu["verdict"]["period_s"] == 2.0
+    assert gpu["own_fraction"] is None
+    assert gpu["clock_reasons"] == ["power limit"]
+    assert "windows" not in gpu
+    assert document["process"]["samples_per_s"] == 394.9
+    assert reading_document(seen(STARVED))["process"] is None
+
+
+def test_the_last_words_are_about_all_the_time() -> None:
+    """Means and peaks of each GPU, and what its last minute means, once."""
+    one = GpuSummary(
+        label="GPU 0",
+        uuid="GPU-0",
+        name="NVIDIA H100 80GB HBM3",
+        utilization=0.213,
+        peak_memory_bytes=20 << 30,
+        memory_total_bytes=80 << 30,
+        power_w=196.0,
+        highest_temperature_c=61,
+        throttled_fraction=0.05,
+        why_no_utilization=None,
+        verdict=CYCLIC,
+        trouble=None,
+    )
+    bare = replace(
+        one, label="GPU 1", utilization=None, peak_memory_bytes=None, power_w=None, highest_temperature_c=None,
+        throttled_fraction=None, verdict=None, trouble="GPU lost",
+    )  # fmt: skip
+    ended = replace(PROCESS, ended=True)
+    summary = MonitorSummary(t_s=1.0, utc=seen().utc, watched_s=600.0, gpus=(one, bare), process=ended)
+    assert summary_lines(summary) == [
+        "Process 4711 has ended. Watched for 10m.",
+        "GPU 0  NVIDIA H100 80GB HBM3: 21 % busy on average, in the last minute 2-40 % cyclic, period 2.0 s, "
+        "at most 20.0 of 80.0 GiB, 196 W on average, at most 61 °C, throttled in 5 % of the time",
+        "GPU 1  NVIDIA H100 80GB HBM3: GPU lost, utilization not measured",
+        f"2-40 % cyclic, period 2.0 s: {BEAT}",
+    ]
+    document = json.loads(json.dumps(summary_document(summary)))
+    assert (document["kind"], document["watched_s"]) == ("summary", 600.0)
+    assert document["gpus"][1]["utilization"] is None

@@ -1,0 +1,123 @@
+"""What the tests of runs share: plans for the trainers in trainer.py, and a look at what is still running."""
+
+import os
+import signal
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+
+import pytest
+
+from autotune.clock import SystemClock
+from autotune.process.guard import Guard
+from autotune.process.launch import ProcessRunner
+from autotune.records import RunPlan, Stop, TraineeEvent
+
+TRAINER = Path(__file__).with_name("trainer.py")
+
+
+def running(run_id: str) -> list[int]:
+    """The processes, zombies left out, that carry this run's name in their environment."""
+    found = []
+    for name in os.listdir("/proc"):
+        try:
+            if name.isdigit() and f"AUTOTUNE_RUN_ID={run_id}".encode() in (
+                Path("/proc", name, "environ").read_bytes().split(b"\0")
+            ):
+                found.append(int(name))
+        except OSError:  # a zombie, or gone
+            continue
+    return found
+
+
+def until(condition: Callable[[], object], within_s: float = 60.0) -> None:
+    """Returns as soon as the condition holds; fails the test if that takes too long."""
+    end_s = time.monotonic() + within_s
+    while not condition():
+        assert time.monotonic() < end_s, "it took too long"
+        threading.Event().wait(0.01)
+
+
+class Runs:
+    """Makes runs of trainer.py in one study's folder, each with a name that no other process has."""
+
+    def __init__(self, study: Path) -> None:
+        self.study = study
+        self.clock = SystemClock()
+        self.run_id = f"{os.getpid()}-{time.monotonic_ns()}"
+        self.folder = study / self.run_id
+
+    def plan(self, *words: object, **changes: object) -> RunPlan:
+        """The plan of a run of the trainer with these words."""
+        given = {
+            "run_id": self.run_id,
+            "folder": self.folder,
+            "argv": (sys.executable, str(TRAINER), *map(str, words)),
+            "cwd": self.study.parent,
+            "env": {},
+            "config_text": "batch_size: 8\n",
+        }
+        return RunPlan(**(given | changes))
+
+    def when_ready(self, events: Sequence[TraineeEvent]) -> Stop | None:
+        """A watch that stops the run once the trainer says that it is ready."""
+        return Stop.ENOUGH if (self.folder / "ready").exists() else None
+
+    def soon(self, seconds: float = 60.0) -> float:
+        """A deadline."""
+        return self.clock.now_s() + seconds
+
+
+@pytest.fixture(params=["plain", "sp ace", "quo'te\"s", "new\nline", "ünïcode-é"])
+def hostile(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
+    """A folder whose name is hard on whoever quotes or splits."""
+    folder = tmp_path / request.param
+    folder.mkdir()
+    return folder
+
+
+@pytest.fixture
+def in_memory(tmp_path: Path) -> Iterator[Path]:
+    """A folder on a file system in memory, where thousands of folders are made in no time; else any folder."""
+    if not os.path.isdir("/dev/shm"):
+        yield tmp_path
+        return
+    with tempfile.TemporaryDirectory(dir="/dev/shm") as folder:
+        yield Path(folder)
+
+
+@pytest.fixture
+def runs(tmp_path: Path) -> Runs:
+    """Makes runs of trainer.py."""
+    study = tmp_path / "runs" / "study"
+    study.mkdir(parents=True)
+    return Runs(study)
+
+
+@pytest.fixture
+def guard() -> Iterator[Guard]:
+    """A guard, closed at the end of the test."""
+    with Guard() as guard:
+        yield guard
+
+
+@pytest.fixture
+def runner(guard: Guard) -> ProcessRunner:
+    """A runner of real processes."""
+    return ProcessRunner(guard, SystemClock())
+
+
+@pytest.fixture
+def stop_guard() -> Callable[[Guard, str], None]:
+    """Sends a signal to the guard, once."""
+    done: list[str] = []
+
+    def send(guard: Guard, name: str) -> None:
+        if not done and guard.pid is not None:
+            done.append(name)
+            os.kill(guard.pid, getattr(signal, name))
+
+    return send

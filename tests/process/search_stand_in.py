@@ -1,0 +1,40 @@
+"""A search that makes one run and waits for its end: ``search_stand_in.py <run folder> [--warm] <trainer's words>``."""
+
+import sys
+from pathlib import Path
+
+from autotune.clock import SystemClock
+from autotune.process.guard import Guard
+from autotune.process.launch import ProcessRunner
+from autotune.process.zygote import ZygoteRunner
+from autotune.records import RunPlan
+
+folder, *words = sys.argv[1:]
+folder = Path(folder)
+runner_type = ProcessRunner
+if words[0] == "--warm":
+    words, runner_type = words[1:], ZygoteRunner
+clock = SystemClock()
+told = False
+
+
+def watch(events: object) -> None:
+    """Tells the test once that the trainer is ready, and who guards it."""
+    global told
+    if not told and (folder / "ready").exists():
+        told = True
+        print(guard.pid, flush=True)
+
+
+with Guard() as guard:
+    trainer = str(Path(__file__).with_name("trainer.py"))
+    plan = RunPlan(
+        run_id=folder.name,
+        folder=folder,
+        argv=(sys.executable, trainer, *words),
+        cwd=folder.parent,
+        env={},
+        config_text="",
+    )
+    ended = runner_type(guard, clock).run(plan, watch, clock.now_s() + 120.0)
+    print(ended.stop, ended.exit_code, flush=True)

@@ -1,0 +1,110 @@
+"""Processes that stay beside the runs: they outlive these, and nothing else."""
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import autotune
+from autotune.process.guard import Ended, Guard, Started
+from autotune.records import Stop
+from tests.process.conftest import Runs, running, until
+from tests.process.test_guard import gone, launch
+
+STAYS = """
+import os, signal, sys, time
+signal.signal(signal.SIGTERM, signal.SIG_IGN)
+with open(sys.argv[1] + ".new", "w") as file:
+    file.write(str(os.getpid()))
+os.replace(sys.argv[1] + ".new", sys.argv[1])
+print("it stays", flush=True)
+time.sleep(1e6)
+"""
+SEARCH = """
+import sys, time
+from pathlib import Path
+from autotune.process.guard import Guard
+with Guard() as guard:
+    guard.start()
+    guard.accompany("it", [sys.executable, "-c", sys.argv[1], sys.argv[2]], env={}, log=Path(sys.argv[2] + ".log"))
+    time.sleep(1e6)
+"""
+
+
+def accompanied(guard: Guard, folder: Path, name: str = "it") -> int:
+    """Has a companion started; answers its process when it is up."""
+    file = folder / name
+    argv = [sys.executable, "-c", STAYS, str(file)]
+    guard.accompany(name, argv, env=dict(os.environ), log=folder / f"{name}.log")
+    until(file.exists)
+    return int(file.read_text())
+
+
+def test_a_companion_outlives_runs(guard: Guard, runs: Runs, hostile: Path) -> None:
+    """A run that will not die is killed, and the next one is made, while it stays; what it prints is in its log."""
+    guard.start()
+    pid = accompanied(guard, hostile)
+    for words in (("stubborn",), ("leaves", "session"), ("silent",)):
+        (runs.folder / "ready").unlink(missing_ok=True)
+        launch(guard, runs, *words)
+        assert isinstance(guard.receive(60.0), Started)
+        until(lambda: (runs.folder / "ready").exists())
+        guard.stop(Stop.ENOUGH)
+        ended = guard.receive(60.0)
+        assert isinstance(ended, Ended)
+        assert ended.left == ()
+        assert running(runs.run_id) == []
+    os.kill(pid, 0)
+    assert (hostile / "it.log").read_text() == "it stays\n"
+
+
+def test_a_dismissed_companion_is_killed_and_can_be_replaced(guard: Guard, tmp_path: Path) -> None:
+    """Whether it likes it or not; dismissing it twice does nothing."""
+    guard.start()
+    first, other = accompanied(guard, tmp_path), accompanied(guard, tmp_path, "other")
+    guard.dismiss("it")
+    guard.dismiss("it")
+    assert gone(first)
+    (tmp_path / "it").unlink()
+    second = accompanied(guard, tmp_path)
+    assert second != first
+    os.kill(other, 0)
+
+
+def test_no_companion_outlives_its_guard(tmp_path: Path) -> None:
+    """At the end of the ``with`` statement it is gone, and also when the guard was killed."""
+    with Guard() as guard:
+        guard.start()
+        pid = accompanied(guard, tmp_path)
+    assert gone(pid)
+    (tmp_path / "it").unlink()
+    with Guard() as guard:
+        guard.start()
+        pid = accompanied(guard, tmp_path)
+        assert guard.pid is not None
+        os.kill(guard.pid, signal.SIGKILL)
+        assert gone(pid)
+
+
+def test_no_companion_outlives_a_killed_search(tmp_path: Path) -> None:
+    """SIGKILL on the search is enough."""
+    file = tmp_path / "it"
+    root = str(Path(autotune.__file__).parents[1])
+    env = {**os.environ, "PYTHONPATH": root}
+    with subprocess.Popen([sys.executable, "-c", SEARCH, STAYS, str(file)], env=env) as search:
+        until(file.exists)
+        search.kill()
+    assert gone(int(file.read_text()))
+
+
+def test_a_companion_that_cannot_be_started_harms_nobody(guard: Guard, runs: Runs, tmp_path: Path) -> None:
+    """Runs go on as ever."""
+    guard.start()
+    guard.accompany("it", ["/no/such/program"], env={}, log=tmp_path / "log")
+    guard.accompany("other", [sys.executable], env={}, log=tmp_path / "no such folder" / "log")
+    launch(guard, runs, "trains", "1")
+    assert isinstance(guard.receive(60.0), Started)
+    ended = guard.receive(60.0)
+    assert isinstance(ended, Ended)
+    assert ended.status == 0

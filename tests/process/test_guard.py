@@ -1,0 +1,183 @@
+"""The guard outlives a search that is killed, for as long as it takes to leave nothing running."""
+
+import os
+import select
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import autotune
+from autotune.clock import SystemClock
+from autotune.process.guard import Ended, Guard, GuardLost, Started
+from autotune.process.orphans import sweep
+from autotune.records import Stop
+from tests.process.conftest import Runs, running, until
+
+STAND_IN = Path(__file__).with_name("search_stand_in.py")
+
+
+def gone(pid: int, within_s: float = 60.0) -> bool:
+    """Waits for a process that is not our child to end."""
+    try:
+        descriptor = os.pidfd_open(pid)
+    except ProcessLookupError:
+        return True
+    try:
+        return bool(select.select([descriptor], [], [], within_s)[0])
+    finally:
+        os.close(descriptor)
+
+
+class Search:
+    """A search in a process of its own, at the moment when its trainer is ready."""
+
+    def __init__(self, runs: Runs, *words: str) -> None:
+        root = Path(autotune.__file__).parents[1]
+        self.process = subprocess.Popen(
+            [sys.executable, str(STAND_IN), str(runs.folder), *words],
+            stdout=subprocess.PIPE,
+            env={**os.environ, "PYTHONPATH": str(root)},
+            start_new_session=True,
+            text=True,
+        )
+        assert self.process.stdout is not None
+        self.guard = int(self.process.stdout.readline())
+
+    def close(self) -> None:
+        """Leaves nothing behind, also if the test has failed."""
+        self.process.kill()
+        self.process.communicate()
+
+
+@pytest.fixture
+def search(request: pytest.FixtureRequest, runs: Runs) -> Iterator[Search]:
+    """A search whose trainer does what the test's parameter says."""
+    search = Search(runs, *request.param.split())
+    yield search
+    search.close()
+
+
+HOSTILE = pytest.mark.parametrize(
+    "search", ["silent", "stubborn", "leaves session", "leaves daemon", "prints -1"], indirect=True
+)
+
+
+@HOSTILE
+def test_a_killed_search_leaves_nothing_running(search: Search, runs: Runs) -> None:
+    """SIGKILL on the search ends its run and its guard, without another search having to come."""
+    assert running(runs.run_id)
+    search.process.kill()
+    assert gone(search.guard)
+    assert running(runs.run_id) == []
+
+
+@HOSTILE
+def test_a_killed_guard_and_search_are_swept_by_the_next(search: Search, runs: Runs) -> None:
+    """When both were killed at once, a sweep ends what is left, and only that."""
+    bystander = subprocess.Popen(
+        [sys.executable, "-c", "input()"],
+        stdin=subprocess.PIPE,
+        env={**os.environ, "AUTOTUNE_RUN_ID": runs.run_id, "AUTOTUNE_RUN_DIR": "/elsewhere/" + runs.run_id},
+    )
+    os.kill(search.guard, signal.SIGSTOP)  # so that it cannot answer the search's end
+    search.process.kill()
+    os.kill(search.guard, signal.SIGKILL)
+    assert gone(search.guard)
+    sweep(runs.study, SystemClock())
+    assert running(runs.run_id) == [bystander.pid]
+    bystander.communicate(b"\n")
+
+
+@HOSTILE
+def test_an_interrupt_in_the_terminal_ends_all(search: Search, runs: Runs) -> None:
+    """^C goes to the search's process group; the guard is not in it, and ends the run with the search."""
+    os.killpg(search.process.pid, signal.SIGINT)
+    assert search.process.wait(60.0) != 0
+    assert running(runs.run_id) == []
+    assert gone(search.guard)
+
+
+def test_a_killed_run_is_reported_and_the_search_goes_on(runs: Runs) -> None:
+    """SIGKILL on the trainer is an ending like others."""
+    search = Search(runs, "leaves", "worker")
+    try:
+        trainer = min(running(runs.run_id))
+        os.kill(trainer, signal.SIGKILL)
+        assert search.process.communicate(timeout=60.0)[0] == "None -9\n"
+        assert running(runs.run_id) == []
+    finally:
+        search.close()
+
+
+def test_closing_ends_the_run(runs: Runs) -> None:
+    """At the end of the ``with`` statement neither the run nor the guard is left."""
+    with Guard() as guard:
+        guard.start()
+        pid = guard.pid
+        launch(guard, runs, "stubborn")
+        until(lambda: (runs.folder / "ready").exists())
+    assert running(runs.run_id) == []
+    assert guard.pid is None
+    assert pid is not None
+    assert gone(pid)
+
+
+def test_a_started_guard_is_kept(guard: Guard) -> None:
+    """Starting it again starts no second one while the first is alive."""
+    guard.start()
+    first = guard.pid
+    guard.start()
+    assert guard.pid == first
+
+
+def test_a_dead_guard_is_replaced(guard: Guard) -> None:
+    """One that was killed between runs is replaced by the next start."""
+    guard.start()
+    first = guard.pid
+    assert first is not None
+    os.kill(first, signal.SIGKILL)
+    assert gone(first)
+    guard.start()
+    assert guard.pid != first
+
+
+def test_a_guard_that_was_not_started_is_lost(guard: Guard) -> None:
+    """There is nobody to hear a word before the start."""
+    with pytest.raises(GuardLost):
+        guard.receive(0.0)
+    with pytest.raises(GuardLost):
+        guard.stop(Stop.ENOUGH)
+
+
+def test_a_late_stop_does_not_change_how_a_run_ended(guard: Guard, runs: Runs) -> None:
+    """The word to stop may cross with the end of the run, and must not hit the next one."""
+    guard.start()
+    launch(guard, runs, "trains", "1")
+    assert isinstance(guard.receive(60.0), Started)
+    ended = guard.receive(60.0)
+    assert isinstance(ended, Ended)
+    assert ended.why is None
+    guard.stop(Stop.ENOUGH)
+    launch(guard, runs, "trains", "1")
+    assert isinstance(guard.receive(60.0), Started)
+    ended = guard.receive(60.0)
+    assert isinstance(ended, Ended)
+    assert ended.why is None
+
+
+def launch(guard: Guard, runs: Runs, *words: str) -> None:
+    """Starts a run of the trainer, below this guard."""
+    runs.folder.mkdir(exist_ok=True)
+    plan = runs.plan(*words)
+    guard.launch(
+        plan.argv,
+        cwd=plan.cwd,
+        env={**os.environ, "AUTOTUNE_RUN_ID": plan.run_id, "AUTOTUNE_RUN_DIR": str(plan.folder)},
+        stdout=plan.folder / "stdout.log",
+        stderr=plan.folder / "stderr.log",
+        deadline_s=runs.soon(),
+    )

@@ -1,0 +1,115 @@
+"""Which commands a warm interpreter can carry out, and what it is told to do."""
+
+import sys
+import zipfile
+from pathlib import Path
+
+import pytest
+
+from autotune.process.python_command import PythonCommand, python_command
+
+PYTHON = sys.executable
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Path:
+    """A folder with a script, and things that are none."""
+    (tmp_path / "train.py").write_text("")
+    (tmp_path / "train").write_text("")
+    (tmp_path / "train.pyc").write_text("")
+    (tmp_path / "package").mkdir()
+    with zipfile.ZipFile(tmp_path / "archive", "w") as archive:
+        archive.writestr("__main__.py", "")
+    (tmp_path / "python").symlink_to(PYTHON)
+    (tmp_path / "torchrun").symlink_to("/bin/sh")
+    return tmp_path
+
+
+@pytest.mark.parametrize(
+    ("words", "options", "script", "module", "arguments"),
+    [
+        (("train.py",), (), "train.py", None, ()),
+        (("./train", "-c", "x"), (), "./train", None, ("-c", "x")),
+        (("-m", "train", "-m"), (), None, "train", ("-m",)),
+        (("-mtrain",), (), None, "train", ()),
+        (("-um", "train"), ("-u",), None, "train", ()),
+        (("-OOuB", "-I", "train.py"), ("-OOuB", "-I"), "train.py", None, ()),
+        (
+            ("-W", "ignore", "-Xdev", "-uWerror", "train.py"),
+            ("-Wignore", "-Xdev", "-u", "-Werror"),
+            "train.py",
+            None,
+            (),
+        ),
+        (("--check-hash-based-pycs", "never", "train.py"), ("--check-hash-based-pycs", "never"), "train.py", None, ()),
+    ],
+    ids=str,
+)
+def test_reads_a_command_line_as_python_does(
+    words: tuple[str, ...],
+    options: tuple[str, ...],
+    script: str,
+    module: str,
+    arguments: tuple[str, ...],
+    project: Path,
+) -> None:
+    """The interpreter's own options are told from what is run and from the trainer's arguments."""
+    assert python_command((PYTHON, *words), cwd=project, search_path=None) == PythonCommand(
+        interpreter=PYTHON, options=options, script=script, module=module, arguments=arguments
+    )
+
+
+@pytest.mark.parametrize(
+    ("words", "keeping_out"),
+    [
+        ((), ()),
+        (("-OOuB",), ()),
+        (("-I",), ("-I",)),
+        (("-uEs",), ("-E",)),
+        (("-S", "-IB"), ("-I", "-S")),
+        (("-W", "IES", "-XIES", "--check-hash-based-pycs", "IES"), ()),
+    ],
+    ids=str,
+)
+def test_says_what_keeps_the_observer_out(words: tuple[str, ...], keeping_out: tuple[str, ...], project: Path) -> None:
+    """In whatever words, and not for the same letters in other options or behind the script."""
+    command = python_command((PYTHON, *words, "train.py", "-I"), cwd=project, search_path=None)
+    assert command is not None
+    assert command.keeping_out == keeping_out
+
+
+@pytest.mark.parametrize(
+    "argv",
+    [
+        (),
+        (PYTHON,),
+        (PYTHON, "-"),
+        (PYTHON, "-c", "print()"),
+        (PYTHON, "-i", "train.py"),
+        (PYTHON, "-x", "train.py"),
+        (PYTHON, "-V"),
+        (PYTHON, "-m"),
+        (PYTHON, "-X"),
+        (PYTHON, "-X", "importtime", "train.py"),
+        (PYTHON, "--", "train.py"),
+        (PYTHON, "absent.py"),
+        (PYTHON, "train.pyc"),
+        (PYTHON, "package"),
+        (PYTHON, "archive"),
+        ("./torchrun", "train.py"),
+        ("./train.py",),
+        ("/no/such/python", "train.py"),
+        ("/bin/sh", "train.py"),
+    ],
+    ids=" ".join,
+)
+def test_leaves_everything_else_to_a_process(argv: tuple[str, ...], project: Path) -> None:
+    """What is not understood completely is not forked."""
+    assert python_command(argv, cwd=project, search_path=None) is None
+
+
+def test_looks_the_interpreter_up_where_the_run_will(project: Path) -> None:
+    """A bare name means the first on the path that the run has, and a relative path means the run's directory."""
+    assert python_command(("python", "train.py"), cwd=project, search_path=str(project)) is not None
+    assert python_command(("python", "train.py"), cwd=project, search_path="/nowhere") is None
+    assert python_command(("./python", "train.py"), cwd=project, search_path="/nowhere") is not None

@@ -1,0 +1,534 @@
+"""Runs that are forks of a warm interpreter: like those of a fresh one, and given up where they cannot be."""
+
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import psutil
+import pytest
+
+from autotune.clock import SystemClock
+from autotune.errors import CommandError
+from autotune.folders.trial_folder import RunFolder
+from autotune.process.guard import Guard
+from autotune.process.launch import ProcessRunner, Runner
+from autotune.process.orphans import sweep
+from autotune.process.zygote import MOST_ZYGOTES, ZygoteRunner
+from autotune.records import RunPlan, Stop, TrialExit
+from autotune.testing.runner_contract import Behaviour, RunnerContract
+from tests.process.conftest import TRAINER, Runs, until
+from tests.process.test_guard import Search, gone
+from tests.process.test_launch import WORDS
+
+SHOWS = Path(__file__).with_name("zygote_trainer.py")
+REPORTS_ONE_STEP = """
+import json, os, time
+def step():
+    with open(os.path.join(os.environ["AUTOTUNE_RUN_DIR"], f"steps.{os.getpid()}.0.jsonl"), "a") as file:
+        if not file.tell():
+            file.write(json.dumps({"v": 1, "clock": "monotonic", "start_s": time.monotonic()}) + "\\n")
+        file.write(json.dumps({"k": "step", "t_s": time.monotonic()}) + "\\n")
+"""
+
+
+def below(guard: Guard) -> list[psutil.Process]:
+    """What lives below the guard."""
+    return [p for p in psutil.Process(guard.pid).children(recursive=True) if p.status() != psutil.STATUS_ZOMBIE]
+
+
+class TestBareZygoteRunner(RunnerContract):
+    """A fork of an interpreter that has imported nothing keeps the contract."""
+
+    clock = SystemClock()
+
+    @contextmanager
+    def opened(self) -> Iterator[Runner]:
+        """See `RunnerContract.opened`."""
+        with Guard() as guard:
+            runner = ZygoteRunner(guard, self.clock)
+            yield runner
+            assert runner.fallbacks == 0
+
+    def plan(self, behaviour: Behaviour, folder: Path) -> RunPlan:
+        """See `RunnerContract.plan`."""
+        return RunPlan(
+            run_id="contract",
+            folder=folder / "run",
+            argv=(sys.executable, str(TRAINER), *WORDS[behaviour]),
+            cwd=Path(__file__).parent,
+            env={},
+            config_text="",
+        )
+
+
+class TestWarmZygoteRunner(TestBareZygoteRunner):
+    """A fork of an interpreter that has imported NumPy keeps the contract."""
+
+    @contextmanager
+    def opened(self) -> Iterator[Runner]:
+        """See `RunnerContract.opened`."""
+        with super().opened() as runner, tempfile.TemporaryDirectory() as folder:
+            assert isinstance(runner, ZygoteRunner)
+            for number in range(2):
+                argv = (sys.executable, str(SHOWS))
+                plan = RunPlan(
+                    run_id="warms",
+                    folder=Path(folder, str(number)),
+                    argv=argv,
+                    cwd=Path(__file__).parent,
+                    env={},
+                    config_text="",
+                )
+                assert runner.run(plan, lambda _: None, self.clock.now_s() + 60.0).exit_code == 0
+            assert runner.warm_starts == 1
+            yield runner
+
+
+class Project:
+    """A trainer's folder, the interpreter it has, and runs of it."""
+
+    def __init__(self, folder: Path, python: str, runner: Runner) -> None:
+        self.folder = folder
+        self.python = python
+        self.runner = runner
+        self.clock = SystemClock()
+        self.runs = 0
+
+    def run(self, *words: str, runner: Runner | None = None, **changes: object) -> tuple[TrialExit, str, str]:
+        """Runs the interpreter with these words: how it ended, and what it printed."""
+        self.runs += 1
+        plan = RunPlan(
+            **{
+                "run_id": f"study/{self.runs}",
+                "folder": self.folder / "runs" / str(self.runs),
+                "argv": (self.python, *words),
+                "cwd": self.folder,
+                "env": {},
+                "config_text": "",
+                **changes,
+            }
+        )
+        ended = (runner or self.runner).run(plan, lambda _: None, self.clock.now_s() + 60.0)
+        return ended, (plan.folder / "stdout.log").read_text(), (plan.folder / "stderr.log").read_text()
+
+    def write(self, name: str, text: str) -> None:
+        """Writes a module of the trainer's."""
+        (self.folder / name).write_text(text)
+
+
+@pytest.fixture
+def zygotes(guard: Guard) -> ZygoteRunner:
+    """A runner with warm interpreters."""
+    return ZygoteRunner(guard, SystemClock())
+
+
+@pytest.fixture
+def project(tmp_path: Path, zygotes: ZygoteRunner) -> Project:
+    """A trainer that imports NumPy, in a folder with a hostile name, with the interpreter of the tests."""
+    hostile = tmp_path / 'it\'s a\n"project" ü'
+    (hostile / "package").mkdir(parents=True)
+    for name in ("shows.py", "package/__init__.py", "package/shows.py", "package/__main__.py"):
+        (hostile / name).write_text("" if name.endswith("__init__.py") else SHOWS.read_text())
+    (hostile / "link.py").symlink_to("package/shows.py")
+    return Project(hostile, sys.executable, zygotes)
+
+
+@pytest.fixture(scope="session")
+def venv(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Another environment than autotune's."""
+    folder = tmp_path_factory.mktemp("environment") / "venv"
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(folder)], check=True)
+    return folder
+
+
+@pytest.fixture
+def other(venv: Path, tmp_path: Path, zygotes: ZygoteRunner) -> Iterator[Project]:
+    """A trainer in the other environment, whose packages the test installs."""
+    yield Project(tmp_path, str(venv / "bin" / "python"), zygotes)
+    for package in site_packages(venv).glob("*.py"):
+        package.unlink()
+
+
+def site_packages(venv: Path) -> Path:
+    """Where packages are installed."""
+    return next(venv.glob("lib/python*/site-packages"))
+
+
+def install(project: Project, name: str, text: str) -> None:
+    """Installs a package in the trainer's environment."""
+    (site_packages(Path(project.python).parents[1]) / f"{name}.py").write_text(text)
+
+
+WAYS = [
+    ("shows.py",),
+    ("./shows.py", "fails"),
+    ("package/../shows.py", "exits", "0"),
+    ("shows.py", "exits", "3"),
+    ("shows.py", "exits with words"),
+    ("shows.py", "exits at once"),
+    ("shows.py", "is interrupted"),
+    ("shows.py", "kills itself"),
+    ("shows.py", "has a hook"),
+    ("shows.py", "has a last word"),
+    ("shows.py", "leaves a thread"),
+    ("shows.py", "spawns"),
+    ("link.py", "fails"),
+    ("-m", "package"),
+    ("-m", "package.shows", "fails"),
+    ("-m", "package.shows", "spawns"),
+    ("-m", "package.shows", "is interrupted"),
+    ("-m", "shows", "--flag", "two words", "ü"),
+    ("-m", "no.such.module"),
+    ("syntax.py",),
+    ("latin.py",),
+]
+
+
+@pytest.mark.parametrize("options", [(), ("-O", "-u", "-Wdefault", "-X", "utf8"), ("-I",)], ids=str)
+def test_a_warm_run_sees_and_says_what_a_fresh_one_does(
+    options: tuple[str, ...], project: Project, guard: Guard
+) -> None:
+    """Words, paths, environment, streams, descriptors, endings and tracebacks are those of a fresh process."""
+    project.write("syntax.py", "import numpy\n\nx = = 1\n")
+    (project.folder / "latin.py").write_bytes(b"# -*- coding: latin-1 -*-\nprint(ascii('\xe9'))\n")
+    zygotes, fresh = project.runner, ProcessRunner(guard, project.clock)
+    assert isinstance(zygotes, ZygoteRunner)
+    ways = [words for words in WAYS if words[0] != "-m" or options != ("-I",)]  # the folder is not on the path then
+    for number, words in enumerate([ways[0], *ways]):
+        (expected, *said), (found, *says) = (
+            project.run(*options, *words, runner=runner, env={"A": "b=ü\n"}) for runner in (fresh, zygotes)
+        )
+        assert says == said, words
+        assert (found.exit_code, found.stop) == (expected.exit_code, expected.stop), words
+        assert zygotes.fallbacks == 0, (words, zygotes.remarks)
+        assert zygotes.warm_starts == number
+
+
+def test_random_numbers_differ_from_run_to_run(project: Project) -> None:
+    """Generators that a fresh process seeds by itself are not copies of one another."""
+    project.write("draws.py", "import random, numpy\nprint(random.random(), numpy.random.rand())\n")
+    drawn = [project.run("draws.py")[1].split() for _ in range(4)]
+    assert len({text for pair in drawn for text in pair}) == 8
+
+
+def test_another_environment_is_served_without_autotune_on_its_path(other: Project) -> None:
+    """The interpreter of the command imports its own packages once, and nothing of ours."""
+    install(other, "framework", "print('imported')\nimport email\n")
+    other.write(
+        "train.py",
+        "import sys, importlib.util\nprint(sorted(m for m in ('framework', 'email') if m in sys.modules))\n"
+        "print(importlib.util.find_spec('autotune'), any(name.startswith('autotune') for name in sys.modules))\n"
+        "import framework\nprint(framework.__file__.startswith(sys.prefix), framework.__spec__.name)\n",
+    )
+    said = [other.run("train.py")[1].splitlines() for _ in range(3)]
+    assert said[0] == ["[]", "None False", "imported", "True framework"]
+    assert said[1] == said[2] == ["[]", "None False", "True framework"]
+    assert isinstance(other.runner, ZygoteRunner)
+    assert other.runner.warm_starts == 2
+
+
+def test_a_package_that_starts_a_thread_is_left_out(other: Project, guard: Guard) -> None:
+    """It is imported by each run anew, and the user is told; the other packages are warm all the same."""
+    install(
+        other, "threads", "import threading\nthreading.Thread(target=threading.Event().wait, daemon=True).start()\n"
+    )
+    install(other, "good", "print('imported good')\n")
+    other.write("train.py", "import good, threads\nimport threading\nprint(threading.active_count())\n")
+    said = [other.run("train.py")[1].splitlines() for _ in range(3)]
+    assert said == [["imported good", "2"], ["2"], ["2"]]
+    assert isinstance(other.runner, ZygoteRunner)
+    assert (other.runner.warm_starts, other.runner.fallbacks) == (2, 0)
+    assert ["importing threads starts threads" in remark for remark in other.runner.remarks] == [True]
+    assert len(below(guard)) == 1
+
+
+def test_a_package_that_cannot_be_imported_beforehand_is_skipped(other: Project) -> None:
+    """One that needs what the trainer sets up first is left to the trainer."""
+    install(other, "needy", "import sys\nif not hasattr(sys, 'set_up'): raise SystemExit('not set up')\n")
+    other.write("train.py", "import sys\nsys.set_up = True\nimport needy\nprint('trained')\n")
+    assert [other.run("train.py")[1] for _ in range(3)] == ["trained\n"] * 3
+    assert isinstance(other.runner, ZygoteRunner)
+    assert other.runner.fallbacks == 0
+
+
+LOCKS = """
+import os, threading
+lock = threading.Lock()
+os.register_at_fork(before=lock.acquire, after_in_parent=lock.release)  # and never in the child
+"""
+
+
+def test_a_fork_that_hangs_is_made_again_and_then_there_are_no_more(other: Project, guard: Guard, monkeypatch) -> None:
+    """The run is made by a fresh process within the same call; the second time forking is given up, and it is said."""
+    monkeypatch.setattr("autotune.process.zygote.SILENCE_S", 1.0)
+    install(other, "locks", LOCKS)
+    other.write("train.py", REPORTS_ONE_STEP + "import locks\nwith locks.lock: step()\nprint('trained')\n")
+    assert isinstance(other.runner, ZygoteRunner)
+    for fallbacks in (0, 1, 2, 2):
+        ended, said, _ = other.run("train.py")
+        assert (ended.exit_code, ended.stop, said) == (0, None, "trained\n")
+        assert other.runner.fallbacks == fallbacks
+        assert len(list((other.folder / "runs" / str(other.runs)).glob("steps.*"))) == 1
+    assert "no sign of life" in other.runner.remarks[0]
+    assert other.runner.remarks[1].startswith("warm starts are off")
+    assert below(guard) == []
+
+
+def test_a_deadline_holds_for_a_fork_that_hangs(other: Project) -> None:
+    """The wall is the wall, whichever attempt it comes in."""
+    install(other, "locks", LOCKS)
+    other.write("train.py", REPORTS_ONE_STEP + "import locks\nwith locks.lock: step()\n")
+    other.run("train.py")
+    deadline_s = other.clock.now_s() + 2.0
+    plan = RunPlan(
+        run_id="late",
+        folder=other.folder / "runs" / "late",
+        argv=(other.python, "train.py"),
+        cwd=other.folder,
+        env={},
+        config_text="",
+    )
+    ended = other.runner.run(plan, lambda _: None, deadline_s)
+    assert ended.stop is Stop.DEADLINE
+    assert other.clock.now_s() < deadline_s + 5.0
+
+
+READS_ENVIRONMENT = "import os\nSEEN = os.environ.get('FRAMEWORK_MODE')\nos.environ['FRAMEWORK_LOADED'] = '1'\n"
+
+
+def test_what_the_trainer_sets_before_an_import_counts(other: Project) -> None:
+    """A variable that is set by the script itself is set for the import beforehand too, and so is what that sets."""
+    install(other, "framework", READS_ENVIRONMENT)
+    other.write(
+        "train.py",
+        "import argparse, os\nos.environ['FRAMEWORK_MODE'] = 'slow'\n"
+        "os.environ['LOGS'] = os.environ['AUTOTUNE_RUN_DIR'] + '/logs'\n"
+        "print('FRAMEWORK_LOADED' in os.environ)\nimport framework\n"
+        "print(framework.SEEN, os.environ['FRAMEWORK_LOADED'])\n",
+    )
+    assert [other.run("train.py")[1] for _ in range(3)] == ["False\nslow 1\n"] * 3
+    assert isinstance(other.runner, ZygoteRunner)
+    assert (other.runner.warm_starts, other.runner.fallbacks) == (2, 0)
+
+
+def test_a_trainer_that_sets_it_otherwise_gets_a_fresh_process(other: Project) -> None:
+    """No run sees what was imported under another value, and the user is told which variable it was."""
+    install(other, "framework", READS_ENVIRONMENT)
+    other.write(
+        "train.py",
+        "import os, sys\nos.environ['FRAMEWORK_MODE'] = sys.argv[1]\nimport framework\nprint(framework.SEEN)\n",
+    )
+    modes = ["slow", "slow", "fast", "slow", "fast"]
+    assert [other.run("train.py", mode)[1].strip() for mode in modes] == modes
+    assert isinstance(other.runner, ZygoteRunner)
+    assert (other.runner.warm_starts, other.runner.fallbacks) == (2, 2)
+    assert ["FRAMEWORK_MODE is not set as it was" in remark for remark in other.runner.remarks] == [True]
+
+
+def test_a_variable_that_is_read_late_may_differ(other: Project, guard: Guard) -> None:
+    """XLA's flags belong to the run, not to the import; another variable of the plan means another interpreter."""
+    install(other, "framework", READS_ENVIRONMENT)
+    other.write("train.py", "import os, framework\nprint(os.environ['XLA_FLAGS'], framework.SEEN)\n")
+    said = [other.run("train.py", env={"XLA_FLAGS": flags})[1] for flags in "abc"]
+    assert said == ["a None\n", "b None\n", "c None\n"]
+    assert isinstance(other.runner, ZygoteRunner)
+    assert other.runner.warm_starts == 2
+    for mode in ("one", "two", "three"):
+        assert other.run("train.py", env={"XLA_FLAGS": "d", "FRAMEWORK_MODE": mode})[1] == f"d {mode}\n"
+    assert other.runner.warm_starts == 2
+    assert len(below(guard)) <= MOST_ZYGOTES
+
+
+@pytest.mark.parametrize("name", ["framework", "email"])
+def test_a_module_of_the_trainers_own_goes_first(name: str, other: Project) -> None:
+    """A file beside the script hides the package of that name, or the standard library's, as it always does."""
+    install(other, "framework", "import email\nNAME = 'installed'\n")
+    other.write("train.py", f"import framework, {name} as it\nprint(getattr(it, 'NAME', it.__name__))\n")
+    expected = {"framework": "installed\n", "email": "email\n"}[name]
+    assert [other.run("train.py")[1] for _ in range(2)] == [expected] * 2
+    other.write(f"{name}.py", "NAME = 'own'\n")
+    assert other.run("train.py")[1] == "own\n"
+    assert isinstance(other.runner, ZygoteRunner)
+    assert other.runner.fallbacks == 1
+
+
+def test_what_a_wrapper_around_the_interpreter_sets_stays(other: Project) -> None:
+    """A script in the interpreter's place may set variables; so does Python itself in the C locale."""
+    wrapper = other.folder / "bin" / "python"
+    wrapper.parent.mkdir()
+    wrapper.write_text(f'#!/bin/sh\nexport WRAPPED=yes\nunset UNWANTED\nexec {other.python} "$@"\n')
+    wrapper.chmod(0o700)
+    other.write(
+        "train.py",
+        "import os\nnames = ('LC_CTYPE', 'WRAPPED', 'UNWANTED')\n"
+        "print([(name, os.environ[name]) for name in names if name in os.environ])\n",
+    )
+    changes = {"argv": ("bin/python", "train.py"), "env": {"UNWANTED": "1", "LC_ALL": "", "LANG": "C", "LC_CTYPE": ""}}
+    said = [other.run(**changes)[1] for _ in range(3)]
+    assert said == ["[('LC_CTYPE', 'C.UTF-8'), ('WRAPPED', 'yes')]\n"] * 3
+    assert isinstance(other.runner, ZygoteRunner)
+    assert other.runner.warm_starts == 2
+
+
+def test_an_interpreter_that_starts_a_thread_later_is_not_forked(other: Project) -> None:
+    """It is looked at before each fork, and one that may hang its forks makes none."""
+    install(
+        other,
+        "late",
+        "import os, threading\n"
+        "start = lambda: threading.Thread(target=threading.Event().wait, daemon=True).start()\n"
+        "os.register_at_fork(after_in_parent=start)\n",
+    )
+    other.write("train.py", "import late\nprint('trained')\n")
+    assert [other.run("train.py")[1] for _ in range(4)] == ["trained\n"] * 4
+    assert isinstance(other.runner, ZygoteRunner)
+    assert other.runner.fallbacks == 1
+    assert "the warm interpreter starts threads" in other.runner.remarks[0]
+
+
+def test_a_killed_zygote_is_replaced(other: Project, guard: Guard) -> None:
+    """SIGKILL between two runs costs warm starts, and no run."""
+    install(other, "framework", "print('imported')\n")
+    other.write("train.py", "import framework\nprint('trained')\n")
+    assert [other.run("train.py")[1] for _ in range(2)] == ["imported\ntrained\n", "trained\n"]
+    (zygote,) = below(guard)
+    zygote.kill()
+    assert gone(zygote.pid)
+    assert other.run("train.py")[1] == "imported\ntrained\n"
+    assert other.run("train.py")[1] == "trained\n"
+    assert isinstance(other.runner, ZygoteRunner)
+    assert other.runner.fallbacks == 1
+
+
+def test_a_killed_guard_takes_its_zygotes_along(other: Project, guard: Guard) -> None:
+    """The next run has a new guard and a new zygote, and nothing of the old ones is left."""
+    install(other, "framework", "print('imported')\n")
+    other.write("train.py", "import framework\nprint('trained')\n")
+    for _ in range(2):
+        other.run("train.py")
+    (zygote,) = below(guard)
+    assert guard.pid is not None
+    os.kill(guard.pid, signal.SIGKILL)
+    assert gone(zygote.pid)
+    assert other.run("train.py")[1] == "trained\n"
+    assert isinstance(other.runner, ZygoteRunner)
+    assert other.runner.fallbacks == 0
+
+
+@pytest.mark.parametrize(
+    "words",
+    [("silent",), ("stubborn",), ("leaves", "daemon"), ("respawns-in-sessions", "20000"), ("prints", "-1")],
+    ids=" ".join,
+)
+def test_a_stop_spares_nothing_but_the_zygote(
+    words: tuple[str, ...], runs: Runs, zygotes: ZygoteRunner, guard: Guard
+) -> None:
+    """Whatever a trainer does against it, only the warm interpreter is there when the run is over."""
+    has_learned = False
+    for _ in range(2):
+        (runs.folder / "ready").unlink(missing_ok=True)
+        ended = zygotes.run(runs.plan(*words), runs.when_ready, runs.soon())
+        assert ended.left_pids == ()
+        # The bare one is let go as soon as a run has come to its own end, which shows what to import.
+        learns = ended.stop is None and not has_learned
+        has_learned = has_learned or learns
+        until(lambda left=0 if learns else 1: len(below(guard)) == left)
+    assert zygotes.fallbacks == 0
+
+
+def test_the_usage_of_a_run_is_its_own(project: Project) -> None:
+    """What the warm interpreter has used counts for no run."""
+    project.write("idles.py", "import numpy\n")
+    used = [project.run("idles.py")[0] for _ in range(3)]
+    assert all(ended.cpu_s is not None and ended.cpu_s < 5.0 for ended in used)
+    assert used[2].peak_memory_bytes is not None
+    assert used[2].peak_memory_bytes > 10 << 20
+
+
+def test_what_cannot_be_started_is_said_as_always(runs: Runs, zygotes: ZygoteRunner) -> None:
+    """A missing script or directory, or another program, is an error of the command."""
+    with pytest.raises(CommandError, match="cannot be entered"):
+        zygotes.run(runs.plan("silent", cwd=runs.study / "gone"), lambda _: None, runs.soon())
+    ended = zygotes.run(runs.plan(argv=(sys.executable, "absent.py")), lambda _: None, runs.soon())
+    assert (ended.exit_code, "can't open file" in ended.stderr_tail) == (2, True)
+    assert zygotes.run(runs.plan(argv=("/bin/sh", "-c", "exit 7")), lambda _: None, runs.soon()).exit_code == 7
+
+
+@pytest.mark.parametrize("victim", ["search", "guard and search"])
+def test_a_killed_search_leaves_no_zygote(victim: str, runs: Runs) -> None:
+    """Run and warm interpreter end with the guard, and what a killed guard left is swept."""
+    search = Search(runs, "--warm", "leaves", "daemon")
+    try:
+        members = psutil.Process(search.guard).children(recursive=True)
+        assert len(members) >= 3  # zygote, run, daemon
+        if victim != "search":
+            os.kill(search.guard, signal.SIGSTOP)
+        search.process.kill()
+        if victim != "search":
+            os.kill(search.guard, signal.SIGKILL)
+            assert gone(search.guard)
+            sweep(runs.study, SystemClock())
+        assert gone(search.guard)
+        until(lambda: not any(member.is_running() and member.status() != "zombie" for member in members))
+    finally:
+        search.close()
+
+
+def test_a_sweep_finds_a_zygote(other: Project, guard: Guard) -> None:
+    """It carries the study in its environment, and is not spared for having no run."""
+    other.write("train.py", "")
+    other.run("train.py")
+    other.run("train.py")
+    (zygote,) = below(guard)
+    assert sweep(other.folder / "runs", SystemClock()).killed == (zygote.pid,)
+
+
+def test_the_record_of_the_first_run_is_not_left_behind(other: Project) -> None:
+    """What is noted for the next runs is taken away with the run."""
+    other.write("train.py", "import json\nprint(json.dumps(1))\n")
+    other.run("train.py")
+    names = {path.name for path in (other.folder / "runs" / "1").iterdir()}
+    assert {name for name in names if not name.startswith("steps.")} == {
+        ".autotune-run",
+        "config.yaml",
+        "inject",
+        "outputs",
+        "stderr.log",
+        "stdout.log",
+        "zygote.log",
+    }
+
+
+def test_a_run_that_has_made_steps_is_never_begun_again(other: Project) -> None:
+    """Whatever the trainer then puts where a run says that it gave up: its steps would count twice."""
+    install(other, "reports", REPORTS_ONE_STEP)
+    other.write(
+        "train.py",
+        "import os, time, reports\n"
+        "for _ in range(20):\n    reports.step()\n    time.sleep(0.02)\n"
+        "os.mkfifo(os.path.join(os.environ['AUTOTUNE_RUN_DIR'], 'unfit.json'))\nprint('once')\n",
+    )
+    for _ in range(2):
+        assert other.run("train.py")[1] == "once\n"
+    assert isinstance(other.runner, ZygoteRunner)
+    assert (other.runner.warm_starts, other.runner.fallbacks) == (1, 0)
+
+
+def test_the_files_of_a_run_that_are_there_already_are_replaced(other: Project) -> None:
+    """A trainer can prepare the folder of a later run: no FIFO in it is waited for, and no link followed."""
+    other.write("train.py", "print('said')\n")
+    folder = RunFolder(other.folder / "runs" / "1")
+    folder.create()
+    for name in ("stdout.log", "zygote.log", "imports.jsonl"):
+        os.mkfifo(folder.path / name)
+    other.write("victim", "thesis")
+    folder.stderr.symlink_to(other.folder / "victim")
+    ended, stdout, stderr = other.run("train.py")
+    assert (ended.exit_code, stdout, stderr) == (0, "said\n", "")
+    assert (other.folder / "victim").read_text() == "thesis"
+    assert (folder.path / "zygote.log").is_file()

@@ -1,0 +1,139 @@
+"""What runs leave outside their folders: where it is looked for, and in which words it is told."""
+
+from pathlib import Path
+
+import pytest
+
+from autotune.clock import SystemClock
+from autotune.protect.side_effects import Leftovers, folders_named
+from autotune.search.problem import open_setup
+from tests.search.test_tuner import CONFIG
+
+
+@pytest.fixture
+def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A project with data in it, which is where one works."""
+    folder = tmp_path / "project"
+    (folder / "corpus" / "train").mkdir(parents=True)
+    (folder / "corpus" / "train" / "clips.bin").write_text("x")
+    monkeypatch.chdir(folder)
+    return folder
+
+
+def watched(project: Path, text: str = "") -> Leftovers:
+    """The surroundings of a search for this config."""
+    (project / "config.yaml").write_text(text + CONFIG)
+    setup = open_setup(Path("config.yaml"), command=None, state_dir=None)
+    setup.state.create()
+    return Leftovers(setup, SystemClock(), cwd=project)
+
+
+DATA = "folder: corpus/train\nlog_dir: logs\n"
+
+
+def test_a_run_that_leaves_nothing(project: Path) -> None:
+    """Its own folder lies in the state folder, which does not count."""
+    around = watched(project, DATA)
+    (project / ".autotune" / "runs" / "x").mkdir(parents=True)
+    assert around.of_the_run(0) is None
+
+
+def test_what_is_written_where_one_works_is_named(project: Path) -> None:
+    """With the advice, once, and with no claim on the run."""
+    around = watched(project, DATA)
+    (project / "train.log").write_text("x")
+    found = around.of_the_run(0)
+    assert found is not None
+    assert found.sentence == (
+        "while run 0 went on, outside its folder: new: train.log. autotune takes nothing away there; "
+        "where a key says where it goes, name that key under redirect:"
+    )
+    assert not found.fills_a_cache
+    assert around.of_the_run(1) is None
+    assert (project / "train.log").read_text() == "x"
+
+
+def test_what_is_named_once_is_not_named_again(project: Path) -> None:
+    """Nor is what lies in a folder that was named."""
+    around = watched(project, DATA)
+    (project / "runs").mkdir()
+    (project / "train.log").write_text("x")
+    assert around.of_the_run(0) is not None
+    (project / "runs" / "1.log").touch()
+    (project / "train.log").write_text("xx")
+    assert around.of_the_run(1) is None
+
+
+def test_what_is_new_among_the_data_is_taken_for_a_cache(project: Path) -> None:
+    """The data are where the config says."""
+    around = watched(project, DATA)
+    (project / "corpus" / "train" / "features.npy").touch()
+    found = around.of_the_run(3)
+    assert found is not None
+    assert found.fills_a_cache
+    assert "corpus/train/features.npy is taken for a cache, so that run is not compared" in found.sentence
+    assert "redirect:" not in found.sentence
+
+
+def test_data_that_are_only_changed_are_no_cache(project: Path) -> None:
+    """The run that follows changes them again."""
+    around = watched(project, DATA)
+    (project / "corpus" / "train" / "clips.bin").write_text("longer")
+    found = around.of_the_run(0)
+    assert found is not None
+    assert not found.fills_a_cache
+    assert "changed: corpus/train/clips.bin" in found.sentence
+
+
+def test_a_key_that_is_redirected_is_no_data(project: Path) -> None:
+    """What comes into a folder of old logs is somebody else's doing, or the trainer's own mind; no cache."""
+    (project / "logs").mkdir()
+    around = watched(project, DATA)
+    (project / "logs" / "new").touch()
+    found = around.of_the_run(0)
+    assert found is not None
+    assert not found.fills_a_cache
+
+
+def test_many_files_are_counted(project: Path) -> None:
+    """Five are named."""
+    around = watched(project, DATA)
+    for number in range(20):
+        (project / f"step-{number:02}.ckpt").touch()
+    found = around.of_the_run(0)
+    assert found is not None
+    assert "step-04.ckpt and 15 more" in found.sentence
+
+
+@pytest.mark.parametrize(
+    ("value", "folder"),
+    [
+        ("corpus/train", "corpus/train"),
+        ("corpus/train/clips.bin", "corpus/train"),
+        ("corpus/train/cache.npy", "corpus/train"),
+        ("./corpus/", "corpus"),
+        ("corpus", "corpus"),
+        ("nowhere/at/all", None),
+        ("mixed_float16", None),
+        ("https://corpus/train", None),
+        (".", None),
+        ("..", None),
+        ("/", None),
+        ("~", None),
+        ("clips\0", None),
+        ("~a\0/b", None),
+        ("word" * 100, None),
+        ("corpus/" + "word" * 100, "corpus"),
+        ("a long description, and/or more of it " * 200, None),
+        ("corpus/train/clips.bin/x", None),
+        ("\ud83d\ude00", None),
+        ("corpus/\ud83d\ude00", None),
+        ("", None),
+        (4, None),
+        (None, None),
+    ],
+)
+def test_the_folders_that_values_name(project: Path, value: object, folder: str | None) -> None:
+    """By themselves, or by a file that is there or is to come; not those that hold everything."""
+    found = list(folders_named({"a.key": value}, project))  # type: ignore[dict-item]  # on purpose
+    assert found == ([project / folder] if folder else [])

@@ -1,0 +1,191 @@
+"""What came, changed or went around a run."""
+
+import os
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from autotune.clock import SystemClock, VirtualClock
+from autotune.protect import snapshot as surroundings
+from autotune.protect.snapshot import Surroundings, Traces
+
+
+def watched(*folders: Path, apart: tuple[Path, ...] = ()) -> Surroundings:
+    """These folders as they are now."""
+    return Surroundings(folders, apart, SystemClock())
+
+
+def test_nothing_happened(hostile: Path) -> None:
+    """Reading files, and looking twice, leaves no trace."""
+    (hostile / "data").mkdir()
+    (hostile / "data" / "a").write_text("x")
+    around = watched(hostile)
+    (hostile / "data" / "a").read_text()
+    assert not around.traces().any
+    assert not around.traces().any
+
+
+def test_files_that_came_changed_and_went(hostile: Path) -> None:
+    """Each once: a later look tells only what happened since."""
+    for name in ("kept", "changed", "gone"):
+        (hostile / name).write_text(name)
+    around = watched(hostile)
+    (hostile / "changed").write_text("other")
+    (hostile / "gone").unlink()
+    (hostile / "new").write_text("new")
+    (hostile / "folder" / "deep").mkdir(parents=True)
+    (hostile / "folder" / "deep" / "file").touch()
+    traces = around.traces()
+    assert traces.new == (hostile / "folder", hostile / "new")
+    assert traces.changed == (hostile / "changed",)
+    assert traces.gone == (hostile / "gone",)
+    assert traces.unseen == ()
+    assert not around.traces().any
+
+
+def test_a_file_that_looks_unchanged_is_found(tmp_path: Path) -> None:
+    """Same size, and the time of its last change set back."""
+    file = tmp_path / "file"
+    file.write_text("one")
+    before = file.stat()
+    around = watched(tmp_path)
+    file.write_text("two")
+    os.utime(file, ns=(before.st_atime_ns, before.st_mtime_ns))
+    assert around.traces().changed == (file,)
+
+
+def test_what_does_not_count(tmp_path: Path) -> None:
+    """Our own folder, what git keeps, compiled modules, virtual environments, and what a link leads to."""
+    apart, elsewhere = tmp_path / "ours", tmp_path.parent / f"{tmp_path.name} elsewhere"
+    places = [apart, tmp_path / ".git", tmp_path / "__pycache__", tmp_path / "env", elsewhere]
+    for place in places:
+        place.mkdir()
+    (tmp_path / "env" / "pyvenv.cfg").touch()
+    (tmp_path / "link").symlink_to(elsewhere)
+    around = watched(tmp_path, apart=(apart,))
+    for place in places:
+        (place / "new").touch()
+    assert not around.traces().any
+
+
+def test_a_log_that_this_process_writes_does_not_count(tmp_path: Path) -> None:
+    """A search whose output goes to a file beside the config does not take that for the trainer's."""
+    with (tmp_path / "search.log").open("w") as log:
+        around = watched(tmp_path)
+        log.write("exploring\n")
+        log.flush()
+        assert not around.traces().any
+
+
+def test_one_folder_below_another_is_seen_once(tmp_path: Path) -> None:
+    """The data lie in the project as a rule."""
+    (tmp_path / "data").mkdir()
+    around = watched(tmp_path / "data", tmp_path, tmp_path / "data")
+    (tmp_path / "data" / "cache").touch()
+    assert around.traces().new == (tmp_path / "data" / "cache",)
+
+
+def test_a_tree_that_is_too_large_is_looked_at_in_part(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What was seen is compared, and what was not is told; nothing is made up."""
+    monkeypatch.setattr(surroundings, "MOST_ENTRIES", 30)
+    (tmp_path / "data").mkdir()
+    for number in range(100):
+        (tmp_path / "data" / f"{number}").touch()
+    (tmp_path / "log").touch()
+    around = watched(tmp_path)
+    (tmp_path / "log").write_text("x")
+    traces = around.traces()
+    assert traces.changed == (tmp_path / "log",)
+    assert traces.new == traces.gone == ()
+    assert traces.unseen == (tmp_path,)
+
+
+def test_a_slow_file_system_does_not_hold_the_search_up(tmp_path: Path) -> None:
+    """A look takes about a second at most, whatever the tree."""
+
+    class Slow(VirtualClock):
+        """A clock by which each look at it takes 10 ms."""
+
+        def now_s(self) -> float:
+            self.wait(0.01)
+            return super().now_s()
+
+    for number in range(500):
+        (tmp_path / f"{number}").touch()
+    clock = Slow()
+    began_s = clock.now_s()
+    around = Surroundings([tmp_path], [], clock)
+    assert clock.now_s() - began_s < 1.2 * surroundings.MOST_S
+    assert around.traces().unseen == (tmp_path,)
+
+
+def test_a_folder_that_cannot_be_read_or_is_not_there_is_nothing(tmp_path: Path) -> None:
+    """No error, and nothing is claimed of it; one that is made later is told by the folder that it is in."""
+    around = watched(tmp_path / "none", tmp_path)
+    (tmp_path / "none").mkdir()
+    assert around.traces().new == (tmp_path / "none",)
+
+
+def test_the_files_that_the_last_look_found(hostile: Path) -> None:
+    """Those in folders too, and no folder."""
+    (hostile / "deep").mkdir()
+    (hostile / "deep" / "a").touch()
+    (hostile / "b").touch()
+    assert set(watched(hostile).files) == {hostile / "deep" / "a", hostile / "b"}
+
+
+def calls(work: Callable[[], object]) -> int:
+    """How many functions are called while this is done: a measure of work that no machine's speed changes."""
+    count = 0
+
+    def called(_frame: object, event: str, _argument: object) -> None:
+        nonlocal count
+        count += event in ("call", "c_call")
+
+    before = sys.getprofile()
+    sys.setprofile(called)
+    try:
+        work()
+    finally:
+        sys.setprofile(before)
+    return count
+
+
+@pytest.mark.parametrize("folder", ["flat", "/".join(["deep"] * 30)])
+def test_what_was_named_is_left_out_in_time_however_much_it_is(folder: str) -> None:
+    """Twice as many files are twice the work, in one folder and deep below it; a trainer may write thousands."""
+
+    def work(files: int) -> int:
+        new = tuple(Path("/data", folder, f"{number}.npy") for number in range(files))
+        known = {Path("/data", folder, f"old {number}.npy") for number in range(files)} | {Path("/data/named")}
+        return calls(lambda: Traces(new=new).beyond(known))
+
+    assert work(800) < 3 * work(400)
+
+
+def test_what_was_named_is_left_out_with_all_below_it() -> None:
+    """A folder that was named stands for what is in it; what only begins with the same letters is something else."""
+    traces = Traces(
+        new=(Path("/data/named"), Path("/data/named/deep/a"), Path("/data/named too"), Path("/data/b")),
+        changed=(Path("/data/named/c"),),
+        gone=(Path("/data/d"),),
+    )
+    left = traces.beyond({Path("/data/named"), Path("/data/b")})
+    assert left == Traces(new=(Path("/data/named too"),), gone=(Path("/data/d"),))
+
+
+@pytest.mark.parametrize("depth", [1, 500])
+def test_roots_that_could_not_be_seen_whole_are_found_in_time(depth: int) -> None:
+    """Of many roots and many folders that were left, each root is named that one of them lies in."""
+
+    def work(roots: int) -> int:
+        names = [f"/r{number}" for number in range(roots)]
+        folders = [name + "/deep" * depth for name in names[::2]]
+        found: list[tuple[Path, ...]] = []
+        count = calls(lambda: found.append(surroundings._outermost(folders, names)))
+        assert found == [tuple(Path(name) for name in names[::2])]
+        return count
+
+    assert work(80) < 3 * work(40)

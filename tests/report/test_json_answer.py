@@ -1,0 +1,106 @@
+"""The object that scripts read."""
+
+import json
+from typing import Any
+
+import pytest
+
+from autotune.errors import AutotuneError, CannotEditYaml, ConfigError, RunError, StudyBusy
+from autotune.metrics import GPU_METRICS
+from autotune.report.json_answer import answer_document, error_document
+from autotune.results import SearchResult, Side, Verdict
+from tests.report.conftest import BEST, TODAY, MakeResult, on_gpus, pooled_gpu
+
+PROMISED = {
+    "format", "verdict", "baseline", "best", "candidate", "speedup", "score_ratio", "runs", "outcomes", "elapsed_s",
+    "study", "paths",
+}  # fmt: skip
+BESIDES = {
+    "why", "objective", "smallest_gain", "gain_of_ten_minutes", "same_training", "changes", "why_no_gpu", "cautions",
+}  # fmt: skip
+
+
+def _document(result: SearchResult, elapsed_s: float | None = 1700.5) -> dict[str, Any]:
+    """As a script gets it: through JSON."""
+    document = answer_document(result, elapsed_s=elapsed_s, study="config-1", paths={"journal": "/j"})
+    read: dict[str, Any] = json.loads(json.dumps(document, allow_nan=False))
+    return read
+
+
+def test_all_promised_keys_are_there_and_no_unknown_ones(search_result: MakeResult) -> None:
+    """Also where they have nothing to say: absent is null, not missing."""
+    nothing = search_result(
+        verdict=Verdict.NO_BASELINE, baseline=None, best=None, speedup=None, score_ratio=None, smallest_gain=None,
+        same_training=None, changes=(), outcomes={},
+    )  # fmt: skip
+    for result in (search_result(), nothing):
+        assert set(_document(result)) == PROMISED | BESIDES
+    document = _document(nothing, elapsed_s=None)
+    assert {key for key, value in document.items() if value is None} == {
+        "baseline", "best", "candidate", "speedup", "score_ratio", "smallest_gain", "gain_of_ten_minutes",
+        "same_training", "elapsed_s", "why_no_gpu",
+    }  # fmt: skip
+
+
+def test_a_better_config(search_result: MakeResult) -> None:
+    """Values by key path with their YAML types, metrics by name, ratios with their intervals."""
+    document = _document(search_result())
+    assert (document["format"], document["verdict"]) == (1, "better")
+    assert document["best"]["values"] == BEST
+    assert document["baseline"]["values"] == TODAY
+    assert document["baseline"]["values"]["train.xla"] is False
+    assert document["best"]["metrics"]["samples_per_s"] == 100.0
+    assert document["best"]["metrics"]["gpu_utilization"] is None
+    assert document["speedup"] == {"ratio": 2.0, "low": 1.9, "high": 2.1}
+    assert (document["runs"], document["outcomes"]) == (20, {"stopped": 19, "crashed": 1})
+    assert (document["elapsed_s"], document["study"], document["paths"]) == (1700.5, "config-1", {"journal": "/j"})
+    assert document["changes"][0] == {
+        "path": "data.batch_size", "old": 8, "new": 32, "worth": 1.43, "group": 0, "label": "batch",
+        "effective_batch": "The effective batch changes from 8 to 32",
+    }  # fmt: skip
+    assert document["same_training"]["values"]["data.cache"] == "memory"
+    assert document["same_training"]["speedup"] == 1.4
+
+
+def test_no_baseline_has_no_metrics_of_it(search_result: MakeResult) -> None:
+    """Today's values are known although they gave no numbers."""
+    result = search_result(
+        verdict=Verdict.NO_BASELINE, baseline=Side(point="p", values=TODAY, metrics=None), speedup=None
+    )
+    document = _document(result)
+    assert document["baseline"] == {"values": TODAY, "metrics": None, "gpus": None}
+    assert document["speedup"] is None
+
+
+def test_gpus_are_there_device_by_device(search_result: MakeResult) -> None:
+    """With the words that people read, the verdict and every figure; what is not known is null."""
+    gpu = pooled_gpu("91 % flat", 0.91, samples=96, covered_fraction=0.98)
+    best = on_gpus(search_result().best, gpu, effective_utilization=0.88, gpu_utilization=0.91)
+    document = _document(search_result(best=best, why_no_gpu=None, cautions=("it was warm",)))
+    assert document["baseline"]["gpus"] is None
+    gpus = document["best"]["gpus"]
+    assert (gpus["effective_utilization"], gpus["utilization"]) == (0.88, None)
+    (device,) = gpus["devices"]
+    assert set(GPU_METRICS) - {"effective_utilization"} <= set(device)
+    assert (device["text"], device["verdict"], device["utilization"], device["period_s"]) == (
+        "91 % flat", "flat", 0.91, None,
+    )  # fmt: skip
+    assert (document["objective"], document["cautions"]) == ("effective_utilization", ["it was warm"])
+
+
+@pytest.mark.parametrize(
+    ("error", "kind"),
+    [
+        (ConfigError("no knob", where="c.yaml:3", remedy="Add one."), "config"),
+        (CannotEditYaml("a.b", "it is an alias", line=4, remedy="Write it out."), "cannot_edit_yaml"),
+        (StudyBusy("busy"), "study_busy"),
+        (RunError("none worked"), "run"),
+    ],
+)
+def test_errors_have_a_kind_a_message_a_place_and_a_remedy(error: AutotuneError, kind: str) -> None:
+    """A script can tell them apart without reading prose."""
+    document = json.loads(json.dumps(error_document(error)))
+    assert document == {
+        "format": 1,
+        "error": {"kind": kind, "message": error.message, "where": error.where, "remedy": error.remedy},
+    }

@@ -1,0 +1,107 @@
+"""Runs as a study keeps them, for tests of what is made of them."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from statistics import fmean
+from types import MappingProxyType
+from typing import Any
+
+import pytest
+
+from autotune.records import Ending, GpuMeasurement, Measurement, Purpose, RunRecord, Scalar, Validity, Values
+from autotune.sampler.observations import PointLevel
+from autotune.space.knob import Knob, Label
+from autotune.space.space import Space, point_name
+
+MakeRun = Callable[..., RunRecord]
+
+
+def knob(path: str, today: Scalar, *others: Scalar, **changes: Any) -> Knob:
+    """A knob of the user's own; numbers are ordered."""
+    choices: Any = (today, *others)
+    ordered = all(isinstance(choice, int) and not isinstance(choice, bool) for choice in choices)
+    fields = {
+        "path": path,
+        "choices": tuple(sorted(choices)) if ordered else choices,
+        "ordered": ordered,
+        "today": today,
+        "label": Label.SAME_TRAINING,
+    }
+    return Knob(**{**fields, **changes})
+
+
+def level(
+    space: Space,
+    *scores: float,
+    endings: tuple[Ending, ...] = (),
+    memory: Mapping[str, Any] = MappingProxyType({}),
+    **changes: Scalar,
+) -> PointLevel:
+    """What is known of today's point with these changes; a knob is named by the last part of its path."""
+    paths = {path.rpartition(".")[2]: path for path in space.today}
+    values = {**space.today, **{paths[name]: value for name, value in changes.items()}}
+    durations_s = (5.0,) * (len(scores) + len(endings))
+    return PointLevel(
+        name=point_name(values), values=values, scores=scores, endings=endings, durations_s=durations_s, **memory
+    )
+
+
+def named(*levels: PointLevel) -> dict[str, PointLevel]:
+    """Levels as the search passes them on."""
+    return {level.name: level for level in levels}
+
+
+def gpu(busy: Sequence[float], *, window_s: float = 0.25, **changes: Any) -> GpuMeasurement:
+    """What a run showed of its GPU: so many driver windows without gaps, each busy for that share."""
+    fields: dict[str, Any] = {
+        "uuid": "GPU-0",
+        "name": "NVIDIA A100",
+        "utilization": fmean(busy) if busy else None,
+        "covered_fraction": 1.0 if busy else 0.0,
+        "busy_windows": tuple((window_s * (place + 1), window_s, share) for place, share in enumerate(busy)),
+    }
+    return GpuMeasurement(**{**fields, **changes})
+
+
+def on_gpu(run: RunRecord, *shown: float | GpuMeasurement) -> RunRecord:
+    """The same run on GPUs; a number is a GPU that was busy for that share, without any driver windows."""
+    gpus = tuple(one for one in shown if isinstance(one, GpuMeasurement))
+    scored = [one.utilization for one in gpus if one.scored] or [one for one in shown if isinstance(one, float)]
+    known = [busy for busy in scored if busy is not None]
+    assert run.measurement is not None
+    window_s = max((one.busy_windows[-1][0] for one in gpus if one.busy_windows), default=run.measurement.window_s)
+    utilization = fmean(known) if known and len(known) == len(scored) else None
+    return replace(run, measurement=replace(run.measurement, window_s=window_s, gpu_utilization=utilization, gpus=gpus))
+
+
+@pytest.fixture
+def make_run() -> MakeRun:
+    """Makes one finished run with the given speed; ``samples_per_s=None`` makes a crashed one."""
+    count = iter(range(10_000))
+
+    def make(values: Values, samples_per_s: float | None, **changes: Any) -> RunRecord:
+        measurement = samples_per_s and Measurement(
+            window_s=2.0,
+            steps=20,
+            samples_per_s=samples_per_s,
+            cv=0.1,
+            step_p50_s=0.1,
+            step_p95_s=0.12,
+            data_wait_fraction=0.5,
+            first_step_s=8.0,
+        )
+        fields: dict[str, Any] = {
+            "number": next(count),
+            "search": "s1",
+            "point": point_name(values),
+            "values": values,
+            "purpose": Purpose.EXPLORE,
+            "ending": Ending.STOPPED if measurement else Ending.CRASHED,
+            "validity": Validity.GOOD if measurement else Validity.UNMEASURED,
+            "ended_utc": "2026-01-01T00:00:00+00:00",
+            "duration_s": 10.0,
+            "measurement": measurement or None,
+        }
+        return RunRecord(**{**fields, **changes})
+
+    return make

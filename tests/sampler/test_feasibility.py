@@ -1,0 +1,159 @@
+"""Which points are known not to run before they are tried."""
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from autotune.records import Ending, Gpu, Machine
+from autotune.sampler.failure_attribution import LESSONS, Lesson
+from autotune.sampler.feasibility import Feasibility
+from autotune.sampler.observations import PointLevel
+from autotune.space.knob import Label
+from autotune.space.space import Space
+from tests.runs import knob, level, named
+
+GIB = 2**30
+BATCH = knob("batch", 8, 16, 32, 64, 128, kind="batch_size", label=Label.BATCH)
+PRECISION = knob("precision", "float32", "mixed_float16", kind="precision")
+SPACE = Space(knobs=(BATCH, PRECISION, knob("workers", 1, 2, kind="workers"), knob("flag", False, True)))
+MACHINE = Machine(
+    cpu_cores=8, cpu_model="x", memory_bytes=32 * GIB, gpus=(Gpu(name="x", uuid="GPU-1", memory_bytes=24 * GIB),)
+)
+
+
+def _why_not(*levels: PointLevel, **point: Any) -> str | None:
+    feasible = Feasibility(SPACE, named(level(SPACE, 0.0), *levels), MACHINE, memory_margin=0.08)
+    return feasible.why_not({**SPACE.today, **point})
+
+
+def _out_of_gpu_memory(**point: Any) -> PointLevel:
+    return level(SPACE, endings=(Ending.OUT_OF_GPU_MEMORY,), **point)
+
+
+def _crashed(**point: Any) -> PointLevel:
+    return level(SPACE, endings=(Ending.CRASHED,), **point)
+
+
+def _used(gpu_gib: float | None = None, host_gib: float | None = None, **point: Any) -> PointLevel:
+    memory: dict[str, Any] = {
+        "gpu_memory_bytes": gpu_gib and int(gpu_gib * GIB),
+        "host_memory_bytes": host_gib and int(host_gib * GIB),
+    }
+    return level(SPACE, 0.1, memory=memory, **point)
+
+
+def test_out_of_memory_rules_out_larger_batches_of_the_same_precision() -> None:
+    """What must fail because less has failed is not tried; half the precision needs less, and is."""
+    failed = _out_of_gpu_memory(batch=32)
+    assert _why_not(failed, batch=64) == "batch: 32 was out of GPU memory"
+    assert _why_not(failed, batch=64, workers=2) is not None
+    assert _why_not(failed, batch=16) is None
+    assert _why_not(failed, batch=64, precision="mixed_float16") is None
+
+
+def test_host_memory_grows_with_the_batch_and_with_what_is_prepared_ahead() -> None:
+    """Out of host memory with two workers says nothing about one worker, nor about another flag; but about more."""
+    failed = level(SPACE, endings=(Ending.OUT_OF_HOST_MEMORY,), batch=32, workers=2)
+    assert _why_not(failed, batch=64, workers=2) == "batch: 32 with workers: 2 was out of host memory"
+    assert _why_not(failed, batch=64) is None
+    assert _why_not(failed, batch=64, workers=2, flag=True) is None
+    assert _why_not(level(SPACE, endings=(Ending.OUT_OF_HOST_MEMORY,), batch=32), batch=32, workers=2) is not None
+
+
+def test_one_out_of_memory_among_good_runs_rules_nothing_out() -> None:
+    """A point that has worked, and failed once because someone else was on the GPU, is no proof."""
+    assert _why_not(level(SPACE, 0.2, endings=(Ending.OUT_OF_GPU_MEMORY,), batch=16), batch=32) is None
+
+
+def test_out_of_memory_at_a_batch_that_works_rules_nothing_else_out() -> None:
+    """Today's batch runs: it was something else of that point that took the memory."""
+    assert _why_not(_out_of_gpu_memory(workers=2), batch=32) is None
+
+
+def test_the_edge_is_predicted_from_smaller_batches() -> None:
+    """6 GiB at 8 and 9 GiB at 16 make 15 at 32 and 27 at 64, which 24 GiB do not hold."""
+    seen = _used(gpu_gib=6, batch=8), _used(gpu_gib=9, batch=16)
+    assert _why_not(*seen, batch=32) is None
+    assert _why_not(*seen, batch=64) == "a batch of 64 would need some 27.0 GiB of GPU memory"
+    assert _why_not(*seen, batch=64, precision="mixed_float16") is None
+
+
+def test_the_margin_stays_free() -> None:
+    """What would just fit, but for less than the margin, is not tried: 22.5 of 24 GiB."""
+    seen = _used(gpu_gib=6, batch=8), _used(gpu_gib=11.5, batch=16)
+    assert _why_not(*seen, batch=32) == "a batch of 32 would need some 22.5 GiB of GPU memory"
+
+
+def test_a_framework_that_takes_all_memory_at_once_tells_nothing() -> None:
+    """The same full memory at every batch is no sign of an edge."""
+    assert _why_not(_used(gpu_gib=23.5, batch=8), _used(gpu_gib=23.5, batch=16), batch=128) is None
+
+
+def test_one_batch_draws_no_line() -> None:
+    """From one batch nothing is predicted."""
+    assert _why_not(_used(gpu_gib=20, batch=8), batch=128) is None
+
+
+def test_host_memory_has_an_edge_too() -> None:
+    """10 GiB at 8 and 18 GiB at 16 on the host: 34 of 32 GiB at 32."""
+    seen = _used(host_gib=10, batch=8), _used(host_gib=18, batch=16)
+    assert _why_not(*seen, batch=32) == "a batch of 32 would need some 34.0 GiB of host memory"
+    assert _why_not(*seen, batch=32, workers=2) is None
+
+
+def test_a_value_that_broke_the_trainer_twice_is_left_alone() -> None:
+    """Whatever else is set: after the second crash with it, and none without, it is known."""
+    once, twice = _crashed(flag=True), _crashed(flag=True, workers=2)
+    assert _why_not(once, flag=True, batch=16) is None
+    assert _why_not(once, twice, flag=True, batch=16) == "flag: True broke the trainer twice"
+    assert _why_not(once, twice, workers=2) is None
+
+
+def test_a_value_that_has_worked_is_not_to_blame() -> None:
+    """Where one run with it was fine, two crashes have another cause."""
+    crashes = _crashed(flag=True, batch=16), _crashed(flag=True, workers=2)
+    assert _why_not(*crashes, level(SPACE, 0.1, flag=True), flag=True, batch=32) is None
+
+
+@pytest.mark.parametrize("ending", Ending)
+def test_only_what_the_trainer_did_itself_is_held_against_values(ending: Ending) -> None:
+    """Two runs that somebody else ended, that we ended, or that ran out of memory have no culprit in common."""
+    ended = [level(SPACE, endings=(ending,), flag=True, workers=workers) for workers in (1, 2)]
+    blamed = (_why_not(*ended, flag=True, precision="mixed_float16") or "").endswith("broke the trainer twice")
+    assert blamed is (LESSONS[ending] is Lesson.VALUES)
+
+
+def test_every_ending_has_a_lesson() -> None:
+    """None is left out."""
+    assert set(LESSONS) == set(Ending)
+
+
+def test_two_suspects_are_ruled_out_together_only() -> None:
+    """Two crashes that share two values: either may be innocent, and is still tried alone."""
+    crashes = _crashed(flag=True, batch=16), _crashed(flag=True, batch=16, workers=2)
+    assert _why_not(*crashes, flag=True, batch=16, precision="mixed_float16") is not None
+    assert _why_not(*crashes, flag=True) is None
+    assert _why_not(*crashes, batch=16) is None
+
+
+def test_a_space_without_a_batch_size_has_no_edge() -> None:
+    """Nothing to draw a line over."""
+    space = Space(knobs=(knob("n", 1, 2),))
+    feasible = Feasibility(space, named(level(space, 0.0)), MACHINE, memory_margin=0.08)
+    assert feasible.why_not({"n": 2}) is None
+
+
+def test_the_edge_is_that_of_the_card_that_runs_fill() -> None:
+    """A smaller card beside it that the trainer does not use limits nothing."""
+    cards = (
+        Gpu(name="A10", uuid="GPU-0", memory_bytes=8 * GIB),
+        Gpu(name="H200", uuid="GPU-1", memory_bytes=140 * GIB),
+    )
+    large = {"gpu_memory_total_bytes": 140 * GIB}
+    seen = [
+        level(SPACE, 0.1, memory={"gpu_memory_bytes": gib * GIB, **large}, batch=batch)
+        for batch, gib in ((8, 4), (16, 7), (32, 13))
+    ]
+    feasible = Feasibility(SPACE, named(*seen), replace(MACHINE, gpus=cards), memory_margin=0.08)
+    assert feasible.why_not({**SPACE.today, "batch": 64}) is None

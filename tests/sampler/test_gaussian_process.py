@@ -1,0 +1,94 @@
+"""What the model makes of some runs."""
+
+import numpy as np
+import pytest
+
+from autotune.sampler.gaussian_process import Array, Indices, Observations, Posterior, Surrogate
+from autotune.space.space import Space
+from tests.runs import knob
+
+SIZES = (6, 5, 3, 2)
+SPACE = Space(
+    knobs=(knob("n", *range(6)), knob("m", *range(5)), knob("mode", "a", "b", "c"), knob("flag", False, True))
+)
+
+
+def _truth(points: Indices) -> Array:
+    """A loader that workers (n) and a mode help, and a step that a flag helps: the slower of the two decides."""
+    load = np.where(points[:, 2] == 1, 0.3, 1.0) / (1 + 0.6 * points[:, 0])
+    step = np.where(points[:, 3] == 1, 0.25, 0.4)
+    return np.asarray(-np.log(np.maximum(load, step)))
+
+
+def _drawn(count: int, rng: np.random.Generator) -> Indices:
+    return np.column_stack([rng.integers(0, size, count) for size in SIZES])
+
+
+def _fitted(points: Indices, scores: Array, sd: float = 0.05) -> Surrogate:
+    surrogate = Surrogate(SPACE)
+    for _ in range(5):
+        surrogate.fit(Observations(points=points, scores=scores, variances=np.full(len(scores), sd**2)))
+    return surrogate
+
+
+def _after(count: int, seed: int) -> tuple[Posterior, Array]:
+    rng = np.random.default_rng(seed)
+    points = _drawn(count, rng)
+    surrogate = _fitted(points, _truth(points) + 0.05 * rng.standard_normal(count))
+    asked = _drawn(500, rng)
+    return surrogate.predict(asked), _truth(asked)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_it_learns_from_runs_what_others_will_show(seed: int) -> None:
+    """40 of 180 noisy points tell the others to a tenth, where points differ by half; more runs tell more."""
+    few, truth_few = _after(10, seed)
+    many, truth_many = _after(40, seed)
+    error = np.sqrt(np.mean((many.mean - truth_many) ** 2))
+    assert error < 0.15 < 0.4 * np.std(truth_many) * 2
+    assert error < np.sqrt(np.mean((few.mean - truth_few) ** 2))
+
+
+@pytest.mark.parametrize("count", [15, 25, 40])
+def test_it_knows_how_little_it_knows(count: int) -> None:
+    """Two standard deviations hold most of what it has not seen, after few runs and after many."""
+    held = [
+        np.mean(np.abs(posterior.mean - truth) < 2 * posterior.sd)
+        for posterior, truth in (_after(count, seed) for seed in range(4))
+    ]
+    assert np.mean(held) > 0.8
+
+
+def test_a_measured_point_is_known_better_than_its_neighbours() -> None:
+    """The doubt is least where runs were made."""
+    rng = np.random.default_rng(0)
+    points = _drawn(12, rng)
+    surrogate = _fitted(points, _truth(points))
+    here = surrogate.predict(points).sd
+    elsewhere = surrogate.predict(_drawn(200, rng)).sd
+    assert here.max() < np.median(elsewhere)
+
+
+def test_another_quantity_is_expected_where_it_was_seen() -> None:
+    """How long runs took, too, is expected to be what it was at points like these."""
+    rng = np.random.default_rng(1)
+    points = _drawn(60, rng)
+    surrogate = _fitted(points, _truth(points))
+    found = surrogate.regress(np.where(points[:, 3] == 1, 3.0, 2.0), points)
+    assert found[points[:, 3] == 1].mean() > 2.6 > 2.4 > found[points[:, 3] == 0].mean()
+
+
+def test_one_run_is_enough_to_begin_with() -> None:
+    """With nothing but today's config, everything else is expected to be like it, with much doubt."""
+    surrogate = _fitted(np.array([[0, 0, 0, 0]]), np.array([0.7]))
+    posterior = surrogate.predict(_drawn(50, np.random.default_rng(0)))
+    assert np.allclose(posterior.mean, 0.7, atol=0.2)
+    assert posterior.sd.max() > 0.3
+
+
+def test_equal_scores_break_nothing() -> None:
+    """Knobs that do nothing at all leave a flat, sure belief."""
+    points = _drawn(40, np.random.default_rng(0))
+    posterior = _fitted(points, np.zeros(40)).predict(points)
+    assert np.allclose(posterior.mean, 0.0, atol=0.01)
+    assert np.isfinite(posterior.sd).all()

@@ -1,0 +1,223 @@
+"""What init is about to write, on configs of other projects too."""
+
+import re
+import sys
+from pathlib import Path
+
+import pytest
+
+from autotune.errors import CommandError, ConfigError
+from autotune.search.init_plan import Draft, draft_from_flags, draft_section
+from autotune.search.problem import open_setup
+from autotune.search.unlisted_knobs import not_taken
+from autotune.settings.text.document import Document
+from autotune.settings.typed import read_typed
+from tests.conftest import SHARED
+
+CONFIGS = sorted((SHARED / "yaml").glob("*.y*ml*"))
+COMMAND = (sys.executable, "train.py", "{config}")
+CONFIG = """\
+data: {batch_size: 8, num_workers: 2}  # on one line
+train:
+  lr: 1e-4
+  checkpoint_dir: ckpt
+"""
+
+
+@pytest.fixture
+def config(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A config below a folder with a name that is no fun; commands are typed there."""
+    folder = tmp_path / 'it\'s a "folder"\n'
+    folder.mkdir()
+    monkeypatch.chdir(folder)
+    path = folder / "config.yaml"
+    path.write_text(CONFIG)
+    return path
+
+
+def draft(config: Path, *words: str, separate: bool = False) -> Draft:
+    """The draft for a config."""
+    return draft_section(config, read_typed(words or COMMAND), separate=separate, state_dir=None)
+
+
+def written(one: Draft) -> None:
+    """Writes a draft without further ado."""
+    one.edit.path.write_bytes(one.edit.new.encode())
+
+
+def _uncommented(text: str) -> str:
+    """The section with its list of knobs taken out of the comment."""
+    lines = text.splitlines(keepends=True)
+    start = next(i for i, line in enumerate(lines) if line.strip() == "# knobs:")
+    end = next(i for i in range(start + 1, len(lines)) if not lines[i].lstrip().startswith("#   "))
+    return "".join(line.replace("# ", "", 1) if start <= i < end else line for i, line in enumerate(lines))
+
+
+@pytest.mark.parametrize("separate", [False, True])
+def test_a_search_reads_what_was_drafted(config: Path, separate: bool) -> None:
+    """The same knobs, command, outputs; also with the list taken out of its comment."""
+    one = draft(config, separate=separate)
+    written(one)
+    setup = open_setup(config, command=None, state_dir=None)
+    assert (setup.space, setup.command, setup.study) == (one.setup.space, COMMAND, one.setup.study)
+    assert setup.settings.outputs.redirected == ("train.checkpoint_dir",)
+    assert [knob.path for knob in setup.space.knobs] == ["data.num_workers", "data.batch_size"]
+    one.edit.path.write_text(_uncommented(one.edit.new))
+    listed = open_setup(config, command=None, state_dir=None)
+    assert listed.settings.section.knobs is not None
+    assert listed.space == setup.space
+
+
+def test_the_config_is_read_where_it_is(config: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """From another directory, by a relative path: the section, the state and the command fit."""
+    monkeypatch.chdir(config.parent.parent)
+    relative = Path(config.parent.name, config.name)
+    one = draft(relative, sys.executable, "train.py", f"--config={relative}")
+    assert one.edit.path == relative
+    assert one.setup.command == (sys.executable, "train.py", "--config={config}")
+    assert one.setup.state.path == config.parent / ".autotune"
+    assert not list(config.parent.glob(".autotune"))
+
+
+@pytest.mark.parametrize("separate", [False, True])
+@pytest.mark.parametrize("where", ["in it", "beside it"])
+def test_there_is_one_section(config: Path, separate: bool, where: str) -> None:
+    """A second one, wherever the first stands, is refused with its place."""
+    if where == "in it":
+        config.write_text(CONFIG + "autotune: {command: x}\n")
+    else:
+        config.with_name("config.autotune.yaml").write_text("command: x\n")
+    with pytest.raises(ConfigError, match="already") as caught:
+        draft(config, separate=separate)
+    assert str(caught.value.where).endswith("config.yaml:5" if where == "in it" else "config.autotune.yaml")
+
+
+@pytest.mark.parametrize(
+    ("words", "error", "why"),
+    [
+        (("nosuchprogram", "{config}"), CommandError, "no program nosuchprogram"),
+        ((sys.executable, "t.py"), ConfigError, "names neither"),
+        ((sys.executable, "t.py", "{confg}"), ConfigError, "no such key"),
+        ((sys.executable, "t.py", "{config}", "{data.batch}"), ConfigError, "no such key"),
+        (("./config.yaml", "{config}"), CommandError, "cannot be executed"),
+    ],
+)
+def test_a_command_that_cannot_be_started_is_refused(config: Path, words: tuple[str, ...], error, why: str) -> None:
+    """In the words of what was typed, not of the draft."""
+    with pytest.raises(error, match=why) as caught:
+        draft(config, *words)
+    assert str(caught.value.where).startswith("command")
+    assert "autotune-draft" not in str(caught.value)
+    assert config.read_text() == CONFIG
+
+
+def test_what_is_called_like_a_knob_and_is_none(config: Path) -> None:
+    """A list, a template, an alias, words for numbers, null, validation: each is told with its reason."""
+    config.write_text("""\
+base: &size 4
+train:
+  batch_size: *size
+  num_workers: [1, 2]
+  prefetch: ${data.prefetch}
+  use_xla: "yes"
+more: {batch: 1e2, n_workers: "4", workers: null, parallel_calls: auto, prefetch_to_gpu: false}
+merged: &m {cache: none}
+other: {<<: *m}
+valid: {batch_size: 2}
+blocks: [{batch_size: 3}]
+""")
+    one = draft(config)
+    said = {skipped.path: skipped.why for skipped in not_taken(one.setup)}
+    reasons = {
+        "train.batch_size": "alias",
+        "train.num_workers": "list",
+        "train.prefetch": "template",
+        "train.use_xla": "no value that is known",
+        "more.batch": "disagree on 1e2",
+        "more.n_workers": "4 stands in quotes",
+        "more.workers": "null",
+        "more.parallel_calls": "auto",
+        "more.prefetch_to_gpu": "on this machine",
+        "merged.cache": "alias",
+        "other.cache": "merge key",
+        "valid.batch_size": "validation",
+    }
+    assert said.keys() == reasons.keys()
+    assert {path: why for path, why in reasons.items() if why not in said[path]} == {}
+    assert set(one.setup.space.today) == {"blocks.0.batch_size"}
+
+
+def test_a_config_out_of_flags(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The flags and the section in one new file; a search finds the knobs and the outputs among them."""
+    monkeypatch.chdir(tmp_path)
+    words = ("MODE=1", sys.executable, "t.py", "--batch_size=16", "--use_xla", "--lr", "3e-4", "--out_dir", "o", "-v")
+    one = draft_from_flags(Path("new.yaml"), read_typed(words), state_dir=None)
+    assert one.flags is not None
+    assert list(one.flags.left) == ["-v"]
+    assert not Path("new.yaml").exists()
+    written(one)
+    setup = open_setup(Path("new.yaml"), command=None, state_dir=None)
+    assert setup.space == one.setup.space
+    assert setup.space.today == {"batch_size": 16, "use_xla": True}
+    assert setup.settings.section.env == {"MODE": "1"}
+    text = setup.settings.trial_text({"batch_size": 32, "use_xla": False}, Path("/runs/1"))
+    argv = setup.settings.argv(config=Path("c"), config_text=text, python="p")
+    assert argv == (sys.executable, "t.py", "--batch_size=32", "--lr", "3e-4", "--out_dir", "/runs/1/o", "-v")
+
+
+@pytest.mark.parametrize(
+    ("name", "words", "why"),
+    [
+        ("there.yaml", ("t.py", "--a=1"), "not overwritten"),
+        ("nowhere/new.yaml", ("t.py", "--a=1"), "no such folder"),
+        ("new.yaml", ("t.py", "-v"), "no flag with a value"),
+    ],
+)
+def test_flags_that_make_no_config(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, words: tuple[str, ...], why: str
+) -> None:
+    """A file that is there is never written over, and a config without a key would tune nothing."""
+    monkeypatch.chdir(tmp_path)
+    Path("there.yaml").write_text("a: 1\n")
+    with pytest.raises(ConfigError, match=why):
+        draft_from_flags(Path(name), read_typed(words), state_dir=None)
+
+
+@pytest.mark.skipif(not CONFIGS, reason="the collection of real configs is not here")
+@pytest.mark.parametrize("original", CONFIGS, ids=lambda path: path.name[:3])
+def test_real_configs_get_a_section_and_keep_every_byte(
+    original: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Or are refused in words; a search then reads the same knobs, listed or found."""
+    monkeypatch.chdir(tmp_path)
+    content = original.read_bytes()
+    config = tmp_path / original.name.partition("__")[2]
+    config.write_bytes(content)
+    refusal = _refusal(config)
+    if refusal is not None:
+        with pytest.raises(ConfigError, match=re.escape(refusal.message)) as caught:
+            draft(config)
+        assert (caught.value.where, caught.value.remedy) == (refusal.where, refusal.remedy)
+        assert config.read_bytes() == content
+        return
+    one = draft(config)
+    new = one.edit.new.encode()
+    assert new.replace(one.edit.inserted.encode(), b"", 1) == content
+    assert (b"\r\n" in content) == (b"\r\n" in one.edit.inserted.encode())
+    config.write_bytes(new)
+    setup = open_setup(config, command=None, state_dir=None)
+    assert setup.space == one.setup.space
+    copy = setup.settings.run_document
+    assert copy.data == Document.parse(content.decode()).data
+    if setup.space.knobs:
+        config.write_bytes(_uncommented(one.edit.new).encode())
+        assert open_setup(config, command=None, state_dir=None).space == setup.space
+
+
+def _refusal(config: Path) -> ConfigError | None:
+    """Why a file is no config at all; None if it is one."""
+    try:
+        Document.read(config)
+    except ConfigError as error:
+        return error
+    return None

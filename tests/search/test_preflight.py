@@ -1,0 +1,118 @@
+"""The proof of init: a real run of a real trainer shows its steps, and whether it reads its copy of the config."""
+
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from autotune.clock import SystemClock
+from autotune.process.guard import Guard
+from autotune.process.launch import ProcessRunner
+from autotune.records import Ending
+from autotune.search.preflight import Proof, Reached, prove
+from autotune.search.problem import open_setup
+
+PREFIX = "import sys, time\nfrom autotune.trainee import step\n"
+READS = "open(sys.argv[1]).read()\n"
+TRAINS = "while True:\n    time.sleep(0.001)\n    step(samples=1)\n"
+
+
+@pytest.fixture
+def guard() -> Iterator[Guard]:
+    """What owns the runs."""
+    with Guard() as guard:
+        yield guard
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Where training is started; its name is no fun."""
+    folder = tmp_path / 'it\'s a "folder"\n'
+    folder.mkdir()
+    monkeypatch.chdir(folder)
+    return folder
+
+
+def proof_of(folder: Path, guard: Guard, script: str, *, command: str = "{config}", section: str = "") -> Proof:
+    """Proves a trainer."""
+    (folder / "train.py").write_text(PREFIX + script)
+    (folder / "config.yaml").write_text(
+        f"batch_size: 4\nout_dir: out\nautotune:\n{section}  command: \"'{sys.executable}' train.py {command}\"\n"
+    )
+    setup = open_setup(Path("config.yaml"), command=None, state_dir=None)
+    setup.state.create()
+    return prove(setup, ProcessRunner(guard, SystemClock()), SystemClock(), name="proof")
+
+
+def test_a_trainer_that_reads_its_config_and_steps(folder: Path, guard: Guard) -> None:
+    """It is stopped after a few steps, and both are known."""
+    proof = proof_of(folder, guard, READS + TRAINS)
+    assert proof.reached is Reached.READ
+    assert proof.steps >= 3
+    assert proof.first_step_s is not None
+    assert proof.first_step_s > 0
+    assert proof.ending is Ending.STOPPED
+
+
+def test_a_config_that_nobody_opens(folder: Path, guard: Guard) -> None:
+    """The command names it, the trainer reads another file: tuning would change nothing."""
+    proof = proof_of(folder, guard, "open('config.yaml').read()\n" + TRAINS)
+    assert proof.reached is Reached.NOT_READ
+    assert proof.steps >= 3
+
+
+def test_to_look_at_a_config_is_not_to_read_it(folder: Path, guard: Guard) -> None:
+    """Its existence or age tells a trainer nothing of its values."""
+    proof = proof_of(folder, guard, "import os\nos.stat(sys.argv[1])\nopen(sys.argv[1]).close()\n" + TRAINS)
+    assert proof.reached is Reached.NOT_READ
+
+
+def test_a_child_may_read_it(folder: Path, guard: Guard) -> None:
+    """A launcher passes the path on."""
+    script = "import subprocess\nsubprocess.run(['cat', sys.argv[1]], check=True)\n"
+    assert proof_of(folder, guard, script + TRAINS).reached is Reached.READ
+
+
+def test_values_on_the_command_line_are_there(folder: Path, guard: Guard) -> None:
+    """Nothing has to be read then."""
+    proof = proof_of(folder, guard, "assert sys.argv[1] == '--batch=4'\n" + TRAINS, command="--batch={batch_size}")
+    assert proof.reached is Reached.ON_THE_COMMAND_LINE
+    assert proof.steps >= 3
+
+
+@pytest.mark.parametrize(
+    ("script", "ending"),
+    [
+        ("raise ValueError('no such layer')\n", Ending.CRASHED),
+        ("sys.exit(0)\n", Ending.NO_STEPS),
+        ("time.sleep(1e6)\n", Ending.NEVER_STARTED),
+    ],
+    ids=["crashes", "ends", "sleeps"],
+)
+def test_a_trainer_without_steps(folder: Path, guard: Guard, script: str, ending: Ending) -> None:
+    """It is told how it ended, and what it said."""
+    proof = proof_of(folder, guard, READS + script, section="  run: {start_timeout_s: 3}\n")
+    assert (proof.steps, proof.first_step_s, proof.ending) == (0, None, ending)
+    assert ("no such layer" in proof.stderr_tail) == (ending is Ending.CRASHED)
+
+
+@pytest.fixture
+def unnoting_disk(tmp_path: Path) -> Iterator[Path]:
+    """A real file system that does not note reads; skipped where one may not be mounted."""
+    place = tmp_path / "noatime disk"
+    place.mkdir()
+    mount = ["mount", "-t", "tmpfs", "-o", "noatime", "tmpfs", str(place)]
+    if subprocess.run(mount, capture_output=True, check=False).returncode:
+        pytest.skip("no file system can be mounted here")
+    yield place
+    subprocess.run(["umount", str(place)], check=True)
+
+
+def test_a_disk_that_does_not_note_reads(
+    unnoting_disk: Path, guard: Guard, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """There it cannot be known, and nothing else is claimed."""
+    monkeypatch.setenv("AUTOTUNE_DIR", str(unnoting_disk / "state"))
+    assert proof_of(folder, guard, READS + TRAINS).reached is Reached.UNKNOWN

@@ -1,0 +1,167 @@
+"""What is asked of a run on record before it is read back."""
+
+import contextlib
+import copy
+import json
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from autotune.records import GpuMeasurement, Purpose, RunRecord
+from autotune.score import OBJECTIVES
+from autotune.space.space import Space
+from autotune.study.entry import attributes_of, record_of
+from autotune.study.summary import latest_search, summarize
+from tests.runs import MakeRun, gpu, knob, on_gpu
+
+VALUES = {"data.batch_size": 8, "x.rate": 1e-4}
+SPACE = Space(knobs=(knob("data.batch_size", 8, 16), knob("x.rate", 1e-4, 1e-3)))
+
+
+def written(run: RunRecord) -> dict[str, Any]:
+    """A run as the journal gives it back."""
+    attributes: dict[str, Any] = json.loads(json.dumps(attributes_of(run)))
+    return attributes
+
+
+def test_a_run_is_read_as_it_was_written(make_run: MakeRun) -> None:
+    """With its GPUs, a share that rounding has put above 1, and values that are no number at all."""
+    run = on_gpu(make_run({"a": float("inf"), "b": None, "c": "x"}, 60.0, number=3), gpu([0.5, 1.0]), 1.0)
+    assert record_of(3, written(run)) == run
+    assert run.measurement
+    full = replace(run, measurement=replace(run.measurement, gpu_utilization=1.0 + 1e-12))
+    assert record_of(3, written(full)) == full
+
+
+@pytest.mark.parametrize(
+    ("path", "value"),
+    [
+        ("search", 5),
+        ("point", None),
+        ("values", []),
+        ("values", {"a": [1]}),
+        ("values", {"a": {"b": 1}}),
+        ("purpose", "fun"),
+        ("ending", 1),
+        ("validity", None),
+        ("ended_utc", 7),
+        ("duration_s", "5"),
+        ("duration_s", -1.0),
+        ("duration_s", float("nan")),
+        ("duration_s", 1e300),
+        ("pair", 1.5),
+        ("pair", -1),
+        ("pair", True),
+        ("detail", None),
+        ("detail", "\ud800"),
+        ("conditions", None),
+        ("conditions", {"gpus": [1]}),
+        ("measurement", []),
+        ("measurement", {}),
+        ("measurement.window_s", 0.0),
+        ("measurement.window_s", True),
+        ("measurement.steps", -3),
+        ("measurement.steps", 10**400),
+        ("measurement.samples_per_s", 1e300),
+        ("measurement.samples_per_s", 1e-300),
+        ("measurement.samples_per_s", 10**30),
+        ("measurement.cv", -0.5),
+        ("measurement.cv", float("inf")),
+        ("measurement.data_wait_fraction", 2.0),
+        ("measurement.gpu_utilization", float("nan")),
+        ("measurement.gpu_utilization", 50.0),
+        ("measurement.gpu_memory_bytes", 1 << 80),
+        ("measurement.peak_memory_bytes", -1),
+        ("measurement.gpus", [{}]),
+        ("measurement.gpus.0.utilization", float("nan")),
+        ("measurement.gpus.0.covered_fraction", -0.1),
+        ("measurement.gpus.0.busy_windows", [[1.0, 0.5]]),
+        ("measurement.gpus.0.busy_windows", [[1.0, 0.5, 2.0]]),
+        ("measurement.gpus.0.busy_windows.0.1", 1e300),
+        ("format", True),
+        ("format", 2),
+    ],
+)
+def test_what_no_run_can_hold_is_not_read(make_run: MakeRun, path: str, value: object) -> None:
+    """Wrong types and absurd numbers, wherever they stand; the reason is one printable line."""
+    attributes = written(on_gpu(make_run(VALUES, 60.0), gpu([0.5, 1.0])))
+    place: Any = attributes
+    *folders, last = [int(part) if part.isdigit() else part for part in path.split(".")]
+    for part in folders:
+        place = place[part]
+    place[last] = value
+    with pytest.raises(ValueError, match=r"^[ -~]+$"):
+        record_of(0, attributes)
+
+
+@pytest.mark.parametrize("name", ["search", "values", "measurement", "pair", "detail", "format"])
+def test_what_is_missing_is_not_made_up(make_run: MakeRun, name: str) -> None:
+    """A run of ours has all its fields."""
+    attributes = written(make_run(VALUES, 60.0))
+    del attributes[name]
+    with pytest.raises(ValueError, match=r"no |another format"):
+        record_of(0, attributes)
+
+
+ODD = st.one_of(
+    st.none(),
+    st.booleans(),
+    st.integers(),
+    st.integers(min_value=-(10**40), max_value=10**40),
+    st.floats(),
+    st.text(max_size=5),
+    st.sampled_from(["good", "confirm", "today", "\x1b[2J", "\ud800", [], {}, [[]], {"a": {}}, -0.0, 5e-324, 1.7e308]),
+)
+
+
+def places(value: Any, *path: str | int) -> list[tuple[str | int, ...]]:
+    """All places of a JSON value."""
+    below = (
+        list(value.items()) if isinstance(value, dict) else list(enumerate(value)) if isinstance(value, list) else []
+    )
+    return [path, *(place for key, part in below for place in places(part, *path, key))]
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(data=st.data())
+def test_whatever_is_changed_in_a_record_gives_an_answer_or_leaves_the_run_out(
+    make_run: MakeRun, data: st.DataObject
+) -> None:
+    """Nothing that passes the door can break what works out the answer."""
+    runs = [
+        make_run(VALUES, 60.0, purpose=Purpose.TODAY),
+        make_run({**VALUES, "x.rate": 1e-3}, 80.0),
+        *(make_run(VALUES, 60.0 + pair, purpose=Purpose.CONFIRM, pair=pair) for pair in range(4)),
+        *(make_run({**VALUES, "x.rate": 1e-3}, 80.0 + pair, purpose=Purpose.CONFIRM, pair=pair) for pair in range(4)),
+    ]
+    record = [copy.deepcopy(written(on_gpu(run, gpu([0.5, 0.75, 1.0] * 30)))) for run in runs]
+    for _ in range(data.draw(st.integers(1, 3))):
+        changed = data.draw(st.sampled_from(record))
+        *folders, last = data.draw(st.sampled_from([place for place in places(changed) if place]))
+        place: Any = changed
+        for part in folders:
+            place = place[part]
+        if isinstance(place, dict) and data.draw(st.booleans()):
+            del place[last]
+        else:
+            place[last] = data.draw(ODD)
+    read = []
+    for number, attributes in enumerate(record):
+        with contextlib.suppress(ValueError):
+            read.append(record_of(number, attributes))
+    for objective in OBJECTIVES.values():
+        search = latest_search(read, objective)
+        result = search and summarize(read, search, SPACE, objective=objective)
+        if result:
+            json.dumps(result.outcomes)
+            assert result.baseline is not None
+
+
+def test_the_shares_of_a_gpu_are_looked_at(make_run: MakeRun) -> None:
+    """A device that is busy for more than all the time is none."""
+    device = GpuMeasurement(uuid="GPU-0", name="x", sm_activity=1.5)
+    with pytest.raises(ValueError, match="sm_activity out of range"):
+        record_of(0, written(on_gpu(make_run(VALUES, 60.0), device)))

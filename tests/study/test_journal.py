@@ -1,0 +1,99 @@
+"""The journal's repair and its locks, on real files and real processes."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from autotune.clock import VirtualClock
+from autotune.errors import StudyBusy, StudyError
+from autotune.study.journal import JournalLock, repair_journal, sole_search
+
+LINES = [json.dumps({"op_code": i, "text": "é" * i}).encode() + b"\n" for i in range(4)]
+
+
+def _repaired(path: Path) -> bytes:
+    repair_journal(path, JournalLock(path.with_name("lock")))
+    return path.read_bytes()
+
+
+def test_a_cut_at_any_byte_of_the_last_lines_loses_that_line_only(tmp_path: Path) -> None:
+    """Wherever a crash tore the file, all whole lines stay, and the next append starts on a line of its own."""
+    whole = b"".join(LINES)
+    for length in range(len(LINES[0]), len(whole) + 1):
+        path = tmp_path / f"{length}.journal"
+        path.write_bytes(whole[:length])
+        kept = _repaired(path)
+        complete = [line for end in [whole[:length]] for line in LINES if line.rstrip() in end]
+        assert kept == b"".join(complete)
+
+
+def test_the_torn_piece_is_kept_beside_the_journal(tmp_path: Path) -> None:
+    """Nothing is thrown away: what was cut off can be looked at."""
+    path = tmp_path / "j"
+    path.write_bytes(LINES[0] + b'{"half": ')
+    assert repair_journal(path, JournalLock(tmp_path / "lock")) == len(b'{"half": ')
+    assert (tmp_path / "j.torn").read_bytes() == b'{"half": \n'
+
+
+def test_a_whole_line_without_its_newline_is_completed(tmp_path: Path) -> None:
+    """Only the newline is missing: the record itself is whole, and is not lost."""
+    path = tmp_path / "j"
+    path.write_bytes(LINES[0] + LINES[1].rstrip())
+    assert _repaired(path) == LINES[0] + LINES[1]
+
+
+def test_damage_in_the_middle_is_named_and_left_alone(tmp_path: Path) -> None:
+    """A line that is no journal line is somebody's accident: the message names it, the file stays."""
+    path = tmp_path / "j"
+    content = LINES[0] + b"garbage\n" + LINES[1]
+    path.write_bytes(content)
+    with pytest.raises(StudyError) as caught:
+        _repaired(path)
+    assert caught.value.where == f"{path}:2"
+    assert path.read_bytes() == content
+
+
+def test_a_second_search_is_refused_by_name_and_a_dead_one_leaves_nothing(tmp_path: Path) -> None:
+    """While one search holds the study another is told who does; a killed holder holds nothing."""
+    lock = tmp_path / "study.search"
+    script = (
+        "import sys\nfrom pathlib import Path\nfrom autotune.study.journal import sole_search\n"
+        f"with sole_search(Path({str(lock)!r}), 'study'):\n    print('held', flush=True)\n    sys.stdin.read()\n"
+    )
+    holder = subprocess.Popen([sys.executable, "-c", script], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    with holder:
+        assert holder.stdout is not None
+        assert holder.stdout.readline() == "held\n"
+        with pytest.raises(StudyBusy, match=f"process {holder.pid}"), sole_search(lock, "study"):
+            pass
+        holder.kill()
+        holder.wait(timeout=30)
+        with sole_search(lock, "study"):
+            pass
+
+
+@pytest.mark.parametrize("kind", ["pipe", "folder", "link"])
+def test_what_is_no_file_in_the_place_of_the_lock_is_an_expected_error(tmp_path: Path, kind: str) -> None:
+    """A pipe is not waited for, and the file that a link leads to is not emptied."""
+    victim, lock = tmp_path / "victim", tmp_path / "study.search"
+    victim.write_text("precious")
+    {"pipe": os.mkfifo, "folder": os.mkdir, "link": lambda path: os.symlink(victim, path)}[kind](lock)
+    with pytest.raises(StudyError, match="lock of this study"), sole_search(lock, "study"):
+        pass
+    assert victim.read_text() == "precious"
+
+
+def test_a_lock_that_is_never_given_back_is_not_waited_for_without_end(tmp_path: Path) -> None:
+    """A stopped process may hold it for ever."""
+    held = JournalLock(tmp_path / "lock")
+    held.acquire()
+    with pytest.raises(OSError, match="another process holds its lock"):
+        JournalLock(tmp_path / "lock", VirtualClock()).acquire()
+    held.release()
+    after = JournalLock(tmp_path / "lock", VirtualClock())
+    assert after.acquire()
+    after.release()

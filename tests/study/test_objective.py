@@ -1,0 +1,103 @@
+"""A whole search for utilization, in virtual time, around a simulated trainer on a simulated GPU."""
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from autotune.clock import VirtualClock
+from autotune.errors import ConfigError, RunError
+from autotune.records import Machine
+from autotune.results import SearchResult, Verdict
+from autotune.search.budget import Budget
+from autotune.search.problem import open_setup
+from autotune.search.tuner import Tuner
+from autotune.study.record import Study
+from autotune.testing.simulated_probes import SimulatedGpuProbe, SimulatedHostProbe
+from autotune.testing.simulated_runner import SimulatedRunner, Training
+from autotune.trial.instruments import Instruments
+
+CONFIG = """\
+data: {batch_size: 8, num_workers: 1, slow_kernel: false}
+autotune:
+    command: "{python} train.py {config}"
+    objective: utilization
+    knobs:
+        data.batch_size: [8, 16]
+        data.num_workers: [1, 2]
+        data.slow_kernel: [false, true]
+"""
+MACHINE = Machine(cpu_cores=8, cpu_model="simulated", memory_bytes=2**36)
+
+Search = Callable[[Callable[[Mapping[str, Any]], Training]], SearchResult]
+
+
+def wasteful(data: Mapping[str, Any]) -> Training:
+    """The second worker feeds the GPU; the slow kernel keeps it busier still, for half as many samples."""
+    utilization = 0.7 if data["num_workers"] == 2 else 0.3
+    step_s = 0.05 if data["num_workers"] == 2 else 0.1
+    if data["slow_kernel"]:
+        utilization, step_s = 0.98, 0.2
+    # A larger batch is faster, and leaves the GPU idle for longer.
+    scale = data["batch_size"] / 8
+    return Training(
+        samples=data["batch_size"], step_s=step_s * scale**0.5, gpu_utilization=utilization / scale**0.2, noise=0.02
+    )
+
+
+@pytest.fixture
+def search(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Search:
+    """Searches the config for ten minutes."""
+    monkeypatch.chdir(tmp_path)
+
+    def searched(trainer: Callable[[Mapping[str, Any]], Training]) -> SearchResult:
+        Path("config.yaml").write_text(CONFIG)
+        clock = VirtualClock()
+        setup = open_setup(Path("config.yaml"), command=None, state_dir=None, machine=MACHINE)
+        setup.state.create()
+        runner = SimulatedRunner(clock, lambda text: trainer(yaml.safe_load(text)["data"]), seed=1)
+        return Tuner(
+            setup,
+            Study(setup.study, setup.journal),
+            runner,
+            Budget(clock, started_s=clock.now_s(), budget_s=600.0),
+            clock,
+            [],
+            name="search",
+            seed=1,
+            instruments=lambda: Instruments(SimulatedHostProbe(runner), SimulatedGpuProbe(runner)),
+        ).run()
+
+    return searched
+
+
+def test_the_busiest_gpu_at_no_less_speed_is_found(search: Search) -> None:
+    """Neither the fastest point, which leaves the GPU idle for longer, nor the busiest, which is slow."""
+    result = search(wasteful)
+    assert result.verdict is Verdict.BETTER, result.why
+    assert result.best is not None
+    assert result.best.values == {"data.batch_size": 8, "data.num_workers": 2, "data.slow_kernel": False}
+    assert result.score_ratio is not None
+    assert result.speedup is not None
+    assert result.score_ratio.ratio == pytest.approx(0.7 / 0.3)
+    assert result.speedup.ratio == pytest.approx(2.0, rel=0.1)
+    assert result.best.metrics is not None
+    assert (result.best.metrics["window_s"] or 0.0) >= 5.0
+
+
+def test_without_a_reading_of_it_the_search_ends_at_once(search: Search) -> None:
+    """After today's run, in words, instead of searching for what cannot be seen."""
+    with pytest.raises(RunError, match="utilization was not measured while today's config ran"):
+        search(lambda _data: Training(samples=8.0, step_s=0.05))
+
+
+def test_without_a_gpu_the_search_does_not_begin(tmp_path: Path) -> None:
+    """The reason is given, and what to ask for instead."""
+    config = tmp_path / "config.yaml"
+    config.write_text(CONFIG)
+    setup = open_setup(config, command=None, state_dir=None, machine=MACHINE)
+    with pytest.raises(ConfigError, match="needs a GPU whose utilization is measured") as caught:
+        setup.require_runnable()
+    assert "effective_utilization" in caught.value.remedy

@@ -1,0 +1,154 @@
+"""What the GPUs of a point showed over its runs, and the study's limit."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from autotune.records import GpuMeasurement, Measurement
+from autotune.results import PooledGpus
+from autotune.study.pooled_gpus import pooled_gpus, study_busy_rate
+from autotune.study.record import Study
+from tests.runs import MakeRun, gpu, on_gpu
+
+POINT = {"batch": 8}
+OTHER = {"batch": 16}
+WAVE = [0.02] * 4 + [0.4] * 4
+
+
+@pytest.fixture
+def shown(make_run: MakeRun) -> object:
+    """Makes the measurement of a run at 50 samples/s with these GPUs."""
+
+    def make(*gpus: GpuMeasurement, samples_per_s: float = 50.0) -> Measurement:
+        measurement = on_gpu(make_run(POINT, samples_per_s), *gpus).measurement
+        assert measurement is not None
+        return measurement
+
+    return make
+
+
+def _only(gpus: PooledGpus | None) -> object:
+    assert gpus is not None
+    (device,) = gpus.devices
+    return device
+
+
+def test_the_runs_of_a_point_are_told_together(shown) -> None:
+    """Neither run has seen enough for a verdict; both together have, and its figures are there."""
+    short = shown(gpu(WAVE * 6))
+    alone = _only(pooled_gpus([short], None))
+    assert alone.text == "not enough yet: 48 of 60 driver samples"
+    assert (alone.verdict, alone.meaning, alone.utilization, alone.p10, alone.low) == (None,) * 5
+
+    device = _only(pooled_gpus([short, short], None))
+    assert device.text == "2-40 % cyclic, period 2.0 s"
+    assert (device.verdict, device.samples, device.covered_fraction) == ("cyclic", 96, 1.0)
+    assert "waits for data" in device.meaning
+    figures = (device.utilization, device.p10, device.duty_fraction, device.low, device.high, device.period_s)
+    assert figures == pytest.approx((0.21, 0.02, 0.5, 0.02, 0.4, 2.0), abs=0.01)
+
+
+def test_a_run_that_saw_nothing_counts_as_time_not_covered(shown) -> None:
+    """Half of the time without the driver's word is not 90 % of it."""
+    device = _only(
+        pooled_gpus([shown(gpu([0.9] * 80)), shown(gpu([0.9] * 80)), shown(gpu([], covered_fraction=0.0))], None)
+    )
+    assert device.text == "90 % flat"  # 2 s of 42 s
+    blind = shown(gpu([]))
+    device = _only(pooled_gpus([shown(gpu([0.9] * 60)), *[blind] * 2], None))
+    assert device.text == "not enough yet: 78 % of the time covered, 90% needed"
+
+
+def test_pauses_within_the_window_are_time_too(shown) -> None:
+    """The steps add up to 6 s of 15 s; what the driver covers is counted against what it was asked for."""
+    run = shown(gpu([0.9] * 60, covered_fraction=1.0))
+    device = _only(pooled_gpus([replace(run, window_s=6.0)], None))
+    assert device.covered_fraction == pytest.approx(1.0)
+
+
+def test_a_gpu_that_does_not_report_has_no_utilization(shown) -> None:
+    """Also where its windows say 0 throughout and are not believed: never 0 %. What else it tells is there."""
+    silent = gpu([0.0] * 80, utilization=None, sm_activity=0.3, peak_memory_bytes=2**30)
+    device = _only(pooled_gpus([shown(silent)], None))
+    assert (device.text, device.utilization, device.samples) == ("not measured", None, 0)
+    assert (device.sm_activity, device.peak_memory_bytes) == (0.3, 2**30)
+
+
+def test_without_any_gpu_there_is_nothing(shown) -> None:
+    """Absent, not empty."""
+    assert pooled_gpus([shown()], 100.0) is None
+
+
+def test_two_gpus_are_kept_apart_and_the_scored_one_counts(shown) -> None:
+    """Each has its verdict; the mean is that of the scored ones, and absent while one of them is not known."""
+    data, model = gpu([0.05] * 80, scored=False), gpu([0.8] * 80, uuid="GPU-1", name="NVIDIA T4")
+    both = pooled_gpus([shown(data, model)], None)
+    assert both is not None
+    assert [(device.name, device.text, device.scored) for device in both.devices] == [
+        ("NVIDIA A100", "5 % flat", False),
+        ("NVIDIA T4", "80 % flat", True),
+    ]
+    assert both.utilization == pytest.approx(0.8)
+    parallel = pooled_gpus([shown(gpu([0.6] * 80), model)], None)
+    assert parallel is not None
+    assert parallel.utilization == pytest.approx(0.7)
+    unknown = pooled_gpus([shown(gpu([0.6] * 10), model)], None)
+    assert unknown is not None
+    assert unknown.utilization is None
+
+
+def test_shares_of_time_count_by_time_energy_by_samples_memory_by_its_peak(shown) -> None:
+    """10 s at 100 samples/s and 30 s at 50: a run that did not know is left out."""
+    runs = [
+        shown(gpu([0.5] * 40, energy_j=1000.0, sm_activity=0.2, peak_memory_bytes=5), samples_per_s=100.0),
+        shown(gpu([0.5] * 120, energy_j=1500.0, sm_activity=0.4, peak_memory_bytes=7)),
+        shown(gpu([0.5] * 40)),
+    ]
+    device = _only(pooled_gpus(runs, None))
+    assert device.sm_activity == pytest.approx(0.35)
+    assert device.energy_per_sample_j == pytest.approx(1.0)
+    assert device.peak_memory_bytes == 7
+    assert device.tensor_activity is None
+
+
+def test_effective_utilization_needs_the_studys_limit(shown) -> None:
+    """Half of the samples that a busy second was shown to be good for; not known before that."""
+    runs = [shown(gpu([0.9] * 80))]
+    known, unknown = pooled_gpus(runs, 100.0), pooled_gpus(runs, None)
+    assert known is not None
+    assert unknown is not None
+    assert known.effective_utilization == pytest.approx(0.5)
+    assert unknown.effective_utilization is None
+
+
+def test_the_limit_is_learned_from_all_points_that_were_repeated_and_busy(make_run: MakeRun) -> None:
+    """80 samples/s at 80 % are 100 a busy second; one run, an idle GPU, and a run without windows show no limit."""
+    busy = [on_gpu(make_run(POINT, 80.0 * noise), gpu([0.8] * 40)) for noise in (0.999, 1.0, 1.001)]
+    assert study_busy_rate(busy) == pytest.approx(100.0, rel=0.01)
+    assert study_busy_rate(busy[:1]) is None
+    assert study_busy_rate([on_gpu(make_run(POINT, 80.0), 0.8) for _ in range(3)]) is None
+    idle = [on_gpu(make_run(OTHER, 50.0), gpu([0.1] * 40)) for _ in range(3)]
+    assert study_busy_rate(idle) is None
+    assert study_busy_rate([*busy, *idle]) == pytest.approx(100.0, rel=0.01)
+    assert study_busy_rate([make_run(POINT, 80.0), make_run(POINT, None)]) is None
+
+
+def test_windows_that_cannot_be_are_refused() -> None:
+    """A damaged record is found when it is read, not when it is summed up."""
+    for windows in (
+        ((1.0, 0.5, 1.2),),
+        ((1.0, 0.0, 0.5),),
+        ((1.0, 0.5, 0.5), (1.0, 0.5, 0.5)),
+        ((1.0, 0.5, float("nan")),),
+    ):
+        with pytest.raises(ValueError, match="driver windows"):
+            GpuMeasurement(uuid="GPU-0", name="", busy_windows=windows)
+
+
+def test_driver_windows_come_back_from_the_record(make_run: MakeRun, tmp_path: Path) -> None:
+    """What a later search, or `status`, pools is what was measured."""
+    study = Study("s", tmp_path / "s.journal")
+    written = study.append(on_gpu(make_run(POINT, 80.0), gpu(WAVE, sm_activity=0.5)))
+    (read,) = Study("s", tmp_path / "s.journal").records()
+    assert read == written

@@ -1,0 +1,190 @@
+"""The record: written once, read back the same, whatever happens to the file."""
+
+import contextlib
+import os
+import shutil
+from dataclasses import replace
+from pathlib import Path
+
+import optuna
+import pytest
+from optuna.storages import JournalStorage
+from optuna.storages.journal import JournalFileBackend
+
+from autotune.errors import StudyError
+from autotune.records import Purpose, RunRecord
+from autotune.study.record import Study
+from tests.runs import MakeRun
+
+VALUES = {"data.batch_size": 8, "data.cache": "none", "x.on": True, "x.rate": 1e-4}
+
+
+def test_runs_come_back_as_they_were_written(tmp_path: Path, make_run: MakeRun) -> None:
+    """Values, metrics, pairs and conditions survive the file, types included."""
+    runs = [
+        make_run(VALUES, 61.5, conditions={"host": "a", "cores": 2}),
+        make_run(VALUES, None, detail="ValueError: no"),
+        make_run(VALUES, 70.0, purpose=Purpose.CONFIRM, pair=3),
+    ]
+    study = Study("s", tmp_path / "s.journal")
+    written = [study.append(run) for run in runs]
+    assert written == [replace(run, number=number) for number, run in enumerate(runs)]
+    assert Study("s", tmp_path / "s.journal").records() == written
+
+
+def test_a_cut_journal_goes_on(tmp_path: Path, make_run: MakeRun) -> None:
+    """Cut at any byte of its last three records, the study opens, has lost no other run, and takes the next."""
+    path = tmp_path / "s.journal"
+    study = Study("s", path)
+    for _ in range(4):
+        study.append(make_run(VALUES, 60.0))
+    content = path.read_bytes()
+    starts = [i + 1 for i, byte in enumerate(content) if byte == ord("\n")]
+    for cut in range(starts[-4], len(content), 7):
+        folder = tmp_path / str(cut)
+        folder.mkdir()
+        copy = folder / "s.journal"
+        copy.write_bytes(content[:cut])
+        finished = sum(start <= cut for start in starts) - sum(start <= starts[-5] for start in starts)
+        reopened = Study("s", copy)
+        assert len(reopened.records()) in (finished, finished + 1)  # one more where only the newline was cut
+        before = len(reopened.records())
+        reopened.append(make_run(VALUES, 61.0))
+        assert len(Study("s", copy).records()) == before + 1
+        shutil.rmtree(folder)
+
+
+def test_a_full_disk_leaves_the_journal_whole(tmp_path: Path, make_run: MakeRun, small_disk: Path) -> None:
+    """A run that cannot be written is an error that says so; what was written before stays readable."""
+    path = small_disk / "s.journal"
+    study = Study("s", path)
+    study.append(make_run(VALUES, 60.0))
+    _fill(small_disk)
+    with pytest.raises(StudyError, match="No space left"):
+        _append_many(study, make_run(VALUES, 60.0, detail="x" * 4000))
+    (small_disk / "filler").unlink()
+    assert len(Study("s", path).records()) >= 1
+
+
+def test_what_is_not_ours_is_left_out(tmp_path: Path, make_run: MakeRun) -> None:
+    """A trial that somebody else added, or whose values are no scalars, is skipped, never guessed at."""
+    path = tmp_path / "s.journal"
+    Study("s", path).append(make_run(VALUES, 60.0))
+    storage = JournalStorage(JournalFileBackend(str(path)))
+    foreign = optuna.load_study(study_name="s", storage=storage)
+    foreign.add_trial(optuna.trial.create_trial(value=1.0))
+    foreign.add_trial(optuna.trial.create_trial(value=1.0, user_attrs={"format": 1, "values": {"a": ["rm", "-rf"]}}))
+    assert len(Study("s", path).records()) == 1
+
+
+def test_json_that_is_no_journal_is_an_expected_error(tmp_path: Path) -> None:
+    """Whole lines that Optuna did not write give a message with a remedy, not a traceback."""
+    path = tmp_path / "s.journal"
+    path.write_text('{"hello": 1}\n')
+    with pytest.raises(StudyError) as caught:
+        Study("s", path)
+    assert caught.value.where == str(path)
+    assert caught.value.remedy
+
+
+def _fill(disk: Path) -> None:
+    with (disk / "filler").open("wb", buffering=0) as filler, contextlib.suppress(OSError):
+        while True:
+            filler.write(b"x" * 4096)
+
+
+def _append_many(study: Study, run: RunRecord) -> None:
+    for _ in range(100):
+        study.append(run)
+
+
+def replaced(path: Path, way: str) -> None:
+    """Does to a journal what another process may do while it is searched."""
+    content = path.read_bytes()
+    if way == "cut":
+        path.write_bytes(content[: len(content) // 2])
+    elif way == "emptied":
+        path.write_bytes(b"")
+    else:
+        path.unlink()
+    if way == "a folder":
+        path.mkdir()
+    elif way == "a pipe":
+        os.mkfifo(path)
+    elif way == "a link":
+        path.with_name("other").write_bytes(content)
+        path.symlink_to(path.with_name("other"))
+    elif way == "a copy":
+        path.with_name("other").write_bytes(content)  # first, so that it has a number of its own
+        path.with_name("other").rename(path)
+    elif way == "a line of its own":
+        path.write_bytes(content + b"hello\n")
+    elif way == "half a line":
+        path.write_bytes(content + b'{"op_code": ')
+
+
+CHANGES = ("cut", "emptied", "deleted", "a folder", "a pipe", "a link", "a line of its own", "half a line")
+
+
+@pytest.mark.parametrize("way", CHANGES)
+def test_a_journal_that_is_changed_while_it_is_searched_is_an_expected_error(
+    tmp_path: Path, make_run: MakeRun, way: str
+) -> None:
+    """The next run is not written into whatever is there now, nothing waits, and what was measured is still known."""
+    path = tmp_path / "s.journal"
+    study = Study("s", path)
+    study.append(make_run(VALUES, 60.0))
+    replaced(path, way)
+    with pytest.raises(StudyError) as caught:
+        study.append(make_run(VALUES, 61.0))
+    assert str(path) in str(caught.value.where)
+    assert caught.value.remedy
+    assert [run.comparable.samples_per_s for run in study.records() if run.comparable] == [60.0, 61.0]
+    if way == "a link":
+        assert path.with_name("other").read_bytes().count(b"\n") == 2
+    if not way.startswith("half"):
+        with pytest.raises(StudyError):
+            _ = study.next_number
+
+
+@pytest.mark.parametrize("name", ["s.journal", "s.journal.flock"])
+@pytest.mark.parametrize("kind", ["pipe", "folder", "link"])
+def test_what_is_no_file_in_a_journals_place_is_an_expected_error(tmp_path: Path, name: str, kind: str) -> None:
+    """A pipe is not waited for, and the file that a link leads to is neither read nor written."""
+    victim = tmp_path / "victim"
+    victim.write_text("precious")
+    {"pipe": os.mkfifo, "folder": os.mkdir, "link": lambda path: os.symlink(victim, path)}[kind](tmp_path / name)
+    with pytest.raises(StudyError):
+        Study("s", tmp_path / "s.journal")
+    assert victim.read_text() == "precious"
+
+
+def test_the_files_of_a_study_are_their_owners_alone(tmp_path: Path, make_run: MakeRun) -> None:
+    """Whatever the umask; the piece of a torn line too."""
+    before = os.umask(0)
+    try:
+        Study("s", tmp_path / "s.journal").append(make_run(VALUES, 60.0))
+        with (tmp_path / "s.journal").open("ab") as file:
+            file.write(b"torn")
+        Study("s", tmp_path / "s.journal")
+    finally:
+        os.umask(before)
+    modes = {path.name: path.stat().st_mode & 0o777 for path in tmp_path.iterdir()}
+    assert modes == {"s.journal": 0o600, "s.journal.flock": 0o600, "s.journal.torn": 0o600}
+
+
+def test_what_cannot_be_read_is_told_in_one_line(
+    tmp_path: Path, make_run: MakeRun, caplog: pytest.LogCaptureFixture
+) -> None:
+    """With the numbers of the runs and the reason, and nothing that a terminal would obey."""
+    path = tmp_path / "s.journal"
+    study = Study("s", path)
+    for _ in range(8):
+        study.append(make_run(VALUES, 60.0))
+    bad = path.read_bytes().replace(b'"values":{', b'"values":{"\\u001b[31m":[],')
+    path.write_bytes(bad)
+    assert Study("s", path).records() == []
+    (warning,) = caplog.messages
+    assert "0 (values" in warning
+    assert "and 3 more" in warning
+    assert warning.isprintable()

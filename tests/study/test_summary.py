@@ -1,0 +1,366 @@
+"""What a search found, from its record alone."""
+
+import math
+import random
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from autotune.records import Ending, Purpose, RunRecord, Validity, Values
+from autotune.results import SearchResult, Verdict
+from autotune.score import EFFECTIVE_UTILIZATION, UTILIZATION, Objective
+from autotune.space.knob import Label
+from autotune.space.space import Space, point_name
+from autotune.study.summary import latest_search, pairs_of, pooled, summarize
+from tests.runs import MakeRun, gpu, knob, on_gpu
+
+SPACE = Space(knobs=(knob("batch", 8, 32, label=Label.BATCH), knob("workers", 1, 2)))
+TODAY = SPACE.today
+FAST: Values = {"batch": 32, "workers": 2}
+WORKERS: Values = {"batch": 8, "workers": 2}
+FACTORS = (1.0, 1.05, 0.95, 1.02, 0.98, 1.01)
+
+
+class History:
+    """Writes a record, search by search."""
+
+    def __init__(self, make_run: MakeRun) -> None:
+        self._make_run = make_run
+        self.records: list[RunRecord] = []
+        self.search = "s1"
+
+    def run(self, values: Values, samples_per_s: float | None, purpose: Purpose, **changes: Any) -> None:
+        """One run."""
+        self.records.append(self._make_run(values, samples_per_s, purpose=purpose, search=self.search, **changes))
+
+    def explored(self, search: str, today: float | None, **points: float | None) -> "History":
+        """A search that has measured today's config and these points."""
+        self.search = search
+        self.run(TODAY, today, Purpose.TODAY)
+        for name, speed in points.items():
+            self.run({"fast": FAST, "workers": WORKERS}[name], speed, Purpose.EXPLORE)
+        return self
+
+    def confirmed(self, today: float, candidate: float, *, pairs: int = 4, values: Values = FAST) -> "History":
+        """That many pairs."""
+        for pair, (one, other) in enumerate(zip(FACTORS, FACTORS[1:] + FACTORS[:1], strict=True)):
+            if pair < pairs:
+                self.run(TODAY, today * one, Purpose.CONFIRM, pair=pair)
+                self.run(values, candidate * other, Purpose.CONFIRM, pair=pair)
+        return self
+
+    def answer(self, search: str | None = None, objective: Objective = EFFECTIVE_UTILIZATION) -> SearchResult:
+        """What it all says."""
+        result = summarize(self.records, search or self.search, SPACE, objective=objective)
+        assert result is not None
+        return result
+
+
+@pytest.fixture
+def history(make_run: MakeRun) -> History:
+    """An empty record."""
+    return History(make_run)
+
+
+def test_a_confirmed_gain_is_better(history: History) -> None:
+    """Best, baseline, ratio with its interval, and what each change is worth are there."""
+    result = history.explored("s1", 50.0, workers=55.0, fast=100.0).confirmed(50.0, 100.0).answer()
+    assert result.verdict is Verdict.BETTER
+    assert result.best is not None
+    assert result.baseline is not None
+    assert (result.best.values, result.baseline.values, result.candidate) == (FAST, TODAY, None)
+    assert result.speedup is not None
+    assert result.score_ratio is not None
+    assert 1.5 < result.speedup.low < result.speedup.ratio == pytest.approx(2.0, rel=0.01)
+    assert "4 interleaved pairs" in result.why
+    assert {change.path for change in result.changes} == {"batch", "workers"}
+    assert (result.runs, result.outcomes) == (11, {"stopped": 11})
+
+
+def test_a_gain_that_is_not_confirmed_is_no_change(history: History) -> None:
+    """What looked faster and was not is the candidate; the best is today's config."""
+    result = history.explored("s1", 50.0, fast=60.0).confirmed(50.0, 50.5).answer()
+    assert result.verdict is Verdict.NO_CHANGE
+    assert result.best == result.baseline
+    assert result.candidate is not None
+    assert result.candidate.values == FAST
+    assert result.speedup is not None
+    assert result.smallest_gain is not None
+    assert f"{result.smallest_gain:.0%}" in result.why
+
+
+def test_today_again_under_another_name_is_no_change(history: History) -> None:
+    """Two configs that are equally fast are hardly ever told to differ, whatever the noise makes of it."""
+    rng = random.Random(3)
+    wrong = 0
+    for number in range(40):
+        history.explored(f"s{number}", 50.0 * math.exp(rng.gauss(0, 0.08)), fast=50.0 * math.exp(rng.gauss(0.1, 0.08)))
+        for pair in range(4):
+            for values in (TODAY, FAST):
+                history.run(values, 50.0 * math.exp(rng.gauss(0, 0.08)), Purpose.CONFIRM, pair=pair)
+        wrong += history.answer().verdict is Verdict.BETTER
+    assert wrong <= 1
+
+
+def test_nothing_faster_than_today_is_no_change_without_a_candidate(history: History) -> None:
+    """Where all that was tried is slower there is nothing to confirm, and it is said so."""
+    result = history.explored("s1", 50.0, workers=45.0, fast=40.0).answer()
+    assert result.verdict is Verdict.NO_CHANGE
+    assert (result.best, result.candidate, result.speedup) == (result.baseline, None, None)
+    assert "nothing that was tried is faster" in result.why
+
+
+def test_what_was_not_confirmed_is_not_the_answer(history: History) -> None:
+    """A point that looks twice as fast is a candidate, not more, until it was measured again."""
+    result = history.explored("s1", 50.0, fast=100.0).answer()
+    assert result.verdict is Verdict.NO_CHANGE
+    assert result.candidate is not None
+    assert result.candidate.values == FAST
+    assert (result.speedup, result.smallest_gain) == (None, None)
+    assert "not confirmed" in result.why
+
+
+def test_too_few_pairs_confirm_nothing(history: History) -> None:
+    """Three pairs are not four, however clear they look."""
+    result = history.explored("s1", 50.0, fast=100.0).confirmed(50.0, 100.0, pairs=3).answer()
+    assert result.verdict is Verdict.NO_CHANGE
+    assert "only 3 of at least 4" in result.why
+
+
+def test_a_finalist_that_fails_in_its_confirmation_is_said_to(history: History) -> None:
+    """It was not for want of time."""
+    history.explored("s1", 50.0, fast=90.0)
+    for pair in range(4):
+        history.run(TODAY, 50.0, Purpose.CONFIRM, pair=pair)
+        history.run(FAST, None, Purpose.CONFIRM, pair=pair)
+    assert "no time" not in history.answer().why
+
+
+def test_half_a_pair_does_not_count(history: History) -> None:
+    """A pair of which one run failed, or never came, is none."""
+    history.explored("s1", 50.0, fast=100.0).confirmed(50.0, 100.0, pairs=3)
+    history.run(TODAY, 50.0, Purpose.CONFIRM, pair=3)
+    history.run(FAST, None, Purpose.CONFIRM, pair=3)
+    history.run(FAST, 100.0, Purpose.CONFIRM, pair=4, validity=Validity.NOT_STEADY)
+    history.run(TODAY, 50.0, Purpose.CONFIRM, pair=4)
+    assert len(pairs_of(history.records, point_name(TODAY))) == 3
+    assert history.answer().verdict is Verdict.NO_CHANGE
+
+
+def test_runs_of_todays_config_that_are_far_apart_are_told_of(history: History) -> None:
+    """The answer holds, and its reader knows what it was measured on."""
+    even = history.explored("s1", 50.0, fast=100.0).confirmed(50.0, 100.0).answer()
+    assert even.cautions == ()
+    history.run(TODAY, 70.0, Purpose.CONFIRM, pair=4)
+    (caution,) = history.answer().cautions
+    assert "Of 6 runs of today's config, one was 1.47 times as fast as another" in caution
+
+
+def test_todays_config_that_fails_is_no_baseline(history: History) -> None:
+    """The best of what runs is the answer, and no ratio is made up."""
+    result = history.explored("s1", None, workers=45.0, fast=60.0).answer()
+    assert result.verdict is Verdict.NO_BASELINE
+    assert result.baseline is not None
+    assert (result.baseline.values, result.baseline.metrics) == (TODAY, None)
+    assert result.best is not None
+    assert result.best.values == FAST
+    assert (result.speedup, result.score_ratio, result.same_training) == (None, None, None)
+    assert "crashed" in result.why
+    assert {change.worth for change in result.changes} == {None}
+    assert result.outcomes == {"crashed": 1, "stopped": 2}
+
+
+def test_no_numbers_are_no_answer(history: History) -> None:
+    """Where every run failed there is nothing to summarize."""
+    history.explored("s1", None, fast=None)
+    history.run(FAST, 90.0, Purpose.EXPLORE, validity=Validity.COLD)
+    assert summarize(history.records, "s1", SPACE, objective=EFFECTIVE_UTILIZATION) is None
+
+
+def test_a_search_whose_first_run_cannot_be_read_is_no_bug(history: History) -> None:
+    """A record of a later version, or damaged, is left out; what is left still gives an answer, or none."""
+    history.run(FAST, 90.0, Purpose.EXPLORE)
+    summarize(history.records, "s1", SPACE, objective=EFFECTIVE_UTILIZATION)
+
+
+def test_the_best_point_of_the_same_training_is_shown_too(history: History) -> None:
+    """Who does not want another batch learns what the rest would give."""
+    result = history.explored("s1", 50.0, workers=60.0, fast=100.0).confirmed(50.0, 100.0).answer()
+    assert result.same_training is not None
+    side, ratio = result.same_training
+    assert side.values == WORKERS
+    assert ratio == pytest.approx(1.2, rel=0.03)
+
+
+def test_the_same_training_is_not_shown_where_it_is_slower(history: History) -> None:
+    """A loss is no alternative."""
+    result = history.explored("s1", 50.0, workers=40.0, fast=100.0).confirmed(50.0, 100.0).answer()
+    assert result.same_training is None
+
+
+def test_after_apply_the_same_training_is_still_that_of_then(history: History) -> None:
+    """What counts as unchanged is the config that was searched, not what it holds now."""
+    history.explored("s1", 50.0)
+    history.run({"batch": 32, "workers": 1}, 90.0, Purpose.EXPLORE)
+    now = Space(knobs=(knob("batch", 32, 8, label=Label.BATCH), knob("workers", 2, 1)))
+    result = summarize(history.records, "s1", now, objective=EFFECTIVE_UTILIZATION)
+    assert result is not None
+    assert result.same_training is None
+
+
+def test_a_search_counts_its_own_runs_alone(history: History) -> None:
+    """Speeds of another day are not compared with those of today."""
+    history.explored("s1", 500.0, fast=1000.0).confirmed(500.0, 1000.0)
+    result = history.explored("s2", 50.0, fast=45.0).answer("s2")
+    assert (result.verdict, result.runs, result.candidate) == (Verdict.NO_CHANGE, 2, None)
+
+
+def test_metrics_are_medians_over_the_runs_of_a_point(make_run: MakeRun) -> None:
+    """One outlier does not show; what was never measured is absent, not 0; failed runs have no part in it."""
+    runs = [make_run(TODAY, speed) for speed in (50.0, 51.0, 400.0, None)]
+    metrics = pooled(runs)
+    assert metrics is not None
+    assert metrics["samples_per_s"] == 51.0
+    assert metrics["gpu_utilization"] is None
+    assert pooled([make_run(TODAY, None)]) is None
+
+
+def test_an_interrupted_search_does_not_hide_an_earlier_answer(history: History) -> None:
+    """What was confirmed yesterday is still the answer after a search that was killed today."""
+    history.explored("s1", 50.0, fast=100.0).confirmed(50.0, 100.0)
+    history.explored("s2", 50.0)
+    assert latest_search(history.records, EFFECTIVE_UTILIZATION) == "s1"
+    history.explored("s3", 50.0, fast=90.0).confirmed(50.0, 90.0, pairs=2)
+    assert latest_search(history.records, EFFECTIVE_UTILIZATION) == "s1"
+
+
+def test_a_later_answer_is_the_answer(history: History) -> None:
+    """Also if it is that nothing is faster: today's config may have changed since."""
+    history.explored("s1", 50.0, fast=100.0).confirmed(50.0, 100.0)
+    history.explored("s2", 100.0, fast=99.0)
+    assert latest_search(history.records, EFFECTIVE_UTILIZATION) == "s2"
+
+
+def test_without_any_answer_the_last_search_is_told(history: History) -> None:
+    """Something is better than nothing; an empty record has nothing."""
+    assert latest_search([], EFFECTIVE_UTILIZATION) is None
+    history.explored("s1", 50.0, fast=100.0)
+    history.explored("s2", 50.0, fast=90.0)
+    assert latest_search(history.records, EFFECTIVE_UTILIZATION) == "s2"
+
+
+def test_endings_are_counted_by_name(history: History) -> None:
+    """Every failure shows up in the answer."""
+    history.explored("s1", 50.0, fast=40.0)
+    for ending in (Ending.OUT_OF_GPU_MEMORY, Ending.OUT_OF_GPU_MEMORY, Ending.HUNG):
+        history.run(FAST, None, Purpose.EXPLORE, ending=ending)
+    assert history.answer().outcomes == {"stopped": 2, "out of GPU memory": 2, "hung": 1}
+
+
+def _busy(history: History, **shares: float) -> History:
+    """The same history on a GPU: how busy today's config and the fast point keep it."""
+    by_point = {point_name(TODAY): shares["today"], point_name(FAST): shares["fast"]}
+    history.records = [
+        replace(run, measurement=on_gpu(run, by_point[run.point]).measurement) if run.measurement else run
+        for run in history.records
+    ]
+    return history
+
+
+def test_a_gpu_that_is_busier_at_no_less_speed_is_better_by_utilization(history: History) -> None:
+    """The score ratio is that of utilization; the speed ratio stands beside it."""
+    history.explored("s1", 50.0, fast=75.0).confirmed(50.0, 75.0)
+    result = _busy(history, today=0.3, fast=0.6).answer(objective=UTILIZATION)
+    assert result.verdict is Verdict.BETTER
+    assert result.objective == "utilization"
+    assert result.score_ratio is not None
+    assert result.speedup is not None
+    assert result.score_ratio.ratio == pytest.approx(2.0)
+    assert result.speedup.ratio == pytest.approx(1.5, rel=0.01)
+
+
+def test_a_gpu_that_is_busier_for_being_slow_is_not_better_by_utilization(history: History) -> None:
+    """However busy it is, and it is said why; where nothing else was tried there is no candidate either."""
+    slow = _busy(History(history._make_run).explored("s1", 50.0, fast=40.0), today=0.3, fast=0.99)
+    answer = slow.answer(objective=UTILIZATION)
+    assert (answer.verdict, answer.candidate) == (Verdict.NO_CHANGE, None)
+    assert "busier without being slower" in answer.why
+
+    history.explored("s1", 50.0, fast=55.0).confirmed(50.0, 45.0)
+    answer = _busy(history, today=0.3, fast=0.99).answer(objective=UTILIZATION)
+    assert answer.verdict is Verdict.NO_CHANGE
+    assert answer.score_ratio is not None
+    assert answer.score_ratio.low > 1.02
+    assert "show a busier GPU, but not that training is no slower" in answer.why
+
+
+def test_by_utilization_runs_without_one_make_no_pair(history: History) -> None:
+    """What was not measured is not 0, and confirms nothing."""
+    history.explored("s1", 50.0, fast=75.0).confirmed(50.0, 75.0)
+    records = _busy(history, today=0.3, fast=0.6).records
+    records[-1] = history._make_run(FAST, 75.0, purpose=Purpose.CONFIRM, pair=3)
+    answer = history.answer(objective=UTILIZATION)
+    assert answer.verdict is Verdict.NO_CHANGE
+    assert "only 3 of at least 4" in answer.why
+
+
+def test_no_utilization_at_all_is_no_answer_by_utilization(history: History) -> None:
+    """Speed alone does not stand in for it."""
+    history.explored("s1", 50.0, fast=75.0)
+    assert summarize(history.records, "s1", SPACE, objective=UTILIZATION) is None
+    assert latest_search(history.records, UTILIZATION) == "s1"
+
+
+def test_each_side_shows_its_gpus(history: History) -> None:
+    """Pooled over the search's runs of the point; the best rate that E needs comes from the whole study."""
+    waves = {point_name(TODAY): [0.1, 0.1, 0.5, 0.5] * 10, point_name(FAST): [0.9] * 40}
+    for search in ("s0", "s1"):
+        history.explored(search, 50.0, fast=100.0).confirmed(50.0, 100.0)
+    history.records = [on_gpu(run, gpu(waves[run.point])) for run in history.records]
+    result = history.answer("s1")
+    assert result.baseline is not None
+    assert result.best is not None
+    assert result.baseline.gpus is not None
+    assert result.best.gpus is not None
+    assert result.baseline.gpus.devices[0].text == "10-50 % cyclic, period 1.0 s"
+    assert result.best.gpus.devices[0].text == "90 % flat"
+    assert result.best.gpus.devices[0].samples == 5 * 40
+    today, best = (side.gpus.effective_utilization or 0.0 for side in (result.baseline, result.best) if side.gpus)
+    assert 0.0 < today < best
+    assert today / best == pytest.approx(0.5, rel=0.05)
+
+
+def test_without_a_gpu_no_side_shows_one(history: History) -> None:
+    """Not measured is absent; why it is not measured goes along."""
+    history.explored("s1", 50.0, fast=100.0)
+    result = summarize(history.records, "s1", SPACE, objective=EFFECTIVE_UTILIZATION, why_no_gpu="no driver")
+    assert result is not None
+    assert result.baseline is not None
+    assert result.baseline.gpus is None
+    assert result.why_no_gpu == "no driver"
+
+
+def test_one_record_gives_one_verdict_whoever_asks(history: History) -> None:
+    """The search asks with a space it has narrowed, `status` with that of a config edited since: the answer is one."""
+    history.explored("s1", 50.0, workers=52.0, fast=60.0)
+    for speed in (45.0, 60.0, 38.0, 55.0):  # repeats of a point that a narrowed space does not hold
+        history.run(WORKERS, speed, Purpose.REPEAT)
+    history.confirmed(50.0, 56.0)
+    narrowed = replace(SPACE, knobs=tuple(one.narrowed([one.today]) for one in SPACE.knobs))
+    moved = Space(knobs=(knob("batch", 32, 64, label=Label.BATCH), knob("workers", 2, 4)))
+    answers = [
+        summarize(history.records, "s1", space, objective=EFFECTIVE_UTILIZATION) for space in (SPACE, narrowed, moved)
+    ]
+    told = [(answer.verdict, answer.speedup, answer.score_ratio) for answer in answers if answer]
+    assert told[1:] == told[:1] * 2
+
+
+def test_what_comes_after_a_search_leaves_its_answer_alone(history: History) -> None:
+    """Runs of later searches are no part of what the earlier one has shown."""
+    history.explored("s1", 50.0, workers=52.0, fast=60.0).confirmed(50.0, 56.0)
+    before = history.answer("s1")
+    history.explored("s2", 50.0)
+    for speed in (30.0, 60.0, 38.0, 70.0):
+        history.run(WORKERS, speed, Purpose.EXPLORE)
+    assert history.answer("s1") == before

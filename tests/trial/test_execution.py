@@ -1,0 +1,144 @@
+"""What a search makes of steps whose batches cannot be seen."""
+
+from collections.abc import Collection, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from autotune.clock import VirtualClock
+from autotune.events import Event, RunEnded
+from autotune.measure.host import HostProbe
+from autotune.measure.probe import GpuProbe, GpuUse, RunGpus
+from autotune.measure.window import WindowGoal
+from autotune.process.launch import Watch
+from autotune.records import Gpu, Machine, RunPlan, Stop, TraineeEvent, TrialExit
+from autotune.results import SearchResult, Verdict
+from autotune.search.budget import Budget
+from autotune.search.problem import open_setup
+from autotune.search.tuner import Tuner
+from autotune.study.record import Study
+from autotune.testing.simulated_runner import SimulatedRunner, Training
+from autotune.trial.execution import execute
+from autotune.trial.instruments import Instruments
+from tests.search.test_tuner import CONFIG
+
+STEP_S = 0.05
+
+
+def train(_config: str) -> Training:
+    """A trainer whose steps take as long whatever they hold."""
+    return Training(step_s=STEP_S, step_noise=0.01, epoch=20)
+
+
+class BlindRunner:
+    """Makes simulated runs whose steps are seen, but not what is in their batches."""
+
+    def __init__(self, clock: VirtualClock) -> None:
+        self._runner = SimulatedRunner(clock, train)
+
+    def run(self, plan: RunPlan, watch: Watch, deadline_s: float) -> TrialExit:
+        """See `autotune.process.launch.Runner.run`."""
+
+        def without_samples(events: Sequence[TraineeEvent]) -> Stop | None:
+            return watch([replace(event, samples=None) for event in events])
+
+        return self._runner.run(plan, without_samples, deadline_s)
+
+
+class NotedProbe:
+    """Shows no GPU, and notes for which stretches of time it is asked."""
+
+    def __init__(self) -> None:
+        self.asked: list[tuple[float, float]] = []
+
+    def open(self, kept: Path) -> None:
+        """See `autotune.measure.probe.GpuProbe.open`."""
+
+    def lost(self, run: RunGpus) -> str | None:
+        """See `autotune.measure.probe.GpuProbe.lost`."""
+        return None
+
+    def between(
+        self, t0_s: float, t1_s: float, run: RunGpus, *, own_pids: Collection[int], started_s: float
+    ) -> GpuUse | None:
+        """See `autotune.measure.probe.GpuProbe.between`."""
+        self.asked.append((t0_s, t1_s))
+        return None
+
+    def close(self) -> None:
+        """See `autotune.measure.probe.GpuProbe.close`."""
+
+
+_is_a_gpu_probe: type[GpuProbe] = NotedProbe
+
+
+def search(config: str) -> tuple[SearchResult, list[RunEnded]]:
+    """Searches the config in the present folder: the answer, and the runs."""
+    Path("config.yaml").write_text(config)
+    clock = VirtualClock()
+    setup = open_setup(Path("config.yaml"), command=None, state_dir=None)
+    setup.state.create()
+    study = Study(setup.study, setup.journal)
+    budget = Budget(clock, started_s=clock.now_s(), budget_s=300.0)
+    events: list[Event] = []
+    result = Tuner(setup, study, BlindRunner(clock), budget, clock, [events.append], name="search", seed=0).run()
+    return result, [event for event in events if isinstance(event, RunEnded)]
+
+
+@pytest.fixture(autouse=True)
+def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A folder of its own, and no GPU, whatever this machine has."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+
+
+def test_samples_that_cannot_be_seen_are_those_of_the_config() -> None:
+    """A larger batch in the same time is faster, and the speeds that are shown are samples per second."""
+    result, runs = search(CONFIG)
+    assert result.verdict is Verdict.BETTER
+    assert result.best is not None
+    assert result.best.values["data.batch_size"] == 32
+    for run in (ended.run for ended in runs):
+        assert run.measurement is not None
+        size = run.values["data.batch_size"]
+        assert isinstance(size, int)
+        assert run.measurement.samples_per_s == pytest.approx(size / STEP_S, rel=0.1)
+    assert not any("but each step held" in caution for caution in result.cautions)
+
+
+def test_where_no_key_says_how_large_a_batch_is_steps_are_counted() -> None:
+    """Then one is as good as another."""
+    result, runs = search(CONFIG.replace("batch_size", "rows"))
+    assert result.verdict is Verdict.NO_CHANGE
+    assert runs[-1].run.measurement is not None
+    assert runs[-1].run.measurement.samples_per_s == pytest.approx(1 / STEP_S, rel=0.1)
+
+
+@pytest.mark.parametrize(
+    ("error", "asks"), [("", 1), ("KeyError: 'x'", 1), ("RuntimeError: CUDNN_STATUS_INTERNAL_ERROR", 2)]
+)
+def test_the_driver_is_not_kept_waiting_for_after_a_healthy_run(error: str, asks: int) -> None:
+    """It is asked for the steady window; for the rest, up to the end, only where an error may mean a full GPU."""
+    Path("config.yaml").write_text(CONFIG)
+    clock, probe = VirtualClock(), NotedProbe()
+    gpu = Gpu(name="NVIDIA A100", uuid="GPU-0", memory_bytes=40 << 30)
+    machine = Machine(cpu_cores=2, cpu_model="simulated", memory_bytes=8 << 30, gpus=(gpu,))
+    setup = open_setup(Path("config.yaml"), command=None, state_dir=None, machine=machine)
+    setup.state.create()
+    stderr = f'Traceback (most recent call last):\n  File "t.py", line 1, in <module>\n{error}\n'
+    training = Training(steps=200, exit_code=1, stderr=stderr) if error else Training()
+    done = execute(
+        setup,
+        SimulatedRunner(clock, lambda _config: training),
+        Instruments(HostProbe(clock), probe),
+        clock,
+        setup.space.today,
+        run="one",
+        goal=WindowGoal(min_s=2.0, min_steps=10, target_s=30.0 if error else 2.0),
+        settles=False,
+        deadline_s=clock.now_s() + 60.0,
+    )
+    assert done.window is not None
+    assert len(probe.asked) == asks
+    assert (done.window.t0_s, done.window.t1_s) == probe.asked[-1]

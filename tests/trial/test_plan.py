@@ -1,0 +1,60 @@
+"""What a run is planned to be given: its environment."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from autotune.search.problem import open_setup
+from autotune.trial.plan import plan_run
+from tests.search.test_tuner import CONFIG
+
+
+def env(text: str = "") -> dict[str, str]:
+    """What is added to the environment of a run."""
+    Path("config.yaml").write_text(CONFIG + text)
+    setup = open_setup(Path("config.yaml"), command=None, state_dir=None)
+    return dict(plan_run(setup, setup.space.today, run="r1").env)
+
+
+@pytest.fixture(autouse=True)
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Works in a folder of its own."""
+    monkeypatch.chdir(tmp_path)
+
+
+def test_experiment_trackers_are_quiet(tmp_path: Path) -> None:
+    """Those that can be turned off are, and the others write into the run's own folder, which goes with it."""
+    given = env()
+    assert given["WANDB_MODE"] == given["SWANLAB_MODE"] == "disabled"
+    assert given["CLEARML_OFFLINE_MODE"] == "1"
+    for name in ("MLFLOW_TRACKING_URI", "COMET_OFFLINE_DIRECTORY", "NEPTUNE_DATA_DIRECTORY", "NEPTUNE_LOG_DIRECTORY"):
+        place = Path(given[name])
+        assert place.is_relative_to(tmp_path / ".autotune" / "runs")
+        assert place.parent.name == "outputs"
+
+
+def test_the_user_has_the_last_word() -> None:
+    """What the section says goes before what we would rather have; what the shell says does not."""
+    given = env("    env: {WANDB_MODE: online, PYTHONDONTWRITEBYTECODE: ''}\n")
+    assert given["WANDB_MODE"] == "online"
+    assert given["PYTHONDONTWRITEBYTECODE"] == ""
+    assert given["NEPTUNE_MODE"] == "offline"
+
+
+def test_python_leaves_no_compiled_modules_behind(tmp_path: Path) -> None:
+    """A module of the user's is imported, and no __pycache__ comes beside it."""
+    (tmp_path / "mine.py").write_text("import json, sys; print(json.dumps(sys.dont_write_bytecode))")
+    done = subprocess.run(
+        [sys.executable, "-c", "import mine"],
+        env={**os.environ, **env()},
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert json.loads(done.stdout) is True
+    assert not (tmp_path / "__pycache__").exists()

@@ -1,0 +1,62 @@
+"""Samples in a step that the config does not explain."""
+
+import numpy as np
+import pytest
+
+from autotune.trial.step_samples import unlike_the_config
+
+
+def said(path: str, size: float, *samples: float, devices: int = 1, **config: int) -> str | None:
+    """What is said of steps that hold so many samples."""
+    return unlike_the_config(path, size, np.array(samples, dtype=float), config={path: 8, **config}, devices=devices)
+
+
+def test_steps_that_hold_other_samples_than_the_config_says() -> None:
+    """The sentence names the key, both numbers, what the speed is made of, and what to look at."""
+    assert said("data.batch_size", 32, 16, 16, 16, 16) == (
+        "data.batch_size is 32, but each step held 16 samples, and speed is counted in those. See whether a flag or "
+        "another key beats it, or whether it counts something else than the samples of a step"
+    )
+    assert said("data.batch_size", 8, 64, 64, 64, 32) is not None
+
+
+@pytest.mark.parametrize(
+    "samples",
+    [
+        (32, 32, 32, 32, 8),
+        (32, 8, 32, 8),  # two batches in an epoch
+        (8, 32, 8),
+        (29.6, 29.6, 29.6),  # of ten batches in one look, the last one smaller
+        (20, 20, 20),  # of two
+        (12, 7, 31, 30, 64),  # buckets by length
+    ],
+)
+def test_last_batches_and_batches_of_any_size_are_no_difference(samples: tuple[float, ...]) -> None:
+    """Nor are means over several steps with smaller ones among them."""
+    assert said("batch_size", 32, *samples) is None
+
+
+@pytest.mark.parametrize(
+    ("path", "held", "devices", "accumulated"),
+    [
+        ("batch_size", 128, 4, 1),
+        ("batch_size", 8, 4, 1),
+        ("batch_size", 64, 1, 2),
+        ("batch_size", 4, 4, 2),
+        ("batch_size", 256, 4, 2),
+        ("per_device_batch_size", 96, 1, 1),
+        ("global_batch_size", 2, 1, 1),
+    ],
+)
+def test_several_devices_and_accumulation_are_no_difference(
+    path: str, held: float, devices: int, accumulated: int
+) -> None:
+    """A batch may be that of each device or of all, of each accumulated step or of all."""
+    assert said(path, 32, held, held, held, devices=devices, gradient_accumulation_steps=accumulated) is None
+
+
+def test_what_devices_do_not_explain_is_a_difference() -> None:
+    """Three times the batch on two devices; and a part of a batch that is that of one device."""
+    assert said("batch_size", 32, 96, 96, devices=2) is not None
+    assert said("per_device_batch_size", 32, 16, 16, devices=2, gradient_accumulation_steps=1) is None
+    assert said("per_device_batch_size", 32, 8, 8, devices=2) is not None
