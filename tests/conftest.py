@@ -44,6 +44,24 @@ def clean_environment(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.delenv(name)
 
 
+@pytest.fixture(params=["plain", "sp ace", "quo'te\"s", "new\nline", "ünïcode-é"])
+def hostile(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
+    """A folder whose name is hard on whoever quotes or splits."""
+    folder = tmp_path / request.param
+    folder.mkdir()
+    return folder
+
+
+@pytest.fixture
+def in_memory(tmp_path: Path) -> Iterator[Path]:
+    """A folder on a file system in memory, where thousands of folders are made in no time; else any folder."""
+    if not os.path.isdir("/dev/shm"):
+        yield tmp_path
+        return
+    with tempfile.TemporaryDirectory(dir="/dev/shm") as folder:
+        yield Path(folder)
+
+
 @pytest.fixture
 def shared() -> Iterator[Path]:
     """A folder like /tmp: everybody may make something in it, and nobody may take away what is another's."""

@@ -5,7 +5,6 @@ that a slow minute of the machine does not fall on one point alone.
 """
 
 import json
-import math
 import random
 from dataclasses import asdict
 from itertools import product
@@ -19,9 +18,11 @@ from autotune.measure.window import WindowGoal
 from autotune.process.guard import Guard
 from autotune.process.launch import ProcessRunner
 from autotune.records import Scalar, Validity, Values
+from autotune.search.gpus import request_for, watched_gpus
 from autotune.search.problem import Setup, open_setup
-from autotune.trial.execution import Execution, execute
+from autotune.trial.execution import Execution, TrialTools, execute
 from autotune.trial.instruments import Instruments
+from autotune.trial.stop_rule import TrialPolicy
 
 _LONGEST_RUN_S = 120.0
 
@@ -81,22 +82,20 @@ def _measure(
     stamp = f"{clock.utc():%Y%m%dT%H%M%SZ}"
     with (
         Guard() as guard,
-        gpu_sampling(setup, guard, setup.state.searches / f"grid-{stamp}.gpu.jsonl", clock) as sampling,
+        gpu_sampling(watched_gpus(setup), guard, setup.state.searches / f"grid-{stamp}.gpu.jsonl", clock) as sampling,
     ):
         runner = ProcessRunner(guard, clock)
         for repeat in range(repeats):
             for index in rng.sample(range(len(points)), len(points)):
                 done = execute(
-                    setup,
-                    runner,
-                    Instruments.of_machine(clock, sampling),
-                    clock,
-                    points[index],
-                    run=f"grid-{stamp}-{index:03d}-{repeat}",
-                    goal=goal,
-                    settles=setup.space.settles(points[index]),
-                    deadline_s=clock.now_s() + _LONGEST_RUN_S,
-                    give_up_s=math.inf,
+                    setup.trainer,
+                    request_for(setup, points[index], name=f"grid-{stamp}-{index:03d}-{repeat}"),
+                    TrialPolicy(
+                        goal=goal,
+                        settles=setup.space.settles(points[index]),
+                        deadline_s=clock.now_s() + _LONGEST_RUN_S,
+                    ),
+                    TrialTools(runner=runner, instruments=Instruments.of_machine(clock, sampling), clock=clock),
                 )
                 if done.measurement and done.validity is Validity.GOOD:
                     speeds[index].append(done.measurement.samples_per_s)

@@ -49,10 +49,10 @@ def prove_it(setup: Setup, *, may_ask: bool) -> None:
     name = f"proof-{clock.utc():%Y%m%dT%H%M%SZ}-{socket.gethostname()}-{os.getpid()}"
     console.print("\nProof: one short run, to see its steps ...", soft_wrap=True)
     waiting = console.status("waiting for the first step") if console.is_terminal else nullcontext()
-    keepsakes = Keepsakes(setup, clock, cwd=Path.cwd(), name=name)
+    keepsakes = Keepsakes(setup.trainer, clock, cwd=Path.cwd(), name=name)
     with sole_search(setup.journal.with_suffix(".search"), setup.study), Guard() as guard, keepsakes:
         sweep(setup.state.runs(setup.study), clock)
-        leftovers = Leftovers(setup, clock, cwd=Path.cwd())
+        leftovers = Leftovers(setup.trainer, clock, cwd=Path.cwd())
         with waiting:
             proof = prove(setup, ZygoteRunner(guard, clock), clock, name=name)
         left, loss = leftovers.of_the_run(None), keepsakes.loss("the proof")

@@ -71,6 +71,7 @@ def command(
                 from autotune.report.console import text_console
                 from autotune.results import Verdict
                 from autotune.search.budget import Budget
+                from autotune.search.gpus import watched_gpus
                 from autotune.search.problem import open_setup
                 from autotune.settings.typed import typed_tokens
                 from autotune.study.journal import sole_search
@@ -89,8 +90,8 @@ def command(
             with (
                 sole_search(setup.journal.with_suffix(".search"), setup.study),
                 Guard() as guard,
-                gpu_sampling(setup, guard, setup.state.searches / f"{name}.gpu.jsonl", clock) as sampling,
-                Keepsakes(setup, clock, cwd=Path.cwd(), name=name) as keepsakes,
+                gpu_sampling(watched_gpus(setup), guard, setup.state.searches / f"{name}.gpu.jsonl", clock) as sampling,
+                Keepsakes(setup.trainer, clock, cwd=Path.cwd(), name=name) as keepsakes,
             ):
                 study = open_study(setup, progress, clock, fresh=fresh, allow_busy_gpu=allow_busy_gpu)
                 if keepsakes.remark:

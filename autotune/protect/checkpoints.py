@@ -27,8 +27,8 @@ from autotune.process.open_files import files_being_written
 from autotune.protect.kept_file import CannotPutBack, CopyChanged, KeptFile, SomebodyElses, kept, stamp_of
 from autotune.protect.side_effects import folders_looked_at, names_of
 from autotune.protect.snapshot import Below, Surroundings
-from autotune.search.problem import Setup
 from autotune.settings.paths import path_of, real_path
+from autotune.trial.plan import Trainer
 
 MOST_BYTES = 1 << 30
 """Of all copies together; the latest files come first."""
@@ -56,7 +56,7 @@ class Keepsakes:
     is written, so that is looked at, and not copied.
 
     Args:
-        setup: Says where a run can be expected to write.
+        trainer: Says where a run can be expected to write.
         clock: For the time that looking and copying may take.
         cwd: Where runs start.
         name: Of the search, for the folder of the copies.
@@ -66,14 +66,14 @@ class Keepsakes:
         remarks: Sentences for the user on what was put back or left, each said once; to be taken off.
     """
 
-    def __init__(self, setup: Setup, clock: Clock, *, cwd: Path, name: str) -> None:
-        self._setup = setup
+    def __init__(self, trainer: Trainer, clock: Clock, *, cwd: Path, name: str) -> None:
+        self._trainer = trainer
         self._clock = clock
         self._cwd = Path(os.path.realpath(cwd))
-        self._folders = folders_looked_at(setup, cwd=cwd)
+        self._folders = folders_looked_at(trainer, cwd=cwd)
         self._above = Path(os.path.commonpath(self._folders))
-        self._copies = setup.state.kept / name
-        self._others = setup.state.kept / f"{name}.written-by-others"
+        self._copies = trainer.state.kept / name
+        self._others = trainer.state.kept / f"{name}.written-by-others"
         self._kept: list[KeptFile] = []
         self._lost: list[KeptFile] = []
         self._why_lost: dict[str, None] = {}
@@ -85,7 +85,7 @@ class Keepsakes:
 
     def __enter__(self) -> Self:
         over_s = self._clock.now_s() + MOST_S
-        room = min(MOST_BYTES, self._setup.state.free_bytes() - 2 * LEAST_FREE_BYTES)
+        room = min(MOST_BYTES, self._trainer.state.free_bytes() - 2 * LEAST_FREE_BYTES)
         moved = Below(self._moved())
         without: list[Path] = []
         for path, about in self._found():
@@ -142,7 +142,7 @@ class Keepsakes:
         why = f" and not put back ({', '.join(self._why_lost)})" if self._why_lost else ""
         return RunError(
             f"while {what} went on, outside its folder: changed or gone{why}: {names}; no further run is made",
-            where=str(self._setup.config_path),
+            where=str(self._trainer.config_path),
             remedy=f"{self._way_back()}\nIf a key of the config says where the trainer writes, name it under autotune: "
             "redirect:\nIf only its code does, move such files away first, or search in a copy of the project.",
         )
@@ -231,18 +231,18 @@ class Keepsakes:
                 folder.rmdir()
 
     def _moved(self) -> list[Path]:
-        settings = self._setup.settings
+        settings = self._trainer.settings
         texts = [settings.run_document.leaf(key).text for key in settings.outputs.redirected]
-        beside = (self._cwd, self._setup.config_path.absolute().parent)
+        beside = (self._cwd, self._trainer.config_path.absolute().parent)
         named = [path for folder in beside for text in texts if (path := path_of(text, folder))]
         places = [place for path in named if (place := real_path(path))]
         return [place for place in places if not self._cwd.is_relative_to(place)]
 
     def _found(self) -> list[tuple[Path, os.stat_result]]:
         """The user's files that are called like checkpoints, the latest first."""
-        by_runs = _Spans((from_s, to_s + _LATE_S) for from_s, to_s in self._setup.state.spans_of_runs())
+        by_runs = _Spans((from_s, to_s + _LATE_S) for from_s, to_s in self._trainer.state.spans_of_runs())
         found = []
-        for path in Surroundings(self._folders, [self._setup.state.path], self._clock).files:
+        for path in Surroundings(self._folders, [self._trainer.state.path], self._clock).files:
             if not is_called_a_checkpoint(path):
                 continue
             try:

@@ -13,8 +13,8 @@ from pathlib import Path
 from autotune.clock import Clock
 from autotune.protect.snapshot import MOST_ENTRIES, Below, Surroundings, Traces
 from autotune.records import Values
-from autotune.search.problem import Setup
 from autotune.settings.paths import exists, path_of, real_path
+from autotune.trial.plan import Trainer
 
 RUNS_LOOKED_AROUND = 2
 """Runs of a search whose surroundings are looked at: today's first, and the one after it."""
@@ -39,16 +39,16 @@ class Leftovers:
     """Looks around while the first runs of a search go on; made before the first of them.
 
     Args:
-        setup: Says where a run can be expected to write.
+        trainer: Says where a run can be expected to write.
         clock: For the time that a look may take.
         cwd: Where runs start.
     """
 
-    def __init__(self, setup: Setup, clock: Clock, *, cwd: Path) -> None:
+    def __init__(self, trainer: Trainer, clock: Clock, *, cwd: Path) -> None:
         self._cwd = Path(os.path.realpath(cwd))
         self._told: set[Path] = set()  # what is named once is not named again
-        self._data = _data_folders(setup, self._cwd)
-        self._surroundings = Surroundings(folders_looked_at(setup, cwd=cwd), [setup.state.path], clock)
+        self._data = _data_folders(trainer, self._cwd)
+        self._surroundings = Surroundings(folders_looked_at(trainer, cwd=cwd), [trainer.state.path], clock)
 
     def of_the_run(self, number: int | None) -> Leftover | None:
         """What is there since the last look; None if nothing is.
@@ -81,15 +81,15 @@ class Leftovers:
         return said
 
 
-def folders_looked_at(setup: Setup, *, cwd: Path) -> tuple[Path, ...]:
+def folders_looked_at(trainer: Trainer, *, cwd: Path) -> tuple[Path, ...]:
     """Where a run may leave something that is no part of its folder, the most special first.
 
     Args:
-        setup: Names the config and what it holds.
+        trainer: Names the config and what it holds.
         cwd: Where runs start.
     """
     real = Path(os.path.realpath(cwd))
-    return *_data_folders(setup, real), _beside(setup), real
+    return *_data_folders(trainer, real), _beside(trainer), real
 
 
 def names_of(paths: Sequence[Path], cwd: Path) -> str:
@@ -121,14 +121,14 @@ def folders_named(values: Values, *beside: Path) -> Iterator[Path]:
     yield from sorted(kept, key=lambda path: (-len(path.parts), path))
 
 
-def _beside(setup: Setup) -> Path:
-    return Path(os.path.realpath(setup.config_path.parent))
+def _beside(trainer: Trainer) -> Path:
+    return Path(os.path.realpath(trainer.config_path.parent))
 
 
-def _data_folders(setup: Setup, cwd: Path) -> tuple[Path, ...]:
-    redirected = set(setup.settings.outputs.redirected)
-    named = {path: value for path, value in setup.settings.scalars.items() if path not in redirected}
-    return tuple(folders_named(named, cwd, _beside(setup)))
+def _data_folders(trainer: Trainer, cwd: Path) -> tuple[Path, ...]:
+    redirected = set(trainer.settings.outputs.redirected)
+    named = {path: value for path, value in trainer.settings.scalars.items() if path not in redirected}
+    return tuple(folders_named(named, cwd, _beside(trainer)))
 
 
 def _holds_any(folder: Path, others: Iterable[Path]) -> bool:

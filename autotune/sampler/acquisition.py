@@ -2,9 +2,9 @@
 
 No tests are made on the way. What is believed of every point, measured or not, comes from one model of all runs
 (`autotune.sampler.gaussian_process`), and each possible run is valued by the knowledge gradient (Frazier, Powell &
-Dayanik 2008): how much better the answer is expected to be for it, in ln score. A point that may fail counts by its chance to
-run, and a long run for less: by the square root of its time. (By the time itself, what is cheap and far from anything
-good wins over what is dear and promising; `python -m autotune.bench search` tells.)
+Dayanik 2008): how much better the answer is expected to be for it, in ln score. A point that may fail counts by its
+chance to run, and a long run for less: by the square root of its time. (By the time itself, what is cheap and far from
+anything good wins over what is dear and promising; `python -m autotune.bench search` tells.)
 """
 
 import math

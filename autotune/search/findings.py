@@ -40,7 +40,7 @@ class Findings:
 
     def __init__(self, setup: Setup, clock: Clock, *, cwd: Path) -> None:
         self._setup = setup
-        self._leftovers = Leftovers(setup, clock, cwd=cwd)
+        self._leftovers = Leftovers(setup.trainer, clock, cwd=cwd)
         self._looks = 0
         self._samples_differ = False
         self._said: list[str] = []

@@ -13,6 +13,7 @@ from autotune.records import Scalar, Values
 from autotune.search.problem import CHOOSING_GPUS, Setup
 from autotune.settings.schema import ENV
 from autotune.space.catalog import known_knob
+from autotune.trial.execution import TrialRequest
 
 _CHOOSING = frozenset(f"{ENV}{name}" for name in CHOOSING_GPUS)
 _MODEL = "model_gpu"  # a kind of `space.catalog`
@@ -23,6 +24,22 @@ _LOOK_AGAIN_S = 1.0
 def run_gpus(setup: Setup, values: Values) -> RunGpus:
     """The GPUs that a run of a point may use, as far as that is known before it starts."""
     return RunGpus(uuids=setup.visible_gpus(values).uuids, model=_model_place(setup, values))
+
+
+def request_for(setup: Setup, values: Values, *, name: str) -> TrialRequest:
+    """What it takes to run a point.
+
+    Args:
+        setup: What is tuned.
+        values: The point.
+        name: Name of the trial.
+    """
+    return TrialRequest(
+        name=name,
+        keys=setup.space.keys(values),
+        gpus=run_gpus(setup, values),
+        samples_per_step=setup.batch_size(values),
+    )
 
 
 def watched_gpus(setup: Setup) -> tuple[str, ...]:

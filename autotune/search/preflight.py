@@ -63,7 +63,7 @@ def prove(setup: Setup, runner: Runner, clock: Clock, *, name: str) -> Proof:
     Raises:
         AutotuneError: The run cannot be planned or started.
     """
-    plan = plan_run(setup, setup.space.today, run=name)
+    plan = plan_run(setup.trainer, setup.space.keys(setup.space.today), run=name)
     setup.state.require_space()
     folder = setup.state.run(setup.study, name)
     folder.create(output_paths=setup.settings.moved_outputs(folder.outputs).values())

@@ -30,6 +30,7 @@ from autotune.space.catalog import is_for_validation, known_knob
 from autotune.space.knob import ladder
 from autotune.space.space import Space
 from autotune.study.identity import FRAMEWORK, framework_versions, study_name
+from autotune.trial.plan import Trainer
 
 CHOOSING_GPUS = ("CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER")
 """Variables that say which GPUs a process sees."""
@@ -69,6 +70,17 @@ class Setup:
     state: StateFolder
     study: str
     frameworks: Mapping[str, str]
+
+    @property
+    def trainer(self) -> Trainer:
+        """What trials start, and where."""
+        return Trainer(
+            config_path=self.config_path,
+            settings=self.settings,
+            typed_command=self.typed_command,
+            state=self.state,
+            study=self.study,
+        )
 
     @property
     def command(self) -> tuple[str, ...]:

@@ -38,14 +38,16 @@ from autotune.search.confirm import (
 )
 from autotune.search.disturbances import Disturbances
 from autotune.search.findings import Findings
+from autotune.search.gpus import request_for
 from autotune.search.patience import longest_run_s, patience_s, patience_with_todays_caches_s, start_timeout_s
 from autotune.search.problem import Setup
 from autotune.search.state import Knowledge
 from autotune.study.pooled_gpus import pooled_gpus
 from autotune.study.record import Study
 from autotune.study.summary import summarize
-from autotune.trial.execution import Execution, execute
+from autotune.trial.execution import Execution, TrialTools, execute
 from autotune.trial.instruments import Instruments
+from autotune.trial.stop_rule import TrialPolicy
 
 WARM_UP_FROM_S = 120.0
 """Budgets below this go without the unmeasured first run that fills the machine's page cache."""
@@ -448,22 +450,23 @@ class Tuner:
         number, started_s = self._study.next_number, self._clock.now_s()
         changes, limit_s = self._known.space.changes(values), self._setup.limits.start_timeout_s
         self._emit(RunStarted(number=number, purpose=purpose, changes=changes, pair=pair))
-        done = execute(
-            self._setup,
-            self._runner,
-            self._instruments(),
-            self._clock,
-            values,
-            run=self._run_name(number),
+        explores = purpose is Purpose.EXPLORE
+        policy = TrialPolicy(
             goal=goal or self._known.goal(),
             settles=not warms_up and self._known.space.settles(values),
             filling=self._filling,
             deadline_s=min(self._budget.wall_s, ends_s),
             give_up_s=started_s + patient_s,
-            start_timeout_s=start_timeout_s(self._known.runs, limit_s) if purpose is Purpose.EXPLORE else None,
-            hopeless_below=0.0 if self._filling or purpose is not Purpose.EXPLORE else _HOPELESS * self._known.pace(),
-            todays_losses=None if purpose is Purpose.TODAY else self._findings.todays_losses,
+            start_timeout_s=start_timeout_s(self._known.runs, limit_s) if explores else None,
+            hopeless_below=_HOPELESS * self._known.pace() if explores and not self._filling else 0.0,
+            baseline_losses=None if purpose is Purpose.TODAY else self._findings.todays_losses,
             outruns_from=_OUTRUNS * self._known.pace(),
+        )
+        done = execute(
+            self._setup.trainer,
+            request_for(self._setup, values, name=self._run_name(number)),
+            policy,
+            TrialTools(runner=self._runner, instruments=self._instruments(), clock=self._clock),
             progress=lambda steps: self._emit(
                 RunProgress(number=number, elapsed_s=self._clock.now_s() - started_s, steps=steps)
             ),

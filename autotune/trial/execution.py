@@ -1,22 +1,19 @@
 """One trial, from its plan to its numbers: start, watch, stop, measure."""
 
-import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 
 from autotune.clock import Clock
 from autotune.folders.trial_folder import RunFolder
-from autotune.measure.probe import GpuUse
+from autotune.measure.probe import GpuUse, RunGpus
 from autotune.measure.window import Window, WindowGoal
 from autotune.process.launch import Runner
 from autotune.records import Ending, Measurement, RunRecord, Scalar, Stop, TraineeEvent, Validity, Values
-from autotune.search.gpus import run_gpus
-from autotune.search.problem import Setup
 from autotune.trial.instruments import Instruments
 from autotune.trial.losses import Losses
 from autotune.trial.outcome import Clues, ending_of
-from autotune.trial.plan import plan_run
-from autotune.trial.stop_rule import RunWatch
+from autotune.trial.plan import Trainer, plan_run
+from autotune.trial.stop_rule import StopRule, TrialPolicy
 
 _MEASURED_ENDINGS = (Ending.COMPLETED, Ending.STOPPED, Ending.CRASHED, Ending.KILLED_BY_BUDGET, Ending.HUNG)
 _UNHURT = (Ending.COMPLETED, Ending.STOPPED, Ending.KILLED_BY_BUDGET)
@@ -73,93 +70,101 @@ class Execution:
             self.folder.discard_outputs(is_over)
 
 
-def execute(
-    setup: Setup,
-    runner: Runner,
-    instruments: Instruments,
-    clock: Clock,
-    values: Values,
-    *,
-    run: str,
-    goal: WindowGoal,
-    settles: bool,
-    filling: bool = False,
-    deadline_s: float,
-    give_up_s: float = math.inf,
-    start_timeout_s: float | None = None,
-    hopeless_below: float = 0.0,
-    todays_losses: Losses | None = None,
-    outruns_from: float = 0.0,
-    progress: Callable[[int], None] = lambda _steps: None,
-) -> Execution:
-    """Makes one run of a point.
+@dataclass(frozen=True, kw_only=True)
+class TrialRequest:
+    """A point to run.
 
-    Args:
-        setup: What is tuned.
-        runner: Makes the run.
+    Attributes:
+        name: Name of the trial.
+        keys: Every key of the config that the point sets.
+        gpus: The GPUs that it may use, as far as is known beforehand.
+        samples_per_step: What the config says of that, for trainers that do not; None if no key says it.
+    """
+
+    name: str
+    keys: Values
+    gpus: RunGpus
+    samples_per_step: float | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrialTools:
+    """What makes and watches one trial.
+
+    Attributes:
+        runner: Makes it.
         instruments: Watch it; closed with it.
         clock: Source of time.
-        values: The point.
-        run: Name of the run.
-        goal: How long to measure.
-        settles: Whether measuring starts only after one pass over the data.
-        filling: Whether it would have to, but caches take too long to fill: it is measured while they are filled.
-        deadline_s: When the run is killed if it still goes on.
-        give_up_s: When it is stopped with whatever it has shown.
-        start_timeout_s: How long its first step may take; None for the limit in the config.
-        hopeless_below: Samples per second that at least one step has to reach, else the run is stopped early.
-        todays_losses: How the loss of today's config went; None if that is not known.
-        outruns_from: Samples per second that a run hardly makes which leaves no work out; 0 if that is not known.
-        progress: Told the steps so far while it runs.
+    """
+
+    runner: Runner
+    instruments: Instruments
+    clock: Clock
+
+
+def execute(
+    trainer: Trainer,
+    request: TrialRequest,
+    policy: TrialPolicy,
+    tools: TrialTools,
+    *,
+    progress: Callable[[int], None] = lambda _steps: None,
+) -> Execution:
+    """Make one trial: plan it, start it, watch it, stop it, measure it.
+
+    Args:
+        trainer: What is started, where.
+        request: The point.
+        policy: When to stop.
+        tools: Make and watch it.
+        progress: Told the steps so far while it goes on.
 
     Raises:
-        AutotuneError: The run cannot be planned or started.
+        AutotuneError: The trial cannot be planned or started.
     """
+    runner, instruments, clock = tools.runner, tools.instruments, tools.clock
     decided_s = clock.now_s()
-    plan = plan_run(setup, values, run=run)
-    watch = RunWatch(
+    plan = plan_run(trainer, request.keys, run=request.name)
+    stop_rule = StopRule(
+        policy,
         clock,
-        goal=goal,
-        settles=settles,
-        start_timeout_s=setup.limits.start_timeout_s if start_timeout_s is None else start_timeout_s,
         started_s=decided_s,
-        give_up_s=give_up_s,
-        hopeless=lambda window: window.fastest_step_samples_per_s(setup.batch_size(values)) < hopeless_below,
+        start_timeout_s=trainer.settings.section.run.start_timeout_s,
+        samples_per_step=request.samples_per_step,
         progress=progress,
-        todays_losses=todays_losses,
     )
-    setup.state.require_space()
-    folder = setup.state.run(setup.study, run)
-    folder.create(output_paths=setup.settings.moved_outputs(folder.outputs).values())
+    trainer.state.require_space()
+    folder = trainer.state.run(trainer.study, request.name)
+    folder.create(output_paths=trainer.settings.moved_outputs(folder.outputs).values())
     with instruments:
-        instruments.expect(plan.run_id, run_gpus(setup, values), folder.samples)
+        instruments.expect(plan.run_id, request.gpus, folder.samples)
 
-        def watched(events: Sequence[TraineeEvent]) -> Stop | None:
+        def watch(events: Sequence[TraineeEvent]) -> Stop | None:
             instruments.watch(events)
-            stop = watch(events)
+            stop = stop_rule(events)
             return Stop.GPU_LOST if instruments.why_lost else stop
 
         asked_s = clock.now_s()
-        trial_exit = runner.run(plan, watched, deadline_s)
-        window = watch.window()
-        rate = window.samples_per_s(setup.batch_size(values)) if window else 0.0
+        trial_exit = runner.run(plan, watch, policy.deadline_s)
+        window = stop_rule.window()
+        rate = window.samples_per_s(request.samples_per_step) if window else 0.0
         clues = Clues(
             stdout_tail=folder.stdout_tail(),
             gpu_memory_full=lambda: instruments.memory_is_full(trial_exit),
-            outruns=0.0 < outruns_from < rate,
+            outruns=0.0 < policy.outruns_from < rate,
         )
-        ending, detail = ending_of(trial_exit, watch.events, clues)
+        ending, detail = ending_of(trial_exit, stop_rule.events, clues)
         if instruments.why_lost and ending in (Ending.GPU_LOST, *_FOR_WANT_OF_A_GPU):
             ending, detail = Ending.GPU_LOST, instruments.why_lost
         window = window if ending in _MEASURED_ENDINGS else None
-        validity = _validity(goal, watch, window, ending)
+        validity = _validity(policy.goal, stop_rule, window, ending)
         measurement, seen = None, GpuUse()
         if window:
             measurement, seen = instruments.measure(
                 window,
                 started_s=trial_exit.started_s,
-                default_samples=setup.batch_size(values),
-                filling=filling,
+                default_samples=request.samples_per_step,
+                filling=policy.filling,
             )
     return Execution(
         ending=ending,
@@ -170,14 +175,14 @@ def execute(
         conditions=seen.conditions,
         # A warm interpreter that had to be made first is there for the next runs too.
         duration_s=clock.now_s() - decided_s - max(0.0, trial_exit.started_s - asked_s),
-        saw_a_pass=watch.saw_a_pass,
+        saw_a_pass=stop_rule.saw_a_pass,
         stderr_tail=trial_exit.stderr_tail,
         folder=folder,
-        losses=watch.losses,
+        losses=stop_rule.losses,
     )
 
 
-def _validity(goal: WindowGoal, watch: RunWatch, window: Window | None, ending: Ending) -> Validity:
+def _validity(goal: WindowGoal, watch: StopRule, window: Window | None, ending: Ending) -> Validity:
     if watch.is_cold and watch.steps and ending in _UNHURT:
         return Validity.COLD
     if watch.is_cold:

@@ -1,46 +1,66 @@
 """The plan of one run: everything decided before anything is started."""
 
 import sys
+from dataclasses import dataclass
 from pathlib import Path
 
+from autotune.folders.state_folder import StateFolder
 from autotune.folders.trial_folder import RunFolder
 from autotune.records import RunPlan, Values
-from autotune.search.problem import Setup
+from autotune.settings.load import Settings
 from autotune.settings.trackers import quiet_trackers
 
 
-def plan_run(setup: Setup, values: Values, *, run: str) -> RunPlan:
+@dataclass(frozen=True, kw_only=True)
+class Trainer:
+    """What trials start, and where.
+
+    Attributes:
+        config_path: The config as the user typed it.
+        settings: The config and its ``autotune:`` section.
+        typed_command: The command as typed in place of the config's, placeholders not filled in; None if it was not.
+        state: Where everything is kept.
+        study: Name of the study, which the folder of its trials has.
+    """
+
+    config_path: Path
+    settings: Settings
+    typed_command: tuple[str, ...] | None
+    state: StateFolder
+    study: str
+
+
+def plan_run(trainer: Trainer, keys: Values, *, run: str) -> RunPlan:
     """Plans a run of a point.
 
     Args:
-        setup: What is tuned, where.
-        values: The point.
+        trainer: What is started, where.
+        keys: Every key of the config that the point sets.
         run: Name of the run, which its folder gets too.
 
     Raises:
         ConfigError: The run's copy of the config, or its command line, cannot be made.
     """
-    folder = setup.state.run(setup.study, run)
-    keys = setup.space.keys(values)
-    config_text = setup.settings.trial_text(keys, folder.outputs)
-    argv = setup.settings.argv(
-        command=setup.typed_command, config=folder.config, python=sys.executable, config_text=config_text
+    folder = trainer.state.run(trainer.study, run)
+    config_text = trainer.settings.trial_text(keys, folder.outputs)
+    argv = trainer.settings.argv(
+        command=trainer.typed_command, config=folder.config, python=sys.executable, config_text=config_text
     )
     return RunPlan(
-        run_id=f"{setup.study}/{run}",
+        run_id=f"{trainer.study}/{run}",
         folder=folder.path,
         argv=argv,
         cwd=Path.cwd(),
-        env=_environment(setup, keys, folder),
+        env=_environment(trainer, keys, folder),
         config_text=config_text,
     )
 
 
-def _environment(setup: Setup, keys: Values, folder: RunFolder) -> dict[str, str]:
+def _environment(trainer: Trainer, keys: Values, folder: RunFolder) -> dict[str, str]:
     """What a run's environment gets; what the user says goes before what we would rather have."""
     wished = {
         **quiet_trackers(folder.outputs),
         # Python's own files beside the user's modules would be the one thing that every run leaves behind.
         "PYTHONDONTWRITEBYTECODE": "1",
     }
-    return {**wished, **setup.settings.trial_env(keys), "AUTOTUNE_CACHE_DIR": str(setup.state.cache)}
+    return {**wished, **trainer.settings.trial_env(keys), "AUTOTUNE_CACHE_DIR": str(trainer.state.cache)}

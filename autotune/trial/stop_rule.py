@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 from autotune.clock import Clock
 from autotune.measure.window import Window, WindowGoal, steady_window
@@ -14,19 +15,43 @@ _LONGEST_SILENCE_S = 30.0
 _SILENT_STEPS = 10.0  # ... or this many times the longest step so far, if that is more
 
 
-class RunWatch:
-    """Collects a run's events and says when to stop it.
+@dataclass(frozen=True, kw_only=True)
+class TrialPolicy:
+    """How long a trial goes on, and what ends it before that. Times are points on the clock.
 
-    Args:
-        clock: Source of time.
+    Attributes:
         goal: How long the measuring window has to be.
         settles: Whether the window starts only after one pass over the data (caches).
-        start_timeout_s: How long the first step may take.
-        started_s: When the run is started.
-        give_up_s: When to stop with whatever there is.
-        hopeless: Whether the window so far shows that the run cannot be of interest.
+        filling: Whether it would have to, but caches take too long to fill: it is measured while they are filled.
+        deadline_s: When the trial is killed if it still goes on.
+        give_up_s: When it is stopped with whatever it has shown.
+        start_timeout_s: How long its first step may take; None for the limit in the config.
+        hopeless_below: Samples per second that at least one step has to reach, else the trial is stopped early.
+        baseline_losses: How the loss of the baseline went; None if that is not known.
+        outruns_from: Samples per second that a trial hardly makes which leaves no work out; 0 if that is not known.
+    """
+
+    goal: WindowGoal
+    settles: bool
+    filling: bool = False
+    deadline_s: float = math.inf
+    give_up_s: float = math.inf
+    start_timeout_s: float | None = None
+    hopeless_below: float = 0.0
+    baseline_losses: Losses | None = None
+    outruns_from: float = 0.0
+
+
+class StopRule:
+    """Collects a trial's events and says when to stop it.
+
+    Args:
+        policy: When that is.
+        clock: Source of time.
+        started_s: When the trial is started.
+        start_timeout_s: How long its first step may take, where the policy does not say.
+        samples_per_step: What the config says of that, for trainers that do not; None if it does not.
         progress: Told the number of steps so far, at most at every call.
-        todays_losses: How the loss of today's config went; None if that is not known.
 
     Attributes:
         steps: How many it has made so far.
@@ -36,25 +61,20 @@ class RunWatch:
 
     def __init__(
         self,
+        policy: TrialPolicy,
         clock: Clock,
         *,
-        goal: WindowGoal,
-        settles: bool,
-        start_timeout_s: float,
         started_s: float,
-        give_up_s: float,
-        hopeless: Callable[[Window], bool],
-        progress: Callable[[int], None],
-        todays_losses: Losses | None = None,
+        start_timeout_s: float,
+        samples_per_step: float | None = None,
+        progress: Callable[[int], None] = lambda _steps: None,
     ) -> None:
+        self._policy = policy
         self._clock = clock
-        self._goal = goal
-        self._settles = settles
-        self._start_deadline_s = started_s + start_timeout_s
-        self._give_up_s = give_up_s
-        self._hopeless = hopeless
+        own_s = policy.start_timeout_s
+        self._start_deadline_s = started_s + (start_timeout_s if own_s is None else own_s)
+        self._samples_per_step = samples_per_step
         self._progress = progress
-        self._todays_losses = todays_losses
         self._next_look_s = -math.inf
         self._last_step_s: float | None = None
         self._longest_step_s = 0.0
@@ -81,18 +101,18 @@ class RunWatch:
 
         now_s = self._clock.now_s()
         if self._last_step_s is None:
-            return Stop.NEVER_STARTED if now_s >= min(self._start_deadline_s, self._give_up_s) else None
+            return Stop.NEVER_STARTED if now_s >= min(self._start_deadline_s, self._policy.give_up_s) else None
         if now_s - self._last_step_s > max(_LONGEST_SILENCE_S, _SILENT_STEPS * self._longest_step_s):
             return Stop.HUNG
-        if now_s >= self._give_up_s:
+        if now_s >= self._policy.give_up_s:
             return Stop.ENOUGH
         if now_s >= self._next_look_s and not self.is_cold:
             window = self.window()
-            if self._goal.is_met_by(window):
+            if self._policy.goal.is_met_by(window):
                 return Stop.ENOUGH
-            if window is not None and self._hopeless(window):
+            if window is not None and self._is_hopeless(window):
                 return Stop.HOPELESS
-            self._next_look_s = min(self._goal.next_look_s(now_s, window), now_s + _LONGEST_BETWEEN_LOOKS_S)
+            self._next_look_s = min(self._policy.goal.next_look_s(now_s, window), now_s + _LONGEST_BETWEEN_LOOKS_S)
         return None
 
     @property
@@ -103,19 +123,24 @@ class RunWatch:
     @property
     def is_cold(self) -> bool:
         """Whether caches have to be filled first, and are not yet."""
-        return self._settles and self._settled_s is None
+        return self._policy.settles and self._settled_s is None
 
     def window(self) -> Window | None:
         """The steady window of what was seen so far."""
-        return steady_window(self.events, after_s=self._settled_s if self._settles else None)
+        return steady_window(self.events, after_s=self._settled_s if self._policy.settles else None)
+
+    def _is_hopeless(self, window: Window) -> bool:
+        """Whether even its fastest step shows that the trial cannot be of interest."""
+        return window.fastest_step_samples_per_s(self._samples_per_step) < self._policy.hopeless_below
 
     def _note_loss(self, loss: float) -> None:
         self._bad_losses = 0 if math.isfinite(loss) else self._bad_losses + 1
         self.losses.add(self.steps, loss)
+        baseline = self._policy.baseline_losses
         self._has_diverged = (
             self._has_diverged
             or self._bad_losses >= _BAD_LOSSES
-            or (self._todays_losses is not None and self.losses.are_far_above(self._todays_losses))
+            or (baseline is not None and self.losses.are_far_above(baseline))
         )
 
     def _note_step(self, event: TraineeEvent) -> None:

@@ -14,12 +14,14 @@ from autotune.bench.simulation.scenarios import PATHS, Scenario, null_scenario, 
 from autotune.clock import VirtualClock
 from autotune.measure.window import WindowGoal
 from autotune.records import Ending, RunPlan, Scalar, Stop, TraineeEvent, Validity, Values
+from autotune.search.gpus import request_for
 from autotune.search.problem import Setup, open_setup
 from autotune.space.space import Space
 from autotune.testing.simulated_runner import Drift
-from autotune.trial.execution import Execution, execute
+from autotune.trial.execution import Execution, TrialTools, execute
 from autotune.trial.outcome import ending_of
 from autotune.trial.plan import plan_run
+from autotune.trial.stop_rule import TrialPolicy
 
 SEEDS = range(32)
 ONE_OF_EACH = range(16)
@@ -93,15 +95,14 @@ def executed(one: Scenario, setup: Setup, values: Values, *, fresh_processes: bo
     clock = VirtualClock()
     runner = one.runner(clock, seed=0, fresh_processes=fresh_processes)
     return execute(
-        setup,
-        runner,
-        one.instruments(runner),
-        clock,
-        values,
-        run="run",
-        goal=WindowGoal(min_s=2.0, min_steps=10, target_s=2.0),
-        settles=setup.space.settles(values),
-        deadline_s=clock.now_s() + 1e6,
+        setup.trainer,
+        request_for(setup, values, name="run"),
+        TrialPolicy(
+            goal=WindowGoal(min_s=2.0, min_steps=10, target_s=2.0),
+            settles=setup.space.settles(values),
+            deadline_s=clock.now_s() + 1e6,
+        ),
+        TrialTools(runner=runner, instruments=one.instruments(runner), clock=clock),
     )
 
 
@@ -146,7 +147,7 @@ def test_the_truth_is_the_long_run_of_a_run(opened: Open, seed: int) -> None:
     running = [values for values in points if one.speed(values) > 0.0]
     assert len(running) >= 4
     for number, values in enumerate(running):
-        shown = long_run(one, plan_run(setup, values, run=f"run-{number}"))
+        shown = long_run(one, plan_run(setup.trainer, setup.space.keys(values), run=f"run-{number}"))
         assert shown == pytest.approx(one.speed(values), rel=0.01)
 
 
@@ -222,7 +223,7 @@ def test_memory_ends_at_an_edge(opened: Open, seed: int) -> None:
     assert True in fits
     assert False in fits
     for number, values in enumerate(points):
-        ending = end_of(one, plan_run(setup, values, run=f"run-{number}"))
+        ending = end_of(one, plan_run(setup.trainer, setup.space.keys(values), run=f"run-{number}"))
         assert ending is (Ending.STOPPED if fits[number] else missing)
 
 
@@ -235,7 +236,7 @@ def test_combinations_that_do_not_train_end_by_their_names(opened: Open) -> None
             if set(trap.where) <= set(one.training.searched):
                 values = at(one, **trap.where)
                 assert one.speed(values) == 0.0
-                ending = end_of(one, plan_run(opened(one), values, run=f"run-{seed}"))
+                ending = end_of(one, plan_run(opened(one).trainer, opened(one).space.keys(values), run=f"run-{seed}"))
                 endings[ending] = endings.get(ending, 0) + 1
     assert set(endings) >= {Ending.CRASHED, Ending.DIVERGED}
     assert set(endings) <= {Ending.CRASHED, Ending.DIVERGED, Ending.OUT_OF_GPU_MEMORY}
@@ -252,7 +253,7 @@ def test_a_cache_larger_than_memory_fails_while_it_fills(opened: Open) -> None:
     seen: list[TraineeEvent] = []
     values = {**one.training.today, "cache": "memory"}
     text = one.config_text.replace("cache: none", "cache: memory")
-    plan = replace(plan_run(opened(one), at(one), run="run"), config_text=text)
+    plan = replace(plan_run(opened(one).trainer, opened(one).space.keys(at(one)), run="run"), config_text=text)
     trial_exit = one.runner(VirtualClock(), seed=0, fresh_processes=True).run(plan, seen.extend, math.inf)
     steps = sum(event.kind == "step" for event in seen)
     assert one.speed({PATHS[kind]: value for kind, value in values.items()}) == 0.0
@@ -295,7 +296,7 @@ def test_where_knobs_do_nothing_all_points_are_one(opened: Open) -> None:
     setup = opened(one)
     today = one.speed({})
     shown: Mapping[int, float] = {
-        number: long_run(one, plan_run(setup, values, run=f"run-{number}"))
+        number: long_run(one, plan_run(setup.trainer, setup.space.keys(values), run=f"run-{number}"))
         for number, values in enumerate(random_points(setup.space, 5))
     }
     assert list(shown.values()) == pytest.approx([today] * 5, rel=0.01)

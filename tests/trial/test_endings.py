@@ -16,10 +16,10 @@ from autotune.measure.window import WindowGoal
 from autotune.process.guard import Guard
 from autotune.process.launch import ProcessRunner
 from autotune.records import Ending, RunPlan, TraineeEvent
-from autotune.trial import stop_rule as watch
+from autotune.trial import stop_rule
 from autotune.trial.losses import Losses
 from autotune.trial.outcome import Clues, ending_of
-from autotune.trial.stop_rule import RunWatch
+from autotune.trial.stop_rule import StopRule, TrialPolicy
 from tests.fake_nvml.scenario import Gpu, Process, Scenario
 
 REPOSITORY = Path(__file__).parents[2]
@@ -57,16 +57,11 @@ def ends(tmp_path: Path) -> Iterator[Ends]:
             script = tmp_path / "train.py"
             script.write_text(PRELUDE + textwrap.dedent(code))
             now_s = clock.now_s()
-            watched = RunWatch(
+            watched = StopRule(
+                TrialPolicy(goal=goal, settles=False, give_up_s=now_s + 600.0, baseline_losses=todays),
                 clock,
-                goal=goal,
-                settles=False,
-                start_timeout_s=start_timeout_s,
                 started_s=now_s,
-                give_up_s=now_s + 600.0,
-                hopeless=lambda _window: False,
-                progress=lambda _steps: None,
-                todays_losses=todays,
+                start_timeout_s=start_timeout_s,
             )
 
             def see(events):
@@ -228,7 +223,7 @@ def test_diverged_by_a_loss_far_above_todays(ends: Ends) -> None:
 
 def test_hung(ends: Ends, monkeypatch: pytest.MonkeyPatch) -> None:
     """Steps came, then none; the patience is shortened for the test."""
-    monkeypatch.setattr(watch, "_LONGEST_SILENCE_S", 1.0)
+    monkeypatch.setattr(stop_rule, "_LONGEST_SILENCE_S", 1.0)
     assert ends("train(20)\ntime.sleep(1e6)")[0] is Ending.HUNG
 
 

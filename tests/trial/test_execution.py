@@ -15,12 +15,14 @@ from autotune.process.launch import Watch
 from autotune.records import Gpu, Machine, RunPlan, Stop, TraineeEvent, TrialExit
 from autotune.results import SearchResult, Verdict
 from autotune.search.budget import Budget
+from autotune.search.gpus import request_for
 from autotune.search.problem import open_setup
 from autotune.search.tuner import Tuner
 from autotune.study.record import Study
 from autotune.testing.simulated_runner import SimulatedRunner, Training
-from autotune.trial.execution import execute
+from autotune.trial.execution import TrialTools, execute
 from autotune.trial.instruments import Instruments
+from autotune.trial.stop_rule import TrialPolicy
 from tests.search.test_tuner import CONFIG
 
 STEP_S = 0.05
@@ -129,15 +131,18 @@ def test_the_driver_is_not_kept_waiting_for_after_a_healthy_run(error: str, asks
     stderr = f'Traceback (most recent call last):\n  File "t.py", line 1, in <module>\n{error}\n'
     training = Training(steps=200, exit_code=1, stderr=stderr) if error else Training()
     done = execute(
-        setup,
-        SimulatedRunner(clock, lambda _config: training),
-        Instruments(HostProbe(clock), probe),
-        clock,
-        setup.space.today,
-        run="one",
-        goal=WindowGoal(min_s=2.0, min_steps=10, target_s=30.0 if error else 2.0),
-        settles=False,
-        deadline_s=clock.now_s() + 60.0,
+        setup.trainer,
+        request_for(setup, setup.space.today, name="one"),
+        TrialPolicy(
+            goal=WindowGoal(min_s=2.0, min_steps=10, target_s=30.0 if error else 2.0),
+            settles=False,
+            deadline_s=clock.now_s() + 60.0,
+        ),
+        TrialTools(
+            runner=SimulatedRunner(clock, lambda _config: training),
+            instruments=Instruments(HostProbe(clock), probe),
+            clock=clock,
+        ),
     )
     assert done.window is not None
     assert len(probe.asked) == asks

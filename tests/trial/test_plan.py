@@ -17,7 +17,7 @@ def env(text: str = "") -> dict[str, str]:
     """What is added to the environment of a run."""
     Path("config.yaml").write_text(CONFIG + text)
     setup = open_setup(Path("config.yaml"), command=None, state_dir=None)
-    return dict(plan_run(setup, setup.space.today, run="r1").env)
+    return dict(plan_run(setup.trainer, setup.space.keys(setup.space.today), run="r1").env)
 
 
 @pytest.fixture(autouse=True)

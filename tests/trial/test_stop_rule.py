@@ -8,7 +8,7 @@ from autotune.clock import VirtualClock
 from autotune.measure.window import WindowGoal
 from autotune.records import Stop, TraineeEvent
 from autotune.trial.losses import Losses
-from autotune.trial.stop_rule import RunWatch
+from autotune.trial.stop_rule import StopRule, TrialPolicy
 
 START_S = 1000.0
 GOAL = WindowGoal(min_s=2.0, min_steps=10, target_s=2.0)
@@ -28,16 +28,18 @@ class Watched:
     ) -> None:
         self.clock = VirtualClock(START_S)
         self.told: list[int] = []
-        self.watch = RunWatch(
+        self.watch = StopRule(
+            TrialPolicy(
+                goal=goal,
+                settles=settles,
+                give_up_s=give_up_s,
+                hopeless_below=hopeless_below,
+                baseline_losses=todays_losses,
+            ),
             self.clock,
-            goal=goal,
-            settles=settles,
-            start_timeout_s=60.0,
             started_s=START_S,
-            give_up_s=give_up_s,
-            hopeless=lambda window: window.fastest_step_samples_per_s(None) < hopeless_below,
+            start_timeout_s=60.0,
             progress=self.told.append,
-            todays_losses=todays_losses,
         )
 
     def event(self, kind: str = "step", *, loss: float | None = None) -> TraineeEvent:

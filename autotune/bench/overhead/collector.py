@@ -117,7 +117,7 @@ def _ratios(config: Path, uuids: Sequence[str], *, pairs: int, train_s: float, s
         runner: Runner = ZygoteRunner(guard, clock)
 
         def speed(run: str, *, sampled: bool) -> float:
-            plan = plan_run(setup, setup.space.today, run=run)
+            plan = plan_run(setup.trainer, setup.space.keys(setup.space.today), run=run)
             folder = RunFolder(plan.folder)
             folder.create(output_paths=setup.settings.moved_outputs(folder.outputs).values())
             stream = setup.state.path / f"{run}.samples"

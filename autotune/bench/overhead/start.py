@@ -99,7 +99,7 @@ def measure_start(config: Path, *, runs: int, state_dir: Path | None) -> None:
 
 
 def _measure(setup: Setup, runner: Runner, clock: Clock, run: str) -> _Times:
-    plan = _stamped(plan_run(setup, setup.space.today, run=run))
+    plan = _stamped(plan_run(setup.trainer, setup.space.keys(setup.space.today), run=run))
     folder = RunFolder(plan.folder)
     folder.create(output_paths=setup.settings.moved_outputs(folder.outputs).values())
     watch = _StopAfterSteps(clock)

@@ -13,13 +13,15 @@ from autotune.clock import VirtualClock
 from autotune.measure.window import WindowGoal, steady_window
 from autotune.records import Ending, Stop, TraineeEvent, Validity, Values
 from autotune.sampler.observations import TYPICAL_CV
+from autotune.search.gpus import request_for
 from autotune.search.patience import MOST_OF_THE_REST, SLOWER_THAN_USUAL
 from autotune.search.problem import open_setup
 from autotune.statistics import optimal_window_s
-from autotune.trial.execution import execute
+from autotune.trial.execution import TrialTools, execute
 from autotune.trial.instruments import Instruments
 from autotune.trial.outcome import ending_of
 from autotune.trial.plan import plan_run
+from autotune.trial.stop_rule import TrialPolicy
 
 FIXED_RUN_S = 60.0
 """Length of a run as people make it for other tuners, start included."""
@@ -137,7 +139,7 @@ class Arena:
             events.extend(new)
             return Stop.ENOUGH if clock.now_s() >= ends_s else None
 
-        done = self.runner.run(plan_run(setup, values, run="minute"), watch, self._wall_s)
+        done = self.runner.run(plan_run(setup.trainer, setup.space.keys(values), run="minute"), watch, self._wall_s)
         ending, _ = ending_of(done, events)
         window = steady_window(events) if ending in (Ending.COMPLETED, Ending.STOPPED) else None
         return window.samples_per_s(setup.batch_size(values)) if window else None
@@ -153,16 +155,15 @@ class Arena:
             left_s = self._wall_s - now_s
             give_up_s = now_s + max(SLOWER_THAN_USUAL * median(self._durations_s), MOST_OF_THE_REST * left_s)
         done = execute(
-            setup,
-            self.runner,
-            self.instruments(),
-            self.clock,
-            values,
-            run="same",
-            goal=self._goal(),
-            settles=setup.space.settles(values),
-            deadline_s=self._wall_s,
-            give_up_s=give_up_s,
+            setup.trainer,
+            request_for(setup, values, name="same"),
+            TrialPolicy(
+                goal=self._goal(),
+                settles=setup.space.settles(values),
+                deadline_s=self._wall_s,
+                give_up_s=give_up_s,
+            ),
+            TrialTools(runner=self.runner, instruments=self.instruments(), clock=self.clock),
         )
         if done.validity is not Validity.GOOD or done.measurement is None or done.window is None:
             return None

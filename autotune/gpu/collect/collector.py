@@ -22,8 +22,6 @@ from autotune.gpu.timeline import GpuReadings
 from autotune.gpu.trial_usage import use_of_run
 from autotune.measure.probe import GpuProbe, GpuUse, RunGpus
 from autotune.process.guard import Guard, GuardLost
-from autotune.search.gpus import watched_gpus
-from autotune.search.problem import Setup
 
 SILENT_S = 10.0
 """A sampler that has said nothing for so long has ended, or hangs: it says something every second."""
@@ -236,13 +234,12 @@ _is_a_gpu_probe: type[GpuProbe] = GpuSampling
 
 
 @contextlib.contextmanager
-def gpu_sampling(setup: Setup, guard: Guard, stream: Path, clock: Clock) -> Iterator[GpuSampling | None]:
+def gpu_sampling(uuids: Sequence[str], guard: Guard, stream: Path, clock: Clock) -> Iterator[GpuSampling | None]:
     """The sampler of a search, for as long as that lasts; None where its runs use no GPU. See `GpuSampling`.
 
     What the samplers of earlier searches have left beside `stream` is taken away.
     """
     remove_abandoned(stream.parent)
-    uuids = watched_gpus(setup)
     if not uuids:
         yield None
         return
