@@ -12,22 +12,50 @@ __version__ = "0.1.0"
 __all__ = [
     "AutotuneError",
     "CannotEditYaml",
+    "CommandError",
     "ConfigError",
+    "Ending",
+    "GpuError",
+    "Measurement",
+    "Ratio",
+    "SearchResult",
+    "Side",
+    "Study",
     "StudyError",
+    "TrialError",
+    "TrialRecord",
+    "Verdict",
     "__version__",
     "edit_yaml",
+    "tune",
 ]
 
 if TYPE_CHECKING:
-    from autotune.errors import AutotuneError, CannotEditYaml, ConfigError, StudyError
+    from autotune.errors import (
+        AutotuneError,
+        CannotEditYaml,
+        CommandError,
+        ConfigError,
+        GpuError,
+        StudyError,
+        TrialError,
+    )
+    from autotune.records import Ending, Measurement, TrialRecord
+    from autotune.results import Ratio, SearchResult, Side, Verdict
+    from autotune.search.known import Study
+    from autotune.search.open import tune
     from autotune.settings.text.splice import edit_yaml
 
 _HOMES = {
-    "AutotuneError": "autotune.errors",
-    "CannotEditYaml": "autotune.errors",
-    "ConfigError": "autotune.errors",
-    "StudyError": "autotune.errors",
+    **dict.fromkeys(
+        ("AutotuneError", "CannotEditYaml", "CommandError", "ConfigError", "GpuError", "StudyError", "TrialError"),
+        "autotune.errors",
+    ),
+    **dict.fromkeys(("Ending", "Measurement", "TrialRecord"), "autotune.records"),
+    **dict.fromkeys(("Ratio", "SearchResult", "Side", "Verdict"), "autotune.results"),
+    "Study": "autotune.search.known",
     "edit_yaml": "autotune.settings.text.splice",
+    "tune": "autotune.search.open",
 }
 
 

@@ -5,8 +5,8 @@
     │   └── CannotEditYaml   a value cannot be changed without touching something else
     ├── CommandError         the trainer's command cannot be started
     ├── GpuError             the GPU is not there, or somebody else works on it
-    ├── RunError             no run could be made, or none gave a result
-    └── StudyError           the record of runs cannot be read or written
+    ├── TrialError             no trial could be made, or none gave a result
+    └── StudyError           the record of trials cannot be read or written
         └── StudyBusy        another search is working on this study
 
 `ToldToEnd` is none of them: it is to SIGTERM what KeyboardInterrupt is to ^C. Anything else that reaches the top of the
@@ -71,19 +71,19 @@ class CommandError(AutotuneError):
 
 
 class GpuError(AutotuneError):
-    """The GPU that the runs would use is not there, or somebody else works on it."""
+    """The GPU that the trials would use is not there, or somebody else works on it."""
 
     kind = "gpu"
 
 
-class RunError(AutotuneError):
-    """No run could be made, or none gave a result."""
+class TrialError(AutotuneError):
+    """No trial could be made, or none gave a result."""
 
-    kind = "run"
+    kind = "trial"
 
 
 class StudyError(AutotuneError):
-    """The record of runs cannot be read or written."""
+    """The record of trials cannot be read or written."""
 
     kind = "study"
 

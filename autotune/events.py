@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from autotune.records import Purpose, RunRecord, Values
+from autotune.records import Purpose, TrialRecord, Values
 from autotune.results import Verdict
 
 
@@ -15,14 +15,14 @@ class SearchStarted:
     config: str
     today: Values
     points: int
-    runs_found: int
+    trials_found: int
     budget_s: float
     measures: str
 
 
 @dataclass(frozen=True, kw_only=True)
-class RunStarted:
-    """A run is being started."""
+class TrialStarted:
+    """A trial is being started."""
 
     number: int
     purpose: Purpose
@@ -31,8 +31,8 @@ class RunStarted:
 
 
 @dataclass(frozen=True, kw_only=True)
-class RunProgress:
-    """A run is going on."""
+class TrialProgress:
+    """A trial is going on."""
 
     number: int
     elapsed_s: float
@@ -40,10 +40,10 @@ class RunProgress:
 
 
 @dataclass(frozen=True, kw_only=True)
-class RunEnded:
-    """A run has ended and is in the record."""
+class TrialEnded:
+    """A trial has ended and is in the record."""
 
-    run: RunRecord
+    trial: TrialRecord
     changes: Values
     speedup: float | None
     stderr_tail: str = ""
@@ -67,12 +67,21 @@ class PhaseChanged:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Remark:
+    """A sentence for the user, said once."""
+
+    text: str
+
+
+@dataclass(frozen=True, kw_only=True)
 class SearchEnded:
     """The last event of a search."""
 
     verdict: Verdict | None
-    runs: int
+    trials: int
     elapsed_s: float
 
 
-Event = SearchStarted | RunStarted | RunProgress | RunEnded | IncumbentChanged | PhaseChanged | SearchEnded
+Event = (
+    SearchStarted | TrialStarted | TrialProgress | TrialEnded | IncumbentChanged | PhaseChanged | Remark | SearchEnded
+)

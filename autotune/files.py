@@ -1,7 +1,7 @@
 """Files in folders that others may write to: opened without following a link and without waiting for anybody.
 
-A trainer writes into its own run folder, and a folder on a shared machine may have been prepared by somebody else. What
-is opened by a known name there may be a link to another file, a FIFO whose other end nobody opens, or a device.
+A trainer writes into its own trial folder, and a folder on a shared machine may have been prepared by somebody else.
+What is opened by a known name there may be a link to another file, a FIFO whose other end nobody opens, or a device.
 """
 
 import errno

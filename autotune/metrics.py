@@ -20,7 +20,7 @@ class Direction(StrEnum):
 
     HIGHER = "higher"
     LOWER = "lower"
-    NONE = "none"  # it describes a run and does not judge it
+    NONE = "none"  # it describes a trial and does not judge it
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -336,7 +336,7 @@ METRICS: Mapping[str, Metric] = MappingProxyType({metric.name: metric for metric
 """Every metric by name, in the order in which people should see them."""
 
 GPU_METRICS: Mapping[str, Metric] = MappingProxyType({metric.name: metric for metric in _GPU_TABLE})
-"""The same for what a point's runs showed of one GPU, and of all (`results.PooledGpu`, `results.PooledGpus`)."""
+"""The same for what a point's trials showed of one GPU, and of all (`results.PooledGpu`, `results.PooledGpus`)."""
 
 
 def values_of(measurement: Measurement) -> dict[str, float | None]:

@@ -18,7 +18,7 @@ Values = Mapping[str, Scalar]
 
 
 class Purpose(StrEnum):
-    """Why a run is made."""
+    """Why a trial is made."""
 
     TODAY = "today"  # what the config holds now: the unit of everything
     EXPLORE = "explore"  # a point nobody has measured
@@ -27,7 +27,7 @@ class Purpose(StrEnum):
 
 
 class Ending(StrEnum):
-    """Why a run ended. Whether its numbers may be compared is its `Validity`."""
+    """Why a trial ended. Whether its numbers may be compared is its `Validity`."""
 
     COMPLETED = "completed"  # the trainer ended by itself, exit status 0
     STOPPED = "stopped"  # we stopped it: enough was known
@@ -41,11 +41,11 @@ class Ending(StrEnum):
     NO_STEPS = "no steps seen"  # it ended by itself and reported no step
     OBSERVER_MISSING = "observer missing"  # ... and nothing inside it could have reported any
     KILLED_BY_BUDGET = "killed by budget"
-    INTERRUPTED = "interrupted"  # ^C, or the process that owned the run died
+    INTERRUPTED = "interrupted"  # ^C, or the process that owned the trial died
 
 
 class Validity(StrEnum):
-    """Whether the numbers of a run are fit to be compared with others."""
+    """Whether the numbers of a trial are fit to be compared with others."""
 
     GOOD = "good"
     COLD = "cold"  # caches were still being filled
@@ -56,11 +56,11 @@ class Validity(StrEnum):
 
 
 DISTURBED = frozenset({Validity.CONTAMINATED, Validity.THROTTLED})
-"""Something else was in the way: such a run says nothing about its point, and is worth making again."""
+"""Something else was in the way: such a trial says nothing about its point, and is worth making again."""
 
 
 class Stop(StrEnum):
-    """Why we stop a run that would have gone on."""
+    """Why we stop a trial that would have gone on."""
 
     ENOUGH = "enough"  # the measuring window is long enough
     HOPELESS = "hopeless"  # a short look shows that it is far behind
@@ -69,7 +69,7 @@ class Stop(StrEnum):
     HUNG = "hung"
     NEVER_STARTED = "never started"
     DEADLINE = "deadline"  # the budget's wall
-    GUARD_LOST = "guard lost"  # the process that guards the runs died; what it left was swept
+    GUARD_LOST = "guard lost"  # the process that guards the trials died; what it left was swept
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -134,19 +134,19 @@ class TraineeEvent:
 
 
 @dataclass(frozen=True, kw_only=True)
-class RunPlan:
-    """Everything needed to make one run; printing it is the dry run.
+class TrialPlan:
+    """Everything needed to make one trial; printing it is the dry run.
 
     Attributes:
-        run_id: Unique name of the run, carried by all its processes in ``AUTOTUNE_RUN_ID``.
-        folder: The run's own folder; nothing the run is told to write lies outside.
+        trial_id: Unique name of the trial, carried by all its processes in ``AUTOTUNE_TRIAL_ID``.
+        folder: The trial's own folder; nothing the trial is told to write lies outside.
         argv: The command, placeholders filled in.
         cwd: Where the user typed the search.
         env: What is added to the environment of the search.
-        config_text: The run's own copy of the config.
+        config_text: The trial's own copy of the config.
     """
 
-    run_id: str
+    trial_id: str
     folder: Path
     argv: tuple[str, ...]
     cwd: Path
@@ -156,7 +156,7 @@ class RunPlan:
 
 @dataclass(frozen=True, kw_only=True)
 class TrialExit:
-    """How a run's processes ended; what it means is decided in `autotune.trial.outcome`.
+    """How a trial's processes ended; what it means is decided in `autotune.trial.outcome`.
 
     Attributes:
         started_s: When the process was started.
@@ -166,7 +166,7 @@ class TrialExit:
         stderr_tail: The last lines that the trainer wrote to stderr.
         cpu_s: CPU time of the trainer and its reaped children.
         peak_memory_bytes: Largest resident set of the trainer or one of its reaped children.
-        oom_killed: Whether the kernel's out-of-memory counter moved during the run; None if unreadable.
+        oom_killed: Whether the kernel's out-of-memory counter moved during the trial; None if unreadable.
         left_pids: Processes that could not be killed (uninterruptible sleep).
     """
 
@@ -192,7 +192,7 @@ class GpuMeasurement:
         utilization: Share of the window in which a kernel ran, 0..1; None means not measured.
         covered_fraction: Share of the window that driver windows cover.
         busy_windows: The driver windows wholly inside, each (end in seconds from the start of the window, length in
-            seconds, share of it in which a kernel ran): what the runs of a point are pooled from.
+            seconds, share of it in which a kernel ran): what the trials of a point are pooled from.
         peak_memory_bytes: Most memory in use by all, from the start of the run.
         memory_total_bytes: What it has.
         energy_j: Drawn over the window.
@@ -228,7 +228,7 @@ class GpuMeasurement:
 
 @dataclass(frozen=True, kw_only=True)
 class Measurement:
-    """What one run showed over the steady state.
+    """What one trial showed over the steady state.
 
     Attributes:
         window_s: Length of the measuring window.
@@ -239,14 +239,14 @@ class Measurement:
         step_p95_s: 95th percentile of the step time.
         data_wait_fraction: Share of the window the training loop waited for data; None if not reported.
         first_step_s: From the start of the process to its first step.
-        cpu_cores: CPU time of the run's processes over the window, in cores; None if not sampled.
+        cpu_cores: CPU time of the trial's processes over the window, in cores; None if not sampled.
         peak_memory_bytes: Largest resident set seen.
         gpu_utilization: Share of time in which a kernel ran, 0..1, mean of the scored GPUs; None means not measured.
         gpu_memory_bytes: Most memory that was in use on one of the GPUs; None means not measured.
-        filled_samples_per_s: What the throughput would be without waiting for data, where the run's caches were still
+        filled_samples_per_s: What the throughput would be without waiting for data, where the trial's caches were still
             being filled: an estimate of what they will make of it. None where that is no question.
         energy_per_sample_j: What the GPUs drew for each sample; None means not measured.
-        gpus: What each GPU of the run showed, in the order in which the run sees them; empty means not measured.
+        gpus: What each GPU of the trial showed, in the order in which the trial sees them; empty means not measured.
     """
 
     window_s: float
@@ -286,15 +286,15 @@ class Measurement:
 
 
 @dataclass(frozen=True, kw_only=True)
-class RunRecord:
-    """One finished run, as the study keeps it.
+class TrialRecord:
+    """One finished trial, as the study keeps it.
 
     Attributes:
         number: Position in the study, from 0.
         search: The search that made it.
         point: Name of the point: a hash of its values.
         values: The knob values it ran with.
-        pair: Of a confirming run: which pair it belongs to, from 0; None otherwise.
+        pair: Of a confirming trial: which pair it belongs to, from 0; None otherwise.
         ended_utc: ISO 8601 stamp.
         duration_s: From the decision to start it until the last process was gone, without the time that a warm
             interpreter took to be made.

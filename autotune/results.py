@@ -26,7 +26,7 @@ class Ratio:
 
 @dataclass(frozen=True, kw_only=True)
 class PooledGpu:
-    """What one GPU showed over all comparable runs of a point; `metrics.GPU_METRICS` describes its numbers.
+    """What one GPU showed over all comparable trials of a point; `metrics.GPU_METRICS` describes its numbers.
 
     What is said of utilization is None as long as too little of it was seen; `text` says how much is missing.
 
@@ -39,7 +39,7 @@ class PooledGpu:
         verdict: ``flat``, ``cyclic``, ``bursty`` or ``drift``.
         meaning: What that usually means, and what usually helps.
         samples: Driver windows, over all runs.
-        covered_fraction: Share of the runs' windows that they cover.
+        covered_fraction: Share of the trials' windows that they cover.
         utilization: Share of time in which a kernel ran.
         p10: Utilization that at least a tenth of this time is at or below.
         duty_fraction: Share of this time at the high level; None also where the two levels are as good as one.
@@ -80,10 +80,10 @@ class PooledGpu:
 
 @dataclass(frozen=True, kw_only=True)
 class PooledGpus:
-    """What the GPUs showed over all comparable runs of a point.
+    """What the GPUs showed over all comparable trials of a point.
 
     Attributes:
-        devices: In the order in which the runs see them.
+        devices: In the order in which the trials see them.
         utilization: Mean of the scored ones; None unless it is known of each.
         effective_utilization: Share of what the GPUs have shown to be able to do that training really uses; None while
             the study does not know that. Above 1 by as much as the study's limit, a lower bound, is too low.
@@ -113,8 +113,8 @@ class Change:
     """One knob that a point changes against today's config, and what that seems to be worth.
 
     Attributes:
-        worth: Estimated speed ratio of this change, or of its whole group; None where the runs cannot tell.
-        group: Changes with the same number were only ever made together, so the runs cannot tell them apart.
+        worth: Estimated speed ratio of this change, or of its whole group; None where the trials cannot tell.
+        group: Changes with the same number were only ever made together, so the trials cannot tell them apart.
         label: What it means for training: ``same training``, ``batch``, ``precision`` or ``unknown``.
         effective_batch: What it makes of the effective batch, in words; empty where it leaves that alone.
     """
@@ -140,7 +140,7 @@ class SearchResult:
         score_ratio: The same for the score, steadiness included.
         smallest_gain: The smallest gain that the confirmation could have shown, e.g. 0.05; None without one.
         same_training: The best point that leaves the training itself unchanged, with its speed ratio.
-        runs: Runs of this search.
+        trials: Runs of this search.
         outcomes: How often each ending came in this search.
         changes: What the best (or candidate) changes.
         gain_of_ten_minutes: How much faster the best point would get on average in ten more minutes of searching, e.g.
@@ -159,7 +159,7 @@ class SearchResult:
     score_ratio: Ratio | None
     smallest_gain: float | None
     same_training: tuple[Side, float] | None
-    runs: int
+    trials: int
     outcomes: Mapping[str, int]
     changes: Sequence[Change]
     gain_of_ten_minutes: float | None = None

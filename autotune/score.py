@@ -1,4 +1,4 @@
-"""From measurements to a verdict: how two runs compare, and whether confirming pairs show a gain.
+"""From measurements to a verdict: how two trials compare, and whether confirming pairs show a gain.
 
 All comparisons are on natural logarithms, where a ratio is a difference: speed is ``ln(T / T0)`` with ``T`` in
 samples per second, the score adds ``w · ln(S / S0)`` with the steadiness ``S = 1 / (1 + cv)``. Utilization does
@@ -32,7 +32,7 @@ _LEAST_UTILIZATION = 0.01  # the driver counts in whole percent: below one, all 
 
 @dataclass(frozen=True, kw_only=True)
 class Objective:
-    """What a search looks for: how its runs are scored.
+    """What a search looks for: how its trials are scored.
 
     Attributes:
         name: As the config says it, and as records keep it.
@@ -47,10 +47,10 @@ class Objective:
     by_utilization: bool = False
 
     def is_told_by(self, measurement: Measurement) -> bool:
-        """Whether a run's numbers hold what is looked for: without a utilization it has none, and not 0."""
+        """Whether a trial's numbers hold what is looked for: without a utilization it has none, and not 0."""
         return not self.by_utilization or measurement.gpu_utilization is not None
 
-    def setback(self, lead: float, ln_speed: float) -> float:
+    def penalty(self, lead: float, ln_speed: float) -> float:
         """What the score of a point loses for being slower than today's, where that is not in the score anyway.
 
         Such a point counts as no better than today's, and as less by as much as it is slower. So what is busy for being
@@ -95,9 +95,9 @@ def ln_score(measurement: Measurement, reference: Measurement, objective: Object
     """The logarithm of the score ratio: speed, and steadiness where both variations are known; or utilization.
 
     Args:
-        measurement: The run to score.
-        reference: The run that scores 0.
-        objective: What is looked for; both runs must tell it (`Objective.is_told_by`).
+        measurement: The trial to score.
+        reference: The trial that scores 0.
+        objective: What is looked for; both trials must tell it (`Objective.is_told_by`).
     """
     if objective.by_utilization:
         return _ln_utilization(measurement) - _ln_utilization(reference)
@@ -108,7 +108,7 @@ def ln_score(measurement: Measurement, reference: Measurement, objective: Object
 
 
 def _ln_utilization(measurement: Measurement) -> float:
-    assert measurement.gpu_utilization is not None, "a run without utilization has no score by it"
+    assert measurement.gpu_utilization is not None, "a trial without utilization has no score by it"
     return math.log(max(_LEAST_UTILIZATION, measurement.gpu_utilization))
 
 
@@ -150,11 +150,11 @@ def judge(
 
     Args:
         pairs: (today, candidate), at least one; runs that chose the candidate must not be among them.
-        prior_variance: Variance of one pair's difference of ln score, from the study's other runs: twice that of one
+        prior_variance: Variance of one pair's difference of ln score, from the study's other trials: twice that of one
             run. It serves the speed too, from which a score made of it differs by a fraction of a percent.
         prior_df: Degrees of freedom behind it; 0 if nothing is known.
         speed_prior: Variance and degrees of freedom for ln speed, where the score is not made of it.
-        objective: What is looked for; all runs must tell it.
+        objective: What is looked for; all trials must tell it.
 
     Raises:
         ValueError: One pair and no prior: there is no interval.
@@ -191,7 +191,7 @@ def _ratio(ln_ratios: Sequence[float], estimated: Sequence[tuple[float, float]],
 
 
 def _ln_estimated(measurement: Measurement) -> float:
-    """How much of a run's speed is an estimate, as a logarithm: 0 unless its caches were being filled."""
+    """How much of a trial's speed is an estimate, as a logarithm: 0 unless its caches were being filled."""
     return math.log(measurement.speed / measurement.samples_per_s)
 
 

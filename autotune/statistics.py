@@ -198,8 +198,8 @@ def pooled_variance(groups: Iterable[Sequence[float]]) -> tuple[float, float]:
         groups: For each point, what its repeated runs gave; groups of fewer than two say nothing.
 
     Returns:
-        The variance of one run and its degrees of freedom; ``(0.0, 0.0)`` if nothing was repeated, which
-        `moderated_interval` takes as no prior knowledge. The variance of a difference of two runs is twice that.
+        The variance of one trial and its degrees of freedom; ``(0.0, 0.0)`` if nothing was repeated, which
+        `moderated_interval` takes as no prior knowledge. The variance of a difference of two trials is twice that.
     """
     squares, df = 0.0, 0
     for group in groups:
@@ -244,16 +244,16 @@ def moderated_interval(
 def optimal_window_s(
     start_cost_s: float, within_variance_s: float, between_variance: float, *, min_s: float, max_s: float
 ) -> float:
-    """How long one run is worth measuring, where another run could be started instead.
+    """How long one trial is worth measuring, where another trial could be started instead.
 
-    The length that gives the smallest error of a mean over runs for a given total time, ``√(start cost ·
+    The length that gives the smallest error of a mean over trials for a given total time, ``√(start cost ·
     within-run variance / between-run variance)`` (Kalibera & Jones, "Rigorous benchmarking in reasonable
     time", ISMM 2013, section 6).
 
     Args:
-        start_cost_s: Time that a run takes before its window begins.
-        within_variance_s: Variance within a run of a mean over 1 s of steady state (seconds, as it falls with time).
-        between_variance: Variance between runs of one point beyond that.
+        start_cost_s: Time that a trial takes before its window begins.
+        within_variance_s: Variance within a trial of a mean over 1 s of steady state (seconds, as it falls with time).
+        between_variance: Variance between trials of one point beyond that.
         min_s: Shortest window.
         max_s: Longest window.
 

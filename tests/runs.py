@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 
-from autotune.records import Ending, GpuMeasurement, Measurement, Purpose, RunRecord, Scalar, Validity, Values
-from autotune.sampler.observations import PointLevel
+from autotune.records import Ending, GpuMeasurement, Measurement, Purpose, Scalar, TrialRecord, Validity, Values
+from autotune.sampler.observations import Observation
 from autotune.space.knob import Knob, Label
 from autotune.space.space import Space, point_name
 
-MakeRun = Callable[..., RunRecord]
+MakeTrial = Callable[..., TrialRecord]
 
 
 def knob(path: str, today: Scalar, *others: Scalar, **changes: Any) -> Knob:
@@ -30,29 +30,29 @@ def knob(path: str, today: Scalar, *others: Scalar, **changes: Any) -> Knob:
     return Knob(**{**fields, **changes})
 
 
-def level(
+def observation(
     space: Space,
     *scores: float,
     endings: tuple[Ending, ...] = (),
     memory: Mapping[str, Any] = MappingProxyType({}),
     **changes: Scalar,
-) -> PointLevel:
+) -> Observation:
     """What is known of today's point with these changes; a knob is named by the last part of its path."""
     paths = {path.rpartition(".")[2]: path for path in space.today}
     values = {**space.today, **{paths[name]: value for name, value in changes.items()}}
     durations_s = (5.0,) * (len(scores) + len(endings))
-    return PointLevel(
+    return Observation(
         name=point_name(values), values=values, scores=scores, endings=endings, durations_s=durations_s, **memory
     )
 
 
-def named(*levels: PointLevel) -> dict[str, PointLevel]:
+def named(*observations: Observation) -> dict[str, Observation]:
     """Levels as the search passes them on."""
-    return {level.name: level for level in levels}
+    return {observation.name: observation for observation in observations}
 
 
 def gpu(busy: Sequence[float], *, window_s: float = 0.25, **changes: Any) -> GpuMeasurement:
-    """What a run showed of its GPU: so many driver windows without gaps, each busy for that share."""
+    """What a trial showed of its GPU: so many driver windows without gaps, each busy for that share."""
     fields: dict[str, Any] = {
         "uuid": "GPU-0",
         "name": "NVIDIA A100",
@@ -63,23 +63,25 @@ def gpu(busy: Sequence[float], *, window_s: float = 0.25, **changes: Any) -> Gpu
     return GpuMeasurement(**{**fields, **changes})
 
 
-def on_gpu(run: RunRecord, *shown: float | GpuMeasurement) -> RunRecord:
-    """The same run on GPUs; a number is a GPU that was busy for that share, without any driver windows."""
+def on_gpu(trial: TrialRecord, *shown: float | GpuMeasurement) -> TrialRecord:
+    """The same trial on GPUs; a number is a GPU that was busy for that share, without any driver windows."""
     gpus = tuple(one for one in shown if isinstance(one, GpuMeasurement))
     scored = [one.utilization for one in gpus if one.scored] or [one for one in shown if isinstance(one, float)]
     known = [busy for busy in scored if busy is not None]
-    assert run.measurement is not None
-    window_s = max((one.busy_windows[-1][0] for one in gpus if one.busy_windows), default=run.measurement.window_s)
+    assert trial.measurement is not None
+    window_s = max((one.busy_windows[-1][0] for one in gpus if one.busy_windows), default=trial.measurement.window_s)
     utilization = fmean(known) if known and len(known) == len(scored) else None
-    return replace(run, measurement=replace(run.measurement, window_s=window_s, gpu_utilization=utilization, gpus=gpus))
+    return replace(
+        trial, measurement=replace(trial.measurement, window_s=window_s, gpu_utilization=utilization, gpus=gpus)
+    )
 
 
 @pytest.fixture
-def make_run() -> MakeRun:
-    """Makes one finished run with the given speed; ``samples_per_s=None`` makes a crashed one."""
+def make_trial() -> MakeTrial:
+    """Makes one finished trial with the given speed; ``samples_per_s=None`` makes a crashed one."""
     count = iter(range(10_000))
 
-    def make(values: Values, samples_per_s: float | None, **changes: Any) -> RunRecord:
+    def make(values: Values, samples_per_s: float | None, **changes: Any) -> TrialRecord:
         measurement = samples_per_s and Measurement(
             window_s=2.0,
             steps=20,
@@ -102,6 +104,6 @@ def make_run() -> MakeRun:
             "duration_s": 10.0,
             "measurement": measurement or None,
         }
-        return RunRecord(**{**fields, **changes})
+        return TrialRecord(**{**fields, **changes})
 
     return make

@@ -1,6 +1,6 @@
 """The long forms of some tests, as commands that print what they saw.
 
-``python -m tests.soak kill --times 20`` kills the search, the guard, a run and the warm interpreter that runs are
+``python -m tests.soak kill --times 20`` kills the search, the guard, a trial and the warm interpreter that runs are
 forked from with SIGKILL at random moments, and runs the same command again each time. ``python -m tests.soak hostile
 --budget 30`` searches with trainers that misbehave, and prints how long that took and what was left running.
 ``python -m tests.soak styles --budget 60`` types ``autotune init`` and ``autotune search`` over each trainer of
@@ -81,13 +81,13 @@ def kill(times: int, seed: int) -> bool:
             timer.cancel()
             _settle(project)
             stayed += len(left_running(project))
-            found = re.search(r"(\d+) earlier runs found", said)
+            found = re.search(r"(\d+) earlier trials found", said)
             lost += max(0, known - (int(found[1]) if found else 0)) if "study " in said else 0
             known = (int(found[1]) if found else 0) + len(re.findall(r"\] run \d", said))
             opened = re.search(r"\[\s*([\d.]+)s\] study", said)
             reopened_s.append(float(opened[1]) if opened else float("nan"))
         print(
-            f"SIGKILL of the {victim}: {times} times, {known} runs in the record, {lost} lost, {stayed} processes "
+            f"SIGKILL of the {victim}: {times} times, {known} trials in the record, {lost} lost, {stayed} processes "
             f"stayed; from start to the reopened study {max(reopened_s):.1f} s at most"
         )
         good = good and not lost and not stayed
@@ -159,12 +159,12 @@ def _strike(search: int, victim: str) -> None:
             if victim == "guard":
                 guard.kill()
                 return
-            # A run looks like the interpreter that it was forked from, which is older.
-            zygote, *runs = sorted(guard.children(), key=psutil.Process.create_time)
-            (zygote if victim == "zygote" else runs[-1]).kill()
+            # A trial looks like the interpreter that it was forked from, which is older.
+            zygote, *trials = sorted(guard.children(), key=psutil.Process.create_time)
+            (zygote if victim == "zygote" else trials[-1]).kill()
             return
         except (StopIteration, IndexError, ValueError, psutil.Error, ProcessLookupError):
-            continue  # between two runs there is none
+            continue  # between two trials there is none
 
 
 def _settle(project: Path) -> None:

@@ -21,7 +21,7 @@ import yaml
 
 from autotune.trainee import step
 
-RUN = Path(os.environ.get("AUTOTUNE_RUN_DIR", "."))
+RUN = Path(os.environ.get("AUTOTUNE_TRIAL_DIR", "."))
 CONFIG = Path(sys.argv[1]) if len(sys.argv) > 1 else Path("config.yaml")
 
 
@@ -56,7 +56,7 @@ def away(*, twice: bool = False, deaf: bool = True) -> None:
 
 
 def nested(levels: int) -> None:
-    """Folders in folders, in the run's own outputs."""
+    """Folders in folders, in the trial's own outputs."""
     logs = Path(yaml.safe_load(CONFIG.read_text())["out"]["log_dir"])
     logs.mkdir(parents=True, exist_ok=True)
     folder = os.open(logs, os.O_RDONLY)

@@ -278,9 +278,9 @@ _ODD_SECTIONS = {
     "set with a number of 500 digits": f"  set: {{data.batch_size: 1{'0' * 500}}}",
     "a redirect of an emoji": f"  redirect: [{_EMOJI}]",
     "an unknown key": "  budget: 3\n  knbs: {}",
-    "a step count of 10^500": f"  run: {{min_steps: 1{'0' * 500}}}",
-    "seconds of 10^500": f"  run: {{max_s: 1{'0' * 500}, min_s: 1}}",
-    "seconds that are no number": "  run: {max_s: .nan}",
+    "a step count of 10^500": f"  trial: {{min_steps: 1{'0' * 500}}}",
+    "seconds of 10^500": f"  trial: {{max_s: 1{'0' * 500}, min_s: 1}}",
+    "seconds that are no number": "  trial: {max_s: .nan}",
     "lists everywhere": "  knobs: []\n  env: []\n  set: []",
 }
 _ODD_COMMANDS = {

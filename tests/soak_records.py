@@ -24,12 +24,12 @@ from typing import Any
 
 from autotune.commands.apply import apply_values
 from autotune.commands.showing import text_console
-from autotune.commands.status import known_answer
 from autotune.errors import AutotuneError
 from autotune.report.answer import print_answer
 from autotune.report.json_answer import answer_document
 from autotune.results import Verdict
-from autotune.search.problem import Setup, open_setup
+from autotune.search.known import Study
+from autotune.search.problem import Problem, open_problem
 from tests.commands.conftest import CONFIG, TRAINER
 
 ODD: tuple[Any, ...] = (
@@ -55,22 +55,22 @@ def main(arguments: list[str]) -> int:
         (project / "config.yaml").write_text(CONFIG % TRAINER)
         _command(project, "search", "--config", "config.yaml", "--budget", f"{wanted.budget:g}s")
         with contextlib.chdir(project):
-            setup = open_setup(Path("config.yaml"), command=None, state_dir=None)
-            original = setup.journal.read_bytes()
+            problem = open_problem(Path("config.yaml"), command=None, state_dir=None)
+            original = problem.journal.read_bytes()
             config = (project / "config.yaml").read_bytes()
             print(f"a record of {original.count(bytes([10]))} lines, {len(original)} bytes", flush=True)
             every = max(1, wanted.times // max(1, wanted.commands))
             came, asked, bad = Counter[str](), Counter[str](), 0
             for number in range(wanted.times):
                 how, content = changed(original, rng)
-                setup.journal.write_bytes(content)
-                word = in_process(setup)
+                problem.journal.write_bytes(content)
+                word = in_process(problem)
                 came[word] += 1
                 if word.startswith("BUG"):
                     bad += 1
                     print(f"change {number} ({how}): {word}", flush=True)
                 if number % every == 0 and wanted.commands:
-                    setup.journal.write_bytes(content)
+                    problem.journal.write_bytes(content)
                     for command in (("status", "--json"), ("status",), ("apply", "--dry-run")):
                         done = _command(project, command[0], "--config", "config.yaml", *command[1:])
                         asked[f"{' '.join(command)}: exit {done.returncode}"] += 1
@@ -82,26 +82,33 @@ def main(arguments: list[str]) -> int:
                 if (project / "config.yaml").read_bytes() != config:
                     bad += 1
                     print(f"change {number} ({how}): the config was changed")
-                for left in setup.journal.parent.glob("*.torn"):
+                for left in problem.journal.parent.glob("*.torn"):
                     left.unlink()
-            shutil.rmtree(setup.state.path)
+            shutil.rmtree(problem.state.path)
     for word, count in sorted((came + asked).items()):
         print(f"{count:6} {word}")
     print(f"{wanted.times} changed records, {sum(asked.values())} commands: {bad} bugs")
     return 1 if bad else 0
 
 
-def in_process(setup: Setup) -> str:
+def in_process(problem: Problem) -> str:
     """What becomes of a record, in a word or two."""
     try:
         with contextlib.redirect_stdout(io.StringIO()) as said:
-            study, result = known_answer(setup)
+            study = Study.of(problem)
+            result = study.answer()
             json.dumps(answer_document(result, elapsed_s=None, study=study.name, paths={}))
             console = text_console()
             print_answer(console, result, config="config.yaml", elapsed_s=None)
             if result.verdict is Verdict.BETTER and result.best and result.baseline:
                 apply_values(
-                    setup, result.best.values, result.baseline.values, console=console, force=True, dry_run=True
+                    problem,
+                    result.best.point,
+                    result.best.values,
+                    result.baseline.values,
+                    console=console,
+                    force=True,
+                    dry_run=True,
                 )
         return "ESCAPE SEQUENCE: BUG" if "\x1b" in said.getvalue() else f"answer: {result.verdict.value}"
     except AutotuneError as error:
@@ -126,11 +133,11 @@ def _fields(original: bytes, rng: random.Random) -> bytes:
 
 
 def _attributes(original: bytes, rng: random.Random) -> bytes:
-    """What the runs themselves hold, where nothing of Optuna's is touched."""
+    """What the trials themselves hold, where nothing of Optuna's is touched."""
     lines = [json.loads(line) for line in original.splitlines()]
-    runs = [line for line in lines if "user_attrs" in line]
+    trials = [line for line in lines if "user_attrs" in line]
     for _ in range(rng.randint(1, 6)):
-        _odd(rng.choice(runs)["user_attrs"], rng)
+        _odd(rng.choice(trials)["user_attrs"], rng)
     return _joined(lines)
 
 

@@ -31,6 +31,7 @@ WRONG = (["search", "--json"], ["search", "--json", "--budget", "x"], ["status",
 def main(arguments: Sequence[str]) -> int:
     """Run all of them; 0 if each gave exactly one object and the right exit code."""
     argparse.ArgumentParser(prog="python -m tests.soak json-under-signals", description=__doc__).parse_args(arguments)
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # a job in the background of a script ignores ^C
     project = Path(tempfile.mkdtemp(prefix="autotune soak "))
     (project / "config.yaml").write_text(CONFIG % TRAINER)
     good = True

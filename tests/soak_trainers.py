@@ -109,7 +109,7 @@ def searched(mood: str, budget_s: float) -> Outcome:
 
 
 def _left_running(project: Path) -> list[str]:
-    """What a run has left: it carries the run's folder in its environment, or works in the project."""
+    """What a trial has left: it carries the trial's folder in its environment, or works in the project."""
     found = []
     for pid in filter(str.isdigit, os.listdir("/proc")):
         try:
@@ -118,6 +118,6 @@ def _left_running(project: Path) -> list[str]:
             name = Path("/proc", pid, "comm").read_text().strip()
         except OSError:
             continue
-        if place.startswith(str(project)) or f"AUTOTUNE_RUN_DIR={project}".encode() in environ:
+        if place.startswith(str(project)) or f"AUTOTUNE_TRIAL_DIR={project}".encode() in environ:
             found.append(f"{name} ({pid})")
     return found

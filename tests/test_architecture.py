@@ -28,7 +28,7 @@ WORDS = {
 MAY_IMPORT = {
     "cli": {"commands", "report", "settings", "process"},
     "__main__": {"cli", "process"},
-    "__init__": {"settings"},
+    "__init__": {"settings", "search"},
     "commands": {"search", "study", "trial", "process", "gpu", "measure", "protect", "folders", "monitor", "report"}
     | {"settings", "space"},
     "search": {"sampler", "study", "trial", "process", "gpu", "measure", "protect", "folders", "settings", "space"},

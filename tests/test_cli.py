@@ -117,7 +117,7 @@ def test_wrong_usage_is_an_object_for_scripts(
     assert run(arguments) == 2
     said = capsys.readouterr()
     document = json.loads(said.out)
-    assert document["format"] == 1
+    assert document["format"] == 2
     assert document["error"]["kind"] == "usage"
     assert document["error"]["message"] in said.err
 

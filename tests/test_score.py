@@ -139,7 +139,7 @@ def test_pairs_needed_show_the_gain_as_often_as_promised():
 
 
 def bimodal(rng):
-    """Draws ln of one run's speed: two modes, CV 8 % in all, as identical configs were seen to scatter."""
+    """Draws ln of one trial's speed: two modes, CV 8 % in all, as identical configs were seen to scatter."""
     return (0.075 if rng.random() < 0.5 else -0.075) + rng.gauss(0, 0.028)
 
 
@@ -187,13 +187,13 @@ def test_a_run_without_utilization_tells_nothing_by_utilization():
 @given(st.floats(-3, 3), st.floats(-3, 3))
 def test_a_slower_point_is_never_the_better_one_by_utilization(lead, speed):
     """What is 2 % slower or more falls below today's, and further the slower it is; faster ones keep their score."""
-    left = lead - UTILIZATION.setback(lead, speed)
+    left = lead - UTILIZATION.penalty(lead, speed)
     if speed > math.log(0.98):
         assert left == lead
     elif speed < math.log(0.98):
         assert left < 0.0
-        assert left - UTILIZATION.setback(left, speed - 0.1) < left
-    assert THROUGHPUT.setback(lead, speed) == 0.0
+        assert left - UTILIZATION.penalty(left, speed - 0.1) < left
+    assert THROUGHPUT.penalty(lead, speed) == 0.0
 
 
 def test_by_utilization_speed_must_be_kept_beyond_doubt():

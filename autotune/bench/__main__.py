@@ -28,16 +28,16 @@ def main() -> int:
     grid.add_argument("--out", type=Path, help="where the raw numbers go, as JSON lines")
     grid.add_argument("axes", nargs="+", metavar="KEY=V1,V2", help="e.g. data.batch_size=8,32; data.cache=none,memory")
     grid.set_defaults(run=_grid)
-    start = commands.add_parser("start", help="measure what starting and stopping a run takes, fresh and warm")
+    start = commands.add_parser("start", help="measure what starting and stopping a trial takes, fresh and warm")
     start.add_argument("--config", type=Path, required=True)
-    start.add_argument("--runs", type=int, default=20, help="runs of each kind (default: 20)")
+    start.add_argument("--trials", type=int, default=20, help="runs of each kind (default: 20)")
     start.add_argument("--state-dir", type=Path)
     start.set_defaults(run=_start)
     choose = commands.add_parser(
-        "choose", help="measure what one choice of the next run takes, by length of the record"
+        "choose", help="measure what one choice of the next trial takes, by length of the record"
     )
     choose.add_argument("--config", type=Path, required=True)
-    choose.add_argument("--runs", type=int, nargs="+", default=[10, 100, 300, 1000], help="lengths of the record")
+    choose.add_argument("--trials", type=int, nargs="+", default=[10, 100, 300, 1000], help="lengths of the record")
     choose.add_argument("--seed", type=int, default=0)
     choose.set_defaults(run=_choose)
     search = commands.add_parser("search", help="compare the search with other ways to tune, on simulated trainers")
@@ -97,11 +97,11 @@ def _observe(arguments: argparse.Namespace) -> None:
 
 
 def _start(arguments: argparse.Namespace) -> None:
-    measure_start(arguments.config, runs=arguments.runs, state_dir=arguments.state_dir)
+    measure_start(arguments.config, trials=arguments.trials, state_dir=arguments.state_dir)
 
 
 def _choose(arguments: argparse.Namespace) -> None:
-    time_choices(arguments.config, arguments.runs, seed=arguments.seed)
+    time_choices(arguments.config, arguments.trials, seed=arguments.seed)
 
 
 def _search(arguments: argparse.Namespace) -> None:

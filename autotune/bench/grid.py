@@ -1,6 +1,6 @@
 """Measures a grid of points, so that a search's answer can be compared with the best there is.
 
-Every point is measured like a run of a search. The points come in random order and the whole grid is repeated, so
+Every point is measured like a trial of a search. The points come in random order and the whole grid is repeated, so
 that a slow minute of the machine does not fall on one point alone.
 """
 
@@ -13,13 +13,13 @@ from statistics import median
 
 from autotune.clock import SystemClock
 from autotune.errors import ConfigError
-from autotune.gpu.collect.collector import gpu_sampling
+from autotune.gpu.collect.collector import gpu_collector
 from autotune.measure.window import WindowGoal
 from autotune.process.guard import Guard
 from autotune.process.launch import ProcessRunner
 from autotune.records import Scalar, Validity, Values
 from autotune.search.gpus import request_for, watched_gpus
-from autotune.search.problem import Setup, open_setup
+from autotune.search.problem import Problem, open_problem
 from autotune.trial.execution import Execution, TrialTools, execute
 from autotune.trial.instruments import Instruments
 from autotune.trial.stop_rule import TrialPolicy
@@ -50,20 +50,20 @@ def measure_grid(
         repeats: Runs of each point.
         seed: Decides the order.
         state_dir: As for the search.
-        out: Where every run goes as a line of JSON; None keeps nothing.
+        out: Where every trial goes as a line of JSON; None keeps nothing.
 
     Raises:
         AutotuneError: The config cannot be used, or an axis is no knob of it.
     """
-    setup = open_setup(config, command=None, state_dir=state_dir)
-    setup.state.create()
-    setup.require_runnable()
-    today = setup.space.today
+    problem = open_problem(config, command=None, state_dir=state_dir)
+    problem.state.create()
+    problem.require_runnable()
+    today = problem.space.today
     points: list[Values] = [{**today, **dict(zip(axes, values, strict=True))} for values in product(*axes.values())]
     for point in points:
         if set(point) != set(today):
             raise ConfigError(f"{', '.join(set(point) - set(today))}: no such knob", where=str(config))
-    speeds = _measure(setup, points, repeats, random.Random(seed), out)
+    speeds = _measure(problem, points, repeats, random.Random(seed), out)
     print(f"{'samples/s':>10}  {'min':>7} {'max':>7}  {' '.join(axes)}")
     order = sorted(range(len(points)), key=lambda index: median(speeds[index] or [0.0]), reverse=True)
     for index in order:
@@ -73,29 +73,31 @@ def measure_grid(
 
 
 def _measure(
-    setup: Setup, points: list[Values], repeats: int, rng: random.Random, out: Path | None
+    problem: Problem, points: list[Values], repeats: int, rng: random.Random, out: Path | None
 ) -> list[list[float]]:
     clock = SystemClock()
-    limits = setup.limits
+    limits = problem.limits
     goal = WindowGoal(min_s=limits.min_s, min_steps=limits.min_steps, target_s=limits.min_s)
     speeds: list[list[float]] = [[] for _ in points]
     stamp = f"{clock.utc():%Y%m%dT%H%M%SZ}"
     with (
         Guard() as guard,
-        gpu_sampling(watched_gpus(setup), guard, setup.state.searches / f"grid-{stamp}.gpu.jsonl", clock) as sampling,
+        gpu_collector(
+            watched_gpus(problem), guard, problem.state.searches / f"grid-{stamp}.gpu.jsonl", clock
+        ) as collector,
     ):
         runner = ProcessRunner(guard, clock)
         for repeat in range(repeats):
             for index in rng.sample(range(len(points)), len(points)):
                 done = execute(
-                    setup.trainer,
-                    request_for(setup, points[index], name=f"grid-{stamp}-{index:03d}-{repeat}"),
+                    problem.trainer,
+                    request_for(problem, points[index], name=f"grid-{stamp}-{index:03d}-{repeat}"),
                     TrialPolicy(
                         goal=goal,
-                        settles=setup.space.settles(points[index]),
+                        settles=problem.space.settles(points[index]),
                         deadline_s=clock.now_s() + _LONGEST_RUN_S,
                     ),
-                    TrialTools(runner=runner, instruments=Instruments.of_machine(clock, sampling), clock=clock),
+                    TrialTools(runner=runner, instruments=Instruments.of_machine(clock, collector), clock=clock),
                 )
                 if done.measurement and done.validity is Validity.GOOD:
                     speeds[index].append(done.measurement.samples_per_s)

@@ -1,7 +1,7 @@
 """Measures the verdicts on GPU utilization against the truth, on simulated driver windows.
 
 A scenario is a course of utilization that is known at every moment, seen as a driver shows it: the average over each
-sample window, in whole percent, some of them lost, each run begun at another moment of the course.
+sample window, in whole percent, some of them lost, each trial begun at another moment of the course.
 """
 
 from collections import Counter
@@ -17,7 +17,7 @@ from autotune.statistics import Series
 
 _NOISE_S = 0.05  # how long a level stays before noise changes it
 _CLOSE = 0.05
-_BEFORE_S = 20.0  # a run begins somewhere in this stretch
+_BEFORE_S = 20.0  # a trial begins somewhere in this stretch
 
 
 class Truth(StrEnum):
@@ -37,7 +37,7 @@ _CYCLES = frozenset({Truth.CYCLE, Truth.TOO_FAST, Truth.TOO_FAST_TOLD})
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class Course:
+class GpuCourse:
     """Utilization over time, level by level.
 
     Attributes:
@@ -64,13 +64,13 @@ class Course:
         rises_s = rises_s[(rises_s >= t0_s) & (rises_s <= t1_s)]
         return float(np.diff(rises_s).mean()) if len(rises_s) >= 2 else None
 
-    def with_noise(self, rng: np.random.Generator, sd: float) -> "Course":
+    def with_noise(self, rng: np.random.Generator, sd: float) -> "GpuCourse":
         """The same with another level every 50 ms, around the old one."""
         grid_s = np.arange(self.borders_s[0], self.borders_s[-1], _NOISE_S)
         borders_s = np.union1d(self.borders_s, grid_s)
         at = np.searchsorted(self.borders_s, borders_s[:-1], "right") - 1
         levels = self.levels[at] + rng.normal(0.0, sd, len(at))
-        return Course(borders_s=borders_s, levels=np.clip(levels, 0.0, 1.0))
+        return GpuCourse(borders_s=borders_s, levels=np.clip(levels, 0.0, 1.0))
 
     def seen(
         self,
@@ -110,36 +110,36 @@ def square_wave(
     length_s: float,
     rng: np.random.Generator,
     jitter: float = 0.0,
-) -> Course:
+) -> GpuCourse:
     """A wave between two levels that begins at a random phase; jitter is the spread of its periods, as a share."""
     cycles = int(1.5 * length_s / period_s) + 10
     periods_s = period_s * np.clip(rng.normal(1.0, jitter, cycles), 0.3, 3.0)
     ends_s = np.cumsum(periods_s) - rng.uniform(0.0, period_s)
     starts_s = ends_s - periods_s
     borders_s = np.append(np.column_stack((starts_s, starts_s + duty * periods_s)).ravel(), ends_s[-1])
-    return Course(borders_s=borders_s, levels=np.tile([high, low], cycles))
+    return GpuCourse(borders_s=borders_s, levels=np.tile([high, low], cycles))
 
 
 def random_bursts(
     burst_s: float, pause_s: float, low: float, high: float, *, length_s: float, rng: np.random.Generator
-) -> Course:
+) -> GpuCourse:
     """Bursts at the times of a Poisson process: pauses, and the bursts too, have no memory (a telegraph signal)."""
     count = int(3 * length_s / (burst_s + pause_s)) + 50
     spans_s = np.column_stack((rng.exponential(burst_s, count), rng.exponential(pause_s, count))).ravel()
     borders_s = np.concatenate(([0.0], np.cumsum(spans_s)))
-    return Course(borders_s=borders_s, levels=np.tile([high, low], count))
+    return GpuCourse(borders_s=borders_s, levels=np.tile([high, low], count))
 
 
-def ramp(first: float, last: float, *, length_s: float) -> Course:
+def ramp(first: float, last: float, *, length_s: float) -> GpuCourse:
     """A straight line, in steps of 50 ms."""
     borders_s = np.arange(0.0, length_s + _NOISE_S, _NOISE_S)
-    return Course(borders_s=borders_s, levels=np.linspace(first, last, len(borders_s) - 1))
+    return GpuCourse(borders_s=borders_s, levels=np.linspace(first, last, len(borders_s) - 1))
 
 
-def white_noise(mean: float, sd: float, window_s: float, *, length_s: float, rng: np.random.Generator) -> Course:
+def white_noise(mean: float, sd: float, window_s: float, *, length_s: float, rng: np.random.Generator) -> GpuCourse:
     """A new level for every stretch of a driver window's length."""
     borders_s = np.arange(0.0, length_s + window_s, window_s)
-    return Course(borders_s=borders_s, levels=np.clip(rng.normal(mean, sd, len(borders_s) - 1), 0.0, 1.0))
+    return GpuCourse(borders_s=borders_s, levels=np.clip(rng.normal(mean, sd, len(borders_s) - 1), 0.0, 1.0))
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -151,12 +151,12 @@ class Scenario:
         course: The same, moment by moment.
         window_s: Length of the driver's windows.
         run_s: Length of each run.
-        starts_s: When the runs begin, in the time of the course.
+        starts_s: When the trials begin, in the time of the course.
         period_s: The true period; None if there is none.
     """
 
     truth: Truth
-    course: Course
+    course: GpuCourse
     window_s: float
     run_s: float
     starts_s: Sequence[float]
@@ -224,10 +224,10 @@ def draw_scenario(rng: np.random.Generator) -> Scenario:
     """A random one."""
     window_s = float(rng.choice([1 / 6, 1 / 6, 1 / 2, 1.0]))
     run_s = float(rng.choice([20.0, 30.0, 60.0]))
-    runs = int(rng.integers(1, 4))
+    trials = int(rng.integers(1, 4))
     truth = Truth(rng.choice([truth.value for truth in Truth]))
     course = _course(truth, window_s, run_s, rng)
-    starts_s = [0.0] if truth is Truth.DRIFT else list(rng.uniform(0.0, _BEFORE_S, runs))
+    starts_s = [0.0] if truth is Truth.DRIFT else list(rng.uniform(0.0, _BEFORE_S, trials))
     return Scenario(
         truth=truth,
         course=course.with_noise(rng, float(rng.uniform(0.0, 0.1))),
@@ -238,13 +238,13 @@ def draw_scenario(rng: np.random.Generator) -> Scenario:
     )
 
 
-def _course(truth: Truth, window_s: float, run_s: float, rng: np.random.Generator) -> Course:
+def _course(truth: Truth, window_s: float, run_s: float, rng: np.random.Generator) -> GpuCourse:
     """A course of that kind."""
     length_s = run_s + _BEFORE_S
     low = float(rng.uniform(0.0, 0.4))
     high = low + float(rng.uniform(0.25, 0.6))
     if truth is Truth.STEADY:
-        return Course(borders_s=np.array([0.0, length_s]), levels=np.array([high]))
+        return GpuCourse(borders_s=np.array([0.0, length_s]), levels=np.array([high]))
     if truth is Truth.DRIFT:
         ends = (low, high) if rng.uniform() < 0.5 else (high, low)
         return ramp(*ends, length_s=run_s)
@@ -254,7 +254,7 @@ def _course(truth: Truth, window_s: float, run_s: float, rng: np.random.Generato
         burst_s, pause_s = rng.uniform(0.5, 10.0, 2) * window_s
         return random_bursts(burst_s, pause_s, low, high, length_s=length_s, rng=rng)
     ends_s = {
-        # Not quite a third: the driver windows at the ends of a run do not lie wholly in it.
+        # Not quite a third: the driver windows at the ends of a trial do not lie wholly in it.
         Truth.CYCLE: (LEAST_PERIOD_WINDOWS * window_s, run_s / 3.5),
         Truth.TOO_SLOW: (run_s / 2.8, run_s / 1.5),
     }.get(truth, (0.4 * window_s, 0.98 * LEAST_PERIOD_WINDOWS * window_s))
@@ -263,8 +263,8 @@ def _course(truth: Truth, window_s: float, run_s: float, rng: np.random.Generato
     return square_wave(period_s, duty, low, high, length_s=length_s, rng=rng, jitter=jitter)
 
 
-def _period_s(course: Course, starts_s: Sequence[float], run_s: float) -> float | None:
-    """The true period over all runs, so that what jitter did to the few cycles of a run is no error."""
+def _period_s(course: GpuCourse, starts_s: Sequence[float], run_s: float) -> float | None:
+    """The true period over all trials, so that what jitter did to the few cycles of a trial is no error."""
     cycles_s = [course.cycle_s(start_s, start_s + run_s) for start_s in starts_s]
     known_s = [cycle_s for cycle_s in cycles_s if cycle_s is not None]
     return float(np.mean(known_s)) if known_s else None

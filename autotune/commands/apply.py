@@ -8,7 +8,7 @@ import click
 
 from autotune.commands.parameters import config_option, dry_run_option, force_option, state_dir_option
 from autotune.commands.printing import ask
-from autotune.errors import ConfigError, RunError
+from autotune.errors import ConfigError, TrialError
 from autotune.process.termination import signals_held
 from autotune.records import Values
 from autotune.results import Verdict
@@ -16,12 +16,12 @@ from autotune.results import Verdict
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from autotune.search.problem import Setup
+    from autotune.search.problem import Problem
 
 
 @click.command(name="apply")
 @config_option
-@click.option("--trial", type=int, metavar="RUN", help="Take the values of this run instead of the best.")
+@click.option("--trial", type=int, metavar="RUN", help="Take the values of this trial instead of the best.")
 @dry_run_option
 @force_option
 @state_dir_option
@@ -32,34 +32,35 @@ def command(config: Path, trial: int | None, dry_run: bool, force: bool, state_d
     """
     with signals_held():
         from autotune.commands.showing import show_remarks
-        from autotune.commands.status import known_answer
         from autotune.report.console import text_console
-        from autotune.search.problem import open_setup
+        from autotune.search.known import Study
+        from autotune.search.problem import open_problem
 
-    setup = open_setup(config, command=None, state_dir=state_dir)
-    show_remarks(setup.state)
-    study, result = known_answer(setup)
+    problem = open_problem(config, command=None, state_dir=state_dir)
+    show_remarks(problem.state)
+    study = Study.of(problem)
+    result = study.answer()
     console = text_console()
     if trial is not None:
-        chosen = next((run for run in study.records() if run.number == trial), None)
+        chosen = next((one for one in study.trials if one.number == trial), None)
         if chosen is None:
-            raise RunError(
-                f"there is no run {trial} in study {study.name}",
+            raise TrialError(
+                f"there is no trial {trial} in study {study.name}",
                 where=str(study.path),
-                remedy=f"It has the runs 0 to {len(study.records()) - 1}; see `autotune status --config {config}`.",
+                remedy=f"It has the trials 0 to {len(study.trials) - 1}; see `autotune status --config {config}`.",
             )
         if not chosen.comparable and not force:
-            raise RunError(
-                f"run {trial} gave no numbers to go by ({chosen.ending.value})",
+            raise TrialError(
+                f"trial {trial} gave no numbers to go by ({chosen.ending.value})",
                 where=str(study.path),
-                remedy="Choose another run, or write its values all the same with --force.",
+                remedy="Choose another trial, or write its values all the same with --force.",
             )
         point, values = chosen.point, chosen.values
     elif result.verdict is Verdict.NO_CHANGE:
         console.print(f"No change: {result.why}.", soft_wrap=True)
         return 0
     elif result.verdict is Verdict.NO_BASELINE and not force:
-        raise RunError(
+        raise TrialError(
             "these values were never compared with today's: today's config gave no numbers",
             where=str(config),
             remedy="Write them all the same with --force.",
@@ -68,16 +69,16 @@ def command(config: Path, trial: int | None, dry_run: bool, force: bool, state_d
         assert result.best is not None, "a search with numbers and another verdict has a best point"
         point, values = result.best.point, result.best.values
     today = result.baseline.values if result.baseline else {}
-    return apply_values(setup, point, values, today, console=console, force=force, dry_run=dry_run)
+    return apply_values(problem, point, values, today, console=console, force=force, dry_run=dry_run)
 
 
 def apply_values(
-    setup: "Setup", point: str, values: Values, today: Values, *, console: "Console", force: bool, dry_run: bool
+    problem: "Problem", point: str, values: Values, today: Values, *, console: "Console", force: bool, dry_run: bool
 ) -> int:
     """Writes a point into the config.
 
     Args:
-        setup: The config's.
+        problem: The config's.
         point: Name of the point.
         values: Its values; refused if the point is none of the space any more.
         today: What the search took as today's values.
@@ -94,21 +95,21 @@ def apply_values(
         from autotune.settings.load import load_settings
         from autotune.space.knob import same_scalar
 
-    if not setup.space.contains(values):
+    if not problem.space.contains(values):
         raise ConfigError(
             "the values of that run are not among those that this config allows now",
-            where=str(setup.config_path),
+            where=str(problem.config_path),
             remedy="Widen the domains under autotune: knobs:, or search again.",
         )
-    if not setup.space.is_named(point, values):
-        moving = ", ".join(path for knob in setup.space.knobs for path in knob.paths[1:])
+    if not problem.space.is_named(point, values):
+        moving = ", ".join(path for knob in problem.space.knobs for path in knob.paths[1:])
         raise ConfigError(
             f"a key that moves with the values of that run held something else then than it would now: {moving}",
-            where=str(setup.config_path),
+            where=str(problem.config_path),
             remedy="Put back what it was when that search began, or search again.",
         )
     # Read again: the search may have taken half an hour, and the file may have been edited since.
-    fresh = load_settings(setup.config_path)
+    fresh = load_settings(problem.config_path)
     present = {path: fresh.today(path) for path in values}
     edited = [
         f"{path} is {present[path]}, the search took {today[path]} as today's"
@@ -118,21 +119,21 @@ def apply_values(
         and not same_scalar(present[path], values[path])
     ]
     if edited and not dry_run and not force:
-        _ask("Edited since the search: " + "; ".join(edited) + ". Overwrite?", str(setup.config_path))
+        _ask("Edited since the search: " + "; ".join(edited) + ". Overwrite?", str(problem.config_path))
 
     changed = False
-    for file, edits in fresh.edits(setup.space.keys(values)).items():
+    for file, edits in fresh.edits(problem.space.keys(values)).items():
         edit = plan_edit(file, edits)
         if edit.nothing_to_do:
             continue
         changed = True
         console.print(edit.diff, soft_wrap=True, end="")
         if not dry_run:
-            setup.state.create()
-            backup = write_edit(edit, setup.state.backups, SystemClock())
+            problem.state.create()
+            backup = write_edit(edit, problem.state.backups, SystemClock())
             console.print(f"\nWritten to {file}; the file as it was: {backup}", soft_wrap=True)
     if not changed:
-        console.print(f"Nothing to do: {setup.config_path} holds these values already.", soft_wrap=True)
+        console.print(f"Nothing to do: {problem.config_path} holds these values already.", soft_wrap=True)
     return 0
 
 

@@ -28,7 +28,7 @@ def command(
     state_dir: Path | None,
     trainer: tuple[str, ...],
 ) -> int:
-    """Finds the knobs of a config, makes one short run to see that they can be measured, and adds a section.
+    """Finds the knobs of a config, makes one short trial to see that they can be measured, and adds a section.
 
     Type how training is started behind --. Nothing is written before you have seen it and said yes.
 
@@ -38,12 +38,12 @@ def command(
     """  # noqa: D301 -- click's own mark for "do not rewrap"
     with signals_held():
         from autotune.clock import SystemClock
-        from autotune.commands.proving import prove_it
+        from autotune.commands.proving import show_preflight
         from autotune.commands.showing import command_notes, knob_rows, show_remarks
         from autotune.errors import ConfigError
         from autotune.report.console import text_console
         from autotune.report.init_preview import print_inventory
-        from autotune.search.init_plan import draft_from_flags, draft_section
+        from autotune.search.init_plan import plan_init, plan_init_from_flags
         from autotune.search.unlisted_knobs import not_taken
         from autotune.settings.apply import create_file, write_edit
         from autotune.settings.secrets import masked
@@ -56,43 +56,43 @@ def command(
     typed = read_typed(trainer)
     refuse_secrets(typed.words)
     if from_flags:
-        draft = draft_from_flags(config, typed, state_dir=state_dir)
+        init_plan = plan_init_from_flags(config, typed, state_dir=state_dir)
     else:
-        draft = draft_section(config, typed, separate=separate, state_dir=state_dir)
-    setup, console = draft.setup, text_console()
-    show_remarks(setup.state)
-    left_flags = draft.flags.left if draft.flags else {}
+        init_plan = plan_init(config, typed, separate=separate, state_dir=state_dir)
+    problem, console = init_plan.problem, text_console()
+    show_remarks(problem.state)
+    left_flags = init_plan.flags.left if init_plan.flags else {}
     print_inventory(
         console,
-        knob_rows(setup),
-        not_taken={**{skipped.path: skipped.why for skipped in not_taken(setup)}, **left_flags},
-        redirected=setup.settings.outputs.redirected,
-        left=setup.settings.outputs.left,
-        command=masked(setup.command),
+        knob_rows(problem),
+        not_taken={**{skipped.path: skipped.why for skipped in not_taken(problem)}, **left_flags},
+        redirected=problem.settings.outputs.redirected,
+        left=problem.settings.outputs.left,
+        command=masked(problem.command),
     )
-    for note in command_notes(setup):
+    for note in command_notes(problem):
         console.print(note, soft_wrap=True)
     is_asked = sys.stdin is not None and sys.stdin.isatty()
     may_write = yes or is_asked
     if may_write and not no_proof:
-        prove_it(setup, may_ask=is_asked and not yes)
+        show_preflight(problem, may_ask=is_asked and not yes)
     console.print()
-    console.print(draft.edit.diff, soft_wrap=True, end="")
+    console.print(init_plan.edit.diff, soft_wrap=True, end="")
     if not may_write:
         raise ConfigError(
             "this is what would be written; nothing was, because there is nobody here to ask",
-            where=str(draft.edit.path),
+            where=str(init_plan.edit.path),
             remedy="Write it with --yes.",
         )
-    if not yes and not ask(f"\nWrite this to {draft.edit.path}?"):
+    if not yes and not ask(f"\nWrite this to {init_plan.edit.path}?"):
         console.print("Nothing was written.")
         return 0
-    if draft.is_new:
-        create_file(draft.edit.path, draft.edit.new)
-        console.print(f"\nWritten to {draft.edit.path}.", soft_wrap=True)
+    if init_plan.is_new:
+        create_file(init_plan.edit.path, init_plan.edit.new)
+        console.print(f"\nWritten to {init_plan.edit.path}.", soft_wrap=True)
     else:
-        setup.state.create()
-        backup = write_edit(draft.edit, setup.state.backups, SystemClock())
-        console.print(f"\nWritten to {draft.edit.path}; the file as it was: {backup}", soft_wrap=True)
+        problem.state.create()
+        backup = write_edit(init_plan.edit, problem.state.backups, SystemClock())
+        console.print(f"\nWritten to {init_plan.edit.path}; the file as it was: {backup}", soft_wrap=True)
     console.print(f"Next:  autotune search --config {shlex.quote(str(config))} --budget 30m", soft_wrap=True)
     return 0

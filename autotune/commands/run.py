@@ -23,7 +23,7 @@ def command(config: Path, dry_run: bool, trainer: tuple[str, ...]) -> int:
     the trainer's.
     """
     with signals_held():
-        from autotune.process.exec import become
+        from autotune.process.exec import exec_program
         from autotune.settings.command import resolve_executable
         from autotune.settings.load import load_settings
         from autotune.settings.secrets import masked
@@ -31,7 +31,7 @@ def command(config: Path, dry_run: bool, trainer: tuple[str, ...]) -> int:
 
     settings = load_settings(config)
     typed = typed_tokens(trainer, config, Path.cwd())
-    argv = settings.argv(config=config, config_text=settings.run_document.text, python=sys.executable, command=typed)
+    argv = settings.argv(config=config, config_text=settings.trial_document.text, python=sys.executable, command=typed)
     env = {**os.environ, **settings.section.env}
     resolve_executable(argv[0], Path.cwd(), env.get("PATH"))
     if dry_run:
@@ -41,4 +41,4 @@ def command(config: Path, dry_run: bool, trainer: tuple[str, ...]) -> int:
         ]
         say(" ".join([*quoted, shlex.join(masked(argv))]))
         return 0
-    become(argv, env)
+    exec_program(argv, env)

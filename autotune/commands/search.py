@@ -1,8 +1,6 @@
 """``autotune search``: the search itself."""
 
 import math
-import os
-import socket
 from pathlib import Path
 
 import click
@@ -19,6 +17,7 @@ from autotune.commands.parameters import (
 )
 from autotune.commands.search_answer import SearchAnswer
 from autotune.commands.watchdog import Watchdog
+from autotune.errors import AutotuneError
 from autotune.process.termination import end_by_force_with, signals_held
 
 
@@ -63,60 +62,43 @@ def command(
         try:
             with signals_held():
                 from autotune.commands.apply import apply_values
-                from autotune.commands.searching import Searching, open_study, preview, say_what_comes
-                from autotune.commands.showing import failures
-                from autotune.gpu.collect.collector import gpu_sampling
-                from autotune.process.guard import Guard
-                from autotune.protect.checkpoints import Keepsakes
+                from autotune.commands.preview import preview
+                from autotune.commands.showing import failures, show_plan
+                from autotune.report.answer import print_failures
                 from autotune.report.console import text_console
+                from autotune.report.live import SearchDisplay
                 from autotune.results import Verdict
-                from autotune.search.budget import Budget
-                from autotune.search.gpus import watched_gpus
-                from autotune.search.problem import open_setup
+                from autotune.search.open import SearchOptions, open_search
+                from autotune.search.problem import open_problem
                 from autotune.settings.typed import typed_tokens
-                from autotune.study.journal import sole_search
 
             typed = typed_tokens(trainer, config, Path.cwd())
-            setup = open_setup(config, command=typed, state_dir=state_dir, same_training=same_training)
-            setup.require_runnable()
+            problem = open_problem(config, command=typed, state_dir=state_dir, same_training=same_training)
+            problem.require_runnable()
             progress, output = text_console(stderr=True), text_console()
             if dry_run:
-                preview(output, setup, budget_s, clock)
+                preview(output, problem, budget_s, clock)
                 return 0
 
-            setup.state.create()
-            say_what_comes(progress, setup, budget_s)
-            name = f"{clock.utc():%Y%m%dT%H%M%SZ}-{socket.gethostname()}-{os.getpid()}"
-            with (
-                sole_search(setup.journal.with_suffix(".search"), setup.study),
-                Guard() as guard,
-                gpu_sampling(watched_gpus(setup), guard, setup.state.searches / f"{name}.gpu.jsonl", clock) as sampling,
-                Keepsakes(setup.trainer, clock, cwd=Path.cwd(), name=name) as keepsakes,
-            ):
-                study = open_study(setup, progress, clock, fresh=fresh, allow_busy_gpu=allow_busy_gpu)
-                if keepsakes.remark:
-                    progress.print(keepsakes.remark, soft_wrap=True)
-                answer.begin(setup, study, name)
-                searching = Searching(
-                    setup,
-                    study,
-                    guard,
-                    Budget(clock, started_s=call.started_s, budget_s=budget_s),
-                    clock,
-                    console=progress,
-                    sampling=sampling,
-                    keepsakes=keepsakes,
-                    name=name,
-                    seed=seed,
-                )
-                answer.clear = searching.display.close
+            show_plan(progress, problem, budget_s)
+            options = SearchOptions(
+                budget_s=budget_s,
+                started_s=call.started_s,
+                seed=seed,
+                fresh=fresh,
+                allow_busy_gpu=allow_busy_gpu,
+            )
+            display = SearchDisplay(progress, clock, started_s=call.started_s, budget_s=budget_s)
+            with open_search(problem, options, clock, display) as search:
+                answer.begin(problem, search)
+                answer.clear = display.close
                 try:
-                    result = searching.run()
-                except KeyboardInterrupt:
-                    answer.loss = searching.settle()
+                    with display:
+                        result = search.run()
+                except AutotuneError:
+                    print_failures(progress, failures(search.tuner.failures, search.tuner.outcomes))
                     raise
-                setup.state.prune(setup.study, protected=searching.tuner.best_runs())
-            if setup.config_changed():
+            if problem.config_changed():
                 progress.print(
                     f"{config} was changed during the search; the answer is for the file as it was at the start.",
                     soft_wrap=True,
@@ -126,12 +108,12 @@ def command(
                 watchdog.stand_down()  # somebody may be asked
                 if and_apply and result.verdict is Verdict.BETTER and result.best and result.baseline:
                     best, today = result.best, result.baseline.values
-                    apply_values(setup, best.point, best.values, today, console=progress, force=False, dry_run=False)
+                    apply_values(problem, best.point, best.values, today, console=progress, force=False, dry_run=False)
 
             if as_json:
                 apply_if_better()  # first, so that a failure is the one object on stdout
-            ended_by = searching.tuner.ended_by
-            answer.give(result, failures(searching.tuner.failures, result.outcomes), ended_by=ended_by)
+            ended_by = search.tuner.ended_by
+            answer.give(result, failures(search.tuner.failures, result.outcomes), ended_by=ended_by)
             if not as_json:
                 apply_if_better()
             if ended_by:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from autotune.commands.invocation import Invocation
 from autotune.commands.printing import say_aside, say_object
 from autotune.durations import format_duration
-from autotune.errors import AutotuneError, RunError, how_it_ended
+from autotune.errors import AutotuneError, TrialError, how_it_ended
 from autotune.process.termination import interrupted_by
 from autotune.report.json_answer import answer_document
 from autotune.results import SearchResult
@@ -17,7 +17,8 @@ from autotune.results import SearchResult
 if TYPE_CHECKING:
     from autotune.clock import Clock
     from autotune.report.answer import Failure
-    from autotune.search.problem import Setup
+    from autotune.search.open import OpenSearch
+    from autotune.search.problem import Problem
     from autotune.study.record import Study
 
 _CLEARING_S = 0.3  # for a display that may hang as well
@@ -34,7 +35,6 @@ class SearchAnswer:
 
     Attributes:
         clear: Takes the live display off the screen; does nothing where there is none.
-        loss: What became of the user's files; None if nothing did.
     """
 
     def __init__(self, call: Invocation, config: Path, budget_s: float, clock: "Clock") -> None:
@@ -42,19 +42,17 @@ class SearchAnswer:
         self._config = config
         self._budget_s = budget_s
         self._clock = clock
-        self._known: tuple[Setup, Study, str] | None = None
+        self._known: tuple[Problem, Study, str] | None = None
         self.clear: Callable[[], None] = lambda: None
-        self.loss: AutotuneError | None = None
 
-    def begin(self, setup: "Setup", study: "Study", name: str) -> None:
-        """Says where the runs of this search will be found.
+    def begin(self, problem: "Problem", search: "OpenSearch") -> None:
+        """Take note of the search whose trials the answer is made of.
 
         Args:
-            setup: What is tuned.
-            study: The record.
-            name: Of the search.
+            problem: What is tuned.
+            search: The search.
         """
-        self._known = (setup, study, name)
+        self._known = (problem, search.study, search.name)
 
     def give(
         self, result: SearchResult, failures: "Sequence[Failure]" = (), *, ended_by: AutotuneError | None = None
@@ -67,12 +65,14 @@ class SearchAnswer:
             ended_by: What ended the search before its time; None if nothing did.
         """
         assert self._known is not None, "what has a result has begun"
-        setup, study, name = self._known
+        from autotune.search.open import events_path
+
+        problem, study, name = self._known
         elapsed_s = self._clock.now_s() - self._call.started_s
         paths = {
-            "journal": str(setup.journal),
-            "runs": str(setup.state.runs(setup.study)),
-            "events": str(setup.state.searches / f"{name}.events.jsonl"),
+            "journal": str(problem.journal),
+            "trials": str(problem.state.trials(problem.study)),
+            "events": str(events_path(problem, name)),
         }
 
         def say() -> None:
@@ -96,14 +96,12 @@ class SearchAnswer:
             The exit code.
         """
         word, code = how_it_ended(interrupt)
-        result = self._so_far(f"The search was {word}; the answer is from the runs that had finished.")
+        result = self._so_far(f"The search was {word}; the answer is from the trials that had finished.")
         if result is None or not self._call.as_json:
             self._call.ended_early(f"{word}{self._kept()}")
         else:
             say_aside(f"autotune: {word}{self._kept()}")
             self.give(result)
-        if self.loss is not None:
-            say_aside(f"autotune: {self.loss}")
         return code
 
     def by_force(self) -> int:
@@ -116,13 +114,13 @@ class SearchAnswer:
         budget = format_duration(self._budget_s)
         result = self._so_far(
             f"The search did not end with its budget of {budget}, because something hangs, and was ended by force; the "
-            "answer is from the runs that had finished."
+            "answer is from the trials that had finished."
         )
         if result is not None:
             self.give(result)
         else:
             self._call.fail(
-                RunError(
+                TrialError(
                     f"nothing was measured within the budget of {budget}, and something hangs: ended by force",
                     where=str(self._config),
                     remedy="See whether the disks that hold the config, the data and the trainer answer, and the GPU's "
@@ -133,15 +131,15 @@ class SearchAnswer:
         return how_it_ended(interrupt)[1] if interrupt else int(result is None)
 
     def _so_far(self, caution: str) -> SearchResult | None:
-        """The answer from the runs of this search that have finished; None if they gave no numbers."""
+        """The answer from the trials of this search that have finished; None if they gave no numbers."""
         if self._known is None:
             return None
-        setup, study, name = self._known
+        problem, study, name = self._known
         from autotune.study.summary import summarize
 
         try:
             result = summarize(
-                study.records(), name, setup.space, objective=setup.objective, why_no_gpu=setup.why_no_gpu
+                study.records(), name, problem.space, objective=problem.objective, why_no_gpu=problem.why_no_gpu
             )
         except Exception:  # noqa: BLE001 -- the command has to end, and to say that it did, whatever is in the record
             return None
@@ -151,8 +149,8 @@ class SearchAnswer:
         if self._known is None:
             return ""
         _, study, name = self._known
-        kept = sum(run.search == name for run in study.records())
-        return f"; {kept} finished runs are kept, the same command goes on"
+        kept = sum(trial.search == name for trial in study.records())
+        return f"; {kept} finished trials are kept, the same command goes on"
 
     def _clear(self) -> None:
         clearing = threading.Thread(target=self.clear, daemon=True)

@@ -14,7 +14,7 @@ from autotune.report.answer import Failure
 from autotune.report.console import text_console
 from autotune.report.lines import value_text
 from autotune.report.preview import KnobRow, print_plan
-from autotune.search.problem import Setup
+from autotune.search.problem import Problem
 from autotune.search.tuner import Failed
 from autotune.settings.outputs import holding_something
 from autotune.settings.secrets import masked, masked_text
@@ -29,39 +29,39 @@ def show_remarks(state: StateFolder) -> None:
         console.print(remark, soft_wrap=True)
 
 
-def show_plan(console: Console, setup: Setup, budget_s: float) -> None:
+def show_plan(console: Console, problem: Problem, budget_s: float) -> None:
     """Shows what a search is about to do."""
     print_plan(
         console,
-        knob_rows(setup),
-        skipped={skipped.path: skipped.why for skipped in setup.skipped} | dict(setup.settings.outputs.left),
-        combinations=setup.space.size,
-        redirected=setup.settings.outputs.redirected,
-        notes=[*output_notes(setup), *command_notes(setup)],
-        command=masked(setup.command),
+        knob_rows(problem),
+        skipped={skipped.path: skipped.why for skipped in problem.skipped} | dict(problem.settings.outputs.left),
+        combinations=problem.space.size,
+        redirected=problem.settings.outputs.redirected,
+        notes=[*output_notes(problem), *command_notes(problem)],
+        command=masked(problem.command),
         budget_s=budget_s,
     )
 
 
-def output_notes(setup: Setup) -> list[str]:
+def output_notes(problem: Problem) -> list[str]:
     """What the user should know of their outputs before the first run."""
-    settings = setup.settings
-    beside = (Path.cwd(), setup.config_path.absolute().parent)
+    settings = problem.settings
+    beside = (Path.cwd(), problem.config_path.absolute().parent)
     notes = [
         f"{key} holds something already: runs start from empty, and do not resume from it"
-        for key in holding_something(settings.run_document, settings.outputs.redirected, *beside)
+        for key in holding_something(settings.trial_document, settings.outputs.redirected, *beside)
     ]
     return notes + [
-        f"{key}: {masked_text(value_text(settings.today(key)))} may send something away from each run; "
+        f"{key}: {masked_text(value_text(settings.today(key)))} may send something away from each trial; "
         "set: can change it for them"
         for key in settings.outputs.uploads
         if key not in settings.section.fixed
     ]
 
 
-def command_notes(setup: Setup) -> list[str]:
+def command_notes(problem: Problem) -> list[str]:
     """What the user should know of the trainer's command before the first run."""
-    argv = [token.replace("{python}", sys.executable) for token in setup.command]
+    argv = [token.replace("{python}", sys.executable) for token in problem.command]
     command = python_command(argv, cwd=Path.cwd(), search_path=os.environ.get("PATH"))
     if command is None or not command.keeping_out:
         return []
@@ -72,7 +72,7 @@ def command_notes(setup: Setup) -> list[str]:
     ]
 
 
-def knob_rows(setup: Setup) -> list[KnobRow]:
+def knob_rows(problem: Problem) -> list[KnobRow]:
     """The knobs as the user sees them."""
     sentences = {row.kind: row.sentence for row in KNOWN_KNOBS}
     return [
@@ -83,15 +83,15 @@ def knob_rows(setup: Setup) -> list[KnobRow]:
             label=knob.label.value,
             sentence=sentences.get(knob.kind or "", ""),
         )
-        for knob in setup.space.knobs
+        for knob in problem.space.knobs
     ]
 
 
 def failures(failed: Mapping[Ending, Failed], outcomes: Mapping[str, int]) -> list[Failure]:
-    """The runs that gave no numbers as the final screen shows them, one for each kind of ending."""
+    """The trials that gave no numbers as the final screen shows them, one for each kind of ending."""
     return [
         Failure(
-            run=first.record,
+            trial=first.record,
             count=outcomes.get(ending.value, 1),
             sentence=EXPLANATIONS[ending].sentence,
             remedy=EXPLANATIONS[ending].remedy,

@@ -21,7 +21,7 @@ _LAST_RESORT_S = 4.0  # after the end of the budget, also where no other thread 
 class Watchdog:
     """Ends this process if it is still at work some time after its budget; a context for that work.
 
-    What guards the runs sees the process go, and ends them.
+    What guards the trials sees the process go, and ends them.
 
     Args:
         ends_s: When the budget ends, on the clock's monotonic time; infinity for never.

@@ -1,6 +1,6 @@
 """Whose a folder is: whether somebody else could put files, or a folder of theirs, into the place of ours.
 
-From a run's folder the trainer imports code, so who may write to the state folder, or rename it, acts as this user.
+From a trial's folder the trainer imports code, so who may write to the state folder, or rename it, acts as this user.
 """
 
 import grp

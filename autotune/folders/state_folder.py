@@ -8,16 +8,16 @@ import shutil
 from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 
-from autotune.errors import AutotuneError, ConfigError, RunError
+from autotune.errors import AutotuneError, ConfigError, TrialError
 from autotune.files import create_private, make_private_folder
 from autotune.folders.ownership import owners_for, why_exposed, why_not_ours
-from autotune.folders.trial_folder import RunFolder
+from autotune.folders.trial_folder import TrialFolder
 
 FOLDER = ".autotune"
 LEAST_FREE_BYTES = 1 << 30
-"""No run starts with less free space than this."""
+"""No trial starts with less free space than this."""
 
-KEPT_RUNS = 200
+KEPT_TRIALS = 200
 
 # Names become parts of paths, and some come out of a storage that others can write.
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,119}")
@@ -37,7 +37,7 @@ class StateFolder:
         searches: What each search said, one file each.
         cache: What trainers cache on disk.
         backups: The configs as they were before they were changed.
-        kept: Copies of checkpoints, as they were before a run wrote over them.
+        kept: Copies of checkpoints, as they were before a trial wrote over them.
     """
 
     def __init__(self, path: Path, *, remarks: tuple[str, ...] = ()) -> None:
@@ -48,7 +48,7 @@ class StateFolder:
         self.cache = path / "cache"
         self.backups = path / "backups"
         self.kept = path / "kept"
-        self._runs = path / "runs"
+        self._trials = path / "trials"
 
     @classmethod
     def locate(cls, config: Path, *, explicit: Path | None, environ: Mapping[str, str]) -> "StateFolder":
@@ -108,37 +108,37 @@ class StateFolder:
             # Only into a folder that is all ours: --state-dir may name one full of the user's files.
             if not any(self.path.iterdir()):
                 create_private(self.path / ".gitignore", b"*\n")
-            for folder in (self.studies, self._runs, self.searches, self.cache, self.backups, self.kept):
+            for folder in (self.studies, self._trials, self.searches, self.cache, self.backups, self.kept):
                 make_private_folder(folder)
         except OSError as error:
             raise self._not_writable(error.strerror) from error
         if not os.access(self.path, os.W_OK | os.X_OK, effective_ids=True):
             raise self._not_writable("it is read-only")
 
-    def runs(self, study: str) -> Path:
-        """The folder that holds the runs of a study.
+    def trials(self, study: str) -> Path:
+        """The folder that holds the trials of a study.
 
         Raises:
             ValueError: That is no name.
         """
-        return self._runs / _checked(study)
+        return self._trials / _checked(study)
 
-    def run(self, study: str, run: str) -> RunFolder:
-        """The folder of one run; it need not exist.
+    def run(self, study: str, trial: str) -> TrialFolder:
+        """The folder of one trial; it need not exist.
 
         Raises:
             ValueError: One of them is no name.
         """
-        return RunFolder(self.runs(study) / _checked(run))
+        return TrialFolder(self.trials(study) / _checked(trial))
 
-    def spans_of_runs(self) -> list[tuple[float, float]]:
-        """When the runs went on whose folders are there: from and to, in seconds since the epoch.
+    def spans_of_trials(self) -> list[tuple[float, float]]:
+        """When the trials went on whose folders are there: from and to, in seconds since the epoch.
 
-        The end is when the latest of a run's own files was written: also one that was killed has an end.
+        The end is when the latest of a trial's own files was written: also one that was killed has an end.
         """
         spans = []
-        for path in self._runs.glob("*/*"):
-            created_s = RunFolder(path).created_s()
+        for path in self._trials.glob("*/*"):
+            created_s = TrialFolder(path).created_s()
             if created_s is not None:
                 spans.append((created_s, max(created_s, *_written_s(path))))
         return spans
@@ -155,43 +155,43 @@ class StateFolder:
             raise self._not_writable(error.strerror) from error
 
     def require_space(self) -> None:
-        """Refuses a run that might fill the disk.
+        """Refuses a trial that might fill the disk.
 
         Raises:
-            RunError: Less than 1 GiB is free.
+            TrialError: Less than 1 GiB is free.
         """
         free = self.free_bytes()
         if free < LEAST_FREE_BYTES:
-            raise RunError(
-                f"only {free >> 20} MiB are free; a run needs at least 1 GiB",
+            raise TrialError(
+                f"only {free >> 20} MiB are free; a trial needs at least 1 GiB",
                 where=str(self.path),
                 remedy="Make room on that disk, or choose another one with --state-dir.",
             )
 
-    def prune(self, study: str, *, protected: Collection[str], keep: int = KEPT_RUNS) -> tuple[str, ...]:
+    def prune(self, study: str, *, protected: Collection[str], keep: int = KEPT_TRIALS) -> tuple[str, ...]:
         """Deletes the oldest run folders of a study. Never follows links, never touches what is not ours.
 
         Args:
             study: The study.
-            protected: Names of runs that stay, however old.
-            keep: How many of the latest runs stay besides.
+            protected: Names of trials that stay, however old.
+            keep: How many of the latest trials stay besides.
 
         Returns:
-            The names of the runs whose folders were deleted, oldest first.
+            The names of the trials whose folders were deleted, oldest first.
         """
-        runs = self.runs(study)
-        if runs.is_symlink() or not runs.is_dir():
+        trials = self.trials(study)
+        if trials.is_symlink() or not trials.is_dir():
             return ()
         aged: list[tuple[float, str]] = []
         with contextlib.suppress(OSError):  # somebody may have taken it away, or closed it
-            for entry in runs.iterdir():
-                created_s = RunFolder(entry).created_s()
+            for entry in trials.iterdir():
+                created_s = TrialFolder(entry).created_s()
                 if created_s is not None:
                     aged.append((created_s, entry.name))
         aged.sort()
         old = [name for _, name in aged[: max(len(aged) - keep, 0)] if name not in protected]
         for name in old:
-            RunFolder(runs / name).delete()
+            TrialFolder(trials / name).delete()
         return tuple(old)
 
     def _not_writable(self, why: str | None) -> AutotuneError:

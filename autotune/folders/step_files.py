@@ -31,10 +31,10 @@ _NOT_FINITE = {"nan": math.nan, "inf": math.inf, "+inf": math.inf, "-inf": -math
 
 
 class StepReader:
-    """Reads on in all ``steps.<pid>.<n>.jsonl`` of a run's folder, from where it was.
+    """Reads on in all ``steps.<pid>.<n>.jsonl`` of a trial's folder, from where it was.
 
     Args:
-        folder: The run's folder.
+        folder: The trial's folder.
 
     Attributes:
         ignored: How many lines were no events of a known kind and form so far.

@@ -1,4 +1,4 @@
-"""The folder of one run: what its files are called, and when they go."""
+"""The folder of one trial: what its files are called, and when they go."""
 
 import contextlib
 import errno
@@ -11,14 +11,14 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from autotune.errors import RunError
+from autotune.errors import TrialError
 from autotune.files import create_private, make_private_folder, read_tail, rewrite
 from autotune.folders.deletion import delete_tree
 
 _TRAINEE = Path(__file__).parents[1] / "trainee"
 _INJECTED = "_autotune_trainee"
 
-MARKER = ".autotune-run"
+MARKER = ".autotune-trial"
 """A folder that holds this file was made by autotune; no other folder is ever emptied or removed."""
 
 FORMAT = 1
@@ -31,7 +31,7 @@ _OWN_IMPORT = re.compile(r"^( *)from autotune\.trainee\b", re.MULTILINE)
 _log = logging.getLogger(__name__)
 
 
-class RunFolder:
+class TrialFolder:
     """Knows the file names of one run.
 
     Args:
@@ -39,7 +39,7 @@ class RunFolder:
 
     Attributes:
         path: The folder.
-        config: The run's own copy of the config.
+        config: The trial's own copy of the config.
         stdout: What the trainer printed.
         stderr: What the trainer printed to stderr.
         result: What the search made of the run.
@@ -67,14 +67,14 @@ class RunFolder:
             observed: Whether ``inject/`` is made, too: a real process needs it, and it is most of the work.
 
         Raises:
-            RunError: It cannot be made, or something that is not ours is in its place.
+            TrialError: It cannot be made, or something that is not ours is in its place.
         """
         try:
             make_private_folder(self.path)
             if not self.is_ours():
                 if any(self.path.iterdir()):
-                    raise RunError(
-                        "a folder that autotune did not make is in the place of a run's folder",
+                    raise TrialError(
+                        "a folder that autotune did not make is in the place of a trial's folder",
                         where=str(self.path),
                         remedy="Move it away, or choose another place with --state-dir.",
                     )
@@ -85,8 +85,8 @@ class RunFolder:
             for path in output_paths:
                 make_private_folder(Path(path).parent)
         except OSError as error:
-            raise RunError(
-                f"the run's folder cannot be made: {error.strerror}",
+            raise TrialError(
+                f"the trial's folder cannot be made: {error.strerror}",
                 where=str(self.path),
                 remedy="Make the place writable, or choose another one with --state-dir.",
             ) from error
@@ -106,17 +106,17 @@ class RunFolder:
         return marker.st_mtime if stat.S_ISREG(marker.st_mode) else None
 
     def write_config(self, text: str) -> None:
-        """Writes the run's own copy of the config, character for character.
+        """Writes the trial's own copy of the config, character for character.
 
         Raises:
-            RunError: It cannot be written.
+            TrialError: It cannot be written.
         """
         try:
             # Into the same file: when it was last read shows whether the trainer reads it.
             rewrite(self.config, text.encode())
         except OSError as error:
-            raise RunError(
-                f"the run's config cannot be written: {error.strerror}",
+            raise TrialError(
+                f"the trial's config cannot be written: {error.strerror}",
                 where=str(self.config),
                 remedy="Make room on the disk, or choose another place with --state-dir.",
             ) from error
@@ -126,7 +126,7 @@ class RunFolder:
         return frozenset(self._walk(lambda _path: True))
 
     def restore(self, contents: frozenset[Path]) -> None:
-        """Deletes what has come into the folder since, so that the run can be begun again."""
+        """Deletes what has come into the folder since, so that the trial can be begun again."""
         if self.is_ours():
             for path in [path for path in self._walk(contents.__contains__) if path not in contents]:
                 _delete(path)
@@ -144,13 +144,13 @@ class RunFolder:
                         waiting.append(path)
 
     def write_result(self, result: Mapping[str, Any]) -> None:
-        """Writes what became of the run, for people who look into its folder; the study's record is the truth.
+        """Writes what became of the trial, for people who look into its folder; the study's record is the truth.
 
         A disk that is full now ends the search at the next append to the record; here it is only logged.
         """
         try:
             if not self.is_ours():
-                raise FileNotFoundError(errno.ENOENT, "the run's folder is gone", str(self.path))
+                raise FileNotFoundError(errno.ENOENT, "the trial's folder is gone", str(self.path))
             text = json.dumps({"format": FORMAT, **result}, indent=2) + "\n"
             create_private(self.result, text.encode())  # whatever the trainer may have put there, e.g. a link
         except OSError as error:

@@ -22,7 +22,7 @@ from autotune.gpu.collect.records import (
 )
 from autotune.gpu.driver_windows import BusyWindow
 from autotune.gpu.throttling import THROTTLING
-from autotune.gpu.usage import MOST_LOST, Attribution, DeviceUse
+from autotune.gpu.usage import MOST_LOST, Attribution, DeviceUsage
 
 _BESIDE_S = 2 * STATE_S  # a reading that far outside a stretch still tells about its end
 _LEAST_READ = 0.5  # of a stretch must lie between readings, for a mean over it
@@ -41,7 +41,7 @@ class _Loss:
 
 
 @dataclass(kw_only=True)
-class SeenDevice:
+class DeviceTimeline:
     """All records of one device, each kind in order of time, and what they say of a stretch of it."""
 
     uuid: str
@@ -92,8 +92,8 @@ class SeenDevice:
         """Why the device does not answer, for people; None while it does."""
         return self.losses[-1].why if self.losses and math.isinf(self.losses[-1].until_s) else None
 
-    def between(self, t0_s: float, t1_s: float, own_pids: frozenset[int], started_s: float | None) -> DeviceUse:
-        """See `GpuReadings.between`."""
+    def between(self, t0_s: float, t1_s: float, own_pids: frozenset[int], started_s: float | None) -> DeviceUsage:
+        """See `GpuTimeline.between`."""
         windows = _inside(self.windows, t0_s, t1_s)
         covered_s = math.fsum(length_s for _, length_s, _ in windows)
         busy = math.fsum(length_s * busy for _, length_s, busy in windows) / covered_s if covered_s else None
@@ -108,7 +108,7 @@ class SeenDevice:
         failed, unreliable = _failures(self.counts, t0_s, t1_s)
         memory_from_s, memory_to_s = t0_s if started_s is None else started_s, t1_s + STATE_S
         memory = [state.memory_bytes for state in self.states if memory_from_s <= state.t_s <= memory_to_s]
-        return DeviceUse(
+        return DeviceUsage(
             uuid=self.uuid,
             name=self.name or self.uuid,
             t0_s=t0_s,
@@ -147,7 +147,7 @@ class SeenDevice:
     ) -> tuple[float | None, float | None, tuple[int, ...], Attribution]:
         """Own share, foreign share, foreign processes, and how they were told apart."""
         unknown = (None, None, (), Attribution.UNKNOWN)
-        # What began before the run is also about whoever was there then, such as the run before it.
+        # What began before the trial is also about whoever was there then, such as the trial before it.
         known = [record for record in self.shares if started_s is None or record.t0_s >= started_s]
         told = [(record, overlap_s) for record in known if (overlap_s := _overlap_s(record, t0_s, t1_s)) > 0.0]
         asked_s = math.fsum(overlap_s for _, overlap_s in told)

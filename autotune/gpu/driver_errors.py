@@ -58,7 +58,7 @@ FATAL_NAMES: Mapping[int, str] = MappingProxyType(
         28: "GPU not found",
     }
 )
-"""How a run ends that met such a code."""
+"""How a trial ends that met such a code."""
 
 REMEDY = "See whether `nvidia-smi` works in this very shell."
 """What helps against whatever is not known any better, for people."""

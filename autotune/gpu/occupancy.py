@@ -18,7 +18,7 @@ Answer = TypeVar("Answer")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Tenant:
+class Occupant:
     """A process that holds a GPU.
 
     Attributes:
@@ -47,7 +47,7 @@ class GpuOccupancy:
 
     uuid: str
     name: str
-    tenants: tuple[Tenant, ...] = ()
+    occupants: tuple[Occupant, ...] = ()
     utilization: float | None = None
     memory_used_bytes: int | None = None
     why_unknown: str | None = None
@@ -55,7 +55,7 @@ class GpuOccupancy:
     @property
     def busy(self) -> bool:
         """Whether somebody works on it: a process that computes, or kernels that run."""
-        return any(tenant.computes for tenant in self.tenants) or (self.utilization or 0.0) >= BUSY_FRACTION
+        return any(occupant.computes for occupant in self.occupants) or (self.utilization or 0.0) >= BUSY_FRACTION
 
 
 def busy_gpus(uuids: Sequence[str], clock: Clock) -> tuple[GpuOccupancy, ...]:
@@ -77,7 +77,7 @@ def _occupancy(driver: Driver, uuid: str, clock: Clock) -> GpuOccupancy:
         return GpuOccupancy(
             uuid=uuid,
             name=_if_told(device.name) or uuid,
-            tenants=tuple(_tenant(driver, holder) for holder in holders),
+            occupants=tuple(_tenant(driver, holder) for holder in holders),
             utilization=_recent_utilization(device, clock),
             memory_used_bytes=None if memory is None else memory.used_bytes,
         )
@@ -85,8 +85,8 @@ def _occupancy(driver: Driver, uuid: str, clock: Clock) -> GpuOccupancy:
         return GpuOccupancy(uuid=uuid, name=uuid, why_unknown=error.for_people)
 
 
-def _tenant(driver: Driver, holder: Holder) -> Tenant:
-    return Tenant(
+def _tenant(driver: Driver, holder: Holder) -> Occupant:
+    return Occupant(
         pid=holder.pid,
         memory_bytes=holder.memory_bytes,
         name=_if_told(lambda: driver.process_name(holder.pid)),

@@ -10,7 +10,7 @@ API Reference Guide ("NvmlClocksEventReasons") and the notes on the same bits in
 * *SW power cap*: clocks are chosen so as not to exceed the power limit. That is how a GPU runs that is fully busy: it
   follows from the load, is the same at each repetition, and does not count.
 * Idle, clocks set by the user, sync boost, a display, the board's voltage and reliability limits: states of the machine
-  that do not change under a run, or consequences of its load. They do not count.
+  that do not change under a trial, or consequences of its load. They do not count.
 """
 
 from collections.abc import Mapping
@@ -34,7 +34,7 @@ REASONS: Mapping[int, str] = MappingProxyType(
 """Names of the bits, for people."""
 
 THROTTLING = frozenset({"hardware slowdown", "heat (driver)", "heat (hardware)", "power brake"})
-"""The reasons that make a GPU slower than the same run would find it another time."""
+"""The reasons that make a GPU slower than the same trial would find it another time."""
 
 
 def reasons_of(mask: int) -> tuple[str, ...]:

@@ -5,22 +5,22 @@ import threading
 from collections.abc import Collection, Sequence
 
 from autotune.gpu.collect.records import CallBlocked, Capability, GpuLost, Record, StreamStarted, of_line
-from autotune.gpu.device_timeline import SeenDevice
-from autotune.gpu.usage import DevicesUse
+from autotune.gpu.device_timeline import DeviceTimeline
+from autotune.gpu.usage import DevicesUsage
 
 
-class GpuReadings:
+class GpuTimeline:
     """What a sampler has told so far. May be fed by one thread and asked by another.
 
     Args:
-        uuids: The devices that count, in the order in which the run sees them.
+        uuids: The devices that count, in the order in which the trial sees them.
         since_s: Since when the sampler should be telling.
     """
 
     def __init__(self, uuids: Sequence[str], *, since_s: float) -> None:
         self._uuids = tuple(uuids)
         self._lock = threading.Lock()
-        self._seen = {uuid: SeenDevice(uuid=uuid) for uuid in self._uuids}
+        self._seen = {uuid: DeviceTimeline(uuid=uuid) for uuid in self._uuids}
         self._driver = ""
         self._lost: GpuLost | None = None
         self._newest_s = since_s
@@ -95,19 +95,19 @@ class GpuReadings:
 
     def between(
         self, t0_s: float, t1_s: float, *, own_pids: Collection[int] = (), started_s: float | None = None
-    ) -> DevicesUse:
+    ) -> DevicesUsage:
         """What was seen over a past stretch of monotonic time.
 
         Args:
             t0_s: Its start.
             t1_s: Its end, later than `t0_s`.
-            own_pids: Processes of the run, as this process numbers them; also those that have ended.
-            started_s: When the run was started. From then on memory counts; and where process ids are those of another
-                namespace, a process that came later is taken for the run's own. None: memory counts from `t0_s`, and
-                whose such a process is, is not known.
+            own_pids: Processes of the trial, as this process numbers them; also those that have ended.
+            started_s: When the trial was started. From then on memory counts; and where process ids are those of
+                another namespace, a process that came later is taken for the trial's own. None: memory counts from
+                `t0_s`, and whose such a process is, is not known.
         """
         with self._lock:
-            return DevicesUse(
+            return DevicesUsage(
                 devices=tuple(
                     self._seen[uuid].between(t0_s, t1_s, frozenset(own_pids), started_s) for uuid in self._uuids
                 ),

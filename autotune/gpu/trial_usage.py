@@ -1,40 +1,40 @@
-"""From what was seen of some GPUs to what the record of a run says of them."""
+"""From what was seen of some GPUs to what the record of a trial says of them."""
 
 from collections.abc import Sequence
 from dataclasses import replace
 
 from autotune.gpu.throttling import THROTTLING
-from autotune.gpu.usage import MOST_FOREIGN, MOST_THROTTLED, DevicesUse, DeviceUse
-from autotune.measure.probe import GpuUse, RunGpus
+from autotune.gpu.usage import MOST_FOREIGN, MOST_THROTTLED, DevicesUsage, DeviceUsage
+from autotune.measure.probe import GpuUsage, TrialGpus
 from autotune.records import GpuMeasurement, Validity
 
 LEAST_COVERED = 0.5
-"""Share of the window that driver windows must cover for the utilization of a single run to be given."""
+"""Share of the window that driver windows must cover for the utilization of a single trial to be given."""
 
 NOT_MEASURED = "gpu_not_measured"
-"""Condition of a run: why its utilization is not known, for people; None where it is."""
+"""Condition of a trial: why its utilization is not known, for people; None where it is."""
 
 
-def use_of_run(seen: DevicesUse, run: RunGpus, trouble: str | None = None) -> GpuUse:
-    """Condenses what was seen over a run's window.
+def usage_of_trial(seen: DevicesUsage, trial: TrialGpus, trouble: str | None = None) -> GpuUsage:
+    """Condenses what was seen over a trial's window.
 
-    A GPU that the run may use, and on which nothing of it ran, says nothing about the run: it is measured, and neither
-    scored nor asked for others who use it.
+    A GPU that the trial may use, and on which nothing of it ran, says nothing about the trial: it is measured, and
+    neither scored nor asked for others who use it.
 
     Args:
-        seen: The GPUs that the run may use, in the order in which it sees them, at least one.
-        run: What else is known of them.
+        seen: The GPUs that the trial may use, in the order in which it sees them, at least one.
+        trial: What else is known of them.
         trouble: Why the sampler says nothing at present, for people; None if it does.
     """
-    used = [device for device in seen.devices if run.reported or _works(device)] or list(seen.devices)
-    has_model = run.model is not None and run.model < len(seen.devices)
-    scored = [seen.devices[run.model]] if run.model is not None and has_model else used
+    used = [device for device in seen.devices if trial.reported or _works(device)] or list(seen.devices)
+    has_model = trial.model is not None and trial.model < len(seen.devices)
+    scored = [seen.devices[trial.model]] if trial.model is not None and has_model else used
     why_none = seen.lost or _why_none(scored)
     if why_none and trouble:
         why_none = trouble
     spoiled, how = _spoiled(used)
     memory = [device.peak_memory_bytes for device in seen.devices if device.peak_memory_bytes is not None]
-    return GpuUse(
+    return GpuUsage(
         utilization=None if why_none else replace(seen, devices=tuple(scored)).utilization,
         peak_memory_bytes=max(memory, default=None),
         power_w=replace(seen, devices=tuple(used)).power_w,
@@ -45,12 +45,12 @@ def use_of_run(seen: DevicesUse, run: RunGpus, trouble: str | None = None) -> Gp
     )
 
 
-def _works(device: DeviceUse) -> bool:
-    """Whether something of the run ran there, as far as that can be told."""
+def _works(device: DeviceUsage) -> bool:
+    """Whether something of the trial ran there, as far as that can be told."""
     return bool(device.utilization if device.own_fraction is None else device.own_fraction)
 
 
-def _why_none(scored: Sequence[DeviceUse]) -> str | None:
+def _why_none(scored: Sequence[DeviceUsage]) -> str | None:
     for device in scored:
         if why := device.invalid or device.why_no_utilization:
             return why
@@ -59,8 +59,8 @@ def _why_none(scored: Sequence[DeviceUse]) -> str | None:
     return None
 
 
-def _spoiled(used: Sequence[DeviceUse]) -> tuple[Validity | None, str]:
-    """What spoiled the run, as far as that is known, and how."""
+def _spoiled(used: Sequence[DeviceUsage]) -> tuple[Validity | None, str]:
+    """What spoiled the trial, as far as that is known, and how."""
     worst = max(used, key=lambda device: device.foreign_fraction or 0.0)
     if (worst.foreign_fraction or 0.0) > MOST_FOREIGN:
         pids = ", ".join(map(str, worst.foreign_pids))
@@ -74,7 +74,7 @@ def _spoiled(used: Sequence[DeviceUse]) -> tuple[Validity | None, str]:
     return None, ""
 
 
-def _measurement(device: DeviceUse, *, scored: bool) -> GpuMeasurement:
+def _measurement(device: DeviceUsage, *, scored: bool) -> GpuMeasurement:
     windows = []
     for end_s, length_s, busy in device.windows:
         since_s = round(end_s - device.t0_s, 6)

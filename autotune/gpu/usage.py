@@ -1,4 +1,4 @@
-"""What was seen of the GPUs of a run over one stretch of time, each number with what it stands on."""
+"""What was seen of the GPUs of a trial over one stretch of time, each number with what it stands on."""
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
@@ -14,14 +14,14 @@ MOST_LOST = 0.05
 """Share of the readings that may fail in passing; beyond it a number is not to be relied on."""
 
 MOST_FOREIGN = 0.01
-"""Share of the time in which kernels of others may run; beyond it a run is contaminated."""
+"""Share of the time in which kernels of others may run; beyond it a trial is contaminated."""
 
 MOST_THROTTLED = 0.1
 """Share of the readings that may show throttling: the bit for hardware slowdown also shows at a change of clocks."""
 
 
 class Attribution(StrEnum):
-    """How a run's own kernels were told from those of others."""
+    """How a trial's own kernels were told from those of others."""
 
     BY_PROCESS = "by process id"
     BY_ARRIVAL = "by who came after the start"  # in a container; a stranger who came then too is not told apart
@@ -29,7 +29,7 @@ class Attribution(StrEnum):
 
 
 @dataclass(frozen=True, kw_only=True)
-class DeviceUse:
+class DeviceUsage:
     """One GPU over one stretch of time. Shares are 0..1 of that time; None is "not known", never 0.
 
     Attributes:
@@ -42,7 +42,7 @@ class DeviceUse:
         covered_fraction: Share of the stretch that the driver windows cover.
         memory_total_bytes: What the device has.
         peak_memory_bytes: Most that was in use by all, of one reading a second up to the first after the stretch; from
-            the start of the run on, where that was said.
+            the start of the trial on, where that was said.
         power_w: Mean electric power.
         energy_j: Energy over the stretch.
         energy_counted: Whether the device counted the energy itself; else it is from one reading of power a second.
@@ -51,9 +51,9 @@ class DeviceUse:
         temperature_end_c: Temperature at its end.
         throttled_fraction: Share of the readings with a reason of `gpu_clocks.THROTTLING`.
         clock_reasons: Share of the readings with each reason that was seen, throttling or not.
-        own_fraction: In which kernels of the run's own processes ran.
+        own_fraction: In which kernels of the trial's own processes ran.
         foreign_fraction: In which kernels of others ran; both sums over processes, which may overlap.
-        foreign_pids: Processes that are not the run's and whose kernels ran, as the driver numbers them.
+        foreign_pids: Processes that are not the trial's and whose kernels ran, as the driver numbers them.
         attribution: How the two were told apart.
         sm_activity: Share of the multiprocessors that were busy.
         tensor_activity: Share of time in which tensor cores worked.
@@ -106,7 +106,7 @@ class DeviceUse:
 
     @property
     def why_never_measured(self) -> str | None:
-        """Why it will not report utilization in any other run either, for people; None where that is not known."""
+        """Why it will not report utilization in any other trial either, for people; None where that is not known."""
         why = self.absent.get(Capability.RATES)
         return None if why is None else f"{self.name}: it does not report utilization ({why})"
 
@@ -126,16 +126,16 @@ class DeviceUse:
 
 
 @dataclass(frozen=True, kw_only=True)
-class DevicesUse:
-    """The GPUs of a run over one stretch of time.
+class DevicesUsage:
+    """The GPUs of a trial over one stretch of time.
 
     Attributes:
-        devices: In the order in which the run sees them.
+        devices: In the order in which the trial sees them.
         driver: The driver's version; empty if it does not say.
         lost: How the driver ended; None if it did not.
     """
 
-    devices: tuple[DeviceUse, ...]
+    devices: tuple[DeviceUsage, ...]
     driver: str = ""
     lost: str | None = None
 
@@ -198,7 +198,7 @@ class DevicesUse:
 
     @property
     def conditions(self) -> dict[str, Scalar]:
-        """What these numbers depend on besides the run's values; kept with them."""
+        """What these numbers depend on besides the trial's values; kept with them."""
         found: dict[str, Scalar] = {"gpu_driver": self.driver or None}
         for place, device in enumerate(self.devices):
             found |= {

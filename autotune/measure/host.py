@@ -12,8 +12,8 @@ from pathlib import Path
 import psutil
 
 from autotune.clock import Clock, SystemClock
-from autotune.measure.polling import Sampler
-from autotune.measure.probe import HostUse, Probe, RunProcesses
+from autotune.measure.polling import Poller
+from autotune.measure.probe import HostUsage, Probe, TrialProcesses
 
 _TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
@@ -177,13 +177,13 @@ class _Sample:
 
 
 class HostProbe:
-    """CPU time and memory of all processes of a run; see `Probe`.
+    """CPU time and memory of all processes of a trial; see `Probe`.
 
     It samples up to 4 times a second from a thread of its own, less often where a sample is so dear that this
     would take more than 1 % of a core. A process that has ended keeps the CPU time last seen of it.
 
-    Of the processes below this one those are the run's that carry its id, that are in the session of the one it was
-    opened with (the guard gives each run one), or that began below such a process: the launcher of several training
+    Of the processes below this one those are the trial's that carry its id, that are in the session of the one it was
+    opened with (the guard gives each trial one), or that began below such a process: the launcher of several training
     processes and each of these, whether or not they report steps, also one that has made itself a daemon since.
     """
 
@@ -193,16 +193,16 @@ class HostProbe:
         self._samples: list[_Sample] = []
         self._cpu_s: dict[tuple[int, float], float] = {}  # by pid and start: pids come back
         self._pids: frozenset[int] = frozenset()
-        self._sampler: Sampler | None = None
+        self._sampler: Poller | None = None
 
-    def open(self, device: RunProcesses) -> None:
-        """Starts watching a run; one that is already gone gives no samples."""
+    def open(self, device: TrialProcesses) -> None:
+        """Starts watching a trial; one that is already gone gives no samples."""
         first = _process_stat(device.pid)
         session = 0 if first is None else first.session
-        self._sampler = Sampler(lambda: self._read(device, session), name=f"host-probe-{device.pid}")
+        self._sampler = Poller(lambda: self._read(device, session), name=f"host-probe-{device.pid}")
         self._sampler.start()
 
-    def between(self, t0_s: float, t1_s: float) -> HostUse | None:
+    def between(self, t0_s: float, t1_s: float) -> HostUsage | None:
         """See `Probe.between`; CPU time is the mean over the samples inside. None before the first sample."""
         with self._lock:
             samples, pids = [sample for sample in self._samples if sample.t_s <= t1_s], self._pids
@@ -212,7 +212,7 @@ class HostProbe:
         cpu_cores = None
         if len(inside) >= 2 and inside[-1].t_s - inside[0].t_s >= _LEAST_COVERED * (t1_s - t0_s):
             cpu_cores = (inside[-1].cpu_s - inside[0].cpu_s) / (inside[-1].t_s - inside[0].t_s)
-        return HostUse(cpu_cores=cpu_cores, peak_memory_bytes=samples[-1].peak_memory_bytes, pids=pids)
+        return HostUsage(cpu_cores=cpu_cores, peak_memory_bytes=samples[-1].peak_memory_bytes, pids=pids)
 
     def close(self) -> None:
         """See `Probe.close`."""
@@ -220,10 +220,10 @@ class HostProbe:
             self._sampler.stop()
             self._sampler = None
 
-    def _read(self, run: RunProcesses, session: int) -> float | None:
-        """One sample; answers when the next is due, None once nothing of the run is left."""
+    def _read(self, trial: TrialProcesses, session: int) -> float | None:
+        """One sample; answers when the next is due, None once nothing of the trial is left."""
         began_s = time.thread_time()
-        stats = self._of_the_run(run, session)
+        stats = self._of_the_run(trial, session)
         if not stats:
             return None
         memory_bytes = 0
@@ -242,29 +242,29 @@ class HostProbe:
             )
         return max(_FASTEST_S, (time.thread_time() - began_s) / _COST_SHARE)
 
-    def _of_the_run(self, run: RunProcesses, session: int) -> dict[int, _ProcessStat]:
-        """The processes of a run that are alive."""
+    def _of_the_run(self, trial: TrialProcesses, session: int) -> dict[int, _ProcessStat]:
+        """The processes of a trial that are alive."""
         below = {pid: stat for pid in _descendants(os.getpid()) if (stat := _process_stat(pid)) is not None}
         own: dict[int, _ProcessStat] = {}
         for pid, stat in below.items():
             if (
                 stat.parent in own
-                or pid == run.pid
+                or pid == trial.pid
                 or (pid, stat.started_s) in self._cpu_s  # its parent has ended since
                 or (stat.session == session and session in below)  # else it is our own terminal's
-                or _carries(pid, run.run_id)
+                or _carries(pid, trial.trial_id)
             ):
                 own[pid] = stat
         return own
 
 
-def _carries(pid: int, run_id: str) -> bool:
+def _carries(pid: int, trial_id: str) -> bool:
     """Whether a process was started as one of that run."""
     try:
         with open(f"/proc/{pid}/environ", "rb") as file:
-            return f"AUTOTUNE_RUN_ID={run_id}".encode() in file.read().split(b"\0")
+            return f"AUTOTUNE_TRIAL_ID={trial_id}".encode() in file.read().split(b"\0")
     except OSError:
         return False
 
 
-_is_a_probe: type[Probe[RunProcesses, HostUse]] = HostProbe
+_is_a_probe: type[Probe[TrialProcesses, HostUsage]] = HostProbe

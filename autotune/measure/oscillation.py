@@ -28,10 +28,10 @@ LEAST_RISE = 0.15
 """Change of the trend from end to end that counts."""
 
 LEAST_TREND_S = 8.0
-"""Length of a run from which on it can show a trend.
+"""Length of a trial from which on it can show a trend.
 
-A shorter one sees a piece of a wave, and where waves begin with the run, each of them the same piece: 2 cycles from
-high to low fall like a slope. Stalls of an input pipeline come every few seconds at most, so this long a run sees
+A shorter one sees a piece of a wave, and where waves begin with the trial, each of them the same piece: 2 cycles from
+high to low fall like a slope. Stalls of an input pipeline come every few seconds at most, so this long a trial sees
 several.
 """
 
@@ -66,7 +66,7 @@ class Pattern(StrEnum):
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Segment:
-    """The driver windows of one run, in order of time.
+    """The driver windows of one trial, in order of time.
 
     Attributes:
         asked_s: Length of the steady window that they were taken from.
@@ -152,13 +152,13 @@ def oscillation(segments: Sequence[Segment], *, step_s: float | None = None) -> 
     * ``cyclic``: the two groups are `LEAST_SWING` apart, mostly within segments, and explain `LEAST_SPLIT` of the
       variance, and the autocorrelation peaks at one period and again at two. The first peak must also be beyond chance.
     * ``drift``: not cyclic, and within segments of `LEAST_TREND_S` the trend rises or falls by `LEAST_RISE`, beyond
-      what chance does to one of them: what begins with each run, such as a wave, is alike in all, so that more runs do
-      not make a trend surer. That one run lies above another is no drift: runs differ for many reasons.
+      what chance does to one of them: what begins with each trial, such as a wave, is alike in all, so that more trials
+      do not make a trend surer. That one trial lies above another is no drift: runs differ for many reasons.
     * ``bursty``: neither, and the groups are `LEAST_SWING` apart.
     * ``flat``: none of these. ``insufficient``: fewer than `LEAST_WINDOWS` driver windows.
 
     Args:
-        segments: One for each run. Levels are those of all runs; the trend and the period are looked for within each,
+        segments: One for each run. Levels are those of all trials; the trend and the period are looked for within each,
             never across their borders, and must be common to all.
         step_s: Time of a training step, positive, where it is known and steady. A wave faster than the driver windows
             can show as a slow beat; with this it is recognized, and no period is claimed.

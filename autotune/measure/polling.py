@@ -4,7 +4,7 @@ import threading
 from collections.abc import Callable
 
 
-class Sampler:
+class Poller:
     """Calls ``read`` in a daemon thread; ``read`` answers how many seconds to wait, or None for no more.
 
     Waiting here is for an event and not on the injected clock: it only sets how densely the instrument reads,

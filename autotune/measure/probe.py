@@ -1,4 +1,4 @@
-"""The seams between a run and the instruments that watch it from outside."""
+"""The seams between a trial and the instruments that watch it from outside."""
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
@@ -14,7 +14,7 @@ Use = TypeVar("Use", covariant=True)
 class Probe(Protocol[Device, Use]):
     """An instrument that watches one device (or process tree) during one run.
 
-    A probe is opened once and closed once; who opened it closes it. It never ends a run: what cannot be
+    A probe is opened once and closed once; who opened it closes it. It never ends a trial: what cannot be
     read is absent from the answer.
     """
 
@@ -22,7 +22,7 @@ class Probe(Protocol[Device, Use]):
         """Starts watching; returns at once.
 
         Args:
-            device: What to watch, such as a run's processes.
+            device: What to watch, such as a trial's processes.
         """
         ...
 
@@ -36,21 +36,21 @@ class Probe(Protocol[Device, Use]):
 
 
 @dataclass(frozen=True, kw_only=True)
-class RunProcesses:
-    """By what the processes of one run are known.
+class TrialProcesses:
+    """By what the processes of one trial are known.
 
     Attributes:
-        run_id: What they carry in ``AUTOTUNE_RUN_ID``; a fork of a warm interpreter does so in its memory only.
+        trial_id: What they carry in ``AUTOTUNE_TRIAL_ID``; a fork of a warm interpreter does so in its memory only.
         pid: One of them, such as the first that reported.
     """
 
-    run_id: str
+    trial_id: str
     pid: int
 
 
 @dataclass(frozen=True, kw_only=True)
-class HostUse:
-    """What a run's processes took from the host.
+class HostUsage:
+    """What a trial's processes took from the host.
 
     Attributes:
         cpu_cores: Their CPU time per second of wall time; None where it was looked at for less than half of that time.
@@ -65,12 +65,12 @@ class HostUse:
 
 
 @dataclass(frozen=True, kw_only=True)
-class RunGpus:
-    """The GPUs of one run, in the order in which it sees them.
+class TrialGpus:
+    """The GPUs of one trial, in the order in which it sees them.
 
     Attributes:
         uuids: Their UUIDs, or how they begin.
-        reported: Whether the run itself says that it uses them; else it may use them.
+        reported: Whether the trial itself says that it uses them; else it may use them.
         model: Place of the one that the model is on, where the config says so: utilization is that of this one.
     """
 
@@ -80,8 +80,8 @@ class RunGpus:
 
 
 @dataclass(frozen=True, kw_only=True)
-class GpuUse:
-    """What a run did to its GPUs.
+class GpuUsage:
+    """What a trial did to its GPUs.
 
     Attributes:
         utilization: Share of time in which at least one kernel ran, 0..1, weighted by time, mean of the scored GPUs;
@@ -90,8 +90,8 @@ class GpuUse:
         power_w: Mean electric power of all of them together; None if it cannot be read.
         devices: What each GPU showed; empty if that was not told apart.
         spoiled: `Validity.CONTAMINATED` or `Validity.THROTTLED` if that is known; else None.
-        remark: Why there is no utilization, or what spoiled the run, for people; empty if there is no such thing.
-        conditions: What these numbers depend on besides the run's values.
+        remark: Why there is no utilization, or what spoiled the trial, for people; empty if there is no such thing.
+        conditions: What these numbers depend on besides the trial's values.
     """
 
     utilization: float | None = None
@@ -104,37 +104,37 @@ class GpuUse:
 
 
 class GpuProbe(Protocol):
-    """Watches the GPUs of one run after the other. Like a `Probe` it never ends a run."""
+    """Watches the GPUs of one trial after the other. Like a `Probe` it never ends a run."""
 
     def open(self, kept: Path) -> None:
-        """A run is about to be started; returns at once.
+        """A trial is about to be started; returns at once.
 
         Args:
             kept: File for the raw readings of that run.
         """
         ...
 
-    def lost(self, run: RunGpus) -> str | None:
-        """Why a GPU of the run, or its driver, does not answer any more, for people; None while they do.
+    def lost(self, trial: TrialGpus) -> str | None:
+        """Why a GPU of the trial, or its driver, does not answer any more, for people; None while they do.
 
         To be called every second or so: it also takes what there is to read.
         """
         ...
 
     def between(
-        self, t0_s: float, t1_s: float, run: RunGpus, *, own_pids: Collection[int], started_s: float
-    ) -> GpuUse | None:
+        self, t0_s: float, t1_s: float, trial: TrialGpus, *, own_pids: Collection[int], started_s: float
+    ) -> GpuUsage | None:
         """What was seen over a past stretch of monotonic time; None if nothing is measured here.
 
         Args:
             t0_s: Its start.
             t1_s: Its end, later than `t0_s`.
-            run: The GPUs that count.
-            own_pids: Processes of the run; also those that have ended.
-            started_s: When the run was started: from then on memory counts.
+            trial: The GPUs that count.
+            own_pids: Processes of the trial; also those that have ended.
+            started_s: When the trial was started: from then on memory counts.
         """
         ...
 
     def close(self) -> None:
-        """The run has ended; may be called again, and without `open`."""
+        """The trial has ended; may be called again, and without `open`."""
         ...

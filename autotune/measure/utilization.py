@@ -1,6 +1,6 @@
-"""The GPU utilization of a point, pooled over its runs, and how far it turns into samples.
+"""The GPU utilization of a point, pooled over its trials, and how far it turns into samples.
 
-A single run is too short to say what its GPU did: what one point's runs saw is put together, and nothing is said
+A single trial is too short to say what its GPU did: what one point's trials saw is put together, and nothing is said
 before there is enough of it.
 """
 
@@ -13,14 +13,14 @@ from autotune.measure.oscillation import Oscillation, Pattern, Segment, oscillat
 from autotune.statistics import moderated_interval, pooled_variance
 
 LEAST_SAMPLES = 60
-"""Driver windows, over all runs of a point, below which nothing is said."""
+"""Driver windows, over all trials of a point, below which nothing is said."""
 
 LEAST_COVERAGE = 0.9
 """Share of the steady windows that driver windows must cover."""
 
 _ROUNDING = 1e-9  # 13.5 s of 15 s are enough
 
-LEAST_BUSY_RUNS = 2
+LEAST_BUSY_TRIALS = 2
 """Runs that a point needs for its rate to be a limit for others."""
 
 LEAST_BUSY = 0.3
@@ -46,16 +46,16 @@ MEANINGS: Mapping[Pattern, str] = MappingProxyType(
 
 @dataclass(frozen=True, kw_only=True)
 class Utilization:
-    """What the driver showed over all runs of a point.
+    """What the driver showed over all trials of a point.
 
     Attributes:
-        runs: Runs of which there is at least one driver window.
+        trials: Runs of which there is at least one driver window.
         samples: Driver windows.
         covered_fraction: Share of the steady windows that they cover, 0..1.
         oscillation: Levels, mean and verdict. They are there before there is enough to be shown: see `missing`.
     """
 
-    runs: int
+    trials: int
     samples: int
     covered_fraction: float
     oscillation: Oscillation
@@ -77,16 +77,16 @@ class Utilization:
 
 
 def pooled_utilization(segments: Sequence[Segment], *, step_s: float | None = None) -> Utilization:
-    """Puts the runs of a point together; each driver window counts with its length.
+    """Puts the trials of a point together; each driver window counts with its length.
 
     Args:
-        segments: One for each run, also those without any driver window: their time was asked for.
+        segments: One for each trial, also those without any driver window: their time was asked for.
         step_s: See `oscillation`.
     """
     asked_s = math.fsum(segment.asked_s for segment in segments)
     covered_s = math.fsum(segment.covered_s for segment in segments)
     return Utilization(
-        runs=sum(len(segment.busy) > 0 for segment in segments),
+        trials=sum(len(segment.busy) > 0 for segment in segments),
         samples=sum(len(segment.busy) for segment in segments),
         covered_fraction=min(1.0, covered_s / asked_s) if asked_s > 0.0 else 0.0,
         oscillation=oscillation(segments, step_s=step_s),
@@ -134,7 +134,7 @@ class BusyPoint:
     """What the limit of a study is learned from.
 
     Attributes:
-        utilization: Of all runs of the point; None while not enough is known.
+        utilization: Of all trials of the point; None while not enough is known.
         rates: `busy_rate` of each of its runs.
     """
 
@@ -145,7 +145,7 @@ class BusyPoint:
 def best_busy_rate(points: Iterable[BusyPoint]) -> float | None:
     """The rate that the GPU has shown to be able to keep up: ``r*``.
 
-    For each point of at least `LEAST_BUSY_RUNS` runs and a utilization of `LEAST_BUSY`, the lower end of the 95 %
+    For each point of at least `LEAST_BUSY_TRIALS` runs and a utilization of `LEAST_BUSY`, the lower end of the 95 %
     interval of its rate, on logarithms, by a moderated t: how much runs differ is pooled with the repeats of the other
     points (`moderated_interval`). Of these the highest, so that one lucky run does not become a limit that nothing
     reaches.
@@ -159,7 +159,7 @@ def best_busy_rate(points: Iterable[BusyPoint]) -> float | None:
     repeated = [
         (point.utilization, [math.log(rate) for rate in point.rates])
         for point in points
-        if len(point.rates) >= LEAST_BUSY_RUNS
+        if len(point.rates) >= LEAST_BUSY_TRIALS
     ]
     lows = []
     for index, (utilization, ln_rates) in enumerate(repeated):

@@ -1,4 +1,4 @@
-"""From the steps that a run reported to its steady window, and from that to its `Measurement`.
+"""From the steps that a trial reported to its steady window, and from that to its `Measurement`.
 
 A step's time is the distance from the step before it in the same stream. The first step has none: it holds
 the start of the process, tracing and compiling.
@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from autotune.measure.probe import GpuUse, HostUse
+from autotune.measure.probe import GpuUsage, HostUsage
 from autotune.records import Measurement, TraineeEvent
 from autotune.statistics import (
     Series,
@@ -39,10 +39,10 @@ LEAST_STEPS = 5
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Window:
-    """The steady part of a run, step by step; steps that contain a pause are left out.
+    """The steady part of a trial, step by step; steps that contain a pause are left out.
 
     Attributes:
-        first_step_end_s: When the run's first step ended.
+        first_step_end_s: When the trial's first step ended.
         t0_s: When the first step of the window began.
         t1_s: When the last step of the window ended.
         durations_s: Time of each step.
@@ -109,7 +109,7 @@ class Window:
         return block_cv(self.durations_s, self.units)
 
     def within_variance_s(self) -> float:
-        """Relative variance of this run's throughput over 1 s of its window, autocorrelation included.
+        """Relative variance of this trial's throughput over 1 s of its window, autocorrelation included.
 
         Over ``L`` seconds it is this divided by ``L``; an input of `statistics.optimal_window_s`.
         """
@@ -172,7 +172,7 @@ def steady_window(events: Sequence[TraineeEvent], *, after_s: float | None = Non
     warm-up that MSER-5 finds in the time per unit of work.
 
     Args:
-        events: All events of the run so far, each stream in order of time.
+        events: All events of the trial so far, each stream in order of time.
         after_s: End of the first pass over the data, for a config whose caches have to fill first.
 
     Returns:
@@ -229,24 +229,24 @@ def _waits(column: list[float | None]) -> Series | None:
     return None if np.isnan(waits_s).all() else waits_s
 
 
-def measure_run(
+def measure_trial(
     window: Window,
     *,
     started_s: float,
     default_samples: float | None = None,
-    host: HostUse | None = None,
-    gpu: GpuUse | None = None,
+    host: HostUsage | None = None,
+    gpu: GpuUsage | None = None,
     filling: bool = False,
 ) -> Measurement:
     """Condenses a window to the numbers that are kept.
 
     Args:
         window: The steady window of the run.
-        started_s: When the run's process was started.
+        started_s: When the trial's process was started.
         default_samples: See `Window.samples_per_s`.
         host: What the host probe saw between the window's ends; None if not sampled.
         gpu: What was seen of the GPUs between the window's ends; None if nothing was.
-        filling: Whether the run's caches were still being filled.
+        filling: Whether the trial's caches were still being filled.
     """
     p50_s, p95_s = np.percentile(window.durations_s, (50, 95))
     samples_per_s = window.samples_per_s(default_samples)

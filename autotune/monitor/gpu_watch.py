@@ -6,7 +6,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 from autotune.clock import Clock
-from autotune.gpu.collect.poller import GpuSampler
+from autotune.gpu.collect.poller import GpuPoller
 from autotune.gpu.collect.records import (
     STATE_S,
     Capability,
@@ -18,10 +18,10 @@ from autotune.gpu.collect.records import (
     StreamStarted,
 )
 from autotune.gpu.driver import is_mig_uuid
-from autotune.gpu.timeline import GpuReadings
-from autotune.gpu.usage import DeviceUse
+from autotune.gpu.timeline import GpuTimeline
+from autotune.gpu.usage import DeviceUsage
 from autotune.measure.oscillation import Segment
-from autotune.measure.polling import Sampler
+from autotune.measure.polling import Poller
 from autotune.measure.utilization import LEAST_SAMPLES, Utilization, pooled_utilization
 from autotune.monitor.totals import GpuTotals
 
@@ -59,7 +59,7 @@ class GpuNow:
     trouble: str | None
     busy: float | None
     state: GpuState | None
-    use: DeviceUse
+    use: DeviceUsage
     utilization: Utilization
 
 
@@ -85,7 +85,7 @@ class GpuWatch:
         self._every_s = look_every_s(len(self._uuids))
         began_s = clock.now_s()
         self.driver = ""
-        self._readings = GpuReadings(uuids, since_s=began_s)
+        self._readings = GpuTimeline(uuids, since_s=began_s)
         self._states: dict[str, GpuState] = {}
         self._lost: dict[str | None, str] = {}
         self._totals = {uuid: GpuTotals(since_s=began_s) for uuid in self._uuids}
@@ -94,8 +94,8 @@ class GpuWatch:
         self._polls = False
         self._has_read = threading.Event()
         self._threads = (
-            Sampler(self._read, name="gpu-watch"),
-            Sampler(self._watch_the_reader, name="gpu-watch-blocked"),
+            Poller(self._read, name="gpu-watch"),
+            Poller(self._watch_the_reader, name="gpu-watch-blocked"),
         )
 
     def start(self) -> None:
@@ -138,7 +138,7 @@ class GpuWatch:
             )
         return found
 
-    def _judge(self, use: DeviceUse, now_s: float, step_s: float | None) -> Utilization:
+    def _judge(self, use: DeviceUsage, now_s: float, step_s: float | None) -> Utilization:
         judged_s, judged = self._judged.get(use.uuid, (-math.inf, None))
         if judged is None or judged.missing or now_s - judged_s >= _VERDICT_LOOKS * self._every_s:
             windows = use.windows
@@ -153,8 +153,8 @@ class GpuWatch:
             self._judged[use.uuid] = (now_s, judged)
         return judged
 
-    def _new_sampler(self) -> GpuSampler:
-        return GpuSampler(self._uuids, self._take, self._clock, left_out=self._left_out)
+    def _new_sampler(self) -> GpuPoller:
+        return GpuPoller(self._uuids, self._take, self._clock, left_out=self._left_out)
 
     def _read(self) -> float:
         wait_s = self._sampler.step()
@@ -208,7 +208,7 @@ def _trouble(uuid: str, why: str | None) -> str | None:
     return None if why is None else why.removeprefix(f"{uuid}: ")
 
 
-def _newest(use: DeviceUse, now_s: float) -> float | None:
+def _newest(use: DeviceUsage, now_s: float) -> float | None:
     """How busy the device was in its newest second; windows may end a second ago, and be a second long."""
     if not use.windows or now_s - use.windows[-1][0] > _STALE_S:
         return None

@@ -68,7 +68,7 @@ class MonitoredProcess:
         now_s = self._clock.now_s()
         if self._reader is None and now_s >= self._look_s:
             self._look_s = now_s + _LOOK_S
-            folder = self._process.run_folder()
+            folder = self._process.trial_folder()
             self._reader = None if folder is None else StepReader(folder)
         if self._reader is not None:
             events = self._reader.poll()

@@ -10,7 +10,7 @@ from autotune.errors import CommandError
 from autotune.process.termination import release_signals
 
 
-def become(argv: Sequence[str], env: Mapping[str, str]) -> NoReturn:
+def exec_program(argv: Sequence[str], env: Mapping[str, str]) -> NoReturn:
     """Replaces this process with a command.
 
     Its input, output, signals, terminal and exit status are those of this process from then on; no shell is

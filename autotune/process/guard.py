@@ -13,12 +13,12 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-from autotune.errors import RunError
+from autotune.errors import TrialError
 from autotune.process import guard_process, zygote_process
 from autotune.records import Stop
 
 ENDING_S = guard_process.GRACE_S + guard_process.GIVE_UP_S + 2.0
-"""From the word to end a run until the guard must have said that it is over; 2 s are for a busy machine."""
+"""From the word to end a trial until the guard must have said that it is over; 2 s are for a busy machine."""
 
 _SEND_S = 5.0  # the guard reads at once; longer means that it is stuck
 _CHUNK_BYTES = 1 << 16
@@ -39,10 +39,10 @@ class Started:
 
 @dataclass(frozen=True, kw_only=True)
 class NotStarted:
-    """The run could not be started.
+    """The trial could not be started.
 
     Attributes:
-        step: What failed: ``log`` (opening the run's log files), ``cwd`` (entering the directory), ``exec``, or
+        step: What failed: ``log`` (opening the trial's log files), ``cwd`` (entering the directory), ``exec``, or
             ``fork`` (of a zygote that is gone, or may not be forked any more).
         errno: The system's error number; None if it refused the words themselves (a NUL in one).
         error: The system's text for it.
@@ -55,7 +55,7 @@ class NotStarted:
 
 @dataclass(frozen=True, kw_only=True)
 class Ended:
-    """The run is over and nothing of it is left, but for what `left` names.
+    """The trial is over and nothing of it is left, but for what `left` names.
 
     Attributes:
         status: Exit status of the main process, negative for a signal; None if it would not die.
@@ -91,11 +91,11 @@ Message = Started | NotStarted | Ended | Warmed
 
 @dataclass(frozen=True, kw_only=True)
 class Fork:
-    """How a run is forked.
+    """How a trial is forked.
 
     Attributes:
         zygote: Name of the zygote.
-        request: What it has to know besides the words, directory and environment of the run; see zygote_process.py.
+        request: What it has to know besides the words, directory and environment of the trial; see zygote_process.py.
     """
 
     zygote: str
@@ -105,7 +105,7 @@ class Fork:
 class Guard:
     """Keeps one guard process for as long as a search lasts, and replaces it when it was lost.
 
-    Used in a ``with`` statement; at its end no process of any run is left.
+    Used in a ``with`` statement; at its end no process of any trial is left.
     """
 
     def __init__(self) -> None:
@@ -130,7 +130,7 @@ class Guard:
         """Starts the guard process; does nothing while one is alive. Does not wait for it to be up.
 
         Raises:
-            RunError: No process could be made.
+            TrialError: No process could be made.
         """
         if self._process is not None and self._process.poll() is None:
             return
@@ -148,8 +148,8 @@ class Guard:
                 )
             except OSError as error:
                 ours.close()
-                raise RunError(
-                    f"the process that guards the runs could not be started: {error.strerror}",
+                raise TrialError(
+                    f"the process that guards the trials could not be started: {error.strerror}",
                     remedy="Look at the limits on processes and memory (ulimit -a), then start the search again.",
                 ) from error
         ours.settimeout(_SEND_S)
@@ -166,7 +166,7 @@ class Guard:
         deadline_s: float,
         fork: Fork | None = None,
     ) -> None:
-        """Has a run started; what comes of it is told by `receive`.
+        """Has a trial started; what comes of it is told by `receive`.
 
         Args:
             argv: The command, at least one word; a program without a slash is looked up in the ``PATH`` of `env`.
@@ -175,7 +175,7 @@ class Guard:
             stdout: File for the first and the last mebibyte of what it prints.
             stderr: The same for its errors.
             deadline_s: When the guard ends it by itself, on CLOCK_MONOTONIC.
-            fork: The zygote that becomes the run, in place of a process that executes `argv`.
+            fork: The zygote that becomes the trial, in place of a process that executes `argv`.
 
         Raises:
             GuardLost: The guard is gone.
@@ -229,8 +229,8 @@ class Guard:
         """
         self._send(do="cool", zygote=zygote)
 
-    def accompany(self, companion: str, argv: Sequence[str], *, env: Mapping[str, str], log: Path) -> None:
-        """Has a process started that stays beside the runs, until `dismiss` or the end of the guard.
+    def start_sidecar(self, companion: str, argv: Sequence[str], *, env: Mapping[str, str], log: Path) -> None:
+        """Has a process started that stays beside the trials, until `dismiss` or the end of the guard.
 
         Nothing is told of it, not even that it could not be started: what it does has to show that it lives.
 
@@ -245,7 +245,7 @@ class Guard:
         """
         self._send(do="accompany", companion=companion, **_program(argv, Path("/"), env), log=portable(log))
 
-    def dismiss(self, companion: str) -> None:
+    def stop_sidecar(self, companion: str) -> None:
         """Has a companion killed, if it is still there; does not wait for that.
 
         Raises:
@@ -254,7 +254,7 @@ class Guard:
         self._send(do="dismiss", companion=companion)
 
     def stop(self, why: Stop) -> None:
-        """Has the run ended, if it still goes on.
+        """Has the trial ended, if it still goes on.
 
         Raises:
             GuardLost: The guard is gone.
@@ -284,7 +284,7 @@ class Guard:
         return _message(json.loads(line))
 
     def close(self) -> None:
-        """Ends the guard, and with it the run that may be going on; waits until both are gone."""
+        """Ends the guard, and with it the trial that may be going on; waits until both are gone."""
         process, channel = self._process, self._channel
         self._channel = None
         self._received.clear()

@@ -1,4 +1,4 @@
-"""Makes a run: from its plan to what is known when the last of its processes is gone."""
+"""Makes a trial: from its plan to what is known when the last of its processes is gone."""
 
 import errno
 import logging
@@ -8,17 +8,17 @@ from pathlib import Path
 from typing import Protocol
 
 from autotune.clock import Clock
-from autotune.errors import AutotuneError, CommandError, RunError
+from autotune.errors import AutotuneError, CommandError, TrialError
 from autotune.folders.step_files import StepReader
-from autotune.folders.trial_folder import RunFolder
+from autotune.folders.trial_folder import TrialFolder
 from autotune.process.guard import ENDING_S, Ended, Fork, Guard, GuardLost, NotStarted, Started
 from autotune.process.memory_evidence import oom_kills
-from autotune.process.orphans import sweep
-from autotune.records import RunPlan, Stop, TraineeEvent, TrialExit
+from autotune.process.orphans import end_orphans
+from autotune.records import Stop, TraineeEvent, TrialExit, TrialPlan
 
 Watch = Callable[[Sequence[TraineeEvent]], Stop | None]
 
-LOOK_S = 0.1  # between looks at the run; well below the 0.25 s that are promised to the watch
+LOOK_S = 0.1  # between looks at the trial; well below the 0.25 s that are promised to the watch
 _LAST_READS = 16  # of about 1 MiB each, for what was written since the last look
 
 _log = logging.getLogger(__name__)
@@ -27,47 +27,47 @@ _log = logging.getLogger(__name__)
 class Runner(Protocol):
     """Makes runs, one at a time."""
 
-    def run(self, plan: RunPlan, watch: Watch, deadline_s: float) -> TrialExit:
+    def run(self, plan: TrialPlan, watch: Watch, deadline_s: float) -> TrialExit:
         """Makes the planned run, and returns when nothing of it is left.
 
-        The runner owns all processes of the run, the caller owns the folder. Whatever ends this call, also an
-        exception, ends the run first.
+        The runner owns all processes of the trial, the caller owns the folder. Whatever ends this call, also an
+        exception, ends the trial first.
 
         Args:
             plan: What to run.
-            watch: Called when the run reports something and at least every 0.25 s, with the events since the
-                last call; what it returns, if not None, is why the run is to be stopped. After the end of the
-                run it is called once more if there is something it has not seen; that answer counts for nothing.
-            deadline_s: When the run is stopped in any case, on the runner's clock. The call returns
+            watch: Called when the trial reports something and at least every 0.25 s, with the events since the
+                last call; what it returns, if not None, is why the trial is to be stopped. After the end of the
+                trial it is called once more if there is something it has not seen; that answer counts for nothing.
+            deadline_s: When the trial is stopped in any case, on the runner's clock. The call returns
                 within 5 s of it.
 
         Returns:
-            How it ended. A deadline that has passed already gives a run that was never started.
+            How it ended. A deadline that has passed already gives a trial that was never started.
 
         Raises:
             CommandError: The command cannot be started.
-            RunError: The run's folder cannot be used.
+            TrialError: The trial's folder cannot be used.
             BaseException: Whatever `watch` raises.
         """
         ...
 
 
-class Errand:
-    """One run that is being made.
+class LaunchRequest:
+    """One trial that is being made.
 
     Args:
         plan: What to run.
-        folder: The run's folder, with its config in it.
+        folder: The trial's folder, with its config in it.
         watch: See `Runner.run`.
         deadline_s: See `Runner.run`.
 
     Attributes:
         env: The whole environment of the run.
-        steps: Reads what the run reports.
-        on_start: Told the process id of the run when it has begun.
+        steps: Reads what the trial reports.
+        on_start: Told the process id of the trial when it has begun.
     """
 
-    def __init__(self, plan: RunPlan, folder: RunFolder, watch: Watch, deadline_s: float) -> None:
+    def __init__(self, plan: TrialPlan, folder: TrialFolder, watch: Watch, deadline_s: float) -> None:
         self.plan = plan
         self.folder = folder
         self.watch = watch
@@ -75,8 +75,8 @@ class Errand:
         self.env = {
             **os.environ,
             **plan.env,
-            "AUTOTUNE_RUN_ID": plan.run_id,
-            "AUTOTUNE_RUN_DIR": str(folder.path),
+            "AUTOTUNE_TRIAL_ID": plan.trial_id,
+            "AUTOTUNE_TRIAL_DIR": str(folder.path),
         }
         # In front of the user's own path; an empty entry would mean the working directory.
         self.env["PYTHONPATH"] = os.pathsep.join(filter(None, (str(folder.inject), self.env.get("PYTHONPATH"))))
@@ -85,7 +85,7 @@ class Errand:
 
 
 class ProcessRunner:
-    """Makes each run in a process of its own, below the guard.
+    """Makes each trial in a process of its own, below the guard.
 
     Args:
         guard: Owned by the caller, who closes it; replaced from within if it gets lost.
@@ -96,22 +96,22 @@ class ProcessRunner:
         self._guard = guard
         self._clock = clock
 
-    def run(self, plan: RunPlan, watch: Watch, deadline_s: float) -> TrialExit:
+    def run(self, plan: TrialPlan, watch: Watch, deadline_s: float) -> TrialExit:
         """See `Runner.run`. A guard that dies in mid-run gives `Stop.GUARD_LOST`, after a sweep."""
         now_s = self._clock.now_s()
         if now_s >= deadline_s:
             return TrialExit(started_s=now_s, ended_s=now_s, exit_code=None, stop=Stop.DEADLINE)
-        folder = RunFolder(Path(os.path.realpath(plan.folder)))
+        folder = TrialFolder(Path(os.path.realpath(plan.folder)))
         folder.create(observed=True)
         folder.write_config(plan.config_text)
-        errand = Errand(plan, folder, watch, deadline_s)
+        request = LaunchRequest(plan, folder, watch, deadline_s)
         kills_before = oom_kills()
         try:
-            ended = self._make(errand)
+            ended = self._make(request)
         except GuardLost as error:
             _log.warning("%s; ending what it guarded", error)
             self._guard.kill()
-            left = sweep(folder.path.parent, self._clock).left
+            left = end_orphans(folder.path.parent, self._clock).left
             trial_exit = TrialExit(
                 started_s=now_s,
                 ended_s=self._clock.now_s(),
@@ -121,7 +121,7 @@ class ProcessRunner:
                 left_pids=left,
             )
         except BaseException:
-            self._guard.close()  # which ends the run and waits for that
+            self._guard.close()  # which ends the trial and waits for that
             raise
         else:
             kills = oom_kills()
@@ -139,31 +139,31 @@ class ProcessRunner:
         if trial_exit.left_pids:
             _log.warning("processes that cannot be killed are left behind: %s", trial_exit.left_pids)
         for _ in range(_LAST_READS):
-            events = errand.steps.poll()
+            events = request.steps.poll()
             if not events:
                 break
             watch(events)
         return trial_exit
 
-    def _make(self, errand: Errand) -> Ended:
+    def _make(self, request: LaunchRequest) -> Ended:
         self._guard.start()
-        ended = self._follow(errand, None)
+        ended = self._follow(request, None)
         if isinstance(ended, NotStarted):
-            raise _not_started(errand.plan, ended)
+            raise _not_started(request.plan, ended)
         return ended
 
-    def _follow(self, errand: Errand, fork: Fork | None) -> Ended | NotStarted:
-        """Has the run started, and watches it to its end."""
+    def _follow(self, request: LaunchRequest, fork: Fork | None) -> Ended | NotStarted:
+        """Has the trial started, and watches it to its end."""
         self._guard.launch(
-            errand.plan.argv,
-            cwd=errand.plan.cwd,
-            env=errand.env,
-            stdout=errand.folder.stdout,
-            stderr=errand.folder.stderr,
-            deadline_s=errand.deadline_s,
+            request.plan.argv,
+            cwd=request.plan.cwd,
+            env=request.env,
+            stdout=request.folder.stdout,
+            stderr=request.folder.stderr,
+            deadline_s=request.deadline_s,
             fork=fork,
         )
-        over_s = errand.deadline_s + ENDING_S  # the guard stops the run by itself, and says so before then
+        over_s = request.deadline_s + ENDING_S  # the guard stops the trial by itself, and says so before then
         stopping = False
         while True:
             message = self._guard.receive(LOOK_S)
@@ -174,9 +174,9 @@ class ProcessRunner:
             if isinstance(message, NotStarted):
                 return message
             if isinstance(message, Started):
-                errand.on_start(message.pid)
+                request.on_start(message.pid)
             if not stopping:
-                stop = errand.watch(errand.steps.poll())
+                stop = request.watch(request.steps.poll())
                 if stop is not None:
                     stopping = True
                     self._guard.stop(stop)
@@ -185,11 +185,11 @@ class ProcessRunner:
                 raise GuardLost(f"no word from the guard (process {self._guard.pid}) for too long")
 
 
-def _not_started(plan: RunPlan, what: NotStarted) -> AutotuneError:
+def _not_started(plan: TrialPlan, what: NotStarted) -> AutotuneError:
     program = plan.argv[0]
     if what.step == "log":
-        return RunError(
-            f"the run's log files cannot be opened: {what.error}",
+        return TrialError(
+            f"the trial's log files cannot be opened: {what.error}",
             where=str(plan.folder),
             remedy="Make room on the disk, or choose another place with --state-dir.",
         )
@@ -200,8 +200,8 @@ def _not_started(plan: RunPlan, what: NotStarted) -> AutotuneError:
             remedy="Start the search in a directory that exists and that you may enter.",
         )
     if what.step == "fork":
-        return RunError(
-            f"no process can be made for the run: {what.error}",
+        return TrialError(
+            f"no process can be made for the trial: {what.error}",
             remedy="Look at the limits on processes and memory (ulimit -a), then start the search again.",
         )
     there = os.path.exists(plan.cwd / program)

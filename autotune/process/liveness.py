@@ -1,4 +1,4 @@
-"""Whether a run that was forked from a warm interpreter is alive, until its first step shows it."""
+"""Whether a trial that was forked from a warm interpreter is alive, until its first step shows it."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -6,33 +6,33 @@ from pathlib import Path
 import psutil
 
 from autotune.clock import Clock
-from autotune.folders.trial_folder import RunFolder
+from autotune.folders.trial_folder import TrialFolder
 from autotune.process.launch import Watch
 from autotune.records import Stop, TraineeEvent
 
-_LOOK_S = 0.5  # between looks at all processes of the run
+_LOOK_S = 0.5  # between looks at all processes of the trial
 
 
-class Pulse:
-    """Stands before a run's watch until the first step.
+class Liveness:
+    """Stands before a trial's watch until the first step.
 
     A process that was forked from a library's unlucky moment waits for a lock for ever: it prints nothing and uses no
-    CPU time at all, while compiling and tracing, however slow, use it all the time. What the run has reported before
-    its first step is held back, so that nobody has heard of a run that is begun again.
+    CPU time at all, while compiling and tracing, however slow, use it all the time. What the trial has reported before
+    its first step is held back, so that nobody has heard of a trial that is begun again.
 
     Args:
-        watch: The run's watch.
-        folder: The run's folder.
+        watch: The trial's watch.
+        folder: The trial's folder.
         clock: Source of time.
-        limit_s: How long the run may go without a sign of life.
+        limit_s: How long the trial may go without a sign of life.
 
     Attributes:
         first_step_s: When the first step ended; None before it.
-        is_lost: Whether the run was stopped because it gave no sign of life.
+        is_lost: Whether the trial was stopped because it gave no sign of life.
         longest_silence_s: How long it went without one, at most, before its first step.
     """
 
-    def __init__(self, watch: Watch, folder: RunFolder, clock: Clock, *, limit_s: float) -> None:
+    def __init__(self, watch: Watch, folder: TrialFolder, clock: Clock, *, limit_s: float) -> None:
         self._watch = watch
         self._folder = folder
         self._clock = clock
@@ -46,7 +46,7 @@ class Pulse:
         self.longest_silence_s = 0.0
 
     def __call__(self, events: Sequence[TraineeEvent]) -> Stop | None:
-        """See `Runner.run`; stops a run that gives no sign of life as one that never started."""
+        """See `Runner.run`; stops a trial that gives no sign of life as one that never started."""
         if self.first_step_s is not None:
             return self._watch(events)
         self._held += events
@@ -60,7 +60,7 @@ class Pulse:
         return stop
 
     def began(self, pid: int) -> None:
-        """Tells the run's main process."""
+        """Tells the trial's main process."""
         self._pid = pid
 
     def let_go(self) -> Stop | None:

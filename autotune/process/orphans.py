@@ -8,7 +8,7 @@ from pathlib import Path
 import psutil
 
 from autotune.clock import Clock
-from autotune.folders.trial_folder import RunFolder
+from autotune.folders.trial_folder import TrialFolder
 
 _LIMIT_S = 2.0
 _LOOK_AGAIN_S = 0.02
@@ -31,23 +31,23 @@ class Swept:
     left: tuple[int, ...] = ()
 
 
-def sweep(runs: Path, clock: Clock) -> Swept:
-    """Kills the processes of earlier runs of a study.
+def end_orphans(trials: Path, clock: Clock) -> Swept:
+    """Kills the processes of earlier trials of a study.
 
-    A process belongs to a run if its environment says so (``AUTOTUNE_RUN_ID``, and ``AUTOTUNE_RUN_DIR`` with a
+    A process belongs to a trial if its environment says so (``AUTOTUNE_TRIAL_ID``, and ``AUTOTUNE_TRIAL_DIR`` with a
     folder of ours directly inside `runs`, links resolved), if it is this user's, and if it is not older than that
     folder. Names and command lines mean nothing. A process that wiped its environment is not found.
 
-    To be called by who holds the study's lock, while none of its own runs is going on.
+    To be called by who holds the study's lock, while none of its own trials is going on.
 
     Args:
-        runs: The folder that holds the runs of the study.
+        trials: The folder that holds the trials of the study.
         clock: The machine's clock.
 
     Returns:
         What was killed, and what could not be.
     """
-    inside = os.path.realpath(runs)
+    inside = os.path.realpath(trials)
     me = psutil.Process()
     spared = {me.pid, *(parent.pid for parent in me.parents())}
     uid = os.getuid()
@@ -71,7 +71,7 @@ def sweep(runs: Path, clock: Clock) -> Swept:
     swept = Swept(killed=tuple(sorted(signalled - left)), left=tuple(sorted(left)))
     if signalled or left:
         _log.warning(
-            "ended %d processes that an earlier run had left; could not end: %s", len(swept.killed), swept.left
+            "ended %d processes that an earlier trial had left; could not end: %s", len(swept.killed), swept.left
         )
     return swept
 
@@ -81,13 +81,13 @@ def _belongs(process: psutil.Process, inside: str, uid: int) -> bool:
         if process.uids().real != uid:
             return False
         environ = process.environ()  # a zombie has none, it is beyond killing
-        folder = environ.get("AUTOTUNE_RUN_DIR")
-        if not folder or not environ.get("AUTOTUNE_RUN_ID"):
+        folder = environ.get("AUTOTUNE_TRIAL_DIR")
+        if not folder or not environ.get("AUTOTUNE_TRIAL_ID"):
             return False
         real = os.path.realpath(folder)
         if os.path.dirname(real) != inside:
             return False
-        created_s = RunFolder(Path(real)).created_s()
+        created_s = TrialFolder(Path(real)).created_s()
         return created_s is not None and process.create_time() >= created_s - _STAMPS_DIFFER_S
     except (psutil.Error, OSError, ValueError):  # ended while we looked, or not ours to read; a NUL in a path
         return False

@@ -8,7 +8,7 @@ import psutil
 
 from autotune.clock import Clock
 from autotune.errors import AutotuneError
-from autotune.folders.trial_folder import RunFolder
+from autotune.folders.trial_folder import TrialFolder
 
 _LOOK_S = 5.0  # between two looks at all processes of the machine
 _COST_SHARE = (
@@ -74,13 +74,13 @@ class WatchedProcess:
         except (psutil.Error, OSError):
             return None
 
-    def run_folder(self) -> Path | None:
-        """The folder in which it reports its steps; None if it is no run of autotune, or does not report any yet.
+    def trial_folder(self) -> Path | None:
+        """The folder in which it reports its steps; None if it is no trial of autotune, or does not report any yet.
 
-        ``AUTOTUNE_RUN_DIR`` names it. A run that was forked from a warm interpreter has that in its memory only, where
-        nobody sees it; but it holds the file of its steps open.
+        ``AUTOTUNE_TRIAL_DIR`` names it. A trial that was forked from a warm interpreter has that in its memory only,
+        where nobody sees it; but it holds the file of its steps open.
         """
-        named = (self.environ() or {}).get("AUTOTUNE_RUN_DIR")
+        named = (self.environ() or {}).get("AUTOTUNE_TRIAL_DIR")
         if named:
             return Path(named)
         try:
@@ -88,4 +88,4 @@ class WatchedProcess:
         except (psutil.Error, OSError):
             return None
         folders = (file.parent for file in files if _STEPS.fullmatch(file.name))
-        return next((folder for folder in folders if RunFolder(folder).is_ours()), None)
+        return next((folder for folder in folders if TrialFolder(folder).is_ours()), None)

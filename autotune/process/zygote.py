@@ -1,10 +1,11 @@
-"""Makes runs as forks of a warm interpreter: what every run would import is imported once.
+"""Makes runs as forks of a warm interpreter: what every trial would import is imported once.
 
-Importing a framework takes seconds, of runs that are to last for few. The flow of one run, see `ZygoteRunner._make`:
-is the command one that a fork can carry out; is a warm interpreter there for it, else one is begun; the run is forked
-and watched like any other; and whatever is odd about that, a fresh process makes the run instead.
+Importing a framework takes seconds, of trials that are to last for few. The flow of one trial, see
+`ZygoteRunner._make`: is the command one that a fork can carry out; is a warm interpreter there for it, else one is
+begun; the trial is forked and watched like any other; and whatever is odd about that, a fresh process makes the trial
+instead.
 
-The first run is forked from a bare interpreter, which is as good as a fresh process, and its imports are noted.
+The first trial is forked from a bare interpreter, which is as good as a fresh process, and its imports are noted.
 """
 
 import contextlib
@@ -24,8 +25,8 @@ from autotune.clock import Clock
 from autotune.files import read_beginning
 from autotune.folders.step_files import StepReader
 from autotune.process.guard import Ended, Fork, Guard, NotStarted, Warmed, portable
-from autotune.process.launch import LOOK_S, Errand, ProcessRunner
-from autotune.process.liveness import Pulse
+from autotune.process.launch import LOOK_S, LaunchRequest, ProcessRunner
+from autotune.process.liveness import Liveness
 from autotune.process.python_command import PythonCommand, python_command
 from autotune.process.zygote_process import LATE_VARIABLES
 from autotune.records import Stop
@@ -36,11 +37,11 @@ MOST_ZYGOTES = 2
 SILENCE_S = 8.0
 """A fork that has not reported a step is given up after so long without a sign of life: no output, no CPU time."""
 
-_SILENT_AS_EVER = 2.0  # ... or this many times as long as the first run was silent, if that is more
+_SILENT_AS_EVER = 2.0  # ... or this many times as long as the first trial was silent, if that is more
 _MOST_FAILURES = 2  # of forks, before there are no more
 _MOST_UNFIT = 3  # runs in a row that were not like the first, before there are no more forks
 _MOST_LEFT_OUT = 3  # packages that cannot be imported beforehand, before nothing is
-_IMPORTS_SLOWER = 3.0  # importing beforehand may take this many times as long as in the run where it was noted ...
+_IMPORTS_SLOWER = 3.0  # importing beforehand may take this many times as long as in the trial where it was noted ...
 _IMPORTS_BUSY_S = 20.0  # ... and this much more, on a busy machine
 _RECORD_BYTES = 8 << 20
 _UNFIT_BYTES = 1 << 16
@@ -53,13 +54,13 @@ _Key = tuple[str, tuple[str, ...], str, frozenset[tuple[str, str]]]
 
 @dataclass(kw_only=True)
 class _Interpreter:
-    """What is known of the runs with one interpreter, directory and environment, and the zygote they fork from.
+    """What is known of the trials with one interpreter, directory and environment, and the zygote they fork from.
 
     Attributes:
         zygote: Its name; None if there is none.
         guard: Process of the guard that it is below of: it does not survive its guard.
-        imports: What the first run imported before its first step, in that order; None before such a run.
-        imports_s: How long after its start the first run was done with that.
+        imports: What the first trial imported before its first step, in that order; None before such a run.
+        imports_s: How long after its start the first trial was done with that.
         silence_s: How long a fork may go without a sign of life before its first step.
         left_out: Packages that must not be imported before a fork.
     """
@@ -68,12 +69,12 @@ class _Interpreter:
     guard: int | None = None
     imports: list[dict[str, Any]] | None = None
     imports_s: float = 0.0
-    silence_s: float = math.inf  # of the first run, which has nothing imported that could hold it up
+    silence_s: float = math.inf  # of the first trial, which has nothing imported that could hold it up
     left_out: set[str] = field(default_factory=set)
 
 
 class ZygoteRunner(ProcessRunner):
-    """Forks the runs of Python scripts and modules from a warm interpreter; makes others like `ProcessRunner`.
+    """Forks the trials of Python scripts and modules from a warm interpreter; makes others like `ProcessRunner`.
 
     Args:
         guard: Owned by the caller, who closes it; the warm interpreters end with it.
@@ -82,7 +83,7 @@ class ZygoteRunner(ProcessRunner):
     Attributes:
         remarks: Sentences for the user about runs that did not start warm, each said once; to be taken off.
         warm_starts: Runs that were forked from an interpreter that had imported something.
-        fallbacks: Forks that were given up, and their runs made by fresh processes.
+        fallbacks: Forks that were given up, and their trials made by fresh processes.
     """
 
     def __init__(self, guard: Guard, clock: Clock) -> None:
@@ -97,31 +98,31 @@ class ZygoteRunner(ProcessRunner):
         self.warm_starts = 0
         self.fallbacks = 0
 
-    def _make(self, errand: Errand) -> Ended:
-        plan = errand.plan
-        command = python_command(plan.argv, cwd=plan.cwd, search_path=errand.env.get("PATH"))
+    def _make(self, request: LaunchRequest) -> Ended:
+        plan = request.plan
+        command = python_command(plan.argv, cwd=plan.cwd, search_path=request.env.get("PATH"))
         if command is not None and not self._is_off:
-            interpreter = self._interpreter(command, errand)
-            ended = self._warm_up(interpreter, command, errand) or self._make_fork(interpreter, command, errand)
+            interpreter = self._interpreter(command, request)
+            ended = self._warm_up(interpreter, command, request) or self._make_fork(interpreter, command, request)
             if ended is not None:
                 return ended
-        return super()._make(errand)
+        return super()._make(request)
 
-    def _interpreter(self, command: PythonCommand, errand: Errand) -> _Interpreter:
+    def _interpreter(self, command: PythonCommand, request: LaunchRequest) -> _Interpreter:
         # Whatever an import may read.
-        own = str(errand.folder.path)  # another one in each run, and the same in it
+        own = str(request.folder.path)  # another one in each trial, and the same in it
         environ = frozenset(
-            (name, value.replace(own, "")) for name, value in errand.env.items() if name not in LATE_VARIABLES
+            (name, value.replace(own, "")) for name, value in request.env.items() if name not in LATE_VARIABLES
         )
-        key = (command.interpreter, command.options, str(errand.plan.cwd), environ)
+        key = (command.interpreter, command.options, str(request.plan.cwd), environ)
         interpreter = self._interpreters.setdefault(key, _Interpreter())
         self._interpreters.move_to_end(key)
         return interpreter
 
     # The warm interpreter.
 
-    def _warm_up(self, interpreter: _Interpreter, command: PythonCommand, errand: Errand) -> Ended | None:
-        """Sees to it that there is a zygote, if there can be one; an end only if the run was stopped meanwhile."""
+    def _warm_up(self, interpreter: _Interpreter, command: PythonCommand, request: LaunchRequest) -> Ended | None:
+        """Sees to it that there is a zygote, if there can be one; an end only if the trial was stopped meanwhile."""
         self._guard.start()
         if interpreter.zygote is not None and interpreter.guard == self._guard.pid:
             return None
@@ -131,21 +132,21 @@ class ZygoteRunner(ProcessRunner):
             self._zygotes_begun += 1
             name = str(self._zygotes_begun)
             # It is nobody's run, but a later search has to find it if all is killed at once.
-            env = {**errand.env, "AUTOTUNE_RUN_ID": f"{errand.plan.run_id}/zygote"}
+            env = {**request.env, "AUTOTUNE_TRIAL_ID": f"{request.plan.trial_id}/zygote"}
             self._guard.warm(
                 name,
                 (command.interpreter, *command.options),
-                cwd=errand.plan.cwd,
+                cwd=request.plan.cwd,
                 env=env,
-                log=errand.folder.path / "zygote.log",
+                log=request.folder.path / "zygote.log",
                 request={
                     "imports": interpreter.imports or [],
                     "left_out": sorted(interpreter.left_out),
-                    "run_dir": portable(errand.folder.path),
+                    "run_dir": portable(request.folder.path),
                     "env": {portable(variable): portable(value) for variable, value in env.items()},
                 },
             )
-            answer = self._warmed(name, errand, limit_s)
+            answer = self._warmed(name, request, limit_s)
             if isinstance(answer, Stop):
                 self._guard.cool(name)
                 now_s = self._clock.now_s()
@@ -183,15 +184,15 @@ class ZygoteRunner(ProcessRunner):
             self._guard.cool(interpreter.zygote)
             interpreter.zygote = None
 
-    def _warmed(self, name: str, errand: Errand, limit_s: float) -> Mapping[str, Any] | Stop:
-        """Waits until a zygote has imported everything, and watches the run that waits for it."""
+    def _warmed(self, name: str, request: LaunchRequest, limit_s: float) -> Mapping[str, Any] | Stop:
+        """Waits until a zygote has imported everything, and watches the trial that waits for it."""
         while True:
             message = self._guard.receive(LOOK_S)
             if isinstance(message, Warmed) and message.zygote == name:
                 return message.answer or {"error": "it has ended"}
-            stop = errand.watch(())
+            stop = request.watch(())
             now_s = self._clock.now_s()
-            if stop is None and now_s >= errand.deadline_s:
+            if stop is None and now_s >= request.deadline_s:
                 stop = Stop.DEADLINE
             if stop is not None:
                 return stop
@@ -205,23 +206,23 @@ class ZygoteRunner(ProcessRunner):
             self._turn_off(interpreter, f"{len(interpreter.left_out)} packages cannot be imported beforehand")
         else:
             self._remark(
-                f"importing {package} {why}, so each run imports it anew (about {answer['took_s']:.1f} s a run)"
+                f"importing {package} {why}, so each trial imports it anew (about {answer['took_s']:.1f} s a trial)"
             )
 
-    # A run that is forked from it.
+    # A trial that is forked from it.
 
-    def _make_fork(self, interpreter: _Interpreter, command: PythonCommand, errand: Errand) -> Ended | None:
-        """The run as a fork; None if it has to be made otherwise."""
+    def _make_fork(self, interpreter: _Interpreter, command: PythonCommand, request: LaunchRequest) -> Ended | None:
+        """The trial as a fork; None if it has to be made otherwise."""
         if interpreter.zygote is None:
             return None
-        folder, is_first = errand.folder, interpreter.imports is None
+        folder, is_first = request.folder, interpreter.imports is None
         record, unfit = folder.path / "imports.jsonl", folder.path / "unfit.json"
         contents = folder.contents()
-        watch = errand.watch
-        errand.watch = pulse = Pulse(watch, folder, self._clock, limit_s=interpreter.silence_s)
-        errand.on_start = pulse.began
+        watch = request.watch
+        request.watch = liveness = Liveness(watch, folder, self._clock, limit_s=interpreter.silence_s)
+        request.on_start = liveness.began
         ended = self._follow(
-            errand,
+            request,
             Fork(
                 zygote=interpreter.zygote,
                 request={
@@ -233,37 +234,37 @@ class ZygoteRunner(ProcessRunner):
                 },
             ),
         )
-        errand.watch = watch
+        request.watch = watch
         if isinstance(ended, NotStarted) and ended.step in ("log", "cwd"):
             return None  # so will a fresh process find, which is asked to say it as always
         if isinstance(ended, NotStarted):
-            self._failed(interpreter, f"a run could not be forked ({ended.error})")
-        elif pulse.is_lost:
-            silence = f"a run gave no sign of life for {interpreter.silence_s:.0f} s after its fork"
+            self._failed(interpreter, f"a trial could not be forked ({ended.error})")
+        elif liveness.is_lost:
+            silence = f"a trial gave no sign of life for {interpreter.silence_s:.0f} s after its fork"
             self._failed(interpreter, f"{silence}, as where a library that it imports does not survive one")
-        elif pulse.first_step_s is None and os.path.lexists(unfit):  # a run that gives up has made no step
+        elif liveness.first_step_s is None and os.path.lexists(unfit):  # a trial that gives up has made no step
             self._was_unfit(interpreter, unfit)
         else:
             self._unfit_in_a_row = 0
-            pulse.let_go()
+            liveness.let_go()
             if not is_first:
                 self.warm_starts += 1
-            elif pulse.first_step_s is not None or ended.why is None:
-                self._learn(interpreter, record, pulse, ended.started_s)
+            elif liveness.first_step_s is not None or ended.why is None:
+                self._learn(interpreter, record, liveness, ended.started_s)
             with contextlib.suppress(OSError):  # the trainer may have put a folder there
                 record.unlink(missing_ok=True)
             return ended
         folder.restore(contents)
-        errand.steps = StepReader(folder.path)
+        request.steps = StepReader(folder.path)
         return None
 
-    def _learn(self, interpreter: _Interpreter, record: Path, pulse: Pulse, started_s: float) -> None:
+    def _learn(self, interpreter: _Interpreter, record: Path, liveness: Liveness, started_s: float) -> None:
         interpreter.imports = []
         for t_s, imported in _read_record(record):
-            if pulse.first_step_s is None or t_s < pulse.first_step_s:
+            if liveness.first_step_s is None or t_s < liveness.first_step_s:
                 interpreter.imports.append(imported)
                 interpreter.imports_s = t_s - started_s
-        interpreter.silence_s = max(SILENCE_S, _SILENT_AS_EVER * pulse.longest_silence_s)
+        interpreter.silence_s = max(SILENCE_S, _SILENT_AS_EVER * liveness.longest_silence_s)
         self._cool(interpreter)  # the bare one
 
     # What went wrong.
@@ -284,15 +285,15 @@ class ZygoteRunner(ProcessRunner):
         if self._unfit_in_a_row >= _MOST_UNFIT:
             self._turn_off(interpreter, what)
         else:
-            self._remark(f"{what}; a fresh process made the run instead")
+            self._remark(f"{what}; a fresh process made the trial instead")
 
     def _turn_off(self, interpreter: _Interpreter, why: str) -> None:
         self._is_off = True
         for other in self._interpreters.values():
             self._cool(other)
         self._remark(
-            f"warm starts are off: {why}; from now on each run starts a fresh interpreter "
-            f"(about {interpreter.imports_s:.1f} s more a run)"
+            f"warm starts are off: {why}; from now on each trial starts a fresh interpreter "
+            f"(about {interpreter.imports_s:.1f} s more a trial)"
         )
 
     def _remark(self, sentence: str) -> None:
@@ -303,7 +304,7 @@ class ZygoteRunner(ProcessRunner):
 
 
 def _read_record(path: Path) -> list[tuple[float, dict[str, Any]]]:
-    """What a run looked for when it imported; the trainer may have written anything into that file."""
+    """What a trial looked for when it imported; the trainer may have written anything into that file."""
     lines = read_beginning(path, _RECORD_BYTES).splitlines()
     found: dict[str, tuple[float, dict[str, Any]]] = {}
     for line in lines:
@@ -322,7 +323,7 @@ def _unfit_because(path: Path) -> str:
         fields = json.loads(read_beginning(path, _UNFIT_BYTES))
         package, kind, name = str(fields["package"]), str(fields["kind"]), str(fields["name"])
     except (ValueError, TypeError, KeyError, RecursionError):
-        return "a run was not like the first one"
+        return "a trial was not like the first one"
     if kind == "variable":
-        return f"when the trainer imports {package}, {name} is not set as it was in the first run"
+        return f"when the trainer imports {package}, {name} is not set as it was in the first trial"
     return f"the trainer has a module {name} of its own in front of the installed one"

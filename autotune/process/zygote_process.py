@@ -58,8 +58,8 @@ BOOTSTRAP = (
 LATE_VARIABLES = frozenset(
     (
         # Of each run.
-        "AUTOTUNE_RUN_ID",
-        "AUTOTUNE_RUN_DIR",
+        "AUTOTUNE_TRIAL_ID",
+        "AUTOTUNE_TRIAL_DIR",
         "AUTOTUNE_CACHE_DIR",
         # TensorFlow reads these at the first operation, not at import.
         "TF_XLA_FLAGS",
@@ -393,7 +393,7 @@ def _become_run(
         _change_environ(changed_at_start, "")
         _become_main(request)
         _reseed()
-        run_dir = request["env"]["AUTOTUNE_RUN_DIR"]
+        run_dir = request["env"]["AUTOTUNE_TRIAL_DIR"]
         ParkedModules(packages, run_dir, request["unfit"]).park()
         _observe(os.path.join(run_dir, "inject"))
         if request["record"]:

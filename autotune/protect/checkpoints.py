@@ -1,9 +1,10 @@
-"""The checkpoints that a user has already: copied beforehand, looked at after each run, put back where lost.
+"""The checkpoints that a user has already: copied beforehand, looked at after each trial, put back where lost.
 
-The keys of a config that say where a trainer writes point elsewhere in runs (`autotune.settings.outputs`). A trainer
+The keys of a config that say where a trainer writes point elsewhere in trials (`autotune.settings.outputs`). A trainer
 with a place of its own in its code writes over what real training has left there, and only doing so shows it. Then the
-file is put back from its copy and the search goes on; where there is no copy no further run is made. A file that others
-write to as well is left to them, and its copy stays. What is only added to, or written again as it was, is not lost.
+file is put back from its copy and the search goes on; where there is no copy no further trial is made. A file that
+others write to as well is left to them, and its copy stays. What is only added to, or written again as it was, is not
+lost.
 """
 
 import contextlib
@@ -20,13 +21,13 @@ from types import TracebackType
 from typing import Self
 
 from autotune.clock import Clock
-from autotune.errors import RunError
-from autotune.events import Event, RunEnded, RunStarted
+from autotune.errors import TrialError
+from autotune.events import Event, TrialEnded, TrialStarted
 from autotune.folders.state_folder import LEAST_FREE_BYTES
 from autotune.process.open_files import files_being_written
 from autotune.protect.kept_file import CannotPutBack, CopyChanged, KeptFile, SomebodyElses, kept, stamp_of
 from autotune.protect.side_effects import folders_looked_at, names_of
-from autotune.protect.snapshot import Below, Surroundings
+from autotune.protect.snapshot import Below, Snapshot
 from autotune.settings.paths import path_of, real_path
 from autotune.trial.plan import Trainer
 
@@ -46,23 +47,23 @@ _OR_DATA = re.compile(r".*\.(?:bin|h5|hdf5|index|joblib|msgpack|npz|pb|pickle|pk
 _WORD = re.compile(
     r"best|checkpoint|ckpt|epoch|final|last|latest|model|net|optim|save|state|step|variables|weight", re.IGNORECASE
 )
-_LATE_S = 5.0  # what a trainer wrote last may come after the last of its run's own files
+_LATE_S = 5.0  # what a trainer wrote last may come after the last of its trial's own files
 
 
-class Keepsakes:
-    """The files around the runs that are called like checkpoints, for as long as a ``with`` block lasts.
+class CheckpointBackups:
+    """The files around the trials that are called like checkpoints, for as long as a ``with`` block lasts.
 
-    Files that an earlier run has left are none of the user's. Where redirected keys point to in real training nothing
+    Files that an earlier trial has left are none of the user's. Where redirected keys point to in real training nothing
     is written, so that is looked at, and not copied.
 
     Args:
-        trainer: Says where a run can be expected to write.
+        trainer: Says where a trial can be expected to write.
         clock: For the time that looking and copying may take.
         cwd: Where runs start.
         name: Of the search, for the folder of the copies.
 
     Attributes:
-        remark: What the user should know before the first run; None if there is nothing.
+        remark: What the user should know before the first trial; None if there is nothing.
         remarks: Sentences for the user on what was put back or left, each said once; to be taken off.
     """
 
@@ -79,7 +80,7 @@ class Keepsakes:
         self._why_lost: dict[str, None] = {}
         self._lost_told = 0
         self._told: set[Path] = set()
-        self._run = "the last run"
+        self._run = "the last trial"
         self.remark: str | None = None
         self.remarks: deque[str] = deque()
 
@@ -108,28 +109,28 @@ class Keepsakes:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._look(self._run)  # the last run may have ended without a word
+        self._look(self._run)  # the last trial may have ended without a word
         for file in self._kept:
             if file.copy:
                 self._discard(file.copy)
 
     def after(self, event: Event) -> None:
-        """Looks at the files before a run and when it has ended.
+        """Looks at the files before a trial and when it has ended.
 
         Raises:
-            RunError: One is lost.
+            TrialError: One is lost.
         """
-        if isinstance(event, RunStarted):
+        if isinstance(event, TrialStarted):
             self._leave_to_others([file for file in self._kept if file.now != file.stamp])
-            self._run = f"run {event.number}"
-        elif isinstance(event, RunEnded) and (loss := self.loss(f"run {event.run.number}")):
+            self._run = f"trial {event.number}"
+        elif isinstance(event, TrialEnded) and (loss := self.loss(f"trial {event.trial.number}")):
             raise loss
 
-    def loss(self, what: str) -> RunError | None:
+    def loss(self, what: str) -> TrialError | None:
         """Puts back what is lost; returns what to tell the user of files for which that is not possible.
 
         Args:
-            what: What has gone on, such as ``run 3``.
+            what: What has gone on, such as ``trial 3``.
 
         Returns:
             The error; None if there is no such file, or none that was not told before.
@@ -140,8 +141,8 @@ class Keepsakes:
         self._lost_told = len(self._lost)
         names = names_of([file.path for file in self._lost], self._cwd)
         why = f" and not put back ({', '.join(self._why_lost)})" if self._why_lost else ""
-        return RunError(
-            f"while {what} went on, outside its folder: changed or gone{why}: {names}; no further run is made",
+        return TrialError(
+            f"while {what} went on, outside its folder: changed or gone{why}: {names}; no further trial is made",
             where=str(self._trainer.config_path),
             remedy=f"{self._way_back()}\nIf a key of the config says where the trainer writes, name it under autotune: "
             "redirect:\nIf only its code does, move such files away first, or search in a copy of the project.",
@@ -156,7 +157,7 @@ class Keepsakes:
         return f"As they were{some}, put back by:  {command}"
 
     def _look(self, what: str) -> None:
-        """Goes through all files, and puts back what a run has written over or taken away."""
+        """Goes through all files, and puts back what a trial has written over or taken away."""
         whole: list[KeptFile] = []
         lost: list[KeptFile] = []
         back: list[Path] = []
@@ -232,7 +233,7 @@ class Keepsakes:
 
     def _moved(self) -> list[Path]:
         settings = self._trainer.settings
-        texts = [settings.run_document.leaf(key).text for key in settings.outputs.redirected]
+        texts = [settings.trial_document.leaf(key).text for key in settings.outputs.redirected]
         beside = (self._cwd, self._trainer.config_path.absolute().parent)
         named = [path for folder in beside for text in texts if (path := path_of(text, folder))]
         places = [place for path in named if (place := real_path(path))]
@@ -240,16 +241,16 @@ class Keepsakes:
 
     def _found(self) -> list[tuple[Path, os.stat_result]]:
         """The user's files that are called like checkpoints, the latest first."""
-        by_runs = _Spans((from_s, to_s + _LATE_S) for from_s, to_s in self._trainer.state.spans_of_runs())
+        by_trials = _Spans((from_s, to_s + _LATE_S) for from_s, to_s in self._trainer.state.spans_of_trials())
         found = []
-        for path in Surroundings(self._folders, [self._trainer.state.path], self._clock).files:
+        for path in Snapshot(self._folders, [self._trainer.state.path], self._clock).files:
             if not is_called_a_checkpoint(path):
                 continue
             try:
                 about = path.lstat()
             except OSError:  # gone meanwhile
                 continue
-            if stat.S_ISREG(about.st_mode) and about.st_mtime not in by_runs:
+            if stat.S_ISREG(about.st_mode) and about.st_mtime not in by_trials:
                 found.append((path, about))
         return sorted(found, key=lambda one: one[1].st_mtime_ns, reverse=True)
 

@@ -1,4 +1,4 @@
-"""One file of the user's and its copy: made, compared, and put back where a run has written over the file."""
+"""One file of the user's and its copy: made, compared, and put back where a trial has written over the file."""
 
 import contextlib
 import hashlib
@@ -17,7 +17,7 @@ Stamp = tuple[int, ...]
 
 
 class CannotPutBack(Exception):  # noqa: N818 - says what happened, as StudyBusy does
-    """A file stays as a run has left it; the reason for people is its text."""
+    """A file stays as a trial has left it; the reason for people is its text."""
 
 
 class SomebodyElses(CannotPutBack):
@@ -68,8 +68,8 @@ class KeptFile:
         """Puts the copy in place of the file: whole or not at all, with its times and mode.
 
         Args:
-            left: The file's stamp when the run had ended; nobody may have touched it since.
-            written: Device and inode of each file that is open for writing by then: no run is any more.
+            left: The file's stamp when the trial had ended; nobody may have touched it since.
+            written: Device and inode of each file that is open for writing by then: no trial is any more.
 
         Returns:
             The file as it is now.

@@ -1,8 +1,8 @@
 """What runs leave outside their own folders: found by looking, told once, never deleted.
 
 A key that says where a trainer writes is redirected (`autotune.settings.outputs`); what a trainer writes without
-asking the config is not. Such files may make runs affect each other: a checkpoint that the next run resumes from, a
-cache that the first run fills and the later ones read.
+asking the config is not. Such files may make runs affect each other: a checkpoint that the next trial resumes from, a
+cache that the first trial fills and the later ones read.
 """
 
 import os
@@ -11,35 +11,35 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from autotune.clock import Clock
-from autotune.protect.snapshot import MOST_ENTRIES, Below, Surroundings, Traces
+from autotune.protect.snapshot import MOST_ENTRIES, Below, Snapshot, SnapshotChanges
 from autotune.records import Values
 from autotune.settings.paths import exists, path_of, real_path
 from autotune.trial.plan import Trainer
 
-RUNS_LOOKED_AROUND = 2
+TRIALS_LOOKED_AROUND = 2
 """Runs of a search whose surroundings are looked at: today's first, and the one after it."""
 
 _NAMED = 5
 
 
 @dataclass(frozen=True, kw_only=True)
-class Leftover:
-    """What one run left outside its folder.
+class SideEffect:
+    """What one trial left outside its folder.
 
     Attributes:
         sentence: It, for the user.
-        fills_a_cache: Whether it is new and lies among the run's data: then this run did what later ones need not.
+        fills_a_cache: Whether it is new and lies among the trial's data: then this trial did what later ones need not.
     """
 
     sentence: str
     fills_a_cache: bool
 
 
-class Leftovers:
-    """Looks around while the first runs of a search go on; made before the first of them.
+class SideEffects:
+    """Looks around while the first trials of a search go on; made before the first of them.
 
     Args:
-        trainer: Says where a run can be expected to write.
+        trainer: Says where a trial can be expected to write.
         clock: For the time that a look may take.
         cwd: Where runs start.
     """
@@ -48,30 +48,30 @@ class Leftovers:
         self._cwd = Path(os.path.realpath(cwd))
         self._told: set[Path] = set()  # what is named once is not named again
         self._data = _data_folders(trainer, self._cwd)
-        self._surroundings = Surroundings(folders_looked_at(trainer, cwd=cwd), [trainer.state.path], clock)
+        self._snapshot = Snapshot(folders_looked_at(trainer, cwd=cwd), [trainer.state.path], clock)
 
-    def of_the_run(self, number: int | None) -> Leftover | None:
+    def of_the_trial(self, number: int | None) -> SideEffect | None:
         """What is there since the last look; None if nothing is.
 
         Args:
-            number: Of the run that has just ended; None for the proof of `autotune init`.
+            number: Of the trial that has just ended; None for the proof of `autotune init`.
         """
-        traces = self._surroundings.traces().beyond(self._told)
+        traces = self._snapshot.traces().beyond(self._told)
         if not traces.any:
             return None
         self._told.update(traces.new, traces.changed, traces.gone)
         data = Below(self._data)
         cache = [path for path in traces.new if path in data]
-        return Leftover(sentence=self._sentence(traces, cache, number), fills_a_cache=bool(cache))
+        return SideEffect(sentence=self._sentence(traces, cache, number), fills_a_cache=bool(cache))
 
-    def _sentence(self, traces: Traces, cache: Sequence[Path], number: int | None) -> str:
+    def _sentence(self, traces: SnapshotChanges, cache: Sequence[Path], number: int | None) -> str:
         parts = [
             f"{what} {names_of(paths, self._cwd)}"
             for what, paths in (("new:", traces.new), ("changed:", traces.changed), ("gone:", traces.gone))
             if paths
         ]
-        run = "the proof" if number is None else f"run {number}"
-        said = f"while {run} went on, outside its folder: {', '.join(parts)}. autotune takes nothing away there"
+        trial = "the proof" if number is None else f"trial {number}"
+        said = f"while {trial} went on, outside its folder: {', '.join(parts)}. autotune takes nothing away there"
         if cache:
             said += f"; {names_of(cache, self._cwd)} is taken for a cache, so that run is not compared with later ones"
         if len(cache) < len(traces.new) + len(traces.changed):
@@ -82,7 +82,7 @@ class Leftovers:
 
 
 def folders_looked_at(trainer: Trainer, *, cwd: Path) -> tuple[Path, ...]:
-    """Where a run may leave something that is no part of its folder, the most special first.
+    """Where a trial may leave something that is no part of its folder, the most special first.
 
     Args:
         trainer: Names the config and what it holds.

@@ -1,8 +1,8 @@
-"""What came, changed or went around a run while it went on, outside its own folder.
+"""What came, changed or went around a trial while it went on, outside its own folder.
 
 Two looks at the same folders are compared, so no clock has to be trusted but that of each file system with itself. A
 look is bounded: where a tree is too large to be seen whole, the answer says so. What is seen may be somebody else's
-doing, and is told as that: it happened while the run went on.
+doing, and is told as that: it happened while the trial went on.
 """
 
 import os
@@ -49,7 +49,7 @@ class Below:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Traces:
+class SnapshotChanges:
     """What is not as it was.
 
     Attributes:
@@ -69,7 +69,7 @@ class Traces:
         """Whether anything is not as it was."""
         return bool(self.new or self.changed or self.gone)
 
-    def beyond(self, known: Collection[Path]) -> "Traces":
+    def beyond(self, known: Collection[Path]) -> "SnapshotChanges":
         """The same without these paths, and what lies below them."""
         left_out = Below(known)
 
@@ -87,7 +87,7 @@ class _Folder:
     whole: bool = True
 
 
-class Surroundings:
+class Snapshot:
     """Some folders, as they were when this was made and at each later look.
 
     Args:
@@ -108,7 +108,7 @@ class Surroundings:
         for name, folder in self._seen.items():
             yield from (Path(name, entry) for entry, stamp in folder.entries.items() if stamp is not None)
 
-    def traces(self) -> Traces:
+    def traces(self) -> SnapshotChanges:
         """What is not as it was at the last look; this is one."""
         before, self._seen = self._seen, self._look()
         new: list[Path] = []
@@ -127,7 +127,7 @@ class Surroundings:
                 folder / entry for entry, stamp in now.entries.items() if was.entries.get(entry, stamp) != stamp
             )
         unseen = {name for seen in (before, self._seen) for name, folder in seen.items() if not folder.whole}
-        return Traces(
+        return SnapshotChanges(
             new=tuple(sorted(new)),
             changed=tuple(sorted(changed)),
             gone=tuple(sorted(gone)),

@@ -9,7 +9,7 @@ from rich.table import Table
 from rich.text import Text
 
 from autotune.durations import format_duration
-from autotune.records import RunRecord
+from autotune.records import TrialRecord
 from autotune.report.comparison import gpu_notes, metrics_table
 from autotune.report.lines import changes_text, plain, value_text
 from autotune.results import Ratio, SearchResult, Side, Verdict
@@ -23,10 +23,10 @@ _PAYS_WITHIN_S = 365 * 24 * 3600.0
 
 @dataclass(frozen=True, kw_only=True)
 class Failure:
-    """The first run of a kind that gave no numbers.
+    """The first trial of a kind that gave no numbers.
 
     Attributes:
-        run: Its record.
+        trial: Its record.
         count: How many ended like it.
         sentence: What that ending means.
         remedy: What the user can do.
@@ -34,7 +34,7 @@ class Failure:
         folder: Where its logs are.
     """
 
-    run: RunRecord
+    trial: TrialRecord
     count: int
     sentence: str
     remedy: str
@@ -87,7 +87,7 @@ def print_answer(
 
 
 def print_failures(console: Console, failures: Sequence[Failure]) -> None:
-    """Prints what the runs said that gave no numbers: the first of each kind."""
+    """Prints what the trials said that gave no numbers: the first of each kind."""
     for failure in failures:
         console.print()
         _print_failure(console, failure)
@@ -178,12 +178,12 @@ def _more_time(gain: float) -> str:
 
 
 def _print_failure(console: Console, failure: Failure) -> None:
-    times = f"{failure.count} runs" if failure.count > 1 else "1 run"
+    times = f"{failure.count} trials" if failure.count > 1 else "1 trial"
     console.print(
-        Text.assemble((f"{times} {failure.run.ending.value}", "bold yellow"), f": {failure.sentence}"), soft_wrap=True
+        Text.assemble((f"{times} {failure.trial.ending.value}", "bold yellow"), f": {failure.sentence}"), soft_wrap=True
     )
-    if failure.run.detail:
-        console.print(Text(f"  {plain(failure.run.detail)}"), soft_wrap=True)
+    if failure.trial.detail:
+        console.print(Text(f"  {plain(failure.trial.detail)}"), soft_wrap=True)
     for line in [line for line in failure.stderr_tail.splitlines() if line.strip()][-5:]:
         console.print(Text(f"  | {plain(line)}", style="dim"), soft_wrap=True)
     console.print(Text(f"  {failure.remedy} Logs: {failure.folder}"), soft_wrap=True)

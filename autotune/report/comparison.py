@@ -10,9 +10,9 @@ from autotune.report.lines import plain
 from autotune.results import PooledGpu, Side
 
 _NOT_MEASURED = "not measured"
-_OF_THE_RUN = ("cv", "data_wait_fraction", "step_p95_s", "cpu_cores", "peak_memory_bytes")
+_OF_THE_TRIAL = ("cv", "data_wait_fraction", "step_p95_s", "cpu_cores", "peak_memory_bytes")
 _OF_THE_GPU = ("utilization", "p10", "duty_fraction", "sm_activity", "tensor_activity", "dram_activity")
-_OF_THE_RUN_ON_A_GPU = ("energy_per_sample_j", "gpu_memory_bytes")
+_OF_THE_TRIAL_ON_A_GPU = ("energy_per_sample_j", "gpu_memory_bytes")
 
 
 def metrics_table(baseline: Side, other: Side | None, column: str) -> Table:
@@ -31,11 +31,11 @@ def metrics_table(baseline: Side, other: Side | None, column: str) -> Table:
             table.add_column("today", justify="right")
         else:
             table.add_column(column, justify="right", style="bold")
-    table.add_row(*_run_row("samples_per_s", sides))
+    table.add_row(*_trial_row("samples_per_s", sides))
     for row in _gpu_rows(sides):
         table.add_row(*row)
-    for name in _OF_THE_RUN:
-        table.add_row(*_run_row(name, sides))
+    for name in _OF_THE_TRIAL:
+        table.add_row(*_trial_row(name, sides))
     return table
 
 
@@ -61,7 +61,7 @@ def gpu_notes(baseline: Side, why_no_gpu: str | None) -> list[str]:
     return notes
 
 
-def _run_row(name: str, sides: Sequence[Side]) -> list[str]:
+def _trial_row(name: str, sides: Sequence[Side]) -> list[str]:
     return [METRICS[name].label, *(METRICS[name].text((side.metrics or {}).get(name)) for side in sides)]
 
 
@@ -75,15 +75,15 @@ def _gpu_rows(sides: Sequence[Side]) -> list[list[str]]:
         if any(_over_scored(side, name) is not None for side in sides)
     ]
     rows += [
-        _run_row(name, sides)
-        for name in _OF_THE_RUN_ON_A_GPU
+        _trial_row(name, sides)
+        for name in _OF_THE_TRIAL_ON_A_GPU
         if any((side.metrics or {}).get(name) is not None for side in sides)
     ]
     return rows
 
 
 def _plain_utilization(side: Side) -> str:
-    """Utilization of runs of which no driver windows were kept."""
+    """Utilization of trials of which no driver windows were kept."""
     value = (side.metrics or {}).get("gpu_utilization")
     return _NOT_MEASURED if value is None else METRICS["gpu_utilization"].text(value)
 

@@ -24,7 +24,7 @@ def print_inventory(
         console: Where to.
         knobs: What may vary.
         not_taken: Keys (or flags) that are called like a knob and are none, with the reason.
-        redirected: Output keys that point into each run's own folder.
+        redirected: Output keys that point into each trial's own folder.
         left: Keys that look like outputs and stay as they are, with the reason.
         command: The trainer's command.
     """
@@ -36,7 +36,7 @@ def print_inventory(
         console.print(Text(f"not taken: {plain(key)}: {plain(why)}", style="dim"), soft_wrap=True)
     if redirected:
         keys = ", ".join(map(plain, redirected))
-        console.print(Text(f"into each run's own folder, starting empty: {keys}", style="dim"), soft_wrap=True)
+        console.print(Text(f"into each trial's own folder, starting empty: {keys}", style="dim"), soft_wrap=True)
     for key, why in left.items():
         console.print(Text(f"looks like an output and stays: {plain(key)}: {plain(why)}", style="dim"), soft_wrap=True)
     console.print(Text(f"command: {plain(' '.join(command), longest=1000)}", style="dim"), soft_wrap=True)

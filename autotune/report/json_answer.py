@@ -7,7 +7,7 @@ from typing import Any
 from autotune.errors import AutotuneError
 from autotune.results import SearchResult, Side
 
-FORMAT = 1
+FORMAT = 2
 """Version of the object."""
 
 
@@ -35,7 +35,7 @@ def answer_document(
         "gain_of_ten_minutes": result.gain_of_ten_minutes,
         "same_training": {**_whole(same_training[0]), "speedup": same_training[1]} if same_training else None,
         "changes": [asdict(change) for change in result.changes],
-        "runs": result.runs,
+        "trials": result.trials,
         "outcomes": dict(result.outcomes),
         "elapsed_s": elapsed_s,
         "study": study,

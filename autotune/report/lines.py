@@ -3,9 +3,9 @@
 import re
 
 from autotune.durations import format_duration
-from autotune.events import Event, IncumbentChanged, PhaseChanged, RunEnded, RunStarted, SearchStarted
+from autotune.events import Event, IncumbentChanged, PhaseChanged, Remark, SearchStarted, TrialEnded, TrialStarted
 from autotune.metrics import METRICS
-from autotune.records import Ending, RunRecord, Scalar, Validity, Values
+from autotune.records import Ending, Scalar, TrialRecord, Validity, Values
 
 _ESCAPE = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)?|[@-_])")
 """Control sequences of a terminal: colours, titles, cursor movements (ECMA-48)."""
@@ -48,13 +48,15 @@ def event_line(event: Event, elapsed_s: float) -> str | None:
     stamp = f"[{format_duration(elapsed_s):>6}]"
     match event:
         case SearchStarted():
-            found = f", {event.runs_found} earlier runs found" if event.runs_found else ""
+            found = f", {event.trials_found} earlier trials found" if event.trials_found else ""
             return (
                 f"{stamp} study {event.study}: {len(event.today)} knobs, {event.points:,} combinations, "
                 f"budget {format_duration(event.budget_s)}{found}; score: {event.measures}"
             )
-        case RunEnded():
-            return f"{stamp} {run_line(event)}"
+        case TrialEnded():
+            return f"{stamp} {trial_line(event)}"
+        case Remark():
+            return event.text
         case PhaseChanged():
             return f"{stamp} {event.phase}: {event.why}"
         case IncumbentChanged():
@@ -63,34 +65,34 @@ def event_line(event: Event, elapsed_s: float) -> str | None:
             return None
 
 
-def gpu_text(run: RunRecord) -> str:
-    """How busy a run kept its GPU, ``GPU 41 %``; empty where that was not measured."""
-    utilization = run.measurement.gpu_utilization if run.measurement else None
+def gpu_text(trial: TrialRecord) -> str:
+    """How busy a trial kept its GPU, ``GPU 41 %``; empty where that was not measured."""
+    utilization = trial.measurement.gpu_utilization if trial.measurement else None
     return "" if utilization is None else f"GPU {100 * utilization:.0f} %"
 
 
-def run_line(event: RunEnded) -> str:
-    """One finished run: number, purpose, speed, GPU, how it ended if that is worth a word, what it tried."""
-    run = event.run
-    measured = run.measurement
+def trial_line(event: TrialEnded) -> str:
+    """One finished trial: number, purpose, speed, GPU, how it ended if that is worth a word, what it tried."""
+    trial = event.trial
+    measured = trial.measurement
     speed = METRICS["samples_per_s"].text(measured.samples_per_s) if measured else "no numbers"
     ratio = f"{event.speedup:.2f}x" if event.speedup is not None else ""
-    words = [] if run.ending in _QUIET else [run.ending.value]
-    if run.validity is not Validity.GOOD and measured:
-        words.append(run.detail or run.validity.value)
+    words = [] if trial.ending in _QUIET else [trial.ending.value]
+    if trial.validity is not Validity.GOOD and measured:
+        words.append(trial.detail or trial.validity.value)
     ending = f" [{', '.join(words)}]" if words else ""
-    gpu = f"  {gpu:>9}" if (gpu := gpu_text(run)) else ""
+    gpu = f"  {gpu:>9}" if (gpu := gpu_text(trial)) else ""
     return (
-        f"run {run.number:<3} {purpose_text(run.purpose.value, run.pair):<10} {speed:>10} {ratio:>6}"
-        f" {format_duration(run.duration_s):>6}{gpu}{ending}  {changes_text(event.changes)}"
+        f"trial {trial.number:<3} {purpose_text(trial.purpose.value, trial.pair):<10} {speed:>10} {ratio:>6}"
+        f" {format_duration(trial.duration_s):>6}{gpu}{ending}  {changes_text(event.changes)}"
     )
 
 
 def purpose_text(purpose: str, pair: int | None) -> str:
-    """``explore``, or ``pair 3`` for a confirming run; people count pairs from 1."""
+    """``explore``, or ``pair 3`` for a confirming trial; people count pairs from 1."""
     return purpose if pair is None else f"pair {pair + 1}"
 
 
-def running_line(event: RunStarted) -> str:
+def running_line(event: TrialStarted) -> str:
     """What runs now."""
-    return f"run {event.number} {purpose_text(event.purpose.value, event.pair)}: {changes_text(event.changes)}"
+    return f"trial {event.number} {purpose_text(event.purpose.value, event.pair)}: {changes_text(event.changes)}"

@@ -1,4 +1,4 @@
-"""What a search shows while it works: a live region on a terminal, one line per run in a log file. On stderr."""
+"""What a search shows while it works: a live region on a terminal, one line per trial in a log file. On stderr."""
 
 from types import TracebackType
 from typing import Self
@@ -11,7 +11,15 @@ from rich.text import Text
 
 from autotune.clock import Clock
 from autotune.durations import format_duration
-from autotune.events import Event, IncumbentChanged, PhaseChanged, RunEnded, RunProgress, RunStarted, SearchStarted
+from autotune.events import (
+    Event,
+    IncumbentChanged,
+    PhaseChanged,
+    SearchStarted,
+    TrialEnded,
+    TrialProgress,
+    TrialStarted,
+)
 from autotune.report.lines import changes_text, event_line, gpu_text, running_line
 
 
@@ -31,11 +39,11 @@ class SearchDisplay:
         self._started_s = started_s
         self._budget_s = budget_s
         self._phase = "starting"
-        self._runs = 0
-        self._gpu = ""  # of the last run
+        self._trials = 0
+        self._gpu = ""  # of the last trial
         self._best: IncumbentChanged | None = None
-        self._running: RunStarted | None = None
-        self._progress: RunProgress | None = None
+        self._running: TrialStarted | None = None
+        self._progress: TrialProgress | None = None
         self._live = Live(
             get_renderable=self._draw, console=console, refresh_per_second=4, transient=True, redirect_stdout=False
         )
@@ -60,12 +68,12 @@ class SearchDisplay:
         match event:
             case SearchStarted():
                 self._phase = "today's config"
-            case RunStarted():
+            case TrialStarted():
                 self._running, self._progress = event, None
-            case RunProgress():
+            case TrialProgress():
                 self._progress = event
-            case RunEnded():
-                self._running, self._runs, self._gpu = None, self._runs + 1, gpu_text(event.run)
+            case TrialEnded():
+                self._running, self._trials, self._gpu = None, self._trials + 1, gpu_text(event.trial)
             case IncumbentChanged():
                 self._best = event
             case PhaseChanged():
@@ -75,7 +83,7 @@ class SearchDisplay:
         line = event_line(event, self._elapsed_s())
         if line is not None:
             # A log file gets the whole line; on a terminal, what does not fit is in the final table anyway.
-            is_run = isinstance(event, RunEnded | IncumbentChanged) and self._console.is_terminal
+            is_run = isinstance(event, TrialEnded | IncumbentChanged) and self._console.is_terminal
             self._console.print(Text(line), no_wrap=True, overflow="ellipsis" if is_run else None, soft_wrap=not is_run)
 
     def _elapsed_s(self) -> float:
@@ -88,7 +96,7 @@ class SearchDisplay:
         bar.add_row(
             ProgressBar(total=self._budget_s, completed=min(elapsed_s, self._budget_s), width=24),
             Text(f"{format_duration(elapsed_s)} of {format_duration(self._budget_s)}"),
-            Text(f"{self._runs} runs" + (f", the last {self._gpu}" if self._gpu else "")),
+            Text(f"{self._trials} trials" + (f", the last {self._gpu}" if self._gpu else "")),
             Text(self._phase, style="bold"),
             Text(f"done in at most {format_duration(left_s)}", style="dim"),
         )

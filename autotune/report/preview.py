@@ -50,7 +50,7 @@ def print_plan(
         console.print(Text(f"not tuned: {path} ({why})", style="dim"), soft_wrap=True)
     if redirected:
         console.print(
-            Text(f"into each run's own folder, starting empty: {', '.join(redirected)}", style="dim"), soft_wrap=True
+            Text(f"into each trial's own folder, starting empty: {', '.join(redirected)}", style="dim"), soft_wrap=True
         )
     for note in notes:
         console.print(Text(plain(note), style="dim"), soft_wrap=True)

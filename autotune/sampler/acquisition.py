@@ -1,10 +1,10 @@
-"""Where the next run pays most: a new point, a promising point once more, or nowhere any more.
+"""Where the next trial pays most: a new point, a promising point once more, or nowhere any more.
 
-No tests are made on the way. What is believed of every point, measured or not, comes from one model of all runs
+No tests are made on the way. What is believed of every point, measured or not, comes from one model of all trials
 (`autotune.sampler.gaussian_process`), and each possible run is valued by the knowledge gradient (Frazier, Powell &
 Dayanik 2008): how much better the answer is expected to be for it, in ln score. A point that may fail counts by its
-chance to run, and a long run for less: by the square root of its time. (By the time itself, what is cheap and far from
-anything good wins over what is dear and promising; `python -m autotune.bench search` tells.)
+chance to run, and a long trial for less: by the square root of its time. (By the time itself, what is cheap and far
+from anything good wins over what is dear and promising; `python -m autotune.bench search` tells.)
 """
 
 import math
@@ -16,24 +16,24 @@ from statistics import median
 import numpy as np
 
 from autotune.records import Values
-from autotune.sampler.gaussian_process import Array, Indices, Observations, Posterior, Surrogate
+from autotune.sampler.gaussian_process import Array, GaussianProcess, Indices, Posterior, TrainingData
 from autotune.sampler.heuristics import candidates
-from autotune.sampler.observations import PointLevel
+from autotune.sampler.observations import Observation
 from autotune.space.knob import Knob
 from autotune.space.space import Space
 
-LARGEST_REPEATS = 6
+MOST_TRIALS_OF_A_POINT = 6
 """Runs of one point, at most, while searching."""
 
 WORTH_THE_REST = 0.002
-"""Expected gain in ln score of the runs to come below which they no longer pay."""
+"""Expected gain in ln score of the trials to come below which they no longer pay."""
 
 _ADVICE_GAIN = 0.05  # what an untried piece of an expert's advice promises
 _LARGEST_FIT = 300  # points that the model is made of: the best ones; the rest is far from anything worth asking
 _LOOKED_AROUND = 5  # best points whose neighbourhood is searched
-_HOPE = 0.08  # of an expert's value before any run, in ln score
+_PRIOR_GAIN = 0.08  # of an expert's value before any trial, in ln score
 _DOUBT = 1.3  # factor on the model's own standard deviation, which does not know how wrong the model is
-_ROUGH_SD = 0.15  # of a run with too few steps, beyond that of any run
+_ROUGH_SD = 0.15  # of a trial with too few steps, beyond that of any trial
 _ACCIDENTS = 0.02  # variance of a success: some failures have nothing to do with the point
 _LEAST_CHANCE = 0.02
 _MOST_PROMISED = 64  # runs that are looked ahead
@@ -41,12 +41,12 @@ _DRAWS = 1_000
 
 
 @dataclass(frozen=True, kw_only=True)
-class Allocation:
-    """A run to make next.
+class Proposal:
+    """A trial to make next.
 
     Attributes:
         values: The point.
-        gain: What the run promises, in ln score of the answer.
+        gain: What the trial promises, in ln score of the answer.
         is_repeat: Whether it was measured before.
     """
 
@@ -55,8 +55,8 @@ class Allocation:
     is_repeat: bool = False
 
 
-class Allocator:
-    """Chooses the runs of one search; `learn` comes first, and again after each run.
+class Acquisition:
+    """Chooses the trials of one search; `learn` comes first, and again after each run.
 
     Args:
         space: What may vary.
@@ -65,114 +65,121 @@ class Allocator:
 
     def __init__(self, space: Space, seed: int) -> None:
         self._space = space
-        self._levels: Mapping[str, PointLevel] = {}
-        self._measured: list[PointLevel] = []
+        self._observations: Mapping[str, Observation] = {}
+        self._measured: list[Observation] = []
         self._sd = 0.0
         self._something_failed = False
-        self._speed = Surrogate(space)
-        self._success = Surrogate(space)
+        self._speed = GaussianProcess(space)
+        self._success = GaussianProcess(space)
         self._rng = np.random.default_rng(seed)
         self._believed: Mapping[str, float] | None = None
         self._row_of: dict[str, Indices] = {}
-        self._hopes = [_hopes(knob) for knob in space.knobs]
+        self._prior_means = [_prior_means(knob) for knob in space.knobs]
 
-    def learn(self, levels: Mapping[str, PointLevel], sd: float) -> None:
+    def learn(self, observations: Mapping[str, Observation], sd: float) -> None:
         """Takes all that is known, in place of what it knew: the model is fitted to it.
 
         Args:
-            levels: What is known of each point.
-            sd: Standard deviation of ln score between runs of one point, above 0.
+            observations: What is known of each point.
+            sd: Standard deviation of ln score between trials of one point, above 0.
         """
-        beliefs = [(*_observed(level, sd), level) for level in levels.values() if level.scores or level.rough_scores]
+        beliefs = [
+            (*_observed(observation, sd), observation)
+            for observation in observations.values()
+            if observation.scores or observation.rough_scores
+        ]
         beliefs = sorted(beliefs, key=lambda belief: -belief[0])[:_LARGEST_FIT]
-        self._levels, self._sd, self._believed = levels, sd, None
-        self._measured = [level for *_, level in beliefs]
+        self._observations, self._sd, self._believed = observations, sd, None
+        self._measured = [observation for *_, observation in beliefs]
         if beliefs:
             rows = self._rows(self._measured)
-            scores = np.array([score for score, *_ in beliefs]) - self._hope(rows)
+            scores = np.array([score for score, *_ in beliefs]) - self._prior_mean(rows)
             variances = np.array([variance for _, variance, _ in beliefs])
-            self._speed.fit(Observations(points=rows, scores=scores, variances=variances))
-        tried = list(levels.values())[-_LARGEST_FIT:]
-        success = np.array([float(bool(level.scores or level.rough_scores)) for level in tried])
+            self._speed.fit(TrainingData(points=rows, scores=scores, variances=variances))
+        tried = list(observations.values())[-_LARGEST_FIT:]
+        success = np.array([float(bool(observation.scores or observation.rough_scores)) for observation in tried])
         self._something_failed = not success.all()
         if self._something_failed:
             variances = np.full(len(tried), _ACCIDENTS)
-            self._success.fit(Observations(points=self._rows(tried), scores=success, variances=variances))
+            self._success.fit(TrainingData(points=self._rows(tried), scores=success, variances=variances))
 
-    def next_run(
+    def next_trial(
         self,
         today: str,
         advice: Values | None,
         why_not: Callable[[Values], str | None],
         longest_s: float = math.inf,
-    ) -> Allocation | None:
-        """Values the possible next runs and takes the best.
+    ) -> Proposal | None:
+        """Values the possible next trials and takes the best.
 
         Args:
             today: Name of today's point; it is not repeated here, the confirmation measures it.
             advice: What an expert would try next; None if nothing.
             why_not: Says why a point will not run, None if it may.
-            longest_s: How long a run may be expected to take.
+            longest_s: How long a trial may be expected to take.
 
         Returns:
-            The next run; None if every point was tried often enough, will not run, or will take too long.
+            The next trial; None if every point was tried often enough, will not run, or will take too long.
         """
         ranked = self._ranked(today, longest_s)
         if advice is not None and self._may_take(advice, longest_s):
-            repeat = next((run for run in ranked if run.is_repeat), None)
-            return repeat if repeat and repeat.gain > _ADVICE_GAIN else Allocation(values=advice, gain=_ADVICE_GAIN)
-        return next((run for run in ranked if run.is_repeat or why_not(run.values) is None), None)
+            repeat = next((trial for trial in ranked if trial.is_repeat), None)
+            return repeat if repeat and repeat.gain > _ADVICE_GAIN else Proposal(values=advice, gain=_ADVICE_GAIN)
+        return next((trial for trial in ranked if trial.is_repeat or why_not(trial.values) is None), None)
 
     def believed(self) -> Mapping[str, float]:
-        """What all runs together say of each point that gave comparable numbers: its ln score, by the point's name.
+        """What all trials together say of each point that gave comparable numbers: its ln score, by the point's name.
 
-        Unlike the mean of its own runs it does not favour the point that was lucky.
+        Unlike the mean of its own trials it does not favour the point that was lucky.
         """
         if self._believed is None:
             good = self._good
             means = self._posterior(self._rows(good)).mean if good else ()
-            self._believed = {level.name: float(mean) for level, mean in zip(good, means, strict=True)}
+            self._believed = {observation.name: float(mean) for observation, mean in zip(good, means, strict=True)}
         return self._believed
 
-    def promise(self, today: str, runs: int, why_not: Callable[[Values], str | None]) -> float:
+    def promise(self, today: str, trials: int, why_not: Callable[[Values], str | None]) -> float:
         """How much better the best point will probably be, in ln score, after that many more runs.
 
-        As if they were all chosen now: one run each of the points that promise most (the parallel knowledge gradient;
+        As if they were all chosen now: one trial each of the points that promise most (the parallel knowledge gradient;
         Wu & Frazier 2016), its expectation drawn by chance.
 
         Args:
-            today: As for `next_run`.
-            runs: Runs that there would be time for; beyond some dozens more make no difference.
-            why_not: As for `next_run`.
+            today: As for `next_trial`.
+            trials: Runs that there would be time for; beyond some dozens more make no difference.
+            why_not: As for `next_trial`.
         """
         believed = self.believed()
         if not believed:
             return 0.0
-        possible = (run for run in self._ranked(today) if run.is_repeat or why_not(run.values) is None)
-        chosen = [self._space.indices(run.values) for run in islice(possible, min(runs, _MOST_PROMISED))]
-        best = self._levels[max(believed, key=lambda name: believed[name])]
+        possible = (trial for trial in self._ranked(today) if trial.is_repeat or why_not(trial.values) is None)
+        chosen = [self._space.indices(trial.values) for trial in islice(possible, min(trials, _MOST_PROMISED))]
+        best = self._observations[max(believed, key=lambda name: believed[name])]
         points = np.unique(np.array([*chosen, self._space.indices(best.values)]), axis=0)
         means, covariance = self._posterior(points).mean, self._speed.covariance(points)
-        # What a run of each makes of the beliefs: how they will spread around what they are now.
+        # What a trial of each makes of the beliefs: how they will spread around what they are now.
         learned = covariance @ np.linalg.solve(covariance + self._sd**2 * np.eye(len(points)), covariance)
         values, vectors = np.linalg.eigh(learned)
         draws = self._rng.standard_normal((_DRAWS, len(points))) * np.sqrt(np.maximum(values, 0.0))
         return float(np.mean(np.max(means + draws @ vectors.T, axis=1)) - believed[best.name])
 
     @property
-    def _good(self) -> list[PointLevel]:
+    def _good(self) -> list[Observation]:
         """The points of the model that gave comparable numbers."""
-        return [level for level in self._measured if level.scores]
+        return [observation for observation in self._measured if observation.scores]
 
-    def _ranked(self, today: str, longest_s: float = math.inf) -> Iterator[Allocation]:
-        """The possible next runs, the one that promises most for its time first."""
-        good, levels = self._good, self._levels
-        known = {row.tobytes(): level for row, level in zip(self._rows(levels.values()), levels.values(), strict=True)}
+    def _ranked(self, today: str, longest_s: float = math.inf) -> Iterator[Proposal]:
+        """The possible next trials, the one that promises most for its time first."""
+        good, observations = self._good, self._observations
+        known = {
+            row.tobytes(): observation
+            for row, observation in zip(self._rows(observations.values()), observations.values(), strict=True)
+        }
         if not good:
             # Nothing has worked yet, so nothing is known but what did not.
             points = self._rng.permutation(candidates(self._space, [self._space.today], self._rng))
             new = (point for point in points if point.tobytes() not in known)
-            yield from (Allocation(values=self._space.at(point), gain=_ADVICE_GAIN) for point in new)
+            yield from (Proposal(values=self._space.at(point), gain=_ADVICE_GAIN) for point in new)
             return
         rows = self._rows(good)
         means = self._posterior(rows).mean
@@ -186,15 +193,15 @@ class Allocator:
         gains = knowledge_gradient(posterior, rivals, self._sd) * self._chances(points)
         expected_s = self._expected_s(points)
         for index in np.argsort(-gains / np.sqrt(expected_s)):
-            level = known.get(points[index].tobytes())
-            if expected_s[index] <= longest_s and (level is None or _may_repeat(level, today)):
-                yield Allocation(
-                    values=self._space.at(points[index]), gain=float(gains[index]), is_repeat=level is not None
+            observation = known.get(points[index].tobytes())
+            if expected_s[index] <= longest_s and (observation is None or _may_repeat(observation, today)):
+                yield Proposal(
+                    values=self._space.at(points[index]), gain=float(gains[index]), is_repeat=observation is not None
                 )
 
     def _expected_s(self, points: Indices) -> Array:
-        """How long a run of each point will probably take."""
-        known_s = np.log([median(level.durations_s) for level in self._measured])
+        """How long a trial of each point will probably take."""
+        known_s = np.log([median(observation.durations_s) for observation in self._measured])
         return np.asarray(np.exp(self._speed.regress(known_s, points)))
 
     def _may_take(self, values: Values, longest_s: float) -> bool:
@@ -204,21 +211,21 @@ class Allocator:
 
     def _posterior(self, points: Indices) -> Posterior:
         posterior = self._speed.predict(points)
-        return Posterior(mean=posterior.mean + self._hope(points), sd=_DOUBT * posterior.sd)
+        return Posterior(mean=posterior.mean + self._prior_mean(points), sd=_DOUBT * posterior.sd)
 
-    def _hope(self, points: Indices) -> Array:
-        """What is expected of points before any run: an expert's values are better, and add up."""
+    def _prior_mean(self, points: Indices) -> Array:
+        """What is expected of points before any trial: an expert's values are better, and add up."""
         hope = np.zeros(len(points))
-        for column, hopes in enumerate(self._hopes):
+        for column, hopes in enumerate(self._prior_means):
             hope += hopes[points[:, column]]
         return hope
 
-    def _rows(self, levels: Iterable[PointLevel]) -> Indices:
+    def _rows(self, observations: Iterable[Observation]) -> Indices:
         rows = []
-        for level in levels:
-            if level.name not in self._row_of:
-                self._row_of[level.name] = np.array(self._space.indices(level.values), dtype=np.int64)
-            rows.append(self._row_of[level.name])
+        for observation in observations:
+            if observation.name not in self._row_of:
+                self._row_of[observation.name] = np.array(self._space.indices(observation.values), dtype=np.int64)
+            rows.append(self._row_of[observation.name])
         return np.array(rows, dtype=np.int64).reshape(len(rows), len(self._space.knobs))
 
     def _chances(self, points: Indices) -> Array:
@@ -230,14 +237,14 @@ class Allocator:
 
 
 def knowledge_gradient(posterior: Posterior, rivals: Array, sd: float) -> Array:
-    """How much better the answer is expected to be for one more run of each point.
+    """How much better the answer is expected to be for one more trial of each point.
 
     Args:
         posterior: What is believed of the points.
         rivals: The mean that each has to beat, or to fall below.
         sd: Standard deviation of one run.
     """
-    # Standard deviation of the change that one more run makes to the posterior mean.
+    # Standard deviation of the change that one more trial makes to the posterior mean.
     change = posterior.sd**2 / np.sqrt(posterior.sd**2 + sd**2)
     distance = -np.abs(posterior.mean - rivals) / change
     gains: Array = change * (distance * _cdf(distance) + np.exp(-0.5 * distance**2) / math.sqrt(2 * math.pi))
@@ -248,29 +255,29 @@ def _cdf(z: Array) -> Array:
     return np.array([0.5 * math.erfc(-x / math.sqrt(2)) for x in z])
 
 
-def _may_repeat(level: PointLevel, today: str) -> bool:
-    return level.name != today and bool(level.scores) and level.runs < LARGEST_REPEATS
+def _may_repeat(observation: Observation, today: str) -> bool:
+    return observation.name != today and bool(observation.scores) and observation.trials < MOST_TRIALS_OF_A_POINT
 
 
-def _observed(level: PointLevel, sd: float) -> tuple[float, float]:
-    """What the runs of a point show together: its mean ln score and the variance of that."""
-    weights = [*(sd**-2 for _ in level.scores), *((sd**2 + _ROUGH_SD**2) ** -1 for _ in level.rough_scores)]
-    scores = [*level.scores, *level.rough_scores]
+def _observed(observation: Observation, sd: float) -> tuple[float, float]:
+    """What the trials of a point show together: its mean ln score and the variance of that."""
+    weights = [*(sd**-2 for _ in observation.scores), *((sd**2 + _ROUGH_SD**2) ** -1 for _ in observation.rough_scores)]
+    scores = [*observation.scores, *observation.rough_scores]
     return sum(w * s for w, s in zip(weights, scores, strict=True)) / sum(weights), 1 / sum(weights)
 
 
-def _hopes(knob: Knob) -> Array:
+def _prior_means(knob: Knob) -> Array:
     """What an expert expects of each choice of a knob, in ln score against today's."""
     hopes = np.zeros(len(knob.choices))
     today = knob.index(knob.today)
     for value in knob.advice:
-        advised = knob.index(value)
-        assert advised is not None
+        heuristic_proposals = knob.index(value)
+        assert heuristic_proposals is not None
         assert today is not None
-        hopes[advised] = _HOPE
+        hopes[heuristic_proposals] = _PRIOR_GAIN
         if knob.ordered:  # what lies further that way is hoped for too, and what lies the other way is feared
-            there = np.arange(len(hopes)) > today if advised > today else np.arange(len(hopes)) < today
-            hopes[there] = _HOPE
-            hopes[~there] = -_HOPE
+            there = np.arange(len(hopes)) > today if heuristic_proposals > today else np.arange(len(hopes)) < today
+            hopes[there] = _PRIOR_GAIN
+            hopes[~there] = -_PRIOR_GAIN
             hopes[today] = 0.0
     return hopes

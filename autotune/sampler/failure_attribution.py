@@ -1,4 +1,4 @@
-"""What a search learns of a run that gave no numbers, by how it ended."""
+"""What a search learns of a trial that gave no numbers, by how it ended."""
 
 from collections.abc import Mapping
 from enum import StrEnum
@@ -6,7 +6,7 @@ from enum import StrEnum
 from autotune.records import Ending
 
 
-class Lesson(StrEnum):
+class Attribution(StrEnum):
     """What follows for other runs."""
 
     NOTHING = "nothing"  # our doing, or somebody else's: the point may be tried again
@@ -15,19 +15,19 @@ class Lesson(StrEnum):
     VALUES = "values"  # what two such points have in common, and no good one has, is to blame
 
 
-LESSONS: Mapping[Ending, Lesson] = {
-    Ending.COMPLETED: Lesson.THIS_POINT,
-    Ending.STOPPED: Lesson.THIS_POINT,
-    Ending.CRASHED: Lesson.VALUES,
-    Ending.OUT_OF_HOST_MEMORY: Lesson.MEMORY,
-    Ending.OUT_OF_GPU_MEMORY: Lesson.MEMORY,
-    Ending.GPU_LOST: Lesson.NOTHING,
-    Ending.DIVERGED: Lesson.VALUES,
-    Ending.HUNG: Lesson.VALUES,
-    Ending.NEVER_STARTED: Lesson.VALUES,
-    Ending.NO_STEPS: Lesson.VALUES,
-    Ending.OBSERVER_MISSING: Lesson.THIS_POINT,
-    Ending.KILLED_BY_BUDGET: Lesson.NOTHING,
-    Ending.INTERRUPTED: Lesson.NOTHING,
+ATTRIBUTIONS: Mapping[Ending, Attribution] = {
+    Ending.COMPLETED: Attribution.THIS_POINT,
+    Ending.STOPPED: Attribution.THIS_POINT,
+    Ending.CRASHED: Attribution.VALUES,
+    Ending.OUT_OF_HOST_MEMORY: Attribution.MEMORY,
+    Ending.OUT_OF_GPU_MEMORY: Attribution.MEMORY,
+    Ending.GPU_LOST: Attribution.NOTHING,
+    Ending.DIVERGED: Attribution.VALUES,
+    Ending.HUNG: Attribution.VALUES,
+    Ending.NEVER_STARTED: Attribution.VALUES,
+    Ending.NO_STEPS: Attribution.VALUES,
+    Ending.OBSERVER_MISSING: Attribution.THIS_POINT,
+    Ending.KILLED_BY_BUDGET: Attribution.NOTHING,
+    Ending.INTERRUPTED: Attribution.NOTHING,
 }
 """The lesson of every ending; `sampler.feasibility` draws it, `sampler.observations` forgets what is none."""

@@ -1,4 +1,4 @@
-"""Which points will not run, as far as the runs so far tell: out of memory, over the edge, or broken."""
+"""Which points will not run, as far as the trials so far tell: out of memory, over the edge, or broken."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -7,8 +7,8 @@ from itertools import combinations
 import numpy as np
 
 from autotune.records import Ending, Machine, Scalar, Values
-from autotune.sampler.failure_attribution import LESSONS, Lesson
-from autotune.sampler.observations import PointLevel
+from autotune.sampler.failure_attribution import ATTRIBUTIONS, Attribution
+from autotune.sampler.observations import Observation
 from autotune.space.catalog import Demand, Effects, effects_of
 from autotune.space.knob import Knob, same_scalar
 from autotune.space.space import Space
@@ -19,7 +19,7 @@ class _Memory:
     """One kind of memory.
 
     Attributes:
-        ending: How a run ends that takes too much of it.
+        ending: How a trial ends that takes too much of it.
         more: Knobs that take the more of it the larger they are.
         same: Further knobs that it depends on.
     """
@@ -42,13 +42,13 @@ class Feasibility:
 
     Args:
         space: What may vary.
-        levels: What is known of each point.
+        observations: What is known of each point.
         machine: Its memory is the edge.
         memory_margin: Share of that memory that has to stay free.
     """
 
     def __init__(
-        self, space: Space, levels: Mapping[str, PointLevel], machine: Machine, *, memory_margin: float
+        self, space: Space, observations: Mapping[str, Observation], machine: Machine, *, memory_margin: float
     ) -> None:
         self._space = space
         self._batches = [knob for knob in space.knobs if knob.kind == "batch_size"]
@@ -56,12 +56,14 @@ class Feasibility:
             _memory(space, Ending.OUT_OF_GPU_MEMORY, lambda effects: effects.gpu_memory),
             _memory(space, Ending.OUT_OF_HOST_MEMORY, lambda effects: effects.host_memory),
         )
-        self._good = [level for level in levels.values() if level.scores]
-        self._failed = [level for level in levels.values() if not level.scores and level.endings]
+        self._good = [observation for observation in observations.values() if observation.scores]
+        self._failed = [
+            observation for observation in observations.values() if not observation.scores and observation.endings
+        ]
         self._host_limit_bytes = (1 - memory_margin) * machine.memory_bytes
         self._memory_margin = memory_margin
         self._gpu_bytes = [gpu.memory_bytes for gpu in machine.gpus if gpu.memory_bytes is not None]
-        self._culprits = self._find_culprits()
+        self._broken = self._find_broken()
 
     def why_not(self, values: Values) -> str | None:
         """Why a point will not run; None if it may."""
@@ -74,24 +76,32 @@ class Feasibility:
 
     # Values that break the trainer
 
-    def _find_culprits(self) -> list[Values]:
+    def _find_broken(self) -> list[Values]:
         """What two broken points have in common, and no point that worked has: all of it, not each value alone."""
-        broken = [level for level in self._failed if any(LESSONS[ending] is Lesson.VALUES for ending in level.endings)]
-        culprits: list[Values] = []
+        broken = [
+            observation
+            for observation in self._failed
+            if any(ATTRIBUTIONS[ending] is Attribution.VALUES for ending in observation.endings)
+        ]
+        broken_values: list[Values] = []
         for one, other in combinations(broken, 2):
             shared = {
                 path: value
                 for path, value in self._space.changes(one.values).items()
                 if same_scalar(other.values[path], value)
             }
-            if shared and not any(_holds(level.values, shared) for level in self._good) and shared not in culprits:
-                culprits.append(shared)
-        return culprits
+            if (
+                shared
+                and not any(_holds(observation.values, shared) for observation in self._good)
+                and shared not in broken_values
+            ):
+                broken_values.append(shared)
+        return broken_values
 
     def _why_broken(self, values: Values) -> str | None:
-        for culprit in self._culprits:
-            if _holds(values, culprit):
-                return f"{_words(culprit)} broke the trainer twice"
+        for broken in self._broken:
+            if _holds(values, broken):
+                return f"{_words(broken)} broke the trainer twice"
         return None
 
     # Memory
@@ -101,14 +111,14 @@ class Feasibility:
 
         Where a point that needs as much has worked, it ran out of memory for another reason, and that proves nothing.
         """
-        for level in self._failed:
+        for observation in self._failed:
             for memory in self._memories:
                 if (
-                    memory.ending in level.endings
-                    and memory.needs_as_much(values, level.values)
-                    and not any(memory.needs_as_much(other.values, level.values) for other in self._good)
+                    memory.ending in observation.endings
+                    and memory.needs_as_much(values, observation.values)
+                    and not any(memory.needs_as_much(other.values, observation.values) for other in self._good)
                 ):
-                    sizes = {knob.path: level.values[knob.path] for knob in memory.more}
+                    sizes = {knob.path: observation.values[knob.path] for knob in memory.more}
                     return f"{_words(sizes)} was {memory.ending.value}"
         return None
 
@@ -120,14 +130,14 @@ class Feasibility:
         for what, memory in zip(("GPU", "host"), self._memories, strict=True):
             alike = [*memory.same, *(knob for knob in memory.more if knob not in self._batches)]
             seen: dict[float, float] = {}
-            levels = [level for level in self._good if _are_alike(level.values, values, alike)]
-            limit_bytes = self._gpu_limit_bytes(levels) if what == "GPU" else self._host_limit_bytes
+            observations = [observation for observation in self._good if _are_alike(observation.values, values, alike)]
+            limit_bytes = self._gpu_limit_bytes(observations) if what == "GPU" else self._host_limit_bytes
             if limit_bytes is None:
                 continue
-            for level in levels:
-                used = level.gpu_memory_bytes if what == "GPU" else level.host_memory_bytes
+            for observation in observations:
+                used = observation.gpu_memory_bytes if what == "GPU" else observation.host_memory_bytes
                 if used is not None:
-                    batch = self._batch(level.values)
+                    batch = self._batch(observation.values)
                     seen[batch] = max(used, seen.get(batch, 0.0))
             # Only beyond what has run; and one batch, or a framework that takes all memory at once, tells nothing.
             if len(seen) < 2 or size <= max(seen) or max(seen.values()) > limit_bytes:
@@ -138,9 +148,13 @@ class Feasibility:
                 return f"a batch of {size:g} would need some {expected_bytes / 2**30:.1f} GiB of {what} memory"
         return None
 
-    def _gpu_limit_bytes(self, levels: Iterable[PointLevel]) -> float | None:
-        """What a run may take of the GPU that these points filled most; of the smallest where that is not known."""
-        told = [level.gpu_memory_total_bytes for level in levels if level.gpu_memory_total_bytes is not None]
+    def _gpu_limit_bytes(self, observations: Iterable[Observation]) -> float | None:
+        """What a trial may take of the GPU that these points filled most; of the smallest where that is not known."""
+        told = [
+            observation.gpu_memory_total_bytes
+            for observation in observations
+            if observation.gpu_memory_total_bytes is not None
+        ]
         sizes = told or self._gpu_bytes
         return (1 - self._memory_margin) * min(sizes) if sizes else None
 

@@ -1,4 +1,4 @@
-"""What the runs so far say about points that nobody has measured: a Gaussian process.
+"""What the trials so far say about points that nobody has measured: a Gaussian process.
 
 The kernel is made for configs: a few ordered or categorical values a knob, most knobs of little effect, effects that
 add up in ln score but for some that depend on each other (workers pay only where loading is the bottleneck)::
@@ -7,7 +7,7 @@ add up in ln score but for some that depend on each other (workers pay only wher
 
 ``z`` holds one coordinate for an ordered knob (its position among the choices, 0 to 1) and an indicator for each
 choice of any other, scaled by the relevance of the knob. ``own`` is what a point has to itself and its repeats share.
-Relevances and variances are fitted to the runs (automatic relevance determination; maximum a posteriori; Rasmussen &
+Relevances and variances are fitted to the trials (automatic relevance determination; maximum a posteriori; Rasmussen &
 Williams, "Gaussian Processes for Machine Learning", 2006, sections 2.2 and 5.4).
 """
 
@@ -27,7 +27,7 @@ _LARGEST_HYPER_FIT = 120  # points that relevances are fitted to: each step of t
 _STEPS = 12  # of the fit, each time; it goes on where it was
 _FIRST_STEP, _SMALLEST_STEP, _LARGEST_STEP = 0.2, 1e-3, 0.5  # of the logarithm of a hyperparameter
 _LEVEL = 4.0  # variance of the level itself, in (ln score)²: next to nothing is known of it
-# Believed before any run, as mean and standard deviation of the logarithm.
+# Believed before any trial, as mean and standard deviation of the logarithm.
 _RELEVANCE = (math.log(0.5), 1.2)
 _LINEAR = (math.log(0.25), 1.0)
 _JOINT = (math.log(0.25), 1.0)
@@ -35,7 +35,7 @@ _OWN = (math.log(0.02**2), 1.0)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class Observations:
+class TrainingData:
     """What was measured.
 
     Attributes:
@@ -62,7 +62,7 @@ class Posterior:
     sd: Array
 
 
-class Surrogate:
+class GaussianProcess:
     """The model of one space; learns what its knobs are worth, from fit to fit.
 
     Args:
@@ -81,20 +81,20 @@ class Surrogate:
         self._steps = np.full(len(prior), _FIRST_STEP)
         self._slopes = np.zeros(len(prior))
 
-    def fit(self, observations: Observations) -> None:
+    def fit(self, data: TrainingData) -> None:
         """Takes all that was measured, in place of what it knew, and adapts the hyperparameters to it."""
         # Of many points some, evenly from the best to the worst: what the knobs do shows in their differences.
-        stride = -(-len(observations.scores) // _LARGEST_HYPER_FIT)
-        some = np.argsort(-observations.scores)[::stride]
-        self._adapt(self._features(observations.points[some]), observations.scores[some], observations.variances[some])
-        self._rows = {row.tobytes(): number for number, row in enumerate(observations.points)}
-        self._z = self._scaled(self._features(observations.points))
+        stride = -(-len(data.scores) // _LARGEST_HYPER_FIT)
+        some = np.argsort(-data.scores)[::stride]
+        self._adapt(self._features(data.points[some]), data.scores[some], data.variances[some])
+        self._rows = {row.tobytes(): number for number, row in enumerate(data.points)}
+        self._z = self._scaled(self._features(data.points))
         linear, joint, own = np.exp(self._logs[-3:])
         covariance = _LEVEL + linear * self._z @ self._z.T + joint * _similarity(self._z, self._z)
-        covariance[np.diag_indices_from(covariance)] += own + observations.variances
+        covariance[np.diag_indices_from(covariance)] += own + data.variances
         self._factor = np.linalg.cholesky(covariance)
-        self._center = float(np.mean(observations.scores))
-        self._weights = self._solve(observations.scores - self._center)
+        self._center = float(np.mean(data.scores))
+        self._weights = self._solve(data.scores - self._center)
 
     def predict(self, points: Indices) -> Posterior:
         """What is believed of these points, measured or not."""

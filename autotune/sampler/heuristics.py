@@ -7,7 +7,7 @@ import numpy as np
 
 from autotune.records import Values
 from autotune.sampler.gaussian_process import Indices
-from autotune.sampler.observations import PointLevel, best_level
+from autotune.sampler.observations import Observation, best_observation
 from autotune.space.catalog import effects_of
 from autotune.space.knob import Knob, same_scalar
 from autotune.space.space import Space
@@ -21,9 +21,9 @@ _MUCH_WAIT = 0.3  # share of the time that today's loop waits for data: the load
 _LITTLE_WAIT = 0.05  # ... or, where the loader does not share its processor with the step, it is not
 
 
-def advised(
+def heuristic_proposals(
     space: Space,
-    levels: Mapping[str, PointLevel],
+    observations: Mapping[str, Observation],
     data_wait: float | None,
     *,
     has_gpu: bool,
@@ -32,26 +32,26 @@ def advised(
     """What an expert would try next, given what is known: one piece of advice after the other, on the best so far.
 
     The first sets all bundled knobs at once (they are cheap, safe, and rarely hurt each other); then each other
-    advice that no run has tried yet is added to the best point so far. So what helped is kept. Of a knob's further
+    advice that no trial has tried yet is added to the best point so far. So what helped is kept. Of a knob's further
     advice (the next larger batch) a value comes only after the one before it has helped.
 
     Args:
         space: What may vary.
-        levels: What is known of each point.
+        observations: What is known of each point.
         data_wait: Share of the time that today's training loop waited for data; None if not known.
         has_gpu: Whether the step runs on a device of its own. Where it shares the processor with the loader, a loop
             that does not wait may yet be slowed down by it.
-        short_passes: Whether a run sees a whole pass over the data anyway. Where it does not, a cache makes every run
-            wait for one: then it comes last.
+        short_passes: Whether a trial sees a whole pass over the data anyway. Where it does not, a cache makes every
+            trial wait for one: then it comes last.
     """
     loader_is_innocent = has_gpu and data_wait is not None and data_wait < _LITTLE_WAIT
     bundle = dict(space.today)
     for knob in space.knobs:
         if knob.bundled and knob.advice and (short_passes or not _settles(knob)):
             bundle[knob.path] = knob.advice[0]
-    if space.name(bundle) not in levels and not loader_is_innocent:
+    if space.name(bundle) not in observations and not loader_is_innocent:
         yield bundle
-    best = best_level(levels)
+    best = best_observation(observations)
     start = best.values if best else bundle
     device_first = loader_is_innocent or (data_wait is not None and data_wait < _MUCH_WAIT)
 
@@ -61,7 +61,9 @@ def advised(
     for knob in sorted(space.knobs, key=urgency):
         for before, value in zip((None, *knob.advice), knob.advice, strict=False):
             has_helped = before is None or same_scalar(start[knob.path], before)
-            if has_helped and not any(same_scalar(level.values[knob.path], value) for level in levels.values()):
+            if has_helped and not any(
+                same_scalar(observation.values[knob.path], value) for observation in observations.values()
+            ):
                 yield space.with_advice(start, knob.path, value)
 
 

@@ -3,23 +3,23 @@
 A flag may beat the config, a key may be misspelt, a branch may never be taken; and a search over such a knob wastes its
 runs. Three signs, each told in words that claim no more than was seen: every step has the same number of samples,
 whatever the batch size; the trainer prints the same value whatever was set; no effect on the score was seen
-where other knobs show theirs. The last is no proof (`without_effect` says when it is taken for enough).
+where other knobs show theirs. The last is no proof (`inert_knobs` says when it is taken for enough).
 """
 
 import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 
-from autotune.records import RunRecord, Scalar, Values
+from autotune.records import Scalar, TrialRecord, Values
 from autotune.sampler.main_effects import MainEffect, Sample, main_effects
-from autotune.sampler.observations import PointLevel
+from autotune.sampler.observations import Observation
 from autotune.space.knob import Knob, same_scalar
 from autotune.space.space import Space
 
 SMALLEST_EFFECT = 0.05
 """In ln score: a knob is without effect if none of its values can be believed to be worth this much."""
 
-LEAST_RUNS = 4
+LEAST_TRIALS = 4
 """With other values than today's, before a knob is said to have no effect."""
 
 _SURE = 1.645  # standard deviations to either side: 90 %
@@ -39,48 +39,54 @@ def is_large(effect: MainEffect) -> bool:
     return abs(effect.mean) - _SURE * effect.sd > SMALLEST_EFFECT
 
 
-def effects_seen(levels: Mapping[str, PointLevel], space: Space, sd: float) -> list[MainEffect]:
+def effects_seen(observations: Mapping[str, Observation], space: Space, sd: float) -> list[MainEffect]:
     """The main effects on ln score that the points so far show; none if there are too few points to tell.
 
     Args:
-        levels: What is known of each point.
+        observations: What is known of each point.
         space: What may vary.
-        sd: Standard deviation of ln score between runs of one point.
+        sd: Standard deviation of ln score between trials of one point.
     """
-    good = [level for level in levels.values() if level.scores]
-    samples = [Sample(values=level.values, mean=level.mean, runs=len(level.scores)) for level in good]
+    good = [observation for observation in observations.values() if observation.scores]
+    samples = [
+        Sample(values=observation.values, mean=observation.mean, trials=len(observation.scores)) for observation in good
+    ]
     effects = main_effects(samples, space.today, sd)
     return effects if len(good) > len(effects) else []
 
 
-def without_effect(effects: Sequence[MainEffect], levels: Mapping[str, PointLevel], space: Space) -> dict[str, str]:
+def inert_knobs(effects: Sequence[MainEffect], observations: Mapping[str, Observation], space: Space) -> dict[str, str]:
     """The knobs that seem to make no difference, with the words for it.
 
-    A knob counts if a value far from today's was tried, `LEAST_RUNS` runs were made with other values than today's,
+    A knob counts if a value far from today's was tried, `LEAST_TRIALS` runs were made with other values than today's,
     the 90 % interval of each of its effects lies within plus or minus `SMALLEST_EFFECT`, and some other knob has an
     effect for certain, so effects can be seen here.
 
     Args:
         effects: What `effects_seen` says of these levels.
-        levels: What is known of each point.
+        observations: What is known of each point.
         space: What may vary.
     """
-    good = [level for level in levels.values() if level.scores]
+    good = [observation for observation in observations.values() if observation.scores]
     found: dict[str, str] = {}
     if not any(map(is_large, effects)):
         return found
     for knob in space.knobs:
         own = [effect for effect in effects if effect.path == knob.path]
-        runs = sum(len(level.scores) for level in good if not same_scalar(level.values[knob.path], knob.today))
+        trials = sum(
+            len(observation.scores)
+            for observation in good
+            if not same_scalar(observation.values[knob.path], knob.today)
+        )
         all_small = bool(own) and all(map(is_small, own))
-        if runs >= LEAST_RUNS and all_small and _reaches_far(knob, [effect.choice for effect in own]):
-            found[knob.path] = f"no effect seen in {runs} runs"
+        if trials >= LEAST_TRIALS and all_small and _reaches_far(knob, [effect.choice for effect in own]):
+            found[knob.path] = f"no effect seen in {trials} trials"
     return found
 
 
-def without_turning(space: Space, dead: Collection[str]) -> Space:
+def without_turning(space: Space, inert: Collection[str]) -> Space:
     """The same space with these knobs left as they are today."""
-    knobs = tuple(knob.narrowed((knob.today,)) if knob.path in dead else knob for knob in space.knobs)
+    knobs = tuple(knob.narrowed((knob.today,)) if knob.path in inert else knob for knob in space.knobs)
     return replace(space, knobs=knobs)
 
 
@@ -94,17 +100,17 @@ def _reaches_far(knob: Knob, tried: Iterable[Scalar]) -> bool:
     return max(abs(position - today) for position in positions) >= _FAR * max(today, last - today)
 
 
-def same_batch(records: Iterable[RunRecord], space: Space) -> dict[str, str]:
-    """Batch sizes that every run ignored: its steps had as many samples as any other's.
+def same_batch(records: Iterable[TrialRecord], space: Space) -> dict[str, str]:
+    """Batch sizes that every trial ignored: its steps had as many samples as any other's.
 
     Where a trainer does not say how many samples a step had, they are counted by the config, and this finds nothing.
 
     Args:
-        records: The runs so far.
+        records: The trials so far.
         space: What may vary.
     """
     found: dict[str, str] = {}
-    measured = [(run.values, run.measurement) for run in records if run.measurement]
+    measured = [(trial.values, trial.measurement) for trial in records if trial.measurement]
     for knob in (knob for knob in space.knobs if knob.kind == "batch_size"):
         seen = [
             (float(values[knob.path] or 0), shown.samples_per_s * shown.window_s / shown.steps)
@@ -128,15 +134,15 @@ def printed_values(output: str, space: Space) -> dict[str, frozenset[str]]:
     return found
 
 
-def said_the_same(runs: Iterable[tuple[Values, Mapping[str, frozenset[str]]]], space: Space) -> dict[str, str]:
-    """Knobs for which the trainer printed one and the same value in every run, whatever was set.
+def said_the_same(trials: Iterable[tuple[Values, Mapping[str, frozenset[str]]]], space: Space) -> dict[str, str]:
+    """Knobs for which the trainer printed one and the same value in every trial, whatever was set.
 
     Args:
-        runs: What was set, and what was printed (`printed_values`), of each run.
+        trials: What was set, and what was printed (`printed_values`), of each run.
         space: What may vary.
     """
     found: dict[str, str] = {}
-    known = list(runs)
+    known = list(trials)
     for knob in space.knobs:
         seen = [(values[knob.path], said[knob.path]) for values, said in known if knob.path in said]
         words = frozenset().union(*(said for _, said in seen)) if seen else frozenset()

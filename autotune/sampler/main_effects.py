@@ -23,17 +23,17 @@ _PRIOR_SD = 0.5  # of one effect, in ln score
 
 @dataclass(frozen=True, kw_only=True)
 class Sample:
-    """A point, and what some of its runs showed on average.
+    """A point, and what some of its trials showed on average.
 
     Attributes:
         values: The point.
         mean: Mean ln score, or ln speed, of the runs.
-        runs: Their number.
+        trials: Their number.
     """
 
     values: Values
     mean: float
-    runs: int = 1
+    trials: int = 1
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -62,7 +62,7 @@ def main_effects(samples: Sequence[Sample], today: Values, sd: float) -> list[Ma
     Args:
         samples: All of them with the same knobs as `today`.
         today: Values of today's point.
-        sd: Standard deviation between runs of one point, in the samples' unit; above 0.
+        sd: Standard deviation between trials of one point, in the samples' unit; above 0.
     """
     columns = _columns((sample.values for sample in samples), today)
     if not columns:
@@ -71,7 +71,7 @@ def main_effects(samples: Sequence[Sample], today: Values, sd: float) -> list[Ma
         [[1.0, *(float(same_scalar(sample.values[path], choice)) for path, choice in columns)] for sample in samples]
     )
     means = np.array([sample.mean for sample in samples])
-    weights = np.array([float(sample.runs) for sample in samples])
+    weights = np.array([float(sample.trials) for sample in samples])
     effects, deviations = _posterior(design, means, weights, sd)
     return [
         MainEffect(path=path, choice=choice, mean=float(mean), sd=float(deviation))

@@ -6,9 +6,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import fmean
 
-from autotune.records import RunRecord
+from autotune.records import TrialRecord
 from autotune.results import PooledGpus
-from autotune.sampler.observations import PointLevel, expected_speed_sd
+from autotune.sampler.observations import Observation, expected_speed_sd
 from autotune.score import LEAST_PAIRS, LEAST_SCORE_GAIN, LEAST_SPEED, pairs_needed
 from autotune.search.budget import CAUTION, pair_s
 
@@ -44,34 +44,36 @@ class Candidate:
     """A point that is believed to be better than today's.
 
     Attributes:
-        level: What its runs showed.
-        gain: By how much, in ln score, as far as all runs together tell.
-        speed_gain: How much faster its runs were, in ln speed; None where that is not known.
-        speed_sd: Standard deviation of ln speed between runs of one point.
+        observation: What its trials showed.
+        gain: By how much, in ln score, as far as all trials together tell.
+        speed_gain: How much faster its trials were, in ln speed; None where that is not known.
+        speed_sd: Standard deviation of ln speed between trials of one point.
     """
 
-    level: PointLevel
+    observation: Observation
     gain: float
     speed_gain: float | None
     speed_sd: float
 
 
-def better_than_today(levels: Mapping[str, PointLevel], believed: Mapping[str, float], today: str) -> list[Candidate]:
+def better_than_today(
+    observations: Mapping[str, Observation], believed: Mapping[str, float], today: str
+) -> list[Candidate]:
     """The points that are believed to be better than today's, best first; none if today's gave no numbers.
 
     Args:
-        levels: What is known of each point.
+        observations: What is known of each point.
         believed: What is believed of those that gave numbers, in ln score.
         today: Name of today's point.
     """
     if today not in believed:
         return []
-    todays, speed_sd = levels[today].ln_speeds, expected_speed_sd(levels)
+    todays, speed_sd = observations[today].ln_speeds, expected_speed_sd(observations)
 
     def candidate(name: str, gain: float) -> Candidate:
-        speeds = levels[name].ln_speeds
+        speeds = observations[name].ln_speeds
         speed_gain = fmean(speeds) - fmean(todays) if speeds and todays else None
-        return Candidate(level=levels[name], gain=gain, speed_gain=speed_gain, speed_sd=speed_sd)
+        return Candidate(observation=observations[name], gain=gain, speed_gain=speed_gain, speed_sd=speed_sd)
 
     gains = {name: belief - believed[today] for name, belief in believed.items()}
     better = [candidate(name, gain) for name, gain in gains.items() if gain > 0]
@@ -86,7 +88,7 @@ def pairs_wanted(candidate: Candidate, sd: float, pair_length_s: float, *, budge
 
     Args:
         candidate: What would be confirmed.
-        sd: Standard deviation of ln score between runs of one point.
+        sd: Standard deviation of ln score between trials of one point.
         pair_length_s: How long a pair takes.
         budget_s: The whole budget.
     """
@@ -102,7 +104,7 @@ def pairs_wanted(candidate: Candidate, sd: float, pair_length_s: float, *, budge
 
 
 def verdict_s(gpus: PooledGpus | None) -> float:
-    """How long a run has to be watched to see what its GPU does: 20 s, or three periods if that is more.
+    """How long a trial has to be watched to see what its GPU does: 20 s, or three periods if that is more.
 
     Args:
         gpus: What is known of it; None where utilization is not measured.
@@ -115,46 +117,50 @@ def verdict_s(gpus: PooledGpus | None) -> float:
 
 
 def confirming_window_s(
-    usual_s: float, wished_s: float, run_s: float, runs: int, *, left_s: float, budget_s: float
+    usual_s: float, wished_s: float, run_s: float, trials: int, *, left_s: float, budget_s: float
 ) -> float:
-    """How long confirming runs measure: as long as is wished for, as far as there is time.
+    """How long confirming trials measure: as long as is wished for, as far as there is time.
 
     Args:
-        usual_s: How long other runs measure; never less.
+        usual_s: How long other trials measure; never less.
         wished_s: What would be good.
-        run_s: How long a run takes that measures as usual.
-        runs: How many there will be.
+        run_s: How long a trial takes that measures as usual.
+        trials: How many there will be.
         left_s: The time that is left for them.
         budget_s: The whole budget.
     """
-    spare_s = min(left_s / CAUTION, _MOST_OF_THE_BUDGET * budget_s) / runs - run_s
+    spare_s = min(left_s / CAUTION, _MOST_OF_THE_BUDGET * budget_s) / trials - run_s
     return max(usual_s, min(wished_s, usual_s + spare_s))
 
 
 def affordable(
-    better: Sequence[Candidate], today: str, runs: Sequence[RunRecord], *, left_s: float
+    better: Sequence[Candidate], today: str, trials: Sequence[TrialRecord], *, left_s: float
 ) -> Candidate | None:
     """The best of these points whose confirmation fits into the time that is left, if need be by a hair.
 
     Args:
         better: Best first.
         today: Name of today's point.
-        runs: Runs of this search; tell how long a pair takes.
+        trials: Runs of this search; tell how long a pair takes.
         left_s: The time.
     """
     for caution in (CAUTION, 1.0):
         for candidate in better:
-            if caution * LEAST_PAIRS * pair_s(runs, today, candidate.level.name) <= left_s:
+            if caution * LEAST_PAIRS * pair_s(trials, today, candidate.observation.name) <= left_s:
                 return candidate
     return None
 
 
-def least_confirmation_s(runs: Sequence[RunRecord], today: str) -> float:
-    """What the pairs of a confirmation take at least: the first run starts slower than all others, so no start counts.
+def least_confirmation_s(trials: Sequence[TrialRecord], today: str) -> float:
+    """Return what the pairs of a confirmation take at least, starts left out: that of the first trial is slower.
 
     Args:
-        runs: Runs of this search.
+        trials: Runs of this search.
         today: Name of today's point.
     """
-    measured = [run.duration_s - run.measurement.first_step_s for run in runs if run.point == today and run.measurement]
+    measured = [
+        trial.duration_s - trial.measurement.first_step_s
+        for trial in trials
+        if trial.point == today and trial.measurement
+    ]
     return 2 * LEAST_PAIRS * min(measured, default=0.0)

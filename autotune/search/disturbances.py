@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from autotune.records import RunRecord, Validity
+from autotune.records import TrialRecord, Validity
 
 MOST_REPEATS = 2
 """Of one run. What is still disturbed then is the best there is."""
@@ -24,15 +24,15 @@ class Disturbances:
         self._accepted: list[tuple[Validity, str]] = []
 
     def may_repeat(self, tries: int) -> bool:
-        """Whether a run may be made again that was made so often, this time included."""
+        """Whether a trial may be made again that was made so often, this time included."""
         return tries <= MOST_REPEATS and self._repeats < MOST_IN_A_SEARCH
 
     def repeated(self) -> None:
-        """A run is made again."""
+        """A trial is made again."""
         self._repeats += 1
 
     def accepted(self, how: Validity, detail: str) -> None:
-        """A disturbed run counts all the same.
+        """A disturbed trial counts all the same.
 
         Args:
             how: One of `records.DISTURBED`.
@@ -40,19 +40,19 @@ class Disturbances:
         """
         self._accepted.append((how, detail))
 
-    def cautions(self, runs: Sequence[RunRecord]) -> tuple[str, ...]:
+    def cautions(self, trials: Sequence[TrialRecord]) -> tuple[str, ...]:
         """What could not be excluded, a sentence for each sort of disturbance.
 
         Args:
-            runs: All runs of the search.
+            trials: All trials of the search.
         """
-        counting = sum(run.comparable is not None for run in runs)
+        counting = sum(trial.comparable is not None for trial in trials)
         sentences = []
         for how, what in _WHAT.items():
             details = [detail for kind, detail in self._accepted if kind is how]
             if details:
                 sentences.append(
-                    f"During {len(details)} of the {counting} runs that count {what}, however often they were made; "
+                    f"During {len(details)} of the {counting} trials that count {what}, however often they were made; "
                     f"what that did to their numbers is not known (the last of them: {details[-1]})."
                 )
         return tuple(sentences)

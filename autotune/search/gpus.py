@@ -1,4 +1,4 @@
-"""Which GPUs the runs of a search use, and whether these are there and free."""
+"""Which GPUs the trials of a search use, and whether these are there and free."""
 
 from collections.abc import Iterator
 
@@ -6,55 +6,55 @@ from autotune.clock import Clock
 from autotune.errors import GpuError
 from autotune.gpu.discovery import in_time
 from autotune.gpu.driver_errors import DriverError
-from autotune.gpu.occupancy import GpuOccupancy, Tenant, busy_gpus
+from autotune.gpu.occupancy import GpuOccupancy, Occupant, busy_gpus
 from autotune.gpu.visible_devices import VisibleDevices
-from autotune.measure.probe import RunGpus
+from autotune.measure.probe import TrialGpus
 from autotune.records import Scalar, Values
-from autotune.search.problem import CHOOSING_GPUS, Setup
+from autotune.search.problem import CHOOSING_GPUS, Problem
 from autotune.settings.schema import ENV
 from autotune.space.catalog import known_knob
 from autotune.trial.execution import TrialRequest
 
 _CHOOSING = frozenset(f"{ENV}{name}" for name in CHOOSING_GPUS)
 _MODEL = "model_gpu"  # a kind of `space.catalog`
-_LOOKS = 3  # kernels of a run that has just ended are still in the driver's last second
+_LOOKS = 3  # kernels of a trial that has just ended are still in the driver's last second
 _LOOK_AGAIN_S = 1.0
 
 
-def run_gpus(setup: Setup, values: Values) -> RunGpus:
-    """The GPUs that a run of a point may use, as far as that is known before it starts."""
-    return RunGpus(uuids=setup.visible_gpus(values).uuids, model=_model_place(setup, values))
+def trial_gpus(problem: Problem, values: Values) -> TrialGpus:
+    """The GPUs that a trial of a point may use, as far as that is known before it starts."""
+    return TrialGpus(uuids=problem.visible_gpus(values).uuids, model=_model_place(problem, values))
 
 
-def request_for(setup: Setup, values: Values, *, name: str) -> TrialRequest:
+def request_for(problem: Problem, values: Values, *, name: str) -> TrialRequest:
     """What it takes to run a point.
 
     Args:
-        setup: What is tuned.
+        problem: What is tuned.
         values: The point.
         name: Name of the trial.
     """
     return TrialRequest(
         name=name,
-        keys=setup.space.keys(values),
-        gpus=run_gpus(setup, values),
-        samples_per_step=setup.batch_size(values),
+        keys=problem.space.keys(values),
+        gpus=trial_gpus(problem, values),
+        samples_per_step=problem.batch_size(values),
     )
 
 
-def watched_gpus(setup: Setup) -> tuple[str, ...]:
+def watched_gpus(problem: Problem) -> tuple[str, ...]:
     """The UUIDs of the GPUs that runs of this search may use."""
-    return tuple(dict.fromkeys(uuid for visible in _visible(setup) for uuid in visible.uuids))
+    return tuple(dict.fromkeys(uuid for visible in _visible(problem) for uuid in visible.uuids))
 
 
-def remarks_on_gpus(setup: Setup) -> list[str]:
+def remarks_on_gpus(problem: Problem) -> list[str]:
     """What the user should know about the GPUs, and the choice of them.
 
     Raises:
-        GpuError: CUDA_VISIBLE_DEVICES names a GPU that is not there, and so all runs would go without one.
+        GpuError: CUDA_VISIBLE_DEVICES names a GPU that is not there, and so all trials would go without one.
     """
-    remarks = list(setup.gpu_remarks)
-    for visible in _visible(setup):
+    remarks = list(problem.gpu_remarks)
+    for visible in _visible(problem):
         if visible.cut and not visible.uuids:
             raise GpuError(
                 f"{visible.cut}: training would run without a GPU",
@@ -67,9 +67,9 @@ def remarks_on_gpus(setup: Setup) -> list[str]:
     return list(dict.fromkeys(remarks))
 
 
-def busy_remarks(setup: Setup, clock: Clock) -> list[str]:
-    """Who is on the GPUs that the runs would use, one sentence for each that is not free; empty if all are."""
-    uuids = watched_gpus(setup)
+def busy_remarks(problem: Problem, clock: Clock) -> list[str]:
+    """Who is on the GPUs that the trials would use, one sentence for each that is not free; empty if all are."""
+    uuids = watched_gpus(problem)
     busy: tuple[GpuOccupancy, ...] | None = ()
     for look in range(_LOOKS if uuids else 0):
         if look:
@@ -85,38 +85,38 @@ def busy_remarks(setup: Setup, clock: Clock) -> list[str]:
     return [_busy(gpu) for gpu in busy or ()]
 
 
-def require_free_gpus(setup: Setup, clock: Clock) -> None:
+def require_free_gpus(problem: Problem, clock: Clock) -> None:
     """Sees to it that nobody else is on the GPUs.
 
     Raises:
         GpuError: Somebody is, or it cannot be known.
     """
-    if remarks := busy_remarks(setup, clock):
+    if remarks := busy_remarks(problem, clock):
         raise GpuError(
             "; ".join(remarks),
-            where="the GPU" if len(watched_gpus(setup)) == 1 else "the GPUs",
+            where="the GPU" if len(watched_gpus(problem)) == 1 else "the GPUs",
             remedy="Wait until it is free, or choose another one with CUDA_VISIBLE_DEVICES. With --allow-busy-gpu the\n"
             "search goes on beside it: what is disturbed is measured again, and what cannot be excluded is said.",
         )
 
 
-def _visible(setup: Setup) -> Iterator[VisibleDevices]:
+def _visible(problem: Problem) -> Iterator[VisibleDevices]:
     """For each environment that runs can have: today's, and those with one of the variables turned."""
-    today = setup.space.today
-    yield setup.visible_gpus(today)
-    for knob in setup.space.knobs:
+    today = problem.space.today
+    yield problem.visible_gpus(today)
+    for knob in problem.space.knobs:
         if knob.path in _CHOOSING:
             for choice in knob.choices:
-                yield setup.visible_gpus({**today, knob.path: choice})
+                yield problem.visible_gpus({**today, knob.path: choice})
 
 
-def _model_place(setup: Setup, values: Values) -> int | None:
-    """Which of a run's GPUs the model is on, where the config says it."""
+def _model_place(problem: Problem, values: Values) -> int | None:
+    """Which of a trial's GPUs the model is on, where the config says it."""
     present: Scalar
-    for path, present in setup.settings.scalars.items():
+    for path, present in problem.settings.scalars.items():
         row = known_knob(path, present)
         if row is not None and row.kind == _MODEL:
-            place = setup.space.keys(values).get(path, present)
+            place = problem.space.keys(values).get(path, present)
             return place if isinstance(place, int) and place >= 0 else None
     return None
 
@@ -124,13 +124,13 @@ def _model_place(setup: Setup, values: Values) -> int | None:
 def _busy(gpu: GpuOccupancy) -> str:
     if gpu.why_unknown:
         return f"{gpu.name}: {gpu.why_unknown}"
-    parts = [_tenant(tenant) for tenant in gpu.tenants if tenant.computes]
+    parts = [_tenant(occupant) for occupant in gpu.occupants if occupant.computes]
     if gpu.utilization is not None:
         parts.append(f"kernels ran for {gpu.utilization:.0%} of the last second")
     return f"{gpu.name} ({gpu.uuid}) is in use: {', '.join(parts)}"
 
 
-def _tenant(tenant: Tenant) -> str:
-    program = f" ({tenant.name})" if tenant.name else ""
-    memory = "" if tenant.memory_bytes is None else f" with {tenant.memory_bytes / 2**30:.1f} GiB"
-    return f"process {tenant.pid}{program}{memory}"
+def _tenant(occupant: Occupant) -> str:
+    program = f" ({occupant.name})" if occupant.name else ""
+    memory = "" if occupant.memory_bytes is None else f" with {occupant.memory_bytes / 2**30:.1f} GiB"
+    return f"process {occupant.pid}{program}{memory}"

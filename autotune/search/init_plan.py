@@ -9,7 +9,7 @@ from pathlib import Path
 
 from autotune.errors import ConfigError
 from autotune.folders.state_folder import StateFolder
-from autotune.search.problem import Setup, open_setup
+from autotune.search.problem import Problem, open_problem
 from autotune.settings.apply import ConfigEdit, plan_section
 from autotune.settings.command import fill_command, resolve_executable
 from autotune.settings.flags import Flags, flags_config, read_flags
@@ -27,23 +27,23 @@ _SENTENCES = {row.kind: row.sentence for row in KNOWN_KNOBS}
 
 
 @dataclass(frozen=True, kw_only=True)
-class Draft:
+class InitPlan:
     """A section that is planned and not yet written.
 
     Attributes:
         edit: The change; of a file that is not there yet the whole of it.
         is_new: Whether the file is not there yet.
-        setup: What a search will read of it.
+        problem: What a search will read of it.
         flags: What was found on the command line; None where the config was there before.
     """
 
     edit: ConfigEdit
     is_new: bool
-    setup: Setup
+    problem: Problem
     flags: Flags | None = None
 
 
-def draft_section(config: Path, typed: TypedCommand, *, separate: bool, state_dir: Path | None) -> Draft:
+def plan_init(config: Path, typed: TypedCommand, *, separate: bool, state_dir: Path | None) -> InitPlan:
     """Drafts a section for a config.
 
     Args:
@@ -69,11 +69,11 @@ def draft_section(config: Path, typed: TypedCommand, *, separate: bool, state_di
             return _new_file(beside, "".join(f"{line}\n" for line in lines))
         return plan_section(config, lines)
 
-    edit, setup = _edit(document, config, typed.tokens(config, Path.cwd()), typed.env, write, state_dir)
-    return Draft(edit=edit, is_new=separate, setup=setup)
+    edit, problem = _edit(document, config, typed.tokens(config, Path.cwd()), typed.env, write, state_dir)
+    return InitPlan(edit=edit, is_new=separate, problem=problem)
 
 
-def draft_from_flags(config: Path, typed: TypedCommand, *, state_dir: Path | None) -> Draft:
+def plan_init_from_flags(config: Path, typed: TypedCommand, *, state_dir: Path | None) -> InitPlan:
     """Drafts a config that holds the flags of a command, and a section that puts them back in their place.
 
     Args:
@@ -104,8 +104,8 @@ def draft_from_flags(config: Path, typed: TypedCommand, *, state_dir: Path | Non
     def write(lines: Sequence[str]) -> ConfigEdit:
         return _new_file(config, with_section(document, SECTION, lines).text)
 
-    edit, setup = _edit(document, config, flags.command, typed.env, write, state_dir)
-    return Draft(edit=edit, is_new=True, setup=setup, flags=flags)
+    edit, problem = _edit(document, config, flags.command, typed.env, write, state_dir)
+    return InitPlan(edit=edit, is_new=True, problem=problem, flags=flags)
 
 
 def _edit(
@@ -115,9 +115,11 @@ def _edit(
     env: Mapping[str, str],
     write: Callable[[Sequence[str]], ConfigEdit],
     state_dir: Path | None,
-) -> tuple[ConfigEdit, Setup]:
+) -> tuple[ConfigEdit, Problem]:
     """The change that adds the section, and what a search will read afterwards."""
-    argv = fill_command(tuple(command), config=config, python=sys.executable, run_config=document, where="command line")
+    argv = fill_command(
+        tuple(command), config=config, python=sys.executable, trial_config=document, where="command line"
+    )
     resolve_executable(argv[0], Path.cwd(), env.get("PATH"))
     beside = separate_path(config).name
     bare = "\n".join(section_lines(command, env=env, knobs=(), redirected=()))
@@ -133,28 +135,28 @@ def _edit(
             redirected=found.settings.outputs.redirected,
         )
     )
-    setup = _opened(config, {config.name: document.text, edit.path.name: edit.new}, state_dir)
-    if setup.space != found.space:
+    problem = _opened(config, {config.name: document.text, edit.path.name: edit.new}, state_dir)
+    if problem.space != found.space:
         raise ConfigError(
             "the section would not be read back as it is meant; nothing was written",
             where=str(config),
             remedy="Please report this config as a bug; write the section by hand meanwhile.",
         )
-    return edit, setup
+    return edit, problem
 
 
 def _new_file(path: Path, text: str) -> ConfigEdit:
     return ConfigEdit(path=path, old="", new=text, changes=())
 
 
-def _opened(config: Path, files: Mapping[str, str], state_dir: Path | None) -> Setup:
+def _opened(config: Path, files: Mapping[str, str], state_dir: Path | None) -> Problem:
     """What a search would read if these files stood in the config's folder."""
     state = StateFolder.locate(config, explicit=state_dir, environ=os.environ)
     with tempfile.TemporaryDirectory(prefix="autotune-draft-") as folder:
         for name, text in files.items():
             Path(folder, name).write_text(text, encoding="utf-8", newline="")
-        setup = open_setup(Path(folder, config.name), command=None, state_dir=Path(folder))
-    return replace(setup, config_path=config, state=state)
+        problem = open_problem(Path(folder, config.name), command=None, state_dir=Path(folder))
+    return replace(problem, config_path=config, state=state)
 
 
 def _note(knob: Knob) -> str:

@@ -1,4 +1,4 @@
-"""A proof before anything is written: one short run of today's config shows steps, and reads its copy of the config."""
+"""Preflight: one short trial of today's config, to see that it shows steps and reads its copy of the config."""
 
 import os
 from collections.abc import Sequence
@@ -7,12 +7,12 @@ from enum import StrEnum
 
 from autotune.clock import Clock
 from autotune.files import create_private
-from autotune.folders.trial_folder import RunFolder
+from autotune.folders.trial_folder import TrialFolder
 from autotune.process.launch import Runner
 from autotune.records import Ending, Stop, TraineeEvent
-from autotune.search.problem import Setup
+from autotune.search.problem import Problem
 from autotune.trial.outcome import ending_of
-from autotune.trial.plan import plan_run
+from autotune.trial.plan import plan_trial
 
 _ENOUGH_STEPS = 3
 _PATIENCE_S = 60.0  # from the first step to the third
@@ -20,17 +20,17 @@ _LONG_AGO_S = 1_000_000_000  # since the epoch: in 2001
 
 
 class Reached(StrEnum):
-    """Whether the run's config came to the trainer."""
+    """Whether the trial's config came to the trainer."""
 
-    READ = "read"  # the copy was opened and read during the run
+    READ = "read"  # the copy was opened and read during the trial
     ON_THE_COMMAND_LINE = "on the command line"  # values are part of the command itself
     NOT_READ = "not read"
     UNKNOWN = "unknown"  # the file system does not note when files are read
 
 
 @dataclass(frozen=True, kw_only=True)
-class Proof:
-    """What one short run showed.
+class Preflight:
+    """What one short trial showed.
 
     Attributes:
         steps: Steps that were seen.
@@ -48,29 +48,29 @@ class Proof:
     ending: Ending
     detail: str
     stderr_tail: str
-    folder: RunFolder
+    folder: TrialFolder
 
 
-def prove(setup: Setup, runner: Runner, clock: Clock, *, name: str) -> Proof:
-    """Makes one run of today's config, until a few steps were seen.
+def run_preflight(problem: Problem, runner: Runner, clock: Clock, *, name: str) -> Preflight:
+    """Makes one trial of today's config, until a few steps were seen.
 
     Args:
-        setup: The config and the command.
+        problem: The config and the command.
         runner: Makes the run.
         clock: Source of time.
         name: Name of the run.
 
     Raises:
-        AutotuneError: The run cannot be planned or started.
+        AutotuneError: The trial cannot be planned or started.
     """
-    plan = plan_run(setup.trainer, setup.space.keys(setup.space.today), run=name)
-    setup.state.require_space()
-    folder = setup.state.run(setup.study, name)
-    folder.create(output_paths=setup.settings.moved_outputs(folder.outputs).values())
+    plan = plan_trial(problem.trainer, problem.space.keys(problem.space.today), trial=name)
+    problem.state.require_space()
+    folder = problem.state.run(problem.study, name)
+    folder.create(output_paths=problem.settings.moved_outputs(folder.outputs).values())
     unread = _Unread(folder)
     events: list[TraineeEvent] = []
     started_s = clock.now_s()
-    start_timeout_s = setup.limits.start_timeout_s
+    start_timeout_s = problem.limits.start_timeout_s
 
     def watch(news: Sequence[TraineeEvent]) -> Stop | None:
         events.extend(news)
@@ -82,10 +82,10 @@ def prove(setup: Setup, runner: Runner, clock: Clock, *, name: str) -> Proof:
     trial_exit = runner.run(plan, watch, started_s + start_timeout_s + 2 * _PATIENCE_S)
     ending, detail = ending_of(trial_exit, events)
     steps = [event for event in events if event.kind == "step"]
-    return Proof(
+    return Preflight(
         steps=len(steps),
         first_step_s=steps[0].t_s - trial_exit.started_s if steps else None,
-        reached=_reached(setup, unread),
+        reached=_reached(problem, unread),
         ending=ending,
         detail=detail,
         stderr_tail=trial_exit.stderr_tail,
@@ -94,13 +94,13 @@ def prove(setup: Setup, runner: Runner, clock: Clock, *, name: str) -> Proof:
 
 
 class _Unread:
-    """The run's copy of the config, made to look unread for ages: the first read renews its access time.
+    """The trial's copy of the config, made to look unread for ages: the first read renews its access time.
 
     Most file systems are mounted such that reads are noted once a day at most (``relatime``); that they are, is tried
     out. The runner writes the config into this very file, which leaves the access time alone.
     """
 
-    def __init__(self, folder: RunFolder) -> None:
+    def __init__(self, folder: TrialFolder) -> None:
         self._path = folder.config
         trial = folder.path / "read.test"
         for path in (trial, self._path):
@@ -122,7 +122,7 @@ class _Unread:
         return status.st_atime > _LONG_AGO_S
 
 
-def _reached(setup: Setup, unread: _Unread) -> Reached:
-    if not any("{config}" in token for token in setup.command):
+def _reached(problem: Problem, unread: _Unread) -> Reached:
+    if not any("{config}" in token for token in problem.command):
         return Reached.ON_THE_COMMAND_LINE
     return {True: Reached.READ, False: Reached.NOT_READ, None: Reached.UNKNOWN}[unread.was_read()]

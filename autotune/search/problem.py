@@ -21,7 +21,7 @@ from autotune.records import Gpu, Machine, Scalar, Values
 from autotune.score import OBJECTIVES, Objective
 from autotune.settings.command import resolve_executable
 from autotune.settings.load import Settings, load_settings
-from autotune.settings.schema import ENV, SECTION, Domain, Range, RunLimits, Section
+from autotune.settings.schema import ENV, SECTION, Domain, Range, Section, TrialLimits
 from autotune.settings.text.document import Document
 from autotune.settings.text.keys import closest
 from autotune.space.batch_sizes import is_global
@@ -39,7 +39,7 @@ _PYTHON_FIELD = "{python}"
 
 
 @dataclass(frozen=True, kw_only=True)
-class Setup:
+class Problem:
     """What one search works on.
 
     Attributes:
@@ -88,9 +88,9 @@ class Setup:
         return self.typed_command or self.settings.command or ()
 
     @property
-    def limits(self) -> RunLimits:
-        """How long runs may take."""
-        return self.settings.section.run
+    def limits(self) -> TrialLimits:
+        """How long trials may take."""
+        return self.settings.section.trial
 
     @property
     def journal(self) -> Path:
@@ -130,13 +130,13 @@ class Setup:
         return f"{parts} (GPU utilization not measured: {self.why_no_gpu})" if self.why_no_gpu else parts
 
     def visible_gpus(self, values: Values) -> VisibleDevices:
-        """The GPUs that a run of a point will see."""
+        """The GPUs that a trial of a point will see."""
         environment = self.settings.trial_env(self.space.keys(values))
         return _visible(self.gpus, environment, self.why_no_gpu)
 
     @cached_property
     def conditions(self) -> dict[str, Scalar]:
-        """What the numbers of a run depend on besides its values; kept with each run."""
+        """What the numbers of a trial depend on besides its values; kept with each run."""
         return {
             "autotune": __version__,
             "host": socket.gethostname(),
@@ -203,7 +203,7 @@ class Setup:
             )
         self.settings.argv(
             config=self.config_path,
-            config_text=self.settings.run_document.text,
+            config_text=self.settings.trial_document.text,
             python=sys.executable,
             command=self.typed_command,
         )
@@ -211,14 +211,14 @@ class Setup:
             resolve_executable(self.command[0], Path.cwd())
 
 
-def open_setup(
+def open_problem(
     config: Path,
     *,
     command: Sequence[str] | None,
     state_dir: Path | None,
     same_training: bool = False,
     machine: Machine | None = None,
-) -> Setup:
+) -> Problem:
     """Reads the config and this machine.
 
     Args:
@@ -235,7 +235,7 @@ def open_setup(
     found = GpuInventory(gpus=(), why_none="the machine is simulated")
     if machine is None:
         found = look_for_gpus()
-        machine = _this_machine(_seen_by_runs(found.gpus, settings.section))
+        machine = _this_machine(_seen_by_trials(found.gpus, settings.section))
     domains = (
         None
         if settings.section.knobs is None
@@ -254,7 +254,7 @@ def open_setup(
     frameworks = framework_versions(_interpreter(used[0])) if used else {}
     study = study_name(
         config.stem,
-        config=settings.run_document.data,
+        config=settings.trial_document.data,
         left_out=[*(path for knob in space.knobs for path in knob.paths), *settings.outputs.redirected],
         fixed=settings.section.fixed,
         command=used,
@@ -266,7 +266,7 @@ def open_setup(
         machine=machine,
         frameworks=frameworks,
     )
-    return Setup(
+    return Problem(
         config_path=config,
         settings=settings,
         space=space.same_training() if same_training else space,
@@ -300,8 +300,8 @@ def _this_machine(gpus: tuple[Gpu, ...]) -> Machine:
     )
 
 
-def _seen_by_runs(found: Sequence[GpuFacts], section: Section) -> tuple[Gpu, ...]:
-    """The GPUs that some run can see, in CUDA's order: today's first, then those that a tuned variable leads to."""
+def _seen_by_trials(found: Sequence[GpuFacts], section: Section) -> tuple[Gpu, ...]:
+    """The GPUs that some trial can see, in CUDA's order: today's first, then those that a tuned variable leads to."""
     if not found:
         return ()
     environments = [section.env]

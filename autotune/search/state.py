@@ -1,18 +1,18 @@
-"""What one search knows: the level of each point on record, the model of them all, and what its own runs showed."""
+"""What one search knows: the level of each point on record, the model of them all, and what its own trials showed."""
 
 from collections.abc import Sequence
 from statistics import median
 
 from autotune.measure.window import WindowGoal
-from autotune.records import RunRecord
-from autotune.sampler.acquisition import Allocation, Allocator
+from autotune.records import TrialRecord
+from autotune.sampler.acquisition import Acquisition, Proposal
 from autotune.sampler.feasibility import Feasibility
-from autotune.sampler.heuristics import advised
+from autotune.sampler.heuristics import heuristic_proposals
 from autotune.sampler.inert import without_turning
-from autotune.sampler.observations import Levels, expected_run_sd, of_space
+from autotune.sampler.observations import Observations, expected_trial_sd, of_space
 from autotune.search.confirm import Candidate, better_than_today
 from autotune.search.findings import Findings
-from autotune.search.problem import Setup
+from autotune.search.problem import Problem
 from autotune.space.space import Space
 from autotune.statistics import optimal_window_s
 from autotune.study.record import Study
@@ -20,54 +20,54 @@ from autotune.study.summary import speed_over
 from autotune.trial.execution import Execution
 
 
-class Knowledge:
-    """Grows with each run; asked by the tuner before each.
+class SearchState:
+    """Grows with each trial; asked by the tuner before each.
 
     Args:
-        setup: What is tuned.
-        study: The record, with the runs of earlier searches.
+        problem: What is tuned.
+        study: The record, with the trials of earlier searches.
         findings: What is found out about the trainer besides its speed.
         seed: Makes the choices of the sampler repeatable.
 
     Attributes:
         space: What is searched: the setup's, without what was found to be of no use.
         today: Name of today's point.
-        runs: Those of this search, oldest first.
-        sd: Standard deviation of ln score between runs of one point.
+        trials: Those of this search, oldest first.
+        sd: Standard deviation of ln score between trials of one point.
     """
 
-    def __init__(self, setup: Setup, study: Study, findings: Findings, *, seed: int) -> None:
-        self._setup = setup
+    def __init__(self, problem: Problem, study: Study, findings: Findings, *, seed: int) -> None:
+        self._problem = problem
         self._study = study
         self._findings = findings
         self._seed = seed
         self._within_variances_s: list[float] = []
         self._saw_a_pass = False
-        self.today = setup.space.name(setup.space.today)
-        self.runs: list[RunRecord] = []
-        self.search_in(setup.space)
+        self.today = problem.space.name(problem.space.today)
+        self.trials: list[TrialRecord] = []
+        self.search_in(problem.space)
 
     def search_in(self, space: Space) -> None:
         """Searches this space from now on, with all that the record knows of it."""
-        dead = self._findings.dead
-        self.space = without_turning(space, dead)
-        records = of_space(self._study.records(), self._setup.space)
-        self._levels = Levels(self.space, self._setup.objective, records, dead=dead)
-        self._allocator = Allocator(self.space, self._seed)
+        inert = self._findings.inert
+        self.space = without_turning(space, inert)
+        records = of_space(self._study.records(), self._problem.space)
+        self._observations = Observations(self.space, self._problem.objective, records, inert=inert)
+        self._acquisition = Acquisition(self.space, self._seed)
         self._fit()
 
-    def learn(self, record: RunRecord, done: Execution) -> None:
+    def learn(self, record: TrialRecord, done: Execution) -> None:
         """Takes one more run.
 
         Args:
-            record: The run, as it stands in the record.
+            record: The trial, as it stands in the record.
             done: What was seen of it.
         """
-        self.runs.append(record)
+        self.trials.append(record)
         self._saw_a_pass = self._saw_a_pass or done.saw_a_pass
         if done.window is not None and record.comparable:
             self._within_variances_s.append(done.window.within_variance_s())
-        self._levels.add(record)
+        self._observations.add(record)
         self._fit()
         if self._findings.learn(
             record,
@@ -75,43 +75,43 @@ class Knowledge:
             done.folder.stdout,
             samples=done.window.samples if done.window else None,
             space=self.space,
-            records=self.runs,
-            levels=self._levels,
+            records=self.trials,
+            observations=self._observations,
             sd=self.sd,
         ):
             self.search_in(self.space)
 
     def _fit(self) -> None:
-        self.sd = expected_run_sd(self._levels)
-        self._allocator.learn(self._levels, self.sd)
+        self.sd = expected_trial_sd(self._observations)
+        self._acquisition.learn(self._observations, self.sd)
 
     # Which next
 
-    def next_run(self, longest_s: float) -> Allocation | None:
-        """The run that promises most now; None if there is none.
+    def next_trial(self, longest_s: float) -> Proposal | None:
+        """The trial that promises most now; None if there is none.
 
         Args:
             longest_s: How long it may be expected to take.
         """
         why_not = self._feasible().why_not
-        advice = advised(
+        advice = heuristic_proposals(
             self.space,
-            self._levels,
+            self._observations,
             self._data_wait(),
-            has_gpu=bool(self._setup.machine.gpus),
+            has_gpu=bool(self._problem.machine.gpus),
             short_passes=self._saw_a_pass,
         )
         possible = next((values for values in advice if why_not(values) is None), None)
-        return self._allocator.next_run(self.today, possible, why_not, longest_s)
+        return self._acquisition.next_trial(self.today, possible, why_not, longest_s)
 
-    def promise(self, runs: int) -> float:
+    def promise(self, trials: int) -> float:
         """How much better the best point will probably be, in ln score, after so many more runs."""
-        return self._allocator.promise(self.today, runs, self._feasible().why_not)
+        return self._acquisition.promise(self.today, trials, self._feasible().why_not)
 
     def goal(self) -> WindowGoal:
-        """How long the next run measures: the best use of time at the noise that this study has shown."""
-        limits = self._setup.limits
-        starts_s = [run.measurement.first_step_s for run in self.runs if run.measurement]
+        """How long the next trial measures: the best use of time at the noise that this study has shown."""
+        limits = self._problem.limits
+        starts_s = [trial.measurement.first_step_s for trial in self.trials if trial.measurement]
         target_s = limits.min_s
         if starts_s and self._within_variances_s:
             target_s = optimal_window_s(
@@ -124,36 +124,36 @@ class Knowledge:
         return WindowGoal(min_s=limits.min_s, min_steps=limits.min_steps, target_s=target_s)
 
     def _feasible(self) -> Feasibility:
-        margin = self._setup.limits.memory_margin
-        return Feasibility(self.space, self._levels, self._setup.machine, memory_margin=margin)
+        margin = self._problem.limits.memory_margin
+        return Feasibility(self.space, self._observations, self._problem.machine, memory_margin=margin)
 
     # What is known so far
 
     def better(self) -> list[Candidate]:
         """The points that are believed to be better than today's, best first."""
-        return better_than_today(self._levels, self._allocator.believed(), self.today)
+        return better_than_today(self._observations, self._acquisition.believed(), self.today)
 
-    def good_runs_of_today(self) -> list[RunRecord]:
-        """This search's runs of today's config that gave comparable numbers."""
-        return [run for run in self.runs if run.point == self.today and run.comparable]
+    def good_baseline_trials(self) -> list[TrialRecord]:
+        """This search's trials of today's config that gave comparable numbers."""
+        return [trial for trial in self.trials if trial.point == self.today and trial.comparable]
 
-    def speedup(self, runs: Sequence[RunRecord]) -> float | None:
-        """Speed of some runs over today's in this search; None if either gave no comparable numbers."""
-        baseline = self.good_runs_of_today()
-        good = [run for run in runs if run.comparable]
+    def speedup(self, trials: Sequence[TrialRecord]) -> float | None:
+        """Speed of some trials over today's in this search; None if either gave no comparable numbers."""
+        baseline = self.good_baseline_trials()
+        good = [trial for trial in trials if trial.comparable]
         return speed_over(good, baseline) if good and baseline else None
 
     def pace(self) -> float:
         """Samples per second of the fastest run, or of today's where no more is asked; 0 before there is one."""
-        asked = self.good_runs_of_today() if self._setup.objective.by_utilization else self.runs
-        return max((run.comparable.samples_per_s for run in asked if run.comparable), default=0.0)
+        asked = self.good_baseline_trials() if self._problem.objective.by_utilization else self.trials
+        return max((trial.comparable.samples_per_s for trial in asked if trial.comparable), default=0.0)
 
     def has_settled(self) -> bool:
-        """Whether some run's caches were filled in time, so that another's were too large or too slow."""
-        return any(run.comparable and self.space.settles(run.values) for run in self.runs)
+        """Whether some trial's caches were filled in time, so that another's were too large or too slow."""
+        return any(trial.comparable and self.space.settles(trial.values) for trial in self.trials)
 
     def _data_wait(self) -> float | None:
         """Share of the time that today's training loop waits for data; None if it does not say."""
-        waits = [run.comparable.data_wait_fraction for run in self.good_runs_of_today() if run.comparable]
+        waits = [trial.comparable.data_wait_fraction for trial in self.good_baseline_trials() if trial.comparable]
         known = [wait for wait in waits if wait is not None]
         return median(known) if known else None

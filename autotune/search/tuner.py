@@ -2,32 +2,33 @@
 
 import math
 import random
-from collections import Counter, deque
+from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from autotune.clock import Clock
 from autotune.durations import format_duration
-from autotune.errors import AutotuneError, RunError
+from autotune.errors import AutotuneError, TrialError
 from autotune.events import (
     Event,
     IncumbentChanged,
     PhaseChanged,
-    RunEnded,
-    RunProgress,
-    RunStarted,
+    Remark,
     SearchEnded,
     SearchStarted,
+    TrialEnded,
+    TrialProgress,
+    TrialStarted,
 )
 from autotune.limits import expected
 from autotune.measure.window import WindowGoal
 from autotune.process.launch import Runner
-from autotune.records import DISTURBED, Ending, Purpose, RunRecord, Validity, Values
+from autotune.records import DISTURBED, Ending, Purpose, TrialRecord, Validity, Values
 from autotune.results import SearchResult
 from autotune.sampler.acquisition import WORTH_THE_REST
 from autotune.score import LEAST_PAIRS, LEAST_SCORE_GAIN
-from autotune.search.budget import CAUTION, Budget, expected_run_s, pair_s
+from autotune.search.budget import CAUTION, Budget, expected_trial_s, pair_s
 from autotune.search.confirm import (
     affordable,
     confirming_window_s,
@@ -39,9 +40,9 @@ from autotune.search.confirm import (
 from autotune.search.disturbances import Disturbances
 from autotune.search.findings import Findings
 from autotune.search.gpus import request_for
-from autotune.search.patience import longest_run_s, patience_s, patience_with_todays_caches_s, start_timeout_s
-from autotune.search.problem import Setup
-from autotune.search.state import Knowledge
+from autotune.search.patience import longest_trial_s, patience_s, patience_with_todays_caches_s, start_timeout_s
+from autotune.search.problem import Problem
+from autotune.search.state import SearchState
 from autotune.study.pooled_gpus import pooled_gpus
 from autotune.study.record import Study
 from autotune.study.summary import summarize
@@ -50,27 +51,27 @@ from autotune.trial.instruments import Instruments
 from autotune.trial.stop_rule import TrialPolicy
 
 WARM_UP_FROM_S = 120.0
-"""Budgets below this go without the unmeasured first run that fills the machine's page cache."""
+"""Budgets below this go without the unmeasured first trial that fills the machine's page cache."""
 
 _WARM_UP = WindowGoal(min_s=0.0, min_steps=5, target_s=0.0)
 _TEN_MINUTES_S = 600.0
 _REALIZED = 0.45  # of what the model promises, on average over the benchmark's trainings after 5 minutes
-_FORESEEN_RUNS = 10
-_FORETELLING_RUNS = 10  # before these the model promises whatever it was told to hope for
+_FORESEEN_TRIALS = 10
+_FORETELLING_TRIALS = 10  # before these the model promises whatever it was told to hope for
 _PAIRS_WITH_TIME_TO_SPARE = 6  # four show a large gain, but not how large
 _MOST_FAILURES = 5  # runs that all gave nothing, before the search gives up
 _ALIKE_FOR_ALL = frozenset({Ending.NEVER_STARTED, Ending.OBSERVER_MISSING})  # no other values would make steps seen
-_GPU_COMES_BACK_S = 10.0  # between runs, while a GPU that was lost does not answer
-_OUTRUNS = 2.0  # times as fast as any run before, and memory is said to have run out: work was left out
-_CLEARING_S = 0.5  # beyond the wall, for deleting what the last run wrote
+_GPU_COMES_BACK_S = 10.0  # between trials, while a GPU that was lost does not answer
+_OUTRUNS = 2.0  # times as fast as any trial before, and memory is said to have run out: work was left out
+_CLEARING_S = 0.5  # beyond the wall, for deleting what the last trial wrote
 _HOPELESS = 0.5  # of the speed that is asked for: no repeat will make up for that
 
 
 @dataclass(frozen=True, kw_only=True)
 class Failed:
-    """The first run of a kind that gave no numbers, and what it said last."""
+    """The first trial of a kind that gave no numbers, and what it said last."""
 
-    record: RunRecord
+    record: TrialRecord
     stderr_tail: str
     folder: Path
 
@@ -79,7 +80,7 @@ class Tuner:
     """One search.
 
     Args:
-        setup: What is tuned, where, and on what.
+        problem: What is tuned, where, and on what.
         study: The record; held by this search alone.
         runner: Makes the runs.
         budget: The wall.
@@ -87,16 +88,16 @@ class Tuner:
         consumers: Told everything that happens.
         name: Name of the search.
         seed: Makes the choices of the sampler and the order of the confirmation repeatable.
-        instruments: Makes those that watch one run; None for this machine's, GPUs left out.
+        instruments: Makes those that watch one trial; None for this machine's, GPUs left out.
 
     Attributes:
-        failures: The first run of each kind that gave no numbers by a fault of the trainer's.
+        failures: The first trial of each kind that gave no numbers by a fault of the trainer's.
         ended_by: What ended the search before its time; None if nothing did.
     """
 
     def __init__(
         self,
-        setup: Setup,
+        problem: Problem,
         study: Study,
         runner: Runner,
         budget: Budget,
@@ -107,7 +108,7 @@ class Tuner:
         seed: int,
         instruments: Callable[[], Instruments] | None = None,
     ) -> None:
-        self._setup = setup
+        self._problem = problem
         self._study = study
         self._runner = runner
         self._budget = budget
@@ -116,11 +117,11 @@ class Tuner:
         self._name = name
         self._instruments = instruments or (lambda: Instruments.of_machine(clock, None))
         self._rng = random.Random(seed)
-        self._today = setup.space.today
-        self._findings = Findings(setup, clock, cwd=Path.cwd())
-        self._known = Knowledge(setup, study, self._findings, seed=seed)
-        self._filling = False  # caches take too long to fill, and are filled in every run
-        self._filled_files = False  # the latest run has left a cache for the next ones
+        self._today = problem.space.today
+        self._findings = Findings(problem, clock, cwd=Path.cwd())
+        self._known = SearchState(problem, study, self._findings, seed=seed)
+        self._filling = False  # caches take too long to fill, and are filled in every trial
+        self._filled_files = False  # the latest trial has left a cache for the next ones
         self._disturbances = Disturbances()
         self._gpu_lost: str | None = None  # why, once it has not come back
         self._best_name: str | None = None
@@ -133,25 +134,25 @@ class Tuner:
         What ends it before that is in `ended_by`; the answer is made of what was measured until then.
 
         Raises:
-            AutotuneError: No run gave numbers to answer with; most often a `RunError`.
+            AutotuneError: No trial gave numbers to answer with; most often a `TrialError`.
             KeyboardInterrupt: ^C; everything finished so far is in the record.
         """
         self._emit(
             SearchStarted(
                 search=self._name,
                 study=self._study.name,
-                config=str(self._setup.config_path),
+                config=str(self._problem.config_path),
                 today=self._today,
                 points=self._known.space.size,
-                runs_found=len(self._study.records()),
+                trials_found=len(self._study.records()),
                 budget_s=self._budget.budget_s,
-                measures=self._setup.measures,
+                measures=self._problem.measures,
             )
         )
         try:
             if self._budget.budget_s >= WARM_UP_FROM_S:
                 self._run(self._today, Purpose.TODAY, goal=_WARM_UP, warms_up=True)
-            self._measure_today()
+            self._measure_baseline()
             self._explore()
             self._confirm()
         except BrokenPipeError:
@@ -165,56 +166,53 @@ class Tuner:
             self._study.records(),
             self._name,
             self._known.space,
-            objective=self._setup.objective,
-            why_no_gpu=self._setup.why_no_gpu,
+            objective=self._problem.objective,
+            why_no_gpu=self._problem.why_no_gpu,
         )
         elapsed_s = self._budget.elapsed_s()
         self._emit(
-            SearchEnded(verdict=result.verdict if result else None, runs=len(self._known.runs), elapsed_s=elapsed_s)
+            SearchEnded(verdict=result.verdict if result else None, trials=len(self._known.trials), elapsed_s=elapsed_s)
         )
         if result is None and self.ended_by:
             raise self.ended_by
         if result is None:
-            endings = ", ".join(sorted({run.ending.value for run in self._known.runs}))
-            raise RunError(
-                f"none of {len(self._known.runs)} runs gave numbers ({endings})",
-                where=str(self._setup.config_path),
+            endings = ", ".join(sorted({trial.ending.value for trial in self._known.trials}))
+            raise TrialError(
+                f"none of {len(self._known.trials)} trials gave numbers ({endings})",
+                where=str(self._problem.config_path),
                 remedy="What the first of each kind said is printed above; mend that and run the same command again.",
             )
         trouble = self._gpu_lost or (self.ended_by and self.ended_by.message)
         lost = (f"The search could not go on: {trouble}.",) if trouble else ()
-        cautions = (*result.cautions, *lost, *self._disturbances.cautions(self._known.runs), *self._findings.cautions)
+        cautions = (*result.cautions, *lost, *self._disturbances.cautions(self._known.trials), *self._findings.cautions)
         return replace(result, gain_of_ten_minutes=self._gain_of_ten_minutes(), cautions=cautions)
 
-    def best_runs(self, points: int = 5) -> set[str]:
-        """Names of the runs of the best points, whose folders are worth keeping."""
-        names = {candidate.level.name for candidate in self._known.better()[:points]} | {self._known.today}
-        return {self._run_name(run.number) for run in self._known.runs if run.point in names}
-
-    @property
-    def remarks(self) -> deque[str]:
-        """Sentences for the user on what was found on the way, each said once; to be taken off."""
-        return self._findings.remarks
+    def best_trials(self, points: int = 5) -> set[str]:
+        """Names of the trials of the best points, whose folders are worth keeping."""
+        names = {candidate.observation.name for candidate in self._known.better()[:points]} | {self._known.today}
+        return {self._trial_name(trial.number) for trial in self._known.trials if trial.point in names}
 
     @property
     def outcomes(self) -> Counter[str]:
         """How often each ending came in this search."""
-        return Counter(run.ending.value for run in self._known.runs)
+        return Counter(trial.ending.value for trial in self._known.trials)
 
     def _emit(self, event: Event) -> None:
         for consumer in self._consumers:
             consumer(event)
+        while self._findings.remarks:
+            self._emit(Remark(text=self._findings.remarks.popleft()))
 
-    def _run_name(self, number: int) -> str:
+    def _trial_name(self, number: int) -> str:
         return f"{self._name}-{number:03d}"
 
     # The phases
 
-    def _measure_today(self) -> None:
+    def _measure_baseline(self) -> None:
         """Measures the unit of everything.
 
         Raises:
-            RunError: The budget ended before that, or what is searched for cannot be measured.
+            TrialError: The budget ended before that, or what is searched for cannot be measured.
         """
         patient_s = patience_with_todays_caches_s(self._budget.budget_s)
         record = self._measure(
@@ -227,30 +225,30 @@ class Tuner:
             record = self._measure(self._today, Purpose.TODAY)
         if self._may_have_been_an_accident(record):
             record = self._measure(self._today, Purpose.TODAY)  # all depends on it
-        if record.comparable and not self._setup.objective.is_told_by(record.comparable):
-            raise RunError(
+        if record.comparable and not self._problem.objective.is_told_by(record.comparable):
+            raise TrialError(
                 "objective: utilization, but the GPU's utilization was not measured while today's config ran",
-                where=str(self._setup.config_path),
+                where=str(self._problem.config_path),
                 remedy="See whether the trainer uses the GPU, and what `autotune monitor` says of it; or search for\n"
                 "effective_utilization or throughput instead.",
             )
         if record.ending is Ending.KILLED_BY_BUDGET and record.validity is Validity.UNMEASURED:
-            raise RunError(
+            raise TrialError(
                 f"no training step was seen within the budget of {format_duration(self._budget.budget_s)}",
-                where=str(self._setup.config_path),
+                where=str(self._problem.config_path),
                 remedy="Give it more time if training takes longer than that to start. If the trainer does not report\n"
                 "its steps, add to its loop:  from autotune.trainee import step;  step(samples=...)",
             )
         if record.ending is Ending.KILLED_BY_BUDGET and not record.comparable:
-            raise RunError(
-                f"the budget of {format_duration(self._budget.budget_s)} is too short for one run of today's config",
-                where=str(self._setup.config_path),
-                remedy="Give it at least ten times what one run takes, from its start to a few seconds of training.",
+            raise TrialError(
+                f"the budget of {format_duration(self._budget.budget_s)} is too short for one trial of today's config",
+                where=str(self._problem.config_path),
+                remedy="Give it at least ten times what one trial takes, from its start to a few seconds of training.",
             )
 
     def _explore(self) -> None:
         """Proposes, runs, judges and learns, as long as that pays and fits in front of the confirmation."""
-        why, needed_s = "looking for better values", least_confirmation_s(self._known.runs, self._known.today)
+        why, needed_s = "looking for better values", least_confirmation_s(self._known.trials, self._known.today)
         if needed_s > self._budget.left_s():
             left = format_duration(max(0.0, self._budget.left_s()))
             why += (
@@ -259,23 +257,27 @@ class Tuner:
         self._emit(PhaseChanged(phase="exploring", why=why))
         while True:
             left_s = self._budget.left_s() - self._reserved_s()
-            choice = self._known.next_run(self._longest_run_s())
+            choice = self._known.next_trial(self._longest_trial_s())
             if self._gpu_lost:
                 why = self._gpu_lost
             elif self._nothing_works():
-                why = f"{len(self._known.runs)} runs in a row gave no numbers"
+                why = f"{len(self._known.trials)} trials in a row gave no numbers"
             elif choice is None:
                 why = "every combination was tried, or takes too long for the time that is left"
             elif (
-                expected_run_s(self._known.runs, self._known.space.name(choice.values) if choice.is_repeat else None)
+                expected_trial_s(
+                    self._known.trials, self._known.space.name(choice.values) if choice.is_repeat else None
+                )
                 > left_s
             ):
                 why = "the rest of the budget is for the confirmation"
-            elif choice.gain * self._runs_in(left_s) < WORTH_THE_REST:
+            elif choice.gain * self._trials_in(left_s) < WORTH_THE_REST:
                 why = "nothing left to try promises a gain"
             else:
                 now_s, settles = self._clock.now_s(), self._known.space.settles(choice.values)
-                patient_s = patience_s(self._known.runs, settles=settles, left_s=left_s, budget_s=self._budget.budget_s)
+                patient_s = patience_s(
+                    self._known.trials, settles=settles, left_s=left_s, budget_s=self._budget.budget_s
+                )
                 purpose = Purpose.REPEAT if choice.is_repeat else Purpose.EXPLORE
                 record = self._measure(choice.values, purpose, ends_s=now_s + left_s, patient_s=patient_s)
                 if record.validity is Validity.COLD and not self._known.has_settled():
@@ -285,72 +287,74 @@ class Tuner:
             self._emit(PhaseChanged(phase="ending" if ends else "confirming", why=why))
             return
 
-    def _runs_in(self, left_s: float) -> float:
-        """How many runs would fit, as far as so many can be looked ahead."""
-        return min(_FORESEEN_RUNS, max(0.0, left_s) / expected_run_s(self._known.runs))
+    def _trials_in(self, left_s: float) -> float:
+        """How many trials would fit, as far as so many can be looked ahead."""
+        return min(_FORESEEN_TRIALS, max(0.0, left_s) / expected_trial_s(self._known.trials))
 
-    def _longest_run_s(self) -> float:
-        """How long a run of a new point may be expected to take."""
+    def _longest_trial_s(self) -> float:
+        """How long a trial of a new point may be expected to take."""
         if self._reserved_s() == 0.0:
             return math.inf  # nothing to confirm yet: what is learned of another point is there for the next search
-        return longest_run_s(self._known.runs, self._known.today, self._budget.left_s())
+        return longest_trial_s(self._known.trials, self._known.today, self._budget.left_s())
 
     def _reserved_s(self) -> float:
         """Time that is not for exploring: what it takes to confirm the point that is best now."""
         better = self._known.better()
         if not better or better[0].gain <= math.log(LEAST_SCORE_GAIN):
             return 0.0  # nothing to confirm yet
-        if affordable(better, self._known.today, self._known.runs, left_s=self._budget.left_s()) is None:
+        if affordable(better, self._known.today, self._known.trials, left_s=self._budget.left_s()) is None:
             return 0.0  # no time to confirm anything: what is learned instead is there for the next search
-        length_s = pair_s(self._known.runs, self._known.today, better[0].level.name)
+        length_s = pair_s(self._known.trials, self._known.today, better[0].observation.name)
         pairs = pairs_wanted(better[0], self._known.sd, length_s, budget_s=self._budget.budget_s)
         longer_s = self._longer_for_a_verdict_s(length_s / 2, 2 * pairs, math.inf)
         return CAUTION * (length_s + 2 * longer_s) * pairs
 
     def _nothing_works(self) -> bool:
-        is_tried = len(self._known.runs) >= _MOST_FAILURES
-        return self._never_trains() or (is_tried and not any(run.comparable for run in self._known.runs))
+        is_tried = len(self._known.trials) >= _MOST_FAILURES
+        return self._never_trains() or (is_tried and not any(trial.comparable for trial in self._known.trials))
 
     def _never_trains(self) -> bool:
-        return len(self._known.runs) >= 2 and all(run.ending in _ALIKE_FOR_ALL for run in self._known.runs)
+        return len(self._known.trials) >= 2 and all(trial.ending in _ALIKE_FOR_ALL for trial in self._known.trials)
 
     def _gain_of_ten_minutes(self) -> float | None:
         """How much faster the best point would get on average, e.g. 0.02; None before the model can tell."""
-        telling = [run for run in self._known.runs if run.comparable and run.purpose is not Purpose.CONFIRM]
-        if len(telling) < _FORETELLING_RUNS:
+        telling = [trial for trial in self._known.trials if trial.comparable and trial.purpose is not Purpose.CONFIRM]
+        if len(telling) < _FORETELLING_TRIALS:
             return None
-        gain = self._known.promise(max(1, int(_TEN_MINUTES_S / expected_run_s(self._known.runs))))
+        gain = self._known.promise(max(1, int(_TEN_MINUTES_S / expected_trial_s(self._known.trials))))
         return math.expm1(_REALIZED * max(0.0, gain))
 
     def _leave_caches_alone(self) -> None:
         self._filling = self._known.space.settles(self._today)
         self._known.search_in(self._known.space.without_settling())
-        why = "caches stay as they are: one pass over the data, which fills them, does not fit into a run"
+        why = "caches stay as they are: one pass over the data, which fills them, does not fit into a trial"
         if self._filling:
             why += "; they are compared without the time they wait for data"
         self._emit(PhaseChanged(phase="exploring", why=why))
 
     def _confirm(self) -> None:
-        """Measures the best point against today's config again, in turn, in runs that did not choose it."""
+        """Measures the best point against today's config again, in turn, in trials that did not choose it."""
         today, left_s = self._known.today, self._budget.left_s()
         better = self._known.better()
         if not better or self._gpu_lost:
             return
-        finalist = affordable(better, today, self._known.runs, left_s=left_s)
+        finalist = affordable(better, today, self._known.trials, left_s=left_s)
         if finalist is None:
-            needed_s = LEAST_PAIRS * min(pair_s(self._known.runs, today, candidate.level.name) for candidate in better)
+            needed_s = LEAST_PAIRS * min(
+                pair_s(self._known.trials, today, candidate.observation.name) for candidate in better
+            )
             left = format_duration(max(0.0, left_s))
             why = f"to confirm a point takes {format_duration(needed_s)}, and {left} is left"
             self._emit(PhaseChanged(phase="ending", why=why))
             return
-        length_s = pair_s(self._known.runs, today, finalist.level.name)
+        length_s = pair_s(self._known.trials, today, finalist.observation.name)
         wanted = pairs_wanted(finalist, self._known.sd, length_s, budget_s=self._budget.budget_s)
         fitting = int(left_s / length_s)
         pairs = min(max(wanted, _PAIRS_WITH_TIME_TO_SPARE), fitting - fitting % 2)
         longer_s = self._longer_for_a_verdict_s(length_s / 2, 2 * pairs, left_s)
         goal = replace(self._known.goal(), target_s=self._known.goal().length_s + longer_s) if longer_s else None
         for done, (pair, is_today) in enumerate(pair_order(pairs, self._rng), start=1):
-            values = self._today if is_today else finalist.level.values
+            values = self._today if is_today else finalist.observation.values
             others_s = (2 * pairs - done) * (length_s / 2 + longer_s)
             record = self._measure(values, Purpose.CONFIRM, pair=pair, goal=goal, kept_s=others_s)
             if self._may_have_been_an_accident(record):
@@ -360,27 +364,28 @@ class Tuner:
             if not record.comparable:
                 return
 
-    def _longer_for_a_verdict_s(self, run_s: float, runs: int, left_s: float) -> float:
-        """How much longer than others confirming runs measure, to see what a GPU does that is measured.
+    def _longer_for_a_verdict_s(self, run_s: float, trials: int, left_s: float) -> float:
+        """How much longer than others confirming trials measure, to see what a GPU does that is measured.
 
         Args:
-            run_s: How long a run takes that measures as usual.
-            runs: How many there will be.
+            run_s: How long a trial takes that measures as usual.
+            trials: How many there will be.
             left_s: The time for them.
         """
         usual_s = self._known.goal().length_s
-        today = [run.comparable for run in self._known.good_runs_of_today() if run.comparable]
+        today = [trial.comparable for trial in self._known.good_baseline_trials() if trial.comparable]
         wished_s = verdict_s(pooled_gpus(today, None))
         return (
-            confirming_window_s(usual_s, wished_s, run_s, runs, left_s=left_s, budget_s=self._budget.budget_s) - usual_s
+            confirming_window_s(usual_s, wished_s, run_s, trials, left_s=left_s, budget_s=self._budget.budget_s)
+            - usual_s
         )
 
-    def _may_have_been_an_accident(self, record: RunRecord) -> bool:
+    def _may_have_been_an_accident(self, record: TrialRecord) -> bool:
         if record.comparable or record.ending is Ending.KILLED_BY_BUDGET or self._gpu_lost:
             return False
         return not self._never_trains()
 
-    # One run
+    # One trial
 
     def _measure(
         self,
@@ -392,7 +397,7 @@ class Tuner:
         patient_s: float = math.inf,
         goal: WindowGoal | None = None,
         kept_s: float = 0.0,
-    ) -> RunRecord:
+    ) -> TrialRecord:
         """Runs a point, and again, a few times at most, as long as something else is in the way.
 
         The arguments are those of `_run`, and `kept_s`: time that has to be left for other runs.
@@ -402,7 +407,7 @@ class Tuner:
             tries += 1
             left_s = min(self._budget.wall_s, ends_s) - self._clock.now_s() - kept_s
             run_s = max(
-                expected_run_s(self._known.runs, self._setup.space.name(values)), goal.length_s if goal else 0.0
+                expected_trial_s(self._known.trials, self._problem.space.name(values)), goal.length_s if goal else 0.0
             )
             may_repeat = left_s >= 2 * run_s and self._disturbances.may_repeat(tries)
             record = self._run(
@@ -434,13 +439,13 @@ class Tuner:
         goal: WindowGoal | None = None,
         warms_up: bool = False,
         counts_anyway: bool = False,
-    ) -> RunRecord:
+    ) -> TrialRecord:
         """One trial: plan, start, watch, stop, measure, write down.
 
         Args:
             values: The point.
             purpose: Why it is run.
-            pair: Of a confirming run, its pair.
+            pair: Of a confirming trial, its pair.
             ends_s: When it is killed if it still runs, before the wall.
             patient_s: After how long it is stopped with whatever it has shown.
             goal: How long to measure; None for what the study's noise makes worthwhile.
@@ -448,8 +453,8 @@ class Tuner:
             counts_anyway: Whether it is compared with others also if it was disturbed.
         """
         number, started_s = self._study.next_number, self._clock.now_s()
-        changes, limit_s = self._known.space.changes(values), self._setup.limits.start_timeout_s
-        self._emit(RunStarted(number=number, purpose=purpose, changes=changes, pair=pair))
+        changes, limit_s = self._known.space.changes(values), self._problem.limits.start_timeout_s
+        self._emit(TrialStarted(number=number, purpose=purpose, changes=changes, pair=pair))
         explores = purpose is Purpose.EXPLORE
         policy = TrialPolicy(
             goal=goal or self._known.goal(),
@@ -457,18 +462,18 @@ class Tuner:
             filling=self._filling,
             deadline_s=min(self._budget.wall_s, ends_s),
             give_up_s=started_s + patient_s,
-            start_timeout_s=start_timeout_s(self._known.runs, limit_s) if explores else None,
+            start_timeout_s=start_timeout_s(self._known.trials, limit_s) if explores else None,
             hopeless_below=_HOPELESS * self._known.pace() if explores and not self._filling else 0.0,
-            baseline_losses=None if purpose is Purpose.TODAY else self._findings.todays_losses,
+            baseline_losses=None if purpose is Purpose.TODAY else self._findings.baseline_losses,
             outruns_from=_OUTRUNS * self._known.pace(),
         )
         done = execute(
-            self._setup.trainer,
-            request_for(self._setup, values, name=self._run_name(number)),
+            self._problem.trainer,
+            request_for(self._problem, values, name=self._trial_name(number)),
             policy,
             TrialTools(runner=self._runner, instruments=self._instruments(), clock=self._clock),
             progress=lambda steps: self._emit(
-                RunProgress(number=number, elapsed_s=self._clock.now_s() - started_s, steps=steps)
+                TrialProgress(number=number, elapsed_s=self._clock.now_s() - started_s, steps=steps)
             ),
         )
         self._filled_files = self._findings.look_around(number)
@@ -478,10 +483,10 @@ class Tuner:
             self._disturbances.accepted(validity, done.detail)
             validity = Validity.GOOD
         record = self._study.append(
-            RunRecord(
+            TrialRecord(
                 number=number,
                 search=self._name,
-                point=self._setup.space.name(values),
+                point=self._problem.space.name(values),
                 values=values,
                 purpose=purpose,
                 pair=pair,
@@ -491,25 +496,25 @@ class Tuner:
                 duration_s=done.duration_s,
                 measurement=done.measurement,
                 detail="" if warms_up and done.measurement else done.detail,  # it need not show anything
-                conditions={**self._setup.conditions, **done.conditions},
+                conditions={**self._problem.conditions, **done.conditions},
             )
         )
         over_s = self._budget.wall_s + _CLEARING_S
         done.close(
             record,
-            keep_outputs=self._setup.settings.section.keep_outputs,
+            keep_outputs=self._problem.settings.section.keep_outputs,
             is_over=lambda: self._clock.now_s() > over_s,
         )
         self._known.learn(record, done)
         self._note_failure(record, done)
         speedup = self._known.speedup([record])
-        self._emit(RunEnded(run=record, changes=changes, speedup=speedup, stderr_tail=done.stderr_tail))
+        self._emit(TrialEnded(trial=record, changes=changes, speedup=speedup, stderr_tail=done.stderr_tail))
         if purpose is not Purpose.CONFIRM:
             self._emit_incumbent()
         return record
 
-    def _note_failure(self, record: RunRecord, done: Execution) -> None:
-        """Keeps the first run of each kind that gave no numbers by a fault of the trainer's."""
+    def _note_failure(self, record: TrialRecord, done: Execution) -> None:
+        """Keeps the first trial of each kind that gave no numbers by a fault of the trainer's."""
         ended_early = record.ending in (Ending.STOPPED, Ending.KILLED_BY_BUDGET)
         if record.comparable or ended_early or record.validity in (Validity.COLD, *DISTURBED):
             return
@@ -518,12 +523,12 @@ class Tuner:
 
     def _emit_incumbent(self) -> None:
         better = self._known.better()
-        if not better or better[0].level.name == self._best_name:
+        if not better or better[0].observation.name == self._best_name:
             return
-        best = better[0].level
-        speedup = self._known.speedup([run for run in self._known.runs if run.point == best.name])
-        # The model may still believe in a point whose own runs were slow: no news for the user.
-        if speedup is not None and (speedup > 1.0 or self._setup.objective.by_utilization):
+        best = better[0].observation
+        speedup = self._known.speedup([trial for trial in self._known.trials if trial.point == best.name])
+        # The model may still believe in a point whose own trials were slow: no news for the user.
+        if speedup is not None and (speedup > 1.0 or self._problem.objective.by_utilization):
             self._best_name = best.name
             self._emit(
                 IncumbentChanged(values=best.values, changes=self._known.space.changes(best.values), speedup=speedup)

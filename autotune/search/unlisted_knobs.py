@@ -5,21 +5,21 @@ from typing import Any
 
 from autotune.errors import CannotEditYaml
 from autotune.records import Scalar
-from autotune.search.problem import Setup
+from autotune.search.problem import Problem
 from autotune.settings.text.document import Leaf
 from autotune.space.build import Skipped
 from autotune.space.catalog import has_known_name, is_for_validation, known_knob
 
 
-def not_taken(setup: Setup) -> list[Skipped]:
+def not_taken(problem: Problem) -> list[Skipped]:
     """The keys that are called like a known knob and are none here, in file order."""
-    free = {path for knob in setup.space.knobs for path in knob.paths}
-    reasons = {skipped.path: skipped.why for skipped in setup.skipped}
+    free = {path for knob in problem.space.knobs for path in knob.paths}
+    reasons = {skipped.path: skipped.why for skipped in problem.skipped}
     found = []
-    for path, value in _values(setup.settings.run_document.data, ()):
+    for path, value in _values(problem.settings.trial_document.data, ()):
         if path in free or not has_known_name(path):
             continue
-        found.append(Skipped(path=path, why=reasons.get(path) or _why(setup, path, value)))
+        found.append(Skipped(path=path, why=reasons.get(path) or _why(problem, path, value)))
     return found
 
 
@@ -34,13 +34,13 @@ def _values(node: Any, above: tuple[str, ...]) -> Iterator[tuple[str, Any]]:
             yield ".".join(path), value
 
 
-def _why(setup: Setup, path: str, value: Any) -> str:
+def _why(problem: Problem, path: str, value: Any) -> str:
     if is_for_validation(path):
         return "it is for validation, which runs do not measure"
     if isinstance(value, list):
         return "it is a list, not a single value"
     try:
-        leaf = setup.settings.run_document.leaf(path)
+        leaf = problem.settings.trial_document.leaf(path)
     except CannotEditYaml as error:
         return error.message
     if leaf.why_fixed is not None:

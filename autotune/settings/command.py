@@ -63,15 +63,15 @@ def split_command(text: str, where: str) -> tuple[str, ...]:
 
 
 def fill_command(
-    tokens: tuple[str, ...], *, config: Path, python: str, run_config: Document, where: str
+    tokens: tuple[str, ...], *, config: Path, python: str, trial_config: Document, where: str
 ) -> tuple[str, ...]:
     """Fills the placeholders in.
 
     Args:
         tokens: The command, split.
-        config: What ``{config}`` stands for: the run's own copy.
+        config: What ``{config}`` stands for: the trial's own copy.
         python: What ``{python}`` stands for: the interpreter that runs autotune.
-        run_config: The run's config; ``{dotted.key}`` is the text of a scalar as it stands there. Of a switch,
+        trial_config: The trial's config; ``{dotted.key}`` is the text of a scalar as it stands there. Of a switch,
             ``{dotted.key?--word}`` is the word if it is on, ``{!dotted.key?--word}`` if it is off; a token that is
             left with nothing in it is left out.
         where: Place of the command, for errors.
@@ -95,9 +95,9 @@ def fill_command(
         if asks:
             used.add(key)
             wanted = not key.startswith("!")
-            return word if _switch(key.removeprefix("!"), run_config, where) is wanted else ""
+            return word if _switch(key.removeprefix("!"), trial_config, where) is wanted else ""
         used.add(name)
-        return own[name] if name in own else _text_of(name, run_config, where)
+        return own[name] if name in own else _text_of(name, trial_config, where)
 
     filled = tuple(text for token in tokens if (text := _FIELD.sub(fill, token)) or not _SWITCH_FIELD.fullmatch(token))
     if not used - {"python"}:
@@ -130,7 +130,7 @@ def resolve_executable(program: str, cwd: Path, search_path: str | None = None) 
     Args:
         program: The first token.
         cwd: Where runs start.
-        search_path: The runs' ``PATH``; None for that of this process.
+        search_path: The trials' ``PATH``; None for that of this process.
 
     Raises:
         CommandError: There is no such program, or it cannot be executed.
@@ -152,12 +152,12 @@ def resolve_executable(program: str, cwd: Path, search_path: str | None = None) 
     return cwd / found
 
 
-def _text_of(name: str, run_config: Document, where: str) -> str:
-    return _leaf_of(name, run_config, where).text
+def _text_of(name: str, trial_config: Document, where: str) -> str:
+    return _leaf_of(name, trial_config, where).text
 
 
-def _switch(name: str, run_config: Document, where: str) -> bool:
-    value = _leaf_of(name, run_config, where).value
+def _switch(name: str, trial_config: Document, where: str) -> bool:
+    value = _leaf_of(name, trial_config, where).value
     if not isinstance(value, bool):
         raise ConfigError(
             f"the command asks whether {name} is on, but it is {shown(value)}",
@@ -167,11 +167,11 @@ def _switch(name: str, run_config: Document, where: str) -> bool:
     return value
 
 
-def _leaf_of(name: str, run_config: Document, where: str) -> Leaf:
+def _leaf_of(name: str, trial_config: Document, where: str) -> Leaf:
     try:
-        return run_config.leaf(name)
+        return trial_config.leaf(name)
     except CannotEditYaml as error:
-        guess = closest(name, ("config", "python", *run_config.scalars))
+        guess = closest(name, ("config", "python", *trial_config.scalars))
         raise ConfigError(
             f"the command holds {{{name}}}: {error.message}",
             where=where,

@@ -49,22 +49,22 @@ class Settings:
     outputs: Outputs
 
     @cached_property
-    def run_document(self) -> Document:
-        """The config without its section: what the runs' copies are made of."""
+    def trial_document(self) -> Document:
+        """The config without its section: what the trials' copies are made of."""
         return without_key(self.document, SECTION)
 
     @cached_property
     def scalars(self) -> Values:
         """Every value that can be a knob, by dotted path: the config's, and the variables (``autotune.env.X``)."""
         variables = {f"{ENV}{name}": self.today(f"{ENV}{name}") for name in self.section.env}
-        return {**self.run_document.scalars, **variables}
+        return {**self.trial_document.scalars, **variables}
 
     @cached_property
     def refused(self) -> Mapping[str, str]:
         """The values among `scalars` that cannot be knobs, with the reason."""
         variables = {name: self._leaf(name).why_fixed for name in map(f"{ENV}{{}}".format, self.section.env)}
         fixed = dict.fromkeys(self.section.fixed, "it is fixed by set:")
-        return {**fixed, **self.run_document.refused, **{name: why for name, why in variables.items() if why}}
+        return {**fixed, **self.trial_document.refused, **{name: why for name, why in variables.items() if why}}
 
     def today(self, path: str) -> Scalar:
         """What a knob holds now; of a variable its number, if it is one, else its text.
@@ -76,7 +76,7 @@ class Settings:
         return variable_value(leaf.text) if path.startswith(ENV) else leaf.value
 
     def trial_text(self, values: Values, outputs: Path) -> str:
-        """A run's own copy of the config.
+        """A trial's own copy of the config.
 
         It is the user's file but for the knobs, ``set`` and the output paths, and without the section.
 
@@ -87,7 +87,7 @@ class Settings:
         Raises:
             CannotEditYaml: A value cannot be changed by itself.
         """
-        document = self.run_document
+        document = self.trial_document
         wanted = {**self.section.fixed, **{path: v for path, v in values.items() if not path.startswith(ENV)}}
         changed = {path: v for path, v in wanted.items() if not same_value(document.today(path), v)}
         splices = plan_splices(document, changed)
@@ -97,7 +97,7 @@ class Settings:
         return splice(document, splices)
 
     def trial_env(self, values: Values) -> dict[str, str]:
-        """What the environment of a run gets: ``env``, with the knobs among it."""
+        """What the environment of a trial gets: ``env``, with the knobs among it."""
         knobs = {
             path.removeprefix(ENV): str(value)
             for path, value in values.items()
@@ -106,16 +106,16 @@ class Settings:
         return {**self.section.env, **knobs}
 
     def moved_outputs(self, outputs: Path) -> dict[str, str]:
-        """Where the redirected keys point in a run, by dotted path."""
-        return {path: redirected_path(self.run_document.leaf(path).text, outputs) for path in self.outputs.redirected}
+        """Where the redirected keys point in a trial, by dotted path."""
+        return {path: redirected_path(self.trial_document.leaf(path).text, outputs) for path in self.outputs.redirected}
 
     def argv(
         self, *, config: Path, config_text: str, python: str, command: tuple[str, ...] | None = None
     ) -> tuple[str, ...]:
-        """A run's command line.
+        """A trial's command line.
 
         Args:
-            config: The run's own copy.
+            config: The trial's own copy.
             config_text: What it holds.
             python: The interpreter that runs autotune.
             command: What the user typed in place of the section's command, split by his shell.
@@ -133,9 +133,9 @@ class Settings:
                 "or put the command behind --.",
             )
         where = "command line" if command else self.section.place("command")
-        same = config_text == self.run_document.text
-        run_config = self.run_document if same else Document.parse(config_text, str(config))
-        return fill_command(tokens, config=config, python=python, run_config=run_config, where=where)
+        same = config_text == self.trial_document.text
+        trial_config = self.trial_document if same else Document.parse(config_text, str(config))
+        return fill_command(tokens, config=config, python=python, trial_config=trial_config, where=where)
 
     def edits(self, values: Values) -> dict[Path, dict[KeyPath, Scalar]]:
         """Which of these values each file does not hold yet, for `autotune.settings.apply.plan_edit`."""
@@ -182,7 +182,7 @@ def load_settings(config: Path) -> Settings:
     for path, domain in (section.knobs or {}).items():
         _check_key(settings, path, "knobs")
         _check_knob(settings, path, domain)
-    settings.run_document.root_1_2  # noqa: B018  # the second parser must be able to check every copy
+    settings.trial_document.root_1_2  # noqa: B018  # the second parser must be able to check every copy
     return settings
 
 

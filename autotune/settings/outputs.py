@@ -1,7 +1,7 @@
 """Which keys of a config say where a trainer writes, and where they point in a trial.
 
 Runs must never write over a user's checkpoints, so a name that may mean an output is taken for one; a user takes
-it back with ``redirect_except``. The folders keep their shape inside the run's own folder: two keys that name one
+it back with ``redirect_except``. The folders keep their shape inside the trial's own folder: two keys that name one
 folder still name one, and a folder inside another stays inside.
 """
 
@@ -41,7 +41,7 @@ class Outputs:
     """The output paths of a config.
 
     Attributes:
-        redirected: Keys that point into the run's folder in trials.
+        redirected: Keys that point into the trial's folder in trials.
         left: Keys that look like outputs and stay as they are, with the reason.
         uploads: Keys that make a trainer send something away, and are left as they are.
     """
@@ -61,7 +61,7 @@ def find_outputs(
         redirect: Keys that the user says are outputs too.
         redirect_except: Keys that the user says are none.
         where: Place of the ``autotune:`` section, for errors.
-        ignore: The top-level key of that section, which no run sees.
+        ignore: The top-level key of that section, which no trial sees.
 
     Raises:
         ConfigError: A key that the user names is not in the config, or holds nothing that could be redirected.
@@ -93,7 +93,7 @@ def find_outputs(
 
 
 def holding_something(document: Document, keys: Iterable[str], *folders: Path) -> tuple[str, ...]:
-    """Those of some output keys whose place holds something already, which the runs do not see.
+    """Those of some output keys whose place holds something already, which the trials do not see.
 
     Args:
         document: The config.
@@ -109,7 +109,7 @@ def redirected_path(value: str, outputs: Path) -> str:
 
     Args:
         value: The user's path, relative or absolute or a URL; a final slash stays, trainers append to it.
-        outputs: The folder for the run's outputs.
+        outputs: The folder for the trial's outputs.
     """
     parts = [part for part in value.split("/") if part not in ("", ".")]
     # What templates are made of must not be filled in a second time.

@@ -21,7 +21,7 @@ from autotune.settings.text.keys import did_you_mean, shown
 
 SECTION = "autotune"
 ENV = f"{SECTION}.env."
-"""Knobs with this in front are environment variables of the runs, not keys of the config."""
+"""Knobs with this in front are environment variables of the trials, not keys of the config."""
 
 Objective = Literal["effective_utilization", "utilization", "throughput"]
 UTILIZATION_MIN_S = 5.0
@@ -42,8 +42,8 @@ class _Model(pydantic.BaseModel):
     model_config = pydantic.ConfigDict(extra="forbid", frozen=True, strict=True)
 
 
-class RunLimits(_Model):
-    """How long a run may take.
+class TrialLimits(_Model):
+    """How long a trial may take.
 
     Attributes:
         start_timeout_s: Longest time from the start of the process to its first step.
@@ -76,7 +76,7 @@ class _Section(_Model):
     redirect: list[str] = []
     redirect_except: list[str] = []
     objective: Objective = "effective_utilization"
-    run: RunLimits = RunLimits()
+    trial: TrialLimits = TrialLimits()
     keep_effective_batch: bool = False
     keep_outputs: bool = False
 
@@ -142,7 +142,7 @@ class Section:
     redirect: tuple[str, ...] = ()
     redirect_except: tuple[str, ...] = ()
     objective: Objective = "effective_utilization"
-    run: RunLimits = field(default_factory=RunLimits)
+    trial: TrialLimits = field(default_factory=TrialLimits)
     keep_effective_batch: bool = False
     keep_outputs: bool = False
 
@@ -172,10 +172,10 @@ def parse_section(source: Source) -> Section:
         model = _Section.model_validate(data)
     except pydantic.ValidationError as error:
         raise _translated(error, _Section, source) from error
-    if model.run.min_s > model.run.max_s:
+    if model.trial.min_s > model.trial.max_s:
         raise ConfigError(
-            f"run.min_s ({model.run.min_s:g}) is above run.max_s ({model.run.max_s:g})",
-            where=source.place("run"),
+            f"trial.min_s ({model.trial.min_s:g}) is above trial.max_s ({model.trial.max_s:g})",
+            where=source.place("trial"),
             remedy="A measuring window lasts from min_s to max_s seconds: raise max_s.",
         )
     knobs = model.knobs
@@ -188,16 +188,16 @@ def parse_section(source: Source) -> Section:
         redirect=tuple(model.redirect),
         redirect_except=tuple(model.redirect_except),
         objective=model.objective,
-        run=_limits(model),
+        trial=_limits(model),
         keep_effective_batch=model.keep_effective_batch,
         keep_outputs=model.keep_outputs,
     )
 
 
-def _limits(model: _Section) -> RunLimits:
-    if model.objective != "utilization" or "min_s" in model.run.model_fields_set:
-        return model.run
-    return model.run.model_copy(update={"min_s": min(UTILIZATION_MIN_S, model.run.max_s)})
+def _limits(model: _Section) -> TrialLimits:
+    if model.objective != "utilization" or "min_s" in model.trial.model_fields_set:
+        return model.trial
+    return model.trial.model_copy(update={"min_s": min(UTILIZATION_MIN_S, model.trial.max_s)})
 
 
 def _domain(value: Any, source: Source, knob: str) -> Domain:
@@ -355,7 +355,9 @@ def _translated(error: pydantic.ValidationError, model: type[_Model], source: So
     where = source.place(*keys)
     name = ".".join(str(key) for key in keys)
     if first["type"] == "extra_forbidden":
-        known = RunLimits.model_fields if keys[:-1] == ("run",) else model.model_fields
+        known = TrialLimits.model_fields if keys[:-1] == ("trial",) else model.model_fields
+        if keys == ("run",):
+            return ConfigError("unknown key run", where=where, remedy="It is called trial now: trial: {max_s: 10}.")
         return ConfigError(f"unknown key {name}", where=where, remedy=did_you_mean(str(keys[-1]), known))
     if first["type"] == "missing":
         return ConfigError(f"{name} is missing", where=where, remedy=f"Add {keys[-1]}: ... there.")

@@ -8,10 +8,10 @@ from dataclasses import dataclass
 from autotune.errors import ConfigError
 from autotune.records import Scalar
 from autotune.settings.command import split_command
-from autotune.settings.schema import SECTION, RunLimits
+from autotune.settings.schema import SECTION, TrialLimits
 from autotune.settings.text.splice import new_scalar
 
-_LIMITS = RunLimits()
+_LIMITS = TrialLimits()
 _QUOTE = '"'  # `on` and `010` are texts here, and a command is easier to read with its own quotes inside
 _BARE = re.compile(r"[\w@%+=:,./{}?!-]+")  # no shell reads these otherwise, and placeholders stay readable
 
@@ -46,7 +46,7 @@ def section_lines(
         command: The command, split, with placeholders.
         env: Variables for every run.
         knobs: What may vary.
-        redirected: Output keys that point into the run's folder in trials.
+        redirected: Output keys that point into the trial's folder in trials.
 
     Raises:
         ConfigError: The command cannot be written as one line of text.
@@ -60,22 +60,26 @@ def section_lines(
     ]
     if redirected:
         comments += [
-            "Each run gets a folder of its own for what it writes. Found by their names, without being listed:",
+            "Each trial gets a folder of its own for what it writes. Found by their names, without being listed:",
             *(f"  {new_scalar(path)}" for path in redirected),
         ]
     comments += [
         "redirect: []         # further keys that say where the trainer writes",
         "redirect_except: []  # keys that look like it, and are not",
         "set: {}              # values for trials only",
-        f"run: {{start_timeout_s: {_LIMITS.start_timeout_s:g}, min_s: {_LIMITS.min_s:g}, "
+        f"trial: {{start_timeout_s: {_LIMITS.start_timeout_s:g}, min_s: {_LIMITS.min_s:g}, "
         f"min_steps: {_LIMITS.min_steps}, max_s: {_LIMITS.max_s:g}}}",
         "keep_effective_batch: false  # true: gradient accumulation makes up for a smaller batch",
     ]
     lines = [f"  # {comment}" for comment in comments]
     if env:
-        lines.append("  env:  # of every run")
+        lines.append("  env:  # of every trial")
         lines += [f"    {new_scalar(name)}: {new_scalar(text, style=_QUOTE)}" for name, text in env.items()]
-    return [f"{SECTION}:  # for autotune; its runs get this file without it", *lines, f"  command: {_command(command)}"]
+    return [
+        f"{SECTION}:  # for autotune; its trials get this file without it",
+        *lines,
+        f"  command: {_command(command)}",
+    ]
 
 
 def _knob_lines(knobs: Sequence[ListedKnob]) -> list[str]:

@@ -1,10 +1,10 @@
-"""Experiment trackers are kept quiet in trials: no dashboard fills with runs of ten seconds, no upload slows them down.
+"""Environment that keeps experiment trackers quiet: no dashboard fills with short trials, no upload slows them down.
 
 Only by what the trackers themselves document, and only through the environment, so code that asks for something else
 in its own words gets it. What the user writes under ``env:`` goes first.
 
 * Weights & Biases: ``WANDB_MODE`` (docs.wandb.ai, "environment variables"): ``disabled`` makes every call a no-op.
-* MLflow: no switch; ``MLFLOW_TRACKING_URI`` says where to, here the run's own folder. Versions from 3.13 refuse a
+* MLflow: no switch; ``MLFLOW_TRACKING_URI`` says where to, here the trial's own folder. Versions from 3.13 refuse a
   folder without ``MLFLOW_ALLOW_FILE_STORE``, older ones know nothing better.
 * Comet: ``COMET_START_ONLINE`` is for ``comet_ml.start()``; what is then logged offline goes to
   ``COMET_OFFLINE_DIRECTORY``. ``COMET_MODE`` is read by transformers. ``Experiment()`` has no such switch.
@@ -25,7 +25,7 @@ def quiet_trackers(outputs: Path) -> Mapping[str, str]:
     """The environment that keeps trackers quiet.
 
     Args:
-        outputs: The folder of the run's outputs, which goes with the run.
+        outputs: The folder of the trial's outputs, which goes with the run.
     """
     neptune = str(outputs / "neptune")
     return {

@@ -1,4 +1,4 @@
-"""A training command as it was typed behind ``--``, made into one that every run can be given."""
+"""A training command as it was typed behind ``--``, made into one that every trial can be given."""
 
 import re
 from collections.abc import Sequence

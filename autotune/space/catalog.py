@@ -464,5 +464,5 @@ def has_known_name(path: str) -> bool:
 
 
 def is_for_validation(path: str) -> bool:
-    """Whether a key stands in a section for validation, testing or inference, which no run measures."""
+    """Whether a key stands in a section for validation, testing or inference, which no trial measures."""
     return any(_VALIDATION.fullmatch(key_name(section)) for section in path.split(".")[:-1])

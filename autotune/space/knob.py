@@ -9,7 +9,7 @@ from itertools import pairwise
 from autotune.records import Scalar
 
 LADDER_LENGTH = 16
-"""Longest list of values made of a range: neighbours on a finer ladder differ by less than runs can show."""
+"""Longest list of values made of a range: neighbours on a finer ladder differ by less than trials can show."""
 
 
 class Label(StrEnum):

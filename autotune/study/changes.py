@@ -1,9 +1,9 @@
-"""What each change of a point is worth on its own, as far as the runs of a search can tell."""
+"""What each change of a point is worth on its own, as far as the trials of a search can tell."""
 
 import math
 from collections.abc import Sequence
 
-from autotune.records import RunRecord, Scalar, Values
+from autotune.records import Scalar, TrialRecord, Values
 from autotune.results import Change
 from autotune.sampler.main_effects import Sample, main_effects
 from autotune.space.knob import Label, same_scalar
@@ -11,7 +11,7 @@ from autotune.space.space import Space
 
 
 def changes_worth(
-    records: Sequence[RunRecord], today: Values, point: Values, space: Space, *, sd: float
+    records: Sequence[TrialRecord], today: Values, point: Values, space: Space, *, sd: float
 ) -> list[Change]:
     """Split a point's speed over today's among its changes by their main effects on ln throughput.
 
@@ -22,20 +22,20 @@ def changes_worth(
         today: Values of today's point.
         point: Values of the point to explain.
         space: Gives the labels.
-        sd: Standard deviation of ln throughput between runs of one point.
+        sd: Standard deviation of ln throughput between trials of one point.
 
     Returns:
         One change for each knob that differs, grouped ones next to each other, largest worth first.
     """
     changed = [path for path in point if path in today and not same_scalar(point[path], today[path])]
-    runs = [(record.values, measured) for record in records if (measured := record.comparable)]
-    runs = [(values, measured) for values, measured in runs if set(values) == set(today)]
-    samples = [Sample(values=values, mean=math.log(measured.speed)) for values, measured in runs]
+    trials = [(record.values, measured) for record in records if (measured := record.comparable)]
+    trials = [(values, measured) for values, measured in trials if set(values) == set(today)]
+    samples = [Sample(values=values, mean=math.log(measured.speed)) for values, measured in trials]
     effects = main_effects(samples, today, sd)
 
     groups: dict[tuple[bool, ...], list[str]] = {}
     for path in changed:
-        column = tuple(same_scalar(values[path], point[path]) for values, _ in runs)
+        column = tuple(same_scalar(values[path], point[path]) for values, _ in trials)
         groups.setdefault(column, []).append(path)
     rated = []
     for column, paths in groups.items():

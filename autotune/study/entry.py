@@ -1,7 +1,7 @@
-"""An entry of the record: a run as the journal keeps it, and what is asked of it before it is read back.
+"""An entry of the record: a trial as the journal keeps it, and what is asked of it before it is read back.
 
-Somebody may have changed the file. What has another type than a run of ours, or a number that no run can show, is not
-read: nothing that comes after has to expect it.
+Somebody may have changed the file. What has another type than a trial of ours, or a number that no trial can show, is
+not read: nothing that comes after has to expect it.
 """
 
 import json
@@ -12,7 +12,7 @@ from typing import Any
 
 from pydantic import TypeAdapter, ValidationError
 
-from autotune.records import GpuMeasurement, Measurement, RunRecord
+from autotune.records import GpuMeasurement, Measurement, TrialRecord
 
 FORMAT = 1
 """Version of the attributes of a run."""
@@ -52,34 +52,34 @@ _RANGES: Mapping[str, tuple[float, float]] = {
     "foreign_fraction": _SHARE,
     "throttled_fraction": _SHARE,
 }
-"""The numbers of a run, least and most; absent is allowed where the type allows it."""
+"""The numbers of a trial, least and most; absent is allowed where the type allows it."""
 
 _MOST_GPUS = 256
 _MOST_WINDOWS = 1_000_000
 
-_adapter: TypeAdapter[RunRecord] = TypeAdapter(RunRecord)
+_adapter: TypeAdapter[TrialRecord] = TypeAdapter(TrialRecord)
 
 
-def attributes_of(record: RunRecord) -> dict[str, Any]:
-    """A run as it is written; its number is its place."""
+def attributes_of(record: TrialRecord) -> dict[str, Any]:
+    """A trial as it is written; its number is its place."""
     attributes = asdict(record)
     del attributes["number"]
     return {"format": FORMAT, **attributes}
 
 
-def record_of(number: int, attributes: Mapping[str, Any]) -> RunRecord:
-    """Reads a run back.
+def record_of(number: int, attributes: Mapping[str, Any]) -> TrialRecord:
+    """Reads a trial back.
 
     Args:
         number: Its place in the record.
         attributes: What is written there, as JSON gives it.
 
     Raises:
-        ValueError: It is none of ours, of another format, or holds what no run can; with the reason, of one line.
+        ValueError: It is none of ours, of another format, or holds what no trial can; with the reason, of one line.
     """
     if attributes.get("format") != FORMAT or isinstance(attributes["format"], bool):
         raise ValueError("another format")
-    missing = [field.name for field in fields(RunRecord) if field.name not in attributes and field.name != "number"]
+    missing = [field.name for field in fields(TrialRecord) if field.name not in attributes and field.name != "number"]
     if missing:
         raise ValueError(f"no {missing[0]}")
     try:
@@ -100,7 +100,7 @@ def record_of(number: int, attributes: Mapping[str, Any]) -> RunRecord:
     return record
 
 
-def _check(part: RunRecord | Measurement | GpuMeasurement) -> None:
+def _check(part: TrialRecord | Measurement | GpuMeasurement) -> None:
     for field in fields(part):
         value = getattr(part, field.name)
         if field.name not in _RANGES or value is None:

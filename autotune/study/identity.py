@@ -19,7 +19,7 @@ _FRAMEWORKS = ("tensorflow", "tensorflow-cpu", "keras", "torch", "jax")
 _GIB = 1024**3
 
 FRAMEWORK = "framework."
-"""Conditions of a run with this in front name the version of a framework."""
+"""Conditions of a trial with this in front name the version of a framework."""
 
 
 def study_name(
@@ -77,7 +77,7 @@ def framework_versions(executable: Path) -> dict[str, str]:
 
 
 def frameworks_text(conditions: Mapping[str, Scalar]) -> str:
-    """Return the frameworks among the conditions of a run with their versions, for people; empty if there are none."""
+    """Return the frameworks among a trial's conditions with their versions, for people; empty if there are none."""
     frameworks = {name: version for name, version in conditions.items() if name.startswith(FRAMEWORK)}
     return ", ".join(f"{name.removeprefix(FRAMEWORK)} {version}" for name, version in frameworks.items())
 

@@ -1,6 +1,6 @@
-"""The record of a study: an append-only log of runs, kept as Optuna trials.
+"""The record of a study: an append-only log of trials, kept as Optuna trials.
 
-One trial per run, written once with everything in it and never rewritten. Nothing that is read back is executed
+One trial per trial, written once with everything in it and never rewritten. Nothing that is read back is executed
 or used as a path: a record gives knob values, metrics and names, each checked for its type.
 """
 
@@ -15,7 +15,7 @@ from optuna.storages import JournalStorage
 from optuna.trial import FrozenTrial, TrialState, create_trial
 
 from autotune.errors import StudyError
-from autotune.records import RunRecord
+from autotune.records import TrialRecord
 from autotune.study.entry import attributes_of, record_of
 from autotune.study.journal import JournalLock, repair_journal
 from autotune.study.journal_file import JournalFile
@@ -26,7 +26,7 @@ _log = logging.getLogger(__name__)
 
 
 class Study:
-    """All runs of one identity, in the order in which they ended.
+    """All trials of one identity, in the order in which they ended.
 
     Args:
         name: The study's name.
@@ -49,13 +49,13 @@ class Study:
             trials = self._study.get_trials(deepcopy=False)
         self._records = _read(trials, path)
 
-    def records(self) -> list[RunRecord]:
-        """All runs, oldest first."""
+    def records(self) -> list[TrialRecord]:
+        """All trials, oldest first."""
         return list(self._records)
 
     @property
     def next_number(self) -> int:
-        """The number that the next run will have.
+        """The number that the next trial will have.
 
         Raises:
             StudyError: The journal is not the one of before, or cannot be read any more.
@@ -63,14 +63,14 @@ class Study:
         with _expected(self.path):
             return len(self._study.get_trials(deepcopy=False))
 
-    def append(self, record: RunRecord) -> RunRecord:
-        """Writes one finished run; it is on disk when this returns.
+    def append(self, record: TrialRecord) -> TrialRecord:
+        """Writes one finished trial; it is on disk when this returns.
 
         Returns:
             The record with the number that it got.
 
         Raises:
-            StudyError: It could not be written; the journal is as it was. `records` has the run all the same.
+            StudyError: It could not be written; the journal is as it was. `records` has the trial all the same.
         """
         try:
             with _expected(self.path):
@@ -125,8 +125,8 @@ def _expected(path: Path) -> Iterator[None]:
         ) from error
 
 
-def _read(trials: Sequence[FrozenTrial], path: Path) -> list[RunRecord]:
-    """The runs among the trials; what is not one of ours, or of a later format, is left out with a word."""
+def _read(trials: Sequence[FrozenTrial], path: Path) -> list[TrialRecord]:
+    """The trials among the trials; what is not one of ours, or of a later format, is left out with a word."""
     records, unread = [], []
     for trial in trials:
         try:

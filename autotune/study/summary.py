@@ -11,9 +11,9 @@ from statistics import fmean, median
 
 from autotune.gpu.trial_usage import NOT_MEASURED
 from autotune.metrics import METRICS, values_of
-from autotune.records import Measurement, Purpose, RunRecord
+from autotune.records import Measurement, Purpose, TrialRecord
 from autotune.results import SearchResult, Side, Verdict
-from autotune.sampler.observations import between_run_variance_of, expected_sd_of
+from autotune.sampler.observations import between_trial_variance_of, expected_sd_of
 from autotune.score import (
     LEAST_PAIRS,
     LEAST_SCORE_GAIN,
@@ -40,34 +40,34 @@ _MOST_PRIOR_DF = 2.0
 """What the spread of other points tells of that of two: points differ in it, the more so the longer their steps."""
 
 
-def latest_search(records: Sequence[RunRecord], objective: Objective) -> str | None:
+def latest_search(records: Sequence[TrialRecord], objective: Objective) -> str | None:
     """The search to report: the last one that came to an answer, else the last; None for an empty record.
 
     An answer is a full confirmation, or that nothing it tried was better than today's config. A search that was
     killed before does not hide the answer of an earlier one.
     """
-    searches = list(dict.fromkeys(run.search for run in records))
+    searches = list(dict.fromkeys(trial.search for trial in records))
     for search in reversed(searches):
-        runs = [run for run in records if run.search == search]
-        today, good = runs[0].point, _telling(runs, objective)
-        explored = any(run.purpose is Purpose.EXPLORE for run in good)
+        trials = [trial for trial in records if trial.search == search]
+        today, good = trials[0].point, _telling(trials, objective)
+        explored = any(trial.purpose is Purpose.EXPLORE for trial in good)
         if len(pairs_of(good, today)) >= LEAST_PAIRS or (explored and not _best(good, today, objective)):
             return search
     return searches[-1] if searches else None
 
 
-def pairs_of(runs: Iterable[RunRecord], today: str) -> list[tuple[Measurement, Measurement]]:
+def pairs_of(trials: Iterable[TrialRecord], today: str) -> list[tuple[Measurement, Measurement]]:
     """The complete pairs of a confirmation, (today, candidate) each."""
     halves: dict[int, dict[bool, Measurement]] = {}
-    for run in runs:
-        measured = run.comparable
-        if run.purpose is Purpose.CONFIRM and run.pair is not None and measured:
-            halves.setdefault(run.pair, {})[run.point == today] = measured
+    for trial in trials:
+        measured = trial.comparable
+        if trial.purpose is Purpose.CONFIRM and trial.pair is not None and measured:
+            halves.setdefault(trial.pair, {})[trial.point == today] = measured
     return [(both[True], both[False]) for both in halves.values() if len(both) == 2]
 
 
 def summarize(
-    records: Sequence[RunRecord],
+    records: Sequence[TrialRecord],
     search: str,
     space: Space,
     *,
@@ -77,42 +77,42 @@ def summarize(
     """Works out the answer of one search.
 
     Args:
-        records: The study's record; runs of other searches only help to know the spread between runs, and what came
-            after the search's last run does not count: its answer stays what it was.
+        records: The study's record; runs of other searches only help to know the spread between trials, and what came
+            after the search's last trial does not count: its answer stays what it was.
         search: Name of the search.
         space: What may vary now; gives the labels, and nothing that the verdict depends on.
         objective: What was searched for.
         why_no_gpu: Why utilization is not measured on this machine; None if it is.
 
     Returns:
-        The answer; None if no run of the search gave comparable numbers.
+        The answer; None if no trial of the search gave comparable numbers.
     """
     records = _until_the_end_of(search, records)
-    runs = [run for run in records if run.search == search]
-    good = _telling(runs, objective)
+    trials = [trial for trial in records if trial.search == search]
+    good = _telling(trials, objective)
     if not good:
         return None
     # Each search starts with today's config, also where that fails.
-    today = next((run for run in runs if run.purpose is Purpose.TODAY), None)
+    today = next((trial for trial in trials if trial.purpose is Purpose.TODAY), None)
     if today is None:
         return None  # its record could not be read, and without it nothing means anything
     busy_rate = study_busy_rate(records)
     why_no_gpu = why_no_gpu or _why_not_measured(good)
-    baseline_runs = [run for run in good if run.point == today.point]
-    baseline = _side(today, baseline_runs, busy_rate)
-    outcomes = dict(Counter(run.ending.value for run in runs))
+    baseline_trials = [trial for trial in good if trial.point == today.point]
+    baseline = _side(today, baseline_trials, busy_rate)
+    outcomes = dict(Counter(trial.ending.value for trial in trials))
 
-    confirmed = [run for run in good if run.purpose is Purpose.CONFIRM and run.point != today.point]
+    confirmed = [trial for trial in good if trial.purpose is Purpose.CONFIRM and trial.point != today.point]
     best = confirmed[0].point if confirmed else _best(good, today.point, objective)
-    best_runs = [run for run in good if run.point == best]
-    answer = _side(best_runs[0], best_runs, busy_rate) if best_runs else None
+    best_trials = [trial for trial in good if trial.point == best]
+    answer = _side(best_trials[0], best_trials, busy_rate) if best_trials else None
     changes = (
         tuple(changes_worth(good, today.values, answer.values, space, sd=expected_sd_of(good, THROUGHPUT)))
         if answer
         else ()
     )
 
-    if not baseline_runs:
+    if not baseline_trials:
         return SearchResult(
             verdict=Verdict.NO_BASELINE,
             why=f"today's config gave no numbers ({_ended(today)}), so there is nothing to compare with",
@@ -123,7 +123,7 @@ def summarize(
             score_ratio=None,
             smallest_gain=None,
             same_training=None,
-            runs=len(runs),
+            trials=len(trials),
             outcomes=outcomes,
             changes=tuple(replace(change, worth=None) for change in changes),
             objective=objective.name,
@@ -131,7 +131,7 @@ def summarize(
         )
 
     pairs = pairs_of(good, today.point)
-    others = [run for run in records if run.purpose is not Purpose.CONFIRM or run.search != search]
+    others = [trial for trial in records if trial.purpose is not Purpose.CONFIRM or trial.search != search]
     judgement = _judgement(pairs, others, objective) if len(pairs) >= LEAST_PAIRS else None
     better = judgement is not None and judgement.better
     return SearchResult(
@@ -140,8 +140,8 @@ def summarize(
             judgement,
             answer,
             len(pairs),
-            explored=any(run.purpose is Purpose.EXPLORE for run in runs),
-            filling=any(run.measurement and run.measurement.filled_samples_per_s for run in good),
+            explored=any(trial.purpose is Purpose.EXPLORE for trial in trials),
+            filling=any(trial.measurement and trial.measurement.filled_samples_per_s for trial in good),
             objective=objective,
         ),
         baseline=baseline,
@@ -150,52 +150,52 @@ def summarize(
         speedup=judgement.speed if judgement else None,
         score_ratio=judgement.score if judgement else None,
         smallest_gain=judgement.smallest_gain if judgement else None,
-        same_training=_same_training(good, baseline_runs, space, objective, busy_rate),
-        runs=len(runs),
+        same_training=_same_training(good, baseline_trials, space, objective, busy_rate),
+        trials=len(trials),
         outcomes=outcomes,
         changes=changes,
         objective=objective.name,
         why_no_gpu=why_no_gpu,
-        cautions=_unevenness(baseline_runs),
+        cautions=_unevenness(baseline_trials),
     )
 
 
-def _ended(run: RunRecord) -> str:
-    return f"{run.ending.value}: {run.detail}" if run.detail else run.ending.value
+def _ended(trial: TrialRecord) -> str:
+    return f"{trial.ending.value}: {trial.detail}" if trial.detail else trial.ending.value
 
 
-def _until_the_end_of(search: str, records: Sequence[RunRecord]) -> Sequence[RunRecord]:
+def _until_the_end_of(search: str, records: Sequence[TrialRecord]) -> Sequence[TrialRecord]:
     """The record as it was when a search had made its last run."""
-    last = max((place for place, run in enumerate(records) if run.search == search), default=-1)
+    last = max((place for place, trial in enumerate(records) if trial.search == search), default=-1)
     return records[: last + 1]
 
 
-def _telling(runs: Iterable[RunRecord], objective: Objective) -> list[RunRecord]:
-    """The runs with comparable numbers that tell what was searched for."""
-    return [run for run in runs if run.comparable and objective.is_told_by(run.comparable)]
+def _telling(trials: Iterable[TrialRecord], objective: Objective) -> list[TrialRecord]:
+    """The trials with comparable numbers that tell what was searched for."""
+    return [trial for trial in trials if trial.comparable and objective.is_told_by(trial.comparable)]
 
 
-def _why_not_measured(good: Sequence[RunRecord]) -> str | None:
-    """Why none of these runs shows a utilization, as the last of them has it; None if one does, or nothing is known."""
-    if any(run.comparable and run.comparable.gpu_utilization is not None for run in good):
+def _why_not_measured(good: Sequence[TrialRecord]) -> str | None:
+    """Return why none of these trials shows a utilization, as the last has it; None if one does, or it is not known."""
+    if any(trial.comparable and trial.comparable.gpu_utilization is not None for trial in good):
         return None
-    reasons = (run.conditions.get(NOT_MEASURED) for run in reversed(good))
+    reasons = (trial.conditions.get(NOT_MEASURED) for trial in reversed(good))
     return next((str(reason) for reason in reasons if reason), None)
 
 
-def _side(point: RunRecord, runs: Sequence[RunRecord], busy_rate: float | None) -> Side:
-    """The point of a run, and what all its runs showed together."""
-    measured = [run.comparable for run in runs if run.comparable]
-    return Side(point=point.point, values=point.values, metrics=pooled(runs), gpus=pooled_gpus(measured, busy_rate))
+def _side(point: TrialRecord, trials: Sequence[TrialRecord], busy_rate: float | None) -> Side:
+    """The point of a trial, and what all its trials showed together."""
+    measured = [trial.comparable for trial in trials if trial.comparable]
+    return Side(point=point.point, values=point.values, metrics=pooled(trials), gpus=pooled_gpus(measured, busy_rate))
 
 
 def _judgement(
-    pairs: Sequence[tuple[Measurement, Measurement]], others: Sequence[RunRecord], objective: Objective
+    pairs: Sequence[tuple[Measurement, Measurement]], others: Sequence[TrialRecord], objective: Objective
 ) -> Judgement:
-    """What the pairs show, with what the study's other runs say of the spread."""
+    """What the pairs show, with what the study's other trials say of the spread."""
 
     def prior(by: Objective) -> tuple[float, float]:
-        variance, df = between_run_variance_of(others, by)
+        variance, df = between_trial_variance_of(others, by)
         return 2 * variance, min(df, _MOST_PRIOR_DF)
 
     variance, df = prior(objective)
@@ -203,24 +203,24 @@ def _judgement(
     return judge(pairs, prior_variance=variance, prior_df=df, speed_prior=speed_prior, objective=objective)
 
 
-def pooled(runs: Sequence[RunRecord]) -> dict[str, float | None] | None:
-    """Each metric's median over the comparable runs of a point; None if there is no such run."""
-    measured = [values_of(run.comparable) for run in runs if run.comparable]
+def pooled(trials: Sequence[TrialRecord]) -> dict[str, float | None] | None:
+    """Each metric's median over the comparable trials of a point; None if there is no such run."""
+    measured = [values_of(trial.comparable) for trial in trials if trial.comparable]
     if not measured:
         return None
     known = {name: [value for values in measured if (value := values[name]) is not None] for name in METRICS}
     return {name: median(values) if values else None for name, values in known.items()}
 
 
-def _best(good: Sequence[RunRecord], today: str, objective: Objective) -> str | None:
+def _best(good: Sequence[TrialRecord], today: str, objective: Objective) -> str | None:
     """The point with the best mean score that is not today's; None if today's is the best."""
     means = _mean_scores(good, today, objective)
     best = max(means, key=lambda point: means[point], default=None)
     return best if best != today else None
 
 
-def _mean_scores(good: Sequence[RunRecord], today: str, objective: Objective) -> dict[str, float]:
-    measured = [(run.point, run.comparable) for run in good if run.comparable]
+def _mean_scores(good: Sequence[TrialRecord], today: str, objective: Objective) -> dict[str, float]:
+    measured = [(trial.point, trial.comparable) for trial in good if trial.comparable]
     scores: dict[str, list[float]] = {}
     speeds: dict[str, list[float]] = {}
     for point, measurement in measured:
@@ -231,14 +231,14 @@ def _mean_scores(good: Sequence[RunRecord], today: str, objective: Objective) ->
         return means
     paces = {point: sum(values) / len(values) for point, values in speeds.items()}
     return {
-        point: mean - objective.setback(mean - means[today], paces[point] - paces[today])
+        point: mean - objective.penalty(mean - means[today], paces[point] - paces[today])
         for point, mean in means.items()
     }
 
 
 def _same_training(
-    good: Sequence[RunRecord],
-    baseline: Sequence[RunRecord],
+    good: Sequence[TrialRecord],
+    baseline: Sequence[TrialRecord],
     space: Space,
     objective: Objective,
     busy_rate: float | None,
@@ -247,36 +247,38 @@ def _same_training(
     today = baseline[0].point
     means = _mean_scores(good, today, objective)
     alike = {
-        run.point: run for run in good if run.point != today and space.is_same_training(run.values, baseline[0].values)
+        trial.point: trial
+        for trial in good
+        if trial.point != today and space.is_same_training(trial.values, baseline[0].values)
     }
     if not alike:
         return None
     best = max(alike, key=lambda point: means[point])
     if means[best] <= means[today]:
         return None
-    runs = [run for run in good if run.point == best]
-    return _side(alike[best], runs, busy_rate), speed_over(runs, baseline)
+    trials = [trial for trial in good if trial.point == best]
+    return _side(alike[best], trials, busy_rate), speed_over(trials, baseline)
 
 
-def speed_over(runs: Sequence[RunRecord], baseline: Sequence[RunRecord]) -> float:
-    """Geometric mean speed of some runs over that of others, both comparable."""
-    return math.exp(fmean(_ln_speeds(runs, baseline[0])) - fmean(_ln_speeds(baseline, baseline[0])))
+def speed_over(trials: Sequence[TrialRecord], baseline: Sequence[TrialRecord]) -> float:
+    """Geometric mean speed of some trials over that of others, both comparable."""
+    return math.exp(fmean(_ln_speeds(trials, baseline[0])) - fmean(_ln_speeds(baseline, baseline[0])))
 
 
-def _ln_speeds(runs: Sequence[RunRecord], unit: RunRecord) -> list[float]:
+def _ln_speeds(trials: Sequence[TrialRecord], unit: TrialRecord) -> list[float]:
     assert unit.comparable is not None
-    return [ln_speed(run.comparable, unit.comparable) for run in runs if run.comparable]
+    return [ln_speed(trial.comparable, unit.comparable) for trial in trials if trial.comparable]
 
 
-def _unevenness(baseline: Sequence[RunRecord]) -> tuple[str, ...]:
-    """What to say of today's config where its own runs are far apart."""
+def _unevenness(baseline: Sequence[TrialRecord]) -> tuple[str, ...]:
+    """What to say of today's config where its own trials are far apart."""
     speeds = _ln_speeds(baseline, baseline[0])
     ratio = math.exp(max(speeds) - min(speeds))
     if ratio < _UNEVEN:
         return ()
     return (
-        f"Of {len(speeds)} runs of today's config, one was {ratio:.2f} times as fast as another: something else may be "
-        "at work on this machine, or a few seconds do not show how fast this training is.",
+        f"Of {len(speeds)} trials of today's config, one was {ratio:.2f} times as fast as another: something else may "
+        "be at work on this machine, or a few seconds do not show how fast this training is.",
     )
 
 
@@ -296,7 +298,7 @@ def _why(
         answer: What was confirmed, or would have been.
         pairs: Complete pairs.
         explored: Whether anything but today's config was tried.
-        filling: Whether the caches of the runs were still being filled.
+        filling: Whether the caches of the trials were still being filled.
         objective: What was searched for.
     """
     if answer is None and not explored:

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from autotune.clock import Clock
 from autotune.process.launch import Runner
-from autotune.records import RunPlan, Stop, TraineeEvent
+from autotune.records import Stop, TraineeEvent, TrialPlan
 
 
 class Behaviour(StrEnum):
@@ -36,8 +36,8 @@ class RunnerContract:
         """A runner that lasts for the ``with`` statement."""
         raise NotImplementedError
 
-    def plan(self, behaviour: Behaviour, folder: Path) -> RunPlan:
-        """The plan of a run that does this in that folder."""
+    def plan(self, behaviour: Behaviour, folder: Path) -> TrialPlan:
+        """The plan of a trial that does this in that folder."""
         raise NotImplementedError
 
     def test_an_end_of_its_own_is_reported_with_all_events(self, tmp_path: Path) -> None:
@@ -57,7 +57,7 @@ class RunnerContract:
         assert (exit_.exit_code, exit_.stop) == (3, None)
 
     def test_the_watch_stops_a_run(self, tmp_path: Path) -> None:
-        """What the watch answers ends the run, and is why it ended."""
+        """What the watch answers ends the trial, and is why it ended."""
         seen: list[TraineeEvent] = []
 
         def watch(events: Sequence[TraineeEvent]) -> Stop | None:
@@ -83,7 +83,7 @@ class RunnerContract:
         assert not any(calls)
 
     def test_the_deadline_ends_a_run(self, tmp_path: Path) -> None:
-        """At the deadline the run ends by itself, not before it and not long after."""
+        """At the deadline the trial ends by itself, not before it and not long after."""
         deadline_s = self._in(1.5)
         with self.opened() as runner:
             exit_ = runner.run(self.plan(Behaviour.TRAINS_ON, tmp_path), lambda _: None, deadline_s)
@@ -98,7 +98,7 @@ class RunnerContract:
         assert (exit_.stop, exit_.exit_code, seen) == (Stop.DEADLINE, None, [])
 
     def test_an_exception_of_the_watch_ends_the_run_and_goes_on(self, tmp_path: Path) -> None:
-        """^C comes out of `run`, and the runner can make another run after it."""
+        """^C comes out of `run`, and the runner can make another trial after it."""
 
         def watch(events: Sequence[TraineeEvent]) -> Stop | None:
             if events:

@@ -1,16 +1,16 @@
-"""The probes of a simulated run: they read what the run is, as real ones would read what it does."""
+"""The probes of a simulated trial: they read what the trial is, as real ones would read what it does."""
 
 from collections.abc import Collection
 from pathlib import Path
 
-from autotune.measure.probe import GpuProbe, GpuUse, HostUse, RunGpus, RunProcesses
+from autotune.measure.probe import GpuProbe, GpuUsage, HostUsage, TrialGpus, TrialProcesses
 from autotune.testing.simulated_runner import SimulatedRunner
 
 _GPU_SAMPLES_PER_S = 6.0  # as NVML keeps them
 
 
 class SimulatedHostProbe:
-    """What the latest run of a runner takes from the host.
+    """What the latest trial of a runner takes from the host.
 
     Args:
         runner: Made the run.
@@ -19,22 +19,22 @@ class SimulatedHostProbe:
     def __init__(self, runner: SimulatedRunner) -> None:
         self._runner = runner
 
-    def open(self, device: RunProcesses) -> None:
+    def open(self, device: TrialProcesses) -> None:
         """See `autotune.measure.probe.Probe.open`."""
 
-    def between(self, t0_s: float, t1_s: float) -> HostUse | None:
+    def between(self, t0_s: float, t1_s: float) -> HostUsage | None:
         """See `autotune.measure.probe.Probe.between`."""
         training = self._runner.training
         if training is None:
             return None
-        return HostUse(cpu_cores=training.cpu_cores, peak_memory_bytes=training.memory_bytes)
+        return HostUsage(cpu_cores=training.cpu_cores, peak_memory_bytes=training.memory_bytes)
 
     def close(self) -> None:
         """See `autotune.measure.probe.Probe.close`."""
 
 
 class SimulatedGpuProbe:
-    """What the latest run of a runner does to its GPU.
+    """What the latest trial of a runner does to its GPU.
 
     Args:
         runner: Made the run.
@@ -46,19 +46,19 @@ class SimulatedGpuProbe:
     def open(self, kept: Path) -> None:
         """See `autotune.measure.probe.GpuProbe.open`; there are no raw readings."""
 
-    def lost(self, run: RunGpus) -> str | None:
+    def lost(self, trial: TrialGpus) -> str | None:
         """See `autotune.measure.probe.GpuProbe.lost`."""
         return None
 
     def between(
-        self, t0_s: float, t1_s: float, run: RunGpus, *, own_pids: Collection[int], started_s: float
-    ) -> GpuUse | None:
+        self, t0_s: float, t1_s: float, trial: TrialGpus, *, own_pids: Collection[int], started_s: float
+    ) -> GpuUsage | None:
         """See `autotune.measure.probe.GpuProbe.between`."""
         training = self._runner.training
         samples = int((t1_s - t0_s) * _GPU_SAMPLES_PER_S)
         if training is None or training.gpu_utilization is None or samples == 0:
             return None
-        return GpuUse(utilization=training.gpu_utilization, peak_memory_bytes=training.gpu_memory_bytes)
+        return GpuUsage(utilization=training.gpu_utilization, peak_memory_bytes=training.gpu_memory_bytes)
 
     def close(self) -> None:
         """See `autotune.measure.probe.GpuProbe.close`."""

@@ -1,8 +1,8 @@
 """Runs in virtual time: a `Runner` whose trainers are a few numbers, so that half an hour of search takes a second.
 
-What a search may learn from such a run is what it learns from a real one: the events, the end, and the probes that
+What a search may learn from such a trial is what it learns from a real one: the events, the end, and the probes that
 `autotune.bench` puts around it. How the times of steps vary follows what was measured on real trainers: the level
-differs from run to run and has two modes; within a run, steps are autocorrelated, now and then one takes long, and
+differs from trial to run and has two modes; within a trial, steps are autocorrelated, now and then one takes long, and
 the first ones are slow; over minutes the machine itself drifts and throttles.
 """
 
@@ -16,22 +16,22 @@ import numpy as np
 from numpy.typing import NDArray
 
 from autotune.clock import VirtualClock
-from autotune.folders.trial_folder import RunFolder
+from autotune.folders.trial_folder import TrialFolder
 from autotune.process.launch import Watch
-from autotune.records import RunPlan, Stop, TraineeEvent, TrialExit
+from autotune.records import Stop, TraineeEvent, TrialExit, TrialPlan
 
 LOOK_S = 0.25
 """Between two calls of the watch, the longest that a runner may take."""
 
-# The level of a run is a mixture of two normal distributions with mean 0 and variance 1: most runs are on the fast
+# The level of a trial is a mixture of two normal distributions with mean 0 and variance 1: most trials are on the fast
 # mode, the others about two standard deviations below it.
 _SLOW_SHARE = 0.3
 _MODE_SD = 0.45
 _MODE_DISTANCE = math.sqrt((1 - _MODE_SD**2) / (_SLOW_SHARE * (1 - _SLOW_SHARE)))
 
-_CHUNK_S = 1.0  # of steps that are made at a time: few enough to waste little when the run is stopped
+_CHUNK_S = 1.0  # of steps that are made at a time: few enough to waste little when the trial is stopped
 _SMALLEST_CHUNK, _LARGEST_CHUNK = 8, 4096
-_ACCIDENT_STEPS = 40.0  # after which, on average, a run hangs or crashes, if it does
+_ACCIDENT_STEPS = 40.0  # after which, on average, a trial hangs or crashes, if it does
 _DRIFT_GRID_S = 5.0
 _DRIFT_BLOCK = 256  # points of the grid made at a time
 _CRASH = """Traceback (most recent call last):
@@ -57,8 +57,8 @@ class Training:
         first_step_s: Time of the first step, which traces and compiles; None for five times the others.
         warm_up: How much longer than usual the second step takes, as a share of it; halves with every further step.
         first_pass_step_s: Time of a step in the first epoch, while caches fill; None for `step_s`.
-        noise: Spread between its runs, of ln speed.
-        step_noise: Spread of the time of steps within a run, of ln time.
+        noise: Spread between its trials, of ln speed.
+        step_noise: Spread of the time of steps within a trial, of ln time.
         autocorrelation: Of neighbouring steps, 0..1.
         long_steps: Share of steps that take `long_step` times as long as the others.
         long_step: How long a long step takes, in usual ones.
@@ -71,8 +71,8 @@ class Training:
         hangs: Whether it then goes on without a step, instead of ending.
         exit_code: What it ends with.
         stderr: What it says last.
-        crash_chance: Share of its runs that crash for no reason.
-        hang_chance: Share of its runs that stop making steps for no reason.
+        crash_chance: Share of its trials that crash for no reason.
+        hang_chance: Share of its trials that stop making steps for no reason.
         epoch: Steps in an epoch; None for endless ones.
         epoch_gap_s: Extra time of the first step of each epoch but the first, while the pipeline fills again.
         loss: What it reports with each step.
@@ -114,7 +114,7 @@ class Training:
 
 
 Trainer = Callable[[str], Training]
-"""What the text of a run's config makes of the trainer."""
+"""What the text of a trial's config makes of the trainer."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -139,7 +139,7 @@ class Drift:
 class SimulatedRunner:
     """Makes runs by moving the clock on.
 
-    The noise of a run depends on the seed and on how many runs came before it, the drift on the seed and the time:
+    The noise of a trial depends on the seed and on how many trials came before it, the drift on the seed and the time:
     two searches with one seed meet the same machine.
 
     Args:
@@ -150,7 +150,7 @@ class SimulatedRunner:
 
     Attributes:
         plans: What was started, in order.
-        training: What the latest run is or was; None before the first.
+        training: What the latest trial is or was; None before the first.
     """
 
     def __init__(self, clock: VirtualClock, trainer: Trainer, *, seed: int = 0, drift: Drift | None = None) -> None:
@@ -158,15 +158,15 @@ class SimulatedRunner:
         self._trainer = trainer
         self._seed = seed
         self._drift = _DriftPath(drift, clock.now_s(), seed) if drift else None
-        self.plans: list[RunPlan] = []
+        self.plans: list[TrialPlan] = []
         self.training: Training | None = None
 
-    def run(self, plan: RunPlan, watch: Watch, deadline_s: float) -> TrialExit:
+    def run(self, plan: TrialPlan, watch: Watch, deadline_s: float) -> TrialExit:
         """See `autotune.process.launch.Runner.run`."""
         started_s = self._clock.now_s()
         if started_s >= deadline_s:
             return TrialExit(started_s=started_s, ended_s=started_s, exit_code=None, stop=Stop.DEADLINE)
-        RunFolder(plan.folder).create()
+        TrialFolder(plan.folder).create()
         rng = np.random.default_rng((self._seed, len(self.plans)))
         self.plans.append(plan)
         training = self.training = _with_accident(self._trainer(plan.config_text), rng)
@@ -204,7 +204,7 @@ class SimulatedRunner:
         )
 
     def _events(self, training: Training, started_s: float, rng: np.random.Generator) -> Iterator[TraineeEvent]:
-        """The steps of one run, without end where the trainer has none."""
+        """The steps of one trial, without end where the trainer has none."""
         stream = f"{os.getpid()}.0"
         slowness = math.exp(-training.noise * _run_level(rng))
         t_s = started_s + training.start_s
@@ -255,7 +255,7 @@ def _with_accident(training: Training, rng: np.random.Generator) -> Training:
 
 
 def _run_level(rng: np.random.Generator) -> float:
-    """Level of a run, as ln speed in units of its spread: mean 0, variance 1, two modes."""
+    """Level of a trial, as ln speed in units of its spread: mean 0, variance 1, two modes."""
     is_slow = rng.random() < _SLOW_SHARE
     mode = _MODE_DISTANCE * (_SLOW_SHARE - 1 if is_slow else _SLOW_SHARE)
     return float(mode + _MODE_SD * rng.standard_normal())
@@ -321,7 +321,7 @@ class _DriftPath:
     def __init__(self, drift: Drift, start_s: float, seed: int) -> None:
         self._drift = drift
         self._start_s = start_s
-        self._rng = np.random.default_rng((seed, 0, 1))  # no run's
+        self._rng = np.random.default_rng((seed, 0, 1))  # no trial's
         self._last = float(self._rng.standard_normal())
         self._throttled_points = 0  # of the grid, still to come
         self._ln_speed = np.empty(0)

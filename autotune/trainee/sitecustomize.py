@@ -11,7 +11,7 @@ _FOLDER = os.path.dirname(os.path.abspath(__file__))
 
 def _observe() -> None:
     # The variable is a run's, or that of a warm interpreter, whose forks are observed and not itself.
-    if os.environ.get("AUTOTUNE_RUN_ID", "").endswith("/zygote"):
+    if os.environ.get("AUTOTUNE_TRIAL_ID", "").endswith("/zygote"):
         return
     try:
         from autotune.trainee import observe

@@ -1,6 +1,6 @@
 """The stream of steps that a training process writes into its run's folder.
 
-One file per process and image, ``steps.<pid>.<n>.jsonl``, in the folder that ``AUTOTUNE_RUN_DIR``
+One file per process and image, ``steps.<pid>.<n>.jsonl``, in the folder that ``AUTOTUNE_TRIAL_DIR``
 names; ``n`` counts up where a process of the same pid wrote before. Every line is one JSON object:
 
     {"v": 1, "pid": 4711, "clock": "monotonic", "start_s": 81.2, "source": "step", "devices": []}
@@ -35,7 +35,7 @@ from collections.abc import Iterable
 from types import TracebackType
 from typing import Any, Literal, Optional
 
-RUN_DIR_VARIABLE = "AUTOTUNE_RUN_DIR"
+RUN_DIR_VARIABLE = "AUTOTUNE_TRIAL_DIR"
 FORMAT_VERSION = 1
 OBSERVER = "observer"
 """The ``source`` of steps that were seen from outside of the trainer's code."""

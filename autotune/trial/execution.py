@@ -4,15 +4,15 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 
 from autotune.clock import Clock
-from autotune.folders.trial_folder import RunFolder
-from autotune.measure.probe import GpuUse, RunGpus
+from autotune.folders.trial_folder import TrialFolder
+from autotune.measure.probe import GpuUsage, TrialGpus
 from autotune.measure.window import Window, WindowGoal
 from autotune.process.launch import Runner
-from autotune.records import Ending, Measurement, RunRecord, Scalar, Stop, TraineeEvent, Validity, Values
+from autotune.records import Ending, Measurement, Scalar, Stop, TraineeEvent, TrialRecord, Validity, Values
 from autotune.trial.instruments import Instruments
 from autotune.trial.losses import Losses
-from autotune.trial.outcome import Clues, ending_of
-from autotune.trial.plan import Trainer, plan_run
+from autotune.trial.outcome import Evidence, ending_of
+from autotune.trial.plan import Trainer, plan_trial
 from autotune.trial.stop_rule import StopRule, TrialPolicy
 
 _MEASURED_ENDINGS = (Ending.COMPLETED, Ending.STOPPED, Ending.CRASHED, Ending.KILLED_BY_BUDGET, Ending.HUNG)
@@ -28,7 +28,7 @@ _FOR_WANT_OF_A_GPU = (
 
 @dataclass(frozen=True, kw_only=True)
 class Execution:
-    """What a run did and showed.
+    """What a trial did and showed.
 
     Attributes:
         ending: Why it ended.
@@ -53,15 +53,15 @@ class Execution:
     duration_s: float
     saw_a_pass: bool
     stderr_tail: str
-    folder: RunFolder
+    folder: TrialFolder
     conditions: Mapping[str, Scalar] = field(default_factory=dict)
     losses: Losses = field(default_factory=Losses)
 
-    def close(self, record: RunRecord, *, keep_outputs: bool, is_over: Callable[[], bool] = lambda: False) -> None:
-        """Leaves the record in the run's folder, and takes away what the trainer wrote into its outputs.
+    def close(self, record: TrialRecord, *, keep_outputs: bool, is_over: Callable[[], bool] = lambda: False) -> None:
+        """Leaves the record in the trial's folder, and takes away what the trainer wrote into its outputs.
 
         Args:
-            record: The run, as it stands in the record.
+            record: The trial, as it stands in the record.
             keep_outputs: Whether they stay.
             is_over: Whether there is no more time for taking them away: thousands of folders take seconds.
         """
@@ -83,7 +83,7 @@ class TrialRequest:
 
     name: str
     keys: Values
-    gpus: RunGpus
+    gpus: TrialGpus
     samples_per_step: float | None
 
 
@@ -124,12 +124,12 @@ def execute(
     """
     runner, instruments, clock = tools.runner, tools.instruments, tools.clock
     decided_s = clock.now_s()
-    plan = plan_run(trainer, request.keys, run=request.name)
+    plan = plan_trial(trainer, request.keys, trial=request.name)
     stop_rule = StopRule(
         policy,
         clock,
         started_s=decided_s,
-        start_timeout_s=trainer.settings.section.run.start_timeout_s,
+        start_timeout_s=trainer.settings.section.trial.start_timeout_s,
         samples_per_step=request.samples_per_step,
         progress=progress,
     )
@@ -137,7 +137,7 @@ def execute(
     folder = trainer.state.run(trainer.study, request.name)
     folder.create(output_paths=trainer.settings.moved_outputs(folder.outputs).values())
     with instruments:
-        instruments.expect(plan.run_id, request.gpus, folder.samples)
+        instruments.expect(plan.trial_id, request.gpus, folder.samples)
 
         def watch(events: Sequence[TraineeEvent]) -> Stop | None:
             instruments.watch(events)
@@ -148,17 +148,17 @@ def execute(
         trial_exit = runner.run(plan, watch, policy.deadline_s)
         window = stop_rule.window()
         rate = window.samples_per_s(request.samples_per_step) if window else 0.0
-        clues = Clues(
+        evidence = Evidence(
             stdout_tail=folder.stdout_tail(),
             gpu_memory_full=lambda: instruments.memory_is_full(trial_exit),
             outruns=0.0 < policy.outruns_from < rate,
         )
-        ending, detail = ending_of(trial_exit, stop_rule.events, clues)
+        ending, detail = ending_of(trial_exit, stop_rule.events, evidence)
         if instruments.why_lost and ending in (Ending.GPU_LOST, *_FOR_WANT_OF_A_GPU):
             ending, detail = Ending.GPU_LOST, instruments.why_lost
         window = window if ending in _MEASURED_ENDINGS else None
         validity = _validity(policy.goal, stop_rule, window, ending)
-        measurement, seen = None, GpuUse()
+        measurement, seen = None, GpuUsage()
         if window:
             measurement, seen = instruments.measure(
                 window,
@@ -173,7 +173,7 @@ def execute(
         window=window,
         measurement=measurement,
         conditions=seen.conditions,
-        # A warm interpreter that had to be made first is there for the next runs too.
+        # A warm interpreter that had to be made first is there for the next trials too.
         duration_s=clock.now_s() - decided_s - max(0.0, trial_exit.started_s - asked_s),
         saw_a_pass=stop_rule.saw_a_pass,
         stderr_tail=trial_exit.stderr_tail,

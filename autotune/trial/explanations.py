@@ -20,12 +20,12 @@ EXPLANATIONS: Mapping[Ending, Explanation] = {
         remedy="Nothing to do; if it was too short to measure, let it train longer, e.g. more epochs under `set:`.",
     ),
     Ending.STOPPED: Explanation(
-        sentence="The run was stopped because enough was known.",
+        sentence="The trial was stopped because enough was known.",
         remedy="Nothing to do.",
     ),
     Ending.CRASHED: Explanation(
         sentence="The trainer ended with an error.",
-        remedy="Read stderr.log in the run's folder; start the command by hand with the config.yaml beside it.",
+        remedy="Read stderr.log in the trial's folder; start the command by hand with the config.yaml beside it.",
     ),
     Ending.OUT_OF_HOST_MEMORY: Explanation(
         sentence="The machine's memory, or the limit on it, was used up.",
@@ -45,7 +45,7 @@ EXPLANATIONS: Mapping[Ending, Explanation] = {
     ),
     Ending.HUNG: Explanation(
         sentence="Steps came, then none for too long.",
-        remedy="Read stderr.log in the run's folder; a loader with many workers can deadlock.",
+        remedy="Read stderr.log in the trial's folder; a loader with many workers can deadlock.",
     ),
     Ending.NEVER_STARTED: Explanation(
         sentence="No step was seen within the time allowed for starting.",
@@ -59,7 +59,7 @@ EXPLANATIONS: Mapping[Ending, Explanation] = {
     Ending.OBSERVER_MISSING: Explanation(
         sentence="Nothing inside the trainer could report a step: it is no Python, or keeps out its environment.",
         remedy="Start Python without -I, -E and -S, and keep PYTHONPATH as it is; a program in another language has to "
-        "write its steps into the folder that AUTOTUNE_RUN_DIR names (autotune/trainee/stream.py has the format).",
+        "write its steps into the folder that AUTOTUNE_TRIAL_DIR names (autotune/trainee/stream.py has the format).",
     ),
     Ending.KILLED_BY_BUDGET: Explanation(
         sentence="The budget ended while it ran.",

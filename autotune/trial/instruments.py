@@ -1,4 +1,4 @@
-"""The instruments around one run: opened before it starts and when its process is known, closed when it has ended."""
+"""The instruments around one trial: opened before it starts and when its process is known, closed when it has ended."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -8,29 +8,29 @@ from typing import Self
 
 from autotune.clock import Clock
 from autotune.measure.host import HostProbe
-from autotune.measure.probe import GpuProbe, GpuUse, HostUse, Probe, RunGpus, RunProcesses
-from autotune.measure.window import Window, measure_run
+from autotune.measure.probe import GpuProbe, GpuUsage, HostUsage, Probe, TrialGpus, TrialProcesses
+from autotune.measure.window import Window, measure_trial
 from autotune.records import Measurement, TraineeEvent, TrialExit
 
 _FULL = 0.97  # of a GPU's memory: what is left is of no use to anybody
 
 
 class Instruments:
-    """Watches the host, and the GPUs if there are any, while a run goes on.
+    """Watches the host, and the GPUs if there are any, while a trial goes on.
 
     Args:
-        host: Watches the run's processes.
+        host: Watches the trial's processes.
         gpus: Watches the GPUs; None if there are none.
 
     Attributes:
-        why_lost: Why a GPU of the run, or its driver, does not answer any more, for people; None while they do.
+        why_lost: Why a GPU of the trial, or its driver, does not answer any more, for people; None while they do.
     """
 
-    def __init__(self, host: Probe[RunProcesses, HostUse], gpus: GpuProbe | None = None) -> None:
+    def __init__(self, host: Probe[TrialProcesses, HostUsage], gpus: GpuProbe | None = None) -> None:
         self._host = host
         self._gpus = gpus
-        self._run_id = ""
-        self._run = RunGpus(uuids=())
+        self._trial_id = ""
+        self._run = TrialGpus(uuids=())
         self._pids: set[int] = set()
         self.why_lost: str | None = None
 
@@ -54,23 +54,23 @@ class Instruments:
         if self._gpus:
             self._gpus.close()
 
-    def expect(self, run_id: str, run: RunGpus, kept: Path) -> None:
-        """Takes note of a run that is about to be started.
+    def expect(self, trial_id: str, trial: TrialGpus, kept: Path) -> None:
+        """Takes note of a trial that is about to be started.
 
         Args:
-            run_id: Its name, which its processes carry.
-            run: Its GPUs, as far as is known beforehand.
+            trial_id: Its name, which its processes carry.
+            trial: Its GPUs, as far as is known beforehand.
             kept: File for the raw readings of the GPUs.
         """
-        self._run_id = run_id
-        self._run = run
+        self._trial_id = trial_id
+        self._run = trial
         if self._gpus:
             self._gpus.open(kept)
 
     def watch(self, events: Sequence[TraineeEvent]) -> None:
-        """Takes what the run reports; the host is watched from its first sign of life."""
+        """Takes what the trial reports; the host is watched from its first sign of life."""
         if events and not self._pids:
-            self._host.open(RunProcesses(run_id=self._run_id, pid=events[0].pid))
+            self._host.open(TrialProcesses(trial_id=self._trial_id, pid=events[0].pid))
         self._pids.update(event.pid for event in events)
         if told := [name for event in events for name in event.devices]:
             known = self._run.uuids if self._run.reported else ()
@@ -78,9 +78,9 @@ class Instruments:
         if self._gpus:
             self.why_lost = self._gpus.lost(self._run)
 
-    def memory_is_full(self, run: TrialExit) -> bool:
-        """Whether nearly all memory of one of the run's GPUs was in use; False if that is not known."""
-        began_s, ended_s = run.started_s, run.ended_s
+    def memory_is_full(self, trial: TrialExit) -> bool:
+        """Whether nearly all memory of one of the trial's GPUs was in use; False if that is not known."""
+        began_s, ended_s = trial.started_s, trial.ended_s
         if not self._gpus or ended_s <= began_s:
             return False
         use = self._gpus.between(began_s, ended_s, self._run, own_pids=self._pids, started_s=began_s)
@@ -92,14 +92,14 @@ class Instruments:
 
     def measure(
         self, window: Window, *, started_s: float, default_samples: float | None, filling: bool
-    ) -> tuple[Measurement, GpuUse]:
-        """Condenses a run's window, with what was seen of the machine over the same time; see `measure_run`."""
+    ) -> tuple[Measurement, GpuUsage]:
+        """Condenses a trial's window, with what was seen of the machine over the same time; see `measure_trial`."""
         host = self._host.between(window.t0_s, window.t1_s)
         gpu = None
         if self._gpus:
             own_pids = self._pids | (host.pids if host else frozenset())
             gpu = self._gpus.between(window.t0_s, window.t1_s, self._run, own_pids=own_pids, started_s=started_s)
-        measurement = measure_run(
+        measurement = measure_trial(
             window, started_s=started_s, default_samples=default_samples, host=host, gpu=gpu, filling=filling
         )
-        return measurement, gpu or GpuUse()
+        return measurement, gpu or GpuUsage()

@@ -1,19 +1,19 @@
-"""Whether a run's loss goes the way of today's: a training that blows up may stay finite for as long as a run lasts."""
+"""Losses of a trial beside those of the baseline: a training that blows up may stay finite as long as a trial lasts."""
 
 import math
 from statistics import median
 
 FAR = 10.0
-"""A run has diverged when its loss, relative to its own first, is this many times today's at the same step."""
+"""A trial has diverged when its loss, relative to its own first, is this many times today's at the same step."""
 
-_FIRST = 3  # losses that say where a run began
+_FIRST = 3  # losses that say where a trial began
 _LATEST = 5  # losses that say where it is now: one bad batch is none of them
 
 
 class Losses:
-    """The finite losses of one run, by step.
+    """The finite losses of one trial, by step.
 
-    They are compared relative to where each run began: with another batch a loss that is summed over the batch is
+    They are compared relative to where each trial began: with another batch a loss that is summed over the batch is
     another number, and means the same.
     """
 
@@ -37,7 +37,7 @@ class Losses:
         now = median(self._values[-_LATEST:]) / began
         if now <= FAR:
             return False
-        # Beyond today's last step it is compared with all that today's run has shown.
+        # Beyond today's last step it is compared with all that today's trial has shown.
         until_now = zip(today._steps, today._values, strict=True)
         highest = max((loss / todays_began for step, loss in until_now if step <= self._steps[-1]), default=1.0)
         return now > FAR * max(1.0, highest)

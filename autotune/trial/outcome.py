@@ -1,4 +1,4 @@
-"""What the end of a run means: evidence in, name and detail out. Whether its numbers are good is decided elsewhere.
+"""What the end of a trial means: evidence in, name and detail out. Whether its numbers are good is decided elsewhere.
 
 The evidence, in the order in which it counts:
 
@@ -8,10 +8,10 @@ The evidence, in the order in which it counts:
 4. exit status not 0 and the last exception is one of memory, or one of those that a GPU's libraries raise when the
    driver shows its memory full: out of GPU, or of host, memory;
 5. exit status not 0, and the losses had stopped being numbers: diverged; else crashed;
-6. the losses stopped being numbers, also if the run was stopped because enough was known, or ended well: diverged, or
+6. the losses stopped being numbers, also if the trial was stopped because enough was known, or ended well: diverged, or
    out of memory if it said so, caught the error and went on;
 7. it said that memory ran out and went on much faster than before: out of memory, caught. Steps that are left out
-   cost nothing, so speed alone would crown such a run;
+   cost nothing, so speed alone would crown such a trial;
 8. exit status 0: completed, or no steps seen.
 
 What a trainer prints is never proof of success, nor of failure: it only names what other evidence proves.
@@ -48,14 +48,14 @@ _JUMP = 2.0  # times as fast as before
 
 
 @dataclass(frozen=True, kw_only=True)
-class Clues:
-    """What else is known of a run, besides how its processes ended and what they reported.
+class Evidence:
+    """What else is known of a trial, besides how its processes ended and what they reported.
 
     Attributes:
         stdout_tail: The last lines that the trainer wrote to stdout: many a caught error is told there.
-        gpu_memory_full: Answers whether the driver showed the memory of one of its GPUs to be full; not asked of a run
-            that went well.
-        outruns: Whether it made samples more than twice as fast as any good run before.
+        gpu_memory_full: Answers whether the driver showed the memory of one of its GPUs to be full; not asked of a
+            trial that went well.
+        outruns: Whether it made samples more than twice as fast as any good trial before.
     """
 
     stdout_tail: str = ""
@@ -63,21 +63,23 @@ class Clues:
     outruns: bool = False
 
 
-def ending_of(trial_exit: TrialExit, events: Sequence[TraineeEvent], clues: Clues | None = None) -> tuple[Ending, str]:
+def ending_of(
+    trial_exit: TrialExit, events: Sequence[TraineeEvent], evidence: Evidence | None = None
+) -> tuple[Ending, str]:
     """Names the ending of a run.
 
     Args:
         trial_exit: How its processes ended.
         events: All that it reported.
-        clues: What else is known; None for nothing.
+        evidence: What else is known; None for nothing.
 
     Returns:
         The ending, and one line of detail (at most 200 printable characters, perhaps empty), such as the class
-        and message of the exception. A run that crashed after enough steps has been measured all the same.
+        and message of the exception. A trial that crashed after enough steps has been measured all the same.
     """
-    clues = clues or Clues()
+    evidence = evidence or Evidence()
     stop = trial_exit.stop
-    caught = _caught(trial_exit, events, clues)
+    caught = _caught(trial_exit, events, evidence)
     if stop is not None and stop not in _OUR_CHOICE:
         if stop is Stop.NEVER_STARTED and not events:
             return Ending.OBSERVER_MISSING, _left(trial_exit)
@@ -89,7 +91,7 @@ def ending_of(trial_exit: TrialExit, events: Sequence[TraineeEvent], clues: Clue
         if trial_exit.exit_code is None:
             return Ending.INTERRUPTED, one_line("its exit status could not be learned " + _left(trial_exit))
         if trial_exit.exit_code != 0:
-            return _failure(trial_exit, trial_exit.exit_code, _diverged(events), clues)
+            return _failure(trial_exit, trial_exit.exit_code, _diverged(events), evidence)
     if caught:
         return caught
     if diverged := _diverged(events):
@@ -107,7 +109,7 @@ def _noted(events: Sequence[TraineeEvent]) -> str:
     return next((event.text for event in silence if event.text), "")
 
 
-def _failure(trial_exit: TrialExit, exit_code: int, diverged: str | None, clues: Clues) -> tuple[Ending, str]:
+def _failure(trial_exit: TrialExit, exit_code: int, diverged: str | None, evidence: Evidence) -> tuple[Ending, str]:
     error = last_error(trial_exit.stderr_tail)
     status = _status(exit_code)
     if trial_exit.oom_killed:
@@ -119,7 +121,7 @@ def _failure(trial_exit: TrialExit, exit_code: int, diverged: str | None, clues:
     ):
         beyond = "; a memory limit of its own, e.g. a container's, is not seen from here" if killed else ""
         return Ending.INTERRUPTED, f"{status}, which autotune did not send{beyond}"
-    memory = memory_that_ran_out(error, gpu_memory_full=clues.gpu_memory_full)
+    memory = memory_that_ran_out(error, gpu_memory_full=evidence.gpu_memory_full)
     if memory is not None:
         return memory, one_line(error)
     detail = f"{status}: {error}" if error else status
@@ -140,22 +142,22 @@ def _diverged(events: Sequence[TraineeEvent]) -> str | None:
     return None
 
 
-def _caught(trial_exit: TrialExit, events: Sequence[TraineeEvent], clues: Clues) -> tuple[Ending, str] | None:
+def _caught(trial_exit: TrialExit, events: Sequence[TraineeEvent], evidence: Evidence) -> tuple[Ending, str] | None:
     """An out-of-memory error that the trainer caught, to train on without the work: the memory, and what shows it."""
     noted = "\n".join(event.text for event in events if event.text)
-    said = complaint_of_memory(noted, trial_exit.stderr_tail, clues.stdout_tail)
+    said = complaint_of_memory(noted, trial_exit.stderr_tail, evidence.stdout_tail)
     if said is None:
         return None
     shown = _diverged(events)
     if shown is None and (jump := _jump(events)) >= _JUMP:
         shown = f"its steps became {jump:.1f} times as fast"
-    if shown is None and clues.outruns:
-        shown = "it was more than twice as fast as any other run"
+    if shown is None and evidence.outruns:
+        shown = "it was more than twice as fast as any other trial"
     return (said[0], one_line(f"caught, and {shown}: {said[1]}")) if shown else None
 
 
 def _jump(events: Sequence[TraineeEvent]) -> float:
-    """By how many times the steps of a run became faster at some moment after its first few; 1.0 if never."""
+    """By how many times the steps of a trial became faster at some moment after its first few; 1.0 if never."""
     ends_s = [event.t_s for event in events if event.kind == "step"]
     lengths_s = [after - before for before, after in pairwise(ends_s)][_WARM_UP_STEPS:]
     largest = 1.0

@@ -1,12 +1,12 @@
-"""The plan of one run: everything decided before anything is started."""
+"""The plan of one trial: everything decided before anything is started."""
 
 import sys
 from dataclasses import dataclass
 from pathlib import Path
 
 from autotune.folders.state_folder import StateFolder
-from autotune.folders.trial_folder import RunFolder
-from autotune.records import RunPlan, Values
+from autotune.folders.trial_folder import TrialFolder
+from autotune.records import TrialPlan, Values
 from autotune.settings.load import Settings
 from autotune.settings.trackers import quiet_trackers
 
@@ -30,24 +30,24 @@ class Trainer:
     study: str
 
 
-def plan_run(trainer: Trainer, keys: Values, *, run: str) -> RunPlan:
-    """Plans a run of a point.
+def plan_trial(trainer: Trainer, keys: Values, *, trial: str) -> TrialPlan:
+    """Plans a trial of a point.
 
     Args:
         trainer: What is started, where.
         keys: Every key of the config that the point sets.
-        run: Name of the run, which its folder gets too.
+        trial: Name of the trial, which its folder gets too.
 
     Raises:
-        ConfigError: The run's copy of the config, or its command line, cannot be made.
+        ConfigError: The trial's copy of the config, or its command line, cannot be made.
     """
-    folder = trainer.state.run(trainer.study, run)
+    folder = trainer.state.run(trainer.study, trial)
     config_text = trainer.settings.trial_text(keys, folder.outputs)
     argv = trainer.settings.argv(
         command=trainer.typed_command, config=folder.config, python=sys.executable, config_text=config_text
     )
-    return RunPlan(
-        run_id=f"{trainer.study}/{run}",
+    return TrialPlan(
+        trial_id=f"{trainer.study}/{trial}",
         folder=folder.path,
         argv=argv,
         cwd=Path.cwd(),
@@ -56,11 +56,11 @@ def plan_run(trainer: Trainer, keys: Values, *, run: str) -> RunPlan:
     )
 
 
-def _environment(trainer: Trainer, keys: Values, folder: RunFolder) -> dict[str, str]:
-    """What a run's environment gets; what the user says goes before what we would rather have."""
+def _environment(trainer: Trainer, keys: Values, folder: TrialFolder) -> dict[str, str]:
+    """What a trial's environment gets; what the user says goes before what we would rather have."""
     wished = {
         **quiet_trackers(folder.outputs),
-        # Python's own files beside the user's modules would be the one thing that every run leaves behind.
+        # Python's own files beside the user's modules would be the one thing that every trial leaves behind.
         "PYTHONDONTWRITEBYTECODE": "1",
     }
     return {**wished, **trainer.settings.trial_env(keys), "AUTOTUNE_CACHE_DIR": str(trainer.state.cache)}

@@ -1,4 +1,4 @@
-"""Whether the steps of a run held as many samples as the config says that a batch has.
+"""Whether the steps of a trial held as many samples as the config says that a batch has.
 
 Speed is counted in the samples that were seen, so a difference makes no number wrong. But it may mean that the key is
 not the one that the trainer heeds, and a user who reads of a batch of 32 should know that steps hold 16.
@@ -28,7 +28,7 @@ def unlike_the_config(
         size: What it was in that run.
         samples: Samples of each step of the steady window, as they were seen.
         config: Every scalar of the config.
-        devices: Accelerators that the run could use; at least 1.
+        devices: Accelerators that the trial could use; at least 1.
     """
     held = float(np.median(samples))
     # Where several steps are only seen together, their samples are means, with smaller last batches in them.

@@ -1,4 +1,4 @@
-"""What is decided while a run goes on: whether enough is known, or nothing more is to be hoped for."""
+"""What is decided while a trial goes on: whether enough is known, or nothing more is to be hoped for."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -117,7 +117,7 @@ class StopRule:
 
     @property
     def saw_a_pass(self) -> bool:
-        """Whether the run came to the end of a pass over the data."""
+        """Whether the trial came to the end of a pass over the data."""
         return self._settled_s is not None
 
     @property

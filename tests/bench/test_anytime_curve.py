@@ -2,33 +2,33 @@
 
 import pytest
 
-from autotune.bench.peers.anytime_curve import ORACLE, OURS, Confirmation, Contest, Course, NullTrial, Setting
+from autotune.bench.peers.anytime_curve import ORACLE, OURS, AnytimeCurve, Confirmation, HeadToHead, NullTrial, Setting
 from autotune.bench.peers.tables import confirmations_table, methods_table, shortfalls_table, speedups
 
 
-def course(
+def curve(
     method: str, *regrets: tuple[float, float], setting: Setting | None = None, budget_s: float = 1800.0
-) -> Course:
+) -> AnytimeCurve:
     """A course with these regrets since these times; it starts with 50 % if not said otherwise."""
     known = regrets if regrets and regrets[0][0] == 0 else ((0.0, 0.5), *regrets)
-    return Course(
-        method=method, setting=setting, budget_s=budget_s, used_s=budget_s / 2, runs=10, regrets=known, answer={}
+    return AnytimeCurve(
+        method=method, setting=setting, budget_s=budget_s, used_s=budget_s / 2, trials=10, regrets=known, answer={}
     )
 
 
-def contest(
+def head_to_head(
     *, ours: tuple[float, float], theirs: float | None, family: str = "mixed", slow_peer: float = 1500.0
-) -> Contest:
+) -> HeadToHead:
     """Ours is close to the best after so many seconds of a short and a long search, a peer after so many, or never."""
     same = Setting.SAME_RUNNER
-    courses = [
-        course(OURS, (ours[0], 0.04), budget_s=300.0),
-        course(OURS, (ours[1], 0.01)),
-        course("peer", *([(theirs, 0.03)] if theirs is not None else []), setting=same),
-        course("slow peer", (slow_peer, 0.02), setting=same),
-        course(ORACLE, (10.0, 0.0)),
+    curves = [
+        curve(OURS, (ours[0], 0.04), budget_s=300.0),
+        curve(OURS, (ours[1], 0.01)),
+        curve("peer", *([(theirs, 0.03)] if theirs is not None else []), setting=same),
+        curve("slow peer", (slow_peer, 0.02), setting=same),
+        curve(ORACLE, (10.0, 0.0)),
     ]
-    return Contest(seed=0, family=family, machine="small", best={}, courses=courses, confirmations=[], cpu_s=1.0)
+    return HeadToHead(seed=0, family=family, machine="small", best={}, curves=curves, confirmations=[], cpu_s=1.0)
 
 
 def cells(table: str, row: str) -> list[str]:
@@ -39,7 +39,7 @@ def cells(table: str, row: str) -> list[str]:
 
 def test_regret_is_that_of_the_answer_at_that_time() -> None:
     """From the moment of a change on the new answer counts, before it the old one."""
-    made = course("any", (100.0, 0.2), (200.0, 0.1))
+    made = curve("any", (100.0, 0.2), (200.0, 0.1))
     assert [made.regret_at(t_s) for t_s in (0.0, 99.9, 100.0, 150.0, 200.0, 1e6)] == [0.5, 0.5, 0.2, 0.2, 0.1, 0.1]
 
 
@@ -56,12 +56,12 @@ def test_regret_is_that_of_the_answer_at_that_time() -> None:
 )
 def test_close_is_what_stays_close(regrets: tuple[tuple[float, float], ...], since_s: float | None) -> None:
     """The time from which the answer is within 5 % of the best until the end."""
-    assert course("any", *regrets).close_s() == since_s
+    assert curve("any", *regrets).close_s() == since_s
 
 
 def test_the_table_of_methods_shows_each_budget() -> None:
     """Ours is judged by the search that had that budget; a peer by where it was then."""
-    table = methods_table([contest(ours=(200.0, 100.0), theirs=400.0)], Setting.SAME_RUNNER)
+    table = methods_table([head_to_head(ours=(200.0, 100.0), theirs=400.0)], Setting.SAME_RUNNER)
     assert cells(table, OURS) == [OURS, "4.0% (4.0% to 4.0%)", "1.0% (1.0% to 1.0%)", "100%", "1m40s", "10", "15m"]
     assert cells(table, "peer")[1:5] == ["50.0% (50.0% to 50.0%)", "3.0% (3.0% to 3.0%)", "100%", "6m40s"]
 
@@ -69,9 +69,9 @@ def test_the_table_of_methods_shows_each_budget() -> None:
 def test_the_speed_up_is_the_median_ratio_to_the_best_peer() -> None:
     """The best peer is the one with the shortest median time; its times over ours, scenario by scenario."""
     some = [
-        contest(ours=(1.0, 100.0), theirs=400.0),
-        contest(ours=(1.0, 100.0), theirs=200.0),
-        contest(ours=(1.0, 200.0), theirs=100.0),
+        head_to_head(ours=(1.0, 100.0), theirs=400.0),
+        head_to_head(ours=(1.0, 100.0), theirs=200.0),
+        head_to_head(ours=(1.0, 200.0), theirs=100.0),
     ]
     assert cells(speedups(some, Setting.SAME_RUNNER), "all")[1:6] == [
         "3",
@@ -84,16 +84,16 @@ def test_the_speed_up_is_the_median_ratio_to_the_best_peer() -> None:
 
 def test_who_never_gets_there_is_counted_with_the_whole_budget() -> None:
     """A peer that stays at 50 % is not better than one that needs 25 minutes."""
-    table = speedups([contest(ours=(1.0, 100.0), theirs=None)], Setting.SAME_RUNNER)
+    table = speedups([head_to_head(ours=(1.0, 100.0), theirs=None)], Setting.SAME_RUNNER)
     assert cells(table, "all")[2:6] == ["slow peer", "25m", "1m40s", "15.0 (15.0 to 15.0)"]
 
 
 def test_each_family_has_its_own_best_peer() -> None:
     """What is best over all need not be the rival in one family."""
     some = [
-        contest(ours=(1.0, 100.0), theirs=200.0, family="input-bound"),
-        contest(ours=(1.0, 100.0), theirs=300.0, family="input-bound"),
-        contest(ours=(1.0, 100.0), theirs=None, family="mixed", slow_peer=400.0),
+        head_to_head(ours=(1.0, 100.0), theirs=200.0, family="input-bound"),
+        head_to_head(ours=(1.0, 100.0), theirs=300.0, family="input-bound"),
+        head_to_head(ours=(1.0, 100.0), theirs=None, family="mixed", slow_peer=400.0),
     ]
     table = speedups(some, Setting.SAME_RUNNER)
     assert [cells(table, row)[2] for row in ("all", "input-bound", "mixed")] == ["peer", "peer", "slow peer"]
@@ -101,13 +101,13 @@ def test_each_family_has_its_own_best_peer() -> None:
 
 def test_scenarios_with_nothing_to_find_have_no_times() -> None:
     """Where today's config is close already, being close says nothing about a method."""
-    found = contest(ours=(1.0, 100.0), theirs=400.0)
-    idle = Contest(
+    found = head_to_head(ours=(1.0, 100.0), theirs=400.0)
+    idle = HeadToHead(
         seed=1,
         family="mixed",
         machine="small",
         best={},
-        courses=[course(c.method, (0.0, 0.02), setting=c.setting, budget_s=c.budget_s) for c in found.courses],
+        curves=[curve(c.method, (0.0, 0.02), setting=c.setting, budget_s=c.budget_s) for c in found.curves],
         confirmations=[],
         cpu_s=1.0,
     )
@@ -129,12 +129,12 @@ def test_what_our_search_leaves_is_told_apart() -> None:
         [(0.0, 0.5), (100.0, 0.2)],
     ]
     some = [
-        Contest(
+        HeadToHead(
             seed=seed,
             family="mixed",
             machine="small",
             best={},
-            courses=[course(OURS, *regrets, budget_s=300.0)],
+            curves=[curve(OURS, *regrets, budget_s=300.0)],
             confirmations=[],
             cpu_s=1.0,
         )
@@ -151,8 +151,8 @@ def test_wrong_verdicts_and_intervals_are_counted() -> None:
         Confirmation(better=True, low=1.1, high=1.3, true_ratio=1.4),
         Confirmation(better=False, low=0.9, high=1.1, true_ratio=1.0),
     ]
-    made = contest(ours=(1.0, 100.0), theirs=400.0)
-    with_them = Contest(**{**vars(made), "confirmations": said})
+    made = head_to_head(ours=(1.0, 100.0), theirs=400.0)
+    with_them = HeadToHead(**{**vars(made), "confirmations": said})
     nulls = [
         NullTrial(seed=0, confirmation=None, cpu_s=1.0),
         NullTrial(seed=1, confirmation=Confirmation(better=True, low=1.03, high=1.2, true_ratio=1.0), cpu_s=1.0),

@@ -10,7 +10,7 @@ import pytest
 
 from autotune.bench.__main__ import main
 from autotune.bench.peers.anytime_curve import ORACLE, OURS, Setting
-from autotune.bench.peers.harness import FIXED_RUN_S, Arena
+from autotune.bench.peers.harness import FIXED_RUN_S, Harness
 from autotune.bench.peers.methods import PEERS, random_search
 from autotune.bench.simulation.scenarios import scenario
 from autotune.records import Values
@@ -46,14 +46,14 @@ def test_a_whole_benchmark(command, tmp_path: Path) -> None:
     assert "3 of 3" in err
     lines = [json.loads(line) for line in (tmp_path / "out/results.jsonl").read_text().splitlines()]
     assert {line["format"] for line in lines} == {1}
-    contest = next(line["contest"] for line in lines if line.get("contest", {}).get("seed") == 0)
-    found = [(course["method"], course["setting"], course["budget_s"]) for course in contest["courses"]]
+    head_to_head = next(line["contest"] for line in lines if line.get("contest", {}).get("seed") == 0)
+    found = [(curve["method"], curve["setting"], curve["budget_s"]) for curve in head_to_head["curves"]]
     ours = [(OURS, None, 90.0), (OURS, None, 120.0)]
     assert sorted(found, key=str) == sorted(
         [*ours, (ORACLE, None, 120.0), *((peer, setting.value, 120.0) for peer in PEERS for setting in Setting)],
         key=str,
     )
-    assert all(t_s <= course["budget_s"] for course in contest["courses"] for t_s, _ in course["regrets"])
+    assert all(t_s <= curve["budget_s"] for curve in head_to_head["curves"] for t_s, _ in curve["regrets"])
 
 
 def test_an_interrupted_benchmark_goes_on(command, tmp_path: Path) -> None:
@@ -68,7 +68,7 @@ def test_an_interrupted_benchmark_goes_on(command, tmp_path: Path) -> None:
     assert "1 of 1: contest 1" in err
     kept, again = results.read_text().splitlines(keepends=True)
     assert kept == first
-    assert json.loads(again)["contest"]["courses"] == json.loads(second)["contest"]["courses"]
+    assert json.loads(again)["contest"]["curves"] == json.loads(second)["contest"]["curves"]
 
 
 def test_results_of_another_benchmark_are_not_mixed_in(command) -> None:
@@ -88,13 +88,13 @@ def test_wrong_usage_is_refused(command, arguments: tuple[str, str]) -> None:
     assert error.value.code == 2
 
 
-def timed(arena: Arena, measure: Measure, took_s: list[float]) -> Measure:
-    """The same, noting how long each run takes."""
+def timed(harness: Harness, measure: Measure, took_s: list[float]) -> Measure:
+    """The same, noting how long each trial takes."""
 
     def measured(values: Values) -> float | None:
-        started_s = arena.clock.now_s()
+        started_s = harness.clock.now_s()
         speed = measure(values)
-        took_s.append(arena.clock.now_s() - started_s)
+        took_s.append(harness.clock.now_s() - started_s)
         return speed
 
     return measured
@@ -102,18 +102,18 @@ def timed(arena: Arena, measure: Measure, took_s: list[float]) -> Measure:
 
 def test_as_shipped_every_run_takes_a_minute(tmp_path: Path) -> None:
     """Start included; only what fails, and the last one at the wall, is shorter."""
-    arena = Arena(scenario(0), 600.0, tmp_path / "arena", method="random", fresh_processes=True)
+    harness = Harness(scenario(0), 600.0, tmp_path / "arena", method="random", fresh_processes=True)
     took_s: list[float] = []
-    arena.follow(random_search(arena.setup.space, 0), timed(arena, arena.measure_for_a_minute, took_s))
+    harness.follow(random_search(harness.problem.space, 0), timed(harness, harness.measure_for_a_minute, took_s))
     assert max(took_s) == pytest.approx(FIXED_RUN_S, abs=0.3)
     assert sum(took_s) == pytest.approx(600.0, abs=0.3)
 
 
 def test_on_the_same_runner_runs_are_as_short_as_ours(tmp_path: Path) -> None:
-    """A run measures for no longer than the config allows; ten minutes are many runs, and are not overrun."""
-    arena = Arena(scenario(10), 600.0, tmp_path / "arena", method="random")
+    """A trial measures for no longer than the config allows; ten minutes are many trials, and are not overrun."""
+    harness = Harness(scenario(10), 600.0, tmp_path / "arena", method="random")
     took_s: list[float] = []
-    arena.follow(random_search(arena.setup.space, 0), timed(arena, arena.measure_as_ours, took_s))
+    harness.follow(random_search(harness.problem.space, 0), timed(harness, harness.measure_as_ours, took_s))
     assert len(took_s) > 20
-    assert median(took_s) < 2 * arena.setup.limits.max_s + 5.0
+    assert median(took_s) < 2 * harness.problem.limits.max_s + 5.0
     assert sum(took_s) <= 600.0 + 0.3

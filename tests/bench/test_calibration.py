@@ -17,9 +17,9 @@ from autotune.bench.simulation.calibration import (
 
 
 def test_the_model_ranks_the_reference_trainers_points() -> None:
-    """Over 48 measured points it has the order nearly right, and the speeds as well as one run would tell them."""
+    """Over 48 measured points it has the order nearly right, and the speeds as well as one trial would tell them."""
     grid = read_grid()
-    assert (len(grid.samples_per_s), grid.runs) == (48, 96)
+    assert (len(grid.samples_per_s), grid.trials) == (48, 96)
     found = agreement(grid, REFERENCE, REFERENCE_HARDWARE)
     assert found.rank_correlation >= 0.9
     assert found.median_error <= 0.15

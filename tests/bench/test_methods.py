@@ -67,7 +67,7 @@ def test_random_search_copes_with_a_huge_space() -> None:
 
 
 def test_tpe_learns_from_what_it_is_told() -> None:
-    """After its random start it asks for good points far more often than chance would, failed runs or not."""
+    """After its random start it asks for good points far more often than chance would, failed trials or not."""
     tried = follow(tpe(SPACE, 0), lambda values: smooth(values) if values["cache"] == "none" else None, at_most=80)
     late = tried[40:]
     assert sum(values["batch"] == 32 for values in late) > len(late) / 2
@@ -105,7 +105,7 @@ def test_coordinate_descent_halves_where_doubling_does_not_help() -> None:
 
 
 def test_coordinate_descent_leaves_what_does_not_run() -> None:
-    """A run without a number counts as one that does not help."""
+    """A trial without a number counts as one that does not help."""
     tried = changes(follow(coordinate_descent(SPACE, 0), lambda values: None if values["batch"] != 8 else 1.0))
     assert tried == [{}, {"batch": 16}, {"workers": 4}, {"workers": 1}, {"cache": "memory"}]
 

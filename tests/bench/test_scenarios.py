@@ -1,4 +1,4 @@
-"""Scenarios are as they say: the truth about them is what their runs show, and what fails does so by its name."""
+"""Scenarios are as they say: the truth about them is what their trials show, and what fails does so by its name."""
 
 import math
 import random
@@ -13,20 +13,20 @@ from autotune.bench.simulation.priors import choices_of, pace_of
 from autotune.bench.simulation.scenarios import PATHS, Scenario, null_scenario, scenario
 from autotune.clock import VirtualClock
 from autotune.measure.window import WindowGoal
-from autotune.records import Ending, RunPlan, Scalar, Stop, TraineeEvent, Validity, Values
+from autotune.records import Ending, Scalar, Stop, TraineeEvent, TrialPlan, Validity, Values
 from autotune.search.gpus import request_for
-from autotune.search.problem import Setup, open_setup
+from autotune.search.problem import Problem, open_problem
 from autotune.space.space import Space
 from autotune.testing.simulated_runner import Drift
 from autotune.trial.execution import Execution, TrialTools, execute
 from autotune.trial.outcome import ending_of
-from autotune.trial.plan import plan_run
+from autotune.trial.plan import plan_trial
 from autotune.trial.stop_rule import TrialPolicy
 
 SEEDS = range(32)
 ONE_OF_EACH = range(16)
 
-Open = Callable[[Scenario], Setup]
+Open = Callable[[Scenario], Problem]
 
 
 @pytest.fixture
@@ -34,11 +34,11 @@ def opened(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Open:
     """Opens a scenario as a search would."""
     monkeypatch.chdir(tmp_path)
 
-    def open_scenario(one: Scenario) -> Setup:
+    def open_scenario(one: Scenario) -> Problem:
         Path("config.yaml").write_text(one.config_text)
-        setup = open_setup(Path("config.yaml"), command=None, state_dir=tmp_path, machine=one.machine)
-        setup.state.create()
-        return setup
+        problem = open_problem(Path("config.yaml"), command=None, state_dir=tmp_path, machine=one.machine)
+        problem.state.create()
+        return problem
 
     return open_scenario
 
@@ -64,7 +64,7 @@ def random_points(space: Space, count: int, seed: int = 0) -> list[Values]:
     return [{knob.path: rng.choice(knob.choices) for knob in space.knobs} for _ in range(count)]
 
 
-def long_run(one: Scenario, plan: RunPlan) -> float:
+def long_run(one: Scenario, plan: TrialPlan) -> float:
     """Samples per second over the whole second epoch of a run."""
     ends_s: list[float] = []
     samples = 0.0
@@ -82,24 +82,24 @@ def long_run(one: Scenario, plan: RunPlan) -> float:
     return samples / (ends_s[1] - ends_s[0])
 
 
-def end_of(one: Scenario, plan: RunPlan) -> Ending:
-    """How a run ends that nobody stops before three minutes and three bad losses are over."""
+def end_of(one: Scenario, plan: TrialPlan) -> Ending:
+    """How a trial ends that nobody stops before three minutes and three bad losses are over."""
     seen: list[TraineeEvent] = []
     clock = VirtualClock()
     trial_exit = one.runner(clock, seed=0, fresh_processes=True).run(plan, seen.extend, clock.now_s() + 180.0)
     return ending_of(replace(trial_exit, stop=trial_exit.stop and Stop.ENOUGH), seen)[0]
 
 
-def executed(one: Scenario, setup: Setup, values: Values, *, fresh_processes: bool = True) -> Execution:
-    """One run of a point, measured as a search does."""
+def executed(one: Scenario, problem: Problem, values: Values, *, fresh_processes: bool = True) -> Execution:
+    """One trial of a point, measured as a search does."""
     clock = VirtualClock()
     runner = one.runner(clock, seed=0, fresh_processes=fresh_processes)
     return execute(
-        setup.trainer,
-        request_for(setup, values, name="run"),
+        problem.trainer,
+        request_for(problem, values, name="run"),
         TrialPolicy(
             goal=WindowGoal(min_s=2.0, min_steps=10, target_s=2.0),
-            settles=setup.space.settles(values),
+            settles=problem.space.settles(values),
             deadline_s=clock.now_s() + 1e6,
         ),
         TrialTools(runner=runner, instruments=one.instruments(runner), clock=clock),
@@ -115,13 +115,15 @@ def at(one: Scenario, **kinds: Scalar) -> Values:
 def test_a_scenario_opens_and_its_knobs_are_known(opened: Open, seed: int) -> None:
     """A search finds every knob, knows what each means, and today's config runs."""
     one = scenario(seed)
-    setup = opened(one)
-    assert setup.skipped == ()
-    assert {knob.path: knob.kind for knob in setup.space.knobs} == {PATHS[kind]: kind for kind in one.training.searched}
-    assert 200 <= setup.space.size <= 50_000
-    assert one.speed(setup.space.today) > 0.0
-    assert one.speed(setup.space.today) == one.speed({})
-    setup.require_runnable()
+    problem = opened(one)
+    assert problem.skipped == ()
+    assert {knob.path: knob.kind for knob in problem.space.knobs} == {
+        PATHS[kind]: kind for kind in one.training.searched
+    }
+    assert 200 <= problem.space.size <= 50_000
+    assert one.speed(problem.space.today) > 0.0
+    assert one.speed(problem.space.today) == one.speed({})
+    problem.require_runnable()
 
 
 def test_any_sixteen_in_a_row_have_all_families_on_all_machines() -> None:
@@ -142,12 +144,12 @@ def test_a_seed_is_a_scenario() -> None:
 def test_the_truth_is_the_long_run_of_a_run(opened: Open, seed: int) -> None:
     """Samples per second of an epoch with warm caches are what `speed` says, for points of all kinds."""
     one = quiet(scenario(seed))
-    setup = opened(one)
-    points = [setup.space.today, one.best()[0], *random_points(setup.space, 8, seed)]
+    problem = opened(one)
+    points = [problem.space.today, one.best()[0], *random_points(problem.space, 8, seed)]
     running = [values for values in points if one.speed(values) > 0.0]
     assert len(running) >= 4
     for number, values in enumerate(running):
-        shown = long_run(one, plan_run(setup.trainer, setup.space.keys(values), run=f"run-{number}"))
+        shown = long_run(one, plan_trial(problem.trainer, problem.space.keys(values), trial=f"run-{number}"))
         assert shown == pytest.approx(one.speed(values), rel=0.01)
 
 
@@ -155,9 +157,9 @@ def test_the_truth_is_the_long_run_of_a_run(opened: Open, seed: int) -> None:
 def test_a_search_measures_the_truth(opened: Open, seed: int) -> None:
     """What its window shows of today's and of the best point is the truth, but for what a short look can miss."""
     one = quiet(scenario(seed))
-    setup = opened(one)
-    for values in (setup.space.today, one.best()[0]):
-        done = executed(one, setup, values)
+    problem = opened(one)
+    for values in (problem.space.today, one.best()[0]):
+        done = executed(one, problem, values)
         assert done.validity is Validity.GOOD
         assert done.measurement is not None
         assert done.measurement.samples_per_s == pytest.approx(one.speed(values), rel=0.1)
@@ -212,18 +214,18 @@ def test_a_family_is_what_it_is_called(seed: int) -> None:
 
 @pytest.mark.parametrize("seed", [2, 6, 10, 14])
 def test_memory_ends_at_an_edge(opened: Open, seed: int) -> None:
-    """Up to some batch a run goes on, beyond it ends by the name of the memory that it lacks."""
+    """Up to some batch a trial goes on, beyond it ends by the name of the memory that it lacks."""
     one = quiet(scenario(seed))
-    setup = opened(one)
+    problem = opened(one)
     missing = Ending.OUT_OF_GPU_MEMORY if one.machine.gpus else Ending.OUT_OF_HOST_MEMORY
-    batches = setup.space.knob(PATHS["batch_size"]).choices
+    batches = problem.space.knob(PATHS["batch_size"]).choices
     points = [at(one, batch_size=batch) for batch in batches]
     fits = [one.speed(values) > 0.0 for values in points]
     assert fits == sorted(fits, reverse=True)
     assert True in fits
     assert False in fits
     for number, values in enumerate(points):
-        ending = end_of(one, plan_run(setup.trainer, setup.space.keys(values), run=f"run-{number}"))
+        ending = end_of(one, plan_trial(problem.trainer, problem.space.keys(values), trial=f"run-{number}"))
         assert ending is (Ending.STOPPED if fits[number] else missing)
 
 
@@ -236,7 +238,9 @@ def test_combinations_that_do_not_train_end_by_their_names(opened: Open) -> None
             if set(trap.where) <= set(one.training.searched):
                 values = at(one, **trap.where)
                 assert one.speed(values) == 0.0
-                ending = end_of(one, plan_run(opened(one).trainer, opened(one).space.keys(values), run=f"run-{seed}"))
+                ending = end_of(
+                    one, plan_trial(opened(one).trainer, opened(one).space.keys(values), trial=f"run-{seed}")
+                )
                 endings[ending] = endings.get(ending, 0) + 1
     assert set(endings) >= {Ending.CRASHED, Ending.DIVERGED}
     assert set(endings) <= {Ending.CRASHED, Ending.DIVERGED, Ending.OUT_OF_GPU_MEMORY}
@@ -253,7 +257,7 @@ def test_a_cache_larger_than_memory_fails_while_it_fills(opened: Open) -> None:
     seen: list[TraineeEvent] = []
     values = {**one.training.today, "cache": "memory"}
     text = one.config_text.replace("cache: none", "cache: memory")
-    plan = replace(plan_run(opened(one).trainer, opened(one).space.keys(at(one)), run="run"), config_text=text)
+    plan = replace(plan_trial(opened(one).trainer, opened(one).space.keys(at(one)), trial="run"), config_text=text)
     trial_exit = one.runner(VirtualClock(), seed=0, fresh_processes=True).run(plan, seen.extend, math.inf)
     steps = sum(event.kind == "step" for event in seen)
     assert one.speed({PATHS[kind]: value for kind, value in values.items()}) == 0.0
@@ -265,8 +269,8 @@ def test_a_cache_larger_than_memory_fails_while_it_fills(opened: Open) -> None:
 def test_a_fresh_process_imports_first(opened: Open, seed: int) -> None:
     """A fork of a warm process gets to its first step sooner, by the time of the imports, and is as fast then."""
     one = quiet(scenario(seed))
-    setup = opened(one)
-    fresh, warm = (executed(one, setup, setup.space.today, fresh_processes=f).measurement for f in (True, False))
+    problem = opened(one)
+    fresh, warm = (executed(one, problem, problem.space.today, fresh_processes=f).measurement for f in (True, False))
     assert fresh is not None
     assert warm is not None
     assert fresh.first_step_s - warm.first_step_s == pytest.approx(one.place.import_s - one.place.fork_s)
@@ -277,8 +281,8 @@ def test_a_fresh_process_imports_first(opened: Open, seed: int) -> None:
 def test_the_probes_see_what_the_run_takes(opened: Open, seed: int) -> None:
     """Cores and memory are within the machine's; a GPU is seen where there is one, and only there."""
     one = quiet(scenario(seed))
-    setup = opened(one)
-    measurement = executed(one, setup, setup.space.today).measurement
+    problem = opened(one)
+    measurement = executed(one, problem, problem.space.today).measurement
     assert measurement is not None
     assert 0.0 < (measurement.cpu_cores or 0.0) <= one.machine.cpu_cores
     assert 0 < (measurement.peak_memory_bytes or 0) <= one.machine.memory_bytes
@@ -291,17 +295,17 @@ def test_the_probes_see_what_the_run_takes(opened: Open, seed: int) -> None:
 
 
 def test_where_knobs_do_nothing_all_points_are_one(opened: Open) -> None:
-    """The truth, the runs and the best are today's, whatever is turned."""
+    """The truth, the trials and the best are today's, whatever is turned."""
     one = quiet(null_scenario(4))
-    setup = opened(one)
+    problem = opened(one)
     today = one.speed({})
     shown: Mapping[int, float] = {
-        number: long_run(one, plan_run(setup.trainer, setup.space.keys(values), run=f"run-{number}"))
-        for number, values in enumerate(random_points(setup.space, 5))
+        number: long_run(one, plan_trial(problem.trainer, problem.space.keys(values), trial=f"run-{number}"))
+        for number, values in enumerate(random_points(problem.space, 5))
     }
     assert list(shown.values()) == pytest.approx([today] * 5, rel=0.01)
-    assert one.best() == (setup.space.today, today)
-    assert {one.speed(values) for values in random_points(setup.space, 50)} == {today}
+    assert one.best() == (problem.space.today, today)
+    assert {one.speed(values) for values in random_points(problem.space, 50)} == {today}
 
 
 def test_noise_is_as_seen_on_real_machines() -> None:

@@ -22,7 +22,7 @@ autotune:
     knobs:
         data.batch_size: [4, 16, 64]
         data.num_workers: [1, 2]
-    run: {min_s: 0.3, min_steps: 10, max_s: 1}
+    trial: {min_s: 0.3, min_steps: 10, max_s: 1}
 """
 
 Autotune = Callable[..., subprocess.CompletedProcess[str]]

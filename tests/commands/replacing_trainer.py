@@ -1,7 +1,7 @@
 """A trainer for tests that puts something else in the place of autotune's files: ``... <config> <kind> <victim>``.
 
-It "trains" by waiting. As soon as steps are seen it replaces every file of its run, prepares the folder of the next run
-with the same things, and replaces the files of the search, too. What a link leads to is named by the victim.
+It "trains" by waiting. As soon as steps are seen it replaces every file of its trial, prepares the folder of the next
+trial with the same things, and replaces the files of the search, too. What a link leads to is named by the victim.
 """
 
 import os
@@ -41,18 +41,18 @@ def _replace(path: Path, kind: str, victim: str) -> None:
         path.symlink_to(victim)
 
 
-def _spoil(run: Path, kind: str, victim: str) -> None:
+def _spoil(trial: Path, kind: str, victim: str) -> None:
     for name in NAMES:
-        _replace(run / name, kind, victim)
-    number = re.search(r"[0-9]+$", run.name)
-    assert number, run
-    following = run.with_name(f"{run.name[: number.start()]}{int(number[0]) + 1:0{len(number[0])}d}")
+        _replace(trial / name, kind, victim)
+    number = re.search(r"[0-9]+$", trial.name)
+    assert number, trial
+    following = trial.with_name(f"{trial.name[: number.start()]}{int(number[0]) + 1:0{len(number[0])}d}")
     if kind != "folder" and not following.exists():
         (following / "inject" / "_autotune_trainee").mkdir(parents=True)
-        shutil.copy(run / ".autotune-run", following)
+        shutil.copy(trial / ".autotune-trial", following)
         for name in (*NAMES, "inject/sitecustomize.py", "inject/_autotune_trainee/loop.py"):
             _replace(following / name, kind, victim)
-    for path in (run.parents[2] / "searches").iterdir():
+    for path in (trial.parents[2] / "searches").iterdir():
         _replace(path, kind, victim)
 
 
@@ -65,7 +65,7 @@ def main() -> None:
         time.sleep(0.008 + 0.0004 * size)
         step(samples=size)
         if count == 10:
-            _spoil(Path(os.environ["AUTOTUNE_RUN_DIR"]), kind, victim)
+            _spoil(Path(os.environ["AUTOTUNE_TRIAL_DIR"]), kind, victim)
 
 
 if __name__ == "__main__":

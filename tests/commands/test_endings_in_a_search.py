@@ -17,7 +17,7 @@ mood: well
 autotune:
   command: "{{python}} '{TRAINER}' {{config}}"
   knobs: {{mood: {json.dumps([*MOODS])}}}
-  run: {{start_timeout_s: 5, min_s: 0.5, min_steps: 20, max_s: 1}}
+  trial: {{start_timeout_s: 5, min_s: 0.5, min_steps: 20, max_s: 1}}
 """
 ENDS = {
     "well": (Ending.STOPPED, Validity.GOOD, ""),
@@ -31,8 +31,8 @@ ENDS = {
 
 
 @pytest.fixture(scope="module")
-def runs(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
-    """What the folders of the search's runs keep, in order."""
+def trials(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
+    """What the folders of the search's trials keep, in order."""
     project = tmp_path_factory.mktemp("project")
     (project / "config.yaml").write_text(CONFIG)
     done = subprocess.run(
@@ -46,13 +46,13 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
     )
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout)["best"]["values"] == {"mood": "well"}
-    return [json.loads(result.read_text()) for result in sorted(project.glob(".autotune/runs/*/*/result.json"))]
+    return [json.loads(result.read_text()) for result in sorted(project.glob(".autotune/trials/*/*/result.json"))]
 
 
 @pytest.mark.parametrize("mood", ENDS)
-def test_an_ending_as_a_search_meets_it(runs: list[dict[str, Any]], mood: str) -> None:
+def test_an_ending_as_a_search_meets_it(trials: list[dict[str, Any]], mood: str) -> None:
     """Each has its name, its detail, and counts as far as it was measured."""
     ending, validity, detail = ENDS[mood]
-    run = next(run for run in runs if run["values"]["mood"] == mood)
-    assert (run["ending"], run["validity"]) == (ending, validity), run["detail"]
-    assert detail in run["detail"]
+    trial = next(trial for trial in trials if trial["values"]["mood"] == mood)
+    assert (trial["ending"], trial["validity"]) == (ending, validity), trial["detail"]
+    assert detail in trial["detail"]

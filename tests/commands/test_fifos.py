@@ -18,7 +18,7 @@ out: {log_dir: logs}
 autotune:
     command: %s
     knobs: {data.batch_size: [4, 16, 64]}
-    run: {min_s: 0.3, min_steps: 10, max_s: 1}
+    trial: {min_s: 0.3, min_steps: 10, max_s: 1}
 """
 
 
@@ -35,7 +35,7 @@ def test_a_trainer_that_replaces_our_files(kind: str, project: Path, autotune: A
     assert done.returncode in (0, 1), done.stderr
     assert "verdict" in answer or "error" in answer
     if kind != "folder":  # nothing can be written where a folder is
-        assert answer.get("runs", 0) >= 2, answer
+        assert answer.get("trials", 0) >= 2, answer
     assert victim.read_text() == "all of it"
     known = autotune("status", "--config", "config.yaml", "--json")
     assert known.returncode in (0, 1), known.stderr

@@ -27,7 +27,7 @@ def hostile(project: Path) -> Path:
         f"open({f'left{TITLE}.txt'!r}, 'a').close()",
         "if not os.path.exists('was unfit'):",
         "    open('was unfit', 'x').close()",
-        "    with open(os.path.join(os.environ['AUTOTUNE_RUN_DIR'], 'unfit.json'), 'w') as file:",
+        "    with open(os.path.join(os.environ['AUTOTUNE_TRIAL_DIR'], 'unfit.json'), 'w') as file:",
         f"        json.dump({unfit!r}, file)",
         "    os._exit(0)",
     )
@@ -68,7 +68,7 @@ def test_what_was_typed_in_an_error_of_usage(autotune: Autotune) -> None:
 
 
 def test_a_search_and_what_is_done_with_its_answer(hostile: Path, autotune: Autotune) -> None:
-    """Names of files that a run left, a record's details, a manifest's values: none reaches the terminal raw."""
+    """Names of files that a trial left, a record's details, a manifest's values: none reaches the terminal raw."""
     searched = autotune("search", "--config", "config.yaml", "--budget", "12s")
     assert searched.returncode == 0, searched.stderr
     assert "left\\x1b]0;owned\\x07.txt" in searched.stderr, searched.stderr

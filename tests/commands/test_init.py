@@ -63,9 +63,9 @@ def test_init_writes_a_section_that_a_search_takes(project: Path, config: Path, 
     done = autotune(*INIT, "--yes", *COMMAND)
     assert done.returncode == 0, done.stderr
     assert "data.batch_size    4       2, 4, 8, 16, 32, 64   batch" in done.stdout
-    assert "into each run's own folder, starting empty: out.log_dir" in done.stdout
+    assert "into each trial's own folder, starting empty: out.log_dir" in done.stdout
     assert "steps seen, the first" in done.stderr
-    assert "the run's copy of the config was read" in done.stderr
+    assert "the trial's copy of the config was read" in done.stderr
     assert "+autotune:" in done.stdout
     assert config.read_text().startswith(CONFIG + "\nautotune:")
     assert files(project) == ["config.yaml"]
@@ -121,7 +121,7 @@ def test_a_config_that_is_not_read_stops(project: Path, config: Path, autotune: 
     other.write_text(CONFIG)
     done = autotune(*INIT, "--yes", "--", sys.executable, str(TRAINER), "other.yaml", "{config}")
     assert done.returncode == 1
-    assert "nobody read the run's own copy of the config" in done.stderr
+    assert "nobody read the trial's own copy of the config" in done.stderr
     assert config.read_text() == CONFIG
 
 

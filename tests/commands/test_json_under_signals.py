@@ -51,7 +51,7 @@ def _line(word: str) -> "Callable[[subprocess.Popen[str]], None]":
     return wait
 
 
-MOMENTS = {"at once": _listens, "in the setup": _line("knob"), "while a run goes on": _line("exploring")}
+MOMENTS = {"at once": _listens, "in the setup": _line("knob"), "while a trial goes on": _line("exploring")}
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -66,12 +66,12 @@ def test_a_search_gives_one_object(project: Path, moment: str, kind: str) -> Non
     code, word = CODES[KINDS[kind][0]]
     assert search.returncode == code
     document = json.loads(said)
-    assert document["format"] == 1
-    if moment == "while a run goes on":
+    assert document["format"] == 2
+    if moment == "while a trial goes on":
         assert document["verdict"] == "no_change"
-        assert document["runs"] >= 1
+        assert document["trials"] >= 1
         assert word in document["cautions"][-1]
-        assert "finished runs are kept, the same command goes on" in aside
+        assert "finished trials are kept, the same command goes on" in aside
     else:
         assert document["error"]["kind"] == "interrupted"
         assert document["error"]["message"].startswith(word)
@@ -90,7 +90,9 @@ def test_nothing_can_drown_the_last_line(project: Path) -> None:
         said, aside = search.communicate(timeout=60)
     assert search.returncode == 130
     assert said == ""
-    assert re.search(r"^autotune: interrupted; [1-9]\d* finished runs are kept, the same command goes on$", aside, re.M)
+    assert re.search(
+        r"^autotune: interrupted; [1-9]\d* finished trials are kept, the same command goes on$", aside, re.M
+    )
     assert "Traceback" not in aside
     assert "Exception ignored" not in aside
 
@@ -111,7 +113,7 @@ def test_every_command_ends_with_its_code(project: Path, command: str, number: s
 
 
 def test_a_trainer_gets_signals_as_they_are(project: Path) -> None:
-    """Real training, and the runs of a search: nothing is ignored or caught because autotune does so."""
+    """Real training, and the trials of a search: nothing is ignored or caught because autotune does so."""
     look = project / "look.py"
     look.write_text(
         "import re, sys\n"
@@ -136,10 +138,10 @@ def test_ending_by_force_when_it_hangs(project: Path) -> None:
     """Where ending in order does not come to an end, a later ^C ends it all the same, and still says one object."""
     code = (
         "import sys, time\n"
-        "from autotune.trial import termination\n"
+        "from autotune.process import termination\n"
         "termination.INSISTING_S = 0.0\n"
         "termination.take_signals()\n"
-        "from autotune.search import setup\n"
+        "from autotune.search import problem\n"
         "def hanging(*_, **__):\n"
         "    try:\n"
         "        print('here', file=sys.stderr, flush=True)\n"
@@ -148,7 +150,7 @@ def test_ending_by_force_when_it_hangs(project: Path) -> None:
         "        print('there', file=sys.stderr, flush=True)\n"
         "        while True:\n"
         "            pass\n"
-        "setup.open_setup = hanging\n"
+        "problem.open_problem = hanging\n"
         "from autotune.cli import run\n"
         "run(['search', '--config', 'config.yaml', '--json'])\n"
     )

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from autotune.protect import checkpoints as keepsakes
+from autotune.protect import checkpoints as checkpoints
 from tests.commands.conftest import TRAINER, Autotune, start_search
 
 SEARCH = ("search", "--config", "config.yaml", "--budget", "60s")
@@ -27,13 +27,13 @@ def checkpoint(project: Path) -> Path:
 
 
 def goes_on(project: Path) -> None:
-    """Searches until a second run is over, which nothing but ^C ends."""
+    """Searches until a second trial is over, which nothing but ^C ends."""
     with start_search(project, 90) as search:
         assert search.stderr is not None
         said = []
         for line in search.stderr:
             said.append(line)
-            if "] run " in line and sum("] run " in line for line in said) == 2:
+            if "] trial " in line and sum("] trial " in line for line in said) == 2:
                 search.send_signal(signal.SIGINT)
         assert search.wait(timeout=60) == 130, "".join(said)
 
@@ -41,20 +41,20 @@ def goes_on(project: Path) -> None:
 def test_a_checkpoint_that_is_written_over_is_put_back_and_the_search_goes_on(
     project: Path, checkpoint: Path, autotune: Autotune
 ) -> None:
-    """With its times and mode, in every run; said once; and the answer is one as ever."""
+    """With its times and mode, in every trial; said once; and the answer is one as ever."""
     checkpoint.chmod(0o640)
     os.utime(checkpoint, ns=(1_000_000_007, 1_000_000_008))
     done = autotune("search", "--config", "config.yaml", "--budget", "20s", "--json")
     assert done.returncode == 0, done.stderr
     answer = json.loads(done.stdout)
-    assert answer["runs"] > 2
+    assert answer["trials"] > 2
     assert answer["baseline"]["metrics"]["samples_per_s"] > 0
     assert "error" not in answer
     assert checkpoint.read_bytes() == TWO_WEEKS
     about = checkpoint.stat()
     assert about.st_mode & 0o777 == 0o640
     assert about.st_mtime_ns == 1_000_000_008
-    said = "run 0 wrote over or took away what it found there: checkpoints/last.ckpt; put back from a copy"
+    said = "trial 0 wrote over or took away what it found there: checkpoints/last.ckpt; put back from a copy"
     assert done.stderr.count("put back") == 1
     assert said in done.stderr.replace("\n", " ")
     assert list(checkpoint.parent.iterdir()) == [checkpoint]
@@ -71,21 +71,22 @@ def test_what_the_run_that_is_interrupted_has_written_over_is_put_back(project: 
 def test_what_was_too_large_to_copy_ends_the_search_and_the_answer_so_far_is_told(
     project: Path, checkpoint: Path, autotune: Autotune
 ) -> None:
-    """After that one run: no other may write over another file; what it showed is in the one object, with the error."""
+    """After that one trial, so that no other file is written over; what it showed is in the object, with the error."""
     with checkpoint.open("r+b") as file:
-        file.truncate(keepsakes.MOST_BYTES + 1)
+        file.truncate(checkpoints.MOST_BYTES + 1)
     done = autotune(*SEARCH, "--json")
     assert done.returncode == 1
     answer = json.loads(done.stdout)
-    assert answer["runs"] == 1
+    assert answer["trials"] == 1
     assert answer["baseline"]["metrics"]["samples_per_s"] > 0
-    assert answer["error"]["kind"] == "run"
+    assert answer["error"]["kind"] == "trial"
     assert (
-        "while run 0 went on, outside its folder: changed or gone: checkpoints/last.ckpt" in answer["error"]["message"]
+        "while trial 0 went on, outside its folder: changed or gone: checkpoints/last.ckpt"
+        in answer["error"]["message"]
     )
     assert any("could not go on" in caution for caution in answer["cautions"])
     assert "redirect:" in done.stderr
-    assert len(list(project.glob(".autotune/runs/*/*"))) == 1
+    assert len(list(project.glob(".autotune/trials/*/*"))) == 1
 
 
 def test_moved_away_they_are_safe_and_what_runs_leave_is_nobodys(project: Path, checkpoint: Path) -> None:

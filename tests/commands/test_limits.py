@@ -47,7 +47,7 @@ def test_too_few_open_files_are_an_expected_error(project: Path, files: int) -> 
 @pytest.mark.skipif(os.geteuid() != 0 or not shutil.which("setpriv"), reason="needs root, whom this limit spares")
 @pytest.mark.parametrize("processes", [2, 3, 4, 5])
 def test_too_few_processes_are_an_expected_error(project: Path, processes: int) -> None:
-    """No thread, no guard, no run, no warm interpreter: each in turn is the one too many."""
+    """No thread, no guard, no trial, no warm interpreter: each in turn is the one too many."""
     # As somebody else to the kernel's count, who may still read what root may: the interpreter may be root's own.
     script = (
         "import os, resource, sys\n"

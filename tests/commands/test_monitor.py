@@ -293,7 +293,7 @@ def test_a_run_shows_its_steps_until_it_ends(
     fake_gpu: Machine, terminal: OpenTerminal, start: Start, tmp_path: Path, has_gpu: bool
 ) -> None:
     """Steps, samples and waiting for data, also on a machine without a GPU; the monitor ends with the process."""
-    process = start(STEPS, "100", AUTOTUNE_RUN_DIR=str(tmp_path))
+    process = start(STEPS, "100", AUTOTUNE_TRIAL_DIR=str(tmp_path))
     scenario = Scenario() if has_gpu else Scenario(faults=(Fault(code=12),))
     screen = terminal(fake_gpu(scenario, began_s_ago=30.0).env, "--pid", str(process.pid), columns=120)
     screen.until(" samples/s, waits for data ")

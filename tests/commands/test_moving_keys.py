@@ -31,13 +31,13 @@ autotune:
     batch_size: [4, 8, 12, 16, 32]
     autotune.env.MODE: [slow, fast]
   env: {MODE: slow, OTHER: on}
-  run: {min_s: 0.3, max_s: 1}
+  trial: {min_s: 0.3, max_s: 1}
 """
 
 
 @pytest.mark.parametrize("separate", [False, True])
 def test_they_are_searched_applied_and_trained_with(project: Path, autotune: Autotune, separate: bool) -> None:
-    """The trainer checks each run; apply writes where the values live, run starts with them, revert takes them back."""
+    """The trainer checks each trial; apply writes where values live, run starts with them, revert takes them back."""
     config, beside = project / "config.yaml", project / "config.autotune.yaml"
     (project / "train.py").write_text(TRAINER)
     keys, section = (CONFIG % sys.executable).split("autotune:\n", 1)

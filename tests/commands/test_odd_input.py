@@ -17,12 +17,12 @@ TEXTS = {
 
 
 def test_a_text_that_is_no_path_stops_nothing(autotune: Autotune, project: Path) -> None:
-    """A search makes its first runs, whatever texts the config holds."""
+    """A search makes its first trials, whatever texts the config holds."""
     texts = "".join(f"{name}:\n  {keys}\n" for name, keys in TEXTS.items())
     (project / "config.yaml").write_text(f"{texts}\n{CONFIG % TRAINER}")
     done = autotune("search", "--config", "config.yaml", "--budget", "12s")
     assert done.returncode == 0, done.stderr
-    assert "run 0" in done.stderr
+    assert "trial 0" in done.stderr
 
 
 def test_a_long_word_in_a_typed_command(autotune: Autotune) -> None:

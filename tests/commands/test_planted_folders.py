@@ -17,7 +17,7 @@ from autotune.study.journal import sole_search
 from tests.commands.conftest import CONFIG, TRAINER
 from tests.users import MALLORY, acting_as, only_root
 
-SHORT = CONFIG.replace("run: {", "run: {min_s: 0.3, min_steps: 10, max_s: 0.5}\n    # {")
+SHORT = CONFIG.replace("trial: {", "trial: {min_s: 0.3, min_steps: 10, max_s: 0.5}\n    # {")
 
 
 @pytest.fixture
@@ -88,12 +88,12 @@ def test_a_planted_state_folder_is_not_used(mine: Path) -> None:
 
 @only_root
 def test_nobody_else_gets_at_the_folder_of_a_run(mine: Path) -> None:
-    """The run's folder cannot be renamed, looked into, or found by another user while it is in use."""
+    """The trial's folder cannot be renamed, looked into, or found by another user while it is in use."""
     autotune(mine, "search", "--config", "config.yaml", "--budget", "5s")
     state = mine / ".autotune"
-    (run,) = (path for path in (state / "runs").glob("*/*-000"))
+    (trial,) = (path for path in (state / "trials").glob("*/*-000"))
     with acting_as(MALLORY):
-        for path in (run, state):
+        for path in (trial, state):
             with pytest.raises(PermissionError):
                 path.rename(mine.parent / "mine")
         with pytest.raises(PermissionError):
@@ -117,7 +117,7 @@ def test_all_that_a_search_makes_is_private(state_dir: str | None, mine: Path) -
         done = autotune(mine, command[0], "--config", "config.yaml", *command[1:], *options, umask=0)
         assert done.returncode == 0, done.stderr
     found = modes(place)
-    for name in ("studies", "runs", "searches", "cache", "backups"):
+    for name in ("studies", "trials", "searches", "cache", "backups"):
         assert sum(path.startswith(f"{name}/") for path in found) or name == "cache"
     assert any(name.endswith("steps.jsonl") or "/steps." in name for name in found)
     assert any(name.endswith("stderr.log") for name in found)
@@ -131,7 +131,7 @@ def test_the_umask_of_a_trainer_stays_the_users(mine: Path) -> None:
     trainer.write_text("import os, sys; m = os.umask(0); print(f'umask {m:o}', flush=True); sys.exit(1)")
     (mine / "config.yaml").write_text(SHORT % trainer)
     autotune(mine, "search", "--config", "config.yaml", "--budget", "5s", umask=0o027)
-    (said, *_) = (path.read_text() for path in (mine / ".autotune" / "runs").glob("*/*/stdout.log"))
+    (said, *_) = (path.read_text() for path in (mine / ".autotune" / "trials").glob("*/*/stdout.log"))
     assert said == "umask 27\n"
 
 

@@ -84,11 +84,11 @@ def test_signals_go_to_the_trainer(config: Path, project: Path, signum: signal.S
 def test_what_is_typed_is_read_and_what_closes_the_pipe_ends_it(project: Path) -> None:
     """Stdin is the trainer's; and it is not left with the signals that Python ignores for itself."""
     (project / "config.yaml").write_text("n: 3\nautotune: {command: 'head -n {n}'}\n")
-    run = [sys.executable, "-m", "autotune", "run", "--config", "config.yaml"]
-    done = subprocess.run(run, cwd=project, input="1\n2\n3\n4\n", capture_output=True, text=True, check=False)
+    trial = [sys.executable, "-m", "autotune", "run", "--config", "config.yaml"]
+    done = subprocess.run(trial, cwd=project, input="1\n2\n3\n4\n", capture_output=True, text=True, check=False)
     assert done.stdout == "1\n2\n3\n"
     (project / "config.yaml").write_text("word: y\nautotune: {command: 'yes {word}'}\n")
-    with subprocess.Popen(run, cwd=project, stdout=subprocess.PIPE) as endless:
+    with subprocess.Popen(trial, cwd=project, stdout=subprocess.PIPE) as endless:
         assert endless.stdout is not None
         assert endless.stdout.readline() == b"y\n"
         endless.stdout.close()

@@ -18,11 +18,11 @@ SEARCH = ("search", "--config", "config.yaml", "--json")
 
 
 def left_running(project: Path) -> list[int]:
-    """Processes that carry a run of this project in their environment and are not dead."""
+    """Processes that carry a trial of this project in their environment and are not dead."""
     left = []
     for process in psutil.process_iter():
         try:
-            folder = process.environ().get("AUTOTUNE_RUN_DIR", "")
+            folder = process.environ().get("AUTOTUNE_TRIAL_DIR", "")
             if folder.startswith(str(project)) and process.status() != psutil.STATUS_ZOMBIE:
                 left.append(process.pid)
         except psutil.Error:
@@ -61,8 +61,8 @@ def test_search_apply_and_revert(project: Path, autotune: Autotune) -> None:
     assert left_running(project) == []
 
     known = json.loads(autotune("status", "--config", "config.yaml", "--json").stdout)
-    assert {key: known[key] for key in ("verdict", "best", "speedup", "runs")} == {
-        key: answer[key] for key in ("verdict", "best", "speedup", "runs")
+    assert {key: known[key] for key in ("verdict", "best", "speedup", "trials")} == {
+        key: answer[key] for key in ("verdict", "best", "speedup", "trials")
     }
 
     preview = autotune("apply", "--config", "config.yaml", "--dry-run")
@@ -133,10 +133,10 @@ def test_the_budget_is_a_wall_and_nothing_stays(project: Path, autotune: Autotun
 
 
 def test_the_same_command_goes_on(project: Path, autotune: Autotune) -> None:
-    """A second search finds the runs of the first, measures today anew, and spends its time elsewhere."""
+    """A second search finds the trials of the first, measures today anew, and spends its time elsewhere."""
     autotune(*SEARCH, "--budget", "8s")
     second = autotune("search", "--config", "config.yaml", "--budget", "30s")
-    found = re.search(r"(\d+) earlier runs found", second.stderr)
+    found = re.search(r"(\d+) earlier trials found", second.stderr)
     assert found is not None
     assert int(found[1]) >= 1
     assert "Better" in second.stdout
@@ -144,18 +144,18 @@ def test_the_same_command_goes_on(project: Path, autotune: Autotune) -> None:
 
 @pytest.mark.parametrize("victim", ["search", "guard", "run"])
 def test_killed_at_any_moment(project: Path, autotune: Autotune, victim: str) -> None:
-    """SIGKILL of any of the three: no process stays, no finished run is lost, the same command goes on."""
+    """SIGKILL of any of the three: no process stays, no finished trial is lost, the same command goes on."""
     with start_search(project, 15) as search:
         assert search.stderr is not None
         finished = 0
         for line in search.stderr:
-            finished += " run " in line
+            finished += " trial " in line
             if finished == 2:
                 break
         guard = next(
             child for child in psutil.Process(search.pid).children() if "guard_process" in str(child.cmdline())
         )
-        # Between two runs there is none to kill for a moment.
+        # Between two trials there is none to kill for a moment.
         target = {"search": lambda: search.pid, "guard": lambda: guard.pid, "run": lambda: guard.children()[0].pid}[
             victim
         ]
@@ -165,13 +165,13 @@ def test_killed_at_any_moment(project: Path, autotune: Autotune, victim: str) ->
                 os.kill(target(), signal.SIGKILL)
                 break
             except IndexError:
-                assert time.monotonic() < deadline_s, "no run was ever there"
+                assert time.monotonic() < deadline_s, "no trial was ever there"
         search.stderr.read()
         search.wait(timeout=60)
         psutil.wait_procs([guard], timeout=20)
     assert left_running(project) == []
     after = autotune("search", "--config", "config.yaml", "--budget", "5s")
-    found = re.search(r"(\d+) earlier runs found", after.stderr)
+    found = re.search(r"(\d+) earlier trials found", after.stderr)
     assert found is not None
     assert int(found[1]) >= finished
 
@@ -183,17 +183,17 @@ def test_told_to_end(project: Path, signum: signal.Signals, code: int, word: str
     """^C or SIGTERM ends everything at once, says which, and that nothing is lost; so does the exit code."""
     with start_search(project, 60) as search:
         assert search.stderr is not None
-        next(line for line in search.stderr if " run " in line)
+        next(line for line in search.stderr if " trial " in line)
         search.send_signal(signum)
         said = search.stderr.read()
         assert search.wait(timeout=30) == code
-    assert re.search(rf"^autotune: {word}; \d+ finished runs are kept, the same command goes on$", said, re.MULTILINE)
+    assert re.search(rf"^autotune: {word}; \d+ finished trials are kept, the same command goes on$", said, re.MULTILINE)
     assert "Traceback" not in said
     assert left_running(project) == []
 
 
 def test_a_command_typed_with_the_configs_own_path(project: Path, autotune: Autotune) -> None:
-    """As init does, the search gives each run its own copy in that place; no section is needed."""
+    """As init does, the search gives each trial its own copy in that place; no section is needed."""
     (project / "config.yaml").write_text("data: {batch_size: 4, num_workers: 1}\nout: {log_dir: logs}\n")
     trainer = ("--", sys.executable, str(TRAINER), "./config.yaml")
     planned = autotune("search", "--config", "config.yaml", "--dry-run", *trainer).stdout
@@ -206,7 +206,7 @@ def test_a_command_typed_with_the_configs_own_path(project: Path, autotune: Auto
 
 
 def test_a_secret_in_the_command_is_not_shown(project: Path, autotune: Autotune) -> None:
-    """Neither in the plan nor in the messages, wherever the command comes from; the run gets what was typed."""
+    """Neither in the plan nor in the messages, wherever the command comes from; the trial gets what was typed."""
     trainer = project / "trainer.py"
     trainer.write_text(f"import sys\nassert sys.argv.pop() == '--password=hunter2'\n{TRAINER.read_text()}")
     typed = ("--", sys.executable, "trainer.py", "{config}", "--password=hunter2")

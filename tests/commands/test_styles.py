@@ -82,7 +82,7 @@ def project(tmp_path: Path) -> Callable[[str], Project]:
 
 
 def is_better(answer: Answer, faster: Values) -> None:
-    """Asserts that some of these values were found and confirmed, and that each run trained."""
+    """Asserts that some of these values were found and confirmed, and that each trial trained."""
     assert answer["verdict"] == "better"
     assert answer["best"]["values"].items() <= faster.items() | answer["baseline"]["values"].items()
     assert answer["speedup"]["low"] > 1.2
@@ -102,7 +102,7 @@ def test_whatever_way_a_trainer_is_configured(project: Callable[[str], Project],
 
 
 def test_a_config_of_known_keys_that_is_reached_from_elsewhere(tmp_path: Path) -> None:
-    """By a relative path from another directory, in which the runs then start; a key of ours in it would be fatal."""
+    """By a relative path from another directory, in which the trials then start; a key of ours in it would be fatal."""
     style = replace(STYLES["dataclass config"], command="{python} far/away/train.py --config {config}")
     there = Project(style, tmp_path / "far" / "away")
     answer, _ = there.search(BUDGET, config=Path("far/away/config.yaml"), cwd=tmp_path)
@@ -132,7 +132,7 @@ def test_a_key_that_is_not_read(project: Callable[[str], Project]) -> None:
 
 
 def test_a_cache_beside_the_data(project: Callable[[str], Project]) -> None:
-    """The run that fills it is not compared with those that use it, and it is named."""
+    """The trial that fills it is not compared with those that use it, and it is named."""
     answer, said = project("fills a cache").search(BUDGET)
     assert "corpus/train/.features is taken for a cache" in said
     assert answer["speedup"]["ratio"] < 4.0  # 2.6 by the batch; the cache alone makes today three times as fast
@@ -167,5 +167,5 @@ def test_a_trainer_that_is_no_python(tmp_path: Path) -> None:
     )
     assert done.returncode == 1
     assert "observer missing: Nothing inside the trainer could report a step" in done.stderr
-    assert "AUTOTUNE_RUN_DIR" in done.stderr
+    assert "AUTOTUNE_TRIAL_DIR" in done.stderr
     assert tree(tmp_path) == before

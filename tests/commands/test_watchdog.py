@@ -31,7 +31,7 @@ hangs = locals()[sys.argv[1]]
 from autotune.cli import run
 sys.exit(run(sys.argv[2:], started_s=started_s))
 """
-SETUP = "from autotune.search import setup; setup.open_setup = hangs"
+SETUP = "from autotune.search import problem; problem.open_problem = hangs"
 SECOND_RUN = """
 from autotune.search import tuner
 first = tuner.Tuner._explore
@@ -40,7 +40,7 @@ def explore(self):
     first(self)
 tuner.Tuner._explore = explore
 """
-CLOSING = "from autotune.search import keepsakes; keepsakes.Keepsakes.__exit__ = hangs"
+CLOSING = "from autotune.protect import checkpoints; checkpoints.CheckpointBackups.__exit__ = hangs"
 
 
 def _search(
@@ -66,14 +66,14 @@ def test_a_setup_that_hangs(project: Path, how: str) -> None:
     """The command is back soon after its budget, with an error of one object."""
     done, took_s = _search(project, how, SETUP, "--json", budget_s=2)
     assert done.returncode == 1
-    assert json.loads(done.stdout)["error"]["kind"] == "run"
+    assert json.loads(done.stdout)["error"]["kind"] == "trial"
     assert "something hangs" in done.stderr
     assert 2 < took_s < 2 + 4
 
 
 @pytest.mark.parametrize("where", [SECOND_RUN, CLOSING], ids=["before the confirmation", "at the end"])
 def test_what_was_measured_is_the_answer(project: Path, where: str) -> None:
-    """The same object as always, with a caution; what guards the runs has ended too, since its stderr is closed."""
+    """The same object as always, with a caution; what guards the trials has ended too, since its stderr is closed."""
     done, took_s = _search(project, "computes", where, "--json", budget_s=9)
     assert done.returncode == 0, done.stderr
     document = json.loads(done.stdout)

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from autotune.errors import AutotuneError, RunError
+from autotune.errors import AutotuneError, TrialError
 from autotune.folders.state_folder import LEAST_FREE_BYTES, StateFolder
-from autotune.folders.trial_folder import RunFolder
+from autotune.folders.trial_folder import TrialFolder
 from tests.users import ALICE, MALLORY, acting_as, made, only_root
 
 
@@ -147,7 +147,7 @@ def test_a_folder_of_the_users_is_filled_with_what_is_private(tmp_path: Path) ->
     finally:
         os.umask(before)
     assert {path.name: path.stat().st_mode & 0o777 for path in tmp_path.iterdir()} == dict.fromkeys(
-        ("studies", "runs", "searches", "cache", "backups", "kept"), 0o700
+        ("studies", "trials", "searches", "cache", "backups", "kept"), 0o700
     )
 
 
@@ -158,7 +158,7 @@ def test_a_new_folder_is_private_and_ignored_by_git(hostile: Path) -> None:
     state.create()
     assert state.path.stat().st_mode & 0o777 == 0o700
     assert (state.path / ".gitignore").read_text() == "*\n"
-    assert sorted(os.listdir(state.path)) == [".gitignore", "backups", "cache", "kept", "runs", "searches", "studies"]
+    assert sorted(os.listdir(state.path)) == [".gitignore", "backups", "cache", "kept", "searches", "studies", "trials"]
 
 
 def test_a_folder_of_the_users_stays_visible_to_git(tmp_path: Path) -> None:
@@ -194,7 +194,7 @@ def test_a_name_never_leads_elsewhere(name: str, tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="not a name"):
         state.run("study", name)
     with pytest.raises(ValueError, match="not a name"):
-        state.runs(name)
+        state.trials(name)
 
 
 @pytest.mark.parametrize(("free", "refused"), [(LEAST_FREE_BYTES, False), (LEAST_FREE_BYTES - 1, True)])
@@ -203,7 +203,7 @@ def test_a_run_needs_a_gibibyte(free: int, refused: bool, tmp_path: Path, monkey
     usage = namedtuple("usage", "total used free")
     monkeypatch.setattr("shutil.disk_usage", lambda _: usage(free, 0, free))
     if refused:
-        with pytest.raises(RunError, match="only 1023 MiB are free; a run needs at least 1 GiB"):
+        with pytest.raises(TrialError, match="only 1023 MiB are free; a trial needs at least 1 GiB"):
             StateFolder(tmp_path).require_space()
     else:
         StateFolder(tmp_path).require_space()
@@ -216,12 +216,12 @@ def test_free_space_is_that_of_the_disk(tmp_path: Path) -> None:
         StateFolder(tmp_path / "gone").free_bytes()
 
 
-def aged(state: StateFolder, count: int) -> list[RunFolder]:
+def aged(state: StateFolder, count: int) -> list[TrialFolder]:
     """Run folders, the oldest first."""
     folders = [state.run("study", f"run-{count - index}") for index in range(count)]
     for index, folder in enumerate(folders):
         folder.create()
-        os.utime(folder.path / ".autotune-run", (1e9 + index, 1e9 + index))
+        os.utime(folder.path / ".autotune-trial", (1e9 + index, 1e9 + index))
     return folders
 
 
@@ -239,7 +239,7 @@ def test_pruning_touches_nothing_else(tmp_path: Path) -> None:
     """Folders without the marker, files and links in the same place stay, and links lead nowhere."""
     state = StateFolder(tmp_path)
     (folder,) = aged(state, 1)
-    elsewhere = RunFolder(tmp_path / "elsewhere")
+    elsewhere = TrialFolder(tmp_path / "elsewhere")
     elsewhere.create()
     study = folder.path.parent
     (study / "link").symlink_to(elsewhere.path)
@@ -255,7 +255,7 @@ def test_pruning_a_study_without_runs_does_nothing(tmp_path: Path) -> None:
     state = StateFolder(tmp_path / "state")
     assert state.prune("study", protected=()) == ()
     folders = aged(StateFolder(tmp_path / "other"), 1)
-    (tmp_path / "state" / "runs").mkdir(parents=True)
-    (tmp_path / "state" / "runs" / "study").symlink_to(folders[0].path.parent)
+    (tmp_path / "state" / "trials").mkdir(parents=True)
+    (tmp_path / "state" / "trials" / "study").symlink_to(folders[0].path.parent)
     assert state.prune("study", protected=(), keep=0) == ()
     assert folders[0].path.exists()

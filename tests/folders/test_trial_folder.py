@@ -1,25 +1,25 @@
-"""A run's folder: made, marked, read and emptied, and never anything outside it."""
+"""A trial's folder: made, marked, read and emptied, and never anything outside it."""
 
 import os
 from pathlib import Path
 
 import pytest
 
-from autotune.errors import RunError
-from autotune.folders.trial_folder import MARKER, RunFolder
+from autotune.errors import TrialError
+from autotune.folders.trial_folder import MARKER, TrialFolder
 from tests.folders.test_deletion import nested
 
 
-def made(path: Path) -> RunFolder:
+def made(path: Path) -> TrialFolder:
     """A folder of ours."""
-    folder = RunFolder(path)
+    folder = TrialFolder(path)
     folder.create()
     return folder
 
 
 def test_a_new_folder_is_marked_and_private(hostile: Path) -> None:
     """It is ours, has a place for outputs, and nobody else can look into it."""
-    folder = made(hostile / "runs" / "study" / "run")
+    folder = made(hostile / "trials" / "study" / "run")
     assert folder.is_ours()
     assert folder.outputs.is_dir()
     assert folder.path.stat().st_mode & 0o077 == 0
@@ -36,8 +36,8 @@ def test_a_folder_of_ours_is_kept(tmp_path: Path) -> None:
 def test_a_file_in_its_place_is_said(tmp_path: Path) -> None:
     """What is in the way is named, with a remedy."""
     (tmp_path / "run").write_text("")
-    with pytest.raises(RunError, match="run: the run's folder cannot be made: File exists"):
-        RunFolder(tmp_path / "run").create()
+    with pytest.raises(TrialError, match="run: the trial's folder cannot be made: File exists"):
+        TrialFolder(tmp_path / "run").create()
 
 
 def test_the_config_keeps_every_character(tmp_path: Path) -> None:
@@ -80,7 +80,7 @@ def test_what_is_no_file_has_no_tail_and_is_replaced(kind: str, tmp_path: Path) 
     assert folder.stderr_tail() == folder.stdout_tail() == ""
     folder.write_result({"number": 1})
     if kind == "folder":
-        with pytest.raises(RunError, match="the run's config cannot be written"):
+        with pytest.raises(TrialError, match="the trial's config cannot be written"):
             folder.write_config("a: 1")
     else:
         folder.write_config("a: 1")
@@ -105,7 +105,7 @@ def test_all_that_is_made_is_for_its_owner_alone(tmp_path: Path) -> None:
     """Whatever the umask: a config may hold a password, and what lies in inject/ is run."""
     before = os.umask(0)
     try:
-        folder = RunFolder(tmp_path / "runs" / "study" / "run")
+        folder = TrialFolder(tmp_path / "trials" / "study" / "run")
         folder.create(output_paths=[str(folder.outputs / "logs" / "deep" / "x")], observed=True)
         folder.write_config("password: x")
         folder.write_result({})
@@ -143,7 +143,7 @@ def test_links_are_not_followed(where: str, tmp_path: Path) -> None:
         folder.outputs.symlink_to(precious)
     else:
         (precious / MARKER).write_text("")
-        folder = RunFolder(tmp_path / "link")
+        folder = TrialFolder(tmp_path / "link")
         folder.path.symlink_to(precious)
     folder.discard_outputs()
     folder.delete()
@@ -152,7 +152,7 @@ def test_links_are_not_followed(where: str, tmp_path: Path) -> None:
 
 def test_what_is_not_ours_is_never_deleted(tmp_path: Path) -> None:
     """Without the marker, or with a link for one, nothing is touched."""
-    folder = RunFolder(tmp_path / "run")
+    folder = TrialFolder(tmp_path / "run")
     folder.outputs.mkdir(parents=True)
     folder.discard_outputs()
     folder.delete()

@@ -16,8 +16,8 @@ from autotune.bench.markdown import markdown_table
 from autotune.gpu.driver import Device, Driver, GpuFacts
 from autotune.gpu.driver_errors import DriverError
 from autotune.gpu.driver_windows import clock_offset_s
-from autotune.gpu.timeline import GpuReadings
-from autotune.gpu.usage import DeviceUse
+from autotune.gpu.timeline import GpuTimeline
+from autotune.gpu.usage import DeviceUsage
 from autotune.measure.oscillation import Segment
 from autotune.measure.utilization import describe, pooled_utilization
 from autotune.records import TrialExit
@@ -162,7 +162,7 @@ def loads(place: Place) -> Part:
         rows.append([name, *map(_percent, shown), power, reasons or "-", verdict])
     heads = ["load", "truth", "utilization", "own", "SM", "tensor", "DRAM", "power", "clocks", "verdict"]
     text = markdown_table(heads, rows) + "\n\nTruth is the time from each burst's first launch to its last wait. SM, "
-    text += "tensor and DRAM are GPM's. For the verdict the stretch is counted three times, as three runs would be."
+    text += "tensor and DRAM are GPM's. For the verdict the stretch is counted three times, as three trials would be."
     return Part(title="Utilization, GPM and clocks against a known load", text=text, raw=raw)
 
 
@@ -233,14 +233,14 @@ def _load(place: Place, busy_ms: float, idle_ms: float, file: Path) -> Iterator[
             process.kill()
 
 
-def _watched(place: Place, busy_ms: float, idle_ms: float) -> tuple[DeviceUse, float]:
+def _watched(place: Place, busy_ms: float, idle_ms: float) -> tuple[DeviceUsage, float]:
     """What the sampler's process says of a load, and the truth."""
     with tempfile.TemporaryDirectory() as name:
         lines, bursts = Path(name, "samples.jsonl"), Path(name, "bursts")
         with _load(place, busy_ms, idle_ms, bursts) as load, reading(lines, [place.gpu.uuid], env=place.env):
             began_s = time.monotonic()
             until(lambda: any(record.t_s > began_s + LOADED_S for record in records_of(lines)), "the sampler is silent")
-            known = GpuReadings([place.gpu.uuid], since_s=began_s)
+            known = GpuTimeline([place.gpu.uuid], since_s=began_s)
             for record in records_of(lines):
                 known.add(record)
         t0_s, t1_s = began_s + 1.0, began_s + LOADED_S - 2.0
@@ -258,7 +258,7 @@ def _busy_fraction(file: Path, t0_s: float, t1_s: float) -> float:
     return sum(max(0.0, end_s - begin_s) for begin_s, end_s in inside) / (t1_s - t0_s)
 
 
-def _numbers(use: DeviceUse) -> dict[str, Any]:
+def _numbers(use: DeviceUsage) -> dict[str, Any]:
     names = (
         "utilization covered_fraction polled own_fraction foreign_fraction foreign_pids sm_activity tensor_activity "
         "dram_activity power_w energy_counted sm_clock_mhz temperature_start_c temperature_end_c throttled_fraction "

@@ -29,8 +29,8 @@ UUID = "GPU-{:08x}-0000-4000-8000-000000000000"
 
 
 def is_todays(line: str) -> bool:
-    """Whether a line on stderr says that today's config has been measured: the first run that counts."""
-    return re.search(r"\] run \d+ +today .* 1\.00x ", line) is not None
+    """Whether a line on stderr says that today's config has been measured: the first trial that counts."""
+    return re.search(r"\] trial \d+ +today .* 1\.00x ", line) is not None
 
 
 def all_at_once(search: Callable[[str], "Searched"], names: Iterable[str]) -> dict[str, "Searched"]:
@@ -115,21 +115,21 @@ class Searched:
         answer: dict[str, Any] = json.loads(self.said)
         return answer
 
-    def runs(self) -> list[dict[str, Any]]:
-        """What the search made of each of its runs, in order of time, with the folder's path as ``folder``."""
-        # A run that was interrupted has none.
-        results = sorted(self.project.folder.glob(".autotune/runs/*/*/result.json"))
+    def trials(self) -> list[dict[str, Any]]:
+        """What the search made of each of its trials, in order of time, with the folder's path as ``folder``."""
+        # A trial that was interrupted has none.
+        results = sorted(self.project.folder.glob(".autotune/trials/*/*/result.json"))
         return [{**json.loads(result.read_text()), "folder": result.parent} for result in results]
 
 
 def raw_samples(folder: Path) -> list[Record]:
-    """What the sampler said of a run, as it is kept in its folder."""
+    """What the sampler said of a trial, as it is kept in its folder."""
     lines = (folder / "samples.jsonl").read_text().splitlines()
     return [record for record in map(of_line, lines) if record is not None]
 
 
 def driver_windows(folder: Path, gpu: int) -> list[tuple[float, float, float]]:
-    """Start, end and busy share of each driver window of a run's GPU while it trained."""
+    """Start, end and busy share of each driver window of a trial's GPU while it trained."""
     (steps,) = folder.glob("steps.*.jsonl")
     times_s = [row["t_s"] for row in map(json.loads, steps.read_text().splitlines()) if row.get("k") == "step"]
     told = (record for record in raw_samples(folder) if isinstance(record, BusyWindows))

@@ -4,9 +4,9 @@ from tests.fake_nvml.library import FROZEN_EPOCH_S, FROZEN_ORIGIN_S
 
 STAGE = f"""
 from datetime import UTC, datetime, timedelta
-from autotune.gpu.timeline import GpuReadings
+from autotune.gpu.timeline import GpuTimeline
 from autotune.gpu.collect.records import of_line, to_line
-from autotune.gpu.collect.poller import GpuSampler
+from autotune.gpu.collect.poller import GpuPoller
 
 ORIGIN_S = {FROZEN_ORIGIN_S}
 
@@ -34,7 +34,7 @@ def uuid(index=0):
 def sample(from_s, until_s, uuids=None):
     '''The lines that a sampler says meanwhile.'''
     clock, lines = FrozenClock(from_s), []
-    sampler = GpuSampler(uuids or [uuid()], lambda record: lines.append(to_line(record)), clock)
+    sampler = GpuPoller(uuids or [uuid()], lambda record: lines.append(to_line(record)), clock)
     while clock.t_s < until_s:
         wait_s = sampler.step()
         if wait_s is None:
@@ -45,7 +45,7 @@ def sample(from_s, until_s, uuids=None):
 
 def readings(lines, uuids=None):
     '''What a reader knows that was given these lines.'''
-    known = GpuReadings(uuids or [uuid()], since_s=ORIGIN_S)
+    known = GpuTimeline(uuids or [uuid()], since_s=ORIGIN_S)
     for line in lines:
         known.add_line(line)
     return known

@@ -69,7 +69,7 @@ def told(
 
 @pytest.mark.parametrize("name", ["not there", "unknown UUID"])
 def test_a_gpu_that_is_not_there(told, name):
-    """All runs would go without a GPU: that is an error, with what there is."""
+    """All trials would go without a GPU: that is an error, with what there is."""
     visible = VISIBLE[name]
     assert told[name].returncode == 1
     words = f"CUDA_VISIBLE_DEVICES={visible} names {visible}, and this machine has 2, numbered 0 to 1"
@@ -123,7 +123,7 @@ def test_objective_utilization_needs_a_gpu(told):
 
 
 def test_a_gpu_that_somebody_works_on(gpu_project):
-    """Who it is, is said before any run; with --allow-busy-gpu see test_search_on_gpus.py."""
+    """Who it is, is said before any trial; with --allow-busy-gpu see test_search_on_gpus.py."""
     project = gpu_project(machine_with(1), CONFIG)
     tenant = BusyWriter(project.machine.tenants, memory_bytes=3 << 30)
     tenant.kernel(time.monotonic(), time.monotonic() + 120.0)
@@ -133,4 +133,4 @@ def test_a_gpu_that_somebody_works_on(gpu_project):
     assert f"process {os.getpid()}" in done.stderr
     assert "3.0 GiB" in done.stderr
     assert "--allow-busy-gpu" in done.stderr
-    assert list(project.folder.glob(".autotune/runs/*/*")) == []
+    assert list(project.folder.glob(".autotune/trials/*/*")) == []

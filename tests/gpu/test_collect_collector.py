@@ -1,4 +1,4 @@
-"""Promises of the GPU sampler of a search: each run has its readings, and whatever happens to it the search goes on."""
+"""Promises of a search's GPU collector: each trial has its readings, and whatever happens to it the search goes on."""
 
 import json
 import os
@@ -12,16 +12,16 @@ import psutil
 import pytest
 
 from autotune.clock import SystemClock
-from autotune.gpu.collect.collector import BLOCKED_S, SILENT_S, GpuSampling
-from autotune.gpu.collect.files import SamplerFiles
+from autotune.gpu.collect.collector import BLOCKED_S, SILENT_S, GpuCollector
+from autotune.gpu.collect.files import CollectorFiles
 from autotune.gpu.driver_errors import remedy_of
-from autotune.measure.probe import GpuUse, RunGpus
+from autotune.measure.probe import GpuUsage, TrialGpus
 from autotune.process.guard import Guard
 from tests.fake_nvml.library import FakeGpu
 from tests.fake_nvml.scenario import Fault, Gpu, Scenario, Square
 
 UUID = "GPU-00000000-0000-4000-8000-000000000000"
-RUN = RunGpus(uuids=(UUID,))
+RUN = TrialGpus(uuids=(UUID,))
 WAVE = Gpu(busy_percent=Square(10, 90, period_s=0.5))
 
 
@@ -39,7 +39,7 @@ class Stage:
     """A sampler of a search on a machine with fake GPUs.
 
     Attributes:
-        sampling: The sampler.
+        collector: The sampler.
         clock: Its clock.
         guard: Its guard.
         folder: Where its files are.
@@ -49,21 +49,21 @@ class Stage:
         self.guard = guard
         self.folder = folder
         self.clock = ShiftedClock()
-        self.sampling = GpuSampling(guard, [UUID], SamplerFiles(folder / "search.gpu.jsonl"), self.clock)
+        self.sampling = GpuCollector(guard, [UUID], CollectorFiles(folder / "search.gpu.jsonl"), self.clock)
         self.kept = folder / "samples.jsonl"
 
     def open(self) -> None:
-        """A run begins."""
+        """A trial begins."""
         self.sampling.open(self.kept)
 
     def lost(self) -> str | None:
         """What a look at the sampler says."""
         return self.sampling.lost(RUN)
 
-    def use(self, run: RunGpus = RUN, length_s: float = 2.0) -> GpuUse:
+    def use(self, trial: TrialGpus = RUN, length_s: float = 2.0) -> GpuUsage:
         """What was seen of the last seconds."""
         now_s = time.monotonic()
-        use = self.sampling.between(now_s - length_s, now_s, run, own_pids=(), started_s=now_s - 60.0)
+        use = self.sampling.between(now_s - length_s, now_s, trial, own_pids=(), started_s=now_s - 60.0)
         assert use is not None
         return use
 
@@ -73,7 +73,7 @@ class Stage:
         return [process.pid for process in below if process.status() != psutil.STATUS_ZOMBIE]
 
     def until(self, condition: Callable[[], object]) -> None:
-        """Looks at the sampler, as a run does, until something holds."""
+        """Looks at the sampler, as a trial does, until something holds."""
         deadline_s = time.monotonic() + 60.0
         while not condition():
             assert time.monotonic() < deadline_s, "it took too long"
@@ -114,7 +114,7 @@ def test_a_run_has_its_readings_and_keeps_what_was_said(stage):
         first = [row["k"] for row in map(json.loads, on.kept.read_text().splitlines())]
         assert first[:2] == ["start", "gpu"]
         assert {"busy", "state", "counts"} <= set(first)
-        on.open()  # the next run: what the sampler said once, before it began, holds for it too
+        on.open()  # the next trial: what the sampler said once, before it began, holds for it too
         on.until_measured()
         assert on.use().devices[0].name == WAVE.name
         on.sampling.close()
@@ -162,7 +162,7 @@ def test_a_killed_sampler_is_replaced_once(stage):
 
 
 def test_a_driver_call_that_hangs_stops_nobody(stage):
-    """The run goes on without readings and knows why; a sampler that hangs for a minute is killed and replaced."""
+    """The trial goes on without readings and knows why; a sampler that hangs for a minute is killed and replaced."""
     on = stage(Fault(function="nvmlDeviceGetMemoryInfo*", after_calls=4, delay_s=3600.0))
     with on.sampling:
         on.open()
@@ -180,7 +180,7 @@ def test_a_driver_call_that_hangs_stops_nobody(stage):
 
 
 def test_a_lost_gpu_is_told_and_so_is_that_it_is_back(stage):
-    """As long as it is lost, a run that begins hears of it too."""
+    """As long as it is lost, a trial that begins hears of it too."""
     on = stage(Fault(code=15, gpu=0, from_s=64.0, until_s=67.0))
     with on.sampling:
         on.open()
@@ -194,7 +194,7 @@ def test_a_lost_gpu_is_told_and_so_is_that_it_is_back(stage):
 
 
 def test_a_driver_that_is_gone_is_asked_once_more(stage):
-    """By a new sampler, when the next run begins; after that it stays lost for this search."""
+    """By a new sampler, when the next trial begins; after that it stays lost for this search."""
     on = stage(Fault(function="nvmlDeviceGet*", code=9, from_s=64.0))
     with on.sampling:
         on.open()
@@ -240,7 +240,7 @@ def test_gpus_are_known_by_how_they_begin(stage):
     with on.sampling:
         on.open()
         on.until_measured()
-        assert on.use(RunGpus(uuids=("GPU-0000",), reported=True)).devices[0].uuid == UUID
-        use = on.use(RunGpus(uuids=("GPU-ffff",), reported=True))
+        assert on.use(TrialGpus(uuids=("GPU-0000",), reported=True)).devices[0].uuid == UUID
+        use = on.use(TrialGpus(uuids=("GPU-ffff",), reported=True))
         assert use.utilization is None
         assert "the trainer uses GPU-ffff, which this search does not see" in use.remark

@@ -7,14 +7,14 @@ from pathlib import Path
 
 import pytest
 
-from autotune.gpu.collect.files import SamplerFiles, remove_abandoned
+from autotune.gpu.collect.files import CollectorFiles, remove_abandoned
 
 NAME = "20260101T000000Z-a.host-with_dots-4711.gpu.jsonl"
 HOLDER = """
 import sys
 from pathlib import Path
-from autotune.gpu.collect.files import SamplerFiles
-files = SamplerFiles(Path(sys.argv[1]))
+from autotune.gpu.collect.files import CollectorFiles
+files = CollectorFiles(Path(sys.argv[1]))
 files.hold()
 for path in (files.stream(2), files.log):
     path.write_text("said")
@@ -33,7 +33,7 @@ def folder(tmp_path: Path) -> Path:
 
 def test_a_search_takes_its_own_files_away(folder: Path) -> None:
     """All of them, and nothing else; twice is allowed."""
-    files = SamplerFiles(folder / NAME)
+    files = CollectorFiles(folder / NAME)
     files.hold()
     for path in (files.stream(2), files.log, folder / "other"):
         path.write_text("said")

@@ -219,8 +219,8 @@ def test_a_call_that_blocks_is_named(fake_gpu):
         STAGE
         + """
 import sys, threading
-known, clock = GpuReadings([uuid()], since_s=ORIGIN_S), FrozenClock()
-sampler = GpuSampler([uuid()], known.add, clock)
+known, clock = GpuTimeline([uuid()], since_s=ORIGIN_S), FrozenClock()
+sampler = GpuPoller([uuid()], known.add, clock)
 threading.Thread(target=sampler.step, daemon=True).start()
 while "process list" not in str(known.why_silent(clock.now_s(), limit_s=10.0)):
     clock.t_s += 1.0

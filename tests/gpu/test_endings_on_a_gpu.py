@@ -1,4 +1,4 @@
-"""Endings that only a GPU brings about, and what of a GPU makes a run unfit to be compared: each in a search."""
+"""Endings that only a GPU brings about, and what of a GPU makes a trial unfit to be compared: each in a search."""
 
 from collections.abc import Callable
 from functools import partial
@@ -21,7 +21,7 @@ autotune:
   command: "{python} 'TRAINER' {config}"
   env: {PYTHONPATH: 'REPOSITORY'}
   knobs: {other: [1, 2]}
-  run: {min_s: 30.0, min_steps: 10, max_s: 40}
+  trial: {min_s: 30.0, min_steps: 10, max_s: 40}
 """.replace("TRAINER", str(Path(__file__).with_name("workspace_trainer.py"))).replace("REPOSITORY", str(REPOSITORY))
 TRAINS = """\
 data: {batch_size: 8, num_workers: 1, prefetch_buffer_size: 0}
@@ -30,7 +30,7 @@ costs: {load_s: 0.002, kernel_s: 0.002}
 autotune:
   command: "{python} TRAINER {config}"
   knobs: {data.prefetch_buffer_size: [0, 4]}
-  run: {min_s: 1.0, min_steps: 10, max_s: 1.5}
+  trial: {min_s: 1.0, min_steps: 10, max_s: 1.5}
 """
 
 FAILING = {
@@ -40,9 +40,9 @@ FAILING = {
 }
 
 
-def enough(runs: int, line: str) -> bool:
+def enough(trials: int, line: str) -> bool:
     """Whether a line on stderr is about so-and-so-many-th run: then the search is interrupted."""
-    return f"] run {runs - 1} " in line
+    return f"] trial {trials - 1} " in line
 
 
 @pytest.fixture(scope="module")
@@ -53,37 +53,37 @@ def searched(gpu_project: Callable[..., GpuProject]) -> dict[str, Searched]:
     projects["first"] = gpu_project(machine_with(1), TRAINS)
 
     def search(name: str) -> Searched:
-        runs = 3 if name == "hot" else 1
-        # From 120 s on, one run warms up what is never cold again.
-        return projects[name].search(120.0 if name == "first" else 110.0, hear=partial(enough, runs))
+        trials = 3 if name == "hot" else 1
+        # From 120 s on, one trial warms up what is never cold again.
+        return projects[name].search(120.0 if name == "first" else 110.0, hear=partial(enough, trials))
 
     return all_at_once(search, projects)
 
 
 def test_a_full_gpu_names_a_failure_whose_words_do_not(searched: dict[str, Searched]) -> None:
     """The library speaks of an internal error; that the driver shows no free memory tells what it was."""
-    run = searched["memory is full"].runs()[0]
-    assert run["ending"] == Ending.OUT_OF_GPU_MEMORY, searched["memory is full"].complained
-    assert NO_WORKSPACE in run["detail"]
+    trial = searched["memory is full"].trials()[0]
+    assert trial["ending"] == Ending.OUT_OF_GPU_MEMORY, searched["memory is full"].complained
+    assert NO_WORKSPACE in trial["detail"]
 
 
 @pytest.mark.parametrize("name", ["memory is left", "full without a word"])
 def test_neither_half_of_that_is_enough(searched: dict[str, Searched], name: str) -> None:
     """The same words where memory is free are a crash; so is a full GPU alone, which frameworks fill as they start."""
-    run = searched[name].runs()[0]
-    assert run["ending"] == Ending.CRASHED, searched[name].complained
+    trial = searched[name].trials()[0]
+    assert trial["ending"] == Ending.CRASHED, searched[name].complained
 
 
 def test_heat_is_told_and_the_third_run_counts(searched: dict[str, Searched]) -> None:
     """A GPU that is too hot all the time: made again twice, with the reason, then taken as it is."""
-    runs = searched["hot"].runs()[:3]
-    assert [run["validity"] for run in runs] == [Validity.THROTTLED, Validity.THROTTLED, Validity.GOOD]
-    assert all("heat (hardware)" in run["detail"] for run in runs), searched["hot"].complained
-    assert all(run["measurement"]["gpus"][0]["throttled_fraction"] > 0.9 for run in runs)
+    trials = searched["hot"].trials()[:3]
+    assert [trial["validity"] for trial in trials] == [Validity.THROTTLED, Validity.THROTTLED, Validity.GOOD]
+    assert all("heat (hardware)" in trial["detail"] for trial in trials), searched["hot"].complained
+    assert all(trial["measurement"]["gpus"][0]["throttled_fraction"] > 0.9 for trial in trials)
 
 
 def test_the_first_run_of_a_longer_search_is_cold(searched: dict[str, Searched]) -> None:
     """It warms the machine up, has numbers, and they are not compared."""
-    run = searched["first"].runs()[0]
-    assert (run["ending"], run["validity"]) == (Ending.STOPPED, Validity.COLD), searched["first"].complained
-    assert run["measurement"]["samples_per_s"] > 0
+    trial = searched["first"].trials()[0]
+    assert (trial["ending"], trial["validity"]) == (Ending.STOPPED, Validity.COLD), searched["first"].complained
+    assert trial["measurement"]["samples_per_s"] > 0

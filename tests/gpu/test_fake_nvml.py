@@ -767,13 +767,13 @@ def test_nvitop_shows_the_fake(fake_gpu):
 SAMPLER = """
 import math
 from autotune.clock import SystemClock
-from autotune.gpu.timeline import GpuReadings
-from autotune.gpu.collect.poller import GpuSampler
+from autotune.gpu.timeline import GpuTimeline
+from autotune.gpu.collect.poller import GpuPoller
 from autotune.gpu.driver import gpus
 inventory = gpus()
 uuid, now_s = inventory.gpus[-1].uuid, time.monotonic()
-readings = GpuReadings([uuid], since_s=now_s)
-sampler = GpuSampler([uuid], readings.add, SystemClock())
+readings = GpuTimeline([uuid], since_s=now_s)
+sampler = GpuPoller([uuid], readings.add, SystemClock())
 deadline_s = now_s + 30.0
 while True:
     wait_s = sampler.step()

@@ -20,7 +20,7 @@ costs: {load_s: 0.002, kernel_s: 0.002}
 autotune:
   command: "{python} TRAINER {config}"
   knobs: {data.prefetch_buffer_size: [0, 2, 4, 8]}
-  run: {min_s: 1.0, min_steps: 10, max_s: 1.5}
+  trial: {min_s: 1.0, min_steps: 10, max_s: 1.5}
 """
 BUDGET_S = 120.0  # none takes it all: they are interrupted, or end for want of a GPU
 
@@ -46,7 +46,7 @@ def hear(project: GpuProject, name: str, line: str) -> bool:
             threading.Timer(0.3, project.machine.switch, ("on",), {"on": False}).start()
     if "again" in name and "[GPU lost]" in line:
         project.machine.switch("on", on=False)
-    return "] run 4 " in line and not name.endswith(("lost", "loaded"))
+    return "] trial 4 " in line and not name.endswith(("lost", "loaded"))
 
 
 @pytest.fixture(scope="module")
@@ -75,15 +75,15 @@ def left_on(project: GpuProject) -> list[int]:
 
 
 def runs_after_todays(searched: Searched) -> list[dict[str, Any]]:
-    """The runs that came after the first one that counts."""
-    runs = searched.runs()
-    first = next(place for place, run in enumerate(runs) if run["validity"] == Validity.GOOD)
-    return runs[first + 1 :]
+    """The trials that came after the first one that counts."""
+    trials = searched.trials()
+    first = next(place for place, trial in enumerate(trials) if trial["validity"] == Validity.GOOD)
+    return trials[first + 1 :]
 
 
 @pytest.mark.parametrize("name", FAULTS)
 def test_no_fault_hangs_or_breaks_a_search(searched, name):
-    """It shows no traceback, and neither a run nor the sampler is left."""
+    """It shows no traceback, and neither a trial nor the sampler is left."""
     done = searched[name]
     assert done.returncode == (0 if name in FOR_GOOD else 130), done.complained
     assert "Traceback" not in done.complained
@@ -93,11 +93,11 @@ def test_no_fault_hangs_or_breaks_a_search(searched, name):
 
 @pytest.mark.parametrize("name", FOR_GOOD)
 def test_what_is_lost_for_good_ends_runs_and_search_by_name(searched, name):
-    """The run that meets it, and its two repeats, end as "GPU lost" with the driver's reason; then the search ends."""
+    """The trial that meets it, and two repeats, end as "GPU lost" with the driver's reason; then the search ends."""
     done = searched[name]
     others = runs_after_todays(done)
-    assert [run["ending"] for run in others] == [Ending.GPU_LOST] * 3, done.complained
-    assert all(name in run["detail"] for run in others)
+    assert [trial["ending"] for trial in others] == [Ending.GPU_LOST] * 3, done.complained
+    assert all(name in trial["detail"] for trial in others)
     assert done.answer["outcomes"][Ending.GPU_LOST] == 3
     assert done.answer["elapsed_s"] < BUDGET_S / 2
     assert f"the GPU does not come back ({others[-1]['detail']})" in done.complained
@@ -114,7 +114,7 @@ def test_what_is_lost_for_good_ends_runs_and_search_by_name(searched, name):
     ],
 )
 def test_what_happened_and_what_helps_is_said_once(searched, name, what, helps):
-    """While the search goes on, however many runs it hits."""
+    """While the search goes on, however many trials it hits."""
     said = [line for line in searched[name].complained.splitlines() if what in line and helps in line]
     assert len(said) == 1, searched[name].complained
 
@@ -126,7 +126,7 @@ def test_a_gpu_that_comes_back_is_measured_again(searched):
     assert lost["ending"] == Ending.GPU_LOST, done.complained
     assert "GPU needs a reset" in lost["detail"]
     assert lost["measurement"] is None
-    again = next(run for run in later if run["ending"] == Ending.STOPPED)
+    again = next(trial for trial in later if trial["ending"] == Ending.STOPPED)
     assert again["point"] == lost["point"]
     assert again["measurement"]["gpu_utilization"] > 0.3
 
@@ -134,9 +134,9 @@ def test_a_gpu_that_comes_back_is_measured_again(searched):
 def test_a_hiccup_is_none_of_the_users_business(searched):
     """A third of a second in which no call succeeds costs no run."""
     done = searched["hiccup of all calls"]
-    assert {run["ending"] for run in done.runs()} == {Ending.STOPPED}, done.complained
-    assert [run["detail"] for run in done.runs() if "GPU" in run["detail"]] == []
-    assert all(run["measurement"]["gpu_utilization"] is not None for run in done.runs())
+    assert {trial["ending"] for trial in done.trials()} == {Ending.STOPPED}, done.complained
+    assert [trial["detail"] for trial in done.trials() if "GPU" in trial["detail"]] == []
+    assert all(trial["measurement"]["gpu_utilization"] is not None for trial in done.trials())
 
 
 @pytest.mark.parametrize(
@@ -149,14 +149,14 @@ def test_a_hiccup_is_none_of_the_users_business(searched):
 def test_without_utilization_it_goes_on_by_speed_and_says_why(searched, name, why):
     """Runs count, their utilization is absent and never 0, and each says the reason."""
     done = searched[name]
-    runs = runs_after_todays(done)
-    assert {run["ending"] for run in runs} == {Ending.STOPPED}, done.complained
-    # A machine with more to do than it can makes a run unsteady now and then.
-    good = [run for run in runs if run["validity"] == Validity.GOOD]
+    trials = runs_after_todays(done)
+    assert {trial["ending"] for trial in trials} == {Ending.STOPPED}, done.complained
+    # A machine with more to do than it can makes a trial unsteady now and then.
+    good = [trial for trial in trials if trial["validity"] == Validity.GOOD]
     assert good, done.complained
-    for run in good:
-        assert run["measurement"]["gpu_utilization"] is None
-        assert why in run["detail"]
+    for trial in good:
+        assert trial["measurement"]["gpu_utilization"] is None
+        assert why in trial["detail"]
     known = json.loads(done.project.autotune("status", "--config", "config.yaml", "--json").stdout)
     assert known["baseline"]["gpus"]["utilization"] is None
     assert known["baseline"]["metrics"]["gpu_utilization"] is None
@@ -165,11 +165,11 @@ def test_without_utilization_it_goes_on_by_speed_and_says_why(searched, name, wh
 def test_activity_that_may_not_be_read_costs_nothing_else(searched):
     """Where GPM is for administrators, utilization is measured all the same."""
     done = searched["activity forbidden"]
-    for run in done.runs():
-        assert (run["ending"], run["detail"]) == (Ending.STOPPED, ""), done.complained
-        (gpu,) = run["measurement"]["gpus"]
+    for trial in done.trials():
+        assert (trial["ending"], trial["detail"]) == (Ending.STOPPED, ""), done.complained
+        (gpu,) = trial["measurement"]["gpus"]
         assert (gpu["uuid"], gpu["sm_activity"]) == (UUID.format(0), None)
-        assert gpu["utilization"] == run["measurement"]["gpu_utilization"]
+        assert gpu["utilization"] == trial["measurement"]["gpu_utilization"]
         assert gpu["utilization"] > 0.3
 
 
@@ -177,9 +177,9 @@ def test_a_call_that_blocks_for_half_a_minute_holds_nothing_up(searched):
     """Runs go on beside it and count, without a utilization; only the sampler waits."""
     done = searched["blocked"]
     others = runs_after_todays(done)
-    for run in others:
-        assert run["ending"] == Ending.STOPPED, done.complained
-        assert run["validity"] in (Validity.GOOD, Validity.NOT_STEADY), done.complained  # another load on the machine
-        assert run["duration_s"] < 15.0  # instead of 30 and more
+    for trial in others:
+        assert trial["ending"] == Ending.STOPPED, done.complained
+        assert trial["validity"] in (Validity.GOOD, Validity.NOT_STEADY), done.complained  # another load on the machine
+        assert trial["duration_s"] < 15.0  # instead of 30 and more
     assert others[-1]["measurement"]["gpu_utilization"] is None
     assert "GPU utilization not measured: the NVIDIA driver has not answered for" in others[-1]["detail"]

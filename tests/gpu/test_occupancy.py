@@ -35,9 +35,9 @@ def test_an_idle_gpu_is_not_named(busy):
 def test_who_is_on_it_is_named_with_memory_and_program(busy):
     """A process that computes makes a GPU busy, also while no kernel of it runs."""
     (gpu,) = busy(Gpu(processes=(Process(pid=os.getpid(), memory_bytes=5 << 30),)))
-    (tenant,) = gpu["tenants"]
-    assert (tenant["pid"], tenant["memory_bytes"]) == (os.getpid(), 5 << 30)
-    assert "python" in tenant["name"]
+    (occupant,) = gpu["occupants"]
+    assert (occupant["pid"], occupant["memory_bytes"]) == (os.getpid(), 5 << 30)
+    assert "python" in occupant["name"]
     assert gpu["memory_used_bytes"] == 5 << 30
     assert gpu["utilization"] == 0.0
 
@@ -45,7 +45,7 @@ def test_who_is_on_it_is_named_with_memory_and_program(busy):
 def test_a_process_without_a_name_is_named_by_its_number(busy):
     """In a container the driver's numbers are not ours."""
     (gpu,) = busy(Gpu(processes=(Process(pid=4_000_000),)))
-    assert [(tenant["pid"], tenant["name"]) for tenant in gpu["tenants"]] == [(4_000_000, None)]
+    assert [(occupant["pid"], occupant["name"]) for occupant in gpu["occupants"]] == [(4_000_000, None)]
 
 
 def test_kernels_of_nobody_make_it_busy(busy):

@@ -17,7 +17,7 @@ import pytest
 
 from autotune.gpu.collect.records import CallBlocked, Capability, GpuLost, ReadingCounts
 from autotune.gpu.driver_errors import FATAL_NAMES, Trouble, trouble
-from autotune.gpu.timeline import GpuReadings
+from autotune.gpu.timeline import GpuTimeline
 from tests.fake_nvml.library import FakeGpu
 from tests.fake_nvml.scenario import Fault, Gpu, Process, Scenario
 from tests.gpu.conftest import UUID
@@ -86,7 +86,7 @@ def known(nvml_library, tmp_path_factory):
 
         until(has_read_for_a_while, "the healthy GPU was not read")
         now_s = time.monotonic()
-    readings = GpuReadings(uuids, since_s=now_s)
+    readings = GpuTimeline(uuids, since_s=now_s)
     for record in records_of(file):
         readings.add(record)
     devices = readings.between(now_s - 12.0, now_s - 0.5).devices
@@ -202,9 +202,9 @@ def test_what_concerns_no_device_may_fail_too(samplers):
     _, files = samplers([Fault(function=call, code=CODES[code]) for call, code in cases])
     now_s = time.monotonic()
     for (call, code), file in zip(cases, files, strict=True):
-        readings = GpuReadings([UUID.format(0)], since_s=now_s)
+        readings = GpuTimeline([UUID.format(0)], since_s=now_s)
 
-        def is_read(file: Path = file, readings: GpuReadings = readings) -> bool:
+        def is_read(file: Path = file, readings: GpuTimeline = readings) -> bool:
             for record in records_of(file):
                 readings.add(record)
             (device,) = readings.between(now_s - 10.0, now_s).devices

@@ -23,7 +23,7 @@ costs: {load_s: 0.001, shard_s: 0.15, shard_batches: 4, launch_s: 0.002, kernel_
 autotune:
   command: "{python} TRAINER {config}"
   knobs: {data.num_workers: [1, 4], data.prefetch_buffer_size: [0, 8]}
-  run: {min_s: 1.0, min_steps: 10, max_s: 1.5}
+  trial: {min_s: 1.0, min_steps: 10, max_s: 1.5}
 """
 STARVED_BUSY, STARVED_PERIOD_S = 72 / 254, 0.254
 
@@ -36,7 +36,7 @@ autotune:
   command: "{python} TRAINER {config}"
   knobs: {training.enable_xla: [false, true]}
   objective: OBJECTIVE
-  run: {min_s: 1.0, min_steps: 10, max_s: 1.5}
+  trial: {min_s: 1.0, min_steps: 10, max_s: 1.5}
 """
 
 BUDGET_S = 40.0
@@ -45,7 +45,7 @@ WHOLE = ("starved", "effective", "utilization")  # the others are interrupted on
 
 def visit(project: GpuProject, seconds: float) -> None:
     """Somebody uses the GPU for so long from now on, at a third of the time."""
-    tenant, now_s = BusyWriter(project.machine.tenants), time.monotonic()  # this process: alive, and none of a run's
+    tenant, now_s = BusyWriter(project.machine.tenants), time.monotonic()  # this process: alive, and none of a trial's
     for beat in range(round(10 * seconds)):
         tenant.kernel(now_s + 0.1 * beat, now_s + 0.1 * beat + 0.033)
     leaving = threading.Timer(seconds, tenant.close)
@@ -54,10 +54,10 @@ def visit(project: GpuProject, seconds: float) -> None:
 
 
 def hear(project: GpuProject, name: str, line: str) -> bool:
-    """Has a visitor come after the first run; True once enough was seen of the search."""
+    """Has a visitor come after the first trial; True once enough was seen of the search."""
     if name == "visited" and is_todays(line):
         visit(project, 3.5)
-    return ("] run 4 " in line and name == "visited") or ("] run 7 " in line and name == "shared")
+    return ("] trial 4 " in line and name == "visited") or ("] trial 7 " in line and name == "shared")
 
 
 @pytest.fixture(scope="module")
@@ -93,14 +93,14 @@ def test_a_search_ends_well_and_leaves_nothing(searched, name):
 
 @pytest.mark.parametrize(("name", "gpu"), [("starved", 0), ("effective", 0), ("effective", 1), ("visited", 0)])
 def test_each_run_keeps_what_the_driver_said_and_that_is_what_happened(searched, name, gpu):
-    """The raw samples in the folders of the runs agree with the intervals in which kernels ran."""
+    """The raw samples in the folders of the trials agree with the intervals in which kernels ran."""
     done = searched[name]
-    measured = [run for run in done.runs() if run["measurement"]]
+    measured = [trial for trial in done.trials() if trial["measurement"]]
     assert len(measured) >= 2
     errors = [
         busy - busy_fraction(done.project.machine.tenants, gpu, start_s, end_s)
-        for run in measured
-        for start_s, end_s, busy in driver_windows(run["folder"], gpu)
+        for trial in measured
+        for start_s, end_s, busy in driver_windows(trial["folder"], gpu)
     ]
     assert len(errors) > 20 * (len(measured) - 1)  # one warms up
     assert sum(map(abs, errors)) / len(errors) < 0.01
@@ -156,11 +156,11 @@ def test_utilization_itself_would_have_kept_the_slower_one(searched):
 def test_a_run_that_somebody_disturbed_is_made_again(searched):
     """It is contaminated and counts for nothing, and its successor does."""
     done = searched["visited"]
-    first, disturbed, *others = (run for run in done.runs() if run["validity"] != Validity.COLD)
+    first, disturbed, *others = (trial for trial in done.trials() if trial["validity"] != Validity.COLD)
     assert (first["validity"], disturbed["validity"]) == (Validity.GOOD, Validity.CONTAMINATED), done.complained
     assert f"others (process {os.getpid()}) used it for" in disturbed["detail"]
     assert disturbed["measurement"]["gpus"][0]["foreign_fraction"] == pytest.approx(0.33, abs=0.15)
-    again = next(run for run in others if run["validity"] == Validity.GOOD)
+    again = next(trial for trial in others if trial["validity"] == Validity.GOOD)
     assert again["point"] == disturbed["point"]
     assert others.index(again) <= 1
     known = json.loads(done.project.autotune("status", "--config", "config.yaml", "--json").stdout)
@@ -168,11 +168,11 @@ def test_a_run_that_somebody_disturbed_is_made_again(searched):
 
 
 def test_where_somebody_stays_runs_are_made_three_times_at_most(searched):
-    """With --allow-busy-gpu the search goes on beside a tenant: after two repeats a run counts as it is."""
+    """With --allow-busy-gpu the search goes on beside a tenant: after two repeats a trial counts as it is."""
     done = searched["shared"]
     assert f"process {os.getpid()}" in done.complained
     assert "the search goes on beside it" in done.complained
-    runs = [run for run in done.runs() if run["validity"] != Validity.COLD][:6]
-    validities = [run["validity"] for run in runs]
+    trials = [trial for trial in done.trials() if trial["validity"] != Validity.COLD][:6]
+    validities = [trial["validity"] for trial in trials]
     assert validities == [Validity.CONTAMINATED, Validity.CONTAMINATED, Validity.GOOD] * 2, done.complained
-    assert all(f"others (process {os.getpid()}) used it for" in run["detail"] for run in runs)
+    assert all(f"others (process {os.getpid()}) used it for" in trial["detail"] for trial in trials)

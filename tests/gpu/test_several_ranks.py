@@ -16,19 +16,19 @@ costs: {{load_s: 0.002, kernel_s: 0.002}}
 autotune:
   command: "{{python}} '{RANKS}' {{config}}"
   knobs: {{data.num_workers: [1, 2]}}
-  run: {{min_s: 1.0, min_steps: 10, max_s: 1.5}}
+  trial: {{min_s: 1.0, min_steps: 10, max_s: 1.5}}
 """
 
 
 def test_ranks_that_report_no_steps_are_the_runs_own(gpu_project):
-    """Both GPUs are its own, and nobody else was on them: no run is made again, and both count."""
+    """Both GPUs are its own, and nobody else was on them: no trial is made again, and both count."""
     done = gpu_project(machine_with(2), CONFIG).search(90.0, hear=is_todays)
-    runs = [run for run in done.runs() if run["validity"] != Validity.COLD]
-    assert runs, done.complained
-    assert {run["validity"] for run in runs} == {Validity.GOOD}, done.complained
-    first, second = runs[0]["measurement"]["gpus"]
+    trials = [trial for trial in done.trials() if trial["validity"] != Validity.COLD]
+    assert trials, done.complained
+    assert {trial["validity"] for trial in trials} == {Validity.GOOD}, done.complained
+    first, second = trials[0]["measurement"]["gpus"]
     assert (first["scored"], second["scored"]) == (True, True)
     assert (first["foreign_fraction"], second["foreign_fraction"]) == (0.0, 0.0)
     assert second["utilization"] == pytest.approx(0.8, abs=0.1)
-    conditions = runs[0]["conditions"]
+    conditions = trials[0]["conditions"]
     assert {conditions[f"gpu{place}.attribution"] for place in range(2)} == {Attribution.BY_PROCESS}

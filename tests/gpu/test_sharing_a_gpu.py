@@ -1,4 +1,4 @@
-"""Promises about whose kernels ran, where a run's processes share a GPU with a stranger."""
+"""Promises about whose kernels ran, where a trial's processes share a GPU with a stranger."""
 
 import os
 import subprocess
@@ -7,7 +7,7 @@ import time
 
 import pytest
 
-from autotune.gpu.timeline import GpuReadings
+from autotune.gpu.timeline import GpuTimeline
 from autotune.gpu.usage import Attribution
 from tests.fake_nvml.busy_reader import busy_fraction
 from tests.fake_nvml.busy_writer import BusyWriter
@@ -22,7 +22,7 @@ WATCHED_S = 5.0
 def machine(fake_gpu, tmp_path):
     """A GPU with two trainers on it, and a tenant that comes and goes; gives also the pids of the trainers."""
     machine = fake_gpu(machine_with(1), began_s_ago=30)
-    tenant = BusyWriter(machine.tenants)  # of this very process: alive, and none of the run's
+    tenant = BusyWriter(machine.tenants)  # of this very process: alive, and none of the trial's
     now_s = time.monotonic()
     for beat in range(200):
         tenant.kernel(now_s + 0.3 * beat, now_s + 0.3 * beat + 0.04)
@@ -39,14 +39,14 @@ def machine(fake_gpu, tmp_path):
 
 
 def test_own_and_foreign_shares_are_those_of_the_intervals(machine, tmp_path):
-    """Two trainers of a run and a tenant: each side's share is right to two points, and the tenant is named."""
+    """Two trainers of a trial and a tenant: each side's share is right to two points, and the tenant is named."""
     machine, own_pids = machine
     until(lambda: len(list(machine.tenants.iterdir())) == 3, "the trainers did not begin")
     file = tmp_path / "samples.jsonl"
     with reading(file, [UUID.format(0)], env=machine.env):
         began_s = time.monotonic()
         until(lambda: any(record.t_s > began_s + WATCHED_S for record in records_of(file)), "the sampler is silent")
-    known = GpuReadings([UUID.format(0)], since_s=began_s)
+    known = GpuTimeline([UUID.format(0)], since_s=began_s)
     for record in records_of(file):
         known.add(record)
     t0_s, t1_s = began_s + 0.5, began_s + WATCHED_S - 1.0

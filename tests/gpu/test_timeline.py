@@ -13,7 +13,7 @@ from autotune.gpu.collect.records import (
     ReadingCounts,
     StreamStarted,
 )
-from autotune.gpu.timeline import GpuReadings
+from autotune.gpu.timeline import GpuTimeline
 from autotune.gpu.usage import Attribution
 
 OWN, STRANGER = 10, 20
@@ -41,7 +41,7 @@ def shares(rows, from_s=0, until_s=20, *, uuid="A"):
 
 def readings(*records, uuids=("A",)):
     """A reader that was told these."""
-    known = GpuReadings(uuids, since_s=0.0)
+    known = GpuTimeline(uuids, since_s=0.0)
     for record in records:
         known.add(record)
     return known
@@ -263,8 +263,8 @@ def test_silence_is_noticed_and_named():
 
 def test_a_sampler_that_never_spoke_is_silent_since_it_was_started():
     """Not even its first word came."""
-    assert GpuReadings(["A"], since_s=100.0).why_silent(107.0, limit_s=5.0) is not None
-    assert GpuReadings(["A"], since_s=100.0).why_silent(104.0, limit_s=5.0) is None
+    assert GpuTimeline(["A"], since_s=100.0).why_silent(107.0, limit_s=5.0) is not None
+    assert GpuTimeline(["A"], since_s=100.0).why_silent(104.0, limit_s=5.0) is None
 
 
 def test_several_gpus_are_there_one_by_one_and_in_sum():

@@ -1,18 +1,18 @@
-"""Promises of what the record of a run says of its GPUs: no number that is not known, and the reason in words."""
+"""Promises of what the record of a trial says of its GPUs: no number that is not known, and the reason in words."""
 
 from dataclasses import replace
 
 import pytest
 
-from autotune.gpu.trial_usage import use_of_run
-from autotune.gpu.usage import Attribution, DevicesUse, DeviceUse
+from autotune.gpu.trial_usage import usage_of_trial
+from autotune.gpu.usage import Attribution, DevicesUsage, DeviceUsage
 from autotune.measure.oscillation import Segment
-from autotune.measure.probe import RunGpus
+from autotune.measure.probe import TrialGpus
 from autotune.records import Validity
 
 T0_S = 1234.567891
 WINDOWS = tuple((T0_S + 0.25 * (place + 1), 0.25, busy) for place, busy in enumerate((0.2, 0.4, 0.6, 0.8) * 2))
-BUSY = DeviceUse(
+BUSY = DeviceUsage(
     uuid="GPU-1",
     name="H100",
     t0_s=T0_S,
@@ -30,14 +30,14 @@ BUSY = DeviceUse(
 IDLE = replace(BUSY, uuid="GPU-2", utilization=0.0, power_w=70.0, peak_memory_bytes=1 << 30, own_fraction=0.0)
 
 
-def used(*devices, trouble=None, lost=None, **run):
+def used(*devices, trouble=None, lost=None, **trial):
     """What the record says of these devices."""
-    gpus = RunGpus(uuids=tuple(device.uuid for device in devices), **run)
-    return use_of_run(DevicesUse(devices=devices, driver="565", lost=lost), gpus, trouble)
+    gpus = TrialGpus(uuids=tuple(device.uuid for device in devices), **trial)
+    return usage_of_trial(DevicesUsage(devices=devices, driver="565", lost=lost), gpus, trouble)
 
 
 def test_a_clean_run_has_its_numbers_and_nothing_to_remark():
-    """Utilization, memory, power; the driver windows count from the start of the run's window."""
+    """Utilization, memory, power; the driver windows count from the start of the trial's window."""
     use = used(BUSY)
     assert (use.utilization, use.peak_memory_bytes, use.power_w) == (0.5, 5 << 30, 300.0)
     assert (use.spoiled, use.remark) == (None, "")

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from autotune.bench.oscillation_verdicts import Course, ramp, random_bursts, square_wave, white_noise
+from autotune.bench.oscillation_verdicts import GpuCourse, ramp, random_bursts, square_wave, white_noise
 from autotune.measure.oscillation import Pattern, oscillation
 from tests.fake_nvml.library import FakeGpu
 from tests.gpu.verdicts import machine_showing, read_by_the_sampler, segment_of, use_of
@@ -14,12 +14,12 @@ PERIODS_S = (0.5, 0.6, 0.7, 0.85, 1.0, 1.3, 1.7, 2.1, 2.5, 3.0, 4.0, 5.0, 6.5, 8
 CHANCES = range(3)
 
 
-def starved(period_s: float) -> Course:
+def starved(period_s: float) -> GpuCourse:
     """A GPU that is fed at a beat: 2 % for one half of the time, 40 % for the other."""
     return square_wave(period_s, 0.5, 0.02, 0.40, length_s=RUN_S + 5, rng=np.random.default_rng(7))
 
 
-def not_cyclic(chance: int) -> dict[str, Course]:
+def not_cyclic(chance: int) -> dict[str, GpuCourse]:
     """What goes up and down, or up, and has no period that a driver could show."""
     rng = np.random.default_rng(chance)
     return {

@@ -1,4 +1,4 @@
-"""Promises about which GPUs count: those that CUDA would show to the run, in its order."""
+"""Promises about which GPUs count: those that CUDA would show to the trial, in its order."""
 
 import pytest
 

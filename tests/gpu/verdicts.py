@@ -1,8 +1,8 @@
 """The verdicts on GPU utilization through all of the measuring side: ``python -m tests.gpu.verdicts --scenarios 200``.
 
 ``python -m autotune.bench oscillation`` works out itself what a driver would show of its random scenarios. Here a fake
-driver shows them, the unmodified bindings and the sampler read them, and what the sampler's reader says of each run is
-judged. The driver and the sampler share a frozen clock, so an hour of GPU time takes seconds.
+driver shows them, the unmodified bindings and the sampler read them, and what the sampler's reader says of each trial
+is judged. The driver and the sampler share a frozen clock, so an hour of GPU time takes seconds.
 """
 
 import argparse
@@ -12,10 +12,10 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from autotune.bench.oscillation_verdicts import Course, Outcome, Scenario, draw_scenario, tables
+from autotune.bench.oscillation_verdicts import GpuCourse, Outcome, Scenario, draw_scenario, tables
 from autotune.gpu.collect.records import GpuLost, Record, StreamStarted, of_line
-from autotune.gpu.timeline import GpuReadings
-from autotune.gpu.usage import DeviceUse
+from autotune.gpu.timeline import GpuTimeline
+from autotune.gpu.usage import DeviceUsage
 from autotune.measure.oscillation import Segment
 from tests.fake_nvml import scenario as fake
 from tests.fake_nvml.library import FROZEN_ORIGIN_S, FakeGpu, machine_of
@@ -28,19 +28,19 @@ _AFTER_S = 3.0
 _AT_ONCE = 50  # GPUs of a machine
 
 
-def machine_showing(courses: Sequence[Course], window_s: float) -> fake.Scenario:
+def machine_showing(courses: Sequence[GpuCourse], window_s: float) -> fake.Scenario:
     """A machine with a GPU for each course, and driver windows of that length."""
     return fake.Scenario(
         gpus=tuple(fake.Gpu(busy_percent=_timeline(course), power_mw=None) for course in courses), window_s=window_s
     )
 
 
-def _timeline(course: Course) -> fake.Timeline:
+def _timeline(course: GpuCourse) -> fake.Timeline:
     points = zip(course.borders_s[:-1] + LEAD_S, 100.0 * course.levels, strict=True)
     return fake.Timeline(tuple((float(t_s), float(percent)) for t_s, percent in points))
 
 
-def read_by_the_sampler(machine: FakeGpu, gpus: int, until_s: float) -> list[GpuReadings]:
+def read_by_the_sampler(machine: FakeGpu, gpus: int, until_s: float) -> list[GpuTimeline]:
     """What a reader knows of each GPU after the sampler has read them until then, in the time of the courses."""
     code = f"tell(sample(0, {LEAD_S + until_s + _AFTER_S}, [uuid(place) for place in range({gpus})]))"
     records: defaultdict[str, list[Record]] = defaultdict(list)
@@ -51,21 +51,21 @@ def read_by_the_sampler(machine: FakeGpu, gpus: int, until_s: float) -> list[Gpu
             records[record.uuid].append(record)
     known = []
     for uuid in sorted(records):  # their numbers are in them
-        known.append(GpuReadings([uuid], since_s=FROZEN_ORIGIN_S))
+        known.append(GpuTimeline([uuid], since_s=FROZEN_ORIGIN_S))
         for record in records[uuid]:
             known[-1].add(record)
     assert len(known) == gpus
     return known
 
 
-def use_of(known: GpuReadings, t0_s: float, t1_s: float) -> DeviceUse:
+def use_of(known: GpuTimeline, t0_s: float, t1_s: float) -> DeviceUsage:
     """What is said about a stretch, in the time of the courses."""
     origin_s = FROZEN_ORIGIN_S + LEAD_S
     (device,) = known.between(origin_s + t0_s, origin_s + t1_s).devices
     return device
 
 
-def segment_of(known: GpuReadings, t0_s: float, t1_s: float) -> Segment:
+def segment_of(known: GpuTimeline, t0_s: float, t1_s: float) -> Segment:
     """The same as the verdicts take it."""
     device = use_of(known, t0_s, t1_s)
     return Segment.within(device.t0_s, device.t1_s, device.windows)
@@ -83,8 +83,8 @@ def judge_all(scenarios: Sequence[Scenario]) -> list[Outcome]:
             with machine_of(shown, at_s=0.0) as machine:
                 known = read_by_the_sampler(machine, len(some), until_s)
             for scenario, readings in zip(some, known, strict=True):
-                runs = [segment_of(readings, start_s, start_s + scenario.run_s) for start_s in scenario.starts_s]
-                outcomes.append(scenario.judged(runs))
+                trials = [segment_of(readings, start_s, start_s + scenario.run_s) for start_s in scenario.starts_s]
+                outcomes.append(scenario.judged(trials))
     return outcomes
 
 

@@ -15,10 +15,10 @@ from autotune.measure.host import (
     _descendants_by_scan,
     machine_facts,
 )
-from autotune.measure.probe import RunProcesses
+from autotune.measure.probe import TrialProcesses
 from autotune.process.guard import Guard
 from autotune.process.launch import ProcessRunner
-from autotune.records import RunPlan, Stop
+from autotune.records import Stop, TrialPlan
 
 # Burns CPU in a child, which says so after every tenth of a second of it. For every line on stdin that child is
 # killed, the ballast is dropped, and a new child takes over. Its name is as hostile as the kernel lets it be.
@@ -74,7 +74,7 @@ time.sleep(600)
 
 def a_run(pid):
     """What the probe is opened with, where nothing carries the name of a run."""
-    return RunProcesses(run_id="none", pid=pid)
+    return TrialProcesses(trial_id="none", pid=pid)
 
 
 @pytest.fixture
@@ -156,17 +156,17 @@ def test_all_processes_of_a_run_are_its_own(probe, tmp_path):
     def watch(_events):
         if not known and told.exists() and "all" in told.read_text():
             known.update((name, int(pid)) for name, pid in map(str.split, told.read_text().splitlines()))
-            probe.open(RunProcesses(run_id="study/run", pid=known["session"]))
+            probe.open(TrialProcesses(trial_id="study/run", pid=known["session"]))
         use = probe.between(0.0, time.monotonic())
         return Stop.ENOUGH if use is not None or time.monotonic() > deadline_s else None
 
     with Guard() as guard:
         guard.start()
-        guard.accompany(
+        guard.start_sidecar(
             "companion", (sys.executable, "-c", "import time; time.sleep(600)"), env={}, log=tmp_path / "log"
         )
         argv = (sys.executable, "-c", LAUNCHER, str(told))
-        plan = RunPlan(run_id="study/run", folder=tmp_path / "run", argv=argv, cwd=tmp_path, env={}, config_text="")
+        plan = TrialPlan(trial_id="study/run", folder=tmp_path / "run", argv=argv, cwd=tmp_path, env={}, config_text="")
         ended = ProcessRunner(guard, SystemClock()).run(plan, watch, deadline_s)
     assert ended.stop is Stop.ENOUGH
     use = probe.between(0.0, time.monotonic())

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from autotune.bench.oscillation_verdicts import (
-    Course,
+    GpuCourse,
     benchmark_oscillation,
     ramp,
     random_bursts,
@@ -41,7 +41,7 @@ def numbers(seen):
 
 
 def wave(period_s, *, duty=0.5, low=0.02, high=0.40, jitter=0.0, window_s=WINDOW_S, seed=0, **view):
-    """A wave, the run that saw it, and the period that it had in truth."""
+    """A wave, the trial that saw it, and the period that it had in truth."""
     rng = np.random.default_rng(seed)
     course = square_wave(period_s, duty, low, high, length_s=RUN_S, rng=rng, jitter=jitter)
     return course, course.seen(0.0, RUN_S, window_s, rng=rng, **view), course.cycle_s(0.0, RUN_S)
@@ -102,7 +102,7 @@ def test_a_cycle_on_a_slope_is_a_cycle():
     fine_s = np.arange(0.0, RUN_S + 0.005, 0.01)
     levels = np.diff(course.busy_s(fine_s)) / 0.01 + rising
     seen = oscillation(
-        [Course(borders_s=fine_s, levels=levels).seen(0.0, RUN_S, WINDOW_S, rng=np.random.default_rng(1))]
+        [GpuCourse(borders_s=fine_s, levels=levels).seen(0.0, RUN_S, WINDOW_S, rng=np.random.default_rng(1))]
     )
     assert seen.pattern is Pattern.CYCLIC
     assert seen.period_s == pytest.approx(2.1, rel=0.05)
@@ -130,7 +130,7 @@ def test_noise_is_not_a_cycle():
 
 @pytest.mark.parametrize(("burst_s", "pause_s"), [(0.3, 0.3), (1.0, 1.0), (0.3, 1.5), (0.2, 3.0)])
 def test_random_bursts_are_not_a_cycle(burst_s, pause_s):
-    """Bursts at random times look periodic by chance in no more than 3 of 100 runs."""
+    """Bursts at random times look periodic by chance in no more than 3 of 100 trials."""
     bursts = [
         random_bursts(burst_s, pause_s, 0.02, 0.6, length_s=RUN_S, rng=np.random.default_rng(seed))
         for seed in range(100)
@@ -151,7 +151,7 @@ def test_a_slope_is_drift(first, last):
 
 def test_a_step_from_one_level_to_another_is_drift():
     """What becomes fast in the middle of the window has not settled."""
-    course = Course(borders_s=np.array([0.0, 15.0, RUN_S]), levels=np.array([0.2, 0.8]))
+    course = GpuCourse(borders_s=np.array([0.0, 15.0, RUN_S]), levels=np.array([0.2, 0.8]))
     assert called([course.with_noise(np.random.default_rng(seed), 0.1) for seed in SEEDS]) == {
         Pattern.DRIFT: len(SEEDS)
     }
@@ -195,15 +195,15 @@ def test_a_cycle_that_came_less_than_three_times_is_not_one_yet():
 
 
 def test_runs_of_a_point_are_put_together_but_never_glued():
-    """Short runs show the period together; when they were made, and in which order, is no matter."""
+    """Short trials show the period together; when they were made, and in which order, is no matter."""
     rng = np.random.default_rng(5)
     course = square_wave(2.1, 0.5, 0.02, 0.40, length_s=300.0, rng=rng)
-    runs = [course.seen(t0_s, t0_s + 7.0, WINDOW_S, rng=rng) for t0_s in (3.0, 100.7, 251.9)]
-    together = oscillation(runs)
+    trials = [course.seen(t0_s, t0_s + 7.0, WINDOW_S, rng=rng) for t0_s in (3.0, 100.7, 251.9)]
+    together = oscillation(trials)
     assert together.pattern is Pattern.CYCLIC
     assert together.period_s == pytest.approx(2.1, rel=0.05)
-    assert numbers(oscillation(runs[::-1])) == pytest.approx(numbers(together))
-    # One burst in each run is no period, though their samples in a row would have one.
+    assert numbers(oscillation(trials[::-1])) == pytest.approx(numbers(together))
+    # One burst in each trial is no period, though their samples in a row would have one.
     burst = [0.0] * 3 + [1.0] * 6 + [0.0] * 3
     assert oscillation([segment(burst * 20)]).pattern is Pattern.CYCLIC
     assert oscillation([segment(burst)] * 20).pattern is Pattern.BURSTY
@@ -222,10 +222,10 @@ def runs_alike(course, run_s, count):
 def test_runs_that_begin_with_the_same_wave_do_not_drift(period_s, run_s, first):
     """However many they are, and although each of them falls, or rises: it is a wave, with the levels that it has."""
     borders_s = period_s / 2 * np.arange(40)
-    course = Course(borders_s=borders_s, levels=np.where(np.arange(39) % 2, 0.42 - first, first))
+    course = GpuCourse(borders_s=borders_s, levels=np.where(np.arange(39) % 2, 0.42 - first, first))
     for count in (2, 12, 40):
-        runs = runs_alike(course, run_s, count)
-        seen = oscillation(runs)
+        trials = runs_alike(course, run_s, count)
+        seen = oscillation(trials)
         assert seen.pattern is Pattern.BURSTY
         if period_s >= 1.0:
             assert (seen.low, seen.high) == pytest.approx((0.02, 0.40), abs=0.02)
@@ -244,8 +244,8 @@ def test_runs_that_are_long_enough_drift_together():
 def test_runs_at_different_levels_neither_drift_nor_cycle():
     """Runs differ for many reasons; a ripple of two points in each has not the swing that lies between them."""
     for ripple in (0.0, 0.02):
-        runs = [segment(level + ripple * (np.arange(180) % 6 < 3)) for level in (0.9, 0.7, 0.5)]
-        assert oscillation(runs).pattern is Pattern.BURSTY
+        trials = [segment(level + ripple * (np.arange(180) % 6 < 3)) for level in (0.9, 0.7, 0.5)]
+        assert oscillation(trials).pattern is Pattern.BURSTY
 
 
 @pytest.mark.parametrize(("swing", "pattern"), [(0.14, Pattern.FLAT), (0.15, Pattern.BURSTY), (0.16, Pattern.BURSTY)])
@@ -276,7 +276,7 @@ def test_two_levels_must_explain_a_cycle():
 
 
 def test_eleven_driver_windows_are_insufficient():
-    """There is a verdict from 12 windows on, over all runs; the levels are there before."""
+    """There is a verdict from 12 windows on, over all trials; the levels are there before."""
     busy = [0.5] * LEAST_WINDOWS
     assert oscillation([segment(busy[:6]), segment(busy[6:])]).pattern is Pattern.FLAT
     few = oscillation([segment(busy[1:])])

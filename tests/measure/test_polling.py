@@ -2,7 +2,7 @@
 
 import threading
 
-from autotune.measure.polling import Sampler
+from autotune.measure.polling import Poller
 
 
 def test_reads_until_it_is_told_to_stop():
@@ -15,7 +15,7 @@ def test_reads_until_it_is_told_to_stop():
             several.set()
         return 0.0
 
-    sampler = Sampler(read, name="test")
+    sampler = Poller(read, name="test")
     sampler.start()
     assert several.wait(60)
     assert sampler.stop(deadline_s=60)
@@ -25,7 +25,7 @@ def test_reads_until_it_is_told_to_stop():
 
 def test_stops_by_itself_when_there_is_nothing_more_to_read():
     """None as the time to wait ends the thread."""
-    sampler = Sampler(lambda: None, name="test")
+    sampler = Poller(lambda: None, name="test")
     sampler.start()
     assert sampler.stop(deadline_s=60)
 
@@ -38,7 +38,7 @@ def test_stopping_does_not_wait_for_the_next_reading():
         first.set()
         return 3600.0
 
-    sampler = Sampler(read, name="test")
+    sampler = Poller(read, name="test")
     sampler.start()
     assert first.wait(60)
     assert sampler.stop(deadline_s=60)
@@ -52,7 +52,7 @@ def test_a_hanging_reading_is_left_behind():
         entered.set()
         release.wait(60)
 
-    sampler = Sampler(read, name="test")
+    sampler = Poller(read, name="test")
     sampler.start()
     assert entered.wait(60)
     assert not sampler.stop(deadline_s=0.0)

@@ -21,7 +21,7 @@ from autotune.measure.utilization import (
 
 
 def run(busy, *, window_s=0.25, asked_s=None):
-    """One run's driver windows, without gaps."""
+    """One trial's driver windows, without gaps."""
     return Segment(
         asked_s=window_s * len(busy) if asked_s is None else asked_s,
         ends_s=window_s * np.arange(1, len(busy) + 1),
@@ -33,14 +33,14 @@ def run(busy, *, window_s=0.25, asked_s=None):
 def seen(pattern, **fields):
     """A utilization of which there is enough."""
     levels = {"low": 0.02, "high": 0.40, "mean": 0.21, "p10": 0.02, "duty": 0.5, **fields}
-    return Utilization(runs=2, samples=60, covered_fraction=0.9, oscillation=Oscillation(pattern=pattern, **levels))
+    return Utilization(trials=2, samples=60, covered_fraction=0.9, oscillation=Oscillation(pattern=pattern, **levels))
 
 
 def test_runs_count_by_their_time_not_by_their_number():
-    """A run of 30 s at 90 % and one of 10 s at 50 % are 80 % together, whatever the length of their windows."""
+    """A trial of 30 s at 90 % and one of 10 s at 50 % are 80 % together, whatever the length of their windows."""
     pooled = pooled_utilization([run([0.9] * 30, window_s=1.0), run([0.5] * 60, window_s=1 / 6)])
     assert pooled.mean == pytest.approx(0.8)
-    assert (pooled.runs, pooled.samples, pooled.covered_fraction) == (2, 90, 1.0)
+    assert (pooled.trials, pooled.samples, pooled.covered_fraction) == (2, 90, 1.0)
 
 
 def test_nothing_is_said_below_60_driver_samples():
@@ -54,13 +54,13 @@ def test_nothing_is_said_below_60_driver_samples():
 
 
 def test_nothing_is_said_where_a_tenth_of_the_time_is_missing():
-    """Coverage counts over all runs, also over one in which the driver said nothing."""
+    """Coverage counts over all trials, also over one in which the driver said nothing."""
     assert pooled_utilization([run([0.9] * 60, asked_s=15.0 / 0.9)]).mean == pytest.approx(0.9)
     sparse = pooled_utilization([run([0.9] * 60, asked_s=15.0 / 0.899)])
     assert sparse.mean is None
     assert describe(sparse) == "not enough yet: 89 % of the time covered, 90% needed"
     silent = pooled_utilization([run([0.9] * 60), run([], asked_s=15.0)])
-    assert (silent.runs, silent.covered_fraction, silent.mean) == (1, 0.5, None)
+    assert (silent.trials, silent.covered_fraction, silent.mean) == (1, 0.5, None)
 
 
 def test_without_any_run_there_is_a_reason_and_no_number():
@@ -107,7 +107,7 @@ def test_a_gpu_that_was_never_busy_has_no_rate():
 
 
 def test_the_best_rate_is_not_known_before_a_point_is_repeated_and_busy():
-    """One run is luck, and a GPU busy for under 30 % of the time, or not known how long, shows no limit."""
+    """One trial is luck, and a GPU busy for under 30 % of the time, or not known how long, shows no limit."""
     assert best_busy_rate([]) is None
     assert best_busy_rate([BusyPoint(utilization=0.9, rates=[100.0])]) is None
     assert best_busy_rate([BusyPoint(utilization=0.29, rates=[100.0, 101.0])]) is None
@@ -122,7 +122,7 @@ def test_the_best_rate_of_one_point_is_the_end_of_its_t_interval():
 
 
 def test_repeats_of_other_points_narrow_the_interval():
-    """Three pairs of runs know better than one how much runs differ, also those that cannot hold the record."""
+    """Three pairs of trials know better than one how much runs differ, also those that cannot hold the record."""
     record = BusyPoint(utilization=0.5, rates=[100.0, 102.0])
     others = [BusyPoint(utilization=0.1, rates=[50.0, 51.0]), BusyPoint(utilization=None, rates=[20.0, 20.4])]
     alone, helped = best_busy_rate([record]), best_busy_rate([record, *others])
@@ -133,7 +133,7 @@ def test_repeats_of_other_points_narrow_the_interval():
 
 
 def test_a_lucky_point_does_not_set_the_limit():
-    """The highest lower bound wins, not the highest mean: two runs far apart say little."""
+    """The highest lower bound wins, not the highest mean: two trials far apart say little."""
     steady = BusyPoint(utilization=0.9, rates=[100.0, 101.0, 99.0, 100.0])
     lucky = BusyPoint(utilization=0.9, rates=[70.0, 180.0])
     best = best_busy_rate([steady, lucky])
@@ -146,6 +146,6 @@ def test_the_best_rate_has_the_unit_of_the_rates(rates, factor):
     """Counting in other units (frames for samples) changes it by that factor, and E not at all."""
     rate = best_busy_rate([BusyPoint(utilization=0.5, rates=rates)])
     scaled = best_busy_rate([BusyPoint(utilization=0.5, rates=[factor * rate for rate in rates])])
-    if rate > 0.0:  # two runs a hundredfold apart have no lower end above 0
+    if rate > 0.0:  # two trials a hundredfold apart have no lower end above 0
         assert scaled == pytest.approx(factor * rate, rel=1e-6)
     assert rate <= math.exp(np.mean(np.log(rates))) * (1 + 1e-9)

@@ -1,4 +1,4 @@
-"""Promises of the steady window, on the events that a run reports."""
+"""Promises of the steady window, on the events that a trial reports."""
 
 import time
 
@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from autotune.measure.probe import GpuUse, HostUse
-from autotune.measure.window import WindowGoal, main_stream, measure_run, steady_window
+from autotune.measure.probe import GpuUsage, HostUsage
+from autotune.measure.window import WindowGoal, main_stream, measure_trial, steady_window
 from autotune.records import GpuMeasurement, TraineeEvent
 
 
@@ -36,7 +36,7 @@ def mark(kind, t_s, *, stream="7.0"):
 def test_throughput_is_samples_over_the_time_of_the_window():
     """Steps of 0.1 s with 8 samples are 80 samples a second, the slow first step notwithstanding."""
     window = steady_window(events_of([11.0] + [0.1] * 100, samples=8.0))
-    measured = measure_run(window, started_s=97.0)
+    measured = measure_trial(window, started_s=97.0)
     assert measured.samples_per_s == pytest.approx(80.0)
     assert measured.steps == 100
     assert measured.window_s == pytest.approx(10.0)
@@ -71,7 +71,7 @@ def test_pauses_are_left_out(kind):
     assert window.steps == 100
     assert window.time_s == pytest.approx(10.0)
     assert window.t1_s - window.t0_s == pytest.approx(15.0)
-    assert measure_run(window, started_s=100.0).samples_per_s == pytest.approx(40.0)
+    assert measure_trial(window, started_s=100.0).samples_per_s == pytest.approx(40.0)
 
 
 def test_an_epoch_end_is_part_of_training():
@@ -100,7 +100,7 @@ def test_the_main_stream_is_the_one_with_most_steps():
     main = events_of([0.1] * 60, stream="7.2", samples=2.0)
     events = sorted(side + main, key=lambda event: event.t_s)
     assert main_stream(events) == "7.2"
-    assert measure_run(steady_window(events), started_s=100.0).samples_per_s == pytest.approx(20.0)
+    assert measure_trial(steady_window(events), started_s=100.0).samples_per_s == pytest.approx(20.0)
     assert main_stream([mark("epoch_end", 1.0)]) is None
 
 
@@ -114,15 +114,15 @@ def test_no_window_from_too_few_steps(steps):
 def test_samples_fall_back_to_the_batch_size():
     """Where steps do not say, the batch size of the config counts, and else each step is one."""
     window = steady_window(events_of([0.1] * 51))
-    assert measure_run(window, started_s=100.0, default_samples=32.0).samples_per_s == pytest.approx(320.0)
-    assert measure_run(window, started_s=100.0).samples_per_s == pytest.approx(10.0)
+    assert measure_trial(window, started_s=100.0, default_samples=32.0).samples_per_s == pytest.approx(320.0)
+    assert measure_trial(window, started_s=100.0).samples_per_s == pytest.approx(10.0)
 
 
 def test_waiting_for_data_is_a_share_of_the_steps_that_report_it():
     """A missing report is no waiting of zero, and none at all is None."""
     quiet, waiting = events_of([0.1] * 31), events_of([0.1] * 30, start_s=103.1, wait_s=0.04)
     fractions = [
-        measure_run(steady_window(events), started_s=100.0).data_wait_fraction
+        measure_trial(steady_window(events), started_s=100.0).data_wait_fraction
         for events in (quiet, waiting, quiet + waiting)
     ]
     assert fractions == [None, pytest.approx(0.4), pytest.approx(0.4)]
@@ -131,20 +131,20 @@ def test_waiting_for_data_is_a_share_of_the_steps_that_report_it():
 def test_waiting_never_exceeds_the_window():
     """A loop that only waits reads 100 %, also where its clock calls overlap."""
     window = steady_window(events_of([0.1] * 31, wait_s=0.1001))
-    assert measure_run(window, started_s=100.0).data_wait_fraction == 1.0
+    assert measure_trial(window, started_s=100.0).data_wait_fraction == 1.0
 
 
 def test_what_the_probes_saw_is_carried_along():
     """Host and GPU figures arrive; without probes they are absent."""
     window = steady_window(events_of([0.1] * 31))
-    bare = measure_run(window, started_s=100.0)
+    bare = measure_trial(window, started_s=100.0)
     assert (bare.cpu_cores, bare.peak_memory_bytes, bare.gpu_utilization) == (None, None, None)
     gpu = GpuMeasurement(uuid="GPU-1", name="H100", utilization=0.4)
-    full = measure_run(
+    full = measure_trial(
         window,
         started_s=100.0,
-        host=HostUse(cpu_cores=1.5, peak_memory_bytes=2**30),
-        gpu=GpuUse(utilization=0.4, power_w=200.0, devices=(gpu,)),
+        host=HostUsage(cpu_cores=1.5, peak_memory_bytes=2**30),
+        gpu=GpuUsage(utilization=0.4, power_w=200.0, devices=(gpu,)),
     )
     assert (full.cpu_cores, full.peak_memory_bytes, full.gpu_utilization) == (1.5, 2**30, 0.4)
     assert full.gpus == (gpu,)
@@ -156,7 +156,7 @@ def test_any_series_of_steps_is_measurable_or_has_no_window(durations_s):
     """Steps at the same instant included, a window always gives finite numbers within its run."""
     window = steady_window(events_of(durations_s))
     if window is not None:
-        measured = measure_run(window, started_s=100.0)
+        measured = measure_trial(window, started_s=100.0)
         assert 100.0 <= window.t0_s < window.t1_s <= 100.0 + sum(durations_s) + 1e-6
         assert 0 < measured.window_s <= window.t1_s - window.t0_s + 1e-6
         assert 0 < measured.samples_per_s < np.inf
@@ -216,7 +216,7 @@ def test_a_look_at_a_long_run_is_cheap():
     """100,000 steps are judged in far less than one watch interval's budget (generously bounded)."""
     events = events_of([0.02] * 100_000, samples=8.0, work=np.full(100_000, 100.0), wait_s=0.001)
     began_s = time.process_time()
-    measure_run(steady_window(events), started_s=100.0)
+    measure_trial(steady_window(events), started_s=100.0)
     took_s = time.process_time() - began_s
     print(f"one look at 100,000 steps: {took_s * 1e3:.0f} ms of CPU")
     assert took_s < 5.0

@@ -3,7 +3,7 @@
 import pytest
 
 from autotune.gpu.collect.records import BusyWindows, GpuState
-from autotune.gpu.timeline import GpuReadings
+from autotune.gpu.timeline import GpuTimeline
 from tests.fake_nvml.scenario import Fault, Gpu, Process, Scenario, Square
 
 WAVE = Gpu(busy_percent=Square(2, 40, period_s=2.0), processes=(Process(pid=4711, share=0.75, memory_bytes=3 << 30),))
@@ -100,7 +100,7 @@ watch.close()
 
 def test_what_is_old_is_forgotten():
     """Who watches for days needs the memory of a minute; what is kept says the same as before."""
-    known = GpuReadings(["GPU-0"], since_s=0.0)
+    known = GpuTimeline(["GPU-0"], since_s=0.0)
     for second in range(1, 200):
         window = (float(second), 1.0, second % 2 / 2)
         known.add(BusyWindows(t_s=second, uuid="GPU-0", source="utilization samples", windows=(window,)))

@@ -1,4 +1,4 @@
-"""What the tests of runs share: plans for the trainers in trainer.py, and a look at what is still running."""
+"""What the tests of trials share: plans for the trainers in trainer.py, and a look at what is still running."""
 
 import os
 import signal
@@ -13,17 +13,17 @@ import pytest
 from autotune.clock import SystemClock
 from autotune.process.guard import Guard
 from autotune.process.launch import ProcessRunner
-from autotune.records import RunPlan, Stop, TraineeEvent
+from autotune.records import Stop, TraineeEvent, TrialPlan
 
 TRAINER = Path(__file__).with_name("trainer.py")
 
 
-def running(run_id: str) -> list[int]:
-    """The processes, zombies left out, that carry this run's name in their environment."""
+def running(trial_id: str) -> list[int]:
+    """The processes, zombies left out, that carry this trial's name in their environment."""
     found = []
     for name in os.listdir("/proc"):
         try:
-            if name.isdigit() and f"AUTOTUNE_RUN_ID={run_id}".encode() in (
+            if name.isdigit() and f"AUTOTUNE_TRIAL_ID={trial_id}".encode() in (
                 Path("/proc", name, "environ").read_bytes().split(b"\0")
             ):
                 found.append(int(name))
@@ -46,23 +46,23 @@ class Runs:
     def __init__(self, study: Path) -> None:
         self.study = study
         self.clock = SystemClock()
-        self.run_id = f"{os.getpid()}-{time.monotonic_ns()}"
-        self.folder = study / self.run_id
+        self.trial_id = f"{os.getpid()}-{time.monotonic_ns()}"
+        self.folder = study / self.trial_id
 
-    def plan(self, *words: object, **changes: object) -> RunPlan:
-        """The plan of a run of the trainer with these words."""
+    def plan(self, *words: object, **changes: object) -> TrialPlan:
+        """The plan of a trial of the trainer with these words."""
         given = {
-            "run_id": self.run_id,
+            "trial_id": self.trial_id,
             "folder": self.folder,
             "argv": (sys.executable, str(TRAINER), *map(str, words)),
             "cwd": self.study.parent,
             "env": {},
             "config_text": "batch_size: 8\n",
         }
-        return RunPlan(**(given | changes))
+        return TrialPlan(**(given | changes))
 
     def when_ready(self, events: Sequence[TraineeEvent]) -> Stop | None:
-        """A watch that stops the run once the trainer says that it is ready."""
+        """A watch that stops the trial once the trainer says that it is ready."""
         return Stop.ENOUGH if (self.folder / "ready").exists() else None
 
     def soon(self, seconds: float = 60.0) -> float:
@@ -71,7 +71,7 @@ class Runs:
 
 
 @pytest.fixture
-def runs(tmp_path: Path) -> Runs:
+def trials(tmp_path: Path) -> Runs:
     """Makes runs of trainer.py."""
     study = tmp_path / "runs" / "study"
     study.mkdir(parents=True)

@@ -1,4 +1,4 @@
-"""A search that makes one run and waits for its end: ``search_stand_in.py <run folder> [--warm] <trainer's words>``."""
+"""A search of one trial, which it waits for: ``search_stand_in.py <trial folder> [--warm] <trainer's words>``."""
 
 import sys
 from pathlib import Path
@@ -7,7 +7,7 @@ from autotune.clock import SystemClock
 from autotune.process.guard import Guard
 from autotune.process.launch import ProcessRunner
 from autotune.process.zygote import ZygoteRunner
-from autotune.records import RunPlan
+from autotune.records import TrialPlan
 
 folder, *words = sys.argv[1:]
 folder = Path(folder)
@@ -28,8 +28,8 @@ def watch(events: object) -> None:
 
 with Guard() as guard:
     trainer = str(Path(__file__).with_name("trainer.py"))
-    plan = RunPlan(
-        run_id=folder.name,
+    plan = TrialPlan(
+        trial_id=folder.name,
         folder=folder,
         argv=(sys.executable, trainer, *words),
         cwd=folder.parent,

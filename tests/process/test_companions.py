@@ -1,4 +1,4 @@
-"""Processes that stay beside the runs: they outlive these, and nothing else."""
+"""Processes that stay beside the trials: they outlive these, and nothing else."""
 
 import os
 import signal
@@ -27,7 +27,7 @@ from pathlib import Path
 from autotune.process.guard import Guard
 with Guard() as guard:
     guard.start()
-    guard.accompany("it", [sys.executable, "-c", sys.argv[1], sys.argv[2]], env={}, log=Path(sys.argv[2] + ".log"))
+    guard.start_sidecar("it", [sys.executable, "-c", sys.argv[1], sys.argv[2]], env={}, log=Path(sys.argv[2] + ".log"))
     time.sleep(1e6)
 """
 
@@ -36,25 +36,25 @@ def accompanied(guard: Guard, folder: Path, name: str = "it") -> int:
     """Has a companion started; answers its process when it is up."""
     file = folder / name
     argv = [sys.executable, "-c", STAYS, str(file)]
-    guard.accompany(name, argv, env=dict(os.environ), log=folder / f"{name}.log")
+    guard.start_sidecar(name, argv, env=dict(os.environ), log=folder / f"{name}.log")
     until(file.exists)
     return int(file.read_text())
 
 
-def test_a_companion_outlives_runs(guard: Guard, runs: Runs, hostile: Path) -> None:
-    """A run that will not die is killed, and the next one is made, while it stays; what it prints is in its log."""
+def test_a_companion_outlives_runs(guard: Guard, trials: Runs, hostile: Path) -> None:
+    """A trial that will not die is killed, and the next one is made, while it stays; what it prints is in its log."""
     guard.start()
     pid = accompanied(guard, hostile)
     for words in (("stubborn",), ("leaves", "session"), ("silent",)):
-        (runs.folder / "ready").unlink(missing_ok=True)
-        launch(guard, runs, *words)
+        (trials.folder / "ready").unlink(missing_ok=True)
+        launch(guard, trials, *words)
         assert isinstance(guard.receive(60.0), Started)
-        until(lambda: (runs.folder / "ready").exists())
+        until(lambda: (trials.folder / "ready").exists())
         guard.stop(Stop.ENOUGH)
         ended = guard.receive(60.0)
         assert isinstance(ended, Ended)
         assert ended.left == ()
-        assert running(runs.run_id) == []
+        assert running(trials.trial_id) == []
     os.kill(pid, 0)
     assert (hostile / "it.log").read_text() == "it stays\n"
 
@@ -63,8 +63,8 @@ def test_a_dismissed_companion_is_killed_and_can_be_replaced(guard: Guard, tmp_p
     """Whether it likes it or not; dismissing it twice does nothing."""
     guard.start()
     first, other = accompanied(guard, tmp_path), accompanied(guard, tmp_path, "other")
-    guard.dismiss("it")
-    guard.dismiss("it")
+    guard.stop_sidecar("it")
+    guard.stop_sidecar("it")
     assert gone(first)
     (tmp_path / "it").unlink()
     second = accompanied(guard, tmp_path)
@@ -98,12 +98,12 @@ def test_no_companion_outlives_a_killed_search(tmp_path: Path) -> None:
     assert gone(int(file.read_text()))
 
 
-def test_a_companion_that_cannot_be_started_harms_nobody(guard: Guard, runs: Runs, tmp_path: Path) -> None:
+def test_a_companion_that_cannot_be_started_harms_nobody(guard: Guard, trials: Runs, tmp_path: Path) -> None:
     """Runs go on as ever."""
     guard.start()
-    guard.accompany("it", ["/no/such/program"], env={}, log=tmp_path / "log")
-    guard.accompany("other", [sys.executable], env={}, log=tmp_path / "no such folder" / "log")
-    launch(guard, runs, "trains", "1")
+    guard.start_sidecar("it", ["/no/such/program"], env={}, log=tmp_path / "log")
+    guard.start_sidecar("other", [sys.executable], env={}, log=tmp_path / "no such folder" / "log")
+    launch(guard, trials, "trains", "1")
     assert isinstance(guard.receive(60.0), Started)
     ended = guard.receive(60.0)
     assert isinstance(ended, Ended)

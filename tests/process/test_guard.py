@@ -13,7 +13,7 @@ import pytest
 import autotune
 from autotune.clock import SystemClock
 from autotune.process.guard import Ended, Guard, GuardLost, Started
-from autotune.process.orphans import sweep
+from autotune.process.orphans import end_orphans
 from autotune.records import Stop
 from tests.process.conftest import Runs, running, until
 
@@ -35,10 +35,10 @@ def gone(pid: int, within_s: float = 60.0) -> bool:
 class Search:
     """A search in a process of its own, at the moment when its trainer is ready."""
 
-    def __init__(self, runs: Runs, *words: str) -> None:
+    def __init__(self, trials: Runs, *words: str) -> None:
         root = Path(autotune.__file__).parents[1]
         self.process = subprocess.Popen(
-            [sys.executable, str(STAND_IN), str(runs.folder), *words],
+            [sys.executable, str(STAND_IN), str(trials.folder), *words],
             stdout=subprocess.PIPE,
             env={**os.environ, "PYTHONPATH": str(root)},
             start_new_session=True,
@@ -54,9 +54,9 @@ class Search:
 
 
 @pytest.fixture
-def search(request: pytest.FixtureRequest, runs: Runs) -> Iterator[Search]:
+def search(request: pytest.FixtureRequest, trials: Runs) -> Iterator[Search]:
     """A search whose trainer does what the test's parameter says."""
-    search = Search(runs, *request.param.split())
+    search = Search(trials, *request.param.split())
     yield search
     search.close()
 
@@ -67,60 +67,60 @@ HOSTILE = pytest.mark.parametrize(
 
 
 @HOSTILE
-def test_a_killed_search_leaves_nothing_running(search: Search, runs: Runs) -> None:
-    """SIGKILL on the search ends its run and its guard, without another search having to come."""
-    assert running(runs.run_id)
+def test_a_killed_search_leaves_nothing_running(search: Search, trials: Runs) -> None:
+    """SIGKILL on the search ends its trial and its guard, without another search having to come."""
+    assert running(trials.trial_id)
     search.process.kill()
     assert gone(search.guard)
-    assert running(runs.run_id) == []
+    assert running(trials.trial_id) == []
 
 
 @HOSTILE
-def test_a_killed_guard_and_search_are_swept_by_the_next(search: Search, runs: Runs) -> None:
+def test_a_killed_guard_and_search_are_swept_by_the_next(search: Search, trials: Runs) -> None:
     """When both were killed at once, a sweep ends what is left, and only that."""
     bystander = subprocess.Popen(
         [sys.executable, "-c", "input()"],
         stdin=subprocess.PIPE,
-        env={**os.environ, "AUTOTUNE_RUN_ID": runs.run_id, "AUTOTUNE_RUN_DIR": "/elsewhere/" + runs.run_id},
+        env={**os.environ, "AUTOTUNE_TRIAL_ID": trials.trial_id, "AUTOTUNE_TRIAL_DIR": "/elsewhere/" + trials.trial_id},
     )
     os.kill(search.guard, signal.SIGSTOP)  # so that it cannot answer the search's end
     search.process.kill()
     os.kill(search.guard, signal.SIGKILL)
     assert gone(search.guard)
-    sweep(runs.study, SystemClock())
-    assert running(runs.run_id) == [bystander.pid]
+    end_orphans(trials.study, SystemClock())
+    assert running(trials.trial_id) == [bystander.pid]
     bystander.communicate(b"\n")
 
 
 @HOSTILE
-def test_an_interrupt_in_the_terminal_ends_all(search: Search, runs: Runs) -> None:
-    """^C goes to the search's process group; the guard is not in it, and ends the run with the search."""
+def test_an_interrupt_in_the_terminal_ends_all(search: Search, trials: Runs) -> None:
+    """^C goes to the search's process group; the guard is not in it, and ends the trial with the search."""
     os.killpg(search.process.pid, signal.SIGINT)
     assert search.process.wait(60.0) != 0
-    assert running(runs.run_id) == []
+    assert running(trials.trial_id) == []
     assert gone(search.guard)
 
 
-def test_a_killed_run_is_reported_and_the_search_goes_on(runs: Runs) -> None:
+def test_a_killed_run_is_reported_and_the_search_goes_on(trials: Runs) -> None:
     """SIGKILL on the trainer is an ending like others."""
-    search = Search(runs, "leaves", "worker")
+    search = Search(trials, "leaves", "worker")
     try:
-        trainer = min(running(runs.run_id))
+        trainer = min(running(trials.trial_id))
         os.kill(trainer, signal.SIGKILL)
         assert search.process.communicate(timeout=60.0)[0] == "None -9\n"
-        assert running(runs.run_id) == []
+        assert running(trials.trial_id) == []
     finally:
         search.close()
 
 
-def test_closing_ends_the_run(runs: Runs) -> None:
-    """At the end of the ``with`` statement neither the run nor the guard is left."""
+def test_closing_ends_the_run(trials: Runs) -> None:
+    """At the end of the ``with`` statement neither the trial nor the guard is left."""
     with Guard() as guard:
         guard.start()
         pid = guard.pid
-        launch(guard, runs, "stubborn")
-        until(lambda: (runs.folder / "ready").exists())
-    assert running(runs.run_id) == []
+        launch(guard, trials, "stubborn")
+        until(lambda: (trials.folder / "ready").exists())
+    assert running(trials.trial_id) == []
     assert guard.pid is None
     assert pid is not None
     assert gone(pid)
@@ -135,7 +135,7 @@ def test_a_started_guard_is_kept(guard: Guard) -> None:
 
 
 def test_a_dead_guard_is_replaced(guard: Guard) -> None:
-    """One that was killed between runs is replaced by the next start."""
+    """One that was killed between trials is replaced by the next start."""
     guard.start()
     first = guard.pid
     assert first is not None
@@ -153,31 +153,31 @@ def test_a_guard_that_was_not_started_is_lost(guard: Guard) -> None:
         guard.stop(Stop.ENOUGH)
 
 
-def test_a_late_stop_does_not_change_how_a_run_ended(guard: Guard, runs: Runs) -> None:
-    """The word to stop may cross with the end of the run, and must not hit the next one."""
+def test_a_late_stop_does_not_change_how_a_run_ended(guard: Guard, trials: Runs) -> None:
+    """The word to stop may cross with the end of the trial, and must not hit the next one."""
     guard.start()
-    launch(guard, runs, "trains", "1")
+    launch(guard, trials, "trains", "1")
     assert isinstance(guard.receive(60.0), Started)
     ended = guard.receive(60.0)
     assert isinstance(ended, Ended)
     assert ended.why is None
     guard.stop(Stop.ENOUGH)
-    launch(guard, runs, "trains", "1")
+    launch(guard, trials, "trains", "1")
     assert isinstance(guard.receive(60.0), Started)
     ended = guard.receive(60.0)
     assert isinstance(ended, Ended)
     assert ended.why is None
 
 
-def launch(guard: Guard, runs: Runs, *words: str) -> None:
-    """Starts a run of the trainer, below this guard."""
-    runs.folder.mkdir(exist_ok=True)
-    plan = runs.plan(*words)
+def launch(guard: Guard, trials: Runs, *words: str) -> None:
+    """Starts a trial of the trainer, below this guard."""
+    trials.folder.mkdir(exist_ok=True)
+    plan = trials.plan(*words)
     guard.launch(
         plan.argv,
         cwd=plan.cwd,
-        env={**os.environ, "AUTOTUNE_RUN_ID": plan.run_id, "AUTOTUNE_RUN_DIR": str(plan.folder)},
+        env={**os.environ, "AUTOTUNE_TRIAL_ID": plan.trial_id, "AUTOTUNE_TRIAL_DIR": str(plan.folder)},
         stdout=plan.folder / "stdout.log",
         stderr=plan.folder / "stderr.log",
-        deadline_s=runs.soon(),
+        deadline_s=trials.soon(),
     )

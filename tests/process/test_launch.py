@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 
 from autotune.clock import SystemClock
-from autotune.errors import CommandError, RunError
+from autotune.errors import CommandError, TrialError
 from autotune.process.guard import Guard
 from autotune.process.launch import ProcessRunner, Runner
-from autotune.records import RunPlan, Stop
+from autotune.records import Stop, TrialPlan
 from autotune.testing.runner_contract import Behaviour, RunnerContract
 from tests.process.conftest import TRAINER, Runs, running
 
@@ -26,7 +26,7 @@ WORDS = {
 
 
 class TestProcessRunner(RunnerContract):
-    """A process per run keeps the contract."""
+    """A process per trial keeps the contract."""
 
     clock = SystemClock()
 
@@ -36,10 +36,10 @@ class TestProcessRunner(RunnerContract):
         with Guard() as guard:
             yield ProcessRunner(guard, self.clock)
 
-    def plan(self, behaviour: Behaviour, folder: Path) -> RunPlan:
+    def plan(self, behaviour: Behaviour, folder: Path) -> TrialPlan:
         """See `RunnerContract.plan`."""
-        return RunPlan(
-            run_id="contract",
+        return TrialPlan(
+            trial_id="contract",
             folder=folder / "run",
             argv=(sys.executable, str(TRAINER), *WORDS[behaviour]),
             cwd=folder.parent,
@@ -51,28 +51,30 @@ class TestProcessRunner(RunnerContract):
 def test_a_trainer_finds_what_the_plan_says(hostile: Path, runner: ProcessRunner, monkeypatch) -> None:
     """Words, directory, environment and config arrive unchanged, in folders with any name."""
     monkeypatch.setenv("FROM_THE_SEARCH", "kept")
-    monkeypatch.setenv("AUTOTUNE_RUN_ID", "of another run")
-    runs = Runs(hostile / "study")
+    monkeypatch.setenv("AUTOTUNE_TRIAL_ID", "of another trial")
+    trials = Runs(hostile / "study")
     words = ("two words", "quo'te\"s", "new\nline", "$HOME", "*", "", "\udcff")
-    plan = runs.plan("shows", *words, cwd=hostile, env={"A": "b=c\n"}, config_text="a: ü\r\nb: 1\n")
-    ended = runner.run(plan, lambda _: None, runs.soon())
+    plan = trials.plan("shows", *words, cwd=hostile, env={"A": "b=c\n"}, config_text="a: ü\r\nb: 1\n")
+    ended = runner.run(plan, lambda _: None, trials.soon())
     assert ended.exit_code == 0, ended.stderr_tail
-    about = json.loads((runs.folder / "about.json").read_text())
+    about = json.loads((trials.folder / "about.json").read_text())
     assert about["argv"] == list(words)
     assert about["cwd"] == str(hostile)
     assert about["config"] == "a: ü\r\nb: 1\n"
-    assert {name: about["env"][name] for name in ("FROM_THE_SEARCH", "A", "AUTOTUNE_RUN_ID", "AUTOTUNE_RUN_DIR")} == {
+    assert {
+        name: about["env"][name] for name in ("FROM_THE_SEARCH", "A", "AUTOTUNE_TRIAL_ID", "AUTOTUNE_TRIAL_DIR")
+    } == {
         "FROM_THE_SEARCH": "kept",
         "A": "b=c\n",
-        "AUTOTUNE_RUN_ID": runs.run_id,
-        "AUTOTUNE_RUN_DIR": str(runs.folder),
+        "AUTOTUNE_TRIAL_ID": trials.trial_id,
+        "AUTOTUNE_TRIAL_DIR": str(trials.folder),
     }
 
 
-def test_a_trainer_starts_with_a_clean_slate(runs: Runs, runner: ProcessRunner) -> None:
+def test_a_trainer_starts_with_a_clean_slate(trials: Runs, runner: ProcessRunner) -> None:
     """It has a session of its own, nothing on stdin, no descriptors of ours, and signals work as usual."""
-    runner.run(runs.plan("shows"), lambda _: None, runs.soon())
-    about = json.loads((runs.folder / "about.json").read_text())
+    runner.run(trials.plan("shows"), lambda _: None, trials.soon())
+    about = json.loads((trials.folder / "about.json").read_text())
     assert about["session"]
     assert about["stdin"] == "/dev/null"
     assert len(about["descriptors"]) == 1  # the one it lists them with
@@ -93,54 +95,54 @@ def test_a_trainer_starts_with_a_clean_slate(runs: Runs, runner: ProcessRunner) 
     ],
     ids=" ".join,
 )
-def test_a_stop_leaves_nothing_running(words: tuple[str, ...], runs: Runs, runner: ProcessRunner) -> None:
-    """Whatever a trainer does against it, all its processes are gone when the run is over."""
-    ended = runner.run(runs.plan(*words), runs.when_ready, runs.soon())
-    assert running(runs.run_id) == []
+def test_a_stop_leaves_nothing_running(words: tuple[str, ...], trials: Runs, runner: ProcessRunner) -> None:
+    """Whatever a trainer does against it, all its processes are gone when the trial is over."""
+    ended = runner.run(trials.plan(*words), trials.when_ready, trials.soon())
+    assert running(trials.trial_id) == []
     assert ended.left_pids == ()
 
 
 @pytest.mark.parametrize("kind", ["worker", "session", "daemon"])
-def test_the_end_of_a_trainer_ends_what_it_left(kind: str, runs: Runs, runner: ProcessRunner) -> None:
+def test_the_end_of_a_trainer_ends_what_it_left(kind: str, trials: Runs, runner: ProcessRunner) -> None:
     """A trainer that ends by itself is reported so, without what it left running, or waiting for its pipes."""
-    started_s = runs.clock.now_s()
-    ended = runner.run(runs.plan("leaves-and-ends", kind), lambda _: None, runs.soon())
+    started_s = trials.clock.now_s()
+    ended = runner.run(trials.plan("leaves-and-ends", kind), lambda _: None, trials.soon())
     assert (ended.exit_code, ended.stop) == (0, None)
-    assert running(runs.run_id) == []
-    assert (runs.folder / "stdout.log").read_text() == "done\n"
+    assert running(trials.trial_id) == []
+    assert (trials.folder / "stdout.log").read_text() == "done\n"
     assert ended.ended_s - started_s < 30.0
 
 
 @pytest.mark.parametrize("words", [("stubborn",), ("leaves", "daemon"), ("prints", "-1")], ids=" ".join)
-def test_the_deadline_is_a_wall(words: tuple[str, ...], runs: Runs, runner: ProcessRunner) -> None:
+def test_the_deadline_is_a_wall(words: tuple[str, ...], trials: Runs, runner: ProcessRunner) -> None:
     """A trainer that will not end is gone soon after the deadline."""
-    deadline_s = runs.soon(2.0)
-    ended = runner.run(runs.plan(*words), lambda _: None, deadline_s)
+    deadline_s = trials.soon(2.0)
+    ended = runner.run(trials.plan(*words), lambda _: None, deadline_s)
     assert ended.stop is Stop.DEADLINE
-    assert running(runs.run_id) == []
-    assert runs.clock.now_s() < deadline_s + 5.0
+    assert running(trials.trial_id) == []
+    assert trials.clock.now_s() < deadline_s + 5.0
 
 
-def test_a_stuck_search_does_not_move_the_deadline(runs: Runs, runner: ProcessRunner) -> None:
-    """The guard ends the run at its deadline although the watch is busy for longer."""
-    deadline_s = runs.soon(2.0)
+def test_a_stuck_search_does_not_move_the_deadline(trials: Runs, runner: ProcessRunner) -> None:
+    """The guard ends the trial at its deadline although the watch is busy for longer."""
+    deadline_s = trials.soon(2.0)
 
     def watch(events: object) -> None:
-        if (runs.folder / "ready").exists():
-            while running(runs.run_id):
-                assert runs.clock.now_s() < deadline_s + 30.0
+        if (trials.folder / "ready").exists():
+            while running(trials.trial_id):
+                assert trials.clock.now_s() < deadline_s + 30.0
 
-    ended = runner.run(runs.plan("stubborn"), watch, deadline_s)
+    ended = runner.run(trials.plan("stubborn"), watch, deadline_s)
     assert ended.stop is Stop.DEADLINE
     assert deadline_s <= ended.ended_s < deadline_s + 5.0
 
 
-def test_much_output_keeps_its_ends_and_little_of_the_disk(runs: Runs, runner: ProcessRunner) -> None:
+def test_much_output_keeps_its_ends_and_little_of_the_disk(trials: Runs, runner: ProcessRunner) -> None:
     """Of 100 MB on each stream the first and the last mebibyte are kept, and it is said what was left out."""
-    ended = runner.run(runs.plan("prints", 100_000_000), lambda _: None, runs.soon(120.0))
+    ended = runner.run(trials.plan("prints", 100_000_000), lambda _: None, trials.soon(120.0))
     assert ended.exit_code == 0
     for name in ("stdout.log", "stderr.log"):
-        data = (runs.folder / name).read_bytes()
+        data = (trials.folder / name).read_bytes()
         assert len(data) < 2.2 * (1 << 20)
         assert data.startswith(b"the first words\n")
         assert data.endswith(b"the last words\n")
@@ -148,23 +150,23 @@ def test_much_output_keeps_its_ends_and_little_of_the_disk(runs: Runs, runner: P
     assert ended.stderr_tail.endswith("the last words\n")
 
 
-def test_a_short_word_is_kept_as_it_is(runs: Runs, runner: ProcessRunner) -> None:
+def test_a_short_word_is_kept_as_it_is(trials: Runs, runner: ProcessRunner) -> None:
     """A trainer that ends at once loses nothing of what it said."""
-    plan = runs.plan(argv=(sys.executable, "-c", "import sys; sys.exit('a\\nb')"))
-    ended = runner.run(plan, lambda _: None, runs.soon())
+    plan = trials.plan(argv=(sys.executable, "-c", "import sys; sys.exit('a\\nb')"))
+    ended = runner.run(plan, lambda _: None, trials.soon())
     assert (ended.exit_code, ended.stderr_tail) == (1, "a\nb\n")
 
 
-def test_a_signal_is_told_from_a_status(runs: Runs, runner: ProcessRunner) -> None:
-    """A trainer that kills itself has a negative status, as the run was not stopped by us."""
-    plan = runs.plan(argv=(sys.executable, "-c", "import os; os.kill(os.getpid(), 9)"))
-    ended = runner.run(plan, lambda _: None, runs.soon())
+def test_a_signal_is_told_from_a_status(trials: Runs, runner: ProcessRunner) -> None:
+    """A trainer that kills itself has a negative status, as the trial was not stopped by us."""
+    plan = trials.plan(argv=(sys.executable, "-c", "import os; os.kill(os.getpid(), 9)"))
+    ended = runner.run(plan, lambda _: None, trials.soon())
     assert (ended.exit_code, ended.stop) == (-9, None)
 
 
-def test_the_usage_of_all_processes_counts(runs: Runs, runner: ProcessRunner) -> None:
+def test_the_usage_of_all_processes_counts(trials: Runs, runner: ProcessRunner) -> None:
     """CPU time of a child that nobody waited for counts, and the peak is that of the largest."""
-    ended = runner.run(runs.plan("uses", 200), lambda _: None, runs.soon())
+    ended = runner.run(trials.plan("uses", 200), lambda _: None, trials.soon())
     assert ended.cpu_s is not None
     assert ended.cpu_s >= 0.3
     assert ended.peak_memory_bytes is not None
@@ -183,98 +185,98 @@ def test_the_usage_of_all_processes_counts(runs: Runs, runner: ProcessRunner) ->
     ids=["absent", "no interpreter", "not executable", "no first line"],
 )
 def test_a_command_that_cannot_start_is_said_with_a_remedy(
-    content: str | None, mode: int, says: str, remedy: str, runs: Runs, runner: ProcessRunner
+    content: str | None, mode: int, says: str, remedy: str, trials: Runs, runner: ProcessRunner
 ) -> None:
     """The system's reason and what to do about it; the runner works on."""
-    script = runs.study / "train me.sh"
+    script = trials.study / "train me.sh"
     if content is not None:
         script.write_text(content)
         script.chmod(mode)
     with pytest.raises(CommandError, match=says) as caught:
-        runner.run(runs.plan(argv=(str(script),)), lambda _: None, runs.soon())
+        runner.run(trials.plan(argv=(str(script),)), lambda _: None, trials.soon())
     assert str(script) in caught.value.message
     assert remedy in (caught.value.remedy or "")
-    assert runner.run(runs.plan("trains", 1), lambda _: None, runs.soon()).exit_code == 0
+    assert runner.run(trials.plan("trains", 1), lambda _: None, trials.soon()).exit_code == 0
 
 
-def test_a_program_is_looked_up_in_the_runs_own_path(runs: Runs, runner: ProcessRunner) -> None:
+def test_a_program_is_looked_up_in_the_runs_own_path(trials: Runs, runner: ProcessRunner) -> None:
     """A bare name means the environment that the plan sets."""
-    tools = runs.study / "bin"
+    tools = trials.study / "bin"
     tools.mkdir()
     (tools / "train").write_text("#!/bin/sh\nexit 7\n")
     (tools / "train").chmod(0o700)
-    plan = runs.plan(argv=("train",), env={"PATH": f"{tools}:{os.environ['PATH']}"})
-    assert runner.run(plan, lambda _: None, runs.soon()).exit_code == 7
+    plan = trials.plan(argv=("train",), env={"PATH": f"{tools}:{os.environ['PATH']}"})
+    assert runner.run(plan, lambda _: None, trials.soon()).exit_code == 7
 
 
-def test_an_absent_program_is_named(runs: Runs, runner: ProcessRunner) -> None:
+def test_an_absent_program_is_named(trials: Runs, runner: ProcessRunner) -> None:
     """A bare name that is nowhere on the path."""
     with pytest.raises(CommandError, match="'no-such-trainer' cannot be started: No such file"):
-        runner.run(runs.plan(argv=("no-such-trainer",)), lambda _: None, runs.soon())
+        runner.run(trials.plan(argv=("no-such-trainer",)), lambda _: None, trials.soon())
 
 
-def test_a_word_with_a_nul_is_refused(runs: Runs, runner: ProcessRunner) -> None:
+def test_a_word_with_a_nul_is_refused(trials: Runs, runner: ProcessRunner) -> None:
     """What no program can be given is an error of the command, not a crash of the guard."""
     with pytest.raises(CommandError, match="null byte"):
-        runner.run(runs.plan(argv=(sys.executable, "a\0b")), lambda _: None, runs.soon())
+        runner.run(trials.plan(argv=(sys.executable, "a\0b")), lambda _: None, trials.soon())
 
 
-def test_a_directory_that_is_gone_is_named(runs: Runs, runner: ProcessRunner) -> None:
+def test_a_directory_that_is_gone_is_named(trials: Runs, runner: ProcessRunner) -> None:
     """The place is named when it cannot be entered."""
-    gone = runs.study / "gone"
+    gone = trials.study / "gone"
     with pytest.raises(CommandError, match="gone: the directory to run in cannot be entered: No such file"):
-        runner.run(runs.plan("silent", cwd=gone), lambda _: None, runs.soon())
+        runner.run(trials.plan("silent", cwd=gone), lambda _: None, trials.soon())
 
 
-def test_a_folder_of_somebody_else_is_not_used(runs: Runs, runner: ProcessRunner) -> None:
+def test_a_folder_of_somebody_else_is_not_used(trials: Runs, runner: ProcessRunner) -> None:
     """A folder with files in it that autotune did not make is left alone."""
-    runs.folder.mkdir()
-    (runs.folder / "thesis.txt").write_text("precious")
-    with pytest.raises(RunError, match="did not make"):
-        runner.run(runs.plan("silent"), lambda _: None, runs.soon())
-    assert os.listdir(runs.folder) == ["thesis.txt"]
+    trials.folder.mkdir()
+    (trials.folder / "thesis.txt").write_text("precious")
+    with pytest.raises(TrialError, match="did not make"):
+        runner.run(trials.plan("silent"), lambda _: None, trials.soon())
+    assert os.listdir(trials.folder) == ["thesis.txt"]
 
 
 @pytest.mark.parametrize("kill", ["SIGKILL", "SIGTERM"])
 @pytest.mark.parametrize("words", [("stubborn",), ("leaves", "session"), ("leaves", "daemon")], ids=" ".join)
 def test_a_lost_guard_is_swept_after_and_replaced(
-    words: tuple[str, ...], kill: str, runs: Runs, guard: Guard, runner: ProcessRunner, stop_guard: Callable
+    words: tuple[str, ...], kill: str, trials: Runs, guard: Guard, runner: ProcessRunner, stop_guard: Callable
 ) -> None:
-    """Also when the guard is killed nothing is left running, and the next run works."""
+    """Also when the guard is killed nothing is left running, and the next trial works."""
 
     def watch(events: object) -> None:
-        if (runs.folder / "ready").exists():
+        if (trials.folder / "ready").exists():
             stop_guard(guard, kill)
 
-    ended = runner.run(runs.plan(*words), watch, runs.soon())
+    ended = runner.run(trials.plan(*words), watch, trials.soon())
     assert ended.stop is Stop.GUARD_LOST
-    assert running(runs.run_id) == []
-    assert runner.run(Runs(runs.study).plan("trains", 1), lambda _: None, runs.soon()).exit_code == 0
+    assert running(trials.trial_id) == []
+    assert runner.run(Runs(trials.study).plan("trains", 1), lambda _: None, trials.soon()).exit_code == 0
 
 
 def test_a_guard_that_answers_no_more_is_replaced(
-    runs: Runs, guard: Guard, runner: ProcessRunner, stop_guard: Callable
+    trials: Runs, guard: Guard, runner: ProcessRunner, stop_guard: Callable
 ) -> None:
     """A guard that hangs cannot hold up the search: it is killed soon after the deadline."""
-    deadline_s = runs.soon(2.0)
+    deadline_s = trials.soon(2.0)
 
     def watch(events: object) -> None:
-        if (runs.folder / "ready").exists():
+        if (trials.folder / "ready").exists():
             stop_guard(guard, "SIGSTOP")
 
-    ended = runner.run(runs.plan("stubborn"), watch, deadline_s)
+    ended = runner.run(trials.plan("stubborn"), watch, deadline_s)
     assert ended.stop is Stop.GUARD_LOST
-    assert running(runs.run_id) == []
-    assert runs.clock.now_s() < deadline_s + 20.0
+    assert running(trials.trial_id) == []
+    assert trials.clock.now_s() < deadline_s + 20.0
 
 
-def test_an_exception_leaves_nothing_running(runs: Runs, runner: ProcessRunner) -> None:
-    """^C comes out only when the run is over."""
+def test_an_exception_leaves_nothing_running(trials: Runs, runner: ProcessRunner) -> None:
+    """^C comes out only when the trial is over."""
 
     def watch(events: object) -> None:
-        if (runs.folder / "ready").exists():
+        if (trials.folder / "ready").exists():
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        runner.run(runs.plan("leaves", "daemon"), watch, runs.soon())
-    assert running(runs.run_id) == []
+        runner.run(trials.plan("leaves", "daemon"), watch, trials.soon())
+    assert running(trials.trial_id) == []

@@ -109,7 +109,7 @@ def test_leaves_everything_else_to_a_process(argv: tuple[str, ...], project: Pat
 
 
 def test_looks_the_interpreter_up_where_the_run_will(project: Path) -> None:
-    """A bare name means the first on the path that the run has, and a relative path means the run's directory."""
+    """A bare name means the first on the path that the trial has, and a relative path means the trial's directory."""
     assert python_command(("python", "train.py"), cwd=project, search_path=str(project)) is not None
     assert python_command(("python", "train.py"), cwd=project, search_path="/nowhere") is None
     assert python_command(("./python", "train.py"), cwd=project, search_path="/nowhere") is not None

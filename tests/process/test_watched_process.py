@@ -9,7 +9,7 @@ import pytest
 
 from autotune.clock import SystemClock, VirtualClock
 from autotune.errors import AutotuneError
-from autotune.folders.trial_folder import RunFolder
+from autotune.folders.trial_folder import TrialFolder
 from autotune.process.watched_process import WatchedProcess
 
 # Says when it is ready, and lives until its stdin is closed.
@@ -41,7 +41,7 @@ def test_a_process_is_watched_until_it_ends(start: Start) -> None:
     process.wait()
     assert watched.has_ended
     assert watched.environ() is None
-    assert watched.run_folder() is None
+    assert watched.trial_folder() is None
 
 
 def test_a_process_that_is_not_there_is_an_error() -> None:
@@ -69,24 +69,24 @@ def test_all_below_it_is_its_own(start: Start) -> None:
 
 def test_its_environment_names_the_place_of_its_steps(start: Start, tmp_path: Path) -> None:
     """As a search has set it."""
-    process = start(WAITS, AUTOTUNE_RUN_DIR=str(tmp_path), CUDA_VISIBLE_DEVICES="1")
+    process = start(WAITS, AUTOTUNE_TRIAL_DIR=str(tmp_path), CUDA_VISIBLE_DEVICES="1")
     process.stdout.readline()
     watched = WatchedProcess(process.pid, SystemClock())
     assert watched.environ()["CUDA_VISIBLE_DEVICES"] == "1"
-    assert watched.run_folder() == tmp_path
+    assert watched.trial_folder() == tmp_path
     plain = start(WAITS)
     plain.stdout.readline()
-    assert WatchedProcess(plain.pid, SystemClock()).run_folder() is None
+    assert WatchedProcess(plain.pid, SystemClock()).trial_folder() is None
 
 
 @pytest.mark.parametrize("is_ours", [True, False])
 def test_a_run_without_that_variable_is_known_by_its_open_file(start: Start, tmp_path: Path, is_ours: bool) -> None:
     """A fork of a warm interpreter; a file of that name in a folder that autotune did not make means nothing."""
-    folder = RunFolder(tmp_path / "run")
+    folder = TrialFolder(tmp_path / "run")
     if is_ours:
         folder.create()
     else:
         folder.path.mkdir()
     process = start(OPENS, str(folder.path / "steps.1.0.jsonl"))
     process.stdout.readline()
-    assert WatchedProcess(process.pid, SystemClock()).run_folder() == (folder.path if is_ours else None)
+    assert WatchedProcess(process.pid, SystemClock()).trial_folder() == (folder.path if is_ours else None)

@@ -14,12 +14,12 @@ import pytest
 
 from autotune.clock import SystemClock
 from autotune.errors import CommandError
-from autotune.folders.trial_folder import RunFolder
+from autotune.folders.trial_folder import TrialFolder
 from autotune.process.guard import Guard
 from autotune.process.launch import ProcessRunner, Runner
-from autotune.process.orphans import sweep
+from autotune.process.orphans import end_orphans
 from autotune.process.zygote import MOST_ZYGOTES, ZygoteRunner
-from autotune.records import RunPlan, Stop, TrialExit
+from autotune.records import Stop, TrialExit, TrialPlan
 from autotune.testing.runner_contract import Behaviour, RunnerContract
 from tests.process.conftest import TRAINER, Runs, until
 from tests.process.test_guard import Search, gone
@@ -29,7 +29,7 @@ SHOWS = Path(__file__).with_name("zygote_trainer.py")
 REPORTS_ONE_STEP = """
 import json, os, time
 def step():
-    with open(os.path.join(os.environ["AUTOTUNE_RUN_DIR"], f"steps.{os.getpid()}.0.jsonl"), "a") as file:
+    with open(os.path.join(os.environ["AUTOTUNE_TRIAL_DIR"], f"steps.{os.getpid()}.0.jsonl"), "a") as file:
         if not file.tell():
             file.write(json.dumps({"v": 1, "clock": "monotonic", "start_s": time.monotonic()}) + "\\n")
         file.write(json.dumps({"k": "step", "t_s": time.monotonic()}) + "\\n")
@@ -54,10 +54,10 @@ class TestBareZygoteRunner(RunnerContract):
             yield runner
             assert runner.fallbacks == 0
 
-    def plan(self, behaviour: Behaviour, folder: Path) -> RunPlan:
+    def plan(self, behaviour: Behaviour, folder: Path) -> TrialPlan:
         """See `RunnerContract.plan`."""
-        return RunPlan(
-            run_id="contract",
+        return TrialPlan(
+            trial_id="contract",
             folder=folder / "run",
             argv=(sys.executable, str(TRAINER), *WORDS[behaviour]),
             cwd=Path(__file__).parent,
@@ -76,8 +76,8 @@ class TestWarmZygoteRunner(TestBareZygoteRunner):
             assert isinstance(runner, ZygoteRunner)
             for number in range(2):
                 argv = (sys.executable, str(SHOWS))
-                plan = RunPlan(
-                    run_id="warms",
+                plan = TrialPlan(
+                    trial_id="warms",
                     folder=Path(folder, str(number)),
                     argv=argv,
                     cwd=Path(__file__).parent,
@@ -97,15 +97,15 @@ class Project:
         self.python = python
         self.runner = runner
         self.clock = SystemClock()
-        self.runs = 0
+        self.trials = 0
 
     def run(self, *words: str, runner: Runner | None = None, **changes: object) -> tuple[TrialExit, str, str]:
         """Runs the interpreter with these words: how it ended, and what it printed."""
-        self.runs += 1
-        plan = RunPlan(
+        self.trials += 1
+        plan = TrialPlan(
             **{
-                "run_id": f"study/{self.runs}",
-                "folder": self.folder / "runs" / str(self.runs),
+                "trial_id": f"study/{self.trials}",
+                "folder": self.folder / "runs" / str(self.trials),
                 "argv": (self.python, *words),
                 "cwd": self.folder,
                 "env": {},
@@ -233,7 +233,7 @@ def test_another_environment_is_served_without_autotune_on_its_path(other: Proje
 
 
 def test_a_package_that_starts_a_thread_is_left_out(other: Project, guard: Guard) -> None:
-    """It is imported by each run anew, and the user is told; the other packages are warm all the same."""
+    """It is imported by each trial anew, and the user is told; the other packages are warm all the same."""
     install(
         other, "threads", "import threading\nthreading.Thread(target=threading.Event().wait, daemon=True).start()\n"
     )
@@ -264,7 +264,7 @@ os.register_at_fork(before=lock.acquire, after_in_parent=lock.release)  # and ne
 
 
 def test_a_fork_that_hangs_is_made_again_and_then_there_are_no_more(other: Project, guard: Guard, monkeypatch) -> None:
-    """The run is made by a fresh process within the same call; the second time forking is given up, and it is said."""
+    """The trial is made by a fresh process in the same call; the second time forking is given up, and it is said."""
     monkeypatch.setattr("autotune.process.zygote.SILENCE_S", 1.0)
     install(other, "locks", LOCKS)
     other.write("train.py", REPORTS_ONE_STEP + "import locks\nwith locks.lock: step()\nprint('trained')\n")
@@ -273,7 +273,7 @@ def test_a_fork_that_hangs_is_made_again_and_then_there_are_no_more(other: Proje
         ended, said, _ = other.run("train.py")
         assert (ended.exit_code, ended.stop, said) == (0, None, "trained\n")
         assert other.runner.fallbacks == fallbacks
-        assert len(list((other.folder / "runs" / str(other.runs)).glob("steps.*"))) == 1
+        assert len(list((other.folder / "runs" / str(other.trials)).glob("steps.*"))) == 1
     assert "no sign of life" in other.runner.remarks[0]
     assert other.runner.remarks[1].startswith("warm starts are off")
     assert below(guard) == []
@@ -285,8 +285,8 @@ def test_a_deadline_holds_for_a_fork_that_hangs(other: Project) -> None:
     other.write("train.py", REPORTS_ONE_STEP + "import locks\nwith locks.lock: step()\n")
     other.run("train.py")
     deadline_s = other.clock.now_s() + 2.0
-    plan = RunPlan(
-        run_id="late",
+    plan = TrialPlan(
+        trial_id="late",
         folder=other.folder / "runs" / "late",
         argv=(other.python, "train.py"),
         cwd=other.folder,
@@ -307,7 +307,7 @@ def test_what_the_trainer_sets_before_an_import_counts(other: Project) -> None:
     other.write(
         "train.py",
         "import argparse, os\nos.environ['FRAMEWORK_MODE'] = 'slow'\n"
-        "os.environ['LOGS'] = os.environ['AUTOTUNE_RUN_DIR'] + '/logs'\n"
+        "os.environ['LOGS'] = os.environ['AUTOTUNE_TRIAL_DIR'] + '/logs'\n"
         "print('FRAMEWORK_LOADED' in os.environ)\nimport framework\n"
         "print(framework.SEEN, os.environ['FRAMEWORK_LOADED'])\n",
     )
@@ -317,7 +317,7 @@ def test_what_the_trainer_sets_before_an_import_counts(other: Project) -> None:
 
 
 def test_a_trainer_that_sets_it_otherwise_gets_a_fresh_process(other: Project) -> None:
-    """No run sees what was imported under another value, and the user is told which variable it was."""
+    """No trial sees what was imported under another value, and the user is told which variable it was."""
     install(other, "framework", READS_ENVIRONMENT)
     other.write(
         "train.py",
@@ -331,7 +331,7 @@ def test_a_trainer_that_sets_it_otherwise_gets_a_fresh_process(other: Project) -
 
 
 def test_a_variable_that_is_read_late_may_differ(other: Project, guard: Guard) -> None:
-    """XLA's flags belong to the run, not to the import; another variable of the plan means another interpreter."""
+    """XLA's flags belong to the trial, not to the import; another variable of the plan means another interpreter."""
     install(other, "framework", READS_ENVIRONMENT)
     other.write("train.py", "import os, framework\nprint(os.environ['XLA_FLAGS'], framework.SEEN)\n")
     said = [other.run("train.py", env={"XLA_FLAGS": flags})[1] for flags in "abc"]
@@ -392,7 +392,7 @@ def test_an_interpreter_that_starts_a_thread_later_is_not_forked(other: Project)
 
 
 def test_a_killed_zygote_is_replaced(other: Project, guard: Guard) -> None:
-    """SIGKILL between two runs costs warm starts, and no run."""
+    """SIGKILL between two trials costs warm starts, and no run."""
     install(other, "framework", "print('imported')\n")
     other.write("train.py", "import framework\nprint('trained')\n")
     assert [other.run("train.py")[1] for _ in range(2)] == ["imported\ntrained\n", "trained\n"]
@@ -406,7 +406,7 @@ def test_a_killed_zygote_is_replaced(other: Project, guard: Guard) -> None:
 
 
 def test_a_killed_guard_takes_its_zygotes_along(other: Project, guard: Guard) -> None:
-    """The next run has a new guard and a new zygote, and nothing of the old ones is left."""
+    """The next trial has a new guard and a new zygote, and nothing of the old ones is left."""
     install(other, "framework", "print('imported')\n")
     other.write("train.py", "import framework\nprint('trained')\n")
     for _ in range(2):
@@ -426,15 +426,15 @@ def test_a_killed_guard_takes_its_zygotes_along(other: Project, guard: Guard) ->
     ids=" ".join,
 )
 def test_a_stop_spares_nothing_but_the_zygote(
-    words: tuple[str, ...], runs: Runs, zygotes: ZygoteRunner, guard: Guard
+    words: tuple[str, ...], trials: Runs, zygotes: ZygoteRunner, guard: Guard
 ) -> None:
-    """Whatever a trainer does against it, only the warm interpreter is there when the run is over."""
+    """Whatever a trainer does against it, only the warm interpreter is there when the trial is over."""
     has_learned = False
     for _ in range(2):
-        (runs.folder / "ready").unlink(missing_ok=True)
-        ended = zygotes.run(runs.plan(*words), runs.when_ready, runs.soon())
+        (trials.folder / "ready").unlink(missing_ok=True)
+        ended = zygotes.run(trials.plan(*words), trials.when_ready, trials.soon())
         assert ended.left_pids == ()
-        # The bare one is let go as soon as a run has come to its own end, which shows what to import.
+        # The bare one is let go as soon as a trial has come to its own end, which shows what to import.
         learns = ended.stop is None and not has_learned
         has_learned = has_learned or learns
         until(lambda left=0 if learns else 1: len(below(guard)) == left)
@@ -450,19 +450,19 @@ def test_the_usage_of_a_run_is_its_own(project: Project) -> None:
     assert used[2].peak_memory_bytes > 10 << 20
 
 
-def test_what_cannot_be_started_is_said_as_always(runs: Runs, zygotes: ZygoteRunner) -> None:
+def test_what_cannot_be_started_is_said_as_always(trials: Runs, zygotes: ZygoteRunner) -> None:
     """A missing script or directory, or another program, is an error of the command."""
     with pytest.raises(CommandError, match="cannot be entered"):
-        zygotes.run(runs.plan("silent", cwd=runs.study / "gone"), lambda _: None, runs.soon())
-    ended = zygotes.run(runs.plan(argv=(sys.executable, "absent.py")), lambda _: None, runs.soon())
+        zygotes.run(trials.plan("silent", cwd=trials.study / "gone"), lambda _: None, trials.soon())
+    ended = zygotes.run(trials.plan(argv=(sys.executable, "absent.py")), lambda _: None, trials.soon())
     assert (ended.exit_code, "can't open file" in ended.stderr_tail) == (2, True)
-    assert zygotes.run(runs.plan(argv=("/bin/sh", "-c", "exit 7")), lambda _: None, runs.soon()).exit_code == 7
+    assert zygotes.run(trials.plan(argv=("/bin/sh", "-c", "exit 7")), lambda _: None, trials.soon()).exit_code == 7
 
 
 @pytest.mark.parametrize("victim", ["search", "guard and search"])
-def test_a_killed_search_leaves_no_zygote(victim: str, runs: Runs) -> None:
+def test_a_killed_search_leaves_no_zygote(victim: str, trials: Runs) -> None:
     """Run and warm interpreter end with the guard, and what a killed guard left is swept."""
-    search = Search(runs, "--warm", "leaves", "daemon")
+    search = Search(trials, "--warm", "leaves", "daemon")
     try:
         members = psutil.Process(search.guard).children(recursive=True)
         assert len(members) >= 3  # zygote, run, daemon
@@ -472,7 +472,7 @@ def test_a_killed_search_leaves_no_zygote(victim: str, runs: Runs) -> None:
         if victim != "search":
             os.kill(search.guard, signal.SIGKILL)
             assert gone(search.guard)
-            sweep(runs.study, SystemClock())
+            end_orphans(trials.study, SystemClock())
         assert gone(search.guard)
         until(lambda: not any(member.is_running() and member.status() != "zombie" for member in members))
     finally:
@@ -485,16 +485,16 @@ def test_a_sweep_finds_a_zygote(other: Project, guard: Guard) -> None:
     other.run("train.py")
     other.run("train.py")
     (zygote,) = below(guard)
-    assert sweep(other.folder / "runs", SystemClock()).killed == (zygote.pid,)
+    assert end_orphans(other.folder / "runs", SystemClock()).killed == (zygote.pid,)
 
 
 def test_the_record_of_the_first_run_is_not_left_behind(other: Project) -> None:
-    """What is noted for the next runs is taken away with the run."""
+    """What is noted for the next trials is taken away with the run."""
     other.write("train.py", "import json\nprint(json.dumps(1))\n")
     other.run("train.py")
     names = {path.name for path in (other.folder / "runs" / "1").iterdir()}
     assert {name for name in names if not name.startswith("steps.")} == {
-        ".autotune-run",
+        ".autotune-trial",
         "config.yaml",
         "inject",
         "outputs",
@@ -505,13 +505,13 @@ def test_the_record_of_the_first_run_is_not_left_behind(other: Project) -> None:
 
 
 def test_a_run_that_has_made_steps_is_never_begun_again(other: Project) -> None:
-    """Whatever the trainer then puts where a run says that it gave up: its steps would count twice."""
+    """Whatever the trainer then puts where a trial says that it gave up: its steps would count twice."""
     install(other, "reports", REPORTS_ONE_STEP)
     other.write(
         "train.py",
         "import os, time, reports\n"
         "for _ in range(20):\n    reports.step()\n    time.sleep(0.02)\n"
-        "os.mkfifo(os.path.join(os.environ['AUTOTUNE_RUN_DIR'], 'unfit.json'))\nprint('once')\n",
+        "os.mkfifo(os.path.join(os.environ['AUTOTUNE_TRIAL_DIR'], 'unfit.json'))\nprint('once')\n",
     )
     for _ in range(2):
         assert other.run("train.py")[1] == "once\n"
@@ -520,9 +520,9 @@ def test_a_run_that_has_made_steps_is_never_begun_again(other: Project) -> None:
 
 
 def test_the_files_of_a_run_that_are_there_already_are_replaced(other: Project) -> None:
-    """A trainer can prepare the folder of a later run: no FIFO in it is waited for, and no link followed."""
+    """A trainer can prepare the folder of a later trial: no FIFO in it is waited for, and no link followed."""
     other.write("train.py", "print('said')\n")
-    folder = RunFolder(other.folder / "runs" / "1")
+    folder = TrialFolder(other.folder / "runs" / "1")
     folder.create()
     for name in ("stdout.log", "zygote.log", "imports.jsonl"):
         os.mkfifo(folder.path / name)

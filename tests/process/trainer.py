@@ -7,7 +7,7 @@ import sys
 import time
 from pathlib import Path
 
-FOLDER = Path(os.environ["AUTOTUNE_RUN_DIR"])
+FOLDER = Path(os.environ["AUTOTUNE_TRIAL_DIR"])
 
 
 def ready() -> None:

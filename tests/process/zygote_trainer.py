@@ -35,9 +35,9 @@ def show() -> None:
     print(sys.argv, sys.orig_argv, sys.path, sys.flags, sys.executable, sys.warnoptions, sys._xoptions)
     print(__name__, __file__, __package__, type(__loader__), __doc__, __spec__ and __spec__.name, __debug__)
     print(sorted(name for name in vars(main) if name.startswith("__")), vars(main) is globals())
-    run = os.environ["AUTOTUNE_RUN_DIR"]
+    trial = os.environ["AUTOTUNE_TRIAL_DIR"]
     environ = {
-        name: value.replace(run, "RUN") for name, value in os.environ.items() if not name.startswith("AUTOTUNE_")
+        name: value.replace(trial, "RUN") for name, value in os.environ.items() if not name.startswith("AUTOTUNE_")
     }
     print(os.getcwd(), sorted(environ.items()))
     print(sorted(os.listdir("/proc/self/fd")), os.readlink("/proc/self/fd/0"), os.getsid(0) == os.getpid())

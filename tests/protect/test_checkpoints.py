@@ -11,38 +11,38 @@ from typing import Any
 import pytest
 
 from autotune.clock import SystemClock
-from autotune.events import RunStarted
-from autotune.protect import checkpoints as keepsakes
+from autotune.events import TrialStarted
+from autotune.protect import checkpoints as checkpoints
 from autotune.protect import kept_file
-from autotune.protect.checkpoints import Keepsakes, is_called_a_checkpoint
+from autotune.protect.checkpoints import CheckpointBackups, is_called_a_checkpoint
 from autotune.protect.kept_file import KeptFile
 from autotune.records import Purpose
-from autotune.search.problem import open_setup
+from autotune.search.problem import open_problem
 from tests.protect.test_snapshot import calls
 from tests.search.test_tuner import CONFIG
 
 
 @pytest.fixture
-def kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Keepsakes]:
+def kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., CheckpointBackups]:
     """Makes the keepsakes of a project with these files, in which one works."""
     monkeypatch.chdir(tmp_path)
 
-    def make(config: str = "", **files: bytes) -> Keepsakes:
+    def make(config: str = "", **files: bytes) -> CheckpointBackups:
         for name, content in files.items():
             path = tmp_path / "checkpoints" / f"{name}.pth"
             path.parent.mkdir(exist_ok=True)
             path.write_bytes(content)
         (tmp_path / "config.yaml").write_text(config + CONFIG)
-        setup = open_setup(Path("config.yaml"), command=None, state_dir=None)
-        setup.state.create()
-        return Keepsakes(setup.trainer, SystemClock(), cwd=tmp_path, name="search")
+        problem = open_problem(Path("config.yaml"), command=None, state_dir=None)
+        problem.state.create()
+        return CheckpointBackups(problem.trainer, SystemClock(), cwd=tmp_path, name="search")
 
     return make
 
 
-def started(number: int) -> RunStarted:
-    """The event that a run begins."""
-    return RunStarted(number=number, purpose=Purpose.EXPLORE, changes={}, pair=None)
+def started(number: int) -> TrialStarted:
+    """The event that a trial begins."""
+    return TrialStarted(number=number, purpose=Purpose.EXPLORE, changes={}, pair=None)
 
 
 def checkpoint(name: str) -> Path:
@@ -50,11 +50,11 @@ def checkpoint(name: str) -> Path:
     return Path("checkpoints", f"{name}.pth")
 
 
-def test_files_that_stay_leave_no_copy(kept: Callable[..., Keepsakes]) -> None:
+def test_files_that_stay_leave_no_copy(kept: Callable[..., CheckpointBackups]) -> None:
     """Nor any word."""
     with kept(best=b"1") as files:
         checkpoint("new").write_bytes(b"2")
-        assert files.loss("run 0") is None
+        assert files.loss("trial 0") is None
     assert files.remark is None
     assert not Path(".autotune", "kept", "search").exists()
 
@@ -65,7 +65,7 @@ def test_files_that_stay_leave_no_copy(kept: Callable[..., Keepsakes]) -> None:
     ids=["added to", "written again as it was", "other content", "cut", "taken away"],
 )
 def test_what_a_run_has_taken_is_put_back(
-    kept: Callable[..., Keepsakes], content: bytes | None, comes_back: bool
+    kept: Callable[..., CheckpointBackups], content: bytes | None, comes_back: bool
 ) -> None:
     """As it was, each time, and said once; what was only added to stays. In the end no copy is left."""
     with kept(best=b"old", other=b"x") as files:
@@ -75,25 +75,28 @@ def test_what_a_run_has_taken_is_put_back(
                 checkpoint("best").unlink()
             else:
                 checkpoint("best").write_bytes(content)
-            assert files.loss(f"run {number}") is None
+            assert files.loss(f"trial {number}") is None
             assert checkpoint("best").read_bytes() == (b"old" if comes_back else content)
     assert len(files.remarks) == comes_back
     assert (
-        not comes_back or "run 0 wrote over or took away what it found there: checkpoints/best.pth;" in files.remarks[0]
+        not comes_back
+        or "trial 0 wrote over or took away what it found there: checkpoints/best.pth;" in files.remarks[0]
     )
     assert sorted(path.name for path in Path("checkpoints").iterdir()) == ["best.pth", "other.pth"]
     assert list(Path(".autotune/kept").iterdir()) == []
 
 
-def test_a_folder_that_is_gone_comes_back(kept: Callable[..., Keepsakes]) -> None:
+def test_a_folder_that_is_gone_comes_back(kept: Callable[..., CheckpointBackups]) -> None:
     """Some trainers empty their place first."""
     with kept(best=b"1", other=b"2") as files:
         shutil.rmtree("checkpoints")
-        assert files.loss("run 0") is None
+        assert files.loss("trial 0") is None
     assert (checkpoint("best").read_bytes(), checkpoint("other").read_bytes()) == (b"1", b"2")
 
 
-def test_what_stands_in_its_place_is_replaced_and_not_followed(kept: Callable[..., Keepsakes], tmp_path: Path) -> None:
+def test_what_stands_in_its_place_is_replaced_and_not_followed(
+    kept: Callable[..., CheckpointBackups], tmp_path: Path
+) -> None:
     """A link goes, what it leads to stays; a pipe is not waited for."""
     victim = tmp_path / "thesis"
     victim.write_text("precious")
@@ -102,21 +105,21 @@ def test_what_stands_in_its_place_is_replaced_and_not_followed(kept: Callable[..
             checkpoint(name).unlink()
         checkpoint("best").symlink_to(victim)
         os.mkfifo(checkpoint("other"))
-        assert files.loss("run 0") is None
+        assert files.loss("trial 0") is None
     assert (checkpoint("best").read_bytes(), checkpoint("other").read_bytes()) == (b"1", b"2")
     assert not checkpoint("best").is_symlink()
     assert victim.read_text() == "precious"
 
 
-@pytest.mark.parametrize("how", ["between the runs", "by a process that still has it open", "before the eyes"])
+@pytest.mark.parametrize("how", ["between the trials", "by a process that still has it open", "before the eyes"])
 def test_what_somebody_else_writes_is_left_to_them(
-    kept: Callable[..., Keepsakes], monkeypatch: pytest.MonkeyPatch, how: str
+    kept: Callable[..., CheckpointBackups], monkeypatch: pytest.MonkeyPatch, how: str
 ) -> None:
     """A real training beside the search goes on with its own file; the copy of the old one stays."""
     with kept(best=b"old") as files:
         files.after(started(0))
         checkpoint("best").write_bytes(b"newer")
-        if how == "between the runs":
+        if how == "between the trials":
             files.after(started(1))
         elif how == "before the eyes":
             copied = kept_file._copied
@@ -128,9 +131,9 @@ def test_what_somebody_else_writes_is_left_to_them(
 
             monkeypatch.setattr(kept_file, "_copied", meanwhile)
         with checkpoint("best").open("ab") if how.startswith("by a process") else nullcontext():
-            assert files.loss("run 0") is None
+            assert files.loss("trial 0") is None
         checkpoint("best").write_bytes(b"newest")
-        assert files.loss("run 1") is None
+        assert files.loss("trial 1") is None
     assert checkpoint("best").read_bytes() == b"newest"
     (copy,) = (path for path in Path(".autotune/kept").rglob("*.pth"))
     assert copy.read_bytes() == b"old"
@@ -141,7 +144,7 @@ def test_what_somebody_else_writes_is_left_to_them(
 
 
 def test_a_look_that_is_interrupted_is_made_again(
-    kept: Callable[..., Keepsakes], monkeypatch: pytest.MonkeyPatch
+    kept: Callable[..., CheckpointBackups], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """^C in the middle of putting back loses nothing, and leaves nothing half done."""
     with kept(best=b"1", other=b"2") as files:
@@ -156,13 +159,13 @@ def test_a_look_that_is_interrupted_is_made_again(
 
         monkeypatch.setattr(KeptFile, "put_back", interrupted)
         with pytest.raises(KeyboardInterrupt):
-            files.loss("run 0")
-        assert files.loss("run 0") is None
+            files.loss("trial 0")
+        assert files.loss("trial 0") is None
     assert (checkpoint("best").read_bytes(), checkpoint("other").read_bytes()) == (b"1", b"2")
 
 
 @pytest.mark.parametrize("why", ["the copy was changed", "a folder is in its place"])
-def test_what_cannot_be_put_back_ends_the_search(kept: Callable[..., Keepsakes], why: str) -> None:
+def test_what_cannot_be_put_back_ends_the_search(kept: Callable[..., CheckpointBackups], why: str) -> None:
     """Nothing that does not verify is put anywhere; the reason is said, and what is left of the copy stays."""
     with kept(best=b"old") as files:
         checkpoint("best").unlink()
@@ -171,7 +174,7 @@ def test_what_cannot_be_put_back_ends_the_search(kept: Callable[..., Keepsakes],
             copy.write_bytes(b"forged")
         else:
             checkpoint("best").mkdir()
-        loss = files.loss("run 0")
+        loss = files.loss("trial 0")
         assert loss is not None
         assert "not put back (" in loss.message
         assert not checkpoint("best").is_file()
@@ -179,24 +182,24 @@ def test_what_cannot_be_put_back_ends_the_search(kept: Callable[..., Keepsakes],
     assert len(list(Path(".autotune/kept").rglob("*.pth"))) == 1
 
 
-def test_many_files_are_looked_at_in_time(kept: Callable[..., Keepsakes]) -> None:
-    """Twice as many that every run writes over are twice the work."""
+def test_many_files_are_looked_at_in_time(kept: Callable[..., CheckpointBackups]) -> None:
+    """Twice as many that every trial writes over are twice the work."""
 
     def work(number: int) -> int:
         names = [f"w{place}" for place in range(number)]
         with kept(**dict.fromkeys(names, b"old")) as files:
             for name in names:
                 checkpoint(name).write_bytes(b"new")
-            return calls(lambda: files.loss("run 0"))
+            return calls(lambda: files.loss("trial 0"))
 
     assert work(200) < 3 * work(100)
 
 
 def test_what_is_too_large_to_copy_is_said_beforehand(
-    kept: Callable[..., Keepsakes], monkeypatch: pytest.MonkeyPatch
+    kept: Callable[..., CheckpointBackups], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The latest come first; the others are watched all the same."""
-    monkeypatch.setattr(keepsakes, "MOST_BYTES", 5)
+    monkeypatch.setattr(checkpoints, "MOST_BYTES", 5)
     made = kept(old=b"1234", new=b"5678")
     os.utime(checkpoint("old"), (1, 1))
     with made as files:
@@ -204,35 +207,35 @@ def test_what_is_too_large_to_copy_is_said_beforehand(
         assert "checkpoints/old.pth." in files.remark
         assert "new" not in files.remark
         checkpoint("old").write_bytes(b"0")
-        loss = files.loss("run 0")
+        loss = files.loss("trial 0")
         assert loss is not None
         assert "no room or time" in str(loss.remedy)
 
 
-def test_where_a_redirected_key_points_is_not_copied(kept: Callable[..., Keepsakes]) -> None:
+def test_where_a_redirected_key_points_is_not_copied(kept: Callable[..., CheckpointBackups]) -> None:
     """Runs are pointed away from there; a change is seen all the same."""
     with kept("checkpoint_dir: checkpoints\n", best=b"old") as files:
         assert files.remark is None
         assert not Path(".autotune", "kept", "search").exists()
         checkpoint("best").write_bytes(b"other")
-        assert files.loss("run 0") is not None
+        assert files.loss("trial 0") is not None
 
 
-def test_what_an_earlier_run_has_left_is_not_the_users(kept: Callable[..., Keepsakes]) -> None:
+def test_what_an_earlier_run_has_left_is_not_the_users(kept: Callable[..., CheckpointBackups]) -> None:
     """It was written while that run went on; what was there before or came later is the user's."""
     made = kept(before=b"x", during=b"x", after=b"x")
-    run = Path(".autotune/runs/study/1")
-    run.mkdir(parents=True)
+    trial = Path(".autotune/trials/study/1")
+    trial.mkdir(parents=True)
     now_s = time.time()
     for name, ago_s in (("before", 1000), ("during", 550), ("after", 100)):
         os.utime(checkpoint(name), (now_s - ago_s, now_s - ago_s))
-    for name, ago_s in ((".autotune-run", 600), ("stdout.log", 500)):
-        (run / name).touch()
-        os.utime(run / name, (now_s - ago_s, now_s - ago_s))
+    for name, ago_s in ((".autotune-trial", 600), ("stdout.log", 500)):
+        (trial / name).touch()
+        os.utime(trial / name, (now_s - ago_s, now_s - ago_s))
     with made as files:
         for name in ("before", "during", "after"):
             checkpoint(name).write_bytes(b"other")
-        assert files.loss("run 0") is None
+        assert files.loss("trial 0") is None
     back = [name for name in ("before", "during", "after") if checkpoint(name).read_bytes() == b"x"]
     assert back == ["before", "after"]
 

@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 
 from autotune.clock import SystemClock
-from autotune.protect.side_effects import Leftovers, folders_named
-from autotune.search.problem import open_setup
+from autotune.protect.side_effects import SideEffects, folders_named
+from autotune.search.problem import open_problem
 from tests.search.test_tuner import CONFIG
 
 
@@ -20,12 +20,12 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return folder
 
 
-def watched(project: Path, text: str = "") -> Leftovers:
+def watched(project: Path, text: str = "") -> SideEffects:
     """The surroundings of a search for this config."""
     (project / "config.yaml").write_text(text + CONFIG)
-    setup = open_setup(Path("config.yaml"), command=None, state_dir=None)
-    setup.state.create()
-    return Leftovers(setup.trainer, SystemClock(), cwd=project)
+    problem = open_problem(Path("config.yaml"), command=None, state_dir=None)
+    problem.state.create()
+    return SideEffects(problem.trainer, SystemClock(), cwd=project)
 
 
 DATA = "folder: corpus/train\nlog_dir: logs\n"
@@ -34,41 +34,41 @@ DATA = "folder: corpus/train\nlog_dir: logs\n"
 def test_a_run_that_leaves_nothing(project: Path) -> None:
     """Its own folder lies in the state folder, which does not count."""
     around = watched(project, DATA)
-    (project / ".autotune" / "runs" / "x").mkdir(parents=True)
-    assert around.of_the_run(0) is None
+    (project / ".autotune" / "trials" / "x").mkdir(parents=True)
+    assert around.of_the_trial(0) is None
 
 
 def test_what_is_written_where_one_works_is_named(project: Path) -> None:
     """With the advice, once, and with no claim on the run."""
     around = watched(project, DATA)
     (project / "train.log").write_text("x")
-    found = around.of_the_run(0)
+    found = around.of_the_trial(0)
     assert found is not None
     assert found.sentence == (
-        "while run 0 went on, outside its folder: new: train.log. autotune takes nothing away there; "
+        "while trial 0 went on, outside its folder: new: train.log. autotune takes nothing away there; "
         "where a key says where it goes, name that key under redirect:"
     )
     assert not found.fills_a_cache
-    assert around.of_the_run(1) is None
+    assert around.of_the_trial(1) is None
     assert (project / "train.log").read_text() == "x"
 
 
 def test_what_is_named_once_is_not_named_again(project: Path) -> None:
     """Nor is what lies in a folder that was named."""
     around = watched(project, DATA)
-    (project / "runs").mkdir()
+    (project / "trials").mkdir()
     (project / "train.log").write_text("x")
-    assert around.of_the_run(0) is not None
-    (project / "runs" / "1.log").touch()
+    assert around.of_the_trial(0) is not None
+    (project / "trials" / "1.log").touch()
     (project / "train.log").write_text("xx")
-    assert around.of_the_run(1) is None
+    assert around.of_the_trial(1) is None
 
 
 def test_what_is_new_among_the_data_is_taken_for_a_cache(project: Path) -> None:
     """The data are where the config says."""
     around = watched(project, DATA)
     (project / "corpus" / "train" / "features.npy").touch()
-    found = around.of_the_run(3)
+    found = around.of_the_trial(3)
     assert found is not None
     assert found.fills_a_cache
     assert "corpus/train/features.npy is taken for a cache, so that run is not compared" in found.sentence
@@ -76,10 +76,10 @@ def test_what_is_new_among_the_data_is_taken_for_a_cache(project: Path) -> None:
 
 
 def test_data_that_are_only_changed_are_no_cache(project: Path) -> None:
-    """The run that follows changes them again."""
+    """The trial that follows changes them again."""
     around = watched(project, DATA)
     (project / "corpus" / "train" / "clips.bin").write_text("longer")
-    found = around.of_the_run(0)
+    found = around.of_the_trial(0)
     assert found is not None
     assert not found.fills_a_cache
     assert "changed: corpus/train/clips.bin" in found.sentence
@@ -90,7 +90,7 @@ def test_a_key_that_is_redirected_is_no_data(project: Path) -> None:
     (project / "logs").mkdir()
     around = watched(project, DATA)
     (project / "logs" / "new").touch()
-    found = around.of_the_run(0)
+    found = around.of_the_trial(0)
     assert found is not None
     assert not found.fills_a_cache
 
@@ -100,7 +100,7 @@ def test_many_files_are_counted(project: Path) -> None:
     around = watched(project, DATA)
     for number in range(20):
         (project / f"step-{number:02}.ckpt").touch()
-    found = around.of_the_run(0)
+    found = around.of_the_trial(0)
     assert found is not None
     assert "step-04.ckpt and 15 more" in found.sentence
 

@@ -9,12 +9,12 @@ import pytest
 
 from autotune.clock import SystemClock, VirtualClock
 from autotune.protect import snapshot as surroundings
-from autotune.protect.snapshot import Surroundings, Traces
+from autotune.protect.snapshot import Snapshot, SnapshotChanges
 
 
-def watched(*folders: Path, apart: tuple[Path, ...] = ()) -> Surroundings:
+def watched(*folders: Path, apart: tuple[Path, ...] = ()) -> Snapshot:
     """These folders as they are now."""
-    return Surroundings(folders, apart, SystemClock())
+    return Snapshot(folders, apart, SystemClock())
 
 
 def test_nothing_happened(hostile: Path) -> None:
@@ -116,7 +116,7 @@ def test_a_slow_file_system_does_not_hold_the_search_up(tmp_path: Path) -> None:
         (tmp_path / f"{number}").touch()
     clock = Slow()
     began_s = clock.now_s()
-    around = Surroundings([tmp_path], [], clock)
+    around = Snapshot([tmp_path], [], clock)
     assert clock.now_s() - began_s < 1.2 * surroundings.MOST_S
     assert around.traces().unseen == (tmp_path,)
 
@@ -160,20 +160,20 @@ def test_what_was_named_is_left_out_in_time_however_much_it_is(folder: str) -> N
     def work(files: int) -> int:
         new = tuple(Path("/data", folder, f"{number}.npy") for number in range(files))
         known = {Path("/data", folder, f"old {number}.npy") for number in range(files)} | {Path("/data/named")}
-        return calls(lambda: Traces(new=new).beyond(known))
+        return calls(lambda: SnapshotChanges(new=new).beyond(known))
 
     assert work(800) < 3 * work(400)
 
 
 def test_what_was_named_is_left_out_with_all_below_it() -> None:
     """A folder that was named stands for what is in it; what only begins with the same letters is something else."""
-    traces = Traces(
+    traces = SnapshotChanges(
         new=(Path("/data/named"), Path("/data/named/deep/a"), Path("/data/named too"), Path("/data/b")),
         changed=(Path("/data/named/c"),),
         gone=(Path("/data/d"),),
     )
     left = traces.beyond({Path("/data/named"), Path("/data/b")})
-    assert left == Traces(new=(Path("/data/named too"),), gone=(Path("/data/d"),))
+    assert left == SnapshotChanges(new=(Path("/data/named too"),), gone=(Path("/data/d"),))
 
 
 @pytest.mark.parametrize("depth", [1, 500])

@@ -6,20 +6,20 @@ from typing import Any
 
 import pytest
 
-from autotune.events import RunEnded
+from autotune.events import TrialEnded
 from autotune.metrics import values_of
-from autotune.records import Ending, Measurement, Purpose, RunRecord, Validity, Values
+from autotune.records import Ending, Measurement, Purpose, TrialRecord, Validity, Values
 from autotune.results import Change, PooledGpu, PooledGpus, Ratio, SearchResult, Side, Verdict
 
 TODAY: Values = {"data.batch_size": 8, "data.cache": "none", "train.xla": False}
 BEST: Values = {"data.batch_size": 32, "data.cache": "memory", "train.xla": False}
 
-MakeEnded = Callable[..., RunEnded]
+MakeEnded = Callable[..., TrialEnded]
 MakeResult = Callable[..., SearchResult]
 
 
 def measured(samples_per_s: float) -> Measurement:
-    """A run's numbers on a machine without a GPU."""
+    """A trial's numbers on a machine without a GPU."""
     return Measurement(
         window_s=2.0,
         steps=20,
@@ -33,7 +33,7 @@ def measured(samples_per_s: float) -> Measurement:
 
 
 def pooled_gpu(text: str, utilization: float | None, **changes: Any) -> PooledGpu:
-    """What the runs of a point showed of a GPU."""
+    """What the trials of a point showed of a GPU."""
     fields: dict[str, Any] = {
         "uuid": "GPU-0",
         "name": "NVIDIA H100",
@@ -56,10 +56,10 @@ def on_gpus(side: Side | None, *devices: PooledGpu, effective_utilization: float
 
 @pytest.fixture
 def run_ended() -> MakeEnded:
-    """The event at the end of a run that went well; fields of its record and of itself can be changed."""
+    """The event at the end of a trial that went well; fields of its record and of itself can be changed."""
 
-    def make(*, changes: Any = None, speedup: float | None = 1.5, **fields: Any) -> RunEnded:
-        record = RunRecord(
+    def make(*, changes: Any = None, speedup: float | None = 1.5, **fields: Any) -> TrialEnded:
+        record = TrialRecord(
             **{
                 "number": 3,
                 "search": "s",
@@ -74,7 +74,7 @@ def run_ended() -> MakeEnded:
                 **fields,
             }
         )
-        return RunEnded(run=record, changes={} if changes is None else changes, speedup=speedup)
+        return TrialEnded(trial=record, changes={} if changes is None else changes, speedup=speedup)
 
     return make
 
@@ -97,7 +97,7 @@ def search_result() -> MakeResult:
             "score_ratio": Ratio(ratio=2.02, low=1.91, high=2.12),
             "smallest_gain": 0.05,
             "same_training": (cached, 1.4),
-            "runs": 20,
+            "trials": 20,
             "outcomes": {"stopped": 19, "crashed": 1},
             "changes": (
                 Change(

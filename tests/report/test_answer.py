@@ -258,16 +258,16 @@ def test_what_looks_like_markup_is_shown_as_it_is(search_result: MakeResult, run
 
 
 def _failure(run_ended: MakeEnded, *, count: int = 1, detail: str = "", stderr: str = "") -> Failure:
-    run = run_ended(
+    trial = run_ended(
         ending=Ending.CRASHED, validity=Validity.UNMEASURED, measurement=None, values=BEST, detail=detail
-    ).run
+    ).trial
     return Failure(
-        run=run,
+        trial=trial,
         count=count,
         sentence="The trainer ended with an error.",
         remedy="Read stderr.log.",
         stderr_tail=stderr,
-        folder="/runs/7",
+        folder="/trials/7",
     )
 
 
@@ -276,9 +276,9 @@ def test_failures_are_named_counted_and_quoted(search_result: MakeResult, run_en
     said = "\n".join(f"line {number}" for number in range(20))
     failures = [_failure(run_ended, count=3, detail="ValueError: no", stderr=said), _failure(run_ended)]
     screen = _screen(search_result(), failures=failures)
-    assert "3 runs crashed: The trainer ended with an error." in screen
-    assert "1 run crashed" in screen
+    assert "3 trials crashed: The trainer ended with an error." in screen
+    assert "1 trial crashed" in screen
     assert "ValueError: no" in screen
     assert "| line 19" in screen
     assert "| line 14" not in screen
-    assert "Read stderr.log. Logs: /runs/7" in screen
+    assert "Read stderr.log. Logs: /trials/7" in screen

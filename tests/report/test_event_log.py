@@ -7,31 +7,31 @@ from pathlib import Path
 import pytest
 
 from autotune.clock import VirtualClock
-from autotune.events import PhaseChanged, RunProgress, SearchEnded
-from autotune.report.event_log import EventLog
+from autotune.events import PhaseChanged, SearchEnded, TrialProgress
 from autotune.results import Verdict
+from autotune.search.event_log import EventLog
 from tests.report.conftest import BEST, MakeEnded
 
 
 def test_each_event_is_one_line_of_json(tmp_path: Path, run_ended: MakeEnded) -> None:
-    """With a format, a name and a stamp; whole runs included, progress within a run not."""
+    """With a format, a name and a stamp; whole trials included, progress within a trial not."""
     path, clock = tmp_path / "s.events.jsonl", VirtualClock()
     log = EventLog(path, clock)
     log(run_ended(detail="two\nlines, é"))
-    log(RunProgress(number=0, elapsed_s=1.0, steps=3))
+    log(TrialProgress(number=0, elapsed_s=1.0, steps=3))
     clock.wait(1.5)
-    log(SearchEnded(verdict=Verdict.BETTER, runs=1, elapsed_s=2.0))
+    log(SearchEnded(verdict=Verdict.BETTER, trials=1, elapsed_s=2.0))
     ended, last = (json.loads(line) for line in path.read_text().splitlines())
-    assert (ended["format"], ended["event"], ended["utc"]) == (1, "RunEnded", "2030-01-01T00:00:00.000+00:00")
-    assert ended["run"]["values"] == BEST
-    assert ended["run"]["detail"] == "two\nlines, é"
-    assert ended["run"]["measurement"]["samples_per_s"] == 61.5
+    assert (ended["format"], ended["event"], ended["utc"]) == (1, "TrialEnded", "2030-01-01T00:00:00.000+00:00")
+    assert ended["trial"]["values"] == BEST
+    assert ended["trial"]["detail"] == "two\nlines, é"
+    assert ended["trial"]["measurement"]["samples_per_s"] == 61.5
     assert last == {
         "format": 1,
         "event": "SearchEnded",
         "utc": "2030-01-01T00:00:01.500+00:00",
         "verdict": "better",
-        "runs": 1,
+        "trials": 1,
         "elapsed_s": 2.0,
     }
 

@@ -32,7 +32,7 @@ def test_everything_found_has_its_line() -> None:
     assert "\ngrad_accum " in screen
     for line in (
         "not taken: a.prefetch: it is a list",
-        "into each run's own folder, starting empty: log_dir, out.dir",
+        "into each trial's own folder, starting empty: log_dir, out.dir",
         "looks like an output and stays: save_dir: it is built on another key",
         "command: python train.py {config}",
     ):

@@ -5,14 +5,14 @@ from typing import Any
 
 import pytest
 
-from autotune.errors import AutotuneError, CannotEditYaml, ConfigError, RunError, StudyBusy
+from autotune.errors import AutotuneError, CannotEditYaml, ConfigError, StudyBusy, TrialError
 from autotune.metrics import GPU_METRICS
 from autotune.report.json_answer import answer_document, error_document
 from autotune.results import SearchResult, Side, Verdict
 from tests.report.conftest import BEST, TODAY, MakeResult, on_gpus, pooled_gpu
 
 PROMISED = {
-    "format", "verdict", "baseline", "best", "candidate", "speedup", "score_ratio", "runs", "outcomes", "elapsed_s",
+    "format", "verdict", "baseline", "best", "candidate", "speedup", "score_ratio", "trials", "outcomes", "elapsed_s",
     "study", "paths",
 }  # fmt: skip
 BESIDES = {
@@ -45,14 +45,14 @@ def test_all_promised_keys_are_there_and_no_unknown_ones(search_result: MakeResu
 def test_a_better_config(search_result: MakeResult) -> None:
     """Values by key path with their YAML types, metrics by name, ratios with their intervals."""
     document = _document(search_result())
-    assert (document["format"], document["verdict"]) == (1, "better")
+    assert (document["format"], document["verdict"]) == (2, "better")
     assert document["best"]["values"] == BEST
     assert document["baseline"]["values"] == TODAY
     assert document["baseline"]["values"]["train.xla"] is False
     assert document["best"]["metrics"]["samples_per_s"] == 100.0
     assert document["best"]["metrics"]["gpu_utilization"] is None
     assert document["speedup"] == {"ratio": 2.0, "low": 1.9, "high": 2.1}
-    assert (document["runs"], document["outcomes"]) == (20, {"stopped": 19, "crashed": 1})
+    assert (document["trials"], document["outcomes"]) == (20, {"stopped": 19, "crashed": 1})
     assert (document["elapsed_s"], document["study"], document["paths"]) == (1700.5, "config-1", {"journal": "/j"})
     assert document["changes"][0] == {
         "path": "data.batch_size", "old": 8, "new": 32, "worth": 1.43, "group": 0, "label": "batch",
@@ -94,13 +94,13 @@ def test_gpus_are_there_device_by_device(search_result: MakeResult) -> None:
         (ConfigError("no knob", where="c.yaml:3", remedy="Add one."), "config"),
         (CannotEditYaml("a.b", "it is an alias", line=4, remedy="Write it out."), "cannot_edit_yaml"),
         (StudyBusy("busy"), "study_busy"),
-        (RunError("none worked"), "run"),
+        (TrialError("none worked"), "trial"),
     ],
 )
 def test_errors_have_a_kind_a_message_a_place_and_a_remedy(error: AutotuneError, kind: str) -> None:
     """A script can tell them apart without reading prose."""
     document = json.loads(json.dumps(error_document(error)))
     assert document == {
-        "format": 1,
+        "format": 2,
         "error": {"kind": kind, "message": error.message, "where": error.where, "remedy": error.remedy},
     }

@@ -6,7 +6,7 @@ from io import StringIO
 from rich.console import Console
 
 from autotune.clock import VirtualClock
-from autotune.events import Event, IncumbentChanged, PhaseChanged, RunProgress, RunStarted, SearchEnded
+from autotune.events import Event, IncumbentChanged, PhaseChanged, SearchEnded, TrialProgress, TrialStarted
 from autotune.records import Purpose
 from autotune.report.live import SearchDisplay
 from tests.report.conftest import TODAY, MakeEnded, measured
@@ -18,23 +18,23 @@ def test_a_log_file_gets_lines_and_nothing_else(run_ended: MakeEnded) -> None:
     console = Console(file=file, width=40)
     with SearchDisplay(console, clock, started_s=998.0, budget_s=60.0) as display:
         display(PhaseChanged(phase="exploring", why="looking for better values"))
-        display(RunStarted(number=3, purpose=Purpose.EXPLORE, changes={"data.cache": "[memory]"}))
+        display(TrialStarted(number=3, purpose=Purpose.EXPLORE, changes={"data.cache": "[memory]"}))
         for steps in range(50):
             clock.wait(0.1)
-            display(RunProgress(number=3, elapsed_s=0.1 * steps, steps=steps))
+            display(TrialProgress(number=3, elapsed_s=0.1 * steps, steps=steps))
         display(run_ended(changes={"data.cache": "[memory]"}))
         display(IncumbentChanged(values=TODAY, changes={"data.cache": "[memory]"}, speedup=1.5))
-        display(SearchEnded(verdict=None, runs=1, elapsed_s=5.0))
+        display(SearchEnded(verdict=None, trials=1, elapsed_s=5.0))
     shown = file.getvalue()
     lines = shown.splitlines()
     assert [line.partition("] ")[0] for line in lines] == ["[  2.0s", "[  7.0s", "[  7.0s"]
-    assert [line.partition("] ")[2].split(" ")[0] for line in lines] == ["exploring:", "run", "best"]
+    assert [line.partition("] ")[2].split(" ")[0] for line in lines] == ["exploring:", "trial", "best"]
     assert "\x1b" not in shown
     assert "cache=[memory]" in lines[1]
 
 
 def test_a_long_line_stays_one_line(run_ended: MakeEnded) -> None:
-    """In a log file a run is found by `grep`, however much it changes."""
+    """In a log file a trial is found by `grep`, however much it changes."""
     file = StringIO()
     with SearchDisplay(Console(file=file, width=40), VirtualClock(), started_s=0.0, budget_s=60.0) as display:
         display(run_ended(changes={f"section.knob_{i}": i for i in range(20)}))
@@ -48,22 +48,22 @@ def test_a_terminal_sees_what_runs_now() -> None:
     with SearchDisplay(console, clock, started_s=990.0, budget_s=60.0) as display:
         display(PhaseChanged(phase="exploring", why="looking for better values"))
         display(IncumbentChanged(values=TODAY, changes={"data.cache": "[memory]"}, speedup=1.5))
-        display(RunStarted(number=3, purpose=Purpose.EXPLORE, changes={"data.batch_size": 32}))
+        display(TrialStarted(number=3, purpose=Purpose.EXPLORE, changes={"data.batch_size": 32}))
         clock.wait(5.0)
-        display(RunProgress(number=3, elapsed_s=5.0, steps=17))
+        display(TrialProgress(number=3, elapsed_s=5.0, steps=17))
     shown = file.getvalue()
     assert "[   10s] best so far: 1.50x today with cache=[memory]" in shown
     last = shown.rpartition("best   ")
-    assert "15s of 1m 0 runs exploring done in at most 45s" in last[0]
-    assert last[2].startswith("1.50x today  cache=[memory]\nnow    run 3 explore: batch_size=32  17 steps\n")
+    assert "15s of 1m 0 trials exploring done in at most 45s" in last[0]
+    assert last[2].startswith("1.50x today  cache=[memory]\nnow    trial 3 explore: batch_size=32  17 steps\n")
     assert last[2].endswith("\x1b[2K")
 
 
 def test_a_terminal_sees_how_busy_the_gpu_was(run_ended: MakeEnded) -> None:
-    """Of the last run; nothing is said where that was not measured."""
+    """Of the last trial; nothing is said where that was not measured."""
     busy = run_ended(measurement=replace(measured(61.5), gpu_utilization=0.41))
-    assert "1 runs, the last GPU 41 % starting" in _last_drawn(busy)
-    assert "2 runs starting" in _last_drawn(busy, run_ended())
+    assert "1 trials, the last GPU 41 % starting" in _last_drawn(busy)
+    assert "2 trials starting" in _last_drawn(busy, run_ended())
 
 
 def _last_drawn(*events: Event) -> str:

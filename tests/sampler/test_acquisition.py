@@ -1,4 +1,4 @@
-"""Where the next run goes."""
+"""Where the next trial goes."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -8,15 +8,21 @@ import numpy as np
 import pytest
 
 from autotune.records import Ending, Values
-from autotune.sampler.acquisition import LARGEST_REPEATS, WORTH_THE_REST, Allocation, Allocator, knowledge_gradient
+from autotune.sampler.acquisition import (
+    MOST_TRIALS_OF_A_POINT,
+    WORTH_THE_REST,
+    Acquisition,
+    Proposal,
+    knowledge_gradient,
+)
 from autotune.sampler.gaussian_process import Posterior
-from autotune.sampler.observations import PointLevel
+from autotune.sampler.observations import Observation
 from autotune.space.space import Space, point_name
-from tests.runs import knob, level, named
+from tests.runs import knob, named, observation
 
 SPACE = Space(knobs=(knob("n", 0, *range(1, 6)), knob("flag", False, True), knob("mode", "a", "b", "c")))
 SD = 0.08
-TODAY = level(SPACE, 0.0)
+TODAY = observation(SPACE, 0.0)
 
 
 def _anything(_values: Values) -> str | None:
@@ -24,38 +30,38 @@ def _anything(_values: Values) -> str | None:
 
 
 def _next(
-    *levels: PointLevel,
+    *observations: Observation,
     space: Space = SPACE,
     advice: Values | None = None,
     why_not: Callable[[Values], str | None] = _anything,
     seed: int = 0,
-) -> Allocation | None:
-    return _taught(space, levels, seed).next_run(point_name(space.today), advice, why_not)
+) -> Proposal | None:
+    return _taught(space, observations, seed).next_trial(point_name(space.today), advice, why_not)
 
 
-def _taught(space: Space, levels: Sequence[PointLevel], seed: int = 0) -> Allocator:
-    allocator = Allocator(space, seed)
-    allocator.learn(named(*levels), SD)
-    return allocator
+def _taught(space: Space, observations: Sequence[Observation], seed: int = 0) -> Acquisition:
+    acquisition = Acquisition(space, seed)
+    acquisition.learn(named(*observations), SD)
+    return acquisition
 
 
-def _search(space: Space, speed: Callable[[Values], float | None], runs: int, seed: int = 0) -> list[PointLevel]:
-    """What is known after that many runs of points with that ln speed; None is a crash."""
-    allocator, rng = Allocator(space, seed), np.random.default_rng(seed)
-    levels = named(level(space, 0.0))
-    for _ in range(runs):
-        allocator.learn(levels, SD)
-        choice = allocator.next_run(point_name(space.today), None, _anything)
+def _search(space: Space, speed: Callable[[Values], float | None], trials: int, seed: int = 0) -> list[Observation]:
+    """What is known after that many trials of points with that ln speed; None is a crash."""
+    acquisition, rng = Acquisition(space, seed), np.random.default_rng(seed)
+    observations = named(observation(space, 0.0))
+    for _ in range(trials):
+        acquisition.learn(observations, SD)
+        choice = acquisition.next_trial(point_name(space.today), None, _anything)
         if choice is None:
             break
         values = dict[str, Any](choice.values)
-        scores = levels[point_name(values)].scores if choice.is_repeat else ()
+        scores = observations[point_name(values)].scores if choice.is_repeat else ()
         found = speed(values)
         if found is None:
-            levels |= named(level(space, *scores, endings=(Ending.CRASHED,), **values))
+            observations |= named(observation(space, *scores, endings=(Ending.CRASHED,), **values))
         else:
-            levels |= named(level(space, *scores, found + SD * rng.standard_normal(), **values))
-    return list(levels.values())
+            observations |= named(observation(space, *scores, found + SD * rng.standard_normal(), **values))
+    return list(observations.values())
 
 
 def test_the_first_choice_is_something_new() -> None:
@@ -69,49 +75,49 @@ def test_the_first_choice_is_something_new() -> None:
 def test_advice_comes_first() -> None:
     """What an expert would try is tried before what the model thinks of."""
     advice: Values = {"n": 5, "flag": True, "mode": "b"}
-    choice = _next(TODAY, level(SPACE, 0.2, n=1), advice=advice)
+    choice = _next(TODAY, observation(SPACE, 0.2, n=1), advice=advice)
     assert choice is not None
     assert choice.values == advice
     assert choice.gain > WORTH_THE_REST
 
 
 def test_the_best_of_two_knobs_is_found_among_many() -> None:
-    """Of 8,192 points, 25 runs find the one where both knobs that matter are right."""
+    """Of 8,192 points, 25 trials find the one where both knobs that matter are right."""
     space = Space(knobs=(knob("fast", False, True), *(knob(f"k{i}", *range(8)) for i in range(4))))
 
     def speed(values: Values) -> float:
         return (0.5 if values["fast"] else 0.0) + 0.1 * min(5, float(values["k1"] or 0))
 
-    best = max(_search(space, speed, 25), key=lambda level: level.mean)
+    best = max(_search(space, speed, 25), key=lambda observation: observation.mean)
     assert speed(best.values) >= 0.95
 
 
 def test_a_value_that_crashes_is_left_alone_after_a_few() -> None:
-    """The chance to run is learned from failures: fewer than half of the runs go into the broken half of the space."""
+    """The chance to run is learned from failures: fewer than half of the trials go into a broken half of the space."""
     space = Space(knobs=(knob("bad", False, True), *(knob(f"k{i}", *range(8)) for i in range(3))))
 
     def speed(values: Values) -> float | None:
         return None if values["bad"] else 0.05 * float(values["k0"] or 0)
 
-    crashed = [level for level in _search(space, speed, 30) if level.endings]
+    crashed = [observation for observation in _search(space, speed, 30) if observation.endings]
     assert 0 < len(crashed) < 15
 
 
 def test_a_close_rival_is_repeated_and_a_clear_loser_is_not() -> None:
     """In a space that is tried out, time goes to points that may be the best: never to one that is far behind."""
     space = Space(knobs=(knob("mode", "a", "b", "c", "d"),))
-    best, rival = level(space, 0.5, 0.52, mode="b"), level(space, 0.49, mode="c")
-    loser = level(space, -0.5, mode="d")
-    choice = _next(level(space, 0.0), best, rival, loser, space=space)
+    best, rival = observation(space, 0.5, 0.52, mode="b"), observation(space, 0.49, mode="c")
+    loser = observation(space, -0.5, mode="d")
+    choice = _next(observation(space, 0.0), best, rival, loser, space=space)
     assert choice is not None
     assert choice.is_repeat
     assert choice.values == rival.values
 
 
 def test_a_clear_winner_is_not_repeated_for_ever() -> None:
-    """Where one point is far ahead and nothing else is left, another run promises nothing, and the search ends."""
+    """Where one point is far ahead and nothing else is left, another trial promises nothing, and the search ends."""
     space = Space(knobs=(knob("flag", False, True),))
-    choice = _next(level(space, 0.0), level(space, 1.0, flag=True), space=space)
+    choice = _next(observation(space, 0.0), observation(space, 1.0, flag=True), space=space)
     assert choice is not None
     assert choice.gain < WORTH_THE_REST
 
@@ -119,20 +125,20 @@ def test_a_clear_winner_is_not_repeated_for_ever() -> None:
 def test_no_point_is_run_more_often_than_six_times() -> None:
     """Two points that stay equal do not take the whole budget."""
     space = Space(knobs=(knob("mode", "a", "b", "c"),))
-    one, other = (level(space, *[0.3] * LARGEST_REPEATS, mode=mode) for mode in "bc")
-    assert _next(level(space, 0.0), one, other, space=space) is None
+    one, other = (observation(space, *[0.3] * MOST_TRIALS_OF_A_POINT, mode=mode) for mode in "bc")
+    assert _next(observation(space, 0.0), one, other, space=space) is None
 
 
 def test_todays_config_and_failed_points_are_never_repeated() -> None:
     """The confirmation measures today's config anyway; a point that failed is not tried once more."""
     space = Space(knobs=(knob("flag", False, True),))
-    failed = level(space, endings=(Ending.CRASHED,), flag=True)
-    assert _next(level(space, 0.0), failed, space=space) is None
+    failed = observation(space, endings=(Ending.CRASHED,), flag=True)
+    assert _next(observation(space, 0.0), failed, space=space) is None
 
 
 def test_what_will_not_run_is_not_proposed() -> None:
     """The best point that may run is taken, in place of a better one that may not."""
-    choice = _next(TODAY, level(SPACE, 0.9, flag=True), why_not=lambda v: "no" if v["flag"] else None)
+    choice = _next(TODAY, observation(SPACE, 0.9, flag=True), why_not=lambda v: "no" if v["flag"] else None)
     assert choice is not None
     assert choice.is_repeat or not choice.values["flag"]
 
@@ -140,19 +146,19 @@ def test_what_will_not_run_is_not_proposed() -> None:
 def test_where_nothing_works_something_else_is_tried() -> None:
     """Today's config and others fail: new points go on to be proposed, each once, until there is none."""
     space = Space(knobs=(knob("mode", "a", "b", "c", "d"),))
-    levels = [level(space, endings=(Ending.CRASHED,))]
-    while (choice := _next(*levels, space=space)) is not None:
-        levels.append(level(space, endings=(Ending.CRASHED,), **dict[str, Any](choice.values)))
-    assert sorted(str(each.values["mode"]) for each in levels[1:]) == ["b", "c", "d"]
-    assert len(levels) == 4
+    observations = [observation(space, endings=(Ending.CRASHED,))]
+    while (choice := _next(*observations, space=space)) is not None:
+        observations.append(observation(space, endings=(Ending.CRASHED,), **dict[str, Any](choice.values)))
+    assert sorted(str(each.values["mode"]) for each in observations[1:]) == ["b", "c", "d"]
+    assert len(observations) == 4
 
 
 @pytest.mark.parametrize("seed", [1, 2])
 def test_the_same_seed_chooses_the_same(seed: int) -> None:
     """A search can be repeated."""
     space = Space(knobs=tuple(knob(f"k{i}", *range(8)) for i in range(6)))
-    levels = [level(space, 0.0), level(space, 0.1, k0=1)]
-    assert _next(*levels, space=space, seed=seed) == _next(*levels, space=space, seed=seed)
+    observations = [observation(space, 0.0), observation(space, 0.1, k0=1)]
+    assert _next(*observations, space=space, seed=seed) == _next(*observations, space=space, seed=seed)
 
 
 def test_a_run_is_worth_more_the_less_is_known_and_the_closer_it_gets() -> None:
@@ -163,51 +169,51 @@ def test_a_run_is_worth_more_the_less_is_known_and_the_closer_it_gets() -> None:
 
 
 def test_the_knowledge_gradient_is_the_expected_rise_of_the_best_mean() -> None:
-    """Against its definition: simulated runs of a point, and what the best posterior mean becomes."""
+    """Against its definition: simulated trials of a point, and what the best posterior mean becomes."""
     mean, sd, rival, run_sd = -0.02, 0.1, 0.0, 0.08
     rng = np.random.default_rng(0)
     truth = mean + sd * rng.standard_normal(400_000)
-    run = truth + run_sd * rng.standard_normal(400_000)
-    after = (mean / sd**2 + run / run_sd**2) / (1 / sd**2 + 1 / run_sd**2)
+    trial = truth + run_sd * rng.standard_normal(400_000)
+    after = (mean / sd**2 + trial / run_sd**2) / (1 / sd**2 + 1 / run_sd**2)
     expected = np.mean(np.maximum(after, rival)) - rival
     found = knowledge_gradient(Posterior(mean=np.array([mean]), sd=np.array([sd])), np.array([rival]), run_sd)
     assert found[0] == pytest.approx(expected, rel=0.01)
 
 
-def _promise(*levels: PointLevel, space: Space, runs: int = 20) -> float:
-    return _taught(space, levels).promise(point_name(space.today), runs, _anything)
+def _promise(*observations: Observation, space: Space, trials: int = 20) -> float:
+    return _taught(space, observations).promise(point_name(space.today), trials, _anything)
 
 
 def test_more_time_promises_much_where_nothing_is_known_and_little_where_all_was_tried() -> None:
-    """After one run of 512 points much is to be hoped for; where a clear winner stands among all points, nothing."""
+    """After one trial of 512 points much is to be hoped for; where a clear winner stands among all points, nothing."""
     space = Space(knobs=tuple(knob(f"k{i}", *range(8)) for i in range(3)))
-    assert _promise(level(space, 0.0), space=space) > 0.1
+    assert _promise(observation(space, 0.0), space=space) > 0.1
     small = Space(knobs=(knob("mode", "a", "b", "c"),))
-    tried = [level(small, 0.0), level(small, 0.9, 0.91, mode="b"), level(small, 0.1, mode="c")]
+    tried = [observation(small, 0.0), observation(small, 0.9, 0.91, mode="b"), observation(small, 0.1, mode="c")]
     assert 0.0 <= _promise(*tried, space=small) < 0.01
 
 
 def test_more_runs_promise_more() -> None:
-    """Sixty more runs are expected to find more than one."""
+    """Sixty more trials are expected to find more than one."""
     space = Space(knobs=tuple(knob(f"k{i}", *range(8)) for i in range(3)))
-    levels = level(space, 0.0), level(space, 0.3, k0=4)
-    assert _promise(*levels, space=space, runs=60) > 1.2 * _promise(*levels, space=space, runs=1) > 0.0
+    observations = observation(space, 0.0), observation(space, 0.3, k0=4)
+    assert _promise(*observations, space=space, trials=60) > 1.2 * _promise(*observations, space=space, trials=1) > 0.0
 
 
 def test_where_nothing_worked_nothing_is_promised() -> None:
     """Without a single number there is nothing to go by."""
-    assert _promise(level(SPACE, endings=(Ending.CRASHED,)), space=SPACE) == 0.0
+    assert _promise(observation(SPACE, endings=(Ending.CRASHED,)), space=SPACE) == 0.0
 
 
 def test_what_could_not_be_confirmed_any_more_is_not_tried() -> None:
-    """Points like those that took long are left out once there is no time for long runs; advice, too."""
+    """Points like those that took long are left out once there is no time for long trials; advice, too."""
     space = Space(knobs=(knob("slow", False, True), knob("n", *range(8))))
-    quick = [replace(level(space, 0.01 * n, n=n), durations_s=(5.0,)) for n in range(6)]
-    slow = [replace(level(space, 0.5, slow=True, n=n), durations_s=(60.0,)) for n in range(3)]
+    quick = [replace(observation(space, 0.01 * n, n=n), durations_s=(5.0,)) for n in range(6)]
+    slow = [replace(observation(space, 0.5, slow=True, n=n), durations_s=(60.0,)) for n in range(3)]
     today = point_name(space.today)
     advice: Values = {"slow": True, "n": 7}
-    free = _taught(space, [*quick, *slow]).next_run(today, advice, _anything)
-    short = _taught(space, [*quick, *slow]).next_run(today, advice, _anything, 20.0)
+    free = _taught(space, [*quick, *slow]).next_trial(today, advice, _anything)
+    short = _taught(space, [*quick, *slow]).next_trial(today, advice, _anything, 20.0)
     assert free is not None
     assert free.values["slow"]
     assert short is not None
@@ -217,9 +223,9 @@ def test_what_could_not_be_confirmed_any_more_is_not_tried() -> None:
 def test_luck_is_not_believed() -> None:
     """Of points alike the one that was lucky once is not believed to be as good as it looked."""
     space = Space(knobs=tuple(knob(f"k{i}", *range(6)) for i in range(3)))
-    unlike = [level(space, 0.01 * n, k0=n) for n in range(6)]
-    alike = [level(space, 0.02, k2=n) for n in (1, 2, 4, 5)]
-    lucky = level(space, 0.2, k2=3)
+    unlike = [observation(space, 0.01 * n, k0=n) for n in range(6)]
+    alike = [observation(space, 0.02, k2=n) for n in (1, 2, 4, 5)]
+    lucky = observation(space, 0.2, k2=3)
     believed = _taught(space, [*unlike, *alike, lucky]).believed()
     assert believed.keys() == named(*unlike, *alike, lucky).keys()
     assert believed[point_name(space.today)] < believed[lucky.name] < 0.15

@@ -6,12 +6,12 @@ from typing import Any
 import pytest
 
 from autotune.records import Ending, Gpu, Machine
-from autotune.sampler.failure_attribution import LESSONS, Lesson
+from autotune.sampler.failure_attribution import ATTRIBUTIONS, Attribution
 from autotune.sampler.feasibility import Feasibility
-from autotune.sampler.observations import PointLevel
+from autotune.sampler.observations import Observation
 from autotune.space.knob import Label
 from autotune.space.space import Space
-from tests.runs import knob, level, named
+from tests.runs import knob, named, observation
 
 GIB = 2**30
 BATCH = knob("batch", 8, 16, 32, 64, 128, kind="batch_size", label=Label.BATCH)
@@ -22,25 +22,25 @@ MACHINE = Machine(
 )
 
 
-def _why_not(*levels: PointLevel, **point: Any) -> str | None:
-    feasible = Feasibility(SPACE, named(level(SPACE, 0.0), *levels), MACHINE, memory_margin=0.08)
+def _why_not(*observations: Observation, **point: Any) -> str | None:
+    feasible = Feasibility(SPACE, named(observation(SPACE, 0.0), *observations), MACHINE, memory_margin=0.08)
     return feasible.why_not({**SPACE.today, **point})
 
 
-def _out_of_gpu_memory(**point: Any) -> PointLevel:
-    return level(SPACE, endings=(Ending.OUT_OF_GPU_MEMORY,), **point)
+def _out_of_gpu_memory(**point: Any) -> Observation:
+    return observation(SPACE, endings=(Ending.OUT_OF_GPU_MEMORY,), **point)
 
 
-def _crashed(**point: Any) -> PointLevel:
-    return level(SPACE, endings=(Ending.CRASHED,), **point)
+def _crashed(**point: Any) -> Observation:
+    return observation(SPACE, endings=(Ending.CRASHED,), **point)
 
 
-def _used(gpu_gib: float | None = None, host_gib: float | None = None, **point: Any) -> PointLevel:
+def _used(gpu_gib: float | None = None, host_gib: float | None = None, **point: Any) -> Observation:
     memory: dict[str, Any] = {
         "gpu_memory_bytes": gpu_gib and int(gpu_gib * GIB),
         "host_memory_bytes": host_gib and int(host_gib * GIB),
     }
-    return level(SPACE, 0.1, memory=memory, **point)
+    return observation(SPACE, 0.1, memory=memory, **point)
 
 
 def test_out_of_memory_rules_out_larger_batches_of_the_same_precision() -> None:
@@ -54,16 +54,16 @@ def test_out_of_memory_rules_out_larger_batches_of_the_same_precision() -> None:
 
 def test_host_memory_grows_with_the_batch_and_with_what_is_prepared_ahead() -> None:
     """Out of host memory with two workers says nothing about one worker, nor about another flag; but about more."""
-    failed = level(SPACE, endings=(Ending.OUT_OF_HOST_MEMORY,), batch=32, workers=2)
+    failed = observation(SPACE, endings=(Ending.OUT_OF_HOST_MEMORY,), batch=32, workers=2)
     assert _why_not(failed, batch=64, workers=2) == "batch: 32 with workers: 2 was out of host memory"
     assert _why_not(failed, batch=64) is None
     assert _why_not(failed, batch=64, workers=2, flag=True) is None
-    assert _why_not(level(SPACE, endings=(Ending.OUT_OF_HOST_MEMORY,), batch=32), batch=32, workers=2) is not None
+    assert _why_not(observation(SPACE, endings=(Ending.OUT_OF_HOST_MEMORY,), batch=32), batch=32, workers=2) is not None
 
 
 def test_one_out_of_memory_among_good_runs_rules_nothing_out() -> None:
     """A point that has worked, and failed once because someone else was on the GPU, is no proof."""
-    assert _why_not(level(SPACE, 0.2, endings=(Ending.OUT_OF_GPU_MEMORY,), batch=16), batch=32) is None
+    assert _why_not(observation(SPACE, 0.2, endings=(Ending.OUT_OF_GPU_MEMORY,), batch=16), batch=32) is None
 
 
 def test_out_of_memory_at_a_batch_that_works_rules_nothing_else_out() -> None:
@@ -111,22 +111,22 @@ def test_a_value_that_broke_the_trainer_twice_is_left_alone() -> None:
 
 
 def test_a_value_that_has_worked_is_not_to_blame() -> None:
-    """Where one run with it was fine, two crashes have another cause."""
+    """Where one trial with it was fine, two crashes have another cause."""
     crashes = _crashed(flag=True, batch=16), _crashed(flag=True, workers=2)
-    assert _why_not(*crashes, level(SPACE, 0.1, flag=True), flag=True, batch=32) is None
+    assert _why_not(*crashes, observation(SPACE, 0.1, flag=True), flag=True, batch=32) is None
 
 
 @pytest.mark.parametrize("ending", Ending)
 def test_only_what_the_trainer_did_itself_is_held_against_values(ending: Ending) -> None:
-    """Two runs that somebody else ended, that we ended, or that ran out of memory have no culprit in common."""
-    ended = [level(SPACE, endings=(ending,), flag=True, workers=workers) for workers in (1, 2)]
+    """Two trials that somebody else ended, that we ended, or that ran out of memory have no culprit in common."""
+    ended = [observation(SPACE, endings=(ending,), flag=True, workers=workers) for workers in (1, 2)]
     blamed = (_why_not(*ended, flag=True, precision="mixed_float16") or "").endswith("broke the trainer twice")
-    assert blamed is (LESSONS[ending] is Lesson.VALUES)
+    assert blamed is (ATTRIBUTIONS[ending] is Attribution.VALUES)
 
 
 def test_every_ending_has_a_lesson() -> None:
     """None is left out."""
-    assert set(LESSONS) == set(Ending)
+    assert set(ATTRIBUTIONS) == set(Ending)
 
 
 def test_two_suspects_are_ruled_out_together_only() -> None:
@@ -140,7 +140,7 @@ def test_two_suspects_are_ruled_out_together_only() -> None:
 def test_a_space_without_a_batch_size_has_no_edge() -> None:
     """Nothing to draw a line over."""
     space = Space(knobs=(knob("n", 1, 2),))
-    feasible = Feasibility(space, named(level(space, 0.0)), MACHINE, memory_margin=0.08)
+    feasible = Feasibility(space, named(observation(space, 0.0)), MACHINE, memory_margin=0.08)
     assert feasible.why_not({"n": 2}) is None
 
 
@@ -152,7 +152,7 @@ def test_the_edge_is_that_of_the_card_that_runs_fill() -> None:
     )
     large = {"gpu_memory_total_bytes": 140 * GIB}
     seen = [
-        level(SPACE, 0.1, memory={"gpu_memory_bytes": gib * GIB, **large}, batch=batch)
+        observation(SPACE, 0.1, memory={"gpu_memory_bytes": gib * GIB, **large}, batch=batch)
         for batch, gib in ((8, 4), (16, 7), (32, 13))
     ]
     feasible = Feasibility(SPACE, named(*seen), replace(MACHINE, gpus=cards), memory_margin=0.08)

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from autotune.sampler.gaussian_process import Array, Indices, Observations, Posterior, Surrogate
+from autotune.sampler.gaussian_process import Array, GaussianProcess, Indices, Posterior, TrainingData
 from autotune.space.space import Space
 from tests.runs import knob
 
@@ -24,10 +24,10 @@ def _drawn(count: int, rng: np.random.Generator) -> Indices:
     return np.column_stack([rng.integers(0, size, count) for size in SIZES])
 
 
-def _fitted(points: Indices, scores: Array, sd: float = 0.05) -> Surrogate:
-    surrogate = Surrogate(SPACE)
+def _fitted(points: Indices, scores: Array, sd: float = 0.05) -> GaussianProcess:
+    surrogate = GaussianProcess(SPACE)
     for _ in range(5):
-        surrogate.fit(Observations(points=points, scores=scores, variances=np.full(len(scores), sd**2)))
+        surrogate.fit(TrainingData(points=points, scores=scores, variances=np.full(len(scores), sd**2)))
     return surrogate
 
 
@@ -41,7 +41,7 @@ def _after(count: int, seed: int) -> tuple[Posterior, Array]:
 
 @pytest.mark.parametrize("seed", range(4))
 def test_it_learns_from_runs_what_others_will_show(seed: int) -> None:
-    """40 of 180 noisy points tell the others to a tenth, where points differ by half; more runs tell more."""
+    """40 of 180 noisy points tell the others to a tenth, where points differ by half; more trials tell more."""
     few, truth_few = _after(10, seed)
     many, truth_many = _after(40, seed)
     error = np.sqrt(np.mean((many.mean - truth_many) ** 2))
@@ -51,7 +51,7 @@ def test_it_learns_from_runs_what_others_will_show(seed: int) -> None:
 
 @pytest.mark.parametrize("count", [15, 25, 40])
 def test_it_knows_how_little_it_knows(count: int) -> None:
-    """Two standard deviations hold most of what it has not seen, after few runs and after many."""
+    """Two standard deviations hold most of what it has not seen, after few trials and after many."""
     held = [
         np.mean(np.abs(posterior.mean - truth) < 2 * posterior.sd)
         for posterior, truth in (_after(count, seed) for seed in range(4))
@@ -70,7 +70,7 @@ def test_a_measured_point_is_known_better_than_its_neighbours() -> None:
 
 
 def test_another_quantity_is_expected_where_it_was_seen() -> None:
-    """How long runs took, too, is expected to be what it was at points like these."""
+    """How long trials took, too, is expected to be what it was at points like these."""
     rng = np.random.default_rng(1)
     points = _drawn(60, rng)
     surrogate = _fitted(points, _truth(points))

@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 
 from autotune.records import Values
-from autotune.sampler.heuristics import LISTED_POINTS, advised, candidates
-from autotune.sampler.observations import PointLevel
+from autotune.sampler.heuristics import LISTED_POINTS, candidates, heuristic_proposals
+from autotune.sampler.observations import Observation
 from autotune.space.knob import Label
 from autotune.space.space import Space
-from tests.runs import knob, level, named
+from tests.runs import knob, named, observation
 
 WORKERS = knob("workers", 1, 2, 4, kind="workers", bundled=True, advice=(4,))
 CACHE = knob("cache", "none", "memory", kind="cache", bundled=True, advice=("memory",))
@@ -24,67 +24,71 @@ BUNDLE: dict[str, Any] = {"workers": 4, "cache": "memory", "batch": 8, "precisio
 
 def _first(
     space: Space,
-    levels: dict[str, PointLevel],
+    observations: dict[str, Observation],
     data_wait: float | None = None,
     gpu: bool = False,
     short_passes: bool = True,
 ) -> Values:
-    return next(advised(space, levels, data_wait, has_gpu=gpu, short_passes=short_passes))
+    return next(heuristic_proposals(space, observations, data_wait, has_gpu=gpu, short_passes=short_passes))
 
 
 def test_the_first_proposal_turns_all_bundled_knobs() -> None:
     """The cheap, safe knobs are turned at once; batch and precision stay as they are."""
-    assert _first(SPACE, named(level(SPACE, 0.0))) == BUNDLE
+    assert _first(SPACE, named(observation(SPACE, 0.0))) == BUNDLE
 
 
 def test_then_each_advice_is_tried_on_the_best_so_far() -> None:
     """What helped is kept, one piece of advice after the other."""
-    levels = named(level(SPACE, 0.0), level(SPACE, 0.5, **BUNDLE))
+    observations = named(observation(SPACE, 0.0), observation(SPACE, 0.5, **BUNDLE))
     larger: dict[str, Any] = {**BUNDLE, "batch": 32}
-    assert _first(SPACE, levels) == larger
-    levels |= named(level(SPACE, 0.7, **larger))
-    assert _first(SPACE, levels) == {**BUNDLE, "batch": 64}
-    levels |= named(level(SPACE, 0.9, **{**BUNDLE, "batch": 64}))
-    assert _first(SPACE, levels) == {**BUNDLE, "batch": 64, "precision": "mixed_float16"}
+    assert _first(SPACE, observations) == larger
+    observations |= named(observation(SPACE, 0.7, **larger))
+    assert _first(SPACE, observations) == {**BUNDLE, "batch": 64}
+    observations |= named(observation(SPACE, 0.9, **{**BUNDLE, "batch": 64}))
+    assert _first(SPACE, observations) == {**BUNDLE, "batch": 64, "precision": "mixed_float16"}
 
 
 def test_more_of_what_did_not_help_is_not_advised() -> None:
     """Where a larger batch was slower, the next larger one has to wait: the next advice comes first."""
-    levels = named(level(SPACE, 0.0), level(SPACE, 0.5, **BUNDLE), level(SPACE, 0.4, **{**BUNDLE, "batch": 32}))
-    assert _first(SPACE, levels) == {**BUNDLE, "precision": "mixed_float16"}
+    observations = named(
+        observation(SPACE, 0.0), observation(SPACE, 0.5, **BUNDLE), observation(SPACE, 0.4, **{**BUNDLE, "batch": 32})
+    )
+    assert _first(SPACE, observations) == {**BUNDLE, "precision": "mixed_float16"}
 
 
 def test_advice_is_on_todays_values_where_the_bundle_was_worse() -> None:
     """A bundle that hurts is not carried along."""
-    levels = named(level(SPACE, 0.0), level(SPACE, -0.7, **BUNDLE))
-    assert _first(SPACE, levels) == {**SPACE.today, "batch": 32}
+    observations = named(observation(SPACE, 0.0), observation(SPACE, -0.7, **BUNDLE))
+    assert _first(SPACE, observations) == {**SPACE.today, "batch": 32}
 
 
 def test_a_config_that_holds_all_advice_needs_none() -> None:
     """Where today's values are what an expert would choose, there is nothing to advise."""
     space = Space(knobs=(knob("workers", 4, 1, 2, kind="workers", bundled=True, advice=(4,)),))
-    assert list(advised(space, named(level(space, 0.0)), None, has_gpu=False, short_passes=True)) == []
+    assert (
+        list(heuristic_proposals(space, named(observation(space, 0.0)), None, has_gpu=False, short_passes=True)) == []
+    )
 
 
 def test_what_a_value_needs_is_turned_along() -> None:
     """XLA is advised together with the graph mode that it needs."""
     space = Space(knobs=(knob("graph", False, True, kind="graph_mode"), XLA, knob("n", 1, 2, 3)))
-    assert _first(space, named(level(space, 0.0))) == {"graph": True, "xla": True, "n": 1}
+    assert _first(space, named(observation(space, 0.0))) == {"graph": True, "xla": True, "n": 1}
 
 
 def test_a_loop_that_waits_for_data_is_advised_on_its_loader_first() -> None:
     """Much data wait: what feeds the step comes first; little: what makes the step itself faster."""
     space = Space(knobs=(BATCH, ECHO))
-    levels = named(level(space, 0.0))
-    assert _first(space, levels, data_wait=0.8) == {"batch": 8, "echo": 2}
-    assert _first(space, levels, data_wait=0.1) == {"batch": 32, "echo": 1}
+    observations = named(observation(space, 0.0))
+    assert _first(space, observations, data_wait=0.8) == {"batch": 8, "echo": 2}
+    assert _first(space, observations, data_wait=0.1) == {"batch": 32, "echo": 1}
 
 
 def test_without_data_wait_on_a_gpu_the_loader_is_left_alone_at_first() -> None:
     """A GPU that never waits gains nothing from a faster loader; on a CPU both share the cores, and it may."""
-    levels = named(level(SPACE, 0.0))
-    assert _first(SPACE, levels, data_wait=0.01, gpu=True) == {**SPACE.today, "batch": 32}
-    assert _first(SPACE, levels, data_wait=0.01, gpu=False) == BUNDLE
+    observations = named(observation(SPACE, 0.0))
+    assert _first(SPACE, observations, data_wait=0.01, gpu=True) == {**SPACE.today, "batch": 32}
+    assert _first(SPACE, observations, data_wait=0.01, gpu=False) == BUNDLE
 
 
 def test_a_small_space_is_looked_at_as_a_whole() -> None:
@@ -110,7 +114,9 @@ def test_a_space_without_knobs_has_one_point() -> None:
     """No knob, no point but today's, and nothing to advise."""
     space = Space(knobs=())
     assert candidates(space, [{}], np.random.default_rng(0)).shape == (1, 0)
-    assert list(advised(space, named(level(space, 0.0)), None, has_gpu=False, short_passes=True)) == []
+    assert (
+        list(heuristic_proposals(space, named(observation(space, 0.0)), None, has_gpu=False, short_passes=True)) == []
+    )
 
 
 @pytest.mark.parametrize("seed", range(3))
@@ -122,12 +128,12 @@ def test_candidates_are_points_of_the_space(seed: int) -> None:
 
 
 def test_a_cache_comes_last_where_a_pass_over_the_data_is_long() -> None:
-    """Every run with it would wait for a whole pass: all else is advised first; where runs see passes anyway, not."""
+    """Every trial with it would wait for a whole pass: all else is advised first; where runs see passes anyway, not."""
     cache = knob("cache", "none", "memory", kind="cache", bundled=True, advice=("memory",), settling=("memory",))
     space = Space(knobs=(WORKERS, cache, BATCH))
-    levels = named(level(space, 0.0))
-    assert _first(space, levels, short_passes=True) == {"workers": 4, "cache": "memory", "batch": 8}
-    assert _first(space, levels, short_passes=False) == {"workers": 4, "cache": "none", "batch": 8}
-    levels |= named(level(space, 0.2, workers=4), level(space, 0.3, workers=4, batch=32))
-    levels |= named(level(space, 0.2, workers=4, batch=64))
-    assert _first(space, levels, short_passes=False) == {"workers": 4, "cache": "memory", "batch": 32}
+    observations = named(observation(space, 0.0))
+    assert _first(space, observations, short_passes=True) == {"workers": 4, "cache": "memory", "batch": 8}
+    assert _first(space, observations, short_passes=False) == {"workers": 4, "cache": "none", "batch": 8}
+    observations |= named(observation(space, 0.2, workers=4), observation(space, 0.3, workers=4, batch=32))
+    observations |= named(observation(space, 0.2, workers=4, batch=64))
+    assert _first(space, observations, short_passes=False) == {"workers": 4, "cache": "memory", "batch": 32}

@@ -17,7 +17,7 @@ from autotune.search.confirm import (
     verdict_s,
 )
 from autotune.space.space import Space, point_name
-from tests.runs import MakeRun, knob, level, named
+from tests.runs import MakeTrial, knob, named, observation
 
 
 @pytest.mark.parametrize("seed", range(4))
@@ -47,19 +47,19 @@ TODAY = point_name(SPACE.today)
 
 
 def _better(**believed: float) -> list[Candidate]:
-    levels = [level(SPACE, 0.0), *(level(SPACE, 0.0, n=int(name[1:])) for name in believed)]
-    beliefs = {one.name: belief for one, belief in zip(levels, [0.0, *believed.values()], strict=True)}
-    return better_than_today(named(*levels), beliefs, TODAY)
+    observations = [observation(SPACE, 0.0), *(observation(SPACE, 0.0, n=int(name[1:])) for name in believed)]
+    beliefs = {one.name: belief for one, belief in zip(observations, [0.0, *believed.values()], strict=True)}
+    return better_than_today(named(*observations), beliefs, TODAY)
 
 
 def test_finalists_are_ranked_by_what_is_believed() -> None:
     """The best first, with what it is believed to gain; what is worse than today's is none."""
-    assert [(one.level.values["n"], one.gain) for one in _better(n1=0.1, n2=0.3, n3=-0.1)] == [(2, 0.3), (1, 0.1)]
+    assert [(one.observation.values["n"], one.gain) for one in _better(n1=0.1, n2=0.3, n3=-0.1)] == [(2, 0.3), (1, 0.1)]
 
 
 def test_without_numbers_of_todays_config_nothing_is_better() -> None:
     """There is nothing to be better than."""
-    assert better_than_today(named(level(SPACE, 0.5, n=1)), {level(SPACE, n=1).name: 0.5}, TODAY) == []
+    assert better_than_today(named(observation(SPACE, 0.5, n=1)), {observation(SPACE, n=1).name: 0.5}, TODAY) == []
 
 
 def test_a_small_gain_wants_more_pairs_than_a_large_one_and_no_more_than_there_is_time_for() -> None:
@@ -73,8 +73,8 @@ def test_a_small_gain_wants_more_pairs_than_a_large_one_and_no_more_than_there_i
 
 def _speedy(*speeds: float) -> Candidate:
     """A candidate with a large gain in score, whose runs were so much faster than today's, in ln speed."""
-    today = replace(level(SPACE, *[0.0] * 8), ln_speeds=(0.0, 0.01) * 4)
-    candidate = replace(level(SPACE, 0.7, n=1), ln_speeds=speeds)
+    today = replace(observation(SPACE, *[0.0] * 8), ln_speeds=(0.0, 0.01) * 4)
+    candidate = replace(observation(SPACE, 0.7, n=1), ln_speeds=speeds)
     return better_than_today(named(today, candidate), {today.name: 0.0, candidate.name: 0.7}, TODAY)[0]
 
 
@@ -90,17 +90,17 @@ def test_a_point_that_is_hardly_faster_wants_pairs_that_show_it_is_no_slower() -
     assert pairs_wanted(_speedy(0.0), 0.08, 60.0, budget_s=900) == 6
 
 
-def test_the_best_whose_pairs_fit_is_confirmed(make_run: MakeRun) -> None:
+def test_the_best_whose_pairs_fit_is_confirmed(make_trial: MakeTrial) -> None:
     """A point whose runs take too long for four pairs gives way to the next one."""
     better = _better(n1=0.1, n2=0.3)
-    runs = [
-        make_run(SPACE.today, 1.0, duration_s=5.0),
-        make_run({"n": 1}, 1.0, duration_s=5.0),
-        make_run({"n": 2}, 1.0, duration_s=50.0),
+    trials = [
+        make_trial(SPACE.today, 1.0, duration_s=5.0),
+        make_trial({"n": 1}, 1.0, duration_s=5.0),
+        make_trial({"n": 2}, 1.0, duration_s=50.0),
     ]
-    assert affordable(better, TODAY, runs, left_s=300.0) == better[0]
-    assert affordable(better, TODAY, runs, left_s=100.0) == better[1]
-    assert affordable(better, TODAY, runs, left_s=30.0) is None
+    assert affordable(better, TODAY, trials, left_s=300.0) == better[0]
+    assert affordable(better, TODAY, trials, left_s=100.0) == better[1]
+    assert affordable(better, TODAY, trials, left_s=30.0) is None
 
 
 def _pooled(*periods_s: float | None, scored: bool = True, samples: int = 60) -> PooledGpus:

@@ -9,13 +9,13 @@ import pytest
 import yaml
 
 from autotune.clock import VirtualClock
-from autotune.events import Event, PhaseChanged, RunEnded
-from autotune.measure.probe import GpuProbe, GpuUse, RunGpus
-from autotune.records import Ending, GpuMeasurement, Purpose, RunRecord, Validity
+from autotune.events import Event, PhaseChanged, TrialEnded
+from autotune.measure.probe import GpuProbe, GpuUsage, TrialGpus
+from autotune.records import Ending, GpuMeasurement, Purpose, TrialRecord, Validity
 from autotune.results import SearchResult, Verdict
 from autotune.search.budget import Budget
 from autotune.search.disturbances import MOST_IN_A_SEARCH, MOST_REPEATS
-from autotune.search.problem import open_setup
+from autotune.search.problem import open_problem
 from autotune.search.tuner import Tuner
 from autotune.study.record import Study
 from autotune.testing.simulated_probes import SimulatedHostProbe
@@ -24,20 +24,20 @@ from autotune.trial.instruments import Instruments
 from tests.search.test_tuner import CONFIG, plain
 
 WINDOW_S = 1 / 6
-CLEAN = GpuUse(utilization=0.5)
+CLEAN = GpuUsage(utilization=0.5)
 OTHERS = replace(CLEAN, spoiled=Validity.CONTAMINATED, remark="H100: others (process 47) used it for 20% of the time")
 HOT = replace(CLEAN, spoiled=Validity.THROTTLED, remark="H100: its clocks were held down for half of the time")
 LOST = "GPU lost: the NVIDIA driver says: GPU is lost"
 
 
 class Shows:
-    """GPUs of which the tests say what each run shows.
+    """GPUs of which the tests say what each trial shows.
 
     Args:
-        of_run: (number of the run, length of its window) → what it shows; a sentence if its GPU is lost.
+        of_run: (number of the trial, length of its window) → what it shows; a sentence if its GPU is lost.
     """
 
-    def __init__(self, of_run: Callable[[int, float], GpuUse | str]) -> None:
+    def __init__(self, of_run: Callable[[int, float], GpuUsage | str]) -> None:
         self._of_run = of_run
         self._run = -1
 
@@ -45,17 +45,17 @@ class Shows:
         """See `GpuProbe.open`."""
         self._run += 1
 
-    def lost(self, run: RunGpus) -> str | None:
+    def lost(self, trial: TrialGpus) -> str | None:
         """See `GpuProbe.lost`."""
         shown = self._of_run(self._run, 1.0)
         return shown if isinstance(shown, str) else None
 
     def between(
-        self, t0_s: float, t1_s: float, run: RunGpus, *, own_pids: Collection[int], started_s: float
-    ) -> GpuUse | None:
+        self, t0_s: float, t1_s: float, trial: TrialGpus, *, own_pids: Collection[int], started_s: float
+    ) -> GpuUsage | None:
         """See `GpuProbe.between`."""
         shown = self._of_run(self._run, t1_s - t0_s)
-        assert isinstance(shown, GpuUse)
+        assert isinstance(shown, GpuUsage)
         return shown
 
     def close(self) -> None:
@@ -74,14 +74,14 @@ class Searched:
     took_s: float
 
     @property
-    def runs(self) -> list[RunRecord]:
-        """Its runs, in order; the one that only warms up is left out."""
-        return [event.run for event in self.events if isinstance(event, RunEnded)][1:]
+    def trials(self) -> list[TrialRecord]:
+        """Its trials, in order; the one that only warms up is left out."""
+        return [event.trial for event in self.events if isinstance(event, TrialEnded)][1:]
 
     @property
-    def counting(self) -> list[RunRecord]:
+    def counting(self) -> list[TrialRecord]:
         """Those whose numbers count."""
-        return [run for run in self.runs if run.comparable]
+        return [trial for trial in self.trials if trial.comparable]
 
     def said(self) -> str:
         """Why it went from one phase to the next."""
@@ -97,16 +97,16 @@ def search(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Search:
     monkeypatch.chdir(tmp_path)
     states = (tmp_path / f"state-{number}" for number in range(10))
 
-    def searched(of_run: Callable[[int, float], GpuUse | str], *, budget_s: float = 600.0) -> Searched:
+    def searched(of_run: Callable[[int, float], GpuUsage | str], *, budget_s: float = 600.0) -> Searched:
         clock = VirtualClock()
         Path("config.yaml").write_text(CONFIG)
-        setup = open_setup(Path("config.yaml"), command=None, state_dir=next(states))
-        setup.state.create()
+        problem = open_problem(Path("config.yaml"), command=None, state_dir=next(states))
+        problem.state.create()
         runner = SimulatedRunner(clock, lambda text: plain(yaml.safe_load(text)), seed=0)
         gpus, events, started_s = Shows(of_run), [], clock.now_s()
         tuner = Tuner(
-            setup,
-            Study(setup.study, setup.journal),
+            problem,
+            Study(problem.study, problem.journal),
             runner,
             Budget(clock, started_s=started_s, budget_s=budget_s),
             clock,
@@ -120,29 +120,29 @@ def search(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Search:
     return searched
 
 
-def same(one: RunRecord, other: RunRecord) -> bool:
-    """Whether one run was made in place of the other."""
+def same(one: TrialRecord, other: TrialRecord) -> bool:
+    """Whether one trial was made in place of the other."""
     return (one.point, one.purpose, one.pair) == (other.point, other.purpose, other.pair)
 
 
-def with_successors(runs: list[RunRecord]) -> Iterable[tuple[RunRecord, RunRecord]]:
-    """Each disturbed run and what came after it."""
-    return ((run, after) for run, after in pairwise(runs) if not run.comparable)
+def with_successors(trials: list[TrialRecord]) -> Iterable[tuple[TrialRecord, TrialRecord]]:
+    """Each disturbed trial and what came after it."""
+    return ((trial, after) for trial, after in pairwise(trials) if not trial.comparable)
 
 
 def disturbed_by(searched):
-    """What the answer says of runs that something was in the way of; it may say more, of knobs that do nothing."""
+    """What the answer says of trials that something was in the way of; it may say more, of knobs that do nothing."""
     return [caution for caution in searched.result.cautions if caution.startswith("During ")]
 
 
 @pytest.mark.parametrize("disturbed", [OTHERS, HOT])
 def test_a_disturbed_run_is_made_again_and_teaches_nothing(search, disturbed):
     """At once, for the same purpose, as the same half of its pair; the answer is what it would be."""
-    searched = search(lambda run, _: disturbed if run in (1, 4, 9, 14) else CLEAN)
-    spoiled = [run for run in searched.runs if run.validity is disturbed.spoiled]
+    searched = search(lambda trial, _: disturbed if trial in (1, 4, 9, 14) else CLEAN)
+    spoiled = [trial for trial in searched.trials if trial.validity is disturbed.spoiled]
     assert len(spoiled) == 4
-    assert all(run.measurement and not run.comparable and run.detail == disturbed.remark for run in spoiled)
-    assert all(same(run, after) and after.comparable for run, after in with_successors(searched.runs))
+    assert all(trial.measurement and not trial.comparable and trial.detail == disturbed.remark for trial in spoiled)
+    assert all(same(trial, after) and after.comparable for trial, after in with_successors(searched.trials))
     assert searched.result.verdict is Verdict.BETTER
     assert searched.result.best.values["data.batch_size"] == 32
     assert disturbed_by(searched) == []
@@ -150,43 +150,43 @@ def test_a_disturbed_run_is_made_again_and_teaches_nothing(search, disturbed):
 
 def test_where_it_goes_on_the_numbers_count_after_all_and_that_is_said(search):
     """After two more tries the third is the best there is; what could not be excluded is in the answer."""
-    searched = search(lambda run, _: OTHERS if run in (4, 5, 6) else CLEAN)
-    tries = searched.runs[3:6]
-    assert [run.validity for run in tries] == [Validity.CONTAMINATED, Validity.CONTAMINATED, Validity.GOOD]
-    assert all(same(tries[0], run) for run in tries)
+    searched = search(lambda trial, _: OTHERS if trial in (4, 5, 6) else CLEAN)
+    tries = searched.trials[3:6]
+    assert [trial.validity for trial in tries] == [Validity.CONTAMINATED, Validity.CONTAMINATED, Validity.GOOD]
+    assert all(same(tries[0], trial) for trial in tries)
     assert tries[-1].detail == OTHERS.remark
     (caution,) = disturbed_by(searched)
-    assert caution.startswith(f"During 1 of the {len(searched.counting)} runs that count others used the GPU")
+    assert caution.startswith(f"During 1 of the {len(searched.counting)} trials that count others used the GPU")
     assert OTHERS.remark in caution
     assert MOST_REPEATS == 2
 
 
 def test_a_machine_that_is_never_free_does_not_make_a_search_endless(search):
     """There is a wall of repeats for the whole search too; it comes to an answer, with the caution."""
-    searched = search(lambda run, _: OTHERS)
-    assert len(searched.runs) - len(searched.counting) <= MOST_IN_A_SEARCH
+    searched = search(lambda trial, _: OTHERS)
+    assert len(searched.trials) - len(searched.counting) <= MOST_IN_A_SEARCH
     assert searched.result.verdict is Verdict.BETTER
     (caution,) = disturbed_by(searched)
-    assert caution.startswith(f"During {len(searched.counting)} of the {len(searched.counting)} runs")
+    assert caution.startswith(f"During {len(searched.counting)} of the {len(searched.counting)} trials")
 
 
 def test_others_and_heat_are_told_apart(search):
     """A sentence for each."""
-    searched = search(lambda run, _: OTHERS if run % 2 else HOT)
+    searched = search(lambda trial, _: OTHERS if trial % 2 else HOT)
     assert len(disturbed_by(searched)) == 2
 
 
 def test_repeats_leave_the_confirmation_its_time(search):
     """In a short budget the four pairs come before the cleanliness of each run."""
-    searched = search(lambda run, _: OTHERS, budget_s=130.0)
-    assert {run.pair for run in searched.counting} >= {0, 1, 2, 3}
+    searched = search(lambda trial, _: OTHERS, budget_s=130.0)
+    assert {trial.pair for trial in searched.counting} >= {0, 1, 2, 3}
     assert searched.result.speedup is not None
 
 
 def test_a_gpu_that_was_lost_and_came_back_costs_one_run(search):
     """It is made again, and the search goes on."""
-    searched = search(lambda run, _: LOST if run == 4 else CLEAN)
-    lost, after = searched.runs[3:5]
+    searched = search(lambda trial, _: LOST if trial == 4 else CLEAN)
+    lost, after = searched.trials[3:5]
     assert (lost.ending, lost.detail, lost.measurement) == (Ending.GPU_LOST, LOST, None)
     assert same(lost, after)
     assert after.comparable
@@ -195,8 +195,8 @@ def test_a_gpu_that_was_lost_and_came_back_costs_one_run(search):
 
 def test_a_gpu_that_stays_lost_ends_the_search_with_what_it_has(search):
     """It is waited for a little, then the answer is what is known; no time is burnt on a confirmation."""
-    searched = search(lambda run, _: LOST if run >= 7 else CLEAN)
-    assert [run.ending for run in searched.runs[6:]] == [Ending.GPU_LOST] * (1 + MOST_REPEATS)
+    searched = search(lambda trial, _: LOST if trial >= 7 else CLEAN)
+    assert [trial.ending for trial in searched.trials[6:]] == [Ending.GPU_LOST] * (1 + MOST_REPEATS)
     assert f"the GPU does not come back ({LOST})" in searched.said()
     assert searched.result.candidate is not None
     assert searched.took_s < 120.0
@@ -204,35 +204,35 @@ def test_a_gpu_that_stays_lost_ends_the_search_with_what_it_has(search):
 
 def test_a_gpu_that_stays_lost_in_the_confirmation_ends_that_too(search):
     """Not a pair more is begun."""
-    firsts = search(lambda run, _: CLEAN).runs
-    first_pair = next(place for place, run in enumerate(firsts) if run.purpose is Purpose.CONFIRM)
-    searched = search(lambda run, _: LOST if run >= first_pair + 3 else CLEAN)
-    assert [run.ending for run in searched.runs[first_pair + 2 :]] == [Ending.GPU_LOST] * (1 + MOST_REPEATS)
+    firsts = search(lambda trial, _: CLEAN).trials
+    first_pair = next(place for place, trial in enumerate(firsts) if trial.purpose is Purpose.CONFIRM)
+    searched = search(lambda trial, _: LOST if trial >= first_pair + 3 else CLEAN)
+    assert [trial.ending for trial in searched.trials[first_pair + 2 :]] == [Ending.GPU_LOST] * (1 + MOST_REPEATS)
     assert searched.said().endswith(f"the GPU does not come back ({LOST})")
     assert searched.result.verdict is Verdict.NO_CHANGE
 
 
-def watched(period_s: float | None = None) -> Callable[[int, float], GpuUse]:
+def watched(period_s: float | None = None) -> Callable[[int, float], GpuUsage]:
     """A GPU whose driver windows are there: at work for half of the time, in a wave if it has a period."""
 
-    def show(run: int, length_s: float) -> GpuUse:
+    def show(trial: int, length_s: float) -> GpuUsage:
         ends_s = [WINDOW_S * (place + 1) for place in range(int(length_s / WINDOW_S))]
         wave = [0.9 if period_s and end_s % period_s < period_s / 2 else 0.1 for end_s in ends_s]
         windows = tuple((end_s, WINDOW_S, busy) for end_s, busy in zip(ends_s, wave, strict=True))
         covered = len(ends_s) * WINDOW_S / length_s
         gpu = GpuMeasurement(uuid="GPU-1", name="H100", utilization=0.5, covered_fraction=covered, busy_windows=windows)
-        return GpuUse(utilization=0.5, devices=(gpu,))
+        return GpuUsage(utilization=0.5, devices=(gpu,))
 
     return show
 
 
 def lengths_s(searched: Searched, *purposes: Purpose) -> list[float]:
-    """How long runs of these purposes measured."""
-    return [run.measurement.window_s for run in searched.counting if run.purpose in purposes]
+    """How long trials of these purposes measured."""
+    return [trial.measurement.window_s for trial in searched.counting if trial.purpose in purposes]
 
 
 def test_confirming_runs_last_for_a_verdict_on_the_gpu(search):
-    """20 s where there is time; the runs that search stay short."""
+    """20 s where there is time; the trials that search stay short."""
     searched = search(watched(), budget_s=1800.0)
     assert min(lengths_s(searched, Purpose.CONFIRM)) >= 20.0
     assert max(lengths_s(searched, Purpose.EXPLORE, Purpose.REPEAT)) < 5.0
@@ -242,15 +242,15 @@ def test_confirming_runs_last_for_a_verdict_on_the_gpu(search):
 def test_a_short_budget_confirms_in_shorter_runs(search):
     """All pairs fit, within the share of the budget that a confirmation may take."""
     searched = search(watched(), budget_s=300.0)
-    confirming = [run for run in searched.runs if run.purpose is Purpose.CONFIRM]
+    confirming = [trial for trial in searched.trials if trial.purpose is Purpose.CONFIRM]
     usual_s = max(lengths_s(searched, Purpose.EXPLORE))
     assert usual_s + 1.0 < min(lengths_s(searched, Purpose.CONFIRM)) < 20.0
-    assert sum(run.duration_s for run in confirming) < 0.5 * 300.0
+    assert sum(trial.duration_s for trial in confirming) < 0.5 * 300.0
     assert searched.result.verdict is Verdict.BETTER
 
 
 def test_where_utilization_is_not_measured_confirming_runs_are_like_others(search):
     """Nothing is to be seen there."""
-    searched = search(lambda run, _: GpuUse(remark="GPU utilization not measured: MIG"), budget_s=1800.0)
+    searched = search(lambda trial, _: GpuUsage(remark="GPU utilization not measured: MIG"), budget_s=1800.0)
     assert max(lengths_s(searched, Purpose.CONFIRM)) < 5.0
-    assert all("not measured: MIG" in run.detail for run in searched.counting)
+    assert all("not measured: MIG" in trial.detail for trial in searched.counting)

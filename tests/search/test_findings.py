@@ -7,37 +7,37 @@ import numpy as np
 import pytest
 
 from autotune.clock import SystemClock
-from autotune.protect.side_effects import RUNS_LOOKED_AROUND
-from autotune.records import Purpose, RunRecord, Scalar
+from autotune.protect.side_effects import TRIALS_LOOKED_AROUND
+from autotune.records import Purpose, Scalar, TrialRecord
 from autotune.search.findings import Findings
-from autotune.search.problem import Setup, open_setup
+from autotune.search.problem import Problem, open_problem
 from autotune.trial.losses import Losses
-from tests.runs import MakeRun
+from tests.runs import MakeTrial
 from tests.search.test_tuner import CONFIG
 
-Learn = Callable[..., RunRecord]
+Learn = Callable[..., TrialRecord]
 
 
 @pytest.fixture
-def setup(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Setup:
+def problem(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Problem:
     """A search that is about to begin."""
     monkeypatch.chdir(tmp_path)
     (tmp_path / "config.yaml").write_text(CONFIG)
-    setup = open_setup(Path("config.yaml"), command=None, state_dir=None)
-    setup.state.create()
-    return setup
+    problem = open_problem(Path("config.yaml"), command=None, state_dir=None)
+    problem.state.create()
+    return problem
 
 
 @pytest.fixture
-def findings(setup: Setup, tmp_path: Path) -> Findings:
+def findings(problem: Problem, tmp_path: Path) -> Findings:
     """Nothing found yet."""
-    return Findings(setup, SystemClock(), cwd=tmp_path)
+    return Findings(problem, SystemClock(), cwd=tmp_path)
 
 
 @pytest.fixture
-def learn(findings: Findings, setup: Setup, make_run: MakeRun, tmp_path: Path) -> Learn:
-    """Tells it of one run: its speed, its purpose, its steps' samples, what it printed, and what differs from today."""
-    runs: list[RunRecord] = []
+def learn(findings: Findings, problem: Problem, make_trial: MakeTrial, tmp_path: Path) -> Learn:
+    """Tells it of a trial: its speed, its purpose, its steps' samples, what it printed, and what differs from today."""
+    trials: list[TrialRecord] = []
 
     def tell(
         speed: float | None,
@@ -45,21 +45,21 @@ def learn(findings: Findings, setup: Setup, make_run: MakeRun, tmp_path: Path) -
         purpose: Purpose = Purpose.EXPLORE,
         samples: float | None = None,
         **changes: Scalar,
-    ) -> RunRecord:
-        values = {**setup.space.today, **{f"data.{name}": value for name, value in changes.items()}}
-        runs.append(make_run(values, speed, purpose=purpose))
+    ) -> TrialRecord:
+        values = {**problem.space.today, **{f"data.{name}": value for name, value in changes.items()}}
+        trials.append(make_trial(values, speed, purpose=purpose))
         (tmp_path / "stdout.log").write_text(output)
         findings.learn(
-            runs[-1],
+            trials[-1],
             Losses(),
             tmp_path / "stdout.log",
             samples=None if samples is None else np.full(20, samples),
-            space=setup.space,
-            records=runs,
-            levels={},
+            space=problem.space,
+            records=trials,
+            observations={},
             sd=0.08,
         )
-        return runs[-1]
+        return trials[-1]
 
     return tell
 
@@ -70,7 +70,7 @@ def test_a_value_that_the_trainer_prints_otherwise(findings: Findings, learn: Le
     learn(200.0, "num_workers: 1\n", num_workers=2)
     learn(200.0, "num_workers: 1\n", num_workers=2)
     why = "the trainer printed 1 each time, set to 1 and 2"
-    assert findings.dead == {"data.num_workers": why}
+    assert findings.inert == {"data.num_workers": why}
     assert len(findings.remarks) == 1
     assert findings.cautions == tuple(findings.remarks)
     assert findings.cautions[0].startswith(f"data.num_workers: {why}; it is left as it is from now on")
@@ -80,15 +80,15 @@ def test_what_a_failed_run_prints_proves_nothing(findings: Findings, learn: Lear
     """It may have failed before it read its config."""
     for workers in (1, 2, 2):
         learn(None, "num_workers: 1\n", num_workers=workers)
-    assert findings.dead == {}
+    assert findings.inert == {}
 
 
 def test_a_batch_size_that_is_not_heeded(findings: Findings, learn: Learn) -> None:
     """As many samples in each step as before, with four times the batch size."""
     learn(80.0)
-    assert findings.dead == {}
+    assert findings.inert == {}
     learn(80.0, batch_size=32)
-    assert findings.dead == {"data.batch_size": "each step had 8 samples with 8 and with 32"}
+    assert findings.inert == {"data.batch_size": "each step had 8 samples with 8 and with 32"}
 
 
 def test_steps_unlike_the_config_are_said_once(findings: Findings, learn: Learn) -> None:
@@ -110,20 +110,20 @@ def test_losses_are_those_of_todays_first_good_run(findings: Findings, learn: Le
     """A point's own losses are compared with them."""
     learn(100.0, batch_size=32)
     learn(None, purpose=Purpose.TODAY)
-    assert findings.todays_losses is None
+    assert findings.baseline_losses is None
     learn(100.0, purpose=Purpose.TODAY)
-    first = findings.todays_losses
+    first = findings.baseline_losses
     assert first is not None
     learn(100.0, purpose=Purpose.TODAY)
-    assert findings.todays_losses is first
+    assert findings.baseline_losses is first
 
 
 def test_surroundings_are_looked_at_after_the_first_runs_only(findings: Findings, tmp_path: Path) -> None:
     """What is written later is told by nobody; it costs time to look."""
-    for number in range(RUNS_LOOKED_AROUND):
+    for number in range(TRIALS_LOOKED_AROUND):
         (tmp_path / f"{number}.log").touch()
         assert not findings.look_around(number)
     (tmp_path / "late.log").touch()
     assert not findings.look_around(9)
-    assert [f"{number}.log" in said for number, said in enumerate(findings.cautions)] == [True] * RUNS_LOOKED_AROUND
+    assert [f"{number}.log" in said for number, said in enumerate(findings.cautions)] == [True] * TRIALS_LOOKED_AROUND
     assert not any("late.log" in said for said in findings.cautions)

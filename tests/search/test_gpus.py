@@ -1,4 +1,4 @@
-"""Which GPUs the runs of a search use, on machines with fake ones; and what is said of that before it begins."""
+"""Which GPUs the trials of a search use, on machines with fake ones; and what is said of that before it begins."""
 
 import shutil
 import subprocess
@@ -28,25 +28,25 @@ from dataclasses import asdict
 from pathlib import Path
 from autotune.clock import SystemClock
 from autotune.errors import AutotuneError
-from autotune.search.gpus import busy_remarks, remarks_on_gpus, require_free_gpus, run_gpus, watched_gpus
-from autotune.search.problem import open_setup
+from autotune.search.gpus import busy_remarks, remarks_on_gpus, require_free_gpus, trial_gpus, watched_gpus
+from autotune.search.problem import open_problem
 
-setup = open_setup(Path({config!r}), command=None, state_dir=None)
+problem = open_problem(Path({config!r}), command=None, state_dir=None)
 
 def said(ask, *arguments):
     try:
-        return ask(setup, *arguments)
+        return ask(problem, *arguments)
     except AutotuneError as error:
         return [error.kind, error.message, error.where, error.remedy]
 
 tell({{
-    "run": asdict(run_gpus(setup, setup.space.today)),
-    "watched": watched_gpus(setup),
+    "run": asdict(trial_gpus(problem, problem.space.today)),
+    "watched": watched_gpus(problem),
     "remarks": said(remarks_on_gpus),
-    "why_no_gpu": setup.why_no_gpu,
-    "study": setup.study,
-    "gpus": [gpu.uuid for gpu in setup.machine.gpus],
-    "busy": busy_remarks(setup, SystemClock()) if {look} else None,
+    "why_no_gpu": problem.why_no_gpu,
+    "study": problem.study,
+    "gpus": [gpu.uuid for gpu in problem.machine.gpus],
+    "busy": busy_remarks(problem, SystemClock()) if {look} else None,
     "refused": said(require_free_gpus, SystemClock()) if {look} else None,
 }})
 """
@@ -81,7 +81,7 @@ def test_a_run_may_use_what_it_sees_and_its_model_is_where_the_config_says(ask: 
 
 
 def test_the_environment_of_the_runs_decides_not_that_of_the_search_alone(ask: Ask) -> None:
-    """What the config sets for runs goes before what the shell has."""
+    """What the config sets for trials goes before what the shell has."""
     env = {"CUDA_VISIBLE_DEVICES": "0"}
     assert ask(env=env)["run"]["uuids"] == UUIDS[:1]
     assert ask(env=env, more="    env: {CUDA_VISIBLE_DEVICES: 1}")["run"]["uuids"] == UUIDS[1:2]
@@ -157,7 +157,7 @@ def test_a_study_is_one_of_the_gpus_that_runs_see(ask: Ask) -> None:
 
 
 def test_a_study_on_one_card_is_not_that_of_an_unlike_one(ask: Ask) -> None:
-    """The machine has both; a run sees one."""
+    """The machine has both; a trial sees one."""
     unlike = Scenario(gpus=(Gpu(), Gpu(name="NVIDIA A10", memory_total_bytes=24 << 30)))
     studies = {ask(unlike, env={"CUDA_VISIBLE_DEVICES": which})["study"] for which in ("0", "1", "0,1", "1,0")}
     assert len(studies) == 4

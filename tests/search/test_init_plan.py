@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from autotune.errors import CommandError, ConfigError
-from autotune.search.init_plan import Draft, draft_from_flags, draft_section
-from autotune.search.problem import open_setup
+from autotune.search.init_plan import InitPlan, plan_init, plan_init_from_flags
+from autotune.search.problem import open_problem
 from autotune.search.unlisted_knobs import not_taken
 from autotune.settings.text.document import Document
 from autotune.settings.typed import read_typed
@@ -35,12 +35,12 @@ def config(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return path
 
 
-def draft(config: Path, *words: str, separate: bool = False) -> Draft:
+def init_plan(config: Path, *words: str, separate: bool = False) -> InitPlan:
     """The draft for a config."""
-    return draft_section(config, read_typed(words or COMMAND), separate=separate, state_dir=None)
+    return plan_init(config, read_typed(words or COMMAND), separate=separate, state_dir=None)
 
 
-def written(one: Draft) -> None:
+def written(one: InitPlan) -> None:
     """Writes a draft without further ado."""
     one.edit.path.write_bytes(one.edit.new.encode())
 
@@ -56,26 +56,26 @@ def _uncommented(text: str) -> str:
 @pytest.mark.parametrize("separate", [False, True])
 def test_a_search_reads_what_was_drafted(config: Path, separate: bool) -> None:
     """The same knobs, command, outputs; also with the list taken out of its comment."""
-    one = draft(config, separate=separate)
+    one = init_plan(config, separate=separate)
     written(one)
-    setup = open_setup(config, command=None, state_dir=None)
-    assert (setup.space, setup.command, setup.study) == (one.setup.space, COMMAND, one.setup.study)
-    assert setup.settings.outputs.redirected == ("train.checkpoint_dir",)
-    assert [knob.path for knob in setup.space.knobs] == ["data.num_workers", "data.batch_size"]
+    problem = open_problem(config, command=None, state_dir=None)
+    assert (problem.space, problem.command, problem.study) == (one.problem.space, COMMAND, one.problem.study)
+    assert problem.settings.outputs.redirected == ("train.checkpoint_dir",)
+    assert [knob.path for knob in problem.space.knobs] == ["data.num_workers", "data.batch_size"]
     one.edit.path.write_text(_uncommented(one.edit.new))
-    listed = open_setup(config, command=None, state_dir=None)
+    listed = open_problem(config, command=None, state_dir=None)
     assert listed.settings.section.knobs is not None
-    assert listed.space == setup.space
+    assert listed.space == problem.space
 
 
 def test_the_config_is_read_where_it_is(config: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """From another directory, by a relative path: the section, the state and the command fit."""
     monkeypatch.chdir(config.parent.parent)
     relative = Path(config.parent.name, config.name)
-    one = draft(relative, sys.executable, "train.py", f"--config={relative}")
+    one = init_plan(relative, sys.executable, "train.py", f"--config={relative}")
     assert one.edit.path == relative
-    assert one.setup.command == (sys.executable, "train.py", "--config={config}")
-    assert one.setup.state.path == config.parent / ".autotune"
+    assert one.problem.command == (sys.executable, "train.py", "--config={config}")
+    assert one.problem.state.path == config.parent / ".autotune"
     assert not list(config.parent.glob(".autotune"))
 
 
@@ -88,7 +88,7 @@ def test_there_is_one_section(config: Path, separate: bool, where: str) -> None:
     else:
         config.with_name("config.autotune.yaml").write_text("command: x\n")
     with pytest.raises(ConfigError, match="already") as caught:
-        draft(config, separate=separate)
+        init_plan(config, separate=separate)
     assert str(caught.value.where).endswith("config.yaml:5" if where == "in it" else "config.autotune.yaml")
 
 
@@ -105,7 +105,7 @@ def test_there_is_one_section(config: Path, separate: bool, where: str) -> None:
 def test_a_command_that_cannot_be_started_is_refused(config: Path, words: tuple[str, ...], error, why: str) -> None:
     """In the words of what was typed, not of the draft."""
     with pytest.raises(error, match=why) as caught:
-        draft(config, *words)
+        init_plan(config, *words)
     assert str(caught.value.where).startswith("command")
     assert "autotune-draft" not in str(caught.value)
     assert config.read_text() == CONFIG
@@ -126,8 +126,8 @@ other: {<<: *m}
 valid: {batch_size: 2}
 blocks: [{batch_size: 3}]
 """)
-    one = draft(config)
-    said = {skipped.path: skipped.why for skipped in not_taken(one.setup)}
+    one = init_plan(config)
+    said = {skipped.path: skipped.why for skipped in not_taken(one.problem)}
     reasons = {
         "train.batch_size": "alias",
         "train.num_workers": "list",
@@ -144,25 +144,25 @@ blocks: [{batch_size: 3}]
     }
     assert said.keys() == reasons.keys()
     assert {path: why for path, why in reasons.items() if why not in said[path]} == {}
-    assert set(one.setup.space.today) == {"blocks.0.batch_size"}
+    assert set(one.problem.space.today) == {"blocks.0.batch_size"}
 
 
 def test_a_config_out_of_flags(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The flags and the section in one new file; a search finds the knobs and the outputs among them."""
     monkeypatch.chdir(tmp_path)
     words = ("MODE=1", sys.executable, "t.py", "--batch_size=16", "--use_xla", "--lr", "3e-4", "--out_dir", "o", "-v")
-    one = draft_from_flags(Path("new.yaml"), read_typed(words), state_dir=None)
+    one = plan_init_from_flags(Path("new.yaml"), read_typed(words), state_dir=None)
     assert one.flags is not None
     assert list(one.flags.left) == ["-v"]
     assert not Path("new.yaml").exists()
     written(one)
-    setup = open_setup(Path("new.yaml"), command=None, state_dir=None)
-    assert setup.space == one.setup.space
-    assert setup.space.today == {"batch_size": 16, "use_xla": True}
-    assert setup.settings.section.env == {"MODE": "1"}
-    text = setup.settings.trial_text({"batch_size": 32, "use_xla": False}, Path("/runs/1"))
-    argv = setup.settings.argv(config=Path("c"), config_text=text, python="p")
-    assert argv == (sys.executable, "t.py", "--batch_size=32", "--lr", "3e-4", "--out_dir", "/runs/1/o", "-v")
+    problem = open_problem(Path("new.yaml"), command=None, state_dir=None)
+    assert problem.space == one.problem.space
+    assert problem.space.today == {"batch_size": 16, "use_xla": True}
+    assert problem.settings.section.env == {"MODE": "1"}
+    text = problem.settings.trial_text({"batch_size": 32, "use_xla": False}, Path("/trials/1"))
+    argv = problem.settings.argv(config=Path("c"), config_text=text, python="p")
+    assert argv == (sys.executable, "t.py", "--batch_size=32", "--lr", "3e-4", "--out_dir", "/trials/1/o", "-v")
 
 
 @pytest.mark.parametrize(
@@ -180,7 +180,7 @@ def test_flags_that_make_no_config(
     monkeypatch.chdir(tmp_path)
     Path("there.yaml").write_text("a: 1\n")
     with pytest.raises(ConfigError, match=why):
-        draft_from_flags(Path(name), read_typed(words), state_dir=None)
+        plan_init_from_flags(Path(name), read_typed(words), state_dir=None)
 
 
 @pytest.mark.skipif(not CONFIGS, reason="the collection of real configs is not here")
@@ -196,22 +196,22 @@ def test_real_configs_get_a_section_and_keep_every_byte(
     refusal = _refusal(config)
     if refusal is not None:
         with pytest.raises(ConfigError, match=re.escape(refusal.message)) as caught:
-            draft(config)
+            init_plan(config)
         assert (caught.value.where, caught.value.remedy) == (refusal.where, refusal.remedy)
         assert config.read_bytes() == content
         return
-    one = draft(config)
+    one = init_plan(config)
     new = one.edit.new.encode()
     assert new.replace(one.edit.inserted.encode(), b"", 1) == content
     assert (b"\r\n" in content) == (b"\r\n" in one.edit.inserted.encode())
     config.write_bytes(new)
-    setup = open_setup(config, command=None, state_dir=None)
-    assert setup.space == one.setup.space
-    copy = setup.settings.run_document
+    problem = open_problem(config, command=None, state_dir=None)
+    assert problem.space == one.problem.space
+    copy = problem.settings.trial_document
     assert copy.data == Document.parse(content.decode()).data
-    if setup.space.knobs:
+    if problem.space.knobs:
         config.write_bytes(_uncommented(one.edit.new).encode())
-        assert open_setup(config, command=None, state_dir=None).space == setup.space
+        assert open_problem(config, command=None, state_dir=None).space == problem.space
 
 
 def _refusal(config: Path) -> ConfigError | None:

@@ -11,8 +11,8 @@ from autotune.clock import SystemClock
 from autotune.process.guard import Guard
 from autotune.process.launch import ProcessRunner
 from autotune.records import Ending
-from autotune.search.preflight import Proof, Reached, prove
-from autotune.search.problem import open_setup
+from autotune.search.preflight import Preflight, Reached, run_preflight
+from autotune.search.problem import open_problem
 
 PREFIX = "import sys, time\nfrom autotune.trainee import step\n"
 READS = "open(sys.argv[1]).read()\n"
@@ -35,38 +35,38 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return folder
 
 
-def proof_of(folder: Path, guard: Guard, script: str, *, command: str = "{config}", section: str = "") -> Proof:
+def proof_of(folder: Path, guard: Guard, script: str, *, command: str = "{config}", section: str = "") -> Preflight:
     """Proves a trainer."""
     (folder / "train.py").write_text(PREFIX + script)
     (folder / "config.yaml").write_text(
         f"batch_size: 4\nout_dir: out\nautotune:\n{section}  command: \"'{sys.executable}' train.py {command}\"\n"
     )
-    setup = open_setup(Path("config.yaml"), command=None, state_dir=None)
-    setup.state.create()
-    return prove(setup, ProcessRunner(guard, SystemClock()), SystemClock(), name="proof")
+    problem = open_problem(Path("config.yaml"), command=None, state_dir=None)
+    problem.state.create()
+    return run_preflight(problem, ProcessRunner(guard, SystemClock()), SystemClock(), name="proof")
 
 
 def test_a_trainer_that_reads_its_config_and_steps(folder: Path, guard: Guard) -> None:
     """It is stopped after a few steps, and both are known."""
-    proof = proof_of(folder, guard, READS + TRAINS)
-    assert proof.reached is Reached.READ
-    assert proof.steps >= 3
-    assert proof.first_step_s is not None
-    assert proof.first_step_s > 0
-    assert proof.ending is Ending.STOPPED
+    preflight = proof_of(folder, guard, READS + TRAINS)
+    assert preflight.reached is Reached.READ
+    assert preflight.steps >= 3
+    assert preflight.first_step_s is not None
+    assert preflight.first_step_s > 0
+    assert preflight.ending is Ending.STOPPED
 
 
 def test_a_config_that_nobody_opens(folder: Path, guard: Guard) -> None:
     """The command names it, the trainer reads another file: tuning would change nothing."""
-    proof = proof_of(folder, guard, "open('config.yaml').read()\n" + TRAINS)
-    assert proof.reached is Reached.NOT_READ
-    assert proof.steps >= 3
+    preflight = proof_of(folder, guard, "open('config.yaml').read()\n" + TRAINS)
+    assert preflight.reached is Reached.NOT_READ
+    assert preflight.steps >= 3
 
 
 def test_to_look_at_a_config_is_not_to_read_it(folder: Path, guard: Guard) -> None:
     """Its existence or age tells a trainer nothing of its values."""
-    proof = proof_of(folder, guard, "import os\nos.stat(sys.argv[1])\nopen(sys.argv[1]).close()\n" + TRAINS)
-    assert proof.reached is Reached.NOT_READ
+    preflight = proof_of(folder, guard, "import os\nos.stat(sys.argv[1])\nopen(sys.argv[1]).close()\n" + TRAINS)
+    assert preflight.reached is Reached.NOT_READ
 
 
 def test_a_child_may_read_it(folder: Path, guard: Guard) -> None:
@@ -77,9 +77,9 @@ def test_a_child_may_read_it(folder: Path, guard: Guard) -> None:
 
 def test_values_on_the_command_line_are_there(folder: Path, guard: Guard) -> None:
     """Nothing has to be read then."""
-    proof = proof_of(folder, guard, "assert sys.argv[1] == '--batch=4'\n" + TRAINS, command="--batch={batch_size}")
-    assert proof.reached is Reached.ON_THE_COMMAND_LINE
-    assert proof.steps >= 3
+    preflight = proof_of(folder, guard, "assert sys.argv[1] == '--batch=4'\n" + TRAINS, command="--batch={batch_size}")
+    assert preflight.reached is Reached.ON_THE_COMMAND_LINE
+    assert preflight.steps >= 3
 
 
 @pytest.mark.parametrize(
@@ -93,9 +93,9 @@ def test_values_on_the_command_line_are_there(folder: Path, guard: Guard) -> Non
 )
 def test_a_trainer_without_steps(folder: Path, guard: Guard, script: str, ending: Ending) -> None:
     """It is told how it ended, and what it said."""
-    proof = proof_of(folder, guard, READS + script, section="  run: {start_timeout_s: 3}\n")
-    assert (proof.steps, proof.first_step_s, proof.ending) == (0, None, ending)
-    assert ("no such layer" in proof.stderr_tail) == (ending is Ending.CRASHED)
+    preflight = proof_of(folder, guard, READS + script, section="  trial: {start_timeout_s: 3}\n")
+    assert (preflight.steps, preflight.first_step_s, preflight.ending) == (0, None, ending)
+    assert ("no such layer" in preflight.stderr_tail) == (ending is Ending.CRASHED)
 
 
 @pytest.fixture

@@ -12,12 +12,12 @@ import pytest
 import yaml
 
 from autotune.clock import VirtualClock
-from autotune.errors import AutotuneError, RunError, StudyError
-from autotune.events import Event, IncumbentChanged, PhaseChanged, RunEnded, RunStarted, SearchEnded, SearchStarted
-from autotune.records import Ending, Purpose, RunRecord, Validity
+from autotune.errors import AutotuneError, StudyError, TrialError
+from autotune.events import Event, IncumbentChanged, PhaseChanged, SearchEnded, SearchStarted, TrialEnded, TrialStarted
+from autotune.records import Ending, Purpose, TrialRecord, Validity
 from autotune.results import SearchResult, Verdict
 from autotune.search.budget import Budget
-from autotune.search.problem import open_setup
+from autotune.search.problem import open_problem
 from autotune.search.tuner import WARM_UP_FROM_S, Tuner
 from autotune.study.record import Study
 from autotune.testing.simulated_runner import SimulatedRunner, Training
@@ -33,7 +33,7 @@ autotune:
         data.batch_size: [8, 32]
         data.num_workers: [1, 2]
         data.cache: [none, memory]
-    run: {start_timeout_s: 60, min_s: 1, min_steps: 10, max_s: 3}
+    trial: {start_timeout_s: 60, min_s: 1, min_steps: 10, max_s: 3}
 """
 
 # Too large to be tried out.
@@ -55,9 +55,9 @@ class Searched:
     events: list[Event] = field(default_factory=list)
 
     @property
-    def runs(self) -> list[RunRecord]:
-        """Its runs, in order."""
-        return [event.run for event in self.events if isinstance(event, RunEnded)]
+    def trials(self) -> list[TrialRecord]:
+        """Its trials, in order."""
+        return [event.trial for event in self.events if isinstance(event, TrialEnded)]
 
     @property
     def answer(self) -> SearchResult:
@@ -65,9 +65,9 @@ class Searched:
         assert self.result is not None, self.error
         return self.result
 
-    def of(self, purpose: Purpose) -> list[RunRecord]:
-        """Its runs with that purpose."""
-        return [run for run in self.runs if run.purpose is purpose]
+    def of(self, purpose: Purpose) -> list[TrialRecord]:
+        """Its trials with that purpose."""
+        return [trial for trial in self.trials if trial.purpose is purpose]
 
     def said(self) -> str:
         """Why it went from one phase to the next."""
@@ -116,16 +116,16 @@ def search(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Search:
         told: Callable[[Event], None] = lambda _event: None,
     ) -> Searched:
         Path("config.yaml").write_text(config)
-        setup = open_setup(Path("config.yaml"), command=None, state_dir=None)
-        setup.state.create()
+        problem = open_problem(Path("config.yaml"), command=None, state_dir=None)
+        problem.state.create()
         if fresh:
-            setup.journal.unlink()
-        study = Study(setup.study, setup.journal)
+            problem.journal.unlink()
+        study = Study(problem.study, problem.journal)
         simulator = SimulatedRunner(clock, lambda text: trainer(yaml.safe_load(text)), seed=seed)
         events: list[Event] = []
         started_s = clock.now_s()
         budget = Budget(clock, started_s=started_s, budget_s=budget_s)
-        tuner = Tuner(setup, study, simulator, budget, clock, [events.append, told], name=next(names), seed=seed)
+        tuner = Tuner(problem, study, simulator, budget, clock, [events.append, told], name=next(names), seed=seed)
         result: SearchResult | None = None
         error: AutotuneError | None = None
         try:
@@ -148,11 +148,11 @@ def test_a_better_config_is_found_and_confirmed(search: Search) -> None:
     assert answer.speedup is not None
     true = (32 / 0.052 * 1.1) / (8 / 0.028)
     assert answer.speedup.low < true < answer.speedup.high
-    assert answer.runs == len(searched.runs)
+    assert answer.trials == len(searched.trials)
 
 
 def test_a_budget_that_will_not_do_for_a_confirmation_is_said_to_be_one(search: Search) -> None:
-    """As soon as it is known how long a run takes."""
+    """As soon as it is known how long a trial takes."""
     assert "none can be confirmed in this search" in search(plain, budget_s=9).said().splitlines()[0]
     assert "none can be confirmed" not in search(plain, budget_s=300).said()
 
@@ -160,11 +160,11 @@ def test_a_budget_that_will_not_do_for_a_confirmation_is_said_to_be_one(search: 
 def test_today_comes_first(search: Search) -> None:
     """Today's config is measured before anything else is tried: it is what all is compared with."""
     searched = search(plain, budget_s=100)
-    purposes = [run.purpose for run in searched.runs]
+    purposes = [trial.purpose for trial in searched.trials]
     assert purposes[0] is Purpose.TODAY
     assert purposes.count(Purpose.TODAY) == 1
     assert purposes[1] is Purpose.EXPLORE
-    assert searched.runs[0].values == {"data.batch_size": 8, "data.num_workers": 1, "data.cache": "none"}
+    assert searched.trials[0].values == {"data.batch_size": 8, "data.num_workers": 1, "data.cache": "none"}
 
 
 @pytest.mark.parametrize(("budget_s", "warm_ups"), [(WARM_UP_FROM_S - 1, 0), (WARM_UP_FROM_S, 1)])
@@ -173,22 +173,22 @@ def test_a_first_run_warms_the_machine_up_where_there_is_time(search: Search, bu
     searched = search(plain, budget_s=budget_s)
     today = searched.of(Purpose.TODAY)
     assert len(today) == 1 + warm_ups
-    assert [run.validity for run in today] == [Validity.COLD] * warm_ups + [Validity.GOOD]
-    assert all(run.comparable is None for run in today[:warm_ups])
+    assert [trial.validity for trial in today] == [Validity.COLD] * warm_ups + [Validity.GOOD]
+    assert all(trial.comparable is None for trial in today[:warm_ups])
 
 
 def test_the_confirmation_is_made_of_whole_interleaved_pairs(search: Search) -> None:
-    """At least four, an even number, each with both configs, in runs after all exploring."""
+    """At least four, an even number, each with both configs, in trials after all exploring."""
     searched = search(plain, budget_s=300)
     confirming = searched.of(Purpose.CONFIRM)
-    assert searched.runs[-len(confirming) :] == confirming
-    pairs = [run.pair for run in confirming]
+    assert searched.trials[-len(confirming) :] == confirming
+    pairs = [trial.pair for trial in confirming]
     assert pairs == [pair for pair in range(len(confirming) // 2) for _ in range(2)]
     assert len(pairs) // 2 >= 4
     assert len(pairs) // 2 % 2 == 0
     for first, second in zip(confirming[::2], confirming[1::2], strict=True):
-        assert {first.point, second.point} == {searched.runs[0].point, confirming[0].point, confirming[1].point}
-    firsts = [run.point for run in confirming[::2]]
+        assert {first.point, second.point} == {searched.trials[0].point, confirming[0].point, confirming[1].point}
+    firsts = [trial.point for trial in confirming[::2]]
     assert all(one != other for one, other in pairwise(firsts))
 
 
@@ -237,17 +237,17 @@ def test_a_budget_too_short_for_one_run_says_so(search: Search) -> None:
     assert searched.error is not None
     assert "budget of 20s" in searched.error.message
     assert searched.error.remedy is not None
-    assert len(searched.runs) == 1
+    assert len(searched.trials) == 1
 
 
 def test_it_gives_up_where_nothing_works(search: Search) -> None:
-    """Five runs that all crash are enough to know; the error names how they ended, the first one is kept to show."""
+    """Five trials that all crash are enough to know; the error names how they ended, the first one is kept to show."""
     searched = search(crashing, budget_s=1800)
     assert searched.error is not None
-    assert "none of 5 runs gave numbers (crashed)" in searched.error.message
-    assert len(searched.runs) == 5
+    assert "none of 5 trials gave numbers (crashed)" in searched.error.message
+    assert len(searched.trials) == 5
     failed = searched.tuner.failures[Ending.CRASHED]
-    assert failed.record == searched.runs[0]
+    assert failed.record == searched.trials[0]
     assert "no such layer" in failed.stderr_tail
     assert "no such layer" in failed.record.detail
 
@@ -259,7 +259,7 @@ def test_one_point_that_crashes_does_not_end_the_search(search: Search) -> None:
         return crashing(config) if config["data"]["num_workers"] == 2 else plain(config)
 
     searched = search(partly, budget_s=300)
-    crashed = [run.point for run in searched.runs if run.ending is Ending.CRASHED]
+    crashed = [trial.point for trial in searched.trials if trial.ending is Ending.CRASHED]
     assert len(set(crashed)) == len(crashed) >= 1
     assert searched.answer.outcomes["crashed"] == len(crashed)
     assert searched.answer.best is not None
@@ -283,13 +283,13 @@ def test_todays_config_that_fails_is_no_baseline(search: Search) -> None:
 def test_a_trainer_that_never_trains_is_given_up_soon(search: Search) -> None:
     """Other values would make no steps seen: two starts are waited for, and the rest of the budget is the user's."""
     searched = search(lambda config: replace(plain(config), start_s=inf), budget_s=3000)
-    assert [run.ending for run in searched.runs] == [Ending.NEVER_STARTED] * 2
+    assert [trial.ending for trial in searched.trials] == [Ending.NEVER_STARTED] * 2
     assert searched.took_s < 3 * 60
     assert "none of" in str(searched.error)
 
 
 def test_caches_that_do_not_fill_in_time_are_left_alone(search: Search) -> None:
-    """One pass takes too long for a run: the cache keeps today's value, that is said, and no cold number counts."""
+    """One pass takes too long for a trial: the cache keeps today's value, that is said, and no cold number counts."""
 
     def long_epochs(config: Mapping[str, Any]) -> Training:
         training = plain(config)
@@ -297,8 +297,8 @@ def test_caches_that_do_not_fill_in_time_are_left_alone(search: Search) -> None:
         return Training(samples=training.samples, step_s=step_s, noise=0.03, epoch=100_000)
 
     searched = search(long_epochs, budget_s=200)
-    cached = [run for run in searched.runs if run.values["data.cache"] == "memory"]
-    assert [run.validity for run in cached] == [Validity.COLD]
+    cached = [trial for trial in searched.trials if trial.values["data.cache"] == "memory"]
+    assert [trial.validity for trial in cached] == [Validity.COLD]
     assert "caches stay as they are" in searched.said()
     assert searched.answer.best is not None
     assert searched.answer.best.values["data.cache"] == "none"
@@ -314,7 +314,7 @@ def test_a_cache_in_todays_config_that_does_not_fill_is_measured_as_it_is(search
 
     searched = search(long_epochs, budget_s=200, config=CONFIG.replace("cache: none", "cache: memory"))
     today = searched.of(Purpose.TODAY)
-    assert [run.validity for run in today][-2:] == [Validity.COLD, Validity.GOOD]
+    assert [trial.validity for trial in today][-2:] == [Validity.COLD, Validity.GOOD]
     assert "caches stay as they are" in searched.said()
     assert searched.answer.verdict is Verdict.BETTER
 
@@ -335,25 +335,25 @@ def test_a_cache_that_pays_after_the_first_pass_is_found(search: Search) -> None
 def test_a_point_that_never_starts_costs_no_more_than_its_timeout(search: Search) -> None:
     """It is named, and the rest of the budget goes on."""
     searched = search(_silent, budget_s=600)
-    silent = [run for run in searched.runs if run.ending is Ending.NEVER_STARTED]
+    silent = [trial for trial in searched.trials if trial.ending is Ending.NEVER_STARTED]
     assert silent
-    assert all(run.duration_s <= 61 for run in silent)
+    assert all(trial.duration_s <= 61 for trial in silent)
     assert searched.answer.baseline is not None
 
 
 def test_the_same_command_goes_on_where_it_stopped(search: Search) -> None:
-    """A second search finds the runs of the first, measures today's config anew, and explores nothing twice."""
+    """A second search finds the trials of the first, measures today's config anew, and explores nothing twice."""
     first = search(plain, budget_s=60)
     second = search(plain, budget_s=300, seed=1)
     started = second.events[0]
     assert isinstance(started, SearchStarted)
-    assert started.runs_found == len(first.runs)
-    assert second.runs[0].purpose is Purpose.TODAY
-    explored = {run.point for run in first.of(Purpose.EXPLORE)}
+    assert started.trials_found == len(first.trials)
+    assert second.trials[0].purpose is Purpose.TODAY
+    explored = {trial.point for trial in first.of(Purpose.EXPLORE)}
     assert explored
-    assert not explored & {run.point for run in second.of(Purpose.EXPLORE)}
+    assert not explored & {trial.point for trial in second.of(Purpose.EXPLORE)}
     assert second.answer.verdict is Verdict.BETTER
-    assert second.answer.runs == len(second.runs)
+    assert second.answer.trials == len(second.trials)
 
 
 def test_one_seed_is_one_search(search: Search, tmp_path: Path) -> None:
@@ -362,18 +362,18 @@ def test_one_seed_is_one_search(search: Search, tmp_path: Path) -> None:
     (journal,) = (tmp_path / ".autotune" / "studies").glob("*.journal")
     journal.unlink()
     other = search(plain, budget_s=100)
-    assert [run.values for run in one.runs] == [run.values for run in other.runs]
+    assert [trial.values for trial in one.trials] == [trial.values for trial in other.trials]
 
 
 def test_whoever_watches_is_told_everything(search: Search) -> None:
-    """Each run is announced and reported, in order, between a first and a last event; gains are news."""
+    """Each trial is announced and reported, in order, between a first and a last event; gains are news."""
     searched = search(plain, budget_s=100)
     assert isinstance(searched.events[0], SearchStarted)
     last = searched.events[-1]
     assert isinstance(last, SearchEnded)
-    assert (last.verdict, last.runs) == (searched.answer.verdict, len(searched.runs))
-    started = [event.number for event in searched.events if isinstance(event, RunStarted)]
-    assert started == [event.run.number for event in searched.events if isinstance(event, RunEnded)]
+    assert (last.verdict, last.trials) == (searched.answer.verdict, len(searched.trials))
+    started = [event.number for event in searched.events if isinstance(event, TrialStarted)]
+    assert started == [event.trial.number for event in searched.events if isinstance(event, TrialEnded)]
     assert started == list(range(len(started)))
     news = [event.speedup for event in searched.events if isinstance(event, IncumbentChanged)]
     assert news
@@ -381,15 +381,15 @@ def test_whoever_watches_is_told_everything(search: Search) -> None:
 
 
 def test_each_run_has_its_own_config_and_leaves_its_result(search: Search) -> None:
-    """What ran can be looked up, by a name that no other run has."""
+    """What ran can be looked up, by a name that no other trial has."""
     searched = search(plain, budget_s=60)
     plans = searched.simulator.plans
-    assert len({plan.run_id for plan in plans}) == len(plans) == len(searched.runs)
-    for plan, run in zip(plans, searched.runs, strict=True):
-        assert f"batch_size: {run.values['data.batch_size']}\n" in plan.config_text
+    assert len({plan.trial_id for plan in plans}) == len(plans) == len(searched.trials)
+    for plan, trial in zip(plans, searched.trials, strict=True):
+        assert f"batch_size: {trial.values['data.batch_size']}\n" in plan.config_text
         assert "autotune" not in plan.config_text
         assert (plan.folder / "result.json").is_file()
-    kept: Sequence[str] = sorted(searched.tuner.best_runs(1))
+    kept: Sequence[str] = sorted(searched.tuner.best_trials(1))
     assert kept
     assert set(kept) <= {plan.folder.name for plan in plans}
 
@@ -416,7 +416,7 @@ def test_a_point_that_stopped_working_is_not_repeated_for_ever(search: Search) -
         return crashing(config) if broken else plain(config)
 
     searched = search(breaks, budget_s=100)
-    repeats = [run.point for run in searched.runs if run.purpose is Purpose.REPEAT]
+    repeats = [trial.point for trial in searched.trials if trial.purpose is Purpose.REPEAT]
     assert max(repeats.count(point) for point in repeats) <= 6
 
 
@@ -428,7 +428,7 @@ def test_runs_that_never_started_are_no_runs(search: Search) -> None:
         return replace(plain(config), start_s=1.0 if next(made) < 14 else 12.0)
 
     searched = search(slows_down, budget_s=100)
-    assert len(searched.runs) == len(searched.simulator.plans)
+    assert len(searched.trials) == len(searched.simulator.plans)
 
 
 def test_a_crash_before_the_cache_is_warm_is_a_crash(search: Search) -> None:
@@ -439,8 +439,8 @@ def test_a_crash_before_the_cache_is_warm_is_a_crash(search: Search) -> None:
 
     searched = search(crashes_with_two_workers, budget_s=300)
     assert "caches stay as they are" not in searched.said()
-    assert any(run.comparable and run.values["data.cache"] == "memory" for run in searched.runs)
-    assert all(run.validity is Validity.UNMEASURED for run in searched.runs if run.ending is Ending.CRASHED)
+    assert any(trial.comparable and trial.values["data.cache"] == "memory" for trial in searched.trials)
+    assert all(trial.validity is Validity.UNMEASURED for trial in searched.trials if trial.ending is Ending.CRASHED)
 
 
 def test_a_point_that_never_starts_does_not_eat_the_budget(search: Search) -> None:
@@ -450,7 +450,7 @@ def test_a_point_that_never_starts_does_not_eat_the_budget(search: Search) -> No
         return replace(plain(config), start_s=inf) if config["data"]["num_workers"] == 2 else plain(config)
 
     searched = search(two_workers_hang, budget_s=1800, config=BIG.replace("timeout_s: 60", "timeout_s: 300"))
-    assert sum(run.duration_s for run in searched.runs if run.ending is Ending.NEVER_STARTED) < 900
+    assert sum(trial.duration_s for trial in searched.trials if trial.ending is Ending.NEVER_STARTED) < 900
 
 
 def test_a_gain_that_cannot_be_shown_is_not_confirmed_for_ever(search: Search) -> None:
@@ -463,7 +463,7 @@ def test_a_gain_that_cannot_be_shown_is_not_confirmed_for_ever(search: Search) -
 def test_a_candidate_that_is_worth_nothing_does_not_cut_the_exploring_short(search: Search) -> None:
     """What is kept back for a confirmation stays below half of the budget."""
     searched = search(dull, budget_s=300, config=BIG)
-    confirming = sum(run.duration_s for run in searched.of(Purpose.CONFIRM))
+    confirming = sum(trial.duration_s for trial in searched.of(Purpose.CONFIRM))
     assert confirming <= 150
 
 
@@ -479,7 +479,7 @@ def test_runs_too_short_to_measure_are_shown(search: Search) -> None:
     searched = search(lambda _config: Training(steps=9), budget_s=1800, config=BIG)
     assert searched.error is not None
     assert searched.tuner.failures
-    assert len(searched.runs) <= 8
+    assert len(searched.trials) <= 8
 
 
 def test_a_crash_in_the_confirmation_does_not_cost_the_answer(search: Search) -> None:
@@ -493,20 +493,22 @@ def test_a_crash_in_the_confirmation_does_not_cost_the_answer(search: Search) ->
 
     unlucky_run = 0
     quiet = search(unlucky, budget_s=300)
-    first_pair = next(number for number, run in enumerate(quiet.runs) if run.purpose is Purpose.CONFIRM)
+    first_pair = next(number for number, trial in enumerate(quiet.trials) if trial.purpose is Purpose.CONFIRM)
     made, unlucky_run = 0, first_pair + 3
     searched = search(unlucky, budget_s=300, fresh=True)
-    crashed = [run for run in searched.of(Purpose.CONFIRM) if not run.comparable]
+    crashed = [trial for trial in searched.of(Purpose.CONFIRM) if not trial.comparable]
     assert len(crashed) == 1
     again = [
-        run for run in searched.of(Purpose.CONFIRM) if (run.pair, run.point) == (crashed[0].pair, crashed[0].point)
+        trial
+        for trial in searched.of(Purpose.CONFIRM)
+        if (trial.pair, trial.point) == (crashed[0].pair, crashed[0].point)
     ]
-    assert [run.comparable is not None for run in again] == [False, True]
+    assert [trial.comparable is not None for trial in again] == [False, True]
     assert searched.answer.verdict is Verdict.BETTER
 
 
 def test_a_config_that_always_fails_in_its_confirmation_is_given_up(search: Search) -> None:
-    """Two failures in a row are no accident: no further run of the confirmation is made."""
+    """Two failures in a row are no accident: no further trial of the confirmation is made."""
     made, good_runs = 0, 1_000
 
     def tired(config: Mapping[str, Any]) -> Training:
@@ -515,10 +517,10 @@ def test_a_config_that_always_fails_in_its_confirmation_is_given_up(search: Sear
         return crashing(config) if made > good_runs and config["data"]["batch_size"] == 32 else plain(config)
 
     quiet = search(tired, budget_s=300)
-    made, good_runs = 0, len(quiet.runs) - len(quiet.of(Purpose.CONFIRM))
+    made, good_runs = 0, len(quiet.trials) - len(quiet.of(Purpose.CONFIRM))
     searched = search(tired, budget_s=300, fresh=True)
     confirming = searched.of(Purpose.CONFIRM)
-    assert [run.ending for run in confirming[-2:]] == [Ending.CRASHED, Ending.CRASHED]
+    assert [trial.ending for trial in confirming[-2:]] == [Ending.CRASHED, Ending.CRASHED]
     assert confirming[-2].point == confirming[-1].point
     assert len(confirming) <= 3
     assert searched.answer.verdict is Verdict.NO_CHANGE
@@ -528,7 +530,7 @@ def test_caches_that_cannot_fill_are_compared_by_what_they_will_make_of_it(searc
     """Today's config caches, and one pass takes hours: what loading costs now is nothing then, so a larger batch leads.
 
     As it is now, while loading is what takes the time, the second worker would look best. What full caches really make
-    of it no run has shown, so it is not called better, and the interval holds it.
+    of it no trial has shown, so it is not called better, and the interval holds it.
     """
 
     def cached(config: Mapping[str, Any]) -> Training:
@@ -566,8 +568,8 @@ def test_a_run_that_was_cut_short_as_hopeless_is_learned_from(search: Search) ->
         return replace(training, step_s=training.step_s * (10 if config["data"]["slow"] else 1))
 
     searched = search(slowed, budget_s=600, config=config)
-    slow = [run for run in searched.runs if run.values["data.slow"]]
-    assert len(slow) <= 0.2 * len(searched.runs)
+    slow = [trial for trial in searched.trials if trial.values["data.slow"]]
+    assert len(slow) <= 0.2 * len(searched.trials)
 
 
 def test_what_ten_more_minutes_would_gain_is_known_at_the_end(search: Search) -> None:
@@ -580,7 +582,7 @@ def test_what_ten_more_minutes_would_gain_is_known_at_the_end(search: Search) ->
 
 
 def test_in_a_short_budget_something_is_tried_and_confirmed(search: Search) -> None:
-    """The first run starts slowly; that does not make the search believe that there is no time for anything."""
+    """The first trial starts slowly; that does not make the search believe that there is no time for anything."""
     made = 0
 
     def slow_at_first(config: Mapping[str, Any]) -> Training:
@@ -602,23 +604,23 @@ def test_while_nothing_is_better_a_short_budget_is_used_to_go_on_trying(search: 
 
 
 def test_after_a_few_runs_nothing_is_foretold(search: Search) -> None:
-    """What more time would gain is not known after two or three runs, and not said."""
+    """What more time would gain is not known after two or three trials, and not said."""
     searched = search(dull, budget_s=20, config=BIG)
-    assert len(searched.runs) < 10
+    assert len(searched.trials) < 10
     assert searched.answer.gain_of_ten_minutes is None
 
 
-@pytest.mark.parametrize("runs", [2, 4])
-def test_what_ends_a_search_before_its_time_leaves_the_answer_so_far(search: Search, runs: int) -> None:
+@pytest.mark.parametrize("trials", [2, 4])
+def test_what_ends_a_search_before_its_time_leaves_the_answer_so_far(search: Search, trials: int) -> None:
     """All that was measured is in it, with a caution; the trouble itself is told besides."""
 
     def ends(event: Event) -> None:
-        if isinstance(event, RunEnded) and event.run.number == runs - 1:
-            raise RunError("a file is gone", remedy="Put it back.")
+        if isinstance(event, TrialEnded) and event.trial.number == trials - 1:
+            raise TrialError("a file is gone", remedy="Put it back.")
 
     searched = search(plain, budget_s=300, told=ends)
     assert searched.error is None
-    assert searched.answer.runs == runs
+    assert searched.answer.trials == trials
     assert searched.answer.baseline is not None
     assert searched.answer.baseline.metrics is not None
     assert "The search could not go on: a file is gone." in searched.answer.cautions
@@ -628,10 +630,10 @@ def test_what_ends_a_search_before_its_time_leaves_the_answer_so_far(search: Sea
 
 @pytest.mark.parametrize("way", ["cut", "deleted"])
 def test_a_record_that_is_lost_while_it_is_searched_leaves_the_answer_so_far(search: Search, way: str) -> None:
-    """The run that could no longer be written down is in it too."""
+    """The trial that could no longer be written down is in it too."""
 
     def loses(event: Event) -> None:
-        if isinstance(event, RunStarted) and event.number == 3:
+        if isinstance(event, TrialStarted) and event.number == 3:
             (journal,) = Path(".autotune/studies").glob("*.journal")
             if way == "cut":
                 journal.write_bytes(journal.read_bytes()[:100])
@@ -640,7 +642,7 @@ def test_a_record_that_is_lost_while_it_is_searched_leaves_the_answer_so_far(sea
 
     searched = search(plain, budget_s=300, told=loses)
     assert isinstance(searched.tuner.ended_by, StudyError)
-    assert searched.answer.runs == 4
+    assert searched.answer.trials == 4
 
 
 @pytest.mark.parametrize("error", [MemoryError(), OSError(errno.ENOSPC, "No space left on device")])
@@ -648,11 +650,11 @@ def test_what_the_machine_refuses_leaves_the_answer_so_far(search: Search, error
     """A disk that is full, or memory that is, after half an hour of measuring."""
 
     def ends(event: Event) -> None:
-        if isinstance(event, RunStarted) and event.number == 4:
+        if isinstance(event, TrialStarted) and event.number == 4:
             raise error
 
     searched = search(plain, budget_s=300, told=ends)
-    assert searched.answer.runs == 4
+    assert searched.answer.trials == 4
     assert searched.tuner.ended_by is not None
     assert searched.tuner.ended_by.remedy
 
@@ -661,8 +663,8 @@ def test_trouble_before_any_number_is_an_error(search: Search) -> None:
     """There is nothing to answer with."""
 
     def ends(event: Event) -> None:
-        if isinstance(event, RunStarted):
-            raise RunError("no room")
+        if isinstance(event, TrialStarted):
+            raise TrialError("no room")
 
     searched = search(plain, budget_s=300, told=ends)
     assert str(searched.error) == "no room"

@@ -71,7 +71,7 @@ def revert(config, backups, clock=None):
     return edit
 
 
-def leftovers(config):
+def side_effects(config):
     """What lies beside the config."""
     return [path.name for path in config.parent.iterdir() if path != config]
 
@@ -88,7 +88,7 @@ def test_only_the_values_change(config, backups):
     ]
     write_edit(edit, backups, TickingClock())
     assert config.read_bytes().decode() == CONFIG.replace("16", "32").replace("1e-4", "3.0e-05")
-    assert leftovers(config) == []
+    assert side_effects(config) == []
 
 
 def test_the_diff_says_that_a_final_newline_is_missing(config):
@@ -264,7 +264,7 @@ def test_without_permission_nothing_changes(open_path, what):
     assert str(backups if what == "backups" else config) in caught.value.where
     assert caught.value.remedy
     assert config.read_text() == "data: {batch_size: 16}\n"
-    assert leftovers(config) == []
+    assert side_effects(config) == []
     assert [path for path in backups.rglob("*") if path.is_file()] == []
 
 
@@ -289,7 +289,7 @@ def test_a_full_disk_leaves_the_config_whole(small_disk, backups):
         write_edit(edit, backups, TickingClock())
     assert caught.value.remedy
     assert config.read_text() == text
-    assert sorted(leftovers(config)) == ["filler"]
+    assert sorted(side_effects(config)) == ["filler"]
     assert list(backups.rglob("*.yaml")) == []
     (small_disk / "filler").unlink()
     assert write_edit(edit, backups, TickingClock()) is not None

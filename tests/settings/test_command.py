@@ -17,7 +17,7 @@ CONFIG = Document.parse("data: {batch_size: 16}\noptim: {lr: 1.0e-04, name: 'my 
 def fill(*tokens):
     """Fills in with fixed surroundings."""
     return fill_command(
-        tokens, config=Path("/a run/c.yaml"), python="/venv/bin/python", run_config=CONFIG, where="config.yaml:3"
+        tokens, config=Path("/a trial/c.yaml"), python="/venv/bin/python", trial_config=CONFIG, where="config.yaml:3"
     )
 
 
@@ -71,7 +71,7 @@ def test_placeholders():
     """Config, interpreter and values stay inside their token, spaces and all; values are as the config writes them."""
     assert fill("{python}", "-c{config}", "--lr={optim.lr}", "{optim.name}", "{xla}", "{layers.0}", "{{x}}") == (
         "/venv/bin/python",
-        "-c/a run/c.yaml",
+        "-c/a trial/c.yaml",
         "--lr=1.0e-04",
         "my adam",
         "True",
@@ -83,7 +83,7 @@ def test_placeholders():
 def test_filled_in_text_is_not_filled_in_again():
     """A value with braces is just a value."""
     config = Document.parse("a: '{python}'\n")
-    filled = fill_command(("t", "{a}"), config=Path("c"), python="p", run_config=config, where="here")
+    filled = fill_command(("t", "{a}"), config=Path("c"), python="p", trial_config=config, where="here")
     assert filled == ("t", "{python}")
 
 
@@ -109,7 +109,7 @@ def test_unknown_placeholders_are_named(token, why, remedy):
 
 @pytest.mark.parametrize("tokens", [("python", "train.py"), ("{python}", "{{config}}")])
 def test_a_command_that_never_sees_the_config_is_refused(tokens):
-    """Every run would be the same."""
+    """Every trial would be the same."""
     with pytest.raises(ConfigError, match="no tuned value would reach"):
         fill(*tokens)
 
@@ -155,7 +155,7 @@ def test_a_word_that_no_program_can_be_given(word):
 
 def test_a_byte_that_is_no_text_is_given_on():
     """As it came from the command line."""
-    assert fill("t", "{config}", "a\udcff") == ("t", "/a run/c.yaml", "a\udcff")
+    assert fill("t", "{config}", "a\udcff") == ("t", "/a trial/c.yaml", "a\udcff")
 
 
 @pytest.mark.parametrize(
@@ -173,7 +173,7 @@ def test_a_switch_is_there_or_not(token, filled):
     """Flags without a value are said or left out; a token that is left empty by that goes, others stay."""
     config = Document.parse("xla: True\nlayers: [8, false]\n")
     command = ("t", "", token)
-    assert fill_command(command, config=Path("c"), python="p", run_config=config, where="here") == ("t", "", *filled)
+    assert fill_command(command, config=Path("c"), python="p", trial_config=config, where="here") == ("t", "", *filled)
 
 
 def test_only_switches_can_be_asked_for():

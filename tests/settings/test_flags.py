@@ -17,7 +17,9 @@ def read(*words: str):
     """What is found, and the command filled from the config that is made of it."""
     flags = read_flags(words, KNOWN.__contains__)
     document = Document.parse(flags_config(flags.values))
-    filled = fill_command(flags.command or ("x",), config=Path("c"), python="python", run_config=document, where="here")
+    filled = fill_command(
+        flags.command or ("x",), config=Path("c"), python="python", trial_config=document, where="here"
+    )
     return flags, document, filled
 
 
@@ -45,7 +47,7 @@ def test_switches_are_left_out_where_they_are_off():
     assert filled == words
     assert document.data == {"use_xla": True, "cache": False, "normalize": True, "batch_size": 1}
     other = Document.parse("use_xla: false\ncache: true\nnormalize: false\nbatch_size: 2\n")
-    turned = fill_command(flags.command, config=Path("c"), python="p", run_config=other, where="here")
+    turned = fill_command(flags.command, config=Path("c"), python="p", trial_config=other, where="here")
     assert turned == ("t.py", "--batch_size=2")
 
 
@@ -54,7 +56,7 @@ def test_a_switch_of_absl_has_a_word_for_on_and_one_for_off():
     flags, document, filled = read("t.py", "--nouse_xla")
     assert (filled, document.data) == (("t.py", "--nouse_xla"), {"use_xla": False})
     on = Document.parse("use_xla: true\n")
-    turned = fill_command(flags.command, config=Path("c"), python="p", run_config=on, where="here")
+    turned = fill_command(flags.command, config=Path("c"), python="p", trial_config=on, where="here")
     assert turned == ("t.py", "--use_xla")
 
 

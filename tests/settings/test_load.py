@@ -1,4 +1,4 @@
-"""The ``autotune:`` section, and what a run's own copy of the config looks like."""
+"""The ``autotune:`` section, and what a trial's own copy of the config looks like."""
 
 from pathlib import Path
 
@@ -36,7 +36,7 @@ autotune:  # the tuner's
     OMP_NUM_THREADS: 04
     DEBUG: on
   set: {training.epochs: 1}
-  run: {max_s: 20}
+  trial: {max_s: 20}
 """
 
 
@@ -66,7 +66,7 @@ def test_the_whole_section(config):
     }
     assert section.env == {"TF_GPU_THREAD_MODE": "global", "OMP_NUM_THREADS": "04", "DEBUG": "on"}
     assert section.fixed == {"training.epochs": 1}
-    assert (section.run.max_s, section.run.start_timeout_s, section.run.min_s, section.run.min_steps) == (
+    assert (section.trial.max_s, section.trial.start_timeout_s, section.trial.min_s, section.trial.min_steps) == (
         20,
         300,
         2,
@@ -80,14 +80,14 @@ def test_the_whole_section(config):
     ("section", "min_s"),
     [
         ("objective: utilization", 5.0),
-        ("objective: utilization\n  run: {max_s: 3}", 3.0),
-        ("objective: utilization\n  run: {min_s: 4}", 4.0),
+        ("objective: utilization\n  trial: {max_s: 3}", 3.0),
+        ("objective: utilization\n  trial: {min_s: 4}", 4.0),
         ("objective: throughput", 2.0),
     ],
 )
 def test_where_utilization_is_searched_for_runs_are_longer(config, section, min_s):
     """A driver gives a few samples a second; who says another length gets it."""
-    assert load(config, TRAINING + f"autotune:\n  {section}\n").section.run.min_s == min_s
+    assert load(config, TRAINING + f"autotune:\n  {section}\n").section.trial.min_s == min_s
 
 
 def test_without_a_section_everything_has_its_default(config):
@@ -105,7 +105,7 @@ def test_scalars_are_the_config_and_its_variables(config):
     assert scalars["autotune.env.TF_GPU_THREAD_MODE"] == "global"
     assert scalars["autotune.env.OMP_NUM_THREADS"] == 4
     assert scalars["autotune.env.DEBUG"] == "on"
-    assert not any(path.startswith("autotune.run") for path in scalars)
+    assert not any(path.startswith("autotune.trial") for path in scalars)
 
 
 @pytest.mark.parametrize("around", ["autotune:\n  {}", "{}"])
@@ -151,7 +151,7 @@ def test_the_copy_is_the_users_file(config):
 )
 def test_the_section_is_cut_out_by_lines(config, text, left):
     """All other lines stay byte for byte, comments around it included."""
-    assert load(config, text).run_document.text == left
+    assert load(config, text).trial_document.text == left
 
 
 @pytest.mark.parametrize(
@@ -179,7 +179,7 @@ def test_the_environment_of_a_run(config):
 
 
 def test_the_command_line_of_a_run(config):
-    """Placeholders are filled from the run's copy, knob values applied."""
+    """Placeholders are filled from the trial's copy, knob values applied."""
     settings = load(config, TRAINING + SECTION)
     text = settings.trial_text({"data.batch_size": 32}, Path("/o"))
     argv = settings.argv(config=Path("/r/c.yaml"), config_text=text, python="/py")
@@ -201,10 +201,10 @@ def test_a_tag_of_the_trainers_does_not_hide_an_output(config):
     ("section", "line", "key", "why", "remedy"),
     [
         ("comand: x", 11, "autotune.comand", "unknown key comand", "Did you mean command?"),
-        ("run: {min_step: 3}", 11, "autotune.run.min_step", "unknown key run.min_step", "min_steps"),
-        ("run: {max_s: '5'}", 11, "autotune.run.max_s", "run.max_s is '5'", "fits"),
-        ("run: {max_s: -5}", 11, "autotune.run.max_s", "greater than 0", "fits"),
-        ("run: {min_s: 30}", 11, "autotune.run", "above run.max_s", "raise max_s"),
+        ("trial: {min_step: 3}", 11, "autotune.trial.min_step", "unknown key trial.min_step", "min_steps"),
+        ("trial: {max_s: '5'}", 11, "autotune.trial.max_s", "trial.max_s is '5'", "fits"),
+        ("trial: {max_s: -5}", 11, "autotune.trial.max_s", "greater than 0", "fits"),
+        ("trial: {min_s: 30}", 11, "autotune.trial", "above trial.max_s", "raise max_s"),
         ("objective: speed", 11, "autotune.objective", "'throughput'", "fits"),
         ("knobs: [a]", 11, "autotune.knobs", "valid dictionary", "fits"),
         ("knobs:\n    data.workers: []", 12, "autotune.knobs.data.workers", "empty", "List"),
@@ -258,7 +258,7 @@ def test_mistakes_name_file_line_and_key(config, section, line, key, why, remedy
 
 
 def test_a_value_that_cannot_be_edited_cannot_be_a_knob(config):
-    """It is said before the first run, with the line that it stands in."""
+    """It is said before the first trial, with the line that it stands in."""
     text = "a: &x 1\nb: *x\nautotune:\n  knobs: {b: [1, 2]}\n"
     with pytest.raises(ConfigError, match="b cannot be changed: an alias") as caught:
         load(config, text)
@@ -363,7 +363,7 @@ def test_a_knob_whose_value_of_today_cannot_be_one(config, today):
 
 
 def test_a_variable_with_a_number_without_end_is_a_text(config):
-    """It is given to the runs as it stands."""
+    """It is given to the trials as it stands."""
     settings = load(config, f"x: 1\nautotune: {{command: 't {{config}}', env: {{X: '{'9' * 5000}'}}}}\n")
     assert settings.trial_env({}) == {"X": "9" * 5000}
     assert settings.scalars["autotune.env.X"] == "9" * 5000
@@ -371,6 +371,13 @@ def test_a_variable_with_a_number_without_end_is_a_text(config):
 
 @pytest.mark.parametrize("limits", [f"{{min_steps: 1{'0' * 500}}}", f"{{max_s: 1{'0' * 500}}}", "{min_s: 1.0e+300}"])
 def test_limits_without_end_are_refused(config, limits):
-    """No run lasts for a billion seconds, or steps."""
-    with pytest.raises(ConfigError, match=r"autotune\.run|run\."):
-        load(config, f"x: 1\nautotune:\n  command: t {{config}}\n  run: {limits}\n")
+    """No trial lasts for a billion seconds, or steps."""
+    with pytest.raises(ConfigError, match=r"autotune\.trial|trial\."):
+        load(config, f"x: 1\nautotune:\n  command: t {{config}}\n  trial: {limits}\n")
+
+
+def test_the_old_name_of_the_limits_is_refused_with_the_new_one(config):
+    """`run:` was what is `trial:` now."""
+    with pytest.raises(ConfigError, match="unknown key run") as caught:
+        load(config, f"{TRAINING}autotune:\n  run: {{max_s: 5}}\n")
+    assert "called trial now" in str(caught.value)

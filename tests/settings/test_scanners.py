@@ -135,7 +135,7 @@ def test_real_configs(config: Path):
 
 
 def test_comments_take_no_steps():
-    """A run of comment lines is passed over at once, however long it is."""
+    """A trial of comment lines is passed over at once, however long it is."""
     steps = 0
 
     class Counting(Scanner1_1):

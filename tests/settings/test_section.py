@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from autotune.errors import ConfigError
 from autotune.settings.command import split_command
-from autotune.settings.schema import RunLimits, Source, parse_section
+from autotune.settings.schema import Source, TrialLimits, parse_section
 from autotune.settings.section import ListedKnob, section_lines
 from autotune.settings.text.document import Document
 
@@ -50,11 +50,11 @@ def test_the_defaults_that_it_shows_are_the_defaults() -> None:
     """A line that is uncommented and left as it is changes nothing."""
     lines = section_lines(("t", "{config}"), env={}, knobs=(), redirected=())
     shown = [
-        line.replace("# ", "", 1) for line in lines if re.match(r"  # (redirect|redirect_except|set|run|keep)", line)
+        line.replace("# ", "", 1) for line in lines if re.match(r"  # (redirect|redirect_except|set|trial|keep)", line)
     ]
     assert len(shown) == 5
     section = read([lines[0], *shown, lines[-1]])
-    assert section.run == RunLimits()
+    assert section.trial == TrialLimits()
     assert (section.redirect, section.redirect_except, section.fixed, section.keep_effective_batch) == (
         (),
         (),

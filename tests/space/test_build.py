@@ -39,7 +39,7 @@ def test_keys_are_found_however_their_words_are_joined(name: str) -> None:
     "section", ["model.validation_ds", "valid_dataloader_opts", "eval", "data.testLoader", "dev_set"]
 )
 def test_what_is_for_validation_is_no_knob(section: str) -> None:
-    """No run comes that far, so its batch says nothing; and the user learns why it is left out."""
+    """No trial comes that far, so its batch says nothing; and the user learns why it is left out."""
     config: dict[str, Scalar] = {"train.batch_size": 8, f"{section}.batch_size": 4}
     space, skipped = build_space(config, None, _machine(), {})
     assert list(space.today) == ["train.batch_size"]

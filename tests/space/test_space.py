@@ -65,9 +65,9 @@ def test_xla_needs_graph_mode_and_fixed_shapes() -> None:
     space = _space_of(CONFIG)
     alone = {**space.today, "training.enable_xla_compilation": True}
     assert "pad_to_fixed_length" in str(space.why_infeasible(alone))
-    advised = space.with_advice(space.today, "training.enable_xla_compilation", True)
-    assert advised["data.pad_to_fixed_length"] is True
-    assert space.why_infeasible(advised) is None
+    heuristic_proposals = space.with_advice(space.today, "training.enable_xla_compilation", True)
+    assert heuristic_proposals["data.pad_to_fixed_length"] is True
+    assert space.why_infeasible(heuristic_proposals) is None
 
 
 def test_what_the_user_runs_today_is_feasible() -> None:
@@ -138,7 +138,7 @@ def test_every_known_knob_speaks_to_the_user(row: object) -> None:
 
 
 def test_a_cache_that_is_no_knob_settles_every_point() -> None:
-    """Where the config caches and that is not searched, every run has to wait for the first pass all the same."""
+    """Where the config caches and that is not searched, every trial has to wait for the first pass all the same."""
     config: dict[str, Scalar] = {"data.cache": "memory", "data.batch_size": 8}
     space, _ = build_space(config, {"data.batch_size": (8, 16)}, CPU_ONLY, {})
     assert space.settles({"data.batch_size": 16})

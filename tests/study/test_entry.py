@@ -1,4 +1,4 @@
-"""What is asked of a run on record before it is read back."""
+"""What is asked of a trial on record before it is read back."""
 
 import contextlib
 import copy
@@ -10,29 +10,29 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from autotune.records import GpuMeasurement, Purpose, RunRecord
+from autotune.records import GpuMeasurement, Purpose, TrialRecord
 from autotune.score import OBJECTIVES
 from autotune.space.space import Space
 from autotune.study.entry import attributes_of, record_of
 from autotune.study.summary import latest_search, summarize
-from tests.runs import MakeRun, gpu, knob, on_gpu
+from tests.runs import MakeTrial, gpu, knob, on_gpu
 
 VALUES = {"data.batch_size": 8, "x.rate": 1e-4}
 SPACE = Space(knobs=(knob("data.batch_size", 8, 16), knob("x.rate", 1e-4, 1e-3)))
 
 
-def written(run: RunRecord) -> dict[str, Any]:
-    """A run as the journal gives it back."""
-    attributes: dict[str, Any] = json.loads(json.dumps(attributes_of(run)))
+def written(trial: TrialRecord) -> dict[str, Any]:
+    """A trial as the journal gives it back."""
+    attributes: dict[str, Any] = json.loads(json.dumps(attributes_of(trial)))
     return attributes
 
 
-def test_a_run_is_read_as_it_was_written(make_run: MakeRun) -> None:
+def test_a_run_is_read_as_it_was_written(make_trial: MakeTrial) -> None:
     """With its GPUs, a share that rounding has put above 1, and values that are no number at all."""
-    run = on_gpu(make_run({"a": float("inf"), "b": None, "c": "x"}, 60.0, number=3), gpu([0.5, 1.0]), 1.0)
-    assert record_of(3, written(run)) == run
-    assert run.measurement
-    full = replace(run, measurement=replace(run.measurement, gpu_utilization=1.0 + 1e-12))
+    trial = on_gpu(make_trial({"a": float("inf"), "b": None, "c": "x"}, 60.0, number=3), gpu([0.5, 1.0]), 1.0)
+    assert record_of(3, written(trial)) == trial
+    assert trial.measurement
+    full = replace(trial, measurement=replace(trial.measurement, gpu_utilization=1.0 + 1e-12))
     assert record_of(3, written(full)) == full
 
 
@@ -85,9 +85,9 @@ def test_a_run_is_read_as_it_was_written(make_run: MakeRun) -> None:
         ("format", 2),
     ],
 )
-def test_what_no_run_can_hold_is_not_read(make_run: MakeRun, path: str, value: object) -> None:
+def test_what_no_run_can_hold_is_not_read(make_trial: MakeTrial, path: str, value: object) -> None:
     """Wrong types and absurd numbers, wherever they stand; the reason is one printable line."""
-    attributes = written(on_gpu(make_run(VALUES, 60.0), gpu([0.5, 1.0])))
+    attributes = written(on_gpu(make_trial(VALUES, 60.0), gpu([0.5, 1.0])))
     place: Any = attributes
     *folders, last = [int(part) if part.isdigit() else part for part in path.split(".")]
     for part in folders:
@@ -98,9 +98,9 @@ def test_what_no_run_can_hold_is_not_read(make_run: MakeRun, path: str, value: o
 
 
 @pytest.mark.parametrize("name", ["search", "values", "measurement", "pair", "detail", "format"])
-def test_what_is_missing_is_not_made_up(make_run: MakeRun, name: str) -> None:
-    """A run of ours has all its fields."""
-    attributes = written(make_run(VALUES, 60.0))
+def test_what_is_missing_is_not_made_up(make_trial: MakeTrial, name: str) -> None:
+    """A trial of ours has all its fields."""
+    attributes = written(make_trial(VALUES, 60.0))
     del attributes[name]
     with pytest.raises(ValueError, match=r"no |another format"):
         record_of(0, attributes)
@@ -128,16 +128,16 @@ def places(value: Any, *path: str | int) -> list[tuple[str | int, ...]]:
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.data())
 def test_whatever_is_changed_in_a_record_gives_an_answer_or_leaves_the_run_out(
-    make_run: MakeRun, data: st.DataObject
+    make_trial: MakeTrial, data: st.DataObject
 ) -> None:
     """Nothing that passes the door can break what works out the answer."""
-    runs = [
-        make_run(VALUES, 60.0, purpose=Purpose.TODAY),
-        make_run({**VALUES, "x.rate": 1e-3}, 80.0),
-        *(make_run(VALUES, 60.0 + pair, purpose=Purpose.CONFIRM, pair=pair) for pair in range(4)),
-        *(make_run({**VALUES, "x.rate": 1e-3}, 80.0 + pair, purpose=Purpose.CONFIRM, pair=pair) for pair in range(4)),
+    trials = [
+        make_trial(VALUES, 60.0, purpose=Purpose.TODAY),
+        make_trial({**VALUES, "x.rate": 1e-3}, 80.0),
+        *(make_trial(VALUES, 60.0 + pair, purpose=Purpose.CONFIRM, pair=pair) for pair in range(4)),
+        *(make_trial({**VALUES, "x.rate": 1e-3}, 80.0 + pair, purpose=Purpose.CONFIRM, pair=pair) for pair in range(4)),
     ]
-    record = [copy.deepcopy(written(on_gpu(run, gpu([0.5, 0.75, 1.0] * 30)))) for run in runs]
+    record = [copy.deepcopy(written(on_gpu(trial, gpu([0.5, 0.75, 1.0] * 30)))) for trial in trials]
     for _ in range(data.draw(st.integers(1, 3))):
         changed = data.draw(st.sampled_from(record))
         *folders, last = data.draw(st.sampled_from([place for place in places(changed) if place]))
@@ -160,8 +160,8 @@ def test_whatever_is_changed_in_a_record_gives_an_answer_or_leaves_the_run_out(
             assert result.baseline is not None
 
 
-def test_the_shares_of_a_gpu_are_looked_at(make_run: MakeRun) -> None:
+def test_the_shares_of_a_gpu_are_looked_at(make_trial: MakeTrial) -> None:
     """A device that is busy for more than all the time is none."""
     device = GpuMeasurement(uuid="GPU-0", name="x", sm_activity=1.5)
     with pytest.raises(ValueError, match="sm_activity out of range"):
-        record_of(0, written(on_gpu(make_run(VALUES, 60.0), device)))
+        record_of(0, written(on_gpu(make_trial(VALUES, 60.0), device)))

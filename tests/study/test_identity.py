@@ -107,14 +107,14 @@ def test_any_stem_gives_a_name_for_a_file(stem: str) -> None:
     """Short, and nothing in it that a shell, or the state folder, would take for something else."""
     name = study_name(stem, **GIVEN)
     assert len(name) < 80
-    assert StateFolder(Path("/state")).runs(name) == Path("/state/runs") / name
+    assert StateFolder(Path("/state")).trials(name) == Path("/state/trials") / name
 
 
 @pytest.mark.parametrize("stem", ["_base", ".hidden", "конфиг", "-x", ".."])
 def test_a_stem_that_starts_oddly_gives_a_name_for_a_folder(stem: str) -> None:
-    """Whatever a config is called, its runs have a folder."""
+    """Whatever a config is called, its trials have a folder."""
     name = study_name(stem, **GIVEN)
-    assert StateFolder(Path("/state")).runs(name) == Path("/state/runs") / name
+    assert StateFolder(Path("/state")).trials(name) == Path("/state/trials") / name
 
 
 @pytest.fixture

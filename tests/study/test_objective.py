@@ -8,11 +8,11 @@ import pytest
 import yaml
 
 from autotune.clock import VirtualClock
-from autotune.errors import ConfigError, RunError
+from autotune.errors import ConfigError, TrialError
 from autotune.records import Machine
 from autotune.results import SearchResult, Verdict
 from autotune.search.budget import Budget
-from autotune.search.problem import open_setup
+from autotune.search.problem import open_problem
 from autotune.search.tuner import Tuner
 from autotune.study.record import Study
 from autotune.testing.simulated_probes import SimulatedGpuProbe, SimulatedHostProbe
@@ -55,12 +55,12 @@ def search(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Search:
     def searched(trainer: Callable[[Mapping[str, Any]], Training]) -> SearchResult:
         Path("config.yaml").write_text(CONFIG)
         clock = VirtualClock()
-        setup = open_setup(Path("config.yaml"), command=None, state_dir=None, machine=MACHINE)
-        setup.state.create()
+        problem = open_problem(Path("config.yaml"), command=None, state_dir=None, machine=MACHINE)
+        problem.state.create()
         runner = SimulatedRunner(clock, lambda text: trainer(yaml.safe_load(text)["data"]), seed=1)
         return Tuner(
-            setup,
-            Study(setup.study, setup.journal),
+            problem,
+            Study(problem.study, problem.journal),
             runner,
             Budget(clock, started_s=clock.now_s(), budget_s=600.0),
             clock,
@@ -88,8 +88,8 @@ def test_the_busiest_gpu_at_no_less_speed_is_found(search: Search) -> None:
 
 
 def test_without_a_reading_of_it_the_search_ends_at_once(search: Search) -> None:
-    """After today's run, in words, instead of searching for what cannot be seen."""
-    with pytest.raises(RunError, match="utilization was not measured while today's config ran"):
+    """After today's trial, in words, instead of searching for what cannot be seen."""
+    with pytest.raises(TrialError, match="utilization was not measured while today's config ran"):
         search(lambda _data: Training(samples=8.0, step_s=0.05))
 
 
@@ -97,7 +97,7 @@ def test_without_a_gpu_the_search_does_not_begin(tmp_path: Path) -> None:
     """The reason is given, and what to ask for instead."""
     config = tmp_path / "config.yaml"
     config.write_text(CONFIG)
-    setup = open_setup(config, command=None, state_dir=None, machine=MACHINE)
+    problem = open_problem(config, command=None, state_dir=None, machine=MACHINE)
     with pytest.raises(ConfigError, match="needs a GPU whose utilization is measured") as caught:
-        setup.require_runnable()
+        problem.require_runnable()
     assert "effective_utilization" in caught.value.remedy

@@ -1,4 +1,4 @@
-"""What the GPUs of a point showed over its runs, and the study's limit."""
+"""What the GPUs of a point showed over its trials, and the study's limit."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -9,7 +9,7 @@ from autotune.records import GpuMeasurement, Measurement
 from autotune.results import PooledGpus
 from autotune.study.pooled_gpus import pooled_gpus, study_busy_rate
 from autotune.study.record import Study
-from tests.runs import MakeRun, gpu, on_gpu
+from tests.runs import MakeTrial, gpu, on_gpu
 
 POINT = {"batch": 8}
 OTHER = {"batch": 16}
@@ -17,11 +17,11 @@ WAVE = [0.02] * 4 + [0.4] * 4
 
 
 @pytest.fixture
-def shown(make_run: MakeRun) -> object:
-    """Makes the measurement of a run at 50 samples/s with these GPUs."""
+def shown(make_trial: MakeTrial) -> object:
+    """Makes the measurement of a trial at 50 samples/s with these GPUs."""
 
     def make(*gpus: GpuMeasurement, samples_per_s: float = 50.0) -> Measurement:
-        measurement = on_gpu(make_run(POINT, samples_per_s), *gpus).measurement
+        measurement = on_gpu(make_trial(POINT, samples_per_s), *gpus).measurement
         assert measurement is not None
         return measurement
 
@@ -62,8 +62,8 @@ def test_a_run_that_saw_nothing_counts_as_time_not_covered(shown) -> None:
 
 def test_pauses_within_the_window_are_time_too(shown) -> None:
     """The steps add up to 6 s of 15 s; what the driver covers is counted against what it was asked for."""
-    run = shown(gpu([0.9] * 60, covered_fraction=1.0))
-    device = _only(pooled_gpus([replace(run, window_s=6.0)], None))
+    trial = shown(gpu([0.9] * 60, covered_fraction=1.0))
+    device = _only(pooled_gpus([replace(trial, window_s=6.0)], None))
     assert device.covered_fraction == pytest.approx(1.0)
 
 
@@ -99,13 +99,13 @@ def test_two_gpus_are_kept_apart_and_the_scored_one_counts(shown) -> None:
 
 
 def test_shares_of_time_count_by_time_energy_by_samples_memory_by_its_peak(shown) -> None:
-    """10 s at 100 samples/s and 30 s at 50: a run that did not know is left out."""
-    runs = [
+    """10 s at 100 samples/s and 30 s at 50: a trial that did not know is left out."""
+    trials = [
         shown(gpu([0.5] * 40, energy_j=1000.0, sm_activity=0.2, peak_memory_bytes=5), samples_per_s=100.0),
         shown(gpu([0.5] * 120, energy_j=1500.0, sm_activity=0.4, peak_memory_bytes=7)),
         shown(gpu([0.5] * 40)),
     ]
-    device = _only(pooled_gpus(runs, None))
+    device = _only(pooled_gpus(trials, None))
     assert device.sm_activity == pytest.approx(0.35)
     assert device.energy_per_sample_j == pytest.approx(1.0)
     assert device.peak_memory_bytes == 7
@@ -114,24 +114,24 @@ def test_shares_of_time_count_by_time_energy_by_samples_memory_by_its_peak(shown
 
 def test_effective_utilization_needs_the_studys_limit(shown) -> None:
     """Half of the samples that a busy second was shown to be good for; not known before that."""
-    runs = [shown(gpu([0.9] * 80))]
-    known, unknown = pooled_gpus(runs, 100.0), pooled_gpus(runs, None)
+    trials = [shown(gpu([0.9] * 80))]
+    known, unknown = pooled_gpus(trials, 100.0), pooled_gpus(trials, None)
     assert known is not None
     assert unknown is not None
     assert known.effective_utilization == pytest.approx(0.5)
     assert unknown.effective_utilization is None
 
 
-def test_the_limit_is_learned_from_all_points_that_were_repeated_and_busy(make_run: MakeRun) -> None:
-    """80 samples/s at 80 % are 100 a busy second; one run, an idle GPU, and a run without windows show no limit."""
-    busy = [on_gpu(make_run(POINT, 80.0 * noise), gpu([0.8] * 40)) for noise in (0.999, 1.0, 1.001)]
+def test_the_limit_is_learned_from_all_points_that_were_repeated_and_busy(make_trial: MakeTrial) -> None:
+    """80 samples/s at 80 % are 100 a busy second; one trial, an idle GPU, and a trial without windows show no limit."""
+    busy = [on_gpu(make_trial(POINT, 80.0 * noise), gpu([0.8] * 40)) for noise in (0.999, 1.0, 1.001)]
     assert study_busy_rate(busy) == pytest.approx(100.0, rel=0.01)
     assert study_busy_rate(busy[:1]) is None
-    assert study_busy_rate([on_gpu(make_run(POINT, 80.0), 0.8) for _ in range(3)]) is None
-    idle = [on_gpu(make_run(OTHER, 50.0), gpu([0.1] * 40)) for _ in range(3)]
+    assert study_busy_rate([on_gpu(make_trial(POINT, 80.0), 0.8) for _ in range(3)]) is None
+    idle = [on_gpu(make_trial(OTHER, 50.0), gpu([0.1] * 40)) for _ in range(3)]
     assert study_busy_rate(idle) is None
     assert study_busy_rate([*busy, *idle]) == pytest.approx(100.0, rel=0.01)
-    assert study_busy_rate([make_run(POINT, 80.0), make_run(POINT, None)]) is None
+    assert study_busy_rate([make_trial(POINT, 80.0), make_trial(POINT, None)]) is None
 
 
 def test_windows_that_cannot_be_are_refused() -> None:
@@ -146,9 +146,9 @@ def test_windows_that_cannot_be_are_refused() -> None:
             GpuMeasurement(uuid="GPU-0", name="", busy_windows=windows)
 
 
-def test_driver_windows_come_back_from_the_record(make_run: MakeRun, tmp_path: Path) -> None:
+def test_driver_windows_come_back_from_the_record(make_trial: MakeTrial, tmp_path: Path) -> None:
     """What a later search, or `status`, pools is what was measured."""
     study = Study("s", tmp_path / "s.journal")
-    written = study.append(on_gpu(make_run(POINT, 80.0), gpu(WAVE, sm_activity=0.5)))
+    written = study.append(on_gpu(make_trial(POINT, 80.0), gpu(WAVE, sm_activity=0.5)))
     (read,) = Study("s", tmp_path / "s.journal").records()
     assert read == written

@@ -12,32 +12,32 @@ from optuna.storages import JournalStorage
 from optuna.storages.journal import JournalFileBackend
 
 from autotune.errors import StudyError
-from autotune.records import Purpose, RunRecord
+from autotune.records import Purpose, TrialRecord
 from autotune.study.record import Study
-from tests.runs import MakeRun
+from tests.runs import MakeTrial
 
 VALUES = {"data.batch_size": 8, "data.cache": "none", "x.on": True, "x.rate": 1e-4}
 
 
-def test_runs_come_back_as_they_were_written(tmp_path: Path, make_run: MakeRun) -> None:
+def test_runs_come_back_as_they_were_written(tmp_path: Path, make_trial: MakeTrial) -> None:
     """Values, metrics, pairs and conditions survive the file, types included."""
-    runs = [
-        make_run(VALUES, 61.5, conditions={"host": "a", "cores": 2}),
-        make_run(VALUES, None, detail="ValueError: no"),
-        make_run(VALUES, 70.0, purpose=Purpose.CONFIRM, pair=3),
+    trials = [
+        make_trial(VALUES, 61.5, conditions={"host": "a", "cores": 2}),
+        make_trial(VALUES, None, detail="ValueError: no"),
+        make_trial(VALUES, 70.0, purpose=Purpose.CONFIRM, pair=3),
     ]
     study = Study("s", tmp_path / "s.journal")
-    written = [study.append(run) for run in runs]
-    assert written == [replace(run, number=number) for number, run in enumerate(runs)]
+    written = [study.append(trial) for trial in trials]
+    assert written == [replace(trial, number=number) for number, trial in enumerate(trials)]
     assert Study("s", tmp_path / "s.journal").records() == written
 
 
-def test_a_cut_journal_goes_on(tmp_path: Path, make_run: MakeRun) -> None:
-    """Cut at any byte of its last three records, the study opens, has lost no other run, and takes the next."""
+def test_a_cut_journal_goes_on(tmp_path: Path, make_trial: MakeTrial) -> None:
+    """Cut at any byte of its last three records, the study opens, has lost no other trial, and takes the next."""
     path = tmp_path / "s.journal"
     study = Study("s", path)
     for _ in range(4):
-        study.append(make_run(VALUES, 60.0))
+        study.append(make_trial(VALUES, 60.0))
     content = path.read_bytes()
     starts = [i + 1 for i, byte in enumerate(content) if byte == ord("\n")]
     for cut in range(starts[-4], len(content), 7):
@@ -49,27 +49,27 @@ def test_a_cut_journal_goes_on(tmp_path: Path, make_run: MakeRun) -> None:
         reopened = Study("s", copy)
         assert len(reopened.records()) in (finished, finished + 1)  # one more where only the newline was cut
         before = len(reopened.records())
-        reopened.append(make_run(VALUES, 61.0))
+        reopened.append(make_trial(VALUES, 61.0))
         assert len(Study("s", copy).records()) == before + 1
         shutil.rmtree(folder)
 
 
-def test_a_full_disk_leaves_the_journal_whole(tmp_path: Path, make_run: MakeRun, small_disk: Path) -> None:
-    """A run that cannot be written is an error that says so; what was written before stays readable."""
+def test_a_full_disk_leaves_the_journal_whole(tmp_path: Path, make_trial: MakeTrial, small_disk: Path) -> None:
+    """A trial that cannot be written is an error that says so; what was written before stays readable."""
     path = small_disk / "s.journal"
     study = Study("s", path)
-    study.append(make_run(VALUES, 60.0))
+    study.append(make_trial(VALUES, 60.0))
     _fill(small_disk)
     with pytest.raises(StudyError, match="No space left"):
-        _append_many(study, make_run(VALUES, 60.0, detail="x" * 4000))
+        _append_many(study, make_trial(VALUES, 60.0, detail="x" * 4000))
     (small_disk / "filler").unlink()
     assert len(Study("s", path).records()) >= 1
 
 
-def test_what_is_not_ours_is_left_out(tmp_path: Path, make_run: MakeRun) -> None:
+def test_what_is_not_ours_is_left_out(tmp_path: Path, make_trial: MakeTrial) -> None:
     """A trial that somebody else added, or whose values are no scalars, is skipped, never guessed at."""
     path = tmp_path / "s.journal"
-    Study("s", path).append(make_run(VALUES, 60.0))
+    Study("s", path).append(make_trial(VALUES, 60.0))
     storage = JournalStorage(JournalFileBackend(str(path)))
     foreign = optuna.load_study(study_name="s", storage=storage)
     foreign.add_trial(optuna.trial.create_trial(value=1.0))
@@ -93,9 +93,9 @@ def _fill(disk: Path) -> None:
             filler.write(b"x" * 4096)
 
 
-def _append_many(study: Study, run: RunRecord) -> None:
+def _append_many(study: Study, trial: TrialRecord) -> None:
     for _ in range(100):
-        study.append(run)
+        study.append(trial)
 
 
 def replaced(path: Path, way: str) -> None:
@@ -128,18 +128,18 @@ CHANGES = ("cut", "emptied", "deleted", "a folder", "a pipe", "a link", "a line 
 
 @pytest.mark.parametrize("way", CHANGES)
 def test_a_journal_that_is_changed_while_it_is_searched_is_an_expected_error(
-    tmp_path: Path, make_run: MakeRun, way: str
+    tmp_path: Path, make_trial: MakeTrial, way: str
 ) -> None:
-    """The next run is not written into whatever is there now, nothing waits, and what was measured is still known."""
+    """The next trial is not written into whatever is there now, nothing waits, and what was measured is still known."""
     path = tmp_path / "s.journal"
     study = Study("s", path)
-    study.append(make_run(VALUES, 60.0))
+    study.append(make_trial(VALUES, 60.0))
     replaced(path, way)
     with pytest.raises(StudyError) as caught:
-        study.append(make_run(VALUES, 61.0))
+        study.append(make_trial(VALUES, 61.0))
     assert str(path) in str(caught.value.where)
     assert caught.value.remedy
-    assert [run.comparable.samples_per_s for run in study.records() if run.comparable] == [60.0, 61.0]
+    assert [trial.comparable.samples_per_s for trial in study.records() if trial.comparable] == [60.0, 61.0]
     if way == "a link":
         assert path.with_name("other").read_bytes().count(b"\n") == 2
     if not way.startswith("half"):
@@ -159,11 +159,11 @@ def test_what_is_no_file_in_a_journals_place_is_an_expected_error(tmp_path: Path
     assert victim.read_text() == "precious"
 
 
-def test_the_files_of_a_study_are_their_owners_alone(tmp_path: Path, make_run: MakeRun) -> None:
+def test_the_files_of_a_study_are_their_owners_alone(tmp_path: Path, make_trial: MakeTrial) -> None:
     """Whatever the umask; the piece of a torn line too."""
     before = os.umask(0)
     try:
-        Study("s", tmp_path / "s.journal").append(make_run(VALUES, 60.0))
+        Study("s", tmp_path / "s.journal").append(make_trial(VALUES, 60.0))
         with (tmp_path / "s.journal").open("ab") as file:
             file.write(b"torn")
         Study("s", tmp_path / "s.journal")
@@ -174,13 +174,13 @@ def test_the_files_of_a_study_are_their_owners_alone(tmp_path: Path, make_run: M
 
 
 def test_what_cannot_be_read_is_told_in_one_line(
-    tmp_path: Path, make_run: MakeRun, caplog: pytest.LogCaptureFixture
+    tmp_path: Path, make_trial: MakeTrial, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """With the numbers of the runs and the reason, and nothing that a terminal would obey."""
+    """With the numbers of the trials and the reason, and nothing that a terminal would obey."""
     path = tmp_path / "s.journal"
     study = Study("s", path)
     for _ in range(8):
-        study.append(make_run(VALUES, 60.0))
+        study.append(make_trial(VALUES, 60.0))
     bad = path.read_bytes().replace(b'"values":{', b'"values":{"\\u001b[31m":[],')
     path.write_bytes(bad)
     assert Study("s", path).records() == []

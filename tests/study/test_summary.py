@@ -7,13 +7,13 @@ from typing import Any
 
 import pytest
 
-from autotune.records import Ending, Purpose, RunRecord, Validity, Values
+from autotune.records import Ending, Purpose, TrialRecord, Validity, Values
 from autotune.results import SearchResult, Verdict
 from autotune.score import EFFECTIVE_UTILIZATION, UTILIZATION, Objective
 from autotune.space.knob import Label
 from autotune.space.space import Space, point_name
 from autotune.study.summary import latest_search, pairs_of, pooled, summarize
-from tests.runs import MakeRun, gpu, knob, on_gpu
+from tests.runs import MakeTrial, gpu, knob, on_gpu
 
 SPACE = Space(knobs=(knob("batch", 8, 32, label=Label.BATCH), knob("workers", 1, 2)))
 TODAY = SPACE.today
@@ -25,9 +25,9 @@ FACTORS = (1.0, 1.05, 0.95, 1.02, 0.98, 1.01)
 class History:
     """Writes a record, search by search."""
 
-    def __init__(self, make_run: MakeRun) -> None:
-        self._make_run = make_run
-        self.records: list[RunRecord] = []
+    def __init__(self, make_trial: MakeTrial) -> None:
+        self._make_run = make_trial
+        self.records: list[TrialRecord] = []
         self.search = "s1"
 
     def run(self, values: Values, samples_per_s: float | None, purpose: Purpose, **changes: Any) -> None:
@@ -58,9 +58,9 @@ class History:
 
 
 @pytest.fixture
-def history(make_run: MakeRun) -> History:
+def history(make_trial: MakeTrial) -> History:
     """An empty record."""
-    return History(make_run)
+    return History(make_trial)
 
 
 def test_a_confirmed_gain_is_better(history: History) -> None:
@@ -75,7 +75,7 @@ def test_a_confirmed_gain_is_better(history: History) -> None:
     assert 1.5 < result.speedup.low < result.speedup.ratio == pytest.approx(2.0, rel=0.01)
     assert "4 interleaved pairs" in result.why
     assert {change.path for change in result.changes} == {"batch", "workers"}
-    assert (result.runs, result.outcomes) == (11, {"stopped": 11})
+    assert (result.trials, result.outcomes) == (11, {"stopped": 11})
 
 
 def test_a_gain_that_is_not_confirmed_is_no_change(history: History) -> None:
@@ -138,7 +138,7 @@ def test_a_finalist_that_fails_in_its_confirmation_is_said_to(history: History) 
 
 
 def test_half_a_pair_does_not_count(history: History) -> None:
-    """A pair of which one run failed, or never came, is none."""
+    """A pair of which one trial failed, or never came, is none."""
     history.explored("s1", 50.0, fast=100.0).confirmed(50.0, 100.0, pairs=3)
     history.run(TODAY, 50.0, Purpose.CONFIRM, pair=3)
     history.run(FAST, None, Purpose.CONFIRM, pair=3)
@@ -154,7 +154,7 @@ def test_runs_of_todays_config_that_are_far_apart_are_told_of(history: History) 
     assert even.cautions == ()
     history.run(TODAY, 70.0, Purpose.CONFIRM, pair=4)
     (caution,) = history.answer().cautions
-    assert "Of 6 runs of today's config, one was 1.47 times as fast as another" in caution
+    assert "Of 6 trials of today's config, one was 1.47 times as fast as another" in caution
 
 
 def test_todays_config_that_fails_is_no_baseline(history: History) -> None:
@@ -172,7 +172,7 @@ def test_todays_config_that_fails_is_no_baseline(history: History) -> None:
 
 
 def test_no_numbers_are_no_answer(history: History) -> None:
-    """Where every run failed there is nothing to summarize."""
+    """Where every trial failed there is nothing to summarize."""
     history.explored("s1", None, fast=None)
     history.run(FAST, 90.0, Purpose.EXPLORE, validity=Validity.COLD)
     assert summarize(history.records, "s1", SPACE, objective=EFFECTIVE_UTILIZATION) is None
@@ -213,17 +213,17 @@ def test_a_search_counts_its_own_runs_alone(history: History) -> None:
     """Speeds of another day are not compared with those of today."""
     history.explored("s1", 500.0, fast=1000.0).confirmed(500.0, 1000.0)
     result = history.explored("s2", 50.0, fast=45.0).answer("s2")
-    assert (result.verdict, result.runs, result.candidate) == (Verdict.NO_CHANGE, 2, None)
+    assert (result.verdict, result.trials, result.candidate) == (Verdict.NO_CHANGE, 2, None)
 
 
-def test_metrics_are_medians_over_the_runs_of_a_point(make_run: MakeRun) -> None:
-    """One outlier does not show; what was never measured is absent, not 0; failed runs have no part in it."""
-    runs = [make_run(TODAY, speed) for speed in (50.0, 51.0, 400.0, None)]
-    metrics = pooled(runs)
+def test_metrics_are_medians_over_the_runs_of_a_point(make_trial: MakeTrial) -> None:
+    """One outlier does not show; what was never measured is absent, not 0; failed trials have no part in it."""
+    trials = [make_trial(TODAY, speed) for speed in (50.0, 51.0, 400.0, None)]
+    metrics = pooled(trials)
     assert metrics is not None
     assert metrics["samples_per_s"] == 51.0
     assert metrics["gpu_utilization"] is None
-    assert pooled([make_run(TODAY, None)]) is None
+    assert pooled([make_trial(TODAY, None)]) is None
 
 
 def test_an_interrupted_search_does_not_hide_an_earlier_answer(history: History) -> None:
@@ -262,8 +262,8 @@ def _busy(history: History, **shares: float) -> History:
     """The same history on a GPU: how busy today's config and the fast point keep it."""
     by_point = {point_name(TODAY): shares["today"], point_name(FAST): shares["fast"]}
     history.records = [
-        replace(run, measurement=on_gpu(run, by_point[run.point]).measurement) if run.measurement else run
-        for run in history.records
+        replace(trial, measurement=on_gpu(trial, by_point[trial.point]).measurement) if trial.measurement else trial
+        for trial in history.records
     ]
     return history
 
@@ -313,11 +313,11 @@ def test_no_utilization_at_all_is_no_answer_by_utilization(history: History) -> 
 
 
 def test_each_side_shows_its_gpus(history: History) -> None:
-    """Pooled over the search's runs of the point; the best rate that E needs comes from the whole study."""
+    """Pooled over the search's trials of the point; the best rate that E needs comes from the whole study."""
     waves = {point_name(TODAY): [0.1, 0.1, 0.5, 0.5] * 10, point_name(FAST): [0.9] * 40}
     for search in ("s0", "s1"):
         history.explored(search, 50.0, fast=100.0).confirmed(50.0, 100.0)
-    history.records = [on_gpu(run, gpu(waves[run.point])) for run in history.records]
+    history.records = [on_gpu(trial, gpu(waves[trial.point])) for trial in history.records]
     result = history.answer("s1")
     assert result.baseline is not None
     assert result.best is not None

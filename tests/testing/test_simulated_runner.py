@@ -1,4 +1,4 @@
-"""Simulated runs keep what every runner promises, and vary as real ones do."""
+"""Simulated trials keep what every runner promises, and vary as real ones do."""
 
 import math
 from collections.abc import Callable, Iterator, Sequence
@@ -12,7 +12,7 @@ import pytest
 
 from autotune.clock import VirtualClock
 from autotune.process.launch import Runner
-from autotune.records import Ending, RunPlan, Stop, TraineeEvent, TrialExit
+from autotune.records import Ending, Stop, TraineeEvent, TrialExit, TrialPlan
 from autotune.testing.runner_contract import Behaviour, RunnerContract
 from autotune.testing.simulated_runner import Drift, SimulatedRunner, Training
 from autotune.trial.outcome import ending_of
@@ -27,8 +27,8 @@ TRAININGS = {
 Steps = Sequence[TraineeEvent]
 
 
-def _plan(text: str, folder: Path) -> RunPlan:
-    return RunPlan(run_id="study/run", folder=folder, argv=("train",), cwd=folder, env={}, config_text=text)
+def _plan(text: str, folder: Path) -> TrialPlan:
+    return TrialPlan(trial_id="study/run", folder=folder, argv=("train",), cwd=folder, env={}, config_text=text)
 
 
 class TestSimulatedRunner(RunnerContract):
@@ -41,7 +41,7 @@ class TestSimulatedRunner(RunnerContract):
         """See `RunnerContract.opened`."""
         yield SimulatedRunner(self.clock, lambda text: TRAININGS[Behaviour(text)])
 
-    def plan(self, behaviour: Behaviour, folder: Path) -> RunPlan:
+    def plan(self, behaviour: Behaviour, folder: Path) -> TrialPlan:
         """See `RunnerContract.plan`."""
         return _plan(behaviour.value, folder)
 
@@ -73,7 +73,7 @@ def _durations(events: Steps) -> np.ndarray:
 
 
 def test_one_seed_is_one_run(make: Make) -> None:
-    """The same seed gives the same events, another seed or a later run gives others."""
+    """The same seed gives the same events, another seed or a later trial gives others."""
     training = Training(noise=0.08, work=100.0, work_spread=0.2, crash_chance=0.1, hang_chance=0.1)
     drift = Drift(spread=0.05, throttles_per_h=30.0)
     assert make(training, drift=drift) == make(training, drift=drift)
@@ -146,9 +146,9 @@ def test_a_hang_goes_on_without_steps(make: Make) -> None:
 def test_accidents_happen_as_often_as_asked(make: Make) -> None:
     """Crashes name themselves, hangs are silent, all else goes on; a training that ends sooner is spared."""
     training = Training(step_s=1.0, crash_chance=0.1, hang_chance=0.2)
-    runs = [make(training, 1000.0, seed=seed) for seed in range(300)]
-    crashed = [trial_exit for events, trial_exit in runs if ending_of(trial_exit, events)[0] is Ending.CRASHED]
-    hung = [trial_exit for events, trial_exit in runs if trial_exit.stop and len(events) < 900]
+    trials = [make(training, 1000.0, seed=seed) for seed in range(300)]
+    crashed = [trial_exit for events, trial_exit in trials if ending_of(trial_exit, events)[0] is Ending.CRASHED]
+    hung = [trial_exit for events, trial_exit in trials if trial_exit.stop and len(events) < 900]
     assert len(crashed) / 300 == pytest.approx(0.1, abs=0.05)
     assert len(hung) / 300 == pytest.approx(0.2, abs=0.07)
     assert all(trial_exit.exit_code == 1 for trial_exit in crashed)

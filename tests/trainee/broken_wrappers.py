@@ -20,7 +20,7 @@ sys.path.insert(0, str(Path(observe.__file__).parent))
 import observed_trainers as trainers
 
 FACTS = Namespace(steps=3, batch=4, sleep_ms=0.0, pauses=False)
-OUTPUTS = Path(os.environ["AUTOTUNE_RUN_DIR"]) / "outputs"
+OUTPUTS = Path(os.environ["AUTOTUNE_TRIAL_DIR"]) / "outputs"
 GUARDS = ("in_graph", "original", "otherwise", "self", "shield")
 """Cells of our functions that are not ours to break: the framework's own function, and what catches errors."""
 

@@ -13,10 +13,10 @@ import pytest
 
 from autotune.bench.overhead import observer as observe
 from autotune.clock import SystemClock
-from autotune.folders.trial_folder import RunFolder
+from autotune.folders.trial_folder import TrialFolder
 from autotune.process.guard import Guard
 from autotune.process.launch import ProcessRunner, Runner
-from autotune.records import RunPlan, TraineeEvent, TrialExit
+from autotune.records import TraineeEvent, TrialExit, TrialPlan
 
 _PYTHONS = (sys.executable, "/usr/bin/python3", *os.environ.get("AUTOTUNE_TEST_PYTHONS", "").split(os.pathsep))
 TRAINERS = Path(observe.__file__).with_name("observed_trainers.py")
@@ -27,7 +27,7 @@ class Observed:
     """A run: how it ended, what the trainers in it knew of themselves, and what was seen of them."""
 
     ended: TrialExit
-    folder: RunFolder
+    folder: TrialFolder
     events: Sequence[TraineeEvent]
 
     @property
@@ -52,8 +52,8 @@ class Observed:
 
 def observe_run(runner: Runner, folder: Path, *argv: object, **env: str) -> Observed:
     """Runs a command as a search does; it has to end well."""
-    plan = RunPlan(
-        run_id="study/run",
+    plan = TrialPlan(
+        trial_id="study/run",
         folder=folder,
         argv=tuple(map(str, argv)),
         cwd=folder.parent,
@@ -63,13 +63,13 @@ def observe_run(runner: Runner, folder: Path, *argv: object, **env: str) -> Obse
     events: list[TraineeEvent] = []
     clock = SystemClock()
     ended = runner.run(plan, events.extend, clock.now_s() + 170.0)
-    seen = Observed(ended=ended, folder=RunFolder(folder), events=events)
+    seen = Observed(ended=ended, folder=TrialFolder(folder), events=events)
     assert (ended.exit_code, ended.stop) == (0, None), seen.folder.stderr_tail()
     return seen
 
 
 @pytest.fixture
-def run(tmp_path: Path) -> Iterator[Callable[..., Observed]]:
+def trial(tmp_path: Path) -> Iterator[Callable[..., Observed]]:
     """Runs a command in a fresh process."""
     with Guard() as guard:
         runner = ProcessRunner(guard, SystemClock())
@@ -88,9 +88,9 @@ def interpreter_with(package: str) -> str:
     pytest.skip(f"no interpreter here has {package}")
 
 
-def sums_up(run: Observed, style: str, *, waits: bool = True, samples: bool = True) -> None:
+def sums_up(trial: Observed, style: str, *, waits: bool = True, samples: bool = True) -> None:
     """Asserts that all was seen that the trainer knows of itself: steps, samples, and how long it waited."""
-    facts, steps = run.facts[style], run.steps_of(style)
+    facts, steps = trial.facts[style], trial.steps_of(style)
     assert len(steps) == facts["steps"]
     assert [step.t_s for step in steps] == sorted(step.t_s for step in steps)
     if samples:

@@ -93,9 +93,9 @@ def test_a_loop_that_cannot_be_seen_is_said(matrix: Observed) -> None:
 
 
 @pytest.mark.parametrize("style", ["keras-2-fit", "keras-2-train-on-batch"])
-def test_keras_2_is_seen(run, style: str) -> None:
+def test_keras_2_is_seen(trial, style: str) -> None:
     """``TF_USE_LEGACY_KERAS=1`` makes no difference."""
-    seen = run(interpreter_with("tf_keras"), TRAINERS, style)
+    seen = trial(interpreter_with("tf_keras"), TRAINERS, style)
     sums_up(seen, style)
     assert any(step.loss is not None for step in seen.steps_of(style))
 
@@ -105,7 +105,7 @@ def test_forks_of_a_warm_interpreter_are_seen(tmp_path: Path) -> None:
     words = (sys.executable, TRAINERS, "loop-compiled", "--steps", 5)
     with Guard() as guard:
         runner = ZygoteRunner(guard, SystemClock())
-        runs = [observe_run(runner, tmp_path / str(number), *words) for number in range(2)]
+        trials = [observe_run(runner, tmp_path / str(number), *words) for number in range(2)]
         assert runner.warm_starts == 1, runner.remarks
-    for seen in runs:
+    for seen in trials:
         sums_up(seen, "loop-compiled")

@@ -49,7 +49,7 @@ class Style:
         (project / "config.autotune.yaml").write_text(f'command: "{self.command}"\n{SHORT}{self.section}')
 
 
-SHORT = "run: {start_timeout_s: 60, min_s: 0.3, min_steps: 10, max_s: 1}\n"
+SHORT = "trial: {start_timeout_s: 60, min_s: 0.3, min_steps: 10, max_s: 1}\n"
 _DATA = "data:\n  batch_size: 8    # samples\n  num_workers: 1\n"
 
 STYLES = {

@@ -15,10 +15,10 @@ from autotune.clock import SystemClock
 from autotune.measure.window import WindowGoal
 from autotune.process.guard import Guard
 from autotune.process.launch import ProcessRunner
-from autotune.records import Ending, RunPlan, TraineeEvent
+from autotune.records import Ending, TraineeEvent, TrialPlan
 from autotune.trial import stop_rule
 from autotune.trial.losses import Losses
-from autotune.trial.outcome import Clues, ending_of
+from autotune.trial.outcome import Evidence, ending_of
 from autotune.trial.stop_rule import StopRule, TrialPolicy
 from tests.fake_nvml.scenario import Gpu, Process, Scenario
 
@@ -70,8 +70,8 @@ def ends(tmp_path: Path) -> Iterator[Ends]:
                         on_step(event)
                 return watched(events)
 
-            plan = RunPlan(
-                run_id=f"{os.getpid()}-{tmp_path.name}",
+            plan = TrialPlan(
+                trial_id=f"{os.getpid()}-{tmp_path.name}",
                 folder=tmp_path / "run",
                 argv=argv or (sys.executable, str(script)),
                 cwd=tmp_path,
@@ -79,7 +79,7 @@ def ends(tmp_path: Path) -> Iterator[Ends]:
                 config_text="batch_size: 8\n",
             )
             ended = ProcessRunner(guard, clock).run(plan, see, now_s + deadline_s)
-            return ending_of(ended, watched.events, Clues(stdout_tail=(tmp_path / "run" / "stdout.log").read_text()))
+            return ending_of(ended, watched.events, Evidence(stdout_tail=(tmp_path / "run" / "stdout.log").read_text()))
 
         yield run
 
@@ -132,13 +132,13 @@ import os, sys
 from pathlib import Path
 Path(sys.argv[1], "cgroup.procs").write_text(str(os.getpid()))
 from autotune.clock import SystemClock
-from autotune.records import RunPlan
+from autotune.records import TrialPlan
 from autotune.process.guard import Guard
 from autotune.process.launch import ProcessRunner
 from autotune.trial.outcome import ending_of
 clock, events, folder = SystemClock(), [], Path(sys.argv[2])
 argv = (sys.executable, "-c", "x = b'x' * (1 << 30)")
-plan = RunPlan(run_id="small", folder=folder / "run", argv=argv, cwd=folder, env={}, config_text="")
+plan = TrialPlan(trial_id="small", folder=folder / "run", argv=argv, cwd=folder, env={}, config_text="")
 with Guard() as guard:
     ended = ProcessRunner(guard, clock).run(plan, events.extend, clock.now_s() + 60)
 print(*ending_of(ended, events), sep="|")
@@ -270,7 +270,7 @@ def test_interrupted_by_somebody_else(ends: Ends, name: str) -> None:
 
 
 def test_a_program_that_leaves_a_daemon_behind_has_ended(ends: Ends) -> None:
-    """What trains on in the background is no run any more: it is ended with it, and only its steps until then count."""
+    """What trains on in the background is no trial any more: it is ended too, and only its steps until then count."""
     code = """
     if os.fork():
         time.sleep(0.5)

@@ -7,16 +7,16 @@ from pathlib import Path
 import pytest
 
 from autotune.clock import VirtualClock
-from autotune.events import Event, RunEnded
+from autotune.events import Event, TrialEnded
 from autotune.measure.host import HostProbe
-from autotune.measure.probe import GpuProbe, GpuUse, RunGpus
+from autotune.measure.probe import GpuProbe, GpuUsage, TrialGpus
 from autotune.measure.window import WindowGoal
 from autotune.process.launch import Watch
-from autotune.records import Gpu, Machine, RunPlan, Stop, TraineeEvent, TrialExit
+from autotune.records import Gpu, Machine, Stop, TraineeEvent, TrialExit, TrialPlan
 from autotune.results import SearchResult, Verdict
 from autotune.search.budget import Budget
 from autotune.search.gpus import request_for
-from autotune.search.problem import open_setup
+from autotune.search.problem import open_problem
 from autotune.search.tuner import Tuner
 from autotune.study.record import Study
 from autotune.testing.simulated_runner import SimulatedRunner, Training
@@ -34,12 +34,12 @@ def train(_config: str) -> Training:
 
 
 class BlindRunner:
-    """Makes simulated runs whose steps are seen, but not what is in their batches."""
+    """Makes simulated trials whose steps are seen, but not what is in their batches."""
 
     def __init__(self, clock: VirtualClock) -> None:
         self._runner = SimulatedRunner(clock, train)
 
-    def run(self, plan: RunPlan, watch: Watch, deadline_s: float) -> TrialExit:
+    def run(self, plan: TrialPlan, watch: Watch, deadline_s: float) -> TrialExit:
         """See `autotune.process.launch.Runner.run`."""
 
         def without_samples(events: Sequence[TraineeEvent]) -> Stop | None:
@@ -57,13 +57,13 @@ class NotedProbe:
     def open(self, kept: Path) -> None:
         """See `autotune.measure.probe.GpuProbe.open`."""
 
-    def lost(self, run: RunGpus) -> str | None:
+    def lost(self, trial: TrialGpus) -> str | None:
         """See `autotune.measure.probe.GpuProbe.lost`."""
         return None
 
     def between(
-        self, t0_s: float, t1_s: float, run: RunGpus, *, own_pids: Collection[int], started_s: float
-    ) -> GpuUse | None:
+        self, t0_s: float, t1_s: float, trial: TrialGpus, *, own_pids: Collection[int], started_s: float
+    ) -> GpuUsage | None:
         """See `autotune.measure.probe.GpuProbe.between`."""
         self.asked.append((t0_s, t1_s))
         return None
@@ -75,17 +75,17 @@ class NotedProbe:
 _is_a_gpu_probe: type[GpuProbe] = NotedProbe
 
 
-def search(config: str) -> tuple[SearchResult, list[RunEnded]]:
+def search(config: str) -> tuple[SearchResult, list[TrialEnded]]:
     """Searches the config in the present folder: the answer, and the runs."""
     Path("config.yaml").write_text(config)
     clock = VirtualClock()
-    setup = open_setup(Path("config.yaml"), command=None, state_dir=None)
-    setup.state.create()
-    study = Study(setup.study, setup.journal)
+    problem = open_problem(Path("config.yaml"), command=None, state_dir=None)
+    problem.state.create()
+    study = Study(problem.study, problem.journal)
     budget = Budget(clock, started_s=clock.now_s(), budget_s=300.0)
     events: list[Event] = []
-    result = Tuner(setup, study, BlindRunner(clock), budget, clock, [events.append], name="search", seed=0).run()
-    return result, [event for event in events if isinstance(event, RunEnded)]
+    result = Tuner(problem, study, BlindRunner(clock), budget, clock, [events.append], name="search", seed=0).run()
+    return result, [event for event in events if isinstance(event, TrialEnded)]
 
 
 @pytest.fixture(autouse=True)
@@ -97,24 +97,24 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_samples_that_cannot_be_seen_are_those_of_the_config() -> None:
     """A larger batch in the same time is faster, and the speeds that are shown are samples per second."""
-    result, runs = search(CONFIG)
+    result, trials = search(CONFIG)
     assert result.verdict is Verdict.BETTER
     assert result.best is not None
     assert result.best.values["data.batch_size"] == 32
-    for run in (ended.run for ended in runs):
-        assert run.measurement is not None
-        size = run.values["data.batch_size"]
+    for trial in (ended.trial for ended in trials):
+        assert trial.measurement is not None
+        size = trial.values["data.batch_size"]
         assert isinstance(size, int)
-        assert run.measurement.samples_per_s == pytest.approx(size / STEP_S, rel=0.1)
+        assert trial.measurement.samples_per_s == pytest.approx(size / STEP_S, rel=0.1)
     assert not any("but each step held" in caution for caution in result.cautions)
 
 
 def test_where_no_key_says_how_large_a_batch_is_steps_are_counted() -> None:
     """Then one is as good as another."""
-    result, runs = search(CONFIG.replace("batch_size", "rows"))
+    result, trials = search(CONFIG.replace("batch_size", "rows"))
     assert result.verdict is Verdict.NO_CHANGE
-    assert runs[-1].run.measurement is not None
-    assert runs[-1].run.measurement.samples_per_s == pytest.approx(1 / STEP_S, rel=0.1)
+    assert trials[-1].trial.measurement is not None
+    assert trials[-1].trial.measurement.samples_per_s == pytest.approx(1 / STEP_S, rel=0.1)
 
 
 @pytest.mark.parametrize(
@@ -126,13 +126,13 @@ def test_the_driver_is_not_kept_waiting_for_after_a_healthy_run(error: str, asks
     clock, probe = VirtualClock(), NotedProbe()
     gpu = Gpu(name="NVIDIA A100", uuid="GPU-0", memory_bytes=40 << 30)
     machine = Machine(cpu_cores=2, cpu_model="simulated", memory_bytes=8 << 30, gpus=(gpu,))
-    setup = open_setup(Path("config.yaml"), command=None, state_dir=None, machine=machine)
-    setup.state.create()
+    problem = open_problem(Path("config.yaml"), command=None, state_dir=None, machine=machine)
+    problem.state.create()
     stderr = f'Traceback (most recent call last):\n  File "t.py", line 1, in <module>\n{error}\n'
     training = Training(steps=200, exit_code=1, stderr=stderr) if error else Training()
     done = execute(
-        setup.trainer,
-        request_for(setup, setup.space.today, name="one"),
+        problem.trainer,
+        request_for(problem, problem.space.today, name="one"),
         TrialPolicy(
             goal=WindowGoal(min_s=2.0, min_steps=10, target_s=30.0 if error else 2.0),
             settles=False,

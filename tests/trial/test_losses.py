@@ -9,7 +9,7 @@ from autotune.trial.losses import FAR, Losses
 
 
 def course(losses: Iterable[float], every: int = 1) -> Losses:
-    """A run with these losses, one every so many steps."""
+    """A trial with these losses, one every so many steps."""
     seen = Losses()
     for number, loss in enumerate(losses):
         seen.add((number + 1) * every, loss)

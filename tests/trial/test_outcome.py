@@ -1,4 +1,4 @@
-"""What the end of a run is called."""
+"""What the end of a trial is called."""
 
 import math
 from itertools import accumulate
@@ -8,7 +8,7 @@ import pytest
 from autotune.records import Ending, Stop, TraineeEvent, TrialExit
 from autotune.trial.error_text import last_error
 from autotune.trial.explanations import EXPLANATIONS
-from autotune.trial.outcome import Clues, ending_of
+from autotune.trial.outcome import Evidence, ending_of
 
 
 def ended(
@@ -184,12 +184,12 @@ def test_an_error_for_want_of_a_workspace_needs_a_full_gpu(error: str) -> None:
     """Libraries that get no memory say anything but that; the driver's reading tells."""
     exit_ = ended(1, stderr=raised(error))
     assert ending_of(exit_, steps(0.5))[0] is Ending.CRASHED
-    assert ending_of(exit_, steps(0.5), Clues(gpu_memory_full=lambda: True))[0] is Ending.OUT_OF_GPU_MEMORY
+    assert ending_of(exit_, steps(0.5), Evidence(gpu_memory_full=lambda: True))[0] is Ending.OUT_OF_GPU_MEMORY
 
 
 def test_a_full_gpu_alone_is_no_failure() -> None:
     """TensorFlow takes all of it at once."""
-    full = Clues(gpu_memory_full=lambda: True)
+    full = Evidence(gpu_memory_full=lambda: True)
     assert ending_of(ended(1, stderr=raised("KeyError: 'x'")), steps(0.5), full)[0] is Ending.CRASHED
     assert ending_of(ended(0), steps(0.5), full)[0] is Ending.COMPLETED
 
@@ -208,27 +208,27 @@ def at(*lengths_s: float) -> list[TraineeEvent]:
 def test_memory_that_ran_out_and_was_caught_is_found_by_the_loss(stop: Stop | None, where: str) -> None:
     """The loss is infinite and the trainer said why, on either stream: it did not diverge."""
     exit_ = ended(-15 if stop else 0, stop, SWALLOWED if where == "stderr" else "")
-    clues = Clues(stdout_tail=SWALLOWED if where == "stdout" else "")
-    ending, detail = ending_of(exit_, steps(0.5, math.inf, math.inf, math.inf), clues)
+    evidence = Evidence(stdout_tail=SWALLOWED if where == "stdout" else "")
+    ending, detail = ending_of(exit_, steps(0.5, math.inf, math.inf, math.inf), evidence)
     assert ending is Ending.OUT_OF_GPU_MEMORY
     assert detail.startswith("caught, and 3 of 4 reported losses were NaN or infinite: | WARNING: ran out of memory")
 
 
 def test_memory_that_ran_out_and_was_caught_is_found_by_the_speed() -> None:
-    """Where no loss is known: steps that are left out cost nothing, in the middle of the run or in all of it."""
+    """Where no loss is known: steps that are left out cost nothing, in the middle of the trial or in all of it."""
     exit_, slow, fast = ended(-15, Stop.ENOUGH, SWALLOWED), [0.1] * 20, [0.02] * 20
     ending, detail = ending_of(exit_, at(*slow, *fast))
     assert ending is Ending.OUT_OF_GPU_MEMORY
     assert "its steps became 5.0 times as fast" in detail
     assert ending_of(exit_, at(*fast, *fast))[0] is Ending.STOPPED
-    assert ending_of(exit_, at(*fast, *fast), Clues(outruns=True))[0] is Ending.OUT_OF_GPU_MEMORY
+    assert ending_of(exit_, at(*fast, *fast), Evidence(outruns=True))[0] is Ending.OUT_OF_GPU_MEMORY
 
 
 def test_neither_the_words_nor_the_jump_alone_is_out_of_memory() -> None:
     """An allocator that gets by with less says so; caches make steps faster; a good find is fast."""
     words, jump = ended(-15, Stop.ENOUGH, SWALLOWED), at(*[0.1] * 20, *[0.02] * 20)
     assert ending_of(words, at(*[0.1] * 40))[0] is Ending.STOPPED
-    assert ending_of(ended(-15, Stop.ENOUGH), jump, Clues(outruns=True))[0] is Ending.STOPPED
+    assert ending_of(ended(-15, Stop.ENOUGH), jump, Evidence(outruns=True))[0] is Ending.STOPPED
     harmless = "Allocator (GPU_0_bfc) ran out of memory trying to get 2 GiB. This is not a failure\n"
     assert ending_of(ended(-15, Stop.ENOUGH, harmless), jump)[0] is Ending.STOPPED
 

@@ -1,4 +1,4 @@
-"""What a run is planned to be given: its environment."""
+"""What a trial is planned to be given: its environment."""
 
 import json
 import os
@@ -8,16 +8,16 @@ from pathlib import Path
 
 import pytest
 
-from autotune.search.problem import open_setup
-from autotune.trial.plan import plan_run
+from autotune.search.problem import open_problem
+from autotune.trial.plan import plan_trial
 from tests.search.test_tuner import CONFIG
 
 
 def env(text: str = "") -> dict[str, str]:
     """What is added to the environment of a run."""
     Path("config.yaml").write_text(CONFIG + text)
-    setup = open_setup(Path("config.yaml"), command=None, state_dir=None)
-    return dict(plan_run(setup.trainer, setup.space.keys(setup.space.today), run="r1").env)
+    problem = open_problem(Path("config.yaml"), command=None, state_dir=None)
+    return dict(plan_trial(problem.trainer, problem.space.keys(problem.space.today), trial="r1").env)
 
 
 @pytest.fixture(autouse=True)
@@ -27,13 +27,13 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_experiment_trackers_are_quiet(tmp_path: Path) -> None:
-    """Those that can be turned off are, and the others write into the run's own folder, which goes with it."""
+    """Those that can be turned off are, and the others write into the trial's own folder, which goes with it."""
     given = env()
     assert given["WANDB_MODE"] == given["SWANLAB_MODE"] == "disabled"
     assert given["CLEARML_OFFLINE_MODE"] == "1"
     for name in ("MLFLOW_TRACKING_URI", "COMET_OFFLINE_DIRECTORY", "NEPTUNE_DATA_DIRECTORY", "NEPTUNE_LOG_DIRECTORY"):
         place = Path(given[name])
-        assert place.is_relative_to(tmp_path / ".autotune" / "runs")
+        assert place.is_relative_to(tmp_path / ".autotune" / "trials")
         assert place.parent.name == "outputs"
 
 

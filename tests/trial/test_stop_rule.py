@@ -1,4 +1,4 @@
-"""When a run is stopped, at the exact moment."""
+"""When a trial is stopped, at the exact moment."""
 
 import math
 
@@ -15,7 +15,7 @@ GOAL = WindowGoal(min_s=2.0, min_steps=10, target_s=2.0)
 
 
 class Watched:
-    """A run that is watched, in virtual time."""
+    """A trial that is watched, in virtual time."""
 
     def __init__(
         self,
@@ -24,7 +24,7 @@ class Watched:
         settles: bool = False,
         give_up_s: float = math.inf,
         hopeless_below: float = 0.0,
-        todays_losses: Losses | None = None,
+        baseline_losses: Losses | None = None,
     ) -> None:
         self.clock = VirtualClock(START_S)
         self.told: list[int] = []
@@ -34,7 +34,7 @@ class Watched:
                 settles=settles,
                 give_up_s=give_up_s,
                 hopeless_below=hopeless_below,
-                baseline_losses=todays_losses,
+                baseline_losses=baseline_losses,
             ),
             self.clock,
             started_s=START_S,
@@ -62,74 +62,74 @@ class Watched:
 
 def test_no_step_within_the_start_timeout_is_never_started() -> None:
     """Not before the time is up, and then at once; a sign of life without a step does not help."""
-    run = Watched()
-    assert run.at(1.0, "start", "note") is None
-    assert run.at(59.99) is None
-    assert run.at(60.0) is Stop.NEVER_STARTED
+    trial = Watched()
+    assert trial.at(1.0, "start", "note") is None
+    assert trial.at(59.99) is None
+    assert trial.at(60.0) is Stop.NEVER_STARTED
 
 
 def test_a_step_in_the_last_moment_is_a_start() -> None:
     """The timeout is for the first step alone."""
-    run = Watched()
-    assert run.at(60.0, "step") is None
-    assert run.at(89.0) is None
+    trial = Watched()
+    assert trial.at(60.0, "step") is None
+    assert trial.at(89.0) is None
 
 
 def test_half_a_minute_of_silence_after_short_steps_is_hung() -> None:
     """Thirty seconds are forgiven, more are not."""
-    run = Watched(goal=WindowGoal(min_s=100.0, min_steps=10, target_s=0.0))
-    run.at(5.0, "step")
-    run.at(6.0, "step")
-    assert run.at(36.0) is None
-    assert run.at(36.01) is Stop.HUNG
+    trial = Watched(goal=WindowGoal(min_s=100.0, min_steps=10, target_s=0.0))
+    trial.at(5.0, "step")
+    trial.at(6.0, "step")
+    assert trial.at(36.0) is None
+    assert trial.at(36.01) is Stop.HUNG
 
 
 def test_long_steps_may_be_silent_for_longer() -> None:
     """Where steps take 20 s, 200 s of silence are forgiven."""
-    run = Watched(goal=WindowGoal(min_s=1e4, min_steps=10, target_s=0.0))
-    run.at(5.0, "step")
-    run.at(25.0, "step")
-    assert run.at(225.0) is None
-    assert run.at(225.01) is Stop.HUNG
+    trial = Watched(goal=WindowGoal(min_s=1e4, min_steps=10, target_s=0.0))
+    trial.at(5.0, "step")
+    trial.at(25.0, "step")
+    assert trial.at(225.0) is None
+    assert trial.at(225.01) is Stop.HUNG
 
 
 @pytest.mark.parametrize("goal_s", [2.0, 5.0])
 def test_enough_is_when_the_window_is_long_enough(goal_s: float) -> None:
     """A steady run is stopped soon after its window has the length that was asked for, and not before."""
-    run = Watched(goal=WindowGoal(min_s=2.0, min_steps=10, target_s=goal_s))
-    assert run.steps(1000, 0.1) is Stop.ENOUGH
-    window = run.watch.window()
+    trial = Watched(goal=WindowGoal(min_s=2.0, min_steps=10, target_s=goal_s))
+    assert trial.steps(1000, 0.1) is Stop.ENOUGH
+    window = trial.watch.window()
     assert window is not None
     assert goal_s <= window.time_s + 1e-9
-    assert run.clock.now_s() - START_S < 2.0 * goal_s
+    assert trial.clock.now_s() - START_S < 2.0 * goal_s
 
 
 def test_a_window_of_few_long_steps_is_not_enough() -> None:
     """The least number of steps holds too."""
-    run = Watched()
-    assert run.steps(10, 1.0) is None
-    assert run.steps(10, 1.0) is Stop.ENOUGH
-    assert run.watch.steps >= 11
+    trial = Watched()
+    assert trial.steps(10, 1.0) is None
+    assert trial.steps(10, 1.0) is Stop.ENOUGH
+    assert trial.watch.steps >= 11
 
 
 def test_when_time_is_up_a_run_is_stopped_with_what_it_has() -> None:
     """At the moment it was told, whatever the window looks like by then."""
-    run = Watched(goal=WindowGoal(min_s=100.0, min_steps=10, target_s=0.0), give_up_s=START_S + 10.0)
-    run.at(1.0, "step")
-    assert run.at(9.99, "step") is None
-    assert run.at(10.0, "step") is Stop.ENOUGH
+    trial = Watched(goal=WindowGoal(min_s=100.0, min_steps=10, target_s=0.0), give_up_s=START_S + 10.0)
+    trial.at(1.0, "step")
+    assert trial.at(9.99, "step") is None
+    assert trial.at(10.0, "step") is Stop.ENOUGH
 
 
 def test_caches_fill_before_measuring_starts() -> None:
     """The window begins after the first epoch, however long that takes, and holds nothing of it."""
-    run = Watched(settles=True)
-    assert run.steps(200, 0.1) is None
-    assert run.watch.is_cold
-    epoch_s = run.clock.now_s() - START_S
-    assert run.at(epoch_s, "epoch_end") is None
-    assert not run.watch.is_cold
-    assert run.steps(1000, 0.01) is Stop.ENOUGH
-    window = run.watch.window()
+    trial = Watched(settles=True)
+    assert trial.steps(200, 0.1) is None
+    assert trial.watch.is_cold
+    epoch_s = trial.clock.now_s() - START_S
+    assert trial.at(epoch_s, "epoch_end") is None
+    assert not trial.watch.is_cold
+    assert trial.steps(1000, 0.01) is Stop.ENOUGH
+    window = trial.watch.window()
     assert window is not None
     assert window.t0_s >= START_S + epoch_s
     assert window.durations_s.max() == pytest.approx(0.01)
@@ -137,43 +137,43 @@ def test_caches_fill_before_measuring_starts() -> None:
 
 def test_only_the_first_epoch_fills_caches() -> None:
     """A second end of an epoch does not start the measuring again."""
-    run = Watched(settles=True, goal=WindowGoal(min_s=3.0, min_steps=10, target_s=0.0))
-    run.steps(10, 0.1)
-    run.at(1.0, "epoch_end")
-    run.steps(15, 0.1)
-    run.at(2.5, "epoch_end")
-    assert run.steps(30, 0.1) is Stop.ENOUGH
+    trial = Watched(settles=True, goal=WindowGoal(min_s=3.0, min_steps=10, target_s=0.0))
+    trial.steps(10, 0.1)
+    trial.at(1.0, "epoch_end")
+    trial.steps(15, 0.1)
+    trial.at(2.5, "epoch_end")
+    assert trial.steps(30, 0.1) is Stop.ENOUGH
 
 
 def test_caches_that_do_not_fill_in_time_stay_cold() -> None:
-    """Given up during the first epoch, a run says so: its numbers would be those of a cold cache."""
-    run = Watched(settles=True, give_up_s=START_S + 10.0)
-    assert run.steps(1000, 0.1) is Stop.ENOUGH
-    assert run.watch.is_cold
+    """Given up during the first epoch, a trial says so: its numbers would be those of a cold cache."""
+    trial = Watched(settles=True, give_up_s=START_S + 10.0)
+    assert trial.steps(1000, 0.1) is Stop.ENOUGH
+    assert trial.watch.is_cold
 
 
 def test_without_caches_nothing_is_waited_for() -> None:
-    """A run that settles at once is never cold."""
-    run = Watched()
-    assert not run.watch.is_cold
+    """A trial that settles at once is never cold."""
+    trial = Watched()
+    assert not trial.watch.is_cold
 
 
 @pytest.mark.parametrize("loss", [math.nan, math.inf, -math.inf])
 def test_losses_that_are_no_numbers_end_a_run(loss: float) -> None:
     """A training that has diverged is not worth another second."""
-    run = Watched()
-    run.at(1.0, "step")
-    assert run.watch([run.event(loss=1.5)]) is None
-    assert run.watch([run.event(loss=loss), run.event(loss=loss)]) is None
-    assert run.watch([run.event(loss=loss)]) is Stop.DIVERGED
+    trial = Watched()
+    trial.at(1.0, "step")
+    assert trial.watch([trial.event(loss=1.5)]) is None
+    assert trial.watch([trial.event(loss=loss), trial.event(loss=loss)]) is None
+    assert trial.watch([trial.event(loss=loss)]) is Stop.DIVERGED
 
 
 def test_a_bad_loss_now_and_then_is_forgiven() -> None:
     """One clip that is too short for its text does not end a training that goes on well."""
-    run = Watched()
-    run.at(1.0, "step")
+    trial = Watched()
+    trial.at(1.0, "step")
     for _ in range(20):
-        assert run.watch([run.event(loss=math.inf), run.event(loss=math.nan), run.event(loss=2.0)]) is None
+        assert trial.watch([trial.event(loss=math.inf), trial.event(loss=math.nan), trial.event(loss=2.0)]) is None
 
 
 def test_a_loss_that_leaves_todays_far_behind_ends_a_run() -> None:
@@ -181,14 +181,14 @@ def test_a_loss_that_leaves_todays_far_behind_ends_a_run() -> None:
     todays = Losses()
     for step in range(1, 50):
         todays.add(step, 2.0 - 0.01 * step)
-    blown, fine = Watched(todays_losses=todays), Watched(todays_losses=todays)
+    blown, fine = Watched(baseline_losses=todays), Watched(baseline_losses=todays)
     stops = []
     for step in range(20):
-        for run, loss in ((blown, 2.0 * 3.0**step), (fine, 16.0 - 0.05 * step)):
-            run.clock.wait(0.01)
-            stops.append((run, run.watch([run.event(loss=loss)])))
-    assert next(stop for run, stop in stops if run is blown and stop is not None) is Stop.DIVERGED
-    assert all(stop is None for run, stop in stops if run is fine)
+        for trial, loss in ((blown, 2.0 * 3.0**step), (fine, 16.0 - 0.05 * step)):
+            trial.clock.wait(0.01)
+            stops.append((trial, trial.watch([trial.event(loss=loss)])))
+    assert next(stop for trial, stop in stops if trial is blown and stop is not None) is Stop.DIVERGED
+    assert all(stop is None for trial, stop in stops if trial is fine)
 
 
 def test_a_run_that_is_far_behind_is_stopped_early() -> None:
@@ -202,16 +202,16 @@ def test_a_run_that_is_far_behind_is_stopped_early() -> None:
 
 def test_a_slow_start_is_not_held_against_a_run() -> None:
     """A few slow first steps (tracing, compiling) are warm-up, and not what is looked at."""
-    run = Watched(hopeless_below=70.0)
-    assert run.steps(3, 1.0) is None
-    assert run.steps(1000, 0.1) is Stop.ENOUGH
+    trial = Watched(hopeless_below=70.0)
+    assert trial.steps(3, 1.0) is None
+    assert trial.steps(1000, 0.1) is Stop.ENOUGH
 
 
 def test_progress_is_told_at_every_look() -> None:
     """Also while nothing happens, so that a display can show the time that passes."""
-    run = Watched()
-    run.at(1.0)
-    run.at(2.0, "step", "note", "step")
-    run.at(3.0)
-    assert run.told == [0, 2, 2]
-    assert [event.kind for event in run.watch.events] == ["step", "note", "step"]
+    trial = Watched()
+    trial.at(1.0)
+    trial.at(2.0, "step", "note", "step")
+    trial.at(3.0)
+    assert trial.told == [0, 2, 2]
+    assert [event.kind for event in trial.watch.events] == ["step", "note", "step"]

@@ -32,7 +32,7 @@ class Trainer:
         env = dict(os.environ)
         if run_dir:
             (self.folder / run_dir).mkdir()
-            env["AUTOTUNE_RUN_DIR"] = str(self.folder / run_dir)
+            env["AUTOTUNE_TRIAL_DIR"] = str(self.folder / run_dir)
         command = [sys.executable, "-m", "autotune.workloads.tts", "--config", "config.yaml", *arguments]
         done = subprocess.run(
             command, cwd=self.folder, env=env, capture_output=True, text=True, check=False, timeout=150

@@ -15,19 +15,19 @@ from statistics import median
 from autotune.bench.markdown import markdown_table
 from autotune.bench.overhead.process_cost import process_cost
 from autotune.clock import Clock, SystemClock
-from autotune.errors import GpuError, RunError
-from autotune.folders.trial_folder import RunFolder
+from autotune.errors import GpuError, TrialError
+from autotune.folders.trial_folder import TrialFolder
 from autotune.gpu.collect import process as gpu_process
-from autotune.gpu.collect.collector import GpuSampling
-from autotune.gpu.collect.files import SamplerFiles
+from autotune.gpu.collect.collector import GpuCollector
+from autotune.gpu.collect.files import CollectorFiles
 from autotune.gpu.driver import GpuFacts, gpus
 from autotune.process.guard import Guard
 from autotune.process.launch import Runner
 from autotune.process.zygote import ZygoteRunner
 from autotune.records import Stop, TraineeEvent
-from autotune.search.problem import open_setup
+from autotune.search.problem import open_problem
 from autotune.statistics import moderated_interval
-from autotune.trial.plan import plan_run
+from autotune.trial.plan import plan_trial
 
 _START_S = 1.0  # the sampler has started and found its devices; what that takes is told apart
 _WARM_UP_S = 5.0  # of training, after the first step
@@ -108,25 +108,25 @@ class _Speed:
 def _ratios(config: Path, uuids: Sequence[str], *, pairs: int, train_s: float, state_dir: Path | None) -> list[float]:
     """Of each pair: speed with the sampler over speed without it. Which comes first changes from pair to pair."""
     clock = SystemClock()
-    setup = open_setup(config, command=None, state_dir=state_dir)
-    setup.state.create()
-    setup.require_runnable()
+    problem = open_problem(config, command=None, state_dir=state_dir)
+    problem.state.create()
+    problem.require_runnable()
     stamp = f"{clock.utc():%Y%m%dT%H%M%SZ}"
     ratios = []
     with Guard() as guard:
         runner: Runner = ZygoteRunner(guard, clock)
 
-        def speed(run: str, *, sampled: bool) -> float:
-            plan = plan_run(setup.trainer, setup.space.keys(setup.space.today), run=run)
-            folder = RunFolder(plan.folder)
-            folder.create(output_paths=setup.settings.moved_outputs(folder.outputs).values())
-            stream = setup.state.path / f"{run}.samples"
+        def speed(trial: str, *, sampled: bool) -> float:
+            plan = plan_trial(problem.trainer, problem.space.keys(problem.space.today), trial=trial)
+            folder = TrialFolder(plan.folder)
+            folder.create(output_paths=problem.settings.moved_outputs(folder.outputs).values())
+            stream = problem.state.path / f"{trial}.samples"
             watch = _Speed(clock, train_s)
-            with GpuSampling(guard, uuids, SamplerFiles(stream), clock) if sampled else nullcontext():
+            with GpuCollector(guard, uuids, CollectorFiles(stream), clock) if sampled else nullcontext():
                 runner.run(plan, watch, clock.now_s() + _LONGEST_START_S + train_s)
             steps_per_s = watch.steps_per_s()
             if steps_per_s is None:
-                raise RunError("the run trained for too few steps", where=str(folder.stderr))
+                raise TrialError("the trial trained for too few steps", where=str(folder.stderr))
             folder.delete()
             return steps_per_s
 

@@ -124,7 +124,7 @@ def tf_loop(facts: Facts, *, compiled: bool) -> Epoch:
         if facts.pauses:
             for x, y in validation:
                 loss_of(x, y)
-            checkpoint.write(os.path.join(os.environ["AUTOTUNE_RUN_DIR"], "outputs", "checkpoint"))
+            checkpoint.write(os.path.join(os.environ["AUTOTUNE_TRIAL_DIR"], "outputs", "checkpoint"))
 
     return epoch
 
@@ -335,7 +335,7 @@ def torch_loader(facts: Facts, *, workers: int, loader: bool = True) -> Epoch:
             with torch.no_grad():
                 for x, _ in torch.utils.data.DataLoader(Rows(), batch_size=facts.batch):
                     model(x)
-            torch.save(model.state_dict(), os.path.join(os.environ["AUTOTUNE_RUN_DIR"], "outputs", "model.pt"))
+            torch.save(model.state_dict(), os.path.join(os.environ["AUTOTUNE_TRIAL_DIR"], "outputs", "model.pt"))
 
     return epoch
 

@@ -18,11 +18,11 @@ from typing import Any
 
 from autotune.bench.markdown import markdown_table
 from autotune.clock import Clock, SystemClock
-from autotune.errors import RunError
-from autotune.folders.trial_folder import RunFolder
+from autotune.errors import TrialError
+from autotune.folders.trial_folder import TrialFolder
 from autotune.process.guard import Guard
 from autotune.process.launch import ProcessRunner
-from autotune.records import RunPlan, TraineeEvent
+from autotune.records import TraineeEvent, TrialPlan
 
 _TRAINERS = Path(__file__).with_name("observed_trainers.py")  # a script, not for importing
 _LONGEST_RUN_S = 300.0
@@ -78,20 +78,20 @@ class _Trainers:
         self._clock = clock
         self._folder = folder
         self._python = python
-        self._runs = 0
+        self._trials = 0
 
     def train(self, style: str, **options: float) -> _Seen:
         """Trains.
 
         Raises:
-            RunError: The trainer failed.
+            TrialError: The trainer failed.
         """
-        self._runs += 1
-        run = f"{self._runs}-{style}"
+        self._trials += 1
+        trial = f"{self._trials}-{style}"
         words = [word for name, value in options.items() for word in (f"--{name.replace('_', '-')}", f"{value:g}")]
-        plan = RunPlan(
-            run_id=f"observe/{run}",
-            folder=self._folder / run,
+        plan = TrialPlan(
+            trial_id=f"observe/{trial}",
+            folder=self._folder / trial,
             argv=(self._python, str(_TRAINERS), style, *words),
             cwd=self._folder,
             env={"TF_CPP_MIN_LOG_LEVEL": "2"},
@@ -99,9 +99,9 @@ class _Trainers:
         )
         events: list[TraineeEvent] = []
         ended = self._runner.run(plan, events.extend, self._clock.now_s() + _LONGEST_RUN_S)
-        folder = RunFolder(plan.folder)
+        folder = TrialFolder(plan.folder)
         if ended.exit_code != 0:
-            raise RunError(f"{style} cannot train: {(folder.stderr_tail().splitlines() or ['?'])[-1]}")
+            raise TrialError(f"{style} cannot train: {(folder.stderr_tail().splitlines() or ['?'])[-1]}")
         facts = json.loads(folder.stdout.read_text(encoding="utf-8").splitlines()[-1])
         folder.delete()
         return _Seen(facts=facts, events=events)
@@ -127,7 +127,7 @@ def benchmark_observer(*, python: str, styles: Sequence[str], pairs: int, steps:
                 rows.append(
                     (style, *_correct(trainers.train(style, sleep_ms=40.0)), *_cost(trainers, style, pairs, steps))
                 )
-            except RunError as error:
+            except TrialError as error:
                 rows.append((style, error.message, *("",) * (len(_HEADS) - 2)))
     print(markdown_table(_HEADS, rows))
 

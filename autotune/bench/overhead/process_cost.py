@@ -7,10 +7,10 @@ from statistics import median
 from types import MappingProxyType
 
 from autotune.clock import SystemClock
-from autotune.errors import RunError
+from autotune.errors import TrialError
 from autotune.process.guard import Guard
 from autotune.process.launch import ProcessRunner
-from autotune.records import RunPlan, Stop
+from autotune.records import Stop, TrialPlan
 
 _STARTS = 3
 
@@ -33,7 +33,7 @@ def process_cost(
         env: Added to the environment.
 
     Raises:
-        RunError: It ended by itself.
+        TrialError: It ended by itself.
     """
     clock = SystemClock()
     with tempfile.TemporaryDirectory(prefix="autotune-bench-") as name, Guard() as guard:
@@ -43,10 +43,12 @@ def process_cost(
             """How long it really lasted, and what it took."""
             folder = Path(tempfile.mkdtemp(dir=name))
             argv = tuple(command(folder))
-            plan = RunPlan(run_id=folder.name, folder=folder / "run", argv=argv, cwd=folder, env=env, config_text="")
+            plan = TrialPlan(
+                trial_id=folder.name, folder=folder / "run", argv=argv, cwd=folder, env=env, config_text=""
+            )
             ended = runner.run(plan, lambda _events: None, clock.now_s() + length_s)
             if ended.stop is not Stop.DEADLINE or ended.cpu_s is None:
-                raise RunError(f"it ended by itself: {ended.stderr_tail}", where=" ".join(argv))
+                raise TrialError(f"it ended by itself: {ended.stderr_tail}", where=" ".join(argv))
             return ended.ended_s - ended.started_s, ended.cpu_s
 
         life(start_s)  # its files are read from the disk

@@ -1,7 +1,7 @@
-"""What the search itself adds to a run: choosing the next point and writing the record, by length of the record.
+"""What the search itself adds to a trial: choosing the next point and writing the record, by length of the record.
 
-The record is filled with runs of random points of the config's own space, every third a repeat, with speeds that each
-knob adds something to. Then the next runs are chosen and written one by one, each time with everything rebuilt from
+The record is filled with trials of random points of the config's own space, every third a repeat, with speeds that each
+knob adds something to. Then the next trials are chosen and written one by one, each time with everything rebuilt from
 the record, as after a restart.
 """
 
@@ -13,12 +13,12 @@ from pathlib import Path
 from statistics import median
 
 from autotune.clock import SystemClock
-from autotune.records import Ending, Measurement, Purpose, RunRecord, Validity, Values
-from autotune.sampler.acquisition import Allocator
+from autotune.records import Ending, Measurement, Purpose, TrialRecord, Validity, Values
+from autotune.sampler.acquisition import Acquisition
 from autotune.sampler.feasibility import Feasibility
-from autotune.sampler.heuristics import advised
-from autotune.sampler.observations import Levels, expected_run_sd
-from autotune.search.problem import Setup, open_setup
+from autotune.sampler.heuristics import heuristic_proposals
+from autotune.sampler.observations import Observations, expected_trial_sd
+from autotune.search.problem import Problem, open_problem
 from autotune.study.record import Study
 
 _TIMED = 15
@@ -41,48 +41,48 @@ def time_choices(config: Path, lengths: Sequence[int], *, seed: int) -> None:
     print("Medians, in milliseconds.")
     print(f"{'runs':>6} {'points':>7}  {'levels':>8} {'ask':>8} {'tell':>8} {'all':>8} {'slowest':>8}")
     with tempfile.TemporaryDirectory() as folder:
-        setup = open_setup(config, command=None, state_dir=Path(folder))
-        setup.state.create()
-        study, allocator = Study(setup.study, setup.journal), Allocator(setup.space, seed)
-        study.append(_run(setup, setup.space.today, rng))
+        problem = open_problem(config, command=None, state_dir=Path(folder))
+        problem.state.create()
+        study, acquisition = Study(problem.study, problem.journal), Acquisition(problem.space, seed)
+        study.append(_run(problem, problem.space.today, rng))
         for length in lengths:
             while study.next_number < length:
                 known = study.records()
-                values = rng.choice(known).values if rng.random() < _REPEATS else _anywhere(setup, rng)
-                study.append(_run(setup, values, rng))
+                values = rng.choice(known).values if rng.random() < _REPEATS else _anywhere(problem, rng)
+                study.append(_run(problem, values, rng))
             parts = []
             for _ in range(_TIMED):
                 began_s = clock.now_s()
-                levels = Levels(setup.space, setup.objective, study.records())
+                observations = Observations(problem.space, problem.objective, study.records())
                 rebuilt_s = clock.now_s()
-                values = _choose(setup, levels, allocator)
+                values = _choose(problem, observations, acquisition)
                 chosen_s = clock.now_s()
-                study.append(_run(setup, values, rng))
+                study.append(_run(problem, values, rng))
                 parts.append((rebuilt_s - began_s, chosen_s - rebuilt_s, clock.now_s() - chosen_s))
             whole = [sum(part) for part in parts]
             columns = [median(column) for column in (*zip(*parts, strict=True), whole)]
             cells = " ".join(f"{1e3 * seconds:8.1f}" for seconds in (*columns, max(whole)))
-            print(f"{length:6d} {len(levels):7d}  {cells}")
+            print(f"{length:6d} {len(observations):7d}  {cells}")
 
 
-def _choose(setup: Setup, levels: Levels, allocator: Allocator) -> Values:
-    feasible = Feasibility(setup.space, levels, setup.machine, memory_margin=setup.limits.memory_margin)
-    advice = advised(setup.space, levels, None, has_gpu=False, short_passes=True)
-    allocator.learn(levels, expected_run_sd(levels))
-    choice = allocator.next_run(
-        setup.space.name(setup.space.today),
+def _choose(problem: Problem, observations: Observations, acquisition: Acquisition) -> Values:
+    feasible = Feasibility(problem.space, observations, problem.machine, memory_margin=problem.limits.memory_margin)
+    advice = heuristic_proposals(problem.space, observations, None, has_gpu=False, short_passes=True)
+    acquisition.learn(observations, expected_trial_sd(observations))
+    choice = acquisition.next_trial(
+        problem.space.name(problem.space.today),
         next((values for values in advice if feasible.why_not(values) is None), None),
         feasible.why_not,
     )
-    return choice.values if choice else setup.space.today
+    return choice.values if choice else problem.space.today
 
 
-def _anywhere(setup: Setup, rng: random.Random) -> Values:
-    return {knob.path: rng.choice(knob.choices) for knob in setup.space.knobs}
+def _anywhere(problem: Problem, rng: random.Random) -> Values:
+    return {knob.path: rng.choice(knob.choices) for knob in problem.space.knobs}
 
 
-def _run(setup: Setup, values: Values, rng: random.Random) -> RunRecord:
-    score = sum(0.03 * number * index for number, index in enumerate(setup.space.indices(values)))
+def _run(problem: Problem, values: Values, rng: random.Random) -> TrialRecord:
+    score = sum(0.03 * number * index for number, index in enumerate(problem.space.indices(values)))
     measurement = Measurement(
         window_s=2.0,
         steps=20,
@@ -94,10 +94,10 @@ def _run(setup: Setup, values: Values, rng: random.Random) -> RunRecord:
         first_step_s=1.0,
         peak_memory_bytes=2**30,
     )
-    return RunRecord(
+    return TrialRecord(
         number=0,
         search="benchmark",
-        point=setup.space.name(values),
+        point=problem.space.name(values),
         values=values,
         purpose=Purpose.EXPLORE,
         ending=Ending.STOPPED,
@@ -105,5 +105,5 @@ def _run(setup: Setup, values: Values, rng: random.Random) -> RunRecord:
         ended_utc="2030-01-01T00:00:00+00:00",
         duration_s=5.0 + rng.random(),
         measurement=measurement,
-        conditions=setup.conditions,
+        conditions=problem.conditions,
     )

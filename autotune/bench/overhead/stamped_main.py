@@ -9,7 +9,7 @@ import sys
 import time
 
 _started_s = time.monotonic()
-with open(os.path.join(os.environ["AUTOTUNE_RUN_DIR"], "main_started"), "w", encoding="ascii") as _file:
+with open(os.path.join(os.environ["AUTOTUNE_TRIAL_DIR"], "main_started"), "w", encoding="ascii") as _file:
     _file.write(repr(_started_s))
 del sys.argv[0]
 if sys.argv[0] == "-m":

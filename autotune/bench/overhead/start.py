@@ -1,14 +1,14 @@
-"""Measures what a run costs besides training, for fresh processes and for forks of a warm interpreter, in turn.
+"""Measures what a trial costs besides training, for fresh processes and for forks of a warm interpreter, in turn.
 
-Each run is one of today's config, stopped at its 10th step after the first. Of its time this tells apart:
+Each trial is one of today's config, stopped at its 10th step after the first. Of its time this tells apart:
 
-* *to main*: from the call that asks for the run until the first line of a small script (stamped_main.py), which then
+* *to main*: from the call that asks for the trial until the first line of a small script (stamped_main.py), which then
   runs the trainer's own script or module. It is the same script for both kinds, and the first code of the user's that
-  either would run; a warm interpreter that is still to be made is not in it, since two runs before those that count
+  either would run; a warm interpreter that is still to be made is not in it, since two trials before those that count
   see to that.
 * *to first step*: from there until the trainer reports its first step. Imports are in it, unless they were made
   beforehand.
-* *to the end*: from the decision to stop the run until the last of its processes is reaped.
+* *to the end*: from the decision to stop the trial until the last of its processes is reaped.
 """
 
 from collections.abc import Sequence
@@ -17,15 +17,15 @@ from pathlib import Path
 from statistics import median
 
 from autotune.clock import Clock, SystemClock
-from autotune.errors import CommandError, RunError
-from autotune.folders.trial_folder import RunFolder
+from autotune.errors import CommandError, TrialError
+from autotune.folders.trial_folder import TrialFolder
 from autotune.process.guard import Guard
 from autotune.process.launch import ProcessRunner, Runner
 from autotune.process.python_command import python_command
 from autotune.process.zygote import ZygoteRunner
-from autotune.records import RunPlan, Stop, TraineeEvent
-from autotune.search.problem import Setup, open_setup
-from autotune.trial.plan import plan_run
+from autotune.records import Stop, TraineeEvent, TrialPlan
+from autotune.search.problem import Problem, open_problem
+from autotune.trial.plan import plan_trial
 
 _STAMPED_MAIN = Path(__file__).with_name("stamped_main.py")  # a script, not for importing
 _STEPS = 11
@@ -59,33 +59,33 @@ class _StopAfterSteps:
         return None
 
 
-def measure_start(config: Path, *, runs: int, state_dir: Path | None) -> None:
-    """Measures both kinds of runs and prints their times.
+def measure_start(config: Path, *, trials: int, state_dir: Path | None) -> None:
+    """Measures both kinds of trials and prints their times.
 
     Args:
         config: The config.
-        runs: How many of each kind.
+        trials: How many of each kind.
         state_dir: As for the search.
 
     Raises:
-        AutotuneError: The config or its command cannot be used, or a run ended before its 11th step.
+        AutotuneError: The config or its command cannot be used, or a trial ended before its 11th step.
     """
-    setup = open_setup(config, command=None, state_dir=state_dir)
-    setup.state.create()
-    setup.require_runnable()
+    problem = open_problem(config, command=None, state_dir=state_dir)
+    problem.state.create()
+    problem.require_runnable()
     clock = SystemClock()
     stamp = f"{clock.utc():%Y%m%dT%H%M%SZ}"
     with Guard() as one, Guard() as other:
         fresh, warm = ProcessRunner(one, clock), ZygoteRunner(other, clock)
         for number in range(_RUNS_TO_WARM_UP):
-            _measure(setup, warm, clock, f"start-{stamp}-warm-up-{number}")
+            _measure(problem, warm, clock, f"start-{stamp}-warm-up-{number}")
         times: dict[str, list[_Times]] = {"fresh": [], "warm": []}
-        for number in range(runs):
-            times["fresh"].append(_measure(setup, fresh, clock, f"start-{stamp}-fresh-{number:03d}"))
-            times["warm"].append(_measure(setup, warm, clock, f"start-{stamp}-warm-{number:03d}"))
+        for number in range(trials):
+            times["fresh"].append(_measure(problem, fresh, clock, f"start-{stamp}-fresh-{number:03d}"))
+            times["warm"].append(_measure(problem, warm, clock, f"start-{stamp}-warm-{number:03d}"))
         for remark in warm.remarks:
             print(remark)
-    print(f"median [least, most] of {runs} runs, in seconds")
+    print(f"median [least, most] of {trials} trials, in seconds")
     print(f"{'':<6}{'to main':>24}{'to first step':>24}{'to the end':>24}{'to main + to the end':>24}")
     for kind, measured in times.items():
         columns = (
@@ -98,16 +98,16 @@ def measure_start(config: Path, *, runs: int, state_dir: Path | None) -> None:
     print(f"{warm.fallbacks} forks were given up")
 
 
-def _measure(setup: Setup, runner: Runner, clock: Clock, run: str) -> _Times:
-    plan = _stamped(plan_run(setup.trainer, setup.space.keys(setup.space.today), run=run))
-    folder = RunFolder(plan.folder)
-    folder.create(output_paths=setup.settings.moved_outputs(folder.outputs).values())
+def _measure(problem: Problem, runner: Runner, clock: Clock, trial: str) -> _Times:
+    plan = _stamped(plan_trial(problem.trainer, problem.space.keys(problem.space.today), trial=trial))
+    folder = TrialFolder(plan.folder)
+    folder.create(output_paths=problem.settings.moved_outputs(folder.outputs).values())
     watch = _StopAfterSteps(clock)
     asked_s = clock.now_s()
     ended = runner.run(plan, watch, asked_s + _LONGEST_RUN_S)
     if watch.stopped_s is None:
-        raise RunError(
-            f"the run ended after {len(watch.steps)} steps",
+        raise TrialError(
+            f"the trial ended after {len(watch.steps)} steps",
             where=str(folder.stderr),
             remedy=f"It has to train for {_STEPS} steps; read what it said there.",
         )
@@ -120,7 +120,7 @@ def _measure(setup: Setup, runner: Runner, clock: Clock, run: str) -> _Times:
     )
 
 
-def _stamped(plan: RunPlan) -> RunPlan:
+def _stamped(plan: TrialPlan) -> TrialPlan:
     command = python_command(plan.argv, cwd=plan.cwd, search_path=plan.env.get("PATH"))
     if command is None:
         raise CommandError(
@@ -130,8 +130,8 @@ def _stamped(plan: RunPlan) -> RunPlan:
         )
     what = ("-m", command.module) if command.module is not None else (command.script or "",)
     argv = (command.interpreter, *command.options, str(_STAMPED_MAIN), *what, *command.arguments)
-    return RunPlan(
-        run_id=plan.run_id,
+    return TrialPlan(
+        trial_id=plan.trial_id,
         folder=plan.folder,
         argv=argv,
         cwd=plan.cwd,

@@ -19,12 +19,12 @@ CLOSE = 0.05
 class Setting(StrEnum):
     """What the other methods have to work with."""
 
-    SHIPPED = "as shipped"  # a fresh process and a minute for each run
+    SHIPPED = "as shipped"  # a fresh process and a minute for each trial
     SAME_RUNNER = "same runner"  # warm processes, and runs as long as ours: only the search differs
 
 
 @dataclass(frozen=True, kw_only=True)
-class Course:
+class AnytimeCurve:
     """What a method answered at any time, if it had been asked.
 
     The regret of a config is the share of the best possible speed that it leaves unused, by the true speeds:
@@ -35,7 +35,7 @@ class Course:
         setting: What it had to work with; None where that makes no difference.
         budget_s: How long it could search.
         used_s: How long it did.
-        runs: How many runs it made.
+        trials: How many trials it made.
         regrets: (since when, regret of the answer from then on), the first at 0 s: today's config.
         answer: What it answered in the end.
     """
@@ -44,7 +44,7 @@ class Course:
     setting: Setting | None
     budget_s: float
     used_s: float
-    runs: int
+    trials: int
     regrets: Sequence[tuple[float, float]]
     answer: Values
 
@@ -86,7 +86,7 @@ class Confirmation:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Contest:
+class HeadToHead:
     """All methods on one scenario.
 
     Attributes:
@@ -103,14 +103,14 @@ class Contest:
     family: str
     machine: str
     best: Values
-    courses: Sequence[Course]
+    curves: Sequence[AnytimeCurve]
     confirmations: Sequence[Confirmation]
     cpu_s: float
 
     @property
     def today_is_close(self) -> bool:
         """Whether there is nothing to find: today's config is within `CLOSE` of the best."""
-        return self.courses[0].regrets[0][1] <= CLOSE
+        return self.curves[0].regrets[0][1] <= CLOSE
 
 
 @dataclass(frozen=True, kw_only=True)

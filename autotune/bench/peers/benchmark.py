@@ -17,8 +17,8 @@ from typing import Any
 from pydantic import TypeAdapter
 
 from autotune import __version__
-from autotune.bench.peers.anytime_curve import Contest, NullTrial
-from autotune.bench.peers.head_to_head import hold_contest, hold_null_trial
+from autotune.bench.peers.anytime_curve import HeadToHead, NullTrial
+from autotune.bench.peers.head_to_head import hold_head_to_head, hold_null_trial
 from autotune.bench.peers.plot import plot_regrets
 from autotune.bench.peers.tables import report
 from autotune.errors import AutotuneError
@@ -32,7 +32,7 @@ REPORT_SEEDS = range(1000, 1200)
 REPORT_NULLS = 2000
 
 _MEMORY = Path("/dev/shm")  # noqa: S108 (a temporary folder is made in it, with a name of its own)
-_contest = TypeAdapter(Contest)
+_contest = TypeAdapter(HeadToHead)
 _null = TypeAdapter(NullTrial)
 
 
@@ -69,10 +69,10 @@ def benchmark_search(benchmark: Benchmark) -> None:
     missing += [("null", seed) for seed in null_seeds if seed not in nulls]
     with results.open("a", encoding="utf-8") as file:
         for number, done in enumerate(_run(missing, benchmark), start=1):
-            kind = "contest" if isinstance(done, Contest) else "null"
+            kind = "contest" if isinstance(done, HeadToHead) else "null"
             file.write(_line(done, benchmark.budgets_s))
             file.flush()
-            if isinstance(done, Contest):
+            if isinstance(done, HeadToHead):
                 contests[done.seed] = done
             else:
                 nulls[done.seed] = done
@@ -84,7 +84,7 @@ def benchmark_search(benchmark: Benchmark) -> None:
     plot_regrets(some, benchmark.out / "regret.png")
 
 
-def _run(tasks: Sequence[tuple[str, int]], benchmark: Benchmark) -> Iterator[Contest | NullTrial]:
+def _run(tasks: Sequence[tuple[str, int]], benchmark: Benchmark) -> Iterator[HeadToHead | NullTrial]:
     """The results, in the order in which they are there."""
     if benchmark.jobs == 1:
         for kind, seed in tasks:
@@ -100,28 +100,28 @@ def _run(tasks: Sequence[tuple[str, int]], benchmark: Benchmark) -> Iterator[Con
             pool.shutdown(cancel_futures=True)
 
 
-def _task(kind: str, seed: int, budgets_s: Sequence[float]) -> Contest | NullTrial:
+def _task(kind: str, seed: int, budgets_s: Sequence[float]) -> HeadToHead | NullTrial:
     with tempfile.TemporaryDirectory(prefix="autotune-bench-", dir=_MEMORY if _MEMORY.is_dir() else None) as name:
         folder = Path(name) / "work"
-        return hold_contest(seed, budgets_s, folder) if kind == "contest" else hold_null_trial(seed, folder)
+        return hold_head_to_head(seed, budgets_s, folder) if kind == "contest" else hold_null_trial(seed, folder)
 
 
-def _line(done: Contest | NullTrial, budgets_s: Sequence[float]) -> str:
+def _line(done: HeadToHead | NullTrial, budgets_s: Sequence[float]) -> str:
     head: dict[str, Any] = {"format": FORMAT, "autotune": __version__, "budgets_s": budgets_s}
-    if isinstance(done, Contest):
+    if isinstance(done, HeadToHead):
         head["contest"] = _contest.dump_python(done, mode="json")
     else:
         head["null"] = _null.dump_python(done, mode="json")
     return json.dumps(head) + "\n"
 
 
-def _read(results: Path, budgets_s: Sequence[float]) -> tuple[dict[int, Contest], dict[int, NullTrial]]:
+def _read(results: Path, budgets_s: Sequence[float]) -> tuple[dict[int, HeadToHead], dict[int, NullTrial]]:
     """What an earlier, interrupted benchmark left; its last line, if torn, is cut off.
 
     Raises:
         AutotuneError: That was another benchmark.
     """
-    contests: dict[int, Contest] = {}
+    contests: dict[int, HeadToHead] = {}
     nulls: dict[int, NullTrial] = {}
     if not results.exists():
         return contests, nulls
@@ -139,8 +139,8 @@ def _read(results: Path, budgets_s: Sequence[float]) -> tuple[dict[int, Contest]
                 remedy="Choose another folder with --out, or delete that one.",
             )
         if "contest" in entry:
-            contest = _contest.validate_python(entry["contest"])
-            contests[contest.seed] = contest
+            head_to_head = _contest.validate_python(entry["contest"])
+            contests[head_to_head.seed] = head_to_head
         else:
             null = _null.validate_python(entry["null"])
             nulls[null.seed] = null

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from statistics import fmean, median
 
-from autotune.bench.peers.anytime_curve import Course, Setting
+from autotune.bench.peers.anytime_curve import AnytimeCurve, Setting
 from autotune.bench.peers.methods import Proposals
 from autotune.bench.simulation.scenarios import Scenario
 from autotune.clock import VirtualClock
@@ -15,19 +15,19 @@ from autotune.records import Ending, Stop, TraineeEvent, Validity, Values
 from autotune.sampler.observations import TYPICAL_CV
 from autotune.search.gpus import request_for
 from autotune.search.patience import MOST_OF_THE_REST, SLOWER_THAN_USUAL
-from autotune.search.problem import open_setup
+from autotune.search.problem import open_problem
 from autotune.statistics import optimal_window_s
 from autotune.trial.execution import TrialTools, execute
 from autotune.trial.instruments import Instruments
 from autotune.trial.outcome import ending_of
-from autotune.trial.plan import plan_run
+from autotune.trial.plan import plan_trial
 from autotune.trial.stop_rule import TrialPolicy
 
 FIXED_RUN_S = 60.0
-"""Length of a run as people make it for other tuners, start included."""
+"""Length of a trial as people make it for other tuners, start included."""
 
 
-class Arena:
+class Harness:
     """The machine of a scenario, its clock, and the answers that a method gives while that runs.
 
     Nothing of the simulator is read but steps, exits and probes; the true speeds only judge the answers afterwards.
@@ -37,13 +37,13 @@ class Arena:
         budget_s: How long the method may search.
         folder: Not there yet; everything is written into it.
         method: Its name; each meets noise of its own.
-        fresh_processes: Whether each run starts a process of its own, instead of a fork of a warm one.
+        fresh_processes: Whether each trial starts a process of its own, instead of a fork of a warm one.
 
     Attributes:
-        clock: Moved by the runs alone.
-        setup: The scenario's config, read as the command reads it.
+        clock: Moved by the trials alone.
+        problem: The scenario's config, read as the command reads it.
         runner: Makes the runs.
-        runs: How many were made; kept by whoever makes them.
+        trials: How many were made; kept by whoever makes them.
     """
 
     def __init__(
@@ -60,10 +60,10 @@ class Arena:
         self._wall_s = self._started_s + budget_s
         noise = random.Random(f"{one.seed} {method}").getrandbits(32)
         self.runner = one.runner(self.clock, seed=noise, fresh_processes=fresh_processes)
-        self.setup = open_setup(config, command=None, state_dir=folder / "state", machine=one.machine)
-        self.setup.state.create()
-        self.runs = 0
-        self._answers: list[tuple[float, Values]] = [(0.0, self.setup.space.today)]
+        self.problem = open_problem(config, command=None, state_dir=folder / "state", machine=one.machine)
+        self.problem.state.create()
+        self.trials = 0
+        self._answers: list[tuple[float, Values]] = [(0.0, self.problem.space.today)]
         self._durations_s: list[float] = []
         self._starts_s: list[float] = []
         self._variances_s: list[float] = []
@@ -76,15 +76,15 @@ class Arena:
         """Takes down what the method would answer from now on."""
         self._answers.append((self.clock.now_s() - self._started_s, values))
 
-    def course(self, setting: Setting | None) -> Course:
+    def curve(self, setting: Setting | None) -> AnytimeCurve:
         """The method's course so far, judged by the true speeds."""
         best = self._one.best()[1]
-        return Course(
+        return AnytimeCurve(
             method=self._method,
             setting=setting,
             budget_s=self._budget_s,
             used_s=self.clock.now_s() - self._started_s,
-            runs=self.runs,
+            trials=self.trials,
             regrets=[(since_s, max(0.0, 1.0 - self._one.speed(values) / best)) for since_s, values in self._answers],
             answer=self._answers[-1][1],
         )
@@ -100,10 +100,10 @@ class Arena:
         speed: float | None = None
         while self.clock.now_s() < self._wall_s:
             try:
-                values = next(proposals) if self.runs == 0 else proposals.send(speed)
+                values = next(proposals) if self.trials == 0 else proposals.send(speed)
             except StopIteration:
                 return
-            self.runs += 1
+            self.trials += 1
             speed = measure(values)
             if speed is not None and speed > best:
                 best = speed
@@ -118,8 +118,8 @@ class Arena:
         logs: list[list[float]] = [[] for _ in points]
         leader: int | None = None
         while self.clock.now_s() < self._wall_s:
-            turn = self.runs % len(points)
-            self.runs += 1
+            turn = self.trials % len(points)
+            self.trials += 1
             speed = self.measure_as_ours(points[turn])
             if speed is None:
                 continue
@@ -130,8 +130,8 @@ class Arena:
                 self.answer(points[ahead])
 
     def measure_for_a_minute(self, values: Values) -> float | None:
-        """A run of fixed length; its first step and its warm-up do not count."""
-        setup, clock = self.setup, self.clock
+        """A trial of fixed length; its first step and its warm-up do not count."""
+        problem, clock = self.problem, self.clock
         ends_s = clock.now_s() + FIXED_RUN_S
         events: list[TraineeEvent] = []
 
@@ -139,27 +139,29 @@ class Arena:
             events.extend(new)
             return Stop.ENOUGH if clock.now_s() >= ends_s else None
 
-        done = self.runner.run(plan_run(setup.trainer, setup.space.keys(values), run="minute"), watch, self._wall_s)
+        done = self.runner.run(
+            plan_trial(problem.trainer, problem.space.keys(values), trial="minute"), watch, self._wall_s
+        )
         ending, _ = ending_of(done, events)
         window = steady_window(events) if ending in (Ending.COMPLETED, Ending.STOPPED) else None
-        return window.samples_per_s(setup.batch_size(values)) if window else None
+        return window.samples_per_s(problem.batch_size(values)) if window else None
 
     def measure_as_ours(self, values: Values) -> float | None:
-        """A run by the rules of our search: its length, its validity, its patience, its waiting for caches.
+        """A trial by the rules of our search: its length, its validity, its patience, its waiting for caches.
 
-        Only no run is cut short for being hopeless: that is for a search to decide, and these do not.
+        Only no trial is cut short for being hopeless: that is for a search to decide, and these do not.
         """
-        setup, now_s = self.setup, self.clock.now_s()
+        problem, now_s = self.problem, self.clock.now_s()
         give_up_s = math.inf
         if self._durations_s:
             left_s = self._wall_s - now_s
             give_up_s = now_s + max(SLOWER_THAN_USUAL * median(self._durations_s), MOST_OF_THE_REST * left_s)
         done = execute(
-            setup.trainer,
-            request_for(setup, values, name="same"),
+            problem.trainer,
+            request_for(problem, values, name="same"),
             TrialPolicy(
                 goal=self._goal(),
-                settles=setup.space.settles(values),
+                settles=problem.space.settles(values),
                 deadline_s=self._wall_s,
                 give_up_s=give_up_s,
             ),
@@ -173,8 +175,8 @@ class Arena:
         return done.measurement.samples_per_s
 
     def _goal(self) -> WindowGoal:
-        """How long our search would measure, at the spread between runs that it expects before it has repeats."""
-        limits = self.setup.limits
+        """How long our search would measure, at the spread between trials that it expects before it has repeats."""
+        limits = self.problem.limits
         target_s = limits.min_s
         if self._variances_s:
             target_s = optimal_window_s(

@@ -5,11 +5,11 @@ from collections.abc import Sequence
 from itertools import combinations, product
 from pathlib import Path
 
-from autotune.bench.peers.anytime_curve import ORACLE, OURS, Confirmation, Contest, Course, NullTrial, Setting
-from autotune.bench.peers.harness import Arena
+from autotune.bench.peers.anytime_curve import ORACLE, OURS, AnytimeCurve, Confirmation, HeadToHead, NullTrial, Setting
+from autotune.bench.peers.harness import Harness
 from autotune.bench.peers.methods import PEERS
 from autotune.bench.simulation.scenarios import Scenario, null_scenario, scenario
-from autotune.errors import RunError
+from autotune.errors import TrialError
 from autotune.events import Event, IncumbentChanged
 from autotune.records import Values
 from autotune.results import SearchResult, Verdict
@@ -25,7 +25,7 @@ _ORACLE_POINTS = 8
 _ORACLE_REGRET = 0.10
 
 
-def hold_contest(seed: int, budgets_s: Sequence[float], folder: Path) -> Contest:
+def hold_head_to_head(seed: int, budgets_s: Sequence[float], folder: Path) -> HeadToHead:
     """Lets all methods work on one scenario.
 
     Args:
@@ -36,29 +36,29 @@ def hold_contest(seed: int, budgets_s: Sequence[float], folder: Path) -> Contest
     before_s = _cpu_s()
     one = scenario(seed)
     longest_s = max(budgets_s)
-    courses: list[Course] = []
+    curves: list[AnytimeCurve] = []
     confirmations: list[Confirmation] = []
     for budget_s in budgets_s:
-        course, confirmation = _search(one, budget_s, folder / f"search-{budget_s:g}")
-        courses.append(course)
+        curve, confirmation = _search(one, budget_s, folder / f"search-{budget_s:g}")
+        curves.append(curve)
         if confirmation is not None:
             confirmations.append(confirmation)
     for name, peer in PEERS.items():
-        arena = Arena(one, longest_s, folder / f"{name} shipped", method=name, fresh_processes=True)
-        arena.follow(peer(arena.setup.space, seed), arena.measure_for_a_minute)
-        courses.append(arena.course(Setting.SHIPPED))
-        arena = Arena(one, longest_s, folder / f"{name} same", method=name)
-        arena.follow(peer(arena.setup.space, seed), arena.measure_as_ours)
-        courses.append(arena.course(Setting.SAME_RUNNER))
-    arena = Arena(one, longest_s, folder / ORACLE, method=ORACLE)
-    arena.tell_apart(_best_points(one, arena.setup.space))
-    courses.append(arena.course(None))
-    return Contest(
+        harness = Harness(one, longest_s, folder / f"{name} shipped", method=name, fresh_processes=True)
+        harness.follow(peer(harness.problem.space, seed), harness.measure_for_a_minute)
+        curves.append(harness.curve(Setting.SHIPPED))
+        harness = Harness(one, longest_s, folder / f"{name} same", method=name)
+        harness.follow(peer(harness.problem.space, seed), harness.measure_as_ours)
+        curves.append(harness.curve(Setting.SAME_RUNNER))
+    harness = Harness(one, longest_s, folder / ORACLE, method=ORACLE)
+    harness.tell_apart(_best_points(one, harness.problem.space))
+    curves.append(harness.curve(None))
+    return HeadToHead(
         seed=seed,
         family=one.family,
         machine=one.machine_name,
         best=one.best()[0],
-        courses=courses,
+        curves=curves,
         confirmations=confirmations,
         cpu_s=_cpu_s() - before_s,
     )
@@ -76,36 +76,36 @@ def hold_null_trial(seed: int, folder: Path) -> NullTrial:
     return NullTrial(seed=seed, confirmation=confirmation, cpu_s=_cpu_s() - before_s)
 
 
-def _search(one: Scenario, budget_s: float, folder: Path) -> tuple[Course, Confirmation | None]:
+def _search(one: Scenario, budget_s: float, folder: Path) -> tuple[AnytimeCurve, Confirmation | None]:
     """Our search, put together as the command does it."""
-    arena = Arena(one, budget_s, folder, method=OURS)
-    setup, clock = arena.setup, arena.clock
+    harness = Harness(one, budget_s, folder, method=OURS)
+    problem, clock = harness.problem, harness.clock
 
     def note(event: Event) -> None:
         if isinstance(event, IncumbentChanged):
-            arena.answer(event.values)
+            harness.answer(event.values)
 
     tuner = Tuner(
-        setup,
-        Study(setup.study, setup.journal),
-        arena.runner,
+        problem,
+        Study(problem.study, problem.journal),
+        harness.runner,
         Budget(clock, started_s=clock.now_s(), budget_s=budget_s),
         clock,
         [note],
         name=OURS,
         seed=one.seed,
-        instruments=arena.instruments,
+        instruments=harness.instruments,
     )
     result: SearchResult | None = None
     try:
         result = tuner.run()
-    except RunError:
-        arena.answer(setup.space.today)  # no run gave numbers
+    except TrialError:
+        harness.answer(problem.space.today)  # no trial gave numbers
     else:
         # What was not confirmed is not recommended, however good it looked.
-        arena.answer(result.best.values if result.best else setup.space.today)
-    arena.runs = sum(tuner.outcomes.values())
-    return arena.course(None), _confirmation(one, result)
+        harness.answer(result.best.values if result.best else problem.space.today)
+    harness.trials = sum(tuner.outcomes.values())
+    return harness.curve(None), _confirmation(one, result)
 
 
 def _confirmation(one: Scenario, result: SearchResult | None) -> Confirmation | None:

@@ -1,6 +1,6 @@
 """Other ways to tune, as their users run them: what they try, in which order, and when they stop.
 
-Each is a generator: it yields the next point and is sent its measured speed in samples per second, None for a run
+Each is a generator: it yields the next point and is sent its measured speed in samples per second, None for a trial
 that gave no number. All begin with today's config, all take the best single measurement for their answer, and none
 knows which combinations cannot work.
 """
@@ -50,7 +50,7 @@ def tpe(space: Space, seed: int) -> Proposals:
     """Optuna's default sampler with its defaults: ten random points, then TPE.
 
     It gets the same domains as everybody: positions in the list of choices where these are ordered, categories where
-    they are not. A run without a number is told as pruned, which counts as worse than all others; told as failed it
+    they are not. A trial without a number is told as pruned, which counts as worse than all others; told as failed it
     would be ignored, and its like asked for again and again. A point that comes twice is run twice.
     """
     optuna.logging.set_verbosity(optuna.logging.WARNING)

@@ -7,7 +7,7 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from autotune.bench.peers.anytime_curve import CLOSE, ORACLE, OURS, Contest, Setting
+from autotune.bench.peers.anytime_curve import CLOSE, ORACLE, OURS, HeadToHead, Setting
 from autotune.bench.peers.tables import budgets_of, course_of, methods_of
 
 _LEAST_REGRET = 1e-3  # the end of the logarithmic axis: less is not worth seeing
@@ -15,7 +15,7 @@ _POINTS = 300
 _COLOURS = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#D55E00", "#56B4E9")  # Okabe & Ito: told apart by everybody
 
 
-def plot_regrets(contests: Sequence[Contest], path: Path) -> None:
+def plot_regrets(contests: Sequence[HeadToHead], path: Path) -> None:
     """Draws, for each method in both settings, the median regret against time, and its quartiles in thin lines.
 
     Args:
@@ -32,13 +32,13 @@ def plot_regrets(contests: Sequence[Contest], path: Path) -> None:
     figure.savefig(path, dpi=120)
 
 
-def _draw(axes: Axes, contests: Sequence[Contest], setting: Setting) -> None:
+def _draw(axes: Axes, contests: Sequence[HeadToHead], setting: Setting) -> None:
     longest_s = budgets_of(contests)[-1]
     times_s = np.geomspace(longest_s / 200, longest_s, _POINTS)
     colours = iter(_COLOURS)
     for method in methods_of(contests):
-        courses = [course_of(contest, method, setting, longest_s) for contest in contests]
-        regrets = [[max(course.regret_at(time_s), _LEAST_REGRET) for course in courses] for time_s in times_s]
+        curves = [course_of(head_to_head, method, setting, longest_s) for head_to_head in contests]
+        regrets = [[max(curve.regret_at(time_s), _LEAST_REGRET) for curve in curves] for time_s in times_s]
         low, middle, high = np.percentile(regrets, (25, 50, 75), axis=1)
         colour = "#777777" if method == ORACLE else next(colours)
         width = 2.5 if method == OURS else 1.4

@@ -6,13 +6,22 @@ from statistics import median
 import numpy as np
 
 from autotune.bench.markdown import markdown_table
-from autotune.bench.peers.anytime_curve import CLOSE, ORACLE, OURS, Confirmation, Contest, Course, NullTrial, Setting
+from autotune.bench.peers.anytime_curve import (
+    CLOSE,
+    ORACLE,
+    OURS,
+    AnytimeCurve,
+    Confirmation,
+    HeadToHead,
+    NullTrial,
+    Setting,
+)
 from autotune.durations import format_duration
 
 _CLEAR_GAIN = 1.05
 
 
-def report(contests: Sequence[Contest], nulls: Sequence[NullTrial]) -> str:
+def report(contests: Sequence[HeadToHead], nulls: Sequence[NullTrial]) -> str:
     """All tables.
 
     Args:
@@ -27,12 +36,12 @@ def report(contests: Sequence[Contest], nulls: Sequence[NullTrial]) -> str:
     return "\n\n".join(parts) + "\n"
 
 
-def methods_table(contests: Sequence[Contest], setting: Setting) -> str:
+def methods_table(contests: Sequence[HeadToHead], setting: Setting) -> str:
     """One line for each method: its regret after each budget, and how soon it came close to the best.
 
     Scenarios whose today's config is close already count for the regret alone.
     """
-    unsolved = [contest for contest in contests if not contest.today_is_close]
+    unsolved = [head_to_head for head_to_head in contests if not head_to_head.today_is_close]
     budgets_s = budgets_of(contests)
     rows = []
     for method in methods_of(contests):
@@ -42,12 +51,12 @@ def methods_table(contests: Sequence[Contest], setting: Setting) -> str:
             low, middle, high = np.percentile(regrets, (25, 50, 75))
             cells.append(f"{middle:.1%} ({low:.1%} to {high:.1%})")
         longest = [course_of(c, method, setting, budgets_s[-1]) for c in unsolved]
-        close = sum(course.close_s() is not None for course in longest)
+        close = sum(curve.close_s() is not None for curve in longest)
         cells.append(f"{close / len(longest):.0%}" if longest else "-")
-        cells.append(_time([time_s(course) for course in longest], budgets_s[-1]) if longest else "-")
-        whole = [course_of(contest, method, setting, budgets_s[-1]) for contest in contests]
-        cells.append(f"{median(course.runs for course in whole):.0f}")
-        cells.append(format_duration(median(course.used_s for course in whole)))
+        cells.append(_time([time_s(curve) for curve in longest], budgets_s[-1]) if longest else "-")
+        whole = [course_of(head_to_head, method, setting, budgets_s[-1]) for head_to_head in contests]
+        cells.append(f"{median(curve.trials for curve in whole):.0f}")
+        cells.append(format_duration(median(curve.used_s for curve in whole)))
         rows.append(cells)
     regret_heads = [f"regret after {format_duration(budget_s)}, median (quartiles)" for budget_s in budgets_s]
     return markdown_table(
@@ -55,19 +64,19 @@ def methods_table(contests: Sequence[Contest], setting: Setting) -> str:
     )
 
 
-def speedups(contests: Sequence[Contest], setting: Setting) -> str:
+def speedups(contests: Sequence[HeadToHead], setting: Setting) -> str:
     """How many times sooner than the best peer our search came close to the best: over all, by family, by machine.
 
     The best peer is the one with the shortest median time there; in a family, the best one in that family. The
     speed-up is the median over the scenarios of its time over ours. A method that does not come close is counted
     with its whole budget. Scenarios whose today's config is close already do not count.
     """
-    unsolved = [contest for contest in contests if not contest.today_is_close]
+    unsolved = [head_to_head for head_to_head in contests if not head_to_head.today_is_close]
     groups = {"all": unsolved}
-    for contest in sorted(unsolved, key=lambda contest: contest.family):
-        groups.setdefault(contest.family, []).append(contest)
-    for contest in unsolved:
-        groups.setdefault(contest.machine, []).append(contest)
+    for head_to_head in sorted(unsolved, key=lambda head_to_head: head_to_head.family):
+        groups.setdefault(head_to_head.family, []).append(head_to_head)
+    for head_to_head in unsolved:
+        groups.setdefault(head_to_head.machine, []).append(head_to_head)
     rows = []
     for name, some in groups.items():
         if not some:
@@ -98,14 +107,14 @@ def speedups(contests: Sequence[Contest], setting: Setting) -> str:
     return markdown_table([*heads, "its regret", "our regret"], rows)
 
 
-def shortfalls_table(contests: Sequence[Contest]) -> str:
+def shortfalls_table(contests: Sequence[HeadToHead]) -> str:
     """In how many scenarios our answer is not close to the best, and what became of it: each counted once."""
     rows = []
     for budget_s in budgets_of(contests):
         counts = dict.fromkeys(("close", "today's config kept", "had been close", "never close"), 0)
-        for contest in contests:
-            course = course_of(contest, OURS, Setting.SAME_RUNNER, budget_s)
-            regrets = [regret for _, regret in course.regrets]
+        for head_to_head in contests:
+            curve = course_of(head_to_head, OURS, Setting.SAME_RUNNER, budget_s)
+            regrets = [regret for _, regret in curve.regrets]
             if regrets[-1] <= CLOSE:
                 counts["close"] += 1
             elif regrets[-1] == regrets[0]:
@@ -119,10 +128,10 @@ def shortfalls_table(contests: Sequence[Contest]) -> str:
     return markdown_table(heads, rows)
 
 
-def confirmations_table(contests: Sequence[Contest], nulls: Sequence[NullTrial]) -> str:
+def confirmations_table(contests: Sequence[HeadToHead], nulls: Sequence[NullTrial]) -> str:
     """How often our search says ``better`` wrongly, and how often its interval holds the truth."""
-    found = [confirmation for contest in contests for confirmation in contest.confirmations]
-    searches = sum(course.method == OURS for contest in contests for course in contest.courses)
+    found = [confirmation for head_to_head in contests for confirmation in head_to_head.confirmations]
+    searches = sum(curve.method == OURS for head_to_head in contests for curve in head_to_head.curves)
     rows = [
         _coverage("searches of the contests", searches, found),
         _coverage(
@@ -138,31 +147,33 @@ def confirmations_table(contests: Sequence[Contest], nulls: Sequence[NullTrial])
     )
 
 
-def budgets_of(contests: Iterable[Contest]) -> list[float]:
+def budgets_of(contests: Iterable[HeadToHead]) -> list[float]:
     """The budgets that our search was given, shortest first."""
-    return sorted({course.budget_s for contest in contests for course in contest.courses if course.method == OURS})
-
-
-def methods_of(contests: Sequence[Contest]) -> list[str]:
-    """All methods, ours first."""
-    return list(dict.fromkeys(course.method for contest in contests for course in contest.courses))
-
-
-def course_of(contest: Contest, method: str, setting: Setting, budget_s: float) -> Course:
-    """A method's course, ours with just that budget; the others had the largest one, and go on from there."""
-    return next(
-        course
-        for course in contest.courses
-        if course.method == method
-        and course.setting in (setting, None)
-        and (course.method != OURS or course.budget_s == budget_s)
+    return sorted(
+        {curve.budget_s for head_to_head in contests for curve in head_to_head.curves if curve.method == OURS}
     )
 
 
-def time_s(course: Course) -> float:
+def methods_of(contests: Sequence[HeadToHead]) -> list[str]:
+    """All methods, ours first."""
+    return list(dict.fromkeys(curve.method for head_to_head in contests for curve in head_to_head.curves))
+
+
+def course_of(head_to_head: HeadToHead, method: str, setting: Setting, budget_s: float) -> AnytimeCurve:
+    """A method's course, ours with just that budget; the others had the largest one, and go on from there."""
+    return next(
+        curve
+        for curve in head_to_head.curves
+        if curve.method == method
+        and curve.setting in (setting, None)
+        and (curve.method != OURS or curve.budget_s == budget_s)
+    )
+
+
+def time_s(curve: AnytimeCurve) -> float:
     """When a method came close to the best for good; its whole budget where it did not."""
-    close_s = course.close_s()
-    return course.budget_s if close_s is None else close_s
+    close_s = curve.close_s()
+    return curve.budget_s if close_s is None else close_s
 
 
 def _time(times_s: Sequence[float], longest_s: float) -> str:

@@ -110,15 +110,15 @@ class Grid:
 
     Attributes:
         options: Of each point.
-        samples_per_s: Geometric mean of the runs of each point.
-        runs: Of all points together.
-        run_spread: Median over the points of the ratio of the fastest run to the slowest.
+        samples_per_s: Geometric mean of the trials of each point.
+        trials: Of all points together.
+        trial_spread: Median over the points of the ratio of the fastest run to the slowest.
     """
 
     options: Options
     samples_per_s: Quantity
-    runs: int
-    run_spread: float
+    trials: int
+    trial_spread: float
 
     def where(self, mask: NDArray[np.bool_]) -> "Grid":
         """The points of a mask."""
@@ -151,8 +151,8 @@ def read_grid(path: Path = _GRID) -> Grid:
     return Grid(
         options=_options(dict(zip(_KINDS.values(), columns, strict=True)), prefetch=1),
         samples_per_s=np.exp([np.mean(np.log(found)) for found in speeds.values()]),
-        runs=len(lines),
-        run_spread=float(np.median([max(found) / min(found) for found in speeds.values()])),
+        trials=len(lines),
+        trial_spread=float(np.median([max(found) / min(found) for found in speeds.values()])),
     )
 
 
@@ -188,7 +188,7 @@ def fit(grid: Grid, hardware: Hardware) -> Workload:
     """Finds the parameters at which the model is nearest to the grid.
 
     Least squares of ln speed by Levenberg and Marquardt's method, over the logs of the parameters. The weights are
-    Huber's: somebody else was on the machine during a few of the runs, and these must not decide.
+    Huber's: somebody else was on the machine during a few of the trials, and these must not decide.
     """
     measured = np.log(grid.samples_per_s)
 
@@ -230,7 +230,7 @@ def calibrate() -> None:
     """Fits the parameters again and prints them, and how well the model agrees with what was measured."""
     grid = read_grid()
     fitted = fit(grid, REFERENCE_HARDWARE)
-    print(f"Reference trainer, {len(grid.samples_per_s)} points, {grid.runs} runs")
+    print(f"Reference trainer, {len(grid.samples_per_s)} points, {grid.trials} trials")
     for name in FITTED:
         print(f"  {name:15} {getattr(fitted, name):.5f}  (in use: {getattr(REFERENCE, name):.5f})")
     for words, workload in (("fitted", fitted), ("in use", REFERENCE)):
@@ -240,7 +240,7 @@ def calibrate() -> None:
             f"worst {found.worst_error:.0%}"
         )
     print(f"  each batch size from the others: median error {held_out_error(grid, REFERENCE_HARDWARE):.1%}")
-    print(f"  two runs of a point differ by a factor of {grid.run_spread:.2f} (median)")
+    print(f"  two trials of a point differ by a factor of {grid.trial_spread:.2f} (median)")
     print("Published figures: step in ms, samples/s, GPU utilization; model / published")
     for figure in PUBLISHED_FIGURES:
         pace = published_pace(figure)

@@ -170,7 +170,7 @@ class Pace:
         first_pass_step_s: The same during the first epoch.
         epoch_steps: Steps of an epoch.
         epoch_gap_s: Extra time of its first step.
-        samples_per_s: In the long run; 0 where memory does not suffice.
+        samples_per_s: In the long trial; 0 where memory does not suffice.
         wait_fraction: Share of the step that it waits for data.
         first_pass_wait_fraction: The same before caches are filled.
         gpu_utilization: Share of the time that the GPU works; 0 without one.

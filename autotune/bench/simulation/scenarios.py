@@ -58,7 +58,7 @@ class Scenario:
         seed: Its number.
         family: What limits it today.
         machine_name: For tables.
-        machine: What a search knows of the machine; for `autotune.search.problem.open_setup`.
+        machine: What a search knows of the machine; for `autotune.search.problem.open_problem`.
         config_text: The config, with the trainer's command and the domains of its knobs.
         place: The machine from both sides.
         training: What is trained.
@@ -90,12 +90,12 @@ class Scenario:
         return self._best
 
     def runner(self, clock: VirtualClock, *, seed: int, fresh_processes: bool) -> SimulatedRunner:
-        """Makes the runs of this trainer.
+        """Makes the trials of this trainer.
 
         Args:
             clock: Moved on by it.
             seed: Of the noise, the drift and the accidents.
-            fresh_processes: Whether each run imports the frameworks anew, or is forked from a process that has.
+            fresh_processes: Whether each trial imports the frameworks anew, or is forked from a process that has.
         """
         import_s = self.place.import_s if fresh_processes else self.place.fork_s
         trainer = partial(self._train, start_s=import_s + self.training.setup_s)
@@ -103,7 +103,7 @@ class Scenario:
         return SimulatedRunner(clock, cache(trainer), seed=seed, drift=self.training.drift)
 
     def instruments(self, runner: SimulatedRunner) -> Instruments:
-        """The instruments around one run of that runner; a `Tuner` wants ``lambda: one.instruments(runner)``."""
+        """The instruments around one trial of that runner; a `Tuner` wants ``lambda: one.instruments(runner)``."""
         return Instruments(SimulatedHostProbe(runner), SimulatedGpuProbe(runner) if self.machine.gpus else None)
 
     def _kinds(self, values: Values) -> Kinds:

@@ -15,12 +15,12 @@ import autotune
 from autotune.clock import Clock
 from autotune.files import open_new
 from autotune.gpu.collect import process as gpu_process
-from autotune.gpu.collect.files import SamplerFiles, remove_abandoned
+from autotune.gpu.collect.files import CollectorFiles, remove_abandoned
 from autotune.gpu.collect.stream import GpuStream
 from autotune.gpu.driver_errors import FATAL_NAMES, remedy_of
-from autotune.gpu.timeline import GpuReadings
-from autotune.gpu.trial_usage import use_of_run
-from autotune.measure.probe import GpuProbe, GpuUse, RunGpus
+from autotune.gpu.timeline import GpuTimeline
+from autotune.gpu.trial_usage import usage_of_trial
+from autotune.measure.probe import GpuProbe, GpuUsage, TrialGpus
 from autotune.process.guard import Guard, GuardLost
 
 SILENT_S = 10.0
@@ -30,14 +30,14 @@ BLOCKED_S = 60.0
 """So long a driver call may take: another sampler would have to wait for the driver too."""
 
 _START_S = 30.0  # until the first word: a driver without persistence mode takes its time
-_LAST_WINDOWS_S = 0.6  # for what the driver has still to say of a run's end
+_LAST_WINDOWS_S = 0.6  # for what the driver has still to say of a trial's end
 _LOOK_S = 0.05
 _UNTOLD = "If that is a matter of rights, ask whoever runs the machine; runs are compared by throughput all the same."
-_HUSHED_S = 3.0  # so long a silence explains why a run has no readings
+_HUSHED_S = 3.0  # so long a silence explains why a trial has no readings
 
 
-class GpuSampling:
-    """Keeps one sampler for as long as a search lasts, replaces it once, and hands each run its readings.
+class GpuCollector:
+    """Keeps one sampler for as long as a search lasts, replaces it once, and hands each trial its readings.
 
     Used in a ``with`` statement, inside that of the guard; see `GpuProbe` for what is done for each run.
 
@@ -51,7 +51,7 @@ class GpuSampling:
         remarks: Sentences for the user, each said once; to be taken off.
     """
 
-    def __init__(self, guard: Guard, uuids: Sequence[str], files: SamplerFiles, clock: Clock) -> None:
+    def __init__(self, guard: Guard, uuids: Sequence[str], files: CollectorFiles, clock: Clock) -> None:
         self._guard = guard
         self._uuids = tuple(uuids)
         self._files = files
@@ -62,7 +62,7 @@ class GpuSampling:
         self._started_s = clock.now_s()
         self._stream = GpuStream(files.stream(1))
         self._given_up: str | None = None  # why
-        self._readings: GpuReadings | None = None  # of the run that goes on
+        self._readings: GpuTimeline | None = None  # of the trial that goes on
         self._kept: TextIOWrapper | None = None
         self._said: set[str] = set()
         self.remarks: deque[str] = deque()
@@ -80,25 +80,25 @@ class GpuSampling:
         self._stream.close()
         self._files.remove()
 
-    # One run
+    # One trial
 
     def open(self, kept: Path) -> None:
         """See `GpuProbe.open`."""
         self._take()
         self._look_after(run_begins=True)
-        self._readings = GpuReadings(self._uuids, since_s=self._clock.now_s())
+        self._readings = GpuTimeline(self._uuids, since_s=self._clock.now_s())
         with contextlib.suppress(OSError):  # the disk is full: the raw readings are for people only
             self._kept = TextIOWrapper(open_new(kept), encoding="utf-8")
         for record, line in self._stream.standing:
             self._readings.add(record)
             self._keep(line)
 
-    def lost(self, run: RunGpus) -> str | None:
+    def lost(self, trial: TrialGpus) -> str | None:
         """See `GpuProbe.lost`; a mishap that is not known to be final does not count."""
         self._take()
         self._look_after()
         losses = self._stream.losses
-        some = (losses[uuid] for uuid in (None, *self._known(run)) if uuid in losses)
+        some = (losses[uuid] for uuid in (None, *self._known(trial)) if uuid in losses)
         loss = next((loss for loss in some if loss.name in FATAL_NAMES.values()), None)
         if loss is None:
             return None
@@ -106,16 +106,16 @@ class GpuSampling:
         return loss.why
 
     def between(
-        self, t0_s: float, t1_s: float, run: RunGpus, *, own_pids: Collection[int], started_s: float
-    ) -> GpuUse | None:
+        self, t0_s: float, t1_s: float, trial: TrialGpus, *, own_pids: Collection[int], started_s: float
+    ) -> GpuUsage | None:
         """See `GpuProbe.between`; waits half a second at most for what the driver has still to say."""
         if self._readings is None:
             return None
-        known = self._known(run)
-        if len(known) < len(run.uuids):
-            strangers = [name for name in run.uuids if not any(uuid.startswith(name) for uuid in self._uuids)]
+        known = self._known(trial)
+        if len(known) < len(trial.uuids):
+            strangers = [name for name in trial.uuids if not any(uuid.startswith(name) for uuid in self._uuids)]
             what = f"the trainer uses {', '.join(strangers)}, which this search does not see"
-            return GpuUse(remark=f"GPU utilization not measured: {what}")
+            return GpuUsage(remark=f"GPU utilization not measured: {what}")
         if not known:
             return None
         self._take()
@@ -127,7 +127,7 @@ class GpuSampling:
             device = devices[uuid]
             if why := device.why_never_measured or (None if device.lost else device.invalid):
                 self._say_once(f"GPU utilization not measured: {why}. {_UNTOLD}")
-        return use_of_run(replace(seen, devices=tuple(devices[uuid] for uuid in known)), run, trouble)
+        return usage_of_trial(replace(seen, devices=tuple(devices[uuid] for uuid in known)), trial, trouble)
 
     def close(self) -> None:
         """See `GpuProbe.close`."""
@@ -142,9 +142,9 @@ class GpuSampling:
             self._said.add(remark)
             self.remarks.append(remark)
 
-    def _known(self, run: RunGpus) -> list[str]:
-        """The UUIDs of a run's GPUs; a run may have said only how they begin."""
-        found = (next((uuid for uuid in self._uuids if uuid.startswith(name)), None) for name in run.uuids)
+    def _known(self, trial: TrialGpus) -> list[str]:
+        """The UUIDs of a trial's GPUs; a trial may have said only how they begin."""
+        found = (next((uuid for uuid in self._uuids if uuid.startswith(name)), None) for name in trial.uuids)
         return [uuid for uuid in found if uuid is not None]
 
     def _catch_up(self, t1_s: float) -> None:
@@ -183,7 +183,7 @@ class GpuSampling:
         with contextlib.suppress(GuardLost):  # it will be silent then
             self._guard.start()
             self._guard_pid = self._guard.pid
-            self._guard.accompany(self._name, argv, env=env, log=self._files.log)
+            self._guard.start_sidecar(self._name, argv, env=env, log=self._files.log)
 
     @property
     def _name(self) -> str:
@@ -191,7 +191,7 @@ class GpuSampling:
 
     def _dismiss(self) -> None:
         with contextlib.suppress(GuardLost):
-            self._guard.dismiss(self._name)
+            self._guard.stop_sidecar(self._name)
 
     def _look_after(self, *, run_begins: bool = False) -> None:
         """Replaces a sampler that is of no use any more; the second one is not replaced."""
@@ -200,7 +200,7 @@ class GpuSampling:
         if self._guard.pid != self._guard_pid:  # the guard was replaced, and took the sampler with it
             self._begin()
             return
-        # A run that has lost its driver has to hear of that first.
+        # A trial that has lost its driver has to hear of that first.
         lost = self._stream.losses.get(None) if run_begins else None
         why = lost.why if lost else self._why_silent(silent_s=SILENT_S, blocked_s=BLOCKED_S)
         if why is None:
@@ -230,12 +230,12 @@ class GpuSampling:
         return f"the GPU sampler has said nothing for {silence_s:.0f} s" if silence_s > silent_s else None
 
 
-_is_a_gpu_probe: type[GpuProbe] = GpuSampling
+_is_a_gpu_probe: type[GpuProbe] = GpuCollector
 
 
 @contextlib.contextmanager
-def gpu_sampling(uuids: Sequence[str], guard: Guard, stream: Path, clock: Clock) -> Iterator[GpuSampling | None]:
-    """The sampler of a search, for as long as that lasts; None where its runs use no GPU. See `GpuSampling`.
+def gpu_collector(uuids: Sequence[str], guard: Guard, stream: Path, clock: Clock) -> Iterator[GpuCollector | None]:
+    """The sampler of a search, for as long as that lasts; None where its trials use no GPU. See `GpuCollector`.
 
     What the samplers of earlier searches have left beside `stream` is taken away.
     """
@@ -243,5 +243,5 @@ def gpu_sampling(uuids: Sequence[str], guard: Guard, stream: Path, clock: Clock)
     if not uuids:
         yield None
         return
-    with GpuSampling(guard, uuids, SamplerFiles(stream), clock) as sampling:
-        yield sampling
+    with GpuCollector(guard, uuids, CollectorFiles(stream), clock) as collector:
+        yield collector

@@ -17,7 +17,7 @@ _OURS = re.compile(r"(\d{8}T\d{6}Z-[A-Za-z0-9._-]+-\d+\.gpu\.jsonl)(\.\d+|\.log)
 _LOCKED = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 
 
-class SamplerFiles:
+class CollectorFiles:
     """The files of one search.
 
     Args:

@@ -1,8 +1,8 @@
 """Asks the driver what the GPUs do, again and again, and tells it as a stream of records.
 
-It is made to be a small process of its own: `GpuSampler.step` is what its loop calls, and a driver call that hangs
+It is made to be a small process of its own: `GpuPoller.step` is what its loop calls, and a driver call that hangs
 hangs there and nowhere else. How often, and why not more often: utilization is drained from the driver's ring of
-samples every 250 ms, or polled at 10 Hz where there is none; so are the shares of processes, which a run of a second
+samples every 250 ms, or polled at 10 Hz where there is none; so are the shares of processes, which a trial of a second
 needs too; all else is asked once a second, because process lists and memory take a lock of the whole driver.
 """
 
@@ -20,7 +20,7 @@ _RETRY_S = 5.0  # until a lost GPU is looked for again
 _PATIENCE_S = 2.0  # with a driver, or a GPU, that fails in passing when it is first asked
 
 
-class GpuSampler:
+class GpuPoller:
     """Reads some devices for as long as `step` is called; not thread-safe but for `tell_if_blocked`.
 
     Args:

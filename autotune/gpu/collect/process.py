@@ -13,9 +13,9 @@ from pathlib import Path
 
 from autotune.clock import SystemClock
 from autotune.files import open_regular
-from autotune.gpu.collect.poller import GpuSampler
+from autotune.gpu.collect.poller import GpuPoller
 from autotune.gpu.collect.records import Record, to_line
-from autotune.measure.polling import Sampler
+from autotune.measure.polling import Poller
 
 _WATCH_S = 1.0
 
@@ -36,7 +36,7 @@ def sample(path: str, uuids: Sequence[str]) -> None:
     def tell(record: Record) -> None:
         os.write(file.fileno(), to_line(record).encode("ascii"))
 
-    sampler = GpuSampler(uuids, tell, clock)
+    sampler = GpuPoller(uuids, tell, clock)
 
     def watch() -> float:
         if os.getppid() != parent:
@@ -45,7 +45,7 @@ def sample(path: str, uuids: Sequence[str]) -> None:
             sampler.tell_if_blocked()
         return _WATCH_S
 
-    Sampler(watch, name="gpu-watch").start()
+    Poller(watch, name="gpu-watch").start()
     while (wait_s := sampler.step()) is not None:
         clock.wait(wait_s)
 

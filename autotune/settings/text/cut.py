@@ -35,7 +35,7 @@ def without_key(document: Document, key: str) -> Document:
     whole_lines = not body[line_start:start].strip() and (line_end == len(body) or body[line_end - 1] == "\n")
     if document.root.flow_style or not whole_lines:
         raise ConfigError(
-            f"the {key}: section shares its lines with other keys, so it cannot be left out of the runs' copies",
+            f"the {key}: section shares its lines with other keys, so it cannot be left out of the trials' copies",
             where=where,
             remedy=_REMEDY,
         )

@@ -6,7 +6,7 @@ from dataclasses import asdict
 from pathlib import Path
 
 from autotune.clock import Clock
-from autotune.events import Event, RunProgress
+from autotune.events import Event, TrialProgress
 from autotune.files import open_regular
 
 FORMAT = 1
@@ -28,8 +28,8 @@ class EventLog:
         self._clock = clock
 
     def __call__(self, event: Event) -> None:
-        """Appends an event; progress within a run is left out, it is in the run's own files."""
-        if isinstance(event, RunProgress):
+        """Appends an event; progress within a trial is left out, it is in the trial's own files."""
+        if isinstance(event, TrialProgress):
             return
         line = {
             "format": FORMAT,

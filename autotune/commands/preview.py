@@ -1,0 +1,20 @@
+"""The preview of a search: what it would do, and what could be in its way."""
+
+from rich.console import Console
+
+from autotune.clock import Clock
+from autotune.commands.showing import show_plan
+from autotune.search.gpus import busy_remarks, remarks_on_gpus
+from autotune.search.problem import Problem
+
+
+def preview(console: Console, problem: Problem, budget_s: float, clock: Clock) -> None:
+    """Show what a search would do, and what could be in its way.
+
+    Raises:
+        GpuError: The GPU that trials would use is not there.
+    """
+    remarks = (*problem.state.remarks, *remarks_on_gpus(problem))
+    show_plan(console, problem, budget_s)
+    for sentence in (f"score: {problem.measures}", *remarks, *busy_remarks(problem, clock)):
+        console.print(sentence, soft_wrap=True)

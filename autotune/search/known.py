@@ -1,0 +1,81 @@
+"""What is known of a config on this machine: the trials of its study, and the answer that they give."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Self
+
+from autotune.errors import StudyError
+from autotune.records import TrialRecord
+from autotune.results import SearchResult
+from autotune.search.problem import Problem, open_problem
+from autotune.study.identity import frameworks_text
+from autotune.study.record import Study as Record
+from autotune.study.summary import latest_search, summarize
+
+
+class Study:
+    """Study of a config on this machine, as its record has it; nothing is started, and nothing written.
+
+    Args:
+        config: The config.
+        state_dir: Where everything is kept; None finds the place by the config.
+
+    Attributes:
+        name: Name of the study.
+        path: Its journal.
+        trials: Every trial on record, oldest first.
+
+    Raises:
+        StudyError: There is no record of this config, or it cannot be read.
+        ConfigError: The config cannot be used.
+    """
+
+    def __init__(self, config: Path | str, *, state_dir: Path | str | None = None) -> None:
+        place = None if state_dir is None else Path(state_dir)
+        self._read(open_problem(Path(config), command=None, state_dir=place))
+
+    @classmethod
+    def of(cls, problem: Problem) -> Self:
+        """Return the study of a problem that is open already; raises as the class does."""
+        study = cls.__new__(cls)
+        study._read(problem)
+        return study
+
+    def answer(self) -> SearchResult:
+        """Return the answer of the last search that came to one, worked out from the record anew.
+
+        Raises:
+            StudyError: No trial gave numbers.
+        """
+        problem = self._problem
+        search = latest_search(self.trials, problem.objective)
+        result = search and summarize(
+            self.trials, search, problem.space, objective=problem.objective, why_no_gpu=problem.why_no_gpu
+        )
+        if not result:
+            raise StudyError(
+                "no trial of this config has given numbers yet", where=str(self.path), remedy=_remedy(problem)
+            )
+        if not problem.command and (versions := frameworks_text(self.trials[-1].conditions)):
+            unknown = f"Measured with {versions}; whether training uses that is not known: the config has no command."
+            result = replace(result, cautions=(*result.cautions, unknown))
+        return result
+
+    def _read(self, problem: Problem) -> None:
+        known = problem.known_study()
+        if known is None:
+            why = "nothing is known about this config on this machine yet"
+            if other := problem.study_of_other_frameworks():
+                versions = frameworks_text(problem.conditions) or "the frameworks as they are"
+                why += f" with {versions}; study {other} is of others"
+            raise StudyError(why, where=str(problem.config_path), remedy=_remedy(problem))
+        record = Record(known, problem.state.studies / f"{known}.journal")
+        self._problem = problem
+        self.name = record.name
+        self.path = record.path
+        self.trials: Sequence[TrialRecord] = tuple(record.records())
+
+
+def _remedy(problem: Problem) -> str:
+    return f"Run: autotune search --config {problem.config_path} --budget 30m"

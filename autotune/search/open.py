@@ -1,0 +1,220 @@
+"""Assembly of a search: the one place where its parts are put together, for commands, library users and tests."""
+
+import os
+import socket
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from autotune.clock import Clock, SystemClock
+from autotune.errors import TrialError
+from autotune.events import Event, Remark
+from autotune.gpu.collect.collector import gpu_collector
+from autotune.process.guard import Guard
+from autotune.process.orphans import end_orphans
+from autotune.process.zygote import ZygoteRunner
+from autotune.protect.checkpoints import CheckpointBackups
+from autotune.results import SearchResult
+from autotune.search.budget import Budget
+from autotune.search.event_log import EventLog
+from autotune.search.gpus import busy_remarks, remarks_on_gpus, require_free_gpus, watched_gpus
+from autotune.search.problem import Problem, open_problem
+from autotune.search.tuner import Tuner
+from autotune.settings.command import split_command
+from autotune.study.journal import set_aside, sole_search
+from autotune.study.record import Study
+from autotune.trial.instruments import Instruments
+
+OnEvent = Callable[[Event], None]
+
+
+@dataclass(frozen=True, kw_only=True)
+class SearchOptions:
+    """Options of one search.
+
+    Attributes:
+        budget_s: The wall for everything, from `started_s` on, in seconds.
+        started_s: When it began, on the clock's monotonic time.
+        seed: Makes its choices repeatable; 0 or more.
+        fresh: Whether to start a new record; the old one is kept beside it.
+        allow_busy_gpu: Whether to search although somebody else is on the GPU.
+    """
+
+    budget_s: float
+    started_s: float
+    seed: int = 0
+    fresh: bool = False
+    allow_busy_gpu: bool = False
+
+
+class OpenSearch:
+    """A search that is put together and may begin; made by `open_search`.
+
+    Attributes:
+        name: Name of the search.
+        study: The record, held by this search alone.
+        tuner: The search itself.
+    """
+
+    def __init__(self, name: str, study: Study, tuner: Tuner, checkpoints: CheckpointBackups, tell: OnEvent) -> None:
+        self.name = name
+        self.study = study
+        self.tuner = tuner
+        self._checkpoints = checkpoints
+        self._tell = tell
+
+    def run(self) -> SearchResult:
+        """Search until the budget is used or nothing left can pay, and confirm; see `Tuner.run`."""
+        try:
+            return self.tuner.run()
+        finally:
+            if loss := self.settle():
+                self._tell(Remark(text=str(loss)))
+
+    def settle(self) -> TrialError | None:
+        """Look after what a trial has left that ended without a word, and tell what there is to tell.
+
+        Returns:
+            What became of the user's files and cannot be put right, once; None if nothing did.
+        """
+        return self._checkpoints.loss("the last trial")
+
+
+def tune(
+    config: Path | str,
+    *,
+    budget_s: float = 1800.0,
+    command: str | None = None,
+    seed: int = 0,
+    fresh: bool = False,
+    same_training: bool = False,
+    allow_busy_gpu: bool = False,
+    state_dir: Path | str | None = None,
+    on_event: OnEvent = lambda _event: None,
+) -> SearchResult:
+    """Find better values for the knobs of a config, and confirm them: `autotune search` as a function.
+
+    Short real trainings are made, measured and compared; the config itself is not touched. Nothing is printed: all that
+    a user is told goes to `on_event`.
+
+    Args:
+        config: The config that the trainer reads.
+        budget_s: The wall for everything, in seconds.
+        command: How training is started, as in a shell, ``{config}`` in the place of the config's path; None takes the
+            command of the config's ``autotune:`` section.
+        seed: Makes the search's choices repeatable; 0 or more.
+        fresh: Whether to start a new record; the old one is kept beside it.
+        same_training: Whether to turn only knobs that leave the training itself unchanged.
+        allow_busy_gpu: Whether to search although somebody else is on the GPU.
+        state_dir: Where everything is kept; None finds the place by the config.
+        on_event: Told everything that happens, in the thread of the caller.
+
+    Returns:
+        The answer: verdict, the baseline and the best point with what they showed, the ratio with its interval.
+
+    Raises:
+        AutotuneError: The search cannot begin, or no trial gave numbers.
+    """
+    clock = SystemClock()
+    started_s = clock.now_s()
+    problem = open_problem(
+        Path(config),
+        command=None if command is None else split_command(command, "command"),
+        state_dir=None if state_dir is None else Path(state_dir),
+        same_training=same_training,
+    )
+    problem.require_runnable()
+    options = SearchOptions(
+        budget_s=budget_s, started_s=started_s, seed=seed, fresh=fresh, allow_busy_gpu=allow_busy_gpu
+    )
+    with open_search(problem, options, clock, on_event) as search:
+        return search.run()
+
+
+@contextmanager
+def open_search(problem: Problem, options: SearchOptions, clock: Clock, on_event: OnEvent) -> Iterator[OpenSearch]:
+    """Put a search together, for as long as a ``with`` block lasts; what an earlier one has left running is ended.
+
+    Args:
+        problem: What is tuned; runnable.
+        options: Budget and the like.
+        clock: The machine's clock.
+        on_event: Told everything that happens, remarks included.
+
+    Raises:
+        StudyError: The record cannot be read or written, or another search holds it.
+        GpuError: Somebody else is on the GPU, or it is not there.
+        AutotuneError: The state folder cannot be made.
+    """
+    problem.state.create()
+    name = f"{clock.utc():%Y%m%dT%H%M%SZ}-{socket.gethostname()}-{os.getpid()}"
+    log = EventLog(events_path(problem, name), clock)
+
+    def tell(event: Event) -> None:
+        log(event)
+        on_event(event)
+
+    for text in (*problem.state.remarks, *remarks_on_gpus(problem)):
+        tell(Remark(text=text))
+    with (
+        sole_search(problem.journal.with_suffix(".search"), problem.study),
+        Guard() as guard,
+        gpu_collector(watched_gpus(problem), guard, problem.state.searches / f"{name}.gpu.jsonl", clock) as collector,
+        CheckpointBackups(problem.trainer, clock, cwd=Path.cwd(), name=name) as checkpoints,
+    ):
+        study = _open_study(problem, options, clock, tell)
+        if checkpoints.remark:
+            tell(Remark(text=checkpoints.remark))
+        runner = ZygoteRunner(guard, clock)
+        remarks = [runner.remarks, checkpoints.remarks, *([collector.remarks] if collector else [])]
+        tuner = Tuner(
+            problem,
+            study,
+            runner,
+            Budget(clock, started_s=options.started_s, budget_s=options.budget_s),
+            clock,
+            (tell, checkpoints.after, lambda _event: _tell_all(remarks, tell)),
+            name=name,
+            seed=options.seed,
+            instruments=lambda: Instruments.of_machine(clock, collector),
+        )
+        try:
+            yield OpenSearch(name, study, tuner, checkpoints, tell)
+        finally:
+            _tell_all(remarks, tell)
+        problem.state.prune(problem.study, protected=tuner.best_trials())
+
+
+def events_path(problem: Problem, name: str) -> Path:
+    """File of the events of the search of that name."""
+    return problem.state.searches / f"{name}.events.jsonl"
+
+
+def _open_study(problem: Problem, options: SearchOptions, clock: Clock, tell: OnEvent) -> Study:
+    """Open the record, and see to it that nothing is in the way of its next trials.
+
+    Raises:
+        StudyError: The record cannot be read or written.
+        GpuError: Somebody else is on the GPU.
+    """
+    if options.fresh:
+        set_aside(problem.journal, clock)
+    study = Study(problem.study, problem.journal)
+    if study.torn_bytes:
+        tell(Remark(text="The last trial of an earlier search was cut off by a crash; all others are there."))
+    if ended := end_orphans(problem.state.trials(problem.study), clock).killed:
+        tell(Remark(text=f"Ended {len(ended)} processes that an earlier search had left running."))
+    if options.allow_busy_gpu:
+        for remark in busy_remarks(problem, clock):
+            tell(Remark(text=f"{remark}; the search goes on beside it."))
+    else:
+        require_free_gpus(problem, clock)  # after the cleanup: it may have been an earlier trial of ours
+    return study
+
+
+def _tell_all(remarks: Iterable[deque[str]], tell: OnEvent) -> None:
+    for queue in remarks:
+        while queue:
+            tell(Remark(text=queue.popleft()))
