@@ -7,17 +7,12 @@ from dataclasses import dataclass
 from statistics import fmean
 
 from autotune.records import TrialRecord
-from autotune.results import PooledGpus
 from autotune.sampler.observations import Observation, expected_speed_sd
 from autotune.score import LEAST_PAIRS, LEAST_SCORE_GAIN, LEAST_SPEED, pairs_needed
-from autotune.search.budget import CAUTION, pair_s
+from autotune.search.schedule import CAUTION, MOST_FOR_CONFIRMING, pair_s
 
 MOST_PAIRS = 12
 """A gain that needs more pairs to be seen is not worth their time."""
-
-_MOST_OF_THE_BUDGET = 0.4
-_VERDICT_S = 20.0
-_VERDICT_PERIODS = 3.0
 
 
 def pair_order(pairs: int, rng: random.Random) -> Iterator[tuple[int, bool]]:
@@ -94,43 +89,13 @@ def pairs_wanted(candidate: Candidate, sd: float, pair_length_s: float, *, budge
     """
     if candidate.gain <= math.log(LEAST_SCORE_GAIN):
         return LEAST_PAIRS
-    fitting = int(_MOST_OF_THE_BUDGET * budget_s / pair_length_s)
+    fitting = int(MOST_FOR_CONFIRMING * budget_s / pair_length_s)
     most = max(LEAST_PAIRS, min(MOST_PAIRS, fitting))
     pairs = pairs_needed(candidate.gain, math.sqrt(2) * sd, at_most=most)
     if candidate.speed_gain is None:
         return pairs
     pair_sd = math.sqrt(2) * candidate.speed_sd
     return max(pairs, pairs_needed(candidate.speed_gain, pair_sd, least=LEAST_SPEED, at_most=most))
-
-
-def verdict_s(gpus: PooledGpus | None) -> float:
-    """How long a trial has to be watched to see what its GPU does: 20 s, or three periods if that is more.
-
-    Args:
-        gpus: What is known of it; None where utilization is not measured.
-
-    Returns:
-        0 where there is nothing to see.
-    """
-    seen = [device for device in gpus.devices if device.scored and device.samples] if gpus else []
-    return max((max(_VERDICT_S, _VERDICT_PERIODS * (device.period_s or 0.0)) for device in seen), default=0.0)
-
-
-def confirming_window_s(
-    usual_s: float, wished_s: float, run_s: float, trials: int, *, left_s: float, budget_s: float
-) -> float:
-    """How long confirming trials measure: as long as is wished for, as far as there is time.
-
-    Args:
-        usual_s: How long other trials measure; never less.
-        wished_s: What would be good.
-        run_s: How long a trial takes that measures as usual.
-        trials: How many there will be.
-        left_s: The time that is left for them.
-        budget_s: The whole budget.
-    """
-    spare_s = min(left_s / CAUTION, _MOST_OF_THE_BUDGET * budget_s) / trials - run_s
-    return max(usual_s, min(wished_s, usual_s + spare_s))
 
 
 def affordable(
@@ -149,18 +114,3 @@ def affordable(
             if caution * LEAST_PAIRS * pair_s(trials, today, candidate.observation.name) <= left_s:
                 return candidate
     return None
-
-
-def least_confirmation_s(trials: Sequence[TrialRecord], today: str) -> float:
-    """Return what the pairs of a confirmation take at least, starts left out: that of the first trial is slower.
-
-    Args:
-        trials: Runs of this search.
-        today: Name of today's point.
-    """
-    measured = [
-        trial.duration_s - trial.measurement.first_step_s
-        for trial in trials
-        if trial.point == today and trial.measurement
-    ]
-    return 2 * LEAST_PAIRS * min(measured, default=0.0)

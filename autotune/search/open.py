@@ -17,10 +17,10 @@ from autotune.process.orphans import end_orphans
 from autotune.process.zygote import ZygoteRunner
 from autotune.protect.checkpoints import CheckpointBackups
 from autotune.results import SearchResult
-from autotune.search.budget import Budget
 from autotune.search.event_log import EventLog
 from autotune.search.gpus import busy_remarks, remarks_on_gpus, require_free_gpus, watched_gpus
 from autotune.search.problem import Problem, open_problem
+from autotune.search.schedule import Budget
 from autotune.search.tuner import Tuner
 from autotune.settings.command import split_command
 from autotune.study.journal import set_aside, sole_search

@@ -28,20 +28,24 @@ from autotune.records import DISTURBED, Ending, Purpose, TrialRecord, Validity, 
 from autotune.results import SearchResult
 from autotune.sampler.acquisition import WORTH_THE_REST
 from autotune.score import LEAST_PAIRS, LEAST_SCORE_GAIN
-from autotune.search.budget import CAUTION, Budget, expected_trial_s, pair_s
-from autotune.search.confirm import (
-    affordable,
-    confirming_window_s,
-    least_confirmation_s,
-    pair_order,
-    pairs_wanted,
-    verdict_s,
-)
+from autotune.search.confirm import affordable, pair_order, pairs_wanted
 from autotune.search.disturbances import Disturbances
 from autotune.search.findings import Findings
 from autotune.search.gpus import request_for
-from autotune.search.patience import longest_trial_s, patience_s, patience_with_todays_caches_s, start_timeout_s
 from autotune.search.problem import Problem
+from autotune.search.schedule import (
+    CAUTION,
+    Budget,
+    baseline_cache_time_limit_s,
+    confirming_window_s,
+    expected_trial_s,
+    least_confirmation_s,
+    longest_trial_s,
+    pair_s,
+    start_timeout_s,
+    time_limit_s,
+    verdict_s,
+)
 from autotune.search.state import SearchState
 from autotune.study.pooled_gpus import pooled_gpus
 from autotune.study.record import Study
@@ -214,7 +218,7 @@ class Tuner:
         Raises:
             TrialError: The budget ended before that, or what is searched for cannot be measured.
         """
-        patient_s = patience_with_todays_caches_s(self._budget.budget_s)
+        patient_s = baseline_cache_time_limit_s(self._budget.budget_s)
         record = self._measure(
             self._today, Purpose.TODAY, patient_s=patient_s if self._known.space.settles(self._today) else math.inf
         )
@@ -275,7 +279,7 @@ class Tuner:
                 why = "nothing left to try promises a gain"
             else:
                 now_s, settles = self._clock.now_s(), self._known.space.settles(choice.values)
-                patient_s = patience_s(
+                patient_s = time_limit_s(
                     self._known.trials, settles=settles, left_s=left_s, budget_s=self._budget.budget_s
                 )
                 purpose = Purpose.REPEAT if choice.is_repeat else Purpose.EXPLORE

@@ -9,7 +9,7 @@ from tests.fake_nvml.scenario import Fault, Gpu, Scenario
 LOOK = """
 from autotune.errors import GpuError
 from autotune.gpu import discovery as gpu_presence
-gpu_presence._PATIENCE_S = {patience_s}
+gpu_presence._PATIENCE_S = {time_limit_s}
 try:
     found = gpu_presence.present_gpus()
     tell([[gpu.uuid for gpu in found.gpus], *found.silent])
@@ -18,9 +18,9 @@ except GpuError as error:
 """
 
 
-def present(machine, *, patience_s=60.0):
+def present(machine, *, time_limit_s=60.0):
     """The UUIDs, or what is wrong and what helps."""
-    return machine.run(LOOK.format(patience_s=patience_s))
+    return machine.run(LOOK.format(time_limit_s=time_limit_s))
 
 
 def test_gpus_that_are_there_are_listed(fake_gpu):
@@ -69,6 +69,6 @@ def test_a_machine_without_gpus_says_so(fake_gpu):
 def test_a_driver_that_hangs_is_not_waited_for(fake_gpu):
     """Not even by the end of the process."""
     machine = fake_gpu(Scenario(faults=(Fault(function="nvmlInit*", delay_s=3600.0),)))
-    message, remedy = present(machine, patience_s=0.2)
+    message, remedy = present(machine, time_limit_s=0.2)
     assert "has not answered" in message
     assert "reboot" in remedy

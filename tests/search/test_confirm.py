@@ -7,15 +7,8 @@ from itertools import pairwise
 import pytest
 
 from autotune.results import PooledGpu, PooledGpus
-from autotune.search.confirm import (
-    Candidate,
-    affordable,
-    better_than_today,
-    confirming_window_s,
-    pair_order,
-    pairs_wanted,
-    verdict_s,
-)
+from autotune.search.confirm import Candidate, affordable, better_than_today, pair_order, pairs_wanted
+from autotune.search.schedule import confirming_window_s, verdict_s
 from autotune.space.space import Space, point_name
 from tests.runs import MakeTrial, knob, named, observation
 

@@ -13,9 +13,9 @@ from autotune.events import Event, PhaseChanged, TrialEnded
 from autotune.measure.probe import GpuProbe, GpuUsage, TrialGpus
 from autotune.records import Ending, GpuMeasurement, Purpose, TrialRecord, Validity
 from autotune.results import SearchResult, Verdict
-from autotune.search.budget import Budget
 from autotune.search.disturbances import MOST_IN_A_SEARCH, MOST_REPEATS
 from autotune.search.problem import open_problem
+from autotune.search.schedule import Budget
 from autotune.search.tuner import Tuner
 from autotune.study.record import Study
 from autotune.testing.simulated_probes import SimulatedHostProbe

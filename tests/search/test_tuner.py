@@ -16,8 +16,8 @@ from autotune.errors import AutotuneError, StudyError, TrialError
 from autotune.events import Event, IncumbentChanged, PhaseChanged, SearchEnded, SearchStarted, TrialEnded, TrialStarted
 from autotune.records import Ending, Purpose, TrialRecord, Validity
 from autotune.results import SearchResult, Verdict
-from autotune.search.budget import Budget
 from autotune.search.problem import open_problem
+from autotune.search.schedule import Budget
 from autotune.search.tuner import WARM_UP_FROM_S, Tuner
 from autotune.study.record import Study
 from autotune.testing.simulated_runner import SimulatedRunner, Training

@@ -11,8 +11,8 @@ from autotune.clock import VirtualClock
 from autotune.errors import ConfigError, TrialError
 from autotune.records import Machine
 from autotune.results import SearchResult, Verdict
-from autotune.search.budget import Budget
 from autotune.search.problem import open_problem
+from autotune.search.schedule import Budget
 from autotune.search.tuner import Tuner
 from autotune.study.record import Study
 from autotune.testing.simulated_probes import SimulatedGpuProbe, SimulatedHostProbe

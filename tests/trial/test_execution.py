@@ -14,9 +14,9 @@ from autotune.measure.window import WindowGoal
 from autotune.process.launch import Watch
 from autotune.records import Gpu, Machine, Stop, TraineeEvent, TrialExit, TrialPlan
 from autotune.results import SearchResult, Verdict
-from autotune.search.budget import Budget
 from autotune.search.gpus import request_for
 from autotune.search.problem import open_problem
+from autotune.search.schedule import Budget
 from autotune.search.tuner import Tuner
 from autotune.study.record import Study
 from autotune.testing.simulated_runner import SimulatedRunner, Training

@@ -14,8 +14,8 @@ from autotune.measure.window import WindowGoal, steady_window
 from autotune.records import Ending, Stop, TraineeEvent, Validity, Values
 from autotune.sampler.observations import TYPICAL_CV
 from autotune.search.gpus import request_for
-from autotune.search.patience import MOST_OF_THE_REST, SLOWER_THAN_USUAL
 from autotune.search.problem import open_problem
+from autotune.search.schedule import MOST_OF_THE_REST, SLOWER_THAN_USUAL
 from autotune.statistics import optimal_window_s
 from autotune.trial.execution import TrialTools, execute
 from autotune.trial.instruments import Instruments
@@ -147,7 +147,7 @@ class Harness:
         return window.samples_per_s(problem.batch_size(values)) if window else None
 
     def measure_as_ours(self, values: Values) -> float | None:
-        """A trial by the rules of our search: its length, its validity, its patience, its waiting for caches.
+        """A trial by the rules of our search: its length, its validity, its time limit, its waiting for caches.
 
         Only no trial is cut short for being hopeless: that is for a search to decide, and these do not.
         """

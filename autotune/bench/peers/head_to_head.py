@@ -13,7 +13,7 @@ from autotune.errors import TrialError
 from autotune.events import Event, IncumbentChanged
 from autotune.records import Values
 from autotune.results import SearchResult, Verdict
-from autotune.search.budget import Budget
+from autotune.search.schedule import Budget
 from autotune.search.tuner import Tuner
 from autotune.space.space import Space
 from autotune.study.record import Study

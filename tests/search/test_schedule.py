@@ -6,7 +6,7 @@ import pytest
 
 from autotune.clock import VirtualClock
 from autotune.records import Values
-from autotune.search.budget import STOPPING_S, Budget, expected_trial_s, pair_s
+from autotune.search.schedule import STOPPING_S, Budget, expected_trial_s, pair_s
 from autotune.space.space import point_name
 from tests.runs import MakeTrial
 

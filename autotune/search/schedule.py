@@ -1,0 +1,175 @@
+"""Schedule of a search: how long trials take and may take, and what of the budget is left for what."""
+
+from collections.abc import Sequence
+from statistics import median
+
+from autotune.clock import Clock
+from autotune.records import TrialRecord
+from autotune.results import PooledGpus
+from autotune.score import LEAST_PAIRS
+
+STOPPING_S = 1.0
+"""Before the end of the budget, work ends: SIGTERM now, SIGKILL half a second later, the rest for the report."""
+
+CAUTION = 1.2
+"""Factor on expected durations where a trial that does not fit would cost the answer."""
+
+_FIRST_GUESS_S = 10.0
+
+SLOWER_THAN_USUAL = 3.0
+"""How many times the usual length one trial may take while exploring ..."""
+
+MOST_OF_THE_REST = 0.1
+"""... or this share of the time left, if that is more."""
+
+_LEAST_START_S = 60.0  # that a new point may take to its first step ...
+_SLOWER_START = 5.0  # ... or this many times the longest start so far
+# Share of the budget that one trial may wait for its caches to fill: a confirmation has at least four such runs, and
+# eight where today's config fills caches too.
+_MOST_OF_A_PASS = 0.1
+_MOST_OF_TODAYS_PASS = 0.06
+_LEAST_OF_A_PASS_S = 10.0
+_VERDICT_S = 20.0
+_VERDICT_PERIODS = 3.0
+MOST_FOR_CONFIRMING = 0.4
+"""Share of the budget that a confirmation may take."""
+
+
+class Budget:
+    """A budget that started with the process.
+
+    Args:
+        clock: Source of time.
+        started_s: When the process started, on the clock's monotonic time.
+        budget_s: Length of the budget.
+    """
+
+    def __init__(self, clock: Clock, *, started_s: float, budget_s: float) -> None:
+        self._clock = clock
+        self.started_s = started_s
+        self.budget_s = budget_s
+
+    @property
+    def wall_s(self) -> float:
+        """When the last trial must end, on the clock's monotonic time."""
+        return self.started_s + self.budget_s - STOPPING_S
+
+    def elapsed_s(self) -> float:
+        """Time since the process started."""
+        return self._clock.now_s() - self.started_s
+
+    def left_s(self) -> float:
+        """Time until the wall; negative behind it."""
+        return self.wall_s - self._clock.now_s()
+
+
+def expected_trial_s(trials: Sequence[TrialRecord], point: str | None = None) -> float:
+    """How long the next trial will take: as the trials of this point did, else as all did.
+
+    Args:
+        trials: Runs of this search; those of other searches may have run on a colder machine.
+        point: Name of the point; None for a new one.
+    """
+    good = [(trial, _usual_s(trial, trials)) for trial in trials if trial.comparable]
+    own = [duration_s for trial, duration_s in good if trial.point == point]
+    everybody = [duration_s for _, duration_s in good] or [trial.duration_s for trial in trials]
+    return median(own or everybody or [_FIRST_GUESS_S])
+
+
+def _usual_s(trial: TrialRecord, trials: Sequence[TrialRecord]) -> float:
+    """How long a trial would have taken had it not been the first, which starts with nothing imported or cached."""
+    later = [other.measurement.first_step_s for other in trials[1:] if other.measurement]
+    if trial is not trials[0] or not trial.measurement or not later:
+        return trial.duration_s
+    return trial.duration_s - max(0.0, trial.measurement.first_step_s - median(later))
+
+
+def pair_s(trials: Sequence[TrialRecord], today: str, candidate: str | None) -> float:
+    """How long one pair of a confirmation will take."""
+    return expected_trial_s(trials, today) + expected_trial_s(trials, candidate)
+
+
+def start_timeout_s(trials: Sequence[TrialRecord], limit_s: float) -> float:
+    """How long a new point may take to its first step: compiling takes time, but not many times all others.
+
+    Args:
+        trials: Runs of this search.
+        limit_s: The limit in the config.
+    """
+    starts_s = [trial.measurement.first_step_s for trial in trials if trial.measurement]
+    return min(limit_s, max(_LEAST_START_S, _SLOWER_START * max(starts_s))) if starts_s else limit_s
+
+
+def time_limit_s(trials: Sequence[TrialRecord], *, settles: bool, left_s: float, budget_s: float) -> float:
+    """How long one trial may take while exploring.
+
+    Args:
+        trials: Runs of this search.
+        settles: Whether it waits for its caches to fill.
+        left_s: What is left of the time for exploring.
+        budget_s: The whole budget.
+    """
+    if settles:
+        return min(left_s, expected_trial_s(trials) + _LEAST_OF_A_PASS_S + _MOST_OF_A_PASS * budget_s)
+    return min(left_s, max(SLOWER_THAN_USUAL * expected_trial_s(trials), MOST_OF_THE_REST * left_s))
+
+
+def baseline_cache_time_limit_s(budget_s: float) -> float:
+    """How long today's config may take to fill its caches and be measured."""
+    return _LEAST_OF_A_PASS_S + _MOST_OF_TODAYS_PASS * budget_s
+
+
+def longest_trial_s(trials: Sequence[TrialRecord], today: str, left_s: float) -> float:
+    """How long a trial of a new point may be expected to take, so that there is time to confirm it afterwards.
+
+    Args:
+        trials: Runs of this search.
+        today: Name of today's point.
+        left_s: What is left of the budget.
+    """
+    return (left_s - LEAST_PAIRS * expected_trial_s(trials, today)) / (1 + LEAST_PAIRS)
+
+
+def verdict_s(gpus: PooledGpus | None) -> float:
+    """How long a trial has to be watched to see what its GPU does: 20 s, or three periods if that is more.
+
+    Args:
+        gpus: What is known of it; None where utilization is not measured.
+
+    Returns:
+        0 where there is nothing to see.
+    """
+    seen = [device for device in gpus.devices if device.scored and device.samples] if gpus else []
+    return max((max(_VERDICT_S, _VERDICT_PERIODS * (device.period_s or 0.0)) for device in seen), default=0.0)
+
+
+def confirming_window_s(
+    usual_s: float, wished_s: float, run_s: float, trials: int, *, left_s: float, budget_s: float
+) -> float:
+    """How long confirming trials measure: as long as is wished for, as far as there is time.
+
+    Args:
+        usual_s: How long other trials measure; never less.
+        wished_s: What would be good.
+        run_s: How long a trial takes that measures as usual.
+        trials: How many there will be.
+        left_s: The time that is left for them.
+        budget_s: The whole budget.
+    """
+    spare_s = min(left_s / CAUTION, MOST_FOR_CONFIRMING * budget_s) / trials - run_s
+    return max(usual_s, min(wished_s, usual_s + spare_s))
+
+
+def least_confirmation_s(trials: Sequence[TrialRecord], today: str) -> float:
+    """Return what the pairs of a confirmation take at least, starts left out: that of the first trial is slower.
+
+    Args:
+        trials: Runs of this search.
+        today: Name of today's point.
+    """
+    measured = [
+        trial.duration_s - trial.measurement.first_step_s
+        for trial in trials
+        if trial.point == today and trial.measurement
+    ]
+    return 2 * LEAST_PAIRS * min(measured, default=0.0)
