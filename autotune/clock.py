@@ -1,4 +1,4 @@
-"""Time, as one seam: everything that waits or stamps asks a `Clock`, so tests and simulations can own it."""
+"""Time as a seam: everything that waits or takes time stamps asks a `Clock`, which tests and simulations replace."""
 
 import time
 from datetime import UTC, datetime, timedelta
@@ -9,15 +9,15 @@ class Clock(Protocol):
     """Source of time."""
 
     def now_s(self) -> float:
-        """Seconds of the monotonic clock, the one that training processes stamp their steps with."""
+        """Return the seconds of the monotonic clock, the one that training processes stamp their steps with."""
         ...
 
     def utc(self) -> datetime:
-        """The wall clock, time zone UTC, for stamps that people read."""
+        """Return the wall clock in UTC, for stamps that people read."""
         ...
 
     def wait(self, seconds: float) -> None:
-        """Returns after that many seconds (at once if not positive)."""
+        """Wait that many seconds; return at once if not positive."""
         ...
 
 
@@ -39,10 +39,10 @@ class SystemClock:
 
 
 class VirtualClock:
-    """A clock that moves only when somebody waits on it: for simulations and tests.
+    """Clock that advances only when somebody waits on it, for simulations and tests.
 
     Args:
-        now_s: What it shows first.
+        now_s: Its initial reading.
     """
 
     def __init__(self, now_s: float = 1000.0) -> None:
@@ -54,7 +54,7 @@ class VirtualClock:
         return self._now_s
 
     def utc(self) -> datetime:
-        """See `Clock.utc`; starts with the year 2030."""
+        """See `Clock.utc`; starts at 2030-01-01."""
         return datetime(2030, 1, 1, tzinfo=UTC) + timedelta(seconds=self._now_s - self._start_s)
 
     def wait(self, seconds: float) -> None:

@@ -7,7 +7,7 @@ _LARGEST_S = 365 * 24 * 3600.0
 
 
 def parse_duration_s(text: str) -> float:
-    """Reads a duration.
+    """Parse a duration.
 
     Args:
         text: Hours, minutes and seconds in this order, each optional, e.g. ``1h30m``.
@@ -29,7 +29,7 @@ def parse_duration_s(text: str) -> float:
 
 
 def format_duration(seconds: float) -> str:
-    """Prints a duration for people: ``8.4s``, ``2m05s``, ``1h30m``."""
+    """Format a duration for people: ``8.4s``, ``2m05s``, ``1h30m``."""
     if seconds < 60:
         return f"{seconds:.1f}s" if seconds < 10 else f"{seconds:.0f}s"
     minutes, rest = divmod(round(seconds), 60)

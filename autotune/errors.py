@@ -5,7 +5,7 @@
     │   └── CannotEditYaml   a value cannot be changed without touching something else
     ├── CommandError         the trainer's command cannot be started
     ├── GpuError             the GPU is not there, or somebody else works on it
-    ├── TrialError             no trial could be made, or none gave a result
+    ├── TrialError           no trial could be made, or none gave a result
     └── StudyError           the record of trials cannot be read or written
         └── StudyBusy        another search is working on this study
 
@@ -17,12 +17,12 @@ from typing import ClassVar
 
 
 class AutotuneError(Exception):
-    """An expected error: what happened, where, and what to do next.
+    """Expected error: what happened, where, and what to do next.
 
     Attributes:
         kind: Stable name of the sort of error, for ``--json``.
         message: What is wrong, with the offending value.
-        where: File and line, key, or run; None where there is no such place.
+        where: File and line, key, or trial; None where there is no such place.
         remedy: What the user can do; None only where the message says it already.
     """
 
@@ -48,7 +48,7 @@ class ConfigError(AutotuneError):
 
 
 class CannotEditYaml(ConfigError):
-    """A value cannot be changed without touching something else in the file.
+    """Refusal to change a value that cannot be changed without touching something else in the file.
 
     Attributes:
         path: The dotted key path that was to be changed.
@@ -95,11 +95,11 @@ class StudyBusy(StudyError):
 
 
 class ToldToEnd(KeyboardInterrupt):
-    """SIGTERM: somebody wants this process to end. What does not tell the two apart takes it for ^C."""
+    """SIGTERM received: this process is asked to end. Code that does not tell the two apart treats it like ^C."""
 
 
 def how_it_ended(interrupt: BaseException | None) -> tuple[str, int]:
-    """The words for what interrupted a command, and its exit code: 128 and the signal's number, as in a shell.
+    """Return the words for what interrupted a command, and its exit code: 128 plus the signal's number, as in a shell.
 
     Args:
         interrupt: The exception; None, and all others, count as ^C.

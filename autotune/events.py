@@ -1,4 +1,4 @@
-"""What a search tells whoever watches, while it goes on. The storage is the truth, these are a view of it."""
+"""Events that a search emits while it goes on. The storage is the truth, events are a view of it."""
 
 from dataclasses import dataclass
 
@@ -8,7 +8,7 @@ from autotune.results import Verdict
 
 @dataclass(frozen=True, kw_only=True)
 class SearchStarted:
-    """The search knows its study and its space, and is about to start the first process."""
+    """Start of a search: study and space are known, and the first process is about to start."""
 
     search: str
     study: str
@@ -22,7 +22,7 @@ class SearchStarted:
 
 @dataclass(frozen=True, kw_only=True)
 class TrialStarted:
-    """A trial is being started."""
+    """Start of a trial."""
 
     number: int
     purpose: Purpose
@@ -32,7 +32,7 @@ class TrialStarted:
 
 @dataclass(frozen=True, kw_only=True)
 class TrialProgress:
-    """A trial is going on."""
+    """Progress of a trial that is going on."""
 
     number: int
     elapsed_s: float
@@ -41,7 +41,7 @@ class TrialProgress:
 
 @dataclass(frozen=True, kw_only=True)
 class TrialEnded:
-    """A trial has ended and is in the record."""
+    """End of a trial, which is in the record now."""
 
     trial: TrialRecord
     changes: Values
@@ -51,7 +51,7 @@ class TrialEnded:
 
 @dataclass(frozen=True, kw_only=True)
 class IncumbentChanged:
-    """A better point is known."""
+    """Change of the incumbent: a better point is known."""
 
     values: Values
     changes: Values
@@ -60,7 +60,7 @@ class IncumbentChanged:
 
 @dataclass(frozen=True, kw_only=True)
 class PhaseChanged:
-    """The search turns from exploring to confirming, with the reason."""
+    """Change from exploring to confirming, with the reason."""
 
     phase: str
     why: str
@@ -75,7 +75,7 @@ class Remark:
 
 @dataclass(frozen=True, kw_only=True)
 class SearchEnded:
-    """The last event of a search."""
+    """End of a search; its last event."""
 
     verdict: Verdict | None
     trials: int

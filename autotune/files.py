@@ -1,7 +1,7 @@
-"""Files in folders that others may write to: opened without following a link and without waiting for anybody.
+"""Opening of files in folders that others may write to: links are not followed, and no open blocks.
 
 A trainer writes into its own trial folder, and a folder on a shared machine may have been prepared by somebody else.
-What is opened by a known name there may be a link to another file, a FIFO whose other end nobody opens, or a device.
+A file opened by a known name there may be a link to another file, a FIFO whose other end nobody opens, or a device.
 """
 
 import errno
@@ -16,7 +16,7 @@ _FOLDER_MODE = 0o700
 
 
 def open_regular(path: Path, *, append: bool = False, create: bool = False, write: bool = False) -> BinaryIO:
-    """Opens a regular file; never through a link in the last component of its path, and never blocking.
+    """Open a regular file without blocking, and without following a link in the last component of its path.
 
     Args:
         path: The file.
@@ -25,7 +25,7 @@ def open_regular(path: Path, *, append: bool = False, create: bool = False, writ
         write: Opens for reading and writing from its start; nothing is cut off.
 
     Raises:
-        OSError: It cannot be opened, ``ELOOP`` for a link, ``EINVAL`` for what is no regular file.
+        OSError: It cannot be opened; ``ELOOP`` for a link, ``EINVAL`` for anything else that is no regular file.
     """
     flags = os.O_RDWR if append or create or write else os.O_RDONLY
     flags |= (os.O_APPEND if append else 0) | (os.O_CREAT if create else 0)
@@ -48,12 +48,12 @@ def open_regular(path: Path, *, append: bool = False, create: bool = False, writ
 
 
 def open_new(path: Path) -> BinaryIO:
-    """Makes a file for its owner alone, whatever the umask, and opens it for writing.
+    """Make a new file that only its owner can read, whatever the umask, and open it for writing.
 
-    Whatever else has that name is taken away, and not written to.
+    An existing file or link of that name is unlinked first, and not written to.
 
     Raises:
-        OSError: It cannot be made, e.g. since a folder has that name.
+        OSError: It cannot be made, e.g. because a folder has that name.
     """
     path.unlink(missing_ok=True)
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, _FILE_MODE)
@@ -62,7 +62,7 @@ def open_new(path: Path) -> BinaryIO:
 
 
 def create_private(path: Path, content: bytes = b"") -> None:
-    """Makes a file with this content; see `open_new`.
+    """Make a file with this content that only its owner can read; see `open_new`.
 
     Raises:
         OSError: It cannot be made, or not all of it be written.
@@ -72,7 +72,7 @@ def create_private(path: Path, content: bytes = b"") -> None:
 
 
 def rewrite(path: Path, content: bytes) -> None:
-    """Writes another content into a file of ours, which stays the same file; anything else of that name is replaced.
+    """Replace the content of an existing regular file in place (same inode); anything else of that name is replaced.
 
     Raises:
         OSError: It cannot be made, or not all of it be written.
@@ -91,7 +91,7 @@ def rewrite(path: Path, content: bytes) -> None:
 
 
 def read_beginning(path: Path, most_bytes: int) -> bytes:
-    """Returns the first bytes of a regular file; none where it cannot be read."""
+    """Return the first bytes of a regular file; none if it cannot be read."""
     try:
         with open_regular(path) as file:
             return file.read(most_bytes)
@@ -100,7 +100,7 @@ def read_beginning(path: Path, most_bytes: int) -> bytes:
 
 
 def read_tail(path: Path, most_bytes: int) -> tuple[bytes, int]:
-    """Returns the last bytes of a regular file, and its size; ``(b"", 0)`` where it cannot be read."""
+    """Return the last bytes of a regular file, and its size; ``(b"", 0)`` if it cannot be read."""
     try:
         with open_regular(path) as file:
             size = file.seek(0, os.SEEK_END)
@@ -111,9 +111,9 @@ def read_tail(path: Path, most_bytes: int) -> tuple[bytes, int]:
 
 
 def make_private_folder(path: Path) -> None:
-    """Makes a folder and those above it for their owner alone, whatever the umask; closes one that is there to others.
+    """Make a folder and its missing parents with mode 0700, whatever the umask; an existing folder is set to 0700 too.
 
-    Folders above it that are there already stay as they are.
+    Existing parents stay as they are.
 
     Raises:
         OSError: It cannot be made, its mode cannot be set, or a link or a file is in its place.

@@ -1,4 +1,4 @@
-"""Limits that the system sets to this process: looked at before much is loaded, and named where they strike."""
+"""Resource limits of this process: checked before heavy imports, and named in the error where one is hit."""
 
 import errno
 import os
@@ -13,10 +13,10 @@ _NO_ROOM_FOR_CODE = ("failed to map segment", "cannot allocate memory", "cannot 
 
 
 def expected(error: BaseException) -> AutotuneError | None:
-    """What the machine, and not a bug, is to blame for, as an error that a user can act on; None for anything else.
+    """Translate an error that the machine caused, and no bug, into one that a user can act on; None for anything else.
 
     Args:
-        error: Whatever was raised: one of ours, the system's word on a file, or a limit on memory, processes or files.
+        error: The exception: an `AutotuneError`, an error of a file, or a limit on memory, processes or open files.
     """
     if isinstance(error, AutotuneError):
         return error
@@ -33,7 +33,7 @@ def expected(error: BaseException) -> AutotuneError | None:
             remedy="Look at the limits (ulimit -a) and at what else runs here, then run the command again.",
         )
     if isinstance(error, OSError):
-        # The machine's doing (a folder gone, a disk full, no permission), wherever it struck.
+        # The machine's state (a folder gone, a disk full, no permission), wherever it was noticed.
         return AutotuneError(
             f"{error.strerror or error}",
             where=str(error.filename) if error.filename else None,
@@ -42,7 +42,7 @@ def expected(error: BaseException) -> AutotuneError | None:
     return None
 
 
-# numpy's library ends the process, or raises what nobody can name, where it gets less than it needs for its threads.
+# numpy's BLAS library ends the process, or raises an obscure error, where it cannot get memory for its threads.
 _LEAST_ADDRESSES_BYTES = 400 << 20
 _MOST_LIBRARY_THREADS = 64
 _OWN_THREADS = 4
@@ -50,7 +50,7 @@ _MANY_PROCESSES = 4096  # a limit above this is none
 
 
 def require_room() -> None:
-    """Refuse to begin where what has to be loaded would end the process without a word of ours.
+    """Raise an error if a limit is so low that loading numpy would end the process without a message.
 
     Raises:
         AutotuneError: The limit on address space, or on processes and threads, is too low.
@@ -67,7 +67,7 @@ def require_room() -> None:
 
 
 def _require_threads(number: int) -> None:
-    """Refuse to begin where so many threads cannot be started: numpy's library would raise SIGINT, as if by ^C."""
+    """Raise an error if this many threads cannot be started: numpy's BLAS library would raise SIGINT, like ^C."""
     done = threading.Event()
     started: list[threading.Thread] = []
     try:

@@ -1,4 +1,4 @@
-"""The records that flow between the stages of a trial: frozen, keyword-only, units in their names.
+"""Records that flow between the stages of a trial: frozen, keyword-only, with units in their names.
 
 Durations and points in time are seconds of the monotonic clock (``CLOCK_MONOTONIC``, which all processes
 of a machine share) unless a name says ``utc``. Absent is None, never 0.
@@ -11,31 +11,31 @@ from enum import StrEnum
 from pathlib import Path
 
 Scalar = bool | int | float | str | None
-"""One value of a config: what a YAML scalar can be."""
+"""One value of a config: any YAML scalar."""
 
 Values = Mapping[str, Scalar]
 """Knob values by dotted key path, e.g. ``{"data.batch_size": 32}``."""
 
 
 class Purpose(StrEnum):
-    """Why a trial is made."""
+    """Reason for which a trial is made."""
 
-    TODAY = "today"  # what the config holds now: the unit of everything
+    TODAY = "today"  # the baseline: the values that the config holds now; every score is relative to it
     EXPLORE = "explore"  # a point nobody has measured
     REPEAT = "repeat"  # a promising point, once more
     CONFIRM = "confirm"  # one half of an interleaved pair
 
 
 class Ending(StrEnum):
-    """Why a trial ended. Whether its numbers may be compared is its `Validity`."""
+    """Reason for which a trial ended. Its numbers are judged separately, by `Validity`."""
 
     COMPLETED = "completed"  # the trainer ended by itself, exit status 0
     STOPPED = "stopped"  # we stopped it: enough was known
     CRASHED = "crashed"  # the trainer ended with an error
     OUT_OF_HOST_MEMORY = "out of host memory"
     OUT_OF_GPU_MEMORY = "out of GPU memory"
-    GPU_LOST = "GPU lost"  # or its driver: nothing of it answers any more
-    DIVERGED = "diverged"  # the loss became NaN or infinite, or far higher than today's at the same step
+    GPU_LOST = "GPU lost"  # or its driver: it does not answer any more
+    DIVERGED = "diverged"  # the loss became NaN or infinite, or far higher than the baseline's at the same step
     HUNG = "hung"  # steps came, then none for too long
     NEVER_STARTED = "never started"  # no step within run.start_timeout_s
     NO_STEPS = "no steps seen"  # it ended by itself and reported no step
@@ -45,7 +45,7 @@ class Ending(StrEnum):
 
 
 class Validity(StrEnum):
-    """Whether the numbers of a trial are fit to be compared with others."""
+    """Fitness of a trial's numbers to be compared with those of others."""
 
     GOOD = "good"
     COLD = "cold"  # caches were still being filled
@@ -56,20 +56,20 @@ class Validity(StrEnum):
 
 
 DISTURBED = frozenset({Validity.CONTAMINATED, Validity.THROTTLED})
-"""Something else was in the way: such a trial says nothing about its point, and is worth making again."""
+"""Something else interfered: such a trial says nothing about its point, and is worth repeating."""
 
 
 class Stop(StrEnum):
-    """Why we stop a trial that would have gone on."""
+    """Reason for which we stop a trial that would have gone on."""
 
     ENOUGH = "enough"  # the measuring window is long enough
     HOPELESS = "hopeless"  # a short look shows that it is far behind
-    GPU_LOST = "GPU lost"  # its driver gives nothing any more
+    GPU_LOST = "GPU lost"  # its driver does not answer any more
     DIVERGED = "diverged"
     HUNG = "hung"
     NEVER_STARTED = "never started"
-    DEADLINE = "deadline"  # the budget's wall
-    GUARD_LOST = "guard lost"  # the process that guards the trials died; what it left was swept
+    DEADLINE = "deadline"  # the end of the budget
+    GUARD_LOST = "guard lost"  # the guard process died; its orphans were killed
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -83,7 +83,7 @@ class Gpu:
 
 @dataclass(frozen=True, kw_only=True)
 class Machine:
-    """What the numbers depend on besides the config: runs on unlike machines are never compared.
+    """Hardware that the numbers depend on besides the config; trials on unlike machines are never compared.
 
     Attributes:
         cpu_cores: Cores that this process may use.
@@ -102,19 +102,19 @@ class Machine:
 
 @dataclass(frozen=True, kw_only=True)
 class TraineeEvent:
-    """One line that a training process wrote about itself.
+    """Event that a training process reported about itself: one line of its step file.
 
     Attributes:
         kind: ``start`` (the header of a stream), ``step``, ``loss``, ``epoch_end``, ``eval``, ``checkpoint``,
             ``sync`` or ``note``; readers ignore kinds they do not know.
         t_s: When it happened.
-        stream: Which process and which of its loops wrote it, e.g. ``"4711.0"``.
-        wait_s: Of a step: how long the loop waited for data; None if not known.
+        stream: The process and its loop that wrote it, ``<pid>.<n>``, e.g. ``"4711.0"``.
+        wait_s: Of a step: seconds that the loop waited for data; None if not known.
         samples: Of a step: valid samples in the batch; None if not known.
         work: Of a step: valid frames or tokens in the batch; None if not known.
-        loss: The loss, where it was to be had; may be NaN or infinite.
-        devices: Of a start: UUIDs of the accelerators that the process says it uses, perhaps only how they begin.
-        text: Of a note: what it says, printable and of one line.
+        loss: The loss, where it was available; may be NaN or infinite.
+        devices: Of a start: UUIDs of the accelerators that the process reports to use, perhaps only prefixes of them.
+        text: Of a note: its text, printable and on one line.
     """
 
     kind: str
@@ -129,20 +129,20 @@ class TraineeEvent:
 
     @property
     def pid(self) -> int:
-        """The process that wrote it."""
+        """Id of the process that wrote it."""
         return int(self.stream.partition(".")[0])
 
 
 @dataclass(frozen=True, kw_only=True)
 class TrialPlan:
-    """Everything needed to make one trial; printing it is the dry run.
+    """Plan of one trial: everything needed to make it; printing it is the dry run.
 
     Attributes:
         trial_id: Unique name of the trial, carried by all its processes in ``AUTOTUNE_TRIAL_ID``.
         folder: The trial's own folder; nothing the trial is told to write lies outside.
         argv: The command, placeholders filled in.
-        cwd: Where the user typed the search.
-        env: What is added to the environment of the search.
+        cwd: The working directory in which the user started the search.
+        env: Variables that are added to the environment of the search.
         config_text: The trial's own copy of the config.
     """
 
@@ -156,17 +156,17 @@ class TrialPlan:
 
 @dataclass(frozen=True, kw_only=True)
 class TrialExit:
-    """How a trial's processes ended; what it means is decided in `autotune.trial.outcome`.
+    """End of a trial's processes; `autotune.trial.outcome` decides what it means.
 
     Attributes:
-        started_s: When the process was started.
-        ended_s: When the last of its processes was gone.
+        started_s: Time at which the process was started.
+        ended_s: Time at which the last of its processes was gone.
         exit_code: Exit status of the trainer, negative for a signal; None if it could not be learned.
-        stop: Why we stopped it; None if it ended by itself.
+        stop: Reason for which we stopped it; None if it ended by itself.
         stderr_tail: The last lines that the trainer wrote to stderr.
         cpu_s: CPU time of the trainer and its reaped children.
         peak_memory_bytes: Largest resident set of the trainer or one of its reaped children.
-        oom_killed: Whether the kernel's out-of-memory counter moved during the trial; None if unreadable.
+        oom_killed: Whether the kernel's out-of-memory counter increased during the trial; None if unreadable.
         left_pids: Processes that could not be killed (uninterruptible sleep).
     """
 
@@ -228,7 +228,7 @@ class GpuMeasurement:
 
 @dataclass(frozen=True, kw_only=True)
 class Measurement:
-    """What one trial showed over the steady state.
+    """Numbers of one trial over its steady state.
 
     Attributes:
         window_s: Length of the measuring window.
@@ -243,10 +243,10 @@ class Measurement:
         peak_memory_bytes: Largest resident set seen.
         gpu_utilization: Share of time in which a kernel ran, 0..1, mean of the scored GPUs; None means not measured.
         gpu_memory_bytes: Most memory that was in use on one of the GPUs; None means not measured.
-        filled_samples_per_s: What the throughput would be without waiting for data, where the trial's caches were still
-            being filled: an estimate of what they will make of it. None where that is no question.
-        energy_per_sample_j: What the GPUs drew for each sample; None means not measured.
-        gpus: What each GPU of the trial showed, in the order in which the trial sees them; empty means not measured.
+        filled_samples_per_s: Estimated throughput once the caches are filled (the throughput without waiting for data),
+            where the trial's caches were still being filled; None otherwise.
+        energy_per_sample_j: Energy that the GPUs drew for each sample; None means not measured.
+        gpus: Measurements of each GPU, in the order in which the trial sees them; empty means not measured.
     """
 
     window_s: float
@@ -267,7 +267,7 @@ class Measurement:
 
     @property
     def fullest_gpu(self) -> GpuMeasurement | None:
-        """The GPU with the largest share of its memory in use; None where no GPU tells both."""
+        """GPU with the largest share of its memory in use; None if no GPU reports both figures."""
         known = {
             gpu.peak_memory_bytes / gpu.memory_total_bytes: gpu
             for gpu in self.gpus
@@ -277,7 +277,7 @@ class Measurement:
 
     @property
     def speed(self) -> float:
-        """Samples per second by which runs are compared."""
+        """Samples per second by which trials are compared."""
         return self.samples_per_s if self.filled_samples_per_s is None else self.filled_samples_per_s
 
     def __post_init__(self) -> None:
@@ -293,13 +293,13 @@ class TrialRecord:
         number: Position in the study, from 0.
         search: The search that made it.
         point: Name of the point: a hash of its values.
-        values: The knob values it ran with.
-        pair: Of a confirming trial: which pair it belongs to, from 0; None otherwise.
+        values: Its knob values.
+        pair: Of a confirming trial: index of its pair, from 0; None otherwise.
         ended_utc: ISO 8601 stamp.
-        duration_s: From the decision to start it until the last process was gone, without the time that a warm
-            interpreter took to be made.
+        duration_s: Time from the decision to start it until the last process was gone, without the time that it took
+            to start a zygote.
         detail: One line on the ending, e.g. the exception's class and message.
-        conditions: What the numbers depend on besides the values (host, frameworks, ...).
+        conditions: Everything else that the numbers depend on (host, frameworks, ...).
     """
 
     number: int
@@ -318,5 +318,5 @@ class TrialRecord:
 
     @property
     def comparable(self) -> Measurement | None:
-        """The measurement, if it is fit to be compared with others."""
+        """The measurement if it is fit to be compared with others, else None."""
         return self.measurement if self.validity is Validity.GOOD else None

@@ -1,1 +1,1 @@
-"""The state folder and the folders of trials in it: where they are, whose they are, what their files say."""
+"""State folder and trial folders: their location, ownership, contents and deletion."""

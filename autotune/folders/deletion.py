@@ -1,7 +1,7 @@
-"""Deletion of folders that a trainer has filled, however deep, however named, and whatever links lie in them.
+"""Deletion of folders that a trainer has filled, at any depth, with any names, and with links in them.
 
-``shutil.rmtree`` calls itself for each level and keeps it open: a thousand nested folders end it. Here each folder that
-is found is moved up to the top first, so that two descriptors and one level are enough at any depth.
+``shutil.rmtree`` recurses into each level and keeps it open: it fails on a thousand nested folders. Here each nested
+folder is moved up to the top first, so that two descriptors and one level are enough at any depth.
 """
 
 import contextlib
@@ -15,16 +15,16 @@ _FOLDER_ONLY = os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 def delete_tree(path: Path, is_over: Callable[[], bool] = lambda: False) -> bool:
-    """Deletes a folder with all that is in it, or a single file; links are deleted, never followed.
+    """Delete a folder with all that is in it, or a single file; links are deleted, never followed.
 
-    What lies on another file system (a mount) stays, and so does what the system does not let go.
+    Anything on another file system (a mount) stays, and so does anything that the system refuses to delete.
 
     Args:
         path: The folder.
-        is_over: Asked between folders; once it says so, the rest stays.
+        is_over: Called between folders; once it returns True, the rest stays.
 
     Returns:
-        Whether nothing is left of it.
+        True if nothing is left of it.
     """
     try:
         if not stat.S_ISDIR(os.lstat(path).st_mode):
@@ -69,7 +69,7 @@ def _empty(top: int, is_over: Callable[[], bool]) -> None:
 
 
 def _take_files(folder: int) -> list[str]:
-    """Deletes what is no folder, and names what is one."""
+    """Delete everything in a folder but its subfolders; return their names."""
     below = []
     with contextlib.suppress(OSError), os.scandir(folder) as entries:
         for entry in list(entries):
@@ -82,7 +82,7 @@ def _take_files(folder: int) -> list[str]:
 
 
 def _move(name: str, source: int, new_name: str, target: int) -> bool:
-    """Moves a folder up; False where it cannot go, such as a mount: then it stays with its parent."""
+    """Move a folder up; return False if it cannot be moved, e.g. a mount: then it stays with its parent."""
     for is_last in (False, True):
         try:
             os.rename(name, new_name, src_dir_fd=source, dst_dir_fd=target)
@@ -99,7 +99,7 @@ def _move(name: str, source: int, new_name: str, target: int) -> bool:
 
 
 def _opened(name: str, within: int | None) -> int:
-    """Opens a folder for reading and emptying, also one whose owner (this user) has locked himself out of."""
+    """Open a folder for reading and emptying, even if its owner (this user) has removed their own permissions."""
     pinned = os.open(name, os.O_PATH | _FOLDER_ONLY, dir_fd=within)
     try:
         about = os.fstat(pinned)

@@ -1,6 +1,7 @@
-"""Whose a folder is: whether somebody else could put files, or a folder of theirs, into the place of ours.
+"""Ownership of folders: checks whether somebody else could plant files in our folder, or replace it by one of theirs.
 
-From a trial's folder the trainer imports code, so who may write to the state folder, or rename it, acts as this user.
+The trainer imports code from the trial's folder, so anyone who can write to the state folder, or rename it, can run
+code as this user.
 """
 
 import grp
@@ -11,7 +12,7 @@ from pathlib import Path
 
 
 def owners_for(config: Path) -> frozenset[int]:
-    """Returns the users whose state folders may be used: this one; for root also the owner of the config."""
+    """Return the ids of the users whose state folders may be used: this one; for root also the owner of the config."""
     me = os.geteuid()
     if me != 0:
         return frozenset({me})
@@ -22,7 +23,7 @@ def owners_for(config: Path) -> frozenset[int]:
 
 
 def why_not_ours(folder: Path, owners: frozenset[int]) -> str | None:
-    """Says why a folder must not be used; None if it may be, or is not there."""
+    """Return the reason for which a folder must not be used; None if it may be, or does not exist."""
     try:
         status = folder.lstat()
     except OSError:
@@ -37,13 +38,13 @@ def why_not_ours(folder: Path, owners: frozenset[int]) -> str | None:
 
 
 def why_exposed(place: Path) -> str | None:
-    """Says why a folder that lies in this place could be taken away and replaced; None if only its owner could.
+    """Return the reason for which a folder in this place could be replaced by others; None if only its owner could.
 
-    That needs the right to write to one of the folders above it, up to the root. In one with the sticky bit, as
-    ``/tmp`` has it, nobody can take away what is not theirs. A folder above that belongs to another user counts as open
-    to that user. Not so root's, and those of the owner of ``/``, who is root by another number in a container. For root
-    the owners above do not count: root works in the folders of others on purpose, and whoever owns one of those above a
-    config can replace the config, and so choose the command, anyway.
+    Replacing it needs write permission on one of the folders above it, up to the root. In one with the sticky bit, like
+    ``/tmp``, nobody can remove files of others. A folder above that belongs to another user counts as open to that
+    user, except those of root and of the owner of ``/`` (root by another number in a container). For root the owners
+    above do not count: root works in the folders of others on purpose, and the owner of a folder above a config can
+    replace the config, and so choose the command, anyway.
 
     Args:
         place: The folder that holds, or is to hold, the state folder; links resolved.
@@ -68,7 +69,7 @@ def _others_may_write(status: os.stat_result) -> bool:
 
 
 def _is_private_group(gid: int, uid: int) -> bool:
-    """Whether nobody but a folder's owner, and root, is in its group.
+    """Return whether nobody but a folder's owner, and root, is in its group.
 
     Where each user has a group of their own, the usual umask lets it write, so most folders are open to such a group.
     """

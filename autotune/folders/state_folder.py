@@ -1,4 +1,4 @@
-"""The state folder, ``.autotune/``: where it is, what is in it, and what is pruned from it."""
+"""State folder ``.autotune/``: its location, its contents, and the pruning of old trials."""
 
 import contextlib
 import os
@@ -15,7 +15,7 @@ from autotune.folders.trial_folder import TrialFolder
 
 FOLDER = ".autotune"
 LEAST_FREE_BYTES = 1 << 30
-"""No trial starts with less free space than this."""
+"""Free space below which no trial starts."""
 
 KEPT_TRIALS = 200
 
@@ -24,7 +24,7 @@ _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,119}")
 
 
 class StateFolder:
-    """Knows where everything is kept between searches.
+    """State folder: everything that is kept between searches.
 
     Args:
         path: The folder; it need not exist yet.
@@ -33,11 +33,11 @@ class StateFolder:
     Attributes:
         path: The folder.
         remarks: Sentences for the user on why it is this one and not another.
-        studies: The records of runs.
-        searches: What each search said, one file each.
-        cache: What trainers cache on disk.
-        backups: The configs as they were before they were changed.
-        kept: Copies of checkpoints, as they were before a trial wrote over them.
+        studies: Folder of the studies' journals.
+        searches: Folder of the searches' event files.
+        cache: Folder of what trainers cache on disk.
+        backups: Folder of the configs as they were before they were changed.
+        kept: Folder of checkpoint backups.
     """
 
     def __init__(self, path: Path, *, remarks: tuple[str, ...] = ()) -> None:
@@ -52,7 +52,7 @@ class StateFolder:
 
     @classmethod
     def locate(cls, config: Path, *, explicit: Path | None, environ: Mapping[str, str]) -> "StateFolder":
-        """Finds the state folder of a config: as told, or with the project that the config is part of.
+        """Locate the state folder of a config: the one that was named, or that of the project the config is part of.
 
         Args:
             config: The user's config. Links are resolved first, so that it has one state folder by whatever
@@ -95,7 +95,7 @@ class StateFolder:
         return cls(other, remarks=(remark,))
 
     def create(self) -> None:
-        """Makes the folder and what belongs into it, readable for its owner only, and ignored by git.
+        """Create the folder and its subfolders, accessible to its owner only, and ignored by git.
 
         Raises:
             AutotuneError: It cannot be made or written to, or somebody else was faster.
@@ -116,7 +116,10 @@ class StateFolder:
             raise self._not_writable("it is read-only")
 
     def trials(self, study: str) -> Path:
-        """The folder that holds the trials of a study.
+        """Return the folder that holds the trials of a study.
+
+        Raises:
+            ValueError: That is no valid name.
 
         Raises:
             ValueError: That is no name.
@@ -124,7 +127,10 @@ class StateFolder:
         return self._trials / _checked(study)
 
     def run(self, study: str, trial: str) -> TrialFolder:
-        """The folder of one trial; it need not exist.
+        """Return the folder of one trial; it need not exist.
+
+        Raises:
+            ValueError: One of them is no valid name.
 
         Raises:
             ValueError: One of them is no name.
@@ -132,9 +138,9 @@ class StateFolder:
         return TrialFolder(self.trials(study) / _checked(trial))
 
     def spans_of_trials(self) -> list[tuple[float, float]]:
-        """When the trials went on whose folders are there: from and to, in seconds since the epoch.
+        """Return the start and end of each trial whose folder exists, in seconds since the epoch.
 
-        The end is when the latest of a trial's own files was written: also one that was killed has an end.
+        The end is the time at which the latest of a trial's own files was written, so a killed trial has one too.
         """
         spans = []
         for path in self._trials.glob("*/*"):
@@ -144,7 +150,7 @@ class StateFolder:
         return spans
 
     def free_bytes(self) -> int:
-        """Free space where runs are kept, for the user who asks (without what is reserved for root).
+        """Return the free space on the disk of the trials, for an ordinary user (without root's reserve).
 
         Raises:
             AutotuneError: The folder is gone.
@@ -155,7 +161,7 @@ class StateFolder:
             raise self._not_writable(error.strerror) from error
 
     def require_space(self) -> None:
-        """Refuses a trial that might fill the disk.
+        """Raise an error if the disk is nearly full.
 
         Raises:
             TrialError: Less than 1 GiB is free.
@@ -169,7 +175,7 @@ class StateFolder:
             )
 
     def prune(self, study: str, *, protected: Collection[str], keep: int = KEPT_TRIALS) -> tuple[str, ...]:
-        """Deletes the oldest run folders of a study. Never follows links, never touches what is not ours.
+        """Delete the oldest trial folders of a study. Never follows links, never touches folders without our marker.
 
         Args:
             study: The study.
@@ -203,7 +209,7 @@ class StateFolder:
 
 
 def _own(named: Path, config: Path) -> Path:
-    """The folder that the user named, if it is theirs; the place where it lies is theirs to judge.
+    """Return the folder that the user named, if it is theirs; the place where it lies is theirs to judge.
 
     Raises:
         AutotuneError: It is not.
@@ -225,7 +231,7 @@ def _own(named: Path, config: Path) -> Path:
 
 
 def _is_project(folder: Path) -> bool:
-    """Whether a repository is there that the owner of the folder made: in ``/tmp`` anybody could make one."""
+    """Return whether the folder's owner or this user made a repository there: in ``/tmp`` anybody could make one."""
     try:
         return (folder / ".git").lstat().st_uid in (folder.stat().st_uid, os.geteuid())  # a file in a worktree
     except OSError:
@@ -233,7 +239,7 @@ def _is_project(folder: Path) -> bool:
 
 
 def _of_the_user(environ: Mapping[str, str]) -> Path:
-    """The folder for what programs keep in the user's home, as the XDG Base Directory Specification has it."""
+    """Return autotune's folder in the user's state directory of the XDG Base Directory Specification."""
     base = Path(environ.get("XDG_STATE_HOME") or "")
     if not base.is_absolute():  # which counts as not set
         try:
@@ -245,7 +251,7 @@ def _of_the_user(environ: Mapping[str, str]) -> Path:
 
 
 def _written_s(folder: Path) -> Iterator[float]:
-    """When what lies in a folder was written, as far as it can be seen: a trainer may have locked or emptied it."""
+    """Yield the times at which the files of a folder were written, as far as they can be read."""
     yield 0.0
     with contextlib.suppress(OSError), os.scandir(folder) as entries:
         for entry in entries:

@@ -1,4 +1,4 @@
-"""Reads what training processes write about themselves, while they write it.
+"""Reader of the step files that training processes write about themselves, while they write them.
 
 The writer is `autotune.trainee`; the format is described in its wire module. A reader trusts nothing in these
 files: they are made by the user's process, which may write rubbish, any amount of it, or stop in mid-line.
@@ -31,13 +31,13 @@ _NOT_FINITE = {"nan": math.nan, "inf": math.inf, "+inf": math.inf, "-inf": -math
 
 
 class StepReader:
-    """Reads on in all ``steps.<pid>.<n>.jsonl`` of a trial's folder, from where it was.
+    """Incremental reader of all ``steps.<pid>.<n>.jsonl`` of a trial's folder.
 
     Args:
         folder: The trial's folder.
 
     Attributes:
-        ignored: How many lines were no events of a known kind and form so far.
+        ignored: Number of lines so far that were no events of a known kind and form.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -46,7 +46,7 @@ class StepReader:
         self.ignored = 0
 
     def poll(self) -> list[TraineeEvent]:
-        """What was written since the last poll, at most about 1 MiB of it, in the order it happened.
+        """Return the events written since the last poll, at most about 1 MiB of them, in the order of their time.
 
         A last line without its newline is kept for the next poll.
         """
@@ -78,7 +78,7 @@ class StepReader:
 
 
 class _Stream:
-    """One file, and how far it was read."""
+    """One step file, and the position up to which it was read."""
 
     def __init__(self, path: Path, name: str) -> None:
         self._path = path
@@ -89,7 +89,7 @@ class _Stream:
         self._readable = True
 
     def read(self, limit: int) -> list[bytes]:
-        """The whole lines among the next bytes of the file."""
+        """Return the whole lines among the next bytes of the file."""
         if not self._readable:
             return []
         try:
@@ -118,7 +118,7 @@ class _Stream:
         return lines
 
     def understand(self, line: bytes) -> TraineeEvent | None:
-        """The event that a line tells; None if it is none, or the stream is of another version or clock."""
+        """Parse a line as an event; None if it is none, or the stream is of another version or clock."""
         if not self._readable or len(line) > _LINE_BYTES:
             return None
         try:

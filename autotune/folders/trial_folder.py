@@ -1,4 +1,4 @@
-"""The folder of one trial: what its files are called, and when they go."""
+"""Folder of one trial: file names, creation and deletion."""
 
 import contextlib
 import errno
@@ -19,10 +19,10 @@ _TRAINEE = Path(__file__).parents[1] / "trainee"
 _INJECTED = "_autotune_trainee"
 
 MARKER = ".autotune-trial"
-"""A folder that holds this file was made by autotune; no other folder is ever emptied or removed."""
+"""Name of the file that marks a folder as made by autotune; no folder without it is ever emptied or removed."""
 
 FORMAT = 1
-"""Version of the files in it."""
+"""Format version of the files in the folder."""
 
 _MARKER_TEXT = f'{{"format": {FORMAT}}}\n'
 _TAIL_BYTES = 32 << 10
@@ -32,7 +32,7 @@ _log = logging.getLogger(__name__)
 
 
 class TrialFolder:
-    """Knows the file names of one run.
+    """Folder of one trial and the names of its files.
 
     Args:
         path: The folder; it need not exist yet.
@@ -40,12 +40,12 @@ class TrialFolder:
     Attributes:
         path: The folder.
         config: The trial's own copy of the config.
-        stdout: What the trainer printed.
-        stderr: What the trainer printed to stderr.
-        result: What the search made of the run.
-        samples: What the GPU sampler said while it went on.
-        outputs: Where redirected outputs of the trainer go.
-        inject: What is put on the trainer's import path.
+        stdout: File of the trainer's standard output.
+        stderr: File of the trainer's standard error.
+        result: File of the search's verdict on the trial.
+        samples: File of the GPU collector's readings during the trial.
+        outputs: Folder of the trainer's redirected outputs.
+        inject: Folder that is put on the trainer's import path.
     """
 
     def __init__(self, path: Path) -> None:
@@ -59,12 +59,12 @@ class TrialFolder:
         self.inject = path / "inject"
 
     def create(self, *, output_paths: Iterable[str] = (), observed: bool = False) -> None:
-        """Makes the folder, its marker and ``outputs/``; a folder of ours that is there is kept.
+        """Create the folder, its marker and ``outputs/``; an existing folder of ours is kept.
 
         Args:
             output_paths: Paths inside ``outputs/`` that the trainer will write to. Their parents are made, they
-                themselves are not: some trainers refuse a folder that is there already, some one without a parent.
-            observed: Whether ``inject/`` is made, too: a real process needs it, and it is most of the work.
+                themselves are not: some trainers refuse an existing folder, others a folder without a parent.
+            observed: Whether to make ``inject/`` too: a real process needs it, and it is most of the work.
 
         Raises:
             TrialError: It cannot be made, or something that is not ours is in its place.
@@ -92,11 +92,11 @@ class TrialFolder:
             ) from error
 
     def is_ours(self) -> bool:
-        """Whether this is a real folder, not a link to one, with a real marker in it."""
+        """Return whether this is a real folder, not a link to one, with a real marker in it."""
         return self.created_s() is not None
 
     def created_s(self) -> float | None:
-        """When the marker was written, in seconds since the epoch; None if the folder is not ours."""
+        """Return the time when the marker was written, in seconds since the epoch; None if the folder is not ours."""
         try:
             if not stat.S_ISDIR(os.lstat(self.path).st_mode):
                 return None
@@ -122,17 +122,17 @@ class TrialFolder:
             ) from error
 
     def contents(self) -> frozenset[Path]:
-        """All that is in the folder now, at any depth that has a name."""
+        """Return all paths that are in the folder now, at any depth."""
         return frozenset(self._walk(lambda _path: True))
 
     def restore(self, contents: frozenset[Path]) -> None:
-        """Deletes what has come into the folder since, so that the trial can be begun again."""
+        """Delete whatever is in the folder and not among these contents, so that the trial can be restarted."""
         if self.is_ours():
             for path in [path for path in self._walk(contents.__contains__) if path not in contents]:
                 _delete(path)
 
     def _walk(self, descend: Callable[[Path], bool]) -> Iterator[Path]:
-        """What lies in the folder and in those of its folders that `descend` names; links are not followed."""
+        """Yield the paths in the folder and in its subfolders for which `descend` holds; links are not followed."""
         waiting = [self.path]
         while waiting:
             # Not readable, gone meanwhile, or so deep that the system has no name for it.
@@ -144,7 +144,7 @@ class TrialFolder:
                         waiting.append(path)
 
     def write_result(self, result: Mapping[str, Any]) -> None:
-        """Writes what became of the trial, for people who look into its folder; the study's record is the truth.
+        """Write the result of the trial, for people who look into its folder; the study's record is the truth.
 
         A disk that is full now ends the search at the next append to the record; here it is only logged.
         """
@@ -157,30 +157,30 @@ class TrialFolder:
             _log.warning("%s could not be written: %s", self.result, error.strerror)
 
     def stderr_tail(self) -> str:
-        """The last lines on stderr, at most 32 KiB; empty if there are none."""
+        """Return the last lines on stderr, at most 32 KiB; empty if there are none."""
         return _tail(self.stderr)
 
     def stdout_tail(self) -> str:
-        """The last lines on stdout, at most 32 KiB; empty if there are none."""
+        """Return the last lines on stdout, at most 32 KiB; empty if there are none."""
         return _tail(self.stdout)
 
     def discard_outputs(self, is_over: Callable[[], bool] = lambda: False) -> None:
-        """Deletes what the trainer wrote into ``outputs/``; says so in the log where that fails.
+        """Delete what the trainer wrote into ``outputs/``; log a warning if that fails.
 
         Args:
-            is_over: Whether there is no more time for it.
+            is_over: Returns whether no time is left for it.
         """
         if self.is_ours():
             _delete(self.outputs, is_over)
 
     def delete(self) -> None:
-        """Deletes the whole folder, if it is ours; says so in the log where that fails."""
+        """Delete the whole folder, if it is ours; log a warning if that fails."""
         if self.is_ours():
             _delete(self.path)
 
 
 def _copy_observer(folder: Path) -> None:
-    """Copies what observes a trainer's steps, under a name that no trainer imports; autotune itself stays unseen."""
+    """Copy the step observer under a name that no trainer imports, so that autotune itself is not importable there."""
     package = folder / _INJECTED
     make_private_folder(folder)
     make_private_folder(package)

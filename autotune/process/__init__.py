@@ -1,1 +1,1 @@
-"""Processes: started below a guard, forked from a warm interpreter, watched, ended."""
+"""Processes: started below a guard, forked from a zygote, watched, ended."""

@@ -1,4 +1,4 @@
-"""Turning this process into another program: for training that is no run of ours."""
+"""Exec of another program in place of this process, for real training that is no trial."""
 
 import os
 import signal
@@ -11,7 +11,7 @@ from autotune.process.termination import release_signals
 
 
 def exec_program(argv: Sequence[str], env: Mapping[str, str]) -> NoReturn:
-    """Replaces this process with a command.
+    """Replace this process with a command.
 
     Its input, output, signals, terminal and exit status are those of this process from then on; no shell is
     involved.

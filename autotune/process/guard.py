@@ -1,4 +1,4 @@
-"""The search's side of the guard: starts the process of guard_process.py and talks to it."""
+"""Client side of the guard: starts the process of guard_process.py and talks to it."""
 
 import json
 import logging
@@ -18,7 +18,7 @@ from autotune.process import guard_process, zygote_process
 from autotune.records import Stop
 
 ENDING_S = guard_process.GRACE_S + guard_process.GIVE_UP_S + 2.0
-"""From the word to end a trial until the guard must have said that it is over; 2 s are for a busy machine."""
+"""Time limit from the command to end a trial until the guard reports its end; 2 s of it are for a busy machine."""
 
 _SEND_S = 5.0  # the guard reads at once; longer means that it is stuck
 _CHUNK_BYTES = 1 << 16
@@ -27,24 +27,24 @@ _log = logging.getLogger(__name__)
 
 
 class GuardLost(Exception):  # noqa: N818 - says what happened, as StudyBusy does
-    """The guard process has ended, or does not answer; what it guarded has to be swept."""
+    """Loss of the guard process: it has ended, or does not answer; its orphans have to be killed."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Started:
-    """The trainer's program runs: exec has worked."""
+    """Start of the trainer's program: exec has succeeded."""
 
     pid: int
 
 
 @dataclass(frozen=True, kw_only=True)
 class NotStarted:
-    """The trial could not be started.
+    """Failure to start the trial.
 
     Attributes:
-        step: What failed: ``log`` (opening the trial's log files), ``cwd`` (entering the directory), ``exec``, or
-            ``fork`` (of a zygote that is gone, or may not be forked any more).
-        errno: The system's error number; None if it refused the words themselves (a NUL in one).
+        step: The step that failed: ``log`` (opening the trial's log files), ``cwd`` (entering the directory),
+            ``exec``, or ``fork`` (of a zygote that is gone, or may not be forked any more).
+        errno: The system's error number; None if an argument itself is invalid (a NUL in it).
         error: The system's text for it.
     """
 
@@ -55,16 +55,16 @@ class NotStarted:
 
 @dataclass(frozen=True, kw_only=True)
 class Ended:
-    """The trial is over and nothing of it is left, but for what `left` names.
+    """End of the trial: no process of it is left, except those in `left`.
 
     Attributes:
         status: Exit status of the main process, negative for a signal; None if it would not die.
-        why: Why the guard ended it; None if the main process ended first.
-        started_s: When the main process was forked.
-        ended_s: When the last process was gone.
-        cpu_s: CPU time of all processes of the run.
+        why: Reason for which the guard ended it; None if the main process ended first.
+        started_s: Time at which the main process was forked.
+        ended_s: Time at which the last process was gone.
+        cpu_s: CPU time of all processes of the trial.
         peak_memory_bytes: Largest resident set of one of them.
-        killed: How many processes needed SIGKILL.
+        killed: Number of processes that needed SIGKILL.
         left: Processes that SIGKILL did not end.
     """
 
@@ -80,7 +80,7 @@ class Ended:
 
 @dataclass(frozen=True, kw_only=True)
 class Warmed:
-    """What came of warming a zygote; see zygote_process.py for its answer, which is None if it has ended."""
+    """Outcome of warming a zygote: its answer (see zygote_process.py), None if it has ended."""
 
     zygote: str
     answer: Mapping[str, Any] | None
@@ -91,11 +91,12 @@ Message = Started | NotStarted | Ended | Warmed
 
 @dataclass(frozen=True, kw_only=True)
 class Fork:
-    """How a trial is forked.
+    """Request to fork a trial from a zygote.
 
     Attributes:
         zygote: Name of the zygote.
-        request: What it has to know besides the words, directory and environment of the trial; see zygote_process.py.
+        request: Fields of the fork request besides the trial's arguments, directory and environment; see
+            zygote_process.py.
     """
 
     zygote: str
@@ -103,9 +104,9 @@ class Fork:
 
 
 class Guard:
-    """Keeps one guard process for as long as a search lasts, and replaces it when it was lost.
+    """Handle of the guard process of a search; starts a new one when it was lost.
 
-    Used in a ``with`` statement; at its end no process of any trial is left.
+    To be used in a ``with`` statement; at its end no process of any trial is left.
     """
 
     def __init__(self) -> None:
@@ -123,11 +124,11 @@ class Guard:
 
     @property
     def pid(self) -> int | None:
-        """The guard's process; None while there is none."""
+        """Id of the guard's process; None while there is none."""
         return None if self._process is None else self._process.pid
 
     def start(self) -> None:
-        """Starts the guard process; does nothing while one is alive. Does not wait for it to be up.
+        """Start the guard process without waiting for it to be up; do nothing while one is alive.
 
         Raises:
             TrialError: No process could be made.
@@ -166,15 +167,15 @@ class Guard:
         deadline_s: float,
         fork: Fork | None = None,
     ) -> None:
-        """Has a trial started; what comes of it is told by `receive`.
+        """Start a trial; `receive` reports the outcome.
 
         Args:
             argv: The command, at least one word; a program without a slash is looked up in the ``PATH`` of `env`.
-            cwd: Where it runs.
+            cwd: Its working directory.
             env: Its whole environment.
-            stdout: File for the first and the last mebibyte of what it prints.
-            stderr: The same for its errors.
-            deadline_s: When the guard ends it by itself, on CLOCK_MONOTONIC.
+            stdout: File for the first and the last mebibyte of its standard output.
+            stderr: The same for its standard error.
+            deadline_s: Time on CLOCK_MONOTONIC at which the guard ends it by itself.
             fork: The zygote that becomes the trial, in place of a process that executes `argv`.
 
         Raises:
@@ -199,15 +200,15 @@ class Guard:
         log: Path,
         request: Mapping[str, Any],
     ) -> None:
-        """Has a zygote started; `receive` tells when it is warm.
+        """Start a zygote; `receive` reports when it is warm.
 
         Args:
             zygote: Its name from now on.
             argv: The interpreter and its options.
-            cwd: Where it runs.
+            cwd: Its working directory.
             env: Its whole environment.
-            log: File for what the imports print.
-            request: What to import; see zygote_process.py.
+            log: File for the output of the imports.
+            request: Names of the modules to import, with their environment; see zygote_process.py.
 
         Raises:
             GuardLost: The guard is gone.
@@ -222,39 +223,40 @@ class Guard:
         )
 
     def cool(self, zygote: str) -> None:
-        """Has a zygote ended, if it is still there.
+        """End a zygote if it is still there.
 
         Raises:
             GuardLost: The guard is gone.
         """
         self._send(do="cool", zygote=zygote)
 
-    def start_sidecar(self, companion: str, argv: Sequence[str], *, env: Mapping[str, str], log: Path) -> None:
-        """Has a process started that stays beside the trials, until `dismiss` or the end of the guard.
+    def start_sidecar(self, sidecar: str, argv: Sequence[str], *, env: Mapping[str, str], log: Path) -> None:
+        """Start a sidecar: a process that runs beside the trials until `stop_sidecar` or the end of the guard.
 
-        Nothing is told of it, not even that it could not be started: what it does has to show that it lives.
+        The guard reports nothing about it, not even a failure to start it: the sidecar's own output has to show that it
+        is alive.
 
         Args:
-            companion: Its name from now on.
+            sidecar: Its name from now on.
             argv: Its command.
             env: Its whole environment.
-            log: File for what it prints.
+            log: File for its output.
 
         Raises:
             GuardLost: The guard is gone.
         """
-        self._send(do="accompany", companion=companion, **_program(argv, Path("/"), env), log=portable(log))
+        self._send(do="accompany", companion=sidecar, **_program(argv, Path("/"), env), log=portable(log))
 
-    def stop_sidecar(self, companion: str) -> None:
-        """Has a companion killed, if it is still there; does not wait for that.
+    def stop_sidecar(self, sidecar: str) -> None:
+        """Kill a sidecar if it is still there, without waiting for its end.
 
         Raises:
             GuardLost: The guard is gone.
         """
-        self._send(do="dismiss", companion=companion)
+        self._send(do="dismiss", companion=sidecar)
 
     def stop(self, why: Stop) -> None:
-        """Has the trial ended, if it still goes on.
+        """End the trial if it still goes on.
 
         Raises:
             GuardLost: The guard is gone.
@@ -262,7 +264,7 @@ class Guard:
         self._send(do="stop", why=why.value)
 
     def receive(self, timeout_s: float) -> Message | None:
-        """Waits for the guard's next word; None if there was none in that time.
+        """Wait for the guard's next message; return None if there was none in that time.
 
         Raises:
             GuardLost: The guard is gone.
@@ -284,7 +286,7 @@ class Guard:
         return _message(json.loads(line))
 
     def close(self) -> None:
-        """Ends the guard, and with it the trial that may be going on; waits until both are gone."""
+        """End the guard, and with it a trial that may be going on; wait until both are gone."""
         process, channel = self._process, self._channel
         self._channel = None
         self._received.clear()
@@ -300,7 +302,7 @@ class Guard:
         self._process = None
 
     def kill(self) -> None:
-        """Ends a guard that does not answer; what it guarded has to be swept."""
+        """Kill a guard that does not answer; its orphans have to be killed afterwards."""
         if self._channel is not None:
             self._channel.close()
             self._channel = None
@@ -323,7 +325,7 @@ class Guard:
 
 
 def portable(text: str | Path) -> str:
-    """Spells a text for a process with another locale."""
+    """Encode a text for a process with another locale."""
     # Paths and variables are bytes. The guard's locale may differ from ours (-I drops PYTHONUTF8), so both sides
     # spell the bytes in the same way, whatever the locale is.
     return os.fsencode(text).decode("utf-8", "surrogateescape")

@@ -1,35 +1,35 @@
-"""The guard: a process between the search and its runs that leaves nothing running, whatever happens.
+"""Guard: a process between the search and its trials that leaves no process of them running, whatever happens.
 
 It is started as a script, with the standard library and nothing else, in a session of its own. It is a child
-subreaper (prctl(2)), so that a process which a run leaves behind, daemons in sessions of their own included,
-becomes a child of the guard and not of init: all that a run ever started is found below the guard.
+subreaper (prctl(2)), so that a process which a trial leaves behind, daemons in sessions of their own included,
+becomes a child of the guard and not of init: all processes that a trial ever started are descendants of the guard.
 
 Standard input is a socket, which is command channel and lifeline at once: at its end, also when the search was
-killed with SIGKILL, the guard ends everything below it and then itself. One run at a time. Lines of JSON, from
+killed with SIGKILL, the guard ends everything below it and then itself. One trial at a time. Lines of JSON, from
 the search::
 
     {"do": "start", "argv", "cwd", "env", "stdout", "stderr", "deadline_s"}
     {"do": "stop", "why"}
 
-and to it, ``failed`` or ``exit`` being the last word on a run::
+and to it, ``failed`` or ``exit`` being the last message about a trial::
 
     {"event": "started", "pid"}
     {"event": "failed", "step": "log" | "cwd" | "exec" | "fork", "errno", "error"}
     {"event": "exit", "status", "why", "started_s", "ended_s", "cpu_s", "peak_memory_bytes", "killed", "left"}
 
-A run may also be the fork of a *zygote*, a warm interpreter (zygote_process.py), which stays for the next run::
+A trial may also be the fork of a *zygote*, a warm interpreter (zygote_process.py), which stays for the next trial::
 
     {"do": "warm", "zygote": name, "argv", "cwd", "env", "guest", "log", "request"}
     {"do": "cool", "zygote": name}
     {"do": "start", ..., "zygote": name, "request"}
-    {"event": "warm", "zygote": name, "answer": what the zygote says, None if it has ended}
+    {"event": "warm", "zygote": name, "answer": the zygote's answer, None if it has ended}
 
-A *companion* is any process that stays beside the runs, such as the GPU sampler. Nothing is told of it::
+A *sidecar* is any process that runs beside the trials, such as the GPU collector. Nothing is reported about it::
 
     {"do": "accompany", "companion": name, "argv", "cwd", "env", "log"}
     {"do": "dismiss", "companion": name}
 
-A run ends when its main process does, when the search says so, or at its deadline, which the guard watches by
+A trial ends when its main process does, when the search says so, or at its deadline, which the guard watches by
 itself. The end is SIGTERM to every process, 0.5 s later SIGKILL, again until none is left, for 2 s at most.
 """
 
@@ -55,7 +55,7 @@ CHASE_S = 0.01  # between looks at what is still alive after SIGKILL
 HEAD_BYTES = 1 << 20  # of each output stream, kept as it comes
 TAIL_BYTES = 1 << 20  # of each output stream, the last of it
 
-_CHASES = 500  # of processes that fork faster than they can be listed, before the run's output is seen to
+_CHASES = 500  # rounds of SIGKILL to processes that fork faster than they can be listed, before output is read again
 _CHUNK_BYTES = 1 << 16
 _LOG_FLAGS = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW | os.O_CLOEXEC
 _PR_SET_PDEATHSIG = 1
@@ -75,7 +75,7 @@ def _bytes(text: str) -> bytes:
 
 
 def _descendants(root: int) -> dict[int, int]:
-    """Everything below a process: its id → its process group.
+    """Return all descendants of a process: process id → process group.
 
     Zombies are included, because a process whose first thread has ended looks like one and still runs.
     """
@@ -104,9 +104,9 @@ def _descendants(root: int) -> dict[int, int]:
 
 
 def _children() -> set[int]:
-    """The direct children of the guard.
+    """Return the direct children of the guard.
 
-    Nobody but the guard takes one off the kernel's list, so what is on it while the guard reads is not missed.
+    Only the guard reaps them, so no child that is on the kernel's list while the guard reads it is missed.
     """
     guard = os.getpid()
     try:
@@ -133,14 +133,14 @@ def _send_to_group(group: int, number: int) -> None:
 
 
 class _Output:
-    """What a run prints on one stream: its first and its last mebibyte go into a file.
+    """Output of a trial on one stream: its first and its last mebibyte go into a file.
 
     A limit on the file's size (RLIMIT_FSIZE) would hit the trainer's checkpoints too, and a plain file would let
     one that prints for ever fill the disk. The trainer is never made to wait longer than the guard needs to read.
     """
 
     def __init__(self, path: bytes) -> None:
-        with contextlib.suppress(FileNotFoundError):  # an earlier run may have put anything there
+        with contextlib.suppress(FileNotFoundError):  # an earlier trial may have put anything there
             os.unlink(path)
         self._file = os.open(path, _LOG_FLAGS | os.O_EXCL, 0o600)
         self.reader, self.writer = os.pipe2(os.O_CLOEXEC)
@@ -150,12 +150,12 @@ class _Output:
         self._dropped_bytes = 0
 
     def close_writer(self) -> None:
-        """To be called once the run has its own copy of the writing end."""
+        """Close our copy of the writing end; to be called once the trial has its own."""
         os.close(self.writer)
         self.writer = -1
 
     def read(self) -> int | None:
-        """Takes one chunk and says its length: 0 at the end of the stream, None if nothing is there yet."""
+        """Read one chunk and return its length: 0 at the end of the stream, None if nothing is there yet."""
         try:
             chunk = os.read(self.reader, _CHUNK_BYTES)
         except BlockingIOError:
@@ -170,7 +170,7 @@ class _Output:
         return len(chunk)
 
     def close(self) -> None:
-        """Writes the end of the stream. What only a survivor would still write is not waited for."""
+        """Write the end of the stream, without waiting for output that a surviving process may still write."""
         for _ in range(2 * TAIL_BYTES // _CHUNK_BYTES):  # more than a pipe can hold
             if not self.read():
                 break
@@ -192,12 +192,12 @@ class _Output:
         try:
             while data:
                 data = data[os.write(self._file, data) :]
-        except OSError:  # the disk is full: the run and its end matter more than what it says
+        except OSError:  # the disk is full: the trial and its end matter more than what it says
             return
 
 
 class _Zygote:
-    """One warm interpreter."""
+    """Warm interpreter that trials are forked from."""
 
     def __init__(self, pid: int, channel: socket.socket, answer: int) -> None:
         self.pid = pid
@@ -206,14 +206,14 @@ class _Zygote:
         self.forking = False  # between the word to fork and its answer
 
 
-class _Run:
-    """One run: its main process, and how far its end has come."""
+class _Trial:
+    """State of the trial: its main process, its outputs, and the progress of its end."""
 
     def __init__(self, deadline_s: float, outputs: tuple[_Output, _Output]) -> None:
         self.pid = 0  # of a fork: until it has said it
         self.answer = -1  # read end of a pipe that exec, or a fork when it begins, closes; -1 once it has
-        self.zygote: _Zygote | None = None  # that is forking the run
-        self.reaped: dict[int, int] = {}  # exit statuses of processes, while the run's own is not known
+        self.zygote: _Zygote | None = None  # that is forking the trial
+        self.reaped: dict[int, int] = {}  # exit statuses of processes, while the trial's own is not known
         self.deadline_s = deadline_s
         self.outputs = outputs
         self.started_s = time.monotonic()
@@ -227,7 +227,7 @@ class _Run:
 
 
 class Guard:
-    """The loop that starts runs, drains what they print, and ends them.
+    """Event loop that starts trials, reads their output, and ends them.
 
     Args:
         channel: The socket from the search.
@@ -237,11 +237,11 @@ class Guard:
         self._channel = channel
         self._received = bytearray()
         self._leaving = False
-        self._run: _Run | None = None
+        self._trial: _Trial | None = None
         self._zygotes: dict[str, _Zygote] = {}
-        self._companions: dict[str, int] = {}
-        self._spared: set[int] = set()  # zygotes and companions that were started and not yet reaped
-        self._given_up: set[int] = set()  # not killable (uninterruptible sleep); later runs do not wait for them
+        self._sidecars: dict[str, int] = {}
+        self._spared: set[int] = set()  # zygotes and sidecars that were started and not yet reaped
+        self._given_up: set[int] = set()  # not killable (uninterruptible sleep); later trials do not wait for them
         self._selector = selectors.DefaultSelector()
         self._selector.register(channel, selectors.EVENT_READ, self._hear)
         self._wake_reader, self._wake_writer = socket.socketpair()
@@ -255,16 +255,16 @@ class Guard:
             signal.signal(number, self._told_to_leave)
 
     def serve(self) -> None:
-        """Returns when the search is gone, or the guard was told to end, and nothing is left running."""
-        while self._run is not None or not self._leaving:
+        """Serve until the search is gone, or the guard was told to end, and no process is left."""
+        while self._trial is not None or not self._leaving:
             for key, _ in self._selector.select(self._timeout_s()):
-                # An earlier callback of this round may have ended the run and closed what this one would read.
+                # An earlier callback of this round may have ended the trial and closed what this one would read.
                 if key.fd in self._selector.get_map():
                     key.data()
-            self._look_after_run()
+            self._look_after_trial()
 
     def end_at_once(self) -> None:
-        """After a bug of ours: kills what is left without any ceremony."""
+        """Kill all processes at once, after an internal error."""
         give_up_s = time.monotonic() + GIVE_UP_S
         while time.monotonic() < give_up_s:
             for pid in _descendants(os.getpid()):
@@ -277,15 +277,15 @@ class Guard:
             time.sleep(CHASE_S)
 
     def _timeout_s(self) -> float | None:
-        run = self._run
-        if run is None:
+        trial = self._trial
+        if trial is None:
             return None
         now_s = time.monotonic()
-        if run.kill_s is None:
-            return max(run.deadline_s - now_s, 0.0)
-        return max(run.kill_s - now_s, CHASE_S)
+        if trial.kill_s is None:
+            return max(trial.deadline_s - now_s, 0.0)
+        return max(trial.kill_s - now_s, CHASE_S)
 
-    # What the search says.
+    # Messages from the search.
 
     def _hear(self) -> None:
         try:
@@ -312,7 +312,7 @@ class Guard:
                 self._accompany(message)
             elif message["do"] == "dismiss":
                 self._dismiss(message["companion"])
-            elif self._run is not None:  # else it ended while the word was on its way
+            elif self._trial is not None:  # else it ended while the word was on its way
                 self._end(message["why"])
 
     def _told_to_leave(self, *_: object) -> None:
@@ -331,7 +331,7 @@ class Guard:
         except BlockingIOError:
             return
 
-    # A run's life.
+    # The life of a trial.
 
     def _start(self, message: Mapping[str, Any]) -> None:
         outputs: list[_Output] = []
@@ -343,79 +343,79 @@ class Guard:
                 output.close()
             self._tell(event="failed", step="log", errno=error.errno, error=os.strerror(error.errno or 0))
             return
-        run = self._run = _Run(message["deadline_s"], (outputs[0], outputs[1]))
-        run.answer, answer = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
+        trial = self._trial = _Trial(message["deadline_s"], (outputs[0], outputs[1]))
+        trial.answer, answer = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
         writers = [output.writer for output in outputs]
         if "zygote" in message:
-            run.zygote = self._zygotes.get(message["zygote"])
-            if run.zygote is not None:  # else the pipe is closed without an answer
-                run.zygote.forking = True
-                _hand_over(run.zygote.channel, {**message["request"], "guard": os.getpid()}, answer, *writers)
+            trial.zygote = self._zygotes.get(message["zygote"])
+            if trial.zygote is not None:  # else the pipe is closed without an answer
+                trial.zygote.forking = True
+                _hand_over(trial.zygote.channel, {**message["request"], "guard": os.getpid()}, answer, *writers)
         else:
             try:
-                run.pid = _fork_and_exec(message, answer, writers)
+                trial.pid = _fork_and_exec(message, answer, writers)
             except OSError as error:  # a limit on processes or memory: told as what the child says of its own failures
                 failed = {"step": "fork", "errno": error.errno, "error": os.strerror(error.errno or 0)}
                 os.write(answer, json.dumps(failed).encode("ascii"))
         os.close(answer)
-        self._selector.register(run.answer, selectors.EVENT_READ, self._answered)
-        for output in run.outputs:
+        self._selector.register(trial.answer, selectors.EVENT_READ, self._answered)
+        for output in trial.outputs:
             output.close_writer()
             self._selector.register(output.reader, selectors.EVENT_READ, lambda output=output: self._drain(output))
 
     def _answered(self) -> None:
-        run = self._run
-        if run is None or run.answer < 0:
+        trial = self._trial
+        if trial is None or trial.answer < 0:
             return
         try:
-            answer = os.read(run.answer, _CHUNK_BYTES)
+            answer = os.read(trial.answer, _CHUNK_BYTES)
         except BlockingIOError:
             return
-        self._selector.unregister(run.answer)
-        os.close(run.answer)
-        run.answer = -1
+        self._selector.unregister(trial.answer)
+        os.close(trial.answer)
+        trial.answer = -1
         said = json.loads(answer) if answer else {}
-        if run.zygote is not None and "pid" in said:
-            run.pid = said["pid"]
-            run.zygote.forking = False
-            if run.pid in run.reaped:
-                self._main_ended(run, run.reaped[run.pid])
-        if run.pid and "step" not in said:
-            self._tell(event="started", pid=run.pid)
-        elif "step" in said or run.kill_s is None:  # else it was stopped before it began, and ends as others do
-            self._forget(run)
+        if trial.zygote is not None and "pid" in said:
+            trial.pid = said["pid"]
+            trial.zygote.forking = False
+            if trial.pid in trial.reaped:
+                self._main_ended(trial, trial.reaped[trial.pid])
+        if trial.pid and "step" not in said:
+            self._tell(event="started", pid=trial.pid)
+        elif "step" in said or trial.kill_s is None:  # else it was stopped before it began, and ends as others do
+            self._forget(trial)
             self._tell(event="failed", **(said or {"step": "fork", "errno": None, "error": "the zygote has ended"}))
 
     def _drain(self, output: _Output) -> None:
         if output.read() == 0:
             self._selector.unregister(output.reader)
 
-    def _look_after_run(self) -> None:
+    def _look_after_trial(self) -> None:
         none_left = self._reap()
-        run = self._run
-        if run is None:
+        trial = self._trial
+        if trial is None:
             return
-        if run.over:
+        if trial.over:
             self._answered()
-            if self._run is None:
+            if self._trial is None:
                 return
             self._end(None)
         if self._leaving:
             self._end("guard lost")
         now_s = time.monotonic()
-        if run.kill_s is None:
-            if now_s < run.deadline_s:
+        if trial.kill_s is None:
+            if now_s < trial.deadline_s:
                 return
             self._end("deadline")
-        assert run.kill_s is not None
+        assert trial.kill_s is not None
         none_left = none_left or self._only_kept_left()
-        if not none_left and now_s >= run.kill_s:
-            none_left = self._kill(run)
+        if not none_left and now_s >= trial.kill_s:
+            none_left = self._kill(trial)
         if none_left or (self._given_up and not self._alive()):
-            self._finish(run)
+            self._finish(trial)
 
     def _reap(self) -> bool:
-        """Collects what has ended; True if no child is left, and so nothing below the guard at all."""
+        """Reap children that have ended; return True if no child is left, and so no descendant either."""
         while True:
             try:
                 pid, status, usage = os.wait4(-1, os.WNOHANG)
@@ -427,27 +427,27 @@ class Guard:
             if pid in self._spared:
                 self._spared_ended(pid)
                 continue
-            run = self._run
-            if run is None:
+            trial = self._trial
+            if trial is None:
                 continue
             # Each one's usage holds that of the children it has waited for; the others came to us.
-            run.cpu_s += usage.ru_utime + usage.ru_stime
-            run.peak_memory_bytes = max(run.peak_memory_bytes, usage.ru_maxrss * 1024)
-            if pid == run.pid:
-                self._main_ended(run, status)
-            elif run.pid == 0:
-                run.reaped[pid] = status
+            trial.cpu_s += usage.ru_utime + usage.ru_stime
+            trial.peak_memory_bytes = max(trial.peak_memory_bytes, usage.ru_maxrss * 1024)
+            if pid == trial.pid:
+                self._main_ended(trial, status)
+            elif trial.pid == 0:
+                trial.reaped[pid] = status
 
     def _only_kept_left(self) -> bool:
         return bool(self._spared) and _children() <= self._kept()
 
     @staticmethod
-    def _main_ended(run: _Run, status: int) -> None:
-        run.over = True
-        run.status = os.waitstatus_to_exitcode(status)
+    def _main_ended(trial: _Trial, status: int) -> None:
+        trial.over = True
+        trial.status = os.waitstatus_to_exitcode(status)
 
     def _kept(self) -> set[int]:
-        """What a run leaves behind when it ends; but what a zygote is just forking is not known yet."""
+        """Return the processes that outlive a trial. A process that a zygote is just forking is not known yet."""
         forking = {zygote.pid for zygote in self._zygotes.values() if zygote.forking}
         return self._spared - forking
 
@@ -456,19 +456,19 @@ class Guard:
         return {pid: group for pid, group in _descendants(os.getpid()).items() if pid not in spared}
 
     def _end(self, why: str | None) -> None:
-        """Begins the end of the run; the first reason counts."""
-        run = self._run
-        if run is None or run.kill_s is not None:
+        """Begin to end the trial; the first reason counts."""
+        trial = self._trial
+        if trial is None or trial.kill_s is not None:
             return
-        run.why = why
-        run.kill_s = time.monotonic() + GRACE_S
+        trial.why = why
+        trial.kill_s = time.monotonic() + GRACE_S
         for pid in self._alive():
             _send(pid, signal.SIGTERM)
 
-    def _kill(self, run: _Run) -> bool:
-        """Sends SIGKILL to all that is left; True when nothing is, or what is will not die."""
+    def _kill(self, trial: _Trial) -> bool:
+        """Send SIGKILL to all that is left; return True when nothing is, or the rest cannot be killed."""
         alive = self._alive()
-        run.killed |= alive.keys()
+        trial.killed |= alive.keys()
         # The kernel lets nobody fork out of a group while it signals the group, so one call ends a whole chain of
         # processes that fork and exit faster than we can look.
         for group in set(alive.values()) - {os.getpgid(0)}:
@@ -488,13 +488,13 @@ class Guard:
                 _send_to_group(pid, signal.SIGKILL)
                 _send(pid, signal.SIGKILL)
             before = children
-        assert run.kill_s is not None
-        if time.monotonic() < run.kill_s + GIVE_UP_S:
+        assert trial.kill_s is not None
+        if time.monotonic() < trial.kill_s + GIVE_UP_S:
             return False
         self._given_up |= self._alive().keys()
         return True
 
-    # Zygotes.
+    # Zygotes, which outlive the trials.
 
     def _warm(self, message: Mapping[str, Any]) -> None:
         name = message["zygote"]
@@ -541,16 +541,16 @@ class Guard:
 
     def _spared_ended(self, pid: int) -> None:
         self._spared.discard(pid)
-        self._companions = {name: other for name, other in self._companions.items() if other != pid}
+        self._sidecars = {name: other for name, other in self._sidecars.items() if other != pid}
         for name, zygote in list(self._zygotes.items()):
             if zygote.pid == pid:
                 del self._zygotes[name]
                 zygote.channel.close()  # and with it what it was still to read: its answer's other end
 
-    # Companions.
+    # Sidecars.
 
     def _accompany(self, message: Mapping[str, Any]) -> None:
-        """Starts a companion; one that cannot be started is as one that ended at once."""
+        """Start a sidecar; one that cannot be started is treated as one that ended at once."""
         opened: list[int] = []
         try:
             opened.append(_open_log(_bytes(message["log"])))
@@ -562,43 +562,43 @@ class Guard:
         finally:
             for descriptor in opened:
                 os.close(descriptor)
-        self._companions[message["companion"]] = pid
+        self._sidecars[message["companion"]] = pid
         self._spared.add(pid)
 
     def _dismiss(self, name: str) -> None:
-        pid = self._companions.pop(name, None)
+        pid = self._sidecars.pop(name, None)
         if pid is not None:
             _send(pid, signal.SIGKILL)  # stuck in the kernel, it stays, and nobody waits for it
 
-    def _finish(self, run: _Run) -> None:
-        self._forget(run)
+    def _finish(self, trial: _Trial) -> None:
+        self._forget(trial)
         self._tell(
             event="exit",
-            status=run.status,
-            why=run.why,
-            started_s=run.started_s,
+            status=trial.status,
+            why=trial.why,
+            started_s=trial.started_s,
             ended_s=time.monotonic(),
-            cpu_s=run.cpu_s,
-            peak_memory_bytes=run.peak_memory_bytes,
-            killed=len(run.killed),
+            cpu_s=trial.cpu_s,
+            peak_memory_bytes=trial.peak_memory_bytes,
+            killed=len(trial.killed),
             left=sorted(self._given_up),
         )
 
-    def _forget(self, run: _Run) -> None:
-        if run.answer >= 0:  # it never came as far as exec, e.g. stuck in a dead network folder
-            self._selector.unregister(run.answer)
-            os.close(run.answer)
-        if run.zygote is not None:
-            run.zygote.forking = False
-        for output in run.outputs:
+    def _forget(self, trial: _Trial) -> None:
+        if trial.answer >= 0:  # it never came as far as exec, e.g. stuck in a dead network folder
+            self._selector.unregister(trial.answer)
+            os.close(trial.answer)
+        if trial.zygote is not None:
+            trial.zygote.forking = False
+        for output in trial.outputs:
             if output.reader in self._selector.get_map():
                 self._selector.unregister(output.reader)
             output.close()
-        self._run = None
+        self._trial = None
 
 
 def _open_log(path: bytes) -> int:
-    """Opens a log for appending; whatever is no regular file is replaced: to open a FIFO may take for ever."""
+    """Open a log for appending; anything but a regular file is replaced, since opening a FIFO may block for ever."""
     try:
         log = os.open(path, _LOG_FLAGS | os.O_NONBLOCK, 0o600)
     except OSError as error:
@@ -614,7 +614,7 @@ def _open_log(path: bytes) -> int:
 
 
 def _hand_over(channel: socket.socket, request: Mapping[str, Any], *descriptors: int) -> None:
-    """Sends a zygote a request of any size; in a file of its own, since what it does not read must not block us."""
+    """Send a zygote a request of any size, as a file of its own: an unread message must not block the guard."""
     with os.fdopen(os.memfd_create("request"), "w", encoding="ascii") as file:
         json.dump(request, file)
         file.flush()
@@ -625,24 +625,24 @@ def _hand_over(channel: socket.socket, request: Mapping[str, Any], *descriptors:
 
 
 def _fork_and_exec(message: Mapping[str, Any], answer: int, descriptors: Sequence[int]) -> int:
-    """Starts a program below the guard.
+    """Fork, and execute a program in the child.
 
     Args:
         message: Holds ``argv``, ``cwd`` and ``env``.
-        answer: Where a word about a failure goes; closed by exec.
-        descriptors: What the program finds as 1, 2 and so on.
+        answer: Pipe for a message about a failure; closed by exec.
+        descriptors: Descriptors that the program gets as 1, 2 and so on.
     """
     guard = os.getpid()
     pid = os.fork()
     if pid == 0:
-        _become_program(message, guard, answer, descriptors)
+        _exec_program(message, guard, answer, descriptors)
     return pid
 
 
-def _become_program(
+def _exec_program(
     message: Mapping[str, Any], guard: int, answer: int, descriptors: Sequence[int]
 ) -> NoReturn:  # pragma: no cover - runs in the child, up to exec
-    """The child's side of a start; ends in the program, or in a word about why not."""
+    """Execute the program in the forked child, or send a message about the failure."""
     step = "exec"
     try:
         os.setsid()
@@ -675,7 +675,7 @@ def _become_program(
 
 
 def main() -> int:
-    """Serves the search at the other end of standard input."""
+    """Serve the search at the other end of standard input."""
     _prctl(_PR_SET_CHILD_SUBREAPER, 1)
     guard = Guard(socket.socket(fileno=os.dup(0)))
     try:

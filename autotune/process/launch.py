@@ -1,4 +1,4 @@
-"""Makes a trial: from its plan to what is known when the last of its processes is gone."""
+"""Runners: make a trial from its plan, and report its exit when the last of its processes is gone."""
 
 import errno
 import logging
@@ -25,24 +25,24 @@ _log = logging.getLogger(__name__)
 
 
 class Runner(Protocol):
-    """Makes runs, one at a time."""
+    """Runner of trials, one at a time."""
 
     def run(self, plan: TrialPlan, watch: Watch, deadline_s: float) -> TrialExit:
-        """Makes the planned run, and returns when nothing of it is left.
+        """Make the planned trial, and return when no process of it is left.
 
         The runner owns all processes of the trial, the caller owns the folder. Whatever ends this call, also an
         exception, ends the trial first.
 
         Args:
-            plan: What to run.
+            plan: The plan.
             watch: Called when the trial reports something and at least every 0.25 s, with the events since the
-                last call; what it returns, if not None, is why the trial is to be stopped. After the end of the
-                trial it is called once more if there is something it has not seen; that answer counts for nothing.
-            deadline_s: When the trial is stopped in any case, on the runner's clock. The call returns
+                last call; a result other than None is the reason to stop the trial. After the end of the trial it is
+                called once more if there are events it has not seen; that result is ignored.
+            deadline_s: Time at which the trial is stopped in any case, on the runner's clock. The call returns
                 within 5 s of it.
 
         Returns:
-            How it ended. A deadline that has passed already gives a trial that was never started.
+            Its exit. A deadline that has passed already gives a trial that was never started.
 
         Raises:
             CommandError: The command cannot be started.
@@ -53,18 +53,18 @@ class Runner(Protocol):
 
 
 class LaunchRequest:
-    """One trial that is being made.
+    """Request to launch one trial.
 
     Args:
-        plan: What to run.
+        plan: The plan.
         folder: The trial's folder, with its config in it.
         watch: See `Runner.run`.
         deadline_s: See `Runner.run`.
 
     Attributes:
-        env: The whole environment of the run.
-        steps: Reads what the trial reports.
-        on_start: Told the process id of the trial when it has begun.
+        env: The whole environment of the trial.
+        steps: Reader of the events that the trial reports.
+        on_start: Called with the process id of the trial when it has begun.
     """
 
     def __init__(self, plan: TrialPlan, folder: TrialFolder, watch: Watch, deadline_s: float) -> None:
@@ -85,7 +85,7 @@ class LaunchRequest:
 
 
 class ProcessRunner:
-    """Makes each trial in a process of its own, below the guard.
+    """Runner that makes each trial in a process of its own, below the guard.
 
     Args:
         guard: Owned by the caller, who closes it; replaced from within if it gets lost.
@@ -97,7 +97,7 @@ class ProcessRunner:
         self._clock = clock
 
     def run(self, plan: TrialPlan, watch: Watch, deadline_s: float) -> TrialExit:
-        """See `Runner.run`. A guard that dies in mid-run gives `Stop.GUARD_LOST`, after a sweep."""
+        """See `Runner.run`. If the guard dies, orphans are killed and the trial ends with `Stop.GUARD_LOST`."""
         now_s = self._clock.now_s()
         if now_s >= deadline_s:
             return TrialExit(started_s=now_s, ended_s=now_s, exit_code=None, stop=Stop.DEADLINE)
@@ -153,7 +153,7 @@ class ProcessRunner:
         return ended
 
     def _follow(self, request: LaunchRequest, fork: Fork | None) -> Ended | NotStarted:
-        """Has the trial started, and watches it to its end."""
+        """Start the trial, and watch it to its end."""
         self._guard.launch(
             request.plan.argv,
             cwd=request.plan.cwd,

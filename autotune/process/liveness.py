@@ -1,4 +1,4 @@
-"""Whether a trial that was forked from a warm interpreter is alive, until its first step shows it."""
+"""Liveness of a trial that was forked from a zygote, until its first step proves it."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -14,22 +14,22 @@ _LOOK_S = 0.5  # between looks at all processes of the trial
 
 
 class Liveness:
-    """Stands before a trial's watch until the first step.
+    """Wrapper around a trial's watch that checks for signs of life until the first step.
 
-    A process that was forked from a library's unlucky moment waits for a lock for ever: it prints nothing and uses no
-    CPU time at all, while compiling and tracing, however slow, use it all the time. What the trial has reported before
-    its first step is held back, so that nobody has heard of a trial that is begun again.
+    A process that was forked while a library held a lock may wait for that lock for ever: it prints nothing and uses no
+    CPU time at all, while compiling and tracing, however slow, use it all the time. Events before the first step are
+    held back, so that the watch does not see a trial that is restarted.
 
     Args:
         watch: The trial's watch.
         folder: The trial's folder.
         clock: Source of time.
-        limit_s: How long the trial may go without a sign of life.
+        limit_s: Longest time without a sign of life.
 
     Attributes:
-        first_step_s: When the first step ended; None before it.
+        first_step_s: Time at which the first step ended; None before it.
         is_lost: Whether the trial was stopped because it gave no sign of life.
-        longest_silence_s: How long it went without one, at most, before its first step.
+        longest_silence_s: Longest time without a sign of life before its first step.
     """
 
     def __init__(self, watch: Watch, folder: TrialFolder, clock: Clock, *, limit_s: float) -> None:
@@ -46,7 +46,7 @@ class Liveness:
         self.longest_silence_s = 0.0
 
     def __call__(self, events: Sequence[TraineeEvent]) -> Stop | None:
-        """See `Runner.run`; stops a trial that gives no sign of life as one that never started."""
+        """See `Runner.run`; a trial without a sign of life is stopped as one that never started."""
         if self.first_step_s is not None:
             return self._watch(events)
         self._held += events
@@ -60,11 +60,11 @@ class Liveness:
         return stop
 
     def began(self, pid: int) -> None:
-        """Tells the trial's main process."""
+        """Set the trial's main process."""
         self._pid = pid
 
     def let_go(self) -> Stop | None:
-        """Passes on what was held back."""
+        """Pass on the events that were held back."""
         held, self._held = self._held, []
         return self._watch(held) if held else None
 
@@ -82,7 +82,7 @@ class Liveness:
 
 
 def _cpu_s(pid: int | None) -> float:
-    """CPU time of a process and all below it; whatever changes it counts, also that one of them has ended."""
+    """Return the CPU time of a process and its descendants; any change counts, even that one of them has ended."""
     if pid is None:
         return 0.0
     total_s = 0.0

@@ -1,4 +1,4 @@
-"""Whether the kernel's out-of-memory killer has struck: a process it kills cannot say so itself."""
+"""Evidence of the kernel's out-of-memory killer: a process that it kills cannot report that itself."""
 
 import re
 from pathlib import Path
@@ -7,14 +7,14 @@ _COUNT = re.compile(r"^oom_kill (\d+)$", re.MULTILINE)
 
 
 def oom_kills(*, proc: Path = Path("/proc"), cgroups: Path = Path("/sys/fs/cgroup")) -> int | None:
-    """Counts the kills by the out-of-memory killer so far, as closely around this process as the kernel tells.
+    """Count the kills by the out-of-memory killer so far, in the smallest group around this process that is readable.
 
     That is the count of its control group (v2: ``memory.events``, v1: ``memory.oom_control``, both in the
     kernel's Documentation/admin-guide), which processes started by it share, else that of the whole machine.
 
     Args:
-        proc: Where procfs is mounted.
-        cgroups: Where the control groups are mounted.
+        proc: Mount point of procfs.
+        cgroups: Mount point of the control groups.
 
     Returns:
         A number that only ever grows; None if none can be read.

@@ -1,4 +1,4 @@
-"""Files that some process has open for writing, as far as this user may look into processes."""
+"""Search for files that some process has open for writing, as far as this user may inspect processes."""
 
 import os
 import re
@@ -9,7 +9,7 @@ _FLAGS = re.compile(rb"^flags:\s*([0-7]+)", re.MULTILINE)
 
 
 def files_being_written() -> frozenset[tuple[int, int]]:
-    """The device and inode of each regular file that is open for writing."""
+    """Return the device and inode of each regular file that is open for writing."""
     found: set[tuple[int, int]] = set()
     for pid in filter(str.isdigit, os.listdir("/proc")):
         try:

@@ -1,4 +1,4 @@
-"""Ends what a guard that was killed left running."""
+"""Orphan cleanup: kills processes of trials whose guard was killed."""
 
 import logging
 import os
@@ -19,33 +19,33 @@ _log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, kw_only=True)
-class Swept:
-    """What a sweep found, by process id.
+class OrphanCleanup:
+    """Result of an orphan cleanup: process ids.
 
     Attributes:
-        killed: What it ended.
-        left: What did not end within 2 s, or may not be signalled.
+        killed: Processes that were killed.
+        left: Processes that did not end within 2 s, or may not be signalled.
     """
 
     killed: tuple[int, ...] = ()
     left: tuple[int, ...] = ()
 
 
-def end_orphans(trials: Path, clock: Clock) -> Swept:
-    """Kills the processes of earlier trials of a study.
+def end_orphans(trials: Path, clock: Clock) -> OrphanCleanup:
+    """Kill the processes of earlier trials of a study.
 
     A process belongs to a trial if its environment says so (``AUTOTUNE_TRIAL_ID``, and ``AUTOTUNE_TRIAL_DIR`` with a
-    folder of ours directly inside `runs`, links resolved), if it is this user's, and if it is not older than that
+    folder of ours directly inside `trials`, links resolved), if it is this user's, and if it is not older than that
     folder. Names and command lines mean nothing. A process that wiped its environment is not found.
 
-    To be called by who holds the study's lock, while none of its own trials is going on.
+    To be called by the holder of the study's lock, while none of its own trials is going on.
 
     Args:
         trials: The folder that holds the trials of the study.
         clock: The machine's clock.
 
     Returns:
-        What was killed, and what could not be.
+        The killed processes, and those that could not be killed.
     """
     inside = os.path.realpath(trials)
     me = psutil.Process()
@@ -68,12 +68,12 @@ def end_orphans(trials: Path, clock: Clock) -> Swept:
         if not left or clock.now_s() >= give_up_s:
             break
         clock.wait(_LOOK_AGAIN_S)
-    swept = Swept(killed=tuple(sorted(signalled - left)), left=tuple(sorted(left)))
+    cleanup = OrphanCleanup(killed=tuple(sorted(signalled - left)), left=tuple(sorted(left)))
     if signalled or left:
         _log.warning(
-            "ended %d processes that an earlier trial had left; could not end: %s", len(swept.killed), swept.left
+            "ended %d processes that an earlier trial had left; could not end: %s", len(cleanup.killed), cleanup.left
         )
-    return swept
+    return cleanup
 
 
 def _belongs(process: psutil.Process, inside: str, uid: int) -> bool:

@@ -1,4 +1,4 @@
-"""Reads a command line as CPython would, as far as a warm interpreter can carry it out."""
+"""Parser of Python command lines, as CPython reads them, as far as a zygote can carry them out."""
 
 import os
 import re
@@ -18,14 +18,14 @@ _NOT_SCRIPTS = (".pyc", ".pyo", ".zip", ".pyz", ".egg", ".whl")
 
 @dataclass(frozen=True, kw_only=True)
 class PythonCommand:
-    """A command that runs a script or a module.
+    """Command that runs a Python script or module.
 
     Attributes:
         interpreter: The first word, as it was typed.
         options: The interpreter's own options.
         script: Path of the script as it was typed; None for a module.
         module: Name of the module behind ``-m``; None for a script.
-        arguments: What the trainer gets to see.
+        arguments: The trainer's own arguments.
     """
 
     interpreter: str
@@ -36,22 +36,22 @@ class PythonCommand:
 
     @property
     def keeping_out(self) -> tuple[str, ...]:
-        """The options that keep out what would observe the trainer's steps: ``-I``, ``-E`` and ``-S``."""
+        """The options that prevent the step observer from being loaded: ``-I``, ``-E`` and ``-S``."""
         switches = [word for word in self.options if word[0] == "-" and word[1] not in {"-", *_WITH_VALUE}]
         return tuple(f"-{letter}" for letter in _KEEPING_OUT if any(letter in word for word in switches))
 
 
 def python_command(argv: Sequence[str], *, cwd: Path, search_path: str | None) -> PythonCommand | None:
-    """Recognizes ``python [options] script [arguments]`` and ``python [options] -m module [arguments]``.
+    """Parse ``python [options] script [arguments]`` and ``python [options] -m module [arguments]``.
 
     Args:
         argv: The command.
-        cwd: Where it will run.
+        cwd: Its working directory.
         search_path: The ``PATH`` it will have, in which a first word without a slash is looked up.
 
     Returns:
-        None for everything else: other programs, code on the command line (``-c``), a folder or an archive in the
-        place of the script, options whose effect a fork cannot have (``-i``, ``-x``, ``-v``, ``-X importtime``).
+        The command; None for everything else: other programs, code on the command line (``-c``), a folder or an
+        archive in the place of the script, options whose effect a fork cannot have (``-i``, ``-x``, ``-v``, ``-X importtime``).
     """
     if not argv or not _is_interpreter(argv[0], cwd, search_path):
         return None
@@ -84,7 +84,7 @@ class _Switches:
 
 
 def _read_switches(word: str, following: list[str]) -> _Switches | None:
-    """Reads one word of options, e.g. ``-uB``, ``-Wignore`` or ``-um``, and takes its value off the next words."""
+    """Parse one word of options, e.g. ``-uB``, ``-Wignore`` or ``-um``, and take its value off the next words."""
     for place, letter in enumerate(word[1:], start=1):
         if letter in _SWITCHES:
             continue

@@ -1,7 +1,7 @@
-"""SIGINT (^C) and SIGTERM: the first one ends what goes on in order, as an exception, and further ones do not disturb.
+"""Handling of SIGINT (^C) and SIGTERM: the first is raised as an exception for an orderly end, later ones are ignored.
 
-A process has one table of signals, so there is one state here. Handlers are functions, never "ignore", because what is
-ignored stays so in every program that is started.
+The signal table is per process, so the state here is global. Handlers are functions, never "ignore", because ignored
+signals stay ignored in every program that is started.
 """
 
 import os
@@ -15,20 +15,20 @@ from autotune.clock import SystemClock
 from autotune.errors import ToldToEnd
 
 INSISTING_S = 5.0
-"""A signal that comes so long after the first one ends the process by force: what ends in order hangs."""
+"""Time after the first signal from which on another one ends the process by force: the orderly end hangs."""
 
 _NUMBERS = (signal.SIGINT, signal.SIGTERM)
 
 
-class _Told:
-    """What this process was told.
+class _Received:
+    """State of the signals that this process has received.
 
     Attributes:
         interrupt: The exception for the first signal; None before that.
-        first_s: When that came.
+        first_s: Time of the first signal.
         is_pending: Whether it has still to be raised.
-        holds: How many blocks do not want to be interrupted.
-        by_force: Ends the process without any order.
+        holds: Number of `signals_held` blocks that are active.
+        by_force: Called before the process is ended by force.
     """
 
     interrupt: KeyboardInterrupt | None = None
@@ -38,14 +38,14 @@ class _Told:
     by_force: Callable[[KeyboardInterrupt], object] | None = None
 
 
-_told = _Told()
+_received = _Received()
 _clock = SystemClock()
 
 
 def take_signals() -> None:
-    """Makes the first SIGINT raise KeyboardInterrupt, the first SIGTERM `ToldToEnd`, from now on.
+    """Install handlers: the first SIGINT raises KeyboardInterrupt, the first SIGTERM `ToldToEnd`.
 
-    What was ignored already stays so.
+    A signal that is ignored already stays ignored.
     """
     for number in _NUMBERS:
         if signal.getsignal(number) is not signal.SIG_IGN:
@@ -53,67 +53,67 @@ def take_signals() -> None:
 
 
 def end_by_force_with(by_force: Callable[[KeyboardInterrupt], object]) -> None:
-    """Says what has to be done before the process ends at once, because somebody insists."""
-    _told.by_force = by_force
+    """Set the function to call before the process is ended by force, because of a later signal."""
+    _received.by_force = by_force
 
 
 def interrupted_by() -> KeyboardInterrupt | None:
-    """What ended this process, or is about to; None if nothing did."""
-    return _told.interrupt
+    """Return the exception that ended this process, or is about to; None if there is none."""
+    return _received.interrupt
 
 
 @contextmanager
 def signals_held() -> Iterator[None]:
-    """Inside, a signal waits: for what must be done whole, and for imports, in which an exception can get lost.
+    """Defer signals in this block: for work that must not be interrupted, and for imports, which may lose exceptions.
 
-    Signals are the main thread's; in another one nothing is held.
+    Only the main thread gets signals; in another thread nothing is deferred.
     """
     if threading.current_thread() is not threading.main_thread():
         yield
         return
-    _told.holds += 1
+    _received.holds += 1
     try:
         yield
     finally:
-        _told.holds -= 1
-        if _told.is_pending and not _told.holds:
+        _received.holds -= 1
+        if _received.is_pending and not _received.holds:
             _raise()
 
 
 def ignore_signals() -> None:
-    """To be called at the very end, when nothing is left that could be interrupted."""
+    """Ignore signals from now on; to be called at the very end, when nothing is left to interrupt."""
     for number in _NUMBERS:
         signal.signal(number, signal.SIG_IGN)
 
 
 def release_signals() -> None:
-    """Gives signals back the effect that they have by themselves, for the program that this process becomes."""
+    """Restore the default handlers of signals, for the program that this process executes next."""
     for number in _NUMBERS:
         if signal.getsignal(number) is _hear:
             signal.signal(number, signal.SIG_DFL)
 
 
 def _hear(number: int, _frame: FrameType | None) -> None:
-    if _told.interrupt is not None:
-        if _clock.now_s() - _told.first_s >= INSISTING_S:
-            _end_by_force(number, _told.interrupt)
+    if _received.interrupt is not None:
+        if _clock.now_s() - _received.first_s >= INSISTING_S:
+            _end_by_force(number, _received.interrupt)
         return
-    _told.interrupt = ToldToEnd() if number == signal.SIGTERM else KeyboardInterrupt()
-    _told.first_s = _clock.now_s()
-    _told.is_pending = True
-    if not _told.holds:
+    _received.interrupt = ToldToEnd() if number == signal.SIGTERM else KeyboardInterrupt()
+    _received.first_s = _clock.now_s()
+    _received.is_pending = True
+    if not _received.holds:
         _raise()
 
 
 def _raise() -> None:
-    assert _told.interrupt is not None
-    _told.is_pending = False
-    raise _told.interrupt
+    assert _received.interrupt is not None
+    _received.is_pending = False
+    raise _received.interrupt
 
 
 def _end_by_force(number: int, interrupt: KeyboardInterrupt) -> None:
     try:
-        if _told.by_force is not None:
-            _told.by_force(interrupt)
+        if _received.by_force is not None:
+            _received.by_force(interrupt)
     finally:
         os._exit(128 + number)

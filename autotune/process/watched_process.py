@@ -1,4 +1,4 @@
-"""A process that somebody else started, watched from outside: whether it lives, what belongs to it, what it reports."""
+"""Observation from outside of a process that somebody else started: liveness, descendants, step files."""
 
 import re
 from collections.abc import Mapping
@@ -12,18 +12,18 @@ from autotune.folders.trial_folder import TrialFolder
 
 _LOOK_S = 5.0  # between two looks at all processes of the machine
 _COST_SHARE = (
-    0.001  # of one core: where a look is dear, on a machine with thousands of processes, it is made less often
+    0.001  # of one core: where a look is expensive, on a machine with thousands of processes, it is made less often
 )
 _REMEMBERED_S = 120.0
 _STEPS = re.compile(r"steps\.[0-9]+\.[0-9]+\.jsonl")
 
 
 class WatchedProcess:
-    """A process and all below it; nothing is ever sent to it, and nothing of it is written.
+    """Process and its descendants, read only: no signal is ever sent to them.
 
     Args:
         pid: Its id.
-        clock: Paces the looks.
+        clock: Limits the rate of looks.
 
     Raises:
         AutotuneError: There is no such process, or it has ended.
@@ -46,7 +46,7 @@ class WatchedProcess:
 
     @property
     def has_ended(self) -> bool:
-        """Whether it is gone; one whose parent has not asked how it ended is gone too."""
+        """True if it is gone, or a zombie that its parent has not reaped."""
         try:
             # is_running compares the start time: another process may have been given the number since.
             return not self._process.is_running() or self._process.status() == psutil.STATUS_ZOMBIE
@@ -54,7 +54,7 @@ class WatchedProcess:
             return True
 
     def pids(self) -> frozenset[int]:
-        """It and all below it, also what has ended in the last minute or two."""
+        """Return its id and those of all its descendants, including processes that ended in the last minute or two."""
         began_s = self._clock.now_s()
         if began_s >= self._look_s:
             try:
@@ -68,17 +68,17 @@ class WatchedProcess:
         return frozenset(self._seen_s)
 
     def environ(self) -> Mapping[str, str] | None:
-        """The environment that it was started with; None where that may not be read."""
+        """Return the environment that it was started with; None if that may not be read."""
         try:
             return self._process.environ()
         except (psutil.Error, OSError):
             return None
 
     def trial_folder(self) -> Path | None:
-        """The folder in which it reports its steps; None if it is no trial of autotune, or does not report any yet.
+        """Return the folder of its step files; None if it is no trial of autotune, or does not report any steps yet.
 
-        ``AUTOTUNE_TRIAL_DIR`` names it. A trial that was forked from a warm interpreter has that in its memory only,
-        where nobody sees it; but it holds the file of its steps open.
+        ``AUTOTUNE_TRIAL_DIR`` names it. A trial that was forked from a zygote has that in its memory only, where
+        it is not visible; but it holds its step file open.
         """
         named = (self.environ() or {}).get("AUTOTUNE_TRIAL_DIR")
         if named:

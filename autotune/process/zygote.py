@@ -1,11 +1,10 @@
-"""Makes runs as forks of a warm interpreter: what every trial would import is imported once.
+"""Runner that forks trials from a zygote, a warm interpreter: imports that every trial needs are made once.
 
-Importing a framework takes seconds, of trials that are to last for few. The flow of one trial, see
-`ZygoteRunner._make`: is the command one that a fork can carry out; is a warm interpreter there for it, else one is
-begun; the trial is forked and watched like any other; and whatever is odd about that, a fresh process makes the trial
-instead.
+Importing a framework takes seconds, while a trial is to last only a few. Steps of one trial, see
+`ZygoteRunner._make`: check that a fork can carry out the command; start a zygote for it if there is none; fork the
+trial and watch it like any other; if anything is unusual about that, make the trial in a fresh process instead.
 
-The first trial is forked from a bare interpreter, which is as good as a fresh process, and its imports are noted.
+The first trial is forked from a bare interpreter, which is as good as a fresh process, and its imports are recorded.
 """
 
 import contextlib
@@ -32,14 +31,14 @@ from autotune.process.zygote_process import LATE_VARIABLES
 from autotune.records import Stop
 
 MOST_ZYGOTES = 2
-"""At the same time: with TensorFlow each holds about 550 MiB."""
+"""Most zygotes at the same time: with TensorFlow each holds about 550 MiB."""
 
 SILENCE_S = 8.0
-"""A fork that has not reported a step is given up after so long without a sign of life: no output, no CPU time."""
+"""Time without a sign of life (output, CPU time) after which a fork that has not reported a step is given up."""
 
 _SILENT_AS_EVER = 2.0  # ... or this many times as long as the first trial was silent, if that is more
 _MOST_FAILURES = 2  # of forks, before there are no more
-_MOST_UNFIT = 3  # runs in a row that were not like the first, before there are no more forks
+_MOST_UNFIT = 3  # trials in a row that were not like the first, before there are no more forks
 _MOST_LEFT_OUT = 3  # packages that cannot be imported beforehand, before nothing is
 _IMPORTS_SLOWER = 3.0  # importing beforehand may take this many times as long as in the trial where it was noted ...
 _IMPORTS_BUSY_S = 20.0  # ... and this much more, on a busy machine
@@ -54,14 +53,14 @@ _Key = tuple[str, tuple[str, ...], str, frozenset[tuple[str, str]]]
 
 @dataclass(kw_only=True)
 class _Interpreter:
-    """What is known of the trials with one interpreter, directory and environment, and the zygote they fork from.
+    """State of one interpreter, directory and environment: the imports of its trials, and the zygote they fork from.
 
     Attributes:
         zygote: Its name; None if there is none.
-        guard: Process of the guard that it is below of: it does not survive its guard.
-        imports: What the first trial imported before its first step, in that order; None before such a run.
-        imports_s: How long after its start the first trial was done with that.
-        silence_s: How long a fork may go without a sign of life before its first step.
+        guard: Process id of the guard that it is below of: it does not survive its guard.
+        imports: Imports of the first trial before its first step, in order; None before such a trial.
+        imports_s: Time from the start of the first trial until these were done.
+        silence_s: Longest time that a fork may go without a sign of life before its first step.
         left_out: Packages that must not be imported before a fork.
     """
 
@@ -74,16 +73,16 @@ class _Interpreter:
 
 
 class ZygoteRunner(ProcessRunner):
-    """Forks the trials of Python scripts and modules from a warm interpreter; makes others like `ProcessRunner`.
+    """Runner that forks trials of Python scripts and modules from a zygote; makes others like `ProcessRunner`.
 
     Args:
-        guard: Owned by the caller, who closes it; the warm interpreters end with it.
+        guard: Owned by the caller, who closes it; the zygotes end with it.
         clock: The machine's monotonic clock.
 
     Attributes:
-        remarks: Sentences for the user about runs that did not start warm, each said once; to be taken off.
-        warm_starts: Runs that were forked from an interpreter that had imported something.
-        fallbacks: Forks that were given up, and their trials made by fresh processes.
+        remarks: Sentences for the user about trials that did not start warm, each once; the caller takes them off.
+        warm_starts: Number of trials that were forked from a zygote with imports.
+        fallbacks: Number of forks that were given up, their trials being made by fresh processes.
     """
 
     def __init__(self, guard: Guard, clock: Clock) -> None:
@@ -119,10 +118,10 @@ class ZygoteRunner(ProcessRunner):
         self._interpreters.move_to_end(key)
         return interpreter
 
-    # The warm interpreter.
+    # The zygote.
 
     def _warm_up(self, interpreter: _Interpreter, command: PythonCommand, request: LaunchRequest) -> Ended | None:
-        """Sees to it that there is a zygote, if there can be one; an end only if the trial was stopped meanwhile."""
+        """Ensure that there is a zygote, if there can be one; return an end only if the trial was stopped meanwhile."""
         self._guard.start()
         if interpreter.zygote is not None and interpreter.guard == self._guard.pid:
             return None
@@ -131,7 +130,7 @@ class ZygoteRunner(ProcessRunner):
             self._make_room()
             self._zygotes_begun += 1
             name = str(self._zygotes_begun)
-            # It is nobody's run, but a later search has to find it if all is killed at once.
+            # It is no trial, but a later search has to find it if search and guard are killed at once.
             env = {**request.env, "AUTOTUNE_TRIAL_ID": f"{request.plan.trial_id}/zygote"}
             self._guard.warm(
                 name,
@@ -185,7 +184,7 @@ class ZygoteRunner(ProcessRunner):
             interpreter.zygote = None
 
     def _warmed(self, name: str, request: LaunchRequest, limit_s: float) -> Mapping[str, Any] | Stop:
-        """Waits until a zygote has imported everything, and watches the trial that waits for it."""
+        """Wait until a zygote has imported everything, while watching the trial that waits for it."""
         while True:
             message = self._guard.receive(LOOK_S)
             if isinstance(message, Warmed) and message.zygote == name:
@@ -212,7 +211,7 @@ class ZygoteRunner(ProcessRunner):
     # A trial that is forked from it.
 
     def _make_fork(self, interpreter: _Interpreter, command: PythonCommand, request: LaunchRequest) -> Ended | None:
-        """The trial as a fork; None if it has to be made otherwise."""
+        """Make the trial as a fork; return None if it has to be made otherwise."""
         if interpreter.zygote is None:
             return None
         folder, is_first = request.folder, interpreter.imports is None
@@ -304,7 +303,7 @@ class ZygoteRunner(ProcessRunner):
 
 
 def _read_record(path: Path) -> list[tuple[float, dict[str, Any]]]:
-    """What a trial looked for when it imported; the trainer may have written anything into that file."""
+    """Parse a trial's record of imports; the trainer may have written anything into that file."""
     lines = read_beginning(path, _RECORD_BYTES).splitlines()
     found: dict[str, tuple[float, dict[str, Any]]] = {}
     for line in lines:

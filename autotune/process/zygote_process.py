@@ -1,4 +1,4 @@
-"""The warm interpreter: imports what the trainer will import, then becomes one run per fork.
+"""Zygote: a warm interpreter that imports what the trainer will import, then forks one trial per request.
 
 The guard starts it as ``python <the trainer's options> -c BOOTSTRAP`` (see zygote.py): with the trainer's interpreter,
 environment and directory, with the standard library and nothing of autotune on its path, in Python 3.9 syntax. The
@@ -10,18 +10,18 @@ The first request says what to import::
     {"imports": [{"module", "environ"}], "left_out": [names of packages], "run_dir", "env"}
 
 and is answered, when all of it is imported, with ``{"took_s"}``; if a package turned out to make forking dangerous
-with ``{"poison": package, "why", "took_s"}``, and that is the end of this interpreter. What cannot be imported is
-skipped. Every other request is a run, with the write ends of its output pipes as further descriptors::
+with ``{"poison": package, "why", "took_s"}``, and that is the end of this interpreter. Modules that cannot be imported
+are skipped. Every other request is a trial, with the write ends of its output pipes as further descriptors::
 
     {"argv", "script" | "module", "arguments", "cwd", "env", "guard", "record", "unfit"}
 
 The answer is ``{"pid"}`` just before the trainer's code begins, or ``{"step", "errno", "error"}`` if it cannot.
-The process of the run is forked twice, so that the guard, which is the child subreaper, becomes its parent.
+The process of the trial is forked twice, so that the guard, which is the child subreaper, becomes its parent.
 
-To the trainer's code all is as in an interpreter that was started for it: what is imported already is *parked*
-outside of ``sys.modules`` until it is asked for. Should its import by then mean something else than it meant here
-(another environment, another module of that name in front of it), the run gives up before it has trained: it leaves
-a word in the file ``unfit`` and ends, and a fresh interpreter makes the run instead.
+To the trainer's code all is as in an interpreter that was started for it: modules that are imported already are
+*parked* outside of ``sys.modules`` until the trainer imports them. Should the import by then mean something else than
+it meant here (another environment, another module of that name in front of it), the trial gives up before it has
+trained: it writes the reason into the file ``unfit`` and ends, and a fresh interpreter makes the trial instead.
 """
 
 from __future__ import annotations
@@ -46,18 +46,18 @@ from types import ModuleType, TracebackType
 from typing import Any
 
 AT_START: frozenset[str]
-"""Given by `BOOTSTRAP`: the modules that an interpreter has loaded when it comes to the trainer's code."""
+"""Modules that an interpreter has loaded when it comes to the trainer's code; set by `BOOTSTRAP`."""
 
 NAME = "<autotune zygote>"
 BOOTSTRAP = (
     f"exec(compile(__import__('posix').read(3, 1 << 20), {NAME!r}, 'exec'), "
     f"{{'__name__': {NAME!r}, 'AT_START': frozenset(__import__('sys').modules)}})"
 )
-"""The code that brings this file to life, and leaves no trace in ``__main__``."""
+"""Code that runs this file, and leaves no trace in ``__main__``."""
 
 LATE_VARIABLES = frozenset(
     (
-        # Of each run.
+        # Of each trial.
         "AUTOTUNE_TRIAL_ID",
         "AUTOTUNE_TRIAL_DIR",
         "AUTOTUNE_CACHE_DIR",
@@ -68,7 +68,7 @@ LATE_VARIABLES = frozenset(
         "TF_NUM_INTRAOP_THREADS",
     )
 )
-"""Variables that may differ from run to run: no import reads them."""
+"""Variables that may differ from trial to trial: no import reads them."""
 
 # A trainer may have put a FIFO, or a link, where one of our files is to be.
 _SAFELY = os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
@@ -77,7 +77,7 @@ _APPEND_FLAGS = os.O_WRONLY | os.O_APPEND | os.O_CREAT | _SAFELY
 _NEW_FLAGS = os.O_WRONLY | os.O_CREAT | os.O_EXCL | _SAFELY
 _CHANNEL = 4
 _REQUEST_BYTES = 1 << 24
-_RUN_DIR = "\0run"  # stands for the run's own folder in values; no real value holds a NUL
+_TRIAL_DIR = "\0run"  # stands for the trial's own folder in values; no real value holds a NUL
 _REPARENTED_S = 10.0
 _PR_SET_PDEATHSIG = 1
 _IS_SAFE_PATH = sys.flags.isolated or getattr(sys.flags, "safe_path", False)  # the latter since Python 3.11
@@ -85,7 +85,7 @@ _DEVICES = ("/dev/nvidia", "/dev/kfd", "/dev/dri")
 
 
 class Package:
-    """Something that was imported for the runs, with all that it brought along."""
+    """Package that was imported for the trials, with all modules that it brought along."""
 
     def __init__(self, modules: set[str], before: dict[str, str], after: dict[str, str]) -> None:
         self.modules = modules
@@ -100,28 +100,28 @@ def _top(module: str) -> str:
     return module.partition(".")[0]
 
 
-def _environ(run_dir: str) -> dict[str, str]:
-    """The environment as far as an import may read it; whatever names the run's own folder names "the run's folder"."""
+def _environ(trial_dir: str) -> dict[str, str]:
+    """Return the environment, with the trial's own folder replaced by a placeholder in all values."""
     return {
-        name: value.replace(run_dir, _RUN_DIR) if run_dir else value
+        name: value.replace(trial_dir, _TRIAL_DIR) if trial_dir else value
         for name, value in os.environ.items()
         if name not in LATE_VARIABLES
     }
 
 
-def _change_environ(changes: dict[str, str | None], run_dir: str) -> None:
+def _change_environ(changes: dict[str, str | None], trial_dir: str) -> None:
     for name, value in changes.items():
         if value is None:
             os.environ.pop(name, None)
         else:
-            os.environ[name] = value.replace(_RUN_DIR, run_dir)
+            os.environ[name] = value.replace(_TRIAL_DIR, trial_dir)
 
 
-# What is imported beforehand.
+# Imports before the fork.
 
 
 def _site_folders() -> tuple[str, ...]:
-    """Where installed packages are: not the trainer's own modules, nor projects installed for editing."""
+    """Return the folders of installed packages: not the trainer's own modules, nor projects installed for editing."""
     folders = {sysconfig.get_path("purelib"), sysconfig.get_path("platlib")}
     folders.update(path for path in sys.path if os.path.basename(path) in ("site-packages", "dist-packages"))
     return tuple(folder.rstrip(os.sep) + os.sep for folder in folders if folder)
@@ -135,7 +135,7 @@ def _is_installed(spec: importlib.machinery.ModuleSpec | None, folders: tuple[st
 
 
 def _blas_threads() -> int:
-    """How many threads OpenBLAS has started: it does so at import, and sees to forks itself (pthread_atfork)."""
+    """Count the threads of OpenBLAS: it starts them at import, and handles forks itself (pthread_atfork)."""
     threads = 0
     with open("/proc/self/maps", "rb") as file:
         libraries = {line.split(None, 5)[5].rstrip(b"\n") for line in file if b"openblas" in line}
@@ -153,7 +153,7 @@ def _blas_threads() -> int:
 
 
 def _poison() -> str | None:
-    """Why this process must not be forked any more; None if it may."""
+    """Return the reason for which this process must not be forked any more; None if it may."""
     threads = len(os.listdir("/proc/self/task"))
     if threads > 1 and threads > 1 + _blas_threads():
         return "starts threads"
@@ -167,9 +167,9 @@ def _poison() -> str | None:
 
 
 def _import_all(
-    imports: Sequence[dict[str, Any]], left_out: set[str], run_dir: str
+    imports: Sequence[dict[str, Any]], left_out: set[str], trial_dir: str
 ) -> tuple[list[Package], dict[str, Any]]:
-    """Imports what is asked for, in that order, each in the environment in which the trainer did it."""
+    """Import the requested modules in order, each in the environment in which the trainer did it."""
     started_s = time.monotonic()
     folders = _site_folders()
     installed: dict[str, bool] = {}
@@ -184,13 +184,13 @@ def _import_all(
             installed[top] = _is_installed(importlib.machinery.PathFinder.find_spec(top), folders)
         if not installed[top]:
             continue
-        _change_environ({name: start.get(name) for name in os.environ.keys() | start.keys()}, run_dir)
-        _change_environ(wanted["environ"], run_dir)
-        before, loaded, begun_s = _environ(run_dir), set(sys.modules), time.monotonic()
+        _change_environ({name: start.get(name) for name in os.environ.keys() | start.keys()}, trial_dir)
+        _change_environ(wanted["environ"], trial_dir)
+        before, loaded, begun_s = _environ(trial_dir), set(sys.modules), time.monotonic()
         with contextlib.suppress(BaseException):  # it may need what only the trainer sets up
             __import__(module)
         new = {name for name in sys.modules.keys() - loaded if _is_installed(_spec_of(_top(name)), folders)}
-        packages.append(Package(new, before, _environ(run_dir)))
+        packages.append(Package(new, before, _environ(trial_dir)))
         why = _poison()
         if why is not None:
             return packages, {"poison": top, "why": why, "took_s": time.monotonic() - begun_s}
@@ -201,21 +201,21 @@ def _spec_of(module: str) -> importlib.machinery.ModuleSpec | None:
     return getattr(sys.modules.get(module), "__spec__", None)
 
 
-# What a run does on its own side of the fork.
+# The trial's side of the fork.
 
 
 class ParkedModules:
-    """A finder that hands out what was imported before the fork, when the trainer comes to import it.
+    """Finder that hands out modules imported before the fork, when the trainer comes to import them.
 
     Args:
-        packages: What was imported beforehand, in that order.
-        run_dir: The run's folder.
-        unfit: File for the word that the run has to be made by a fresh interpreter.
+        packages: The packages imported beforehand, in that order.
+        trial_dir: The trial's folder.
+        unfit: File for the reason for which a fresh interpreter has to make the trial.
     """
 
-    def __init__(self, packages: Sequence[Package], run_dir: str, unfit: str) -> None:
+    def __init__(self, packages: Sequence[Package], trial_dir: str, unfit: str) -> None:
         self._packages = list(packages)
-        self._run_dir = run_dir
+        self._trial_dir = trial_dir
         self._unfit = unfit
         self._pid = os.getpid()
         self._handed_out: set[str] = set()
@@ -223,7 +223,7 @@ class ParkedModules:
         self._modules: dict[str, ModuleType] = {}
 
     def park(self) -> None:
-        """Takes them out of ``sys.modules``: a trainer may look there for what it has imported."""
+        """Remove the modules from ``sys.modules``: a trainer may look there for what it has imported."""
         ours: set[str] = set().union(*(package.modules for package in self._packages))
         for name in sys.modules.keys() - AT_START:  # noqa: F821 - see there
             # What has no file of its own was put there by another module, and cannot be found again without it.
@@ -241,7 +241,7 @@ class ParkedModules:
         """See importlib.abc.Loader; a module may replace itself in ``sys.modules`` when it is executed."""
 
     def exec_module(self, module: ModuleType) -> None:
-        """Puts back the module, and what came with it when it was imported."""
+        """Put back the module, and the modules that were imported along with it."""
         name = module.__name__
         if any(name in package.modules for package in self._packages):
             # With those before it: had the trainer not imported them yet, this import would have.
@@ -260,7 +260,7 @@ class ParkedModules:
 
     def _hand_out(self, package: Package, wanted: str) -> bool:
         if not package.names <= self._handed_out:  # else it is only more of what the trainer has already
-            environ = _environ(self._run_dir)
+            environ = _environ(self._trial_dir)
             differing = {
                 name for name in environ.keys() | package.before.keys() if environ.get(name) != package.before.get(name)
             }
@@ -268,12 +268,12 @@ class ParkedModules:
                 self._give_up(sorted(package.names)[0], "variable", sorted(differing)[0])
             self._check_origins(package.names)
         self._handed_out |= package.names
-        _change_environ(package.changes, self._run_dir)
+        _change_environ(package.changes, self._trial_dir)
         self._put_back(package.modules)
         return wanted in package.modules
 
     def _check_origins(self, names: set[str]) -> None:
-        """The trainer's own folder comes first on its path, and may hold a module of that name."""
+        """Check that the trainer's own folder, which comes first on its path, holds no module of that name."""
         for name in names:
             known = getattr(self._parked.get(name), "__spec__", None)
             if known is not None and known.origin != self._origin(name):
@@ -287,47 +287,47 @@ class ParkedModules:
         return None
 
     def _give_up(self, package: str, kind: str, name: str) -> None:
-        if _has_trained(self._run_dir):  # too late to begin again: its steps count already
+        if _has_trained(self._trial_dir):  # too late to begin again: its steps count already
             return
         try:
             with os.fdopen(os.open(self._unfit, _NEW_FLAGS, 0o600), "w", encoding="utf-8") as file:
                 json.dump({"package": package, "kind": kind, "name": name}, file)
         except OSError:
             return
-        os.kill(self._pid, signal.SIGKILL)  # not only this process, which may be a worker of the run
+        os.kill(self._pid, signal.SIGKILL)  # not only this process, which may be a worker of the trial
 
 
-def _has_trained(run_dir: str) -> bool:
+def _has_trained(trial_dir: str) -> bool:
     with contextlib.suppress(OSError):
-        for name in os.listdir(run_dir):
+        for name in os.listdir(trial_dir):
             if re.fullmatch(r"steps\.\d+\.\d+\.jsonl", name):
-                with os.fdopen(os.open(os.path.join(run_dir, name), _READ_FLAGS), "rb") as file:
+                with os.fdopen(os.open(os.path.join(trial_dir, name), _READ_FLAGS), "rb") as file:
                     if b'"k": "step"' in file.read(1 << 14):
                         return True
     return False
 
 
 class Recorder:
-    """A finder that finds nothing, and notes what is looked for: that is what runs after this one import.
+    """Finder that finds nothing, and records the modules that are looked for: later trials import them beforehand.
 
     Args:
         path: The file for it, a line of JSON for each module.
-        run_dir: The run's folder.
+        trial_dir: The trial's folder.
     """
 
-    def __init__(self, path: str, run_dir: str) -> None:
+    def __init__(self, path: str, trial_dir: str) -> None:
         self._path = path
-        self._run_dir = run_dir
+        self._trial_dir = trial_dir
         self._pid = os.getpid()
-        self._at_start = self._environ = _environ(run_dir)
+        self._at_start = self._environ = _environ(trial_dir)
 
     def find_spec(self, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None) -> None:
-        """Notes the module, and how the environment differs from that at the start of the run."""
+        """Record the module, and the changes of the environment since the start of the trial."""
         if os.getpid() != self._pid:
             return
         line: dict[str, Any] = {"t_s": time.monotonic(), "module": name}
         if path is None:  # a package as such, whose import may read the environment
-            self._environ = _environ(self._run_dir)
+            self._environ = _environ(self._trial_dir)
         line["environ"] = {
             variable: self._environ.get(variable)
             for variable in self._environ.keys() | self._at_start.keys()
@@ -349,27 +349,27 @@ def _answer(descriptor: int, **words: Any) -> None:
 
 
 def _reseed() -> None:
-    # Python sees to `random` itself; NumPy's global generator would be the same in all runs.
+    # Python reseeds `random` itself; NumPy's global generator would be the same in all trials.
     numpy_random = sys.modules.get("numpy.random")
     if numpy_random is not None:
         numpy_random.seed()
 
 
 def _changed_at_start(env: dict[str, str]) -> dict[str, str | None]:
-    """What the start of the interpreter has changed: a wrapper script, Python in the C locale, a ``.pth`` file."""
+    """Return the variables changed since the interpreter's start: by a wrapper, the C locale, or a ``.pth`` file."""
     return {
         name: os.environ.get(name) for name in os.environ.keys() | env.keys() if os.environ.get(name) != env.get(name)
     }
 
 
-def _become_run(
+def _set_up_trial(
     request: dict[str, Any],
     packages: Sequence[Package],
     changed_at_start: dict[str, str | None],
     answer: int,
     outputs: Sequence[int],
 ) -> None:
-    """Makes this process, fresh from the fork, one that an interpreter with this command line would be."""
+    """Set up this process, fresh from the fork, like an interpreter that was started with this command line."""
     step = "fork"
     try:
         os.setsid()
@@ -391,14 +391,14 @@ def _become_run(
         os.environ.clear()
         os.environ.update(request["env"])
         _change_environ(changed_at_start, "")
-        _become_main(request)
+        _set_up_main(request)
         _reseed()
-        run_dir = request["env"]["AUTOTUNE_TRIAL_DIR"]
-        ParkedModules(packages, run_dir, request["unfit"]).park()
-        _observe(os.path.join(run_dir, "inject"))
+        trial_dir = request["env"]["AUTOTUNE_TRIAL_DIR"]
+        ParkedModules(packages, trial_dir, request["unfit"]).park()
+        _observe(os.path.join(trial_dir, "inject"))
         if request["record"]:
-            sys.meta_path.insert(0, Recorder(request["record"], run_dir))
-    except Exception as error:  # noqa: BLE001 - the search has to know, and makes the run otherwise
+            sys.meta_path.insert(0, Recorder(request["record"], trial_dir))
+    except Exception as error:  # noqa: BLE001 - the search has to know, and makes the trial otherwise
         code = error.errno if isinstance(error, OSError) else None
         _answer(answer, step=step, errno=code, error=os.strerror(code) if code else str(error))
         os._exit(127)
@@ -406,17 +406,17 @@ def _become_run(
 
 
 def _observe(folder: str) -> None:
-    """What the run's ``sitecustomize`` does in an interpreter that was started for it; this one was not."""
+    """Load the step observer, as the trial's ``sitecustomize`` does in an interpreter that was started for it."""
     if sys.flags.ignore_environment or sys.flags.no_site:
         return
     sys.path.insert(0, folder)
-    with contextlib.suppress(Exception):  # as there: a run that is not observed is one of which no steps are seen
+    with contextlib.suppress(Exception):  # as there: without the observer, no steps of the trial are seen
         importlib.import_module("_autotune_trainee.observe").install()
     sys.path.remove(folder)
 
 
-def _become_main(request: dict[str, Any]) -> None:
-    """What the interpreter does with its command line before it runs the trainer's code."""
+def _set_up_main(request: dict[str, Any]) -> None:
+    """Set up ``sys.argv`` and ``sys.path`` as the interpreter does before it runs the trainer's code."""
     if hasattr(sys, "orig_argv"):  # since Python 3.10
         sys.orig_argv = list(request["argv"])
     main = sys.modules["__main__"]
@@ -447,7 +447,7 @@ def _run_main(module: str | None) -> None:
     exec(compile(source, main.__file__, "exec", dont_inherit=True), main.__dict__)  # noqa: S102 - the trainer
 
 
-# Its life.
+# The main loop.
 
 
 def _receive(channel: socket.socket) -> tuple[dict[str, Any], list[int]]:
@@ -468,7 +468,7 @@ def _fork() -> int:
 
 
 def _texts(portable: Any) -> Any:
-    """The words of the search, which spells bytes as the guard does, as this interpreter spells them."""
+    """Decode texts of the search, which encodes bytes as the guard does, in the way of this interpreter."""
     if isinstance(portable, str):
         return os.fsdecode(portable.encode("utf-8", "surrogateescape"))
     if isinstance(portable, list):
@@ -479,19 +479,19 @@ def _texts(portable: Any) -> Any:
 
 
 def _serve() -> str | None:
-    """Returns in the process of a run, and only there: the module to run, or None for a script."""
+    """Serve requests; return only in the process of a trial: the module to run, or None for a script."""
     os.close(3)
     channel = socket.socket(fileno=_CHANNEL)
     os.set_inheritable(_CHANNEL, False)
     if not _IS_SAFE_PATH:
         del sys.path[0]  # the working directory, which -c puts there
     request, (answer,) = _receive(channel)
-    run_dir, changed_at_start = _texts(request["run_dir"]), _changed_at_start(_texts(request["env"]))
-    packages, words = _import_all(request["imports"], set(request["left_out"]), run_dir)
+    trial_dir, changed_at_start = _texts(request["run_dir"]), _changed_at_start(_texts(request["env"]))
+    packages, words = _import_all(request["imports"], set(request["left_out"]), trial_dir)
     _answer(answer, **words)
     if "poison" in words:
         os._exit(0)
-    # What is here now is here to stay: left out of collections, its pages stay shared with the runs.
+    # All objects of now stay for good: left out of garbage collections, their pages stay shared with the trials.
     gc.collect()
     gc.freeze()
     libc = ctypes.CDLL(None)
@@ -503,7 +503,7 @@ def _serve() -> str | None:
         else:
             for stream in (sys.stdout, sys.stderr):
                 stream.flush()
-            libc.fflush(None)  # else what an import has printed is printed by every run
+            libc.fflush(None)  # else the output of an import is printed again by every trial
             between = _fork()
             if between == 0:
                 # Its parent ends at once, so that the guard inherits it.
@@ -514,7 +514,7 @@ def _serve() -> str | None:
                     os._exit(1)
                 channel.close()
                 request = _texts(request)
-                _become_run(request, packages, changed_at_start, answer, outputs)
+                _set_up_trial(request, packages, changed_at_start, answer, outputs)
                 module: str | None = request["module"]
                 return module
             os.close(answer)
@@ -532,7 +532,7 @@ def _without_our_frames(trace: TracebackType | None) -> TracebackType | None:
 
 
 def _hide_our_frames() -> None:
-    """Has an error that ends the trainer shown as if nothing of ours had called it; the interpreter does the rest."""
+    """Install an exception hook that removes our frames from the traceback of an error that ends the trainer."""
     show = sys.excepthook
 
     def show_theirs(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:

@@ -1,1 +1,1 @@
-"""What may vary: knobs, the table of known knobs, and the space that they span."""
+"""Search space: knobs, the table of known knobs, and the space that they span."""

@@ -1,4 +1,4 @@
-"""Batch sizes: over what they count, and how gradient accumulation makes up for a smaller one."""
+"""Batch sizes: the devices and steps that they count, and gradient accumulation that makes up for a smaller one."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
@@ -44,17 +44,17 @@ _WHERE = "autotune.keep_effective_batch"
 
 
 def is_global(path: str) -> bool:
-    """Whether a key says how large the batch of all devices and accumulated steps together is."""
+    """Return whether a key is the size of the batch of all devices and accumulated steps together."""
     return key_name(path) in GLOBAL_NAMES
 
 
 def is_per_device(path: str) -> bool:
-    """Whether the name of a batch size says that it is that of one device."""
+    """Return whether the name of a batch size says that it counts one device only."""
     return key_name(path) in PER_DEVICE_NAMES
 
 
 def batch_count(path: str, config: Mapping[str, Scalar]) -> BatchCount:
-    """What a batch size counts, as far as its name and the rest of the config say it."""
+    """Return the devices and accumulated steps that a batch size counts, as far as its name and the config tell."""
     if is_global(path):
         return BatchCount(where="of all devices together", accumulated=1)
     steps = list(_accumulations(config).values())
@@ -65,7 +65,7 @@ def batch_count(path: str, config: Mapping[str, Scalar]) -> BatchCount:
 
 
 def dividing(knob: Knob, whole: Scalar) -> Knob:
-    """A per-device batch beside a global one: the trainer accumulates as often as it takes, so that one stays.
+    """Restrict a per-device batch to the divisors of the global one; the trainer's accumulation keeps the global batch.
 
     Args:
         knob: The per-device batch.
@@ -79,7 +79,7 @@ def dividing(knob: Knob, whole: Scalar) -> Knob:
 
 
 def made_up_for(knob: Knob, config: Mapping[str, Scalar], taken: Iterable[str], refused: Mapping[str, str]) -> Knob:
-    """A batch size whose changes gradient accumulation makes up for: batch x accumulation stays what it is.
+    """Couple a batch size with the accumulation steps, so that batch x accumulation stays constant.
 
     Args:
         knob: The batch size.

@@ -1,4 +1,4 @@
-"""Builds the space of a config on a machine: which keys are knobs, which move together, which are left out."""
+"""Construction of the space of a config on a machine: knobs, keys that move together, keys that are left out."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -16,7 +16,7 @@ _ORDER = {row.kind: position for position, row in enumerate(KNOWN_KNOBS)}
 
 @dataclass(frozen=True, kw_only=True)
 class Skipped:
-    """A key that looks like a knob and is not searched, with the reason."""
+    """Key that looks like a knob and is not searched, with the reason."""
 
     path: str
     why: str
@@ -30,7 +30,7 @@ def build_space(
     *,
     keep_effective_batch: bool = False,
 ) -> tuple[Space, tuple[Skipped, ...]]:
-    """The space of a config on a machine.
+    """Build the space of a config on a machine.
 
     Args:
         config: Every scalar of the config by dotted path, in file order.
@@ -55,7 +55,7 @@ def build_space(
 
 
 class _Builder:
-    """Takes the knobs one by one first, then relates them to each other."""
+    """Builder of a space: first takes the knobs one by one, then relates them to each other."""
 
     def __init__(
         self,
@@ -81,7 +81,7 @@ class _Builder:
                 self._knobs.append(_knob(path, row, config, wanted[path], machine))
 
     def join_switches(self) -> None:
-        """Makes one knob of all switches of one thing, also of those that the user does not list."""
+        """Merge all switches of one thing into one knob, including those that the user does not list."""
         for kind in (row.kind for row in KNOWN_KNOBS if row.is_one_switch):
             listed = self._of_kind(kind)
             if not listed:
@@ -103,7 +103,7 @@ class _Builder:
             self._put(leader, joined)
 
     def pair_devices(self) -> None:
-        """Makes one knob of the GPU of the model and that of the data: the list of the model's says where to."""
+        """Merge the GPU of the model and that of the data into one knob."""
         datas = [
             path
             for path, value in self._config.items()
@@ -124,7 +124,7 @@ class _Builder:
             self._put(model, replace(model, choices=choices, ordered=ordered, carries=(along,), advice=apart))
 
     def relate_batches(self) -> None:
-        """Lets a global batch stay where each device's part of it can be searched."""
+        """Keep a global batch fixed where the per-device part of it can be searched."""
         wholes = [path for path, value in self._config.items() if is_global(path) and self._is_training(path, value)]
         parts = [knob for knob in self._of_kind("batch_size") if is_per_device(knob.path)]
         if len(wholes) != 1 or not parts or (self._domains is not None and wholes[0] in self._domains):
@@ -136,7 +136,7 @@ class _Builder:
             self._put(knob, dividing(knob, self._config[wholes[0]]))
 
     def keep_effective_batch(self) -> None:
-        """Lets gradient accumulation make up for another batch size."""
+        """Make gradient accumulation compensate for another batch size."""
         for knob in self._of_kind("batch_size"):
             if is_global(knob.path):
                 self._leave_out(knob, "it is the effective batch itself, and keep_effective_batch is on")
@@ -156,7 +156,7 @@ class _Builder:
                 self._leave_out(kept, "no other size of its domain divides batch x accumulation")
 
     def finish(self) -> tuple[Space, tuple[Skipped, ...]]:
-        """The space, and what was left out."""
+        """Return the space, and the keys that were left out."""
         for knob in [knob for knob in self._knobs if len(knob.choices) == 1]:
             if self._domains is not None:
                 self._skip(knob.path, "its domain holds today's value and no other")
@@ -189,7 +189,7 @@ class _Builder:
 
 
 def _row(path: str, today: Scalar, domain: Sequence[Scalar]) -> KnownKnob | None:
-    """The row of a knob; None where the user's own domain holds what the row cannot count with."""
+    """Return the row of a knob; None if the user's own domain holds values that the row does not understand."""
     row = known_knob(path, today)
     return None if row and is_number(today) and not all(map(row.accepts, domain)) else row
 

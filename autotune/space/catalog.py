@@ -1,4 +1,4 @@
-"""The known knobs: one row each, found in a config by their usual names, in any section.
+"""Catalog of known knobs: one row each, found in a config by their usual names, in any section.
 
 A row says which keys it means, which values are worth trying on this machine, what an expert would try first,
 and what changing it means for training. To teach autotune a knob, add a row to `KNOWN_KNOBS`.
@@ -15,11 +15,11 @@ from autotune.space.knob import Knob, Label, key_name
 
 _Values = tuple[Scalar, ...]
 _LARGEST_COUNT = 2**31
-"""No batch, buffer or pool of workers is larger; a key that holds more means something else."""
+"""Largest plausible batch, buffer or pool of workers; a key that holds more means something else."""
 
 
 class Demand(Enum):
-    """How the memory that a trial needs depends on a knob."""
+    """Dependence of a trial's memory on a knob."""
 
     NONE = "none"  # not at all
     VARIES = "varies"  # another value may need more or less
@@ -28,7 +28,7 @@ class Demand(Enum):
 
 @dataclass(frozen=True, kw_only=True)
 class Effects:
-    """What a knob acts on, as far as its row says it; the defaults are those of a knob that no row describes.
+    """Effects of a knob, as far as its row says; the defaults are those of a knob that no row describes.
 
     Attributes:
         gpu_memory: How the memory of the GPU depends on it.
@@ -49,17 +49,17 @@ _NUMBERS = Effects(gpu_memory=Demand.VARIES, on_step=True)
 
 @dataclass(frozen=True, kw_only=True)
 class KnownKnob:
-    """A row of the table.
+    """Row of the table of known knobs.
 
     Attributes:
         kind: Name of the row.
         names: Last parts of the key paths that mean it, lower case.
         accepts: Whether a present value is one that the row understands.
         domain: (present value, machine) → the values worth trying.
-        advice: (present value, machine) → what an expert would try, best guess first.
-        label: What changing it means for the training.
-        sentence: What it does, for the user.
-        effects: What it acts on.
+        advice: (present value, machine) → values that an expert would try, best guess first.
+        label: Effect of a change on the training itself.
+        sentence: Description for the user.
+        effects: Effects on memory and on the step.
         bundled: Whether the first proposal sets it, with the other bundled rows: the cheap, safe ones.
         settling: Values whose speed shows only after one pass over the data.
         needs: Values of this row → what other rows must then hold, as far as the config has them.
@@ -93,7 +93,7 @@ def _is_size(value: Scalar) -> bool:
 
 
 def _count(value: Scalar) -> int:
-    assert isinstance(value, int)  # `accepts` saw to it
+    assert isinstance(value, int)  # `accepts` guarantees it
     return value
 
 
@@ -430,7 +430,7 @@ KNOWN_KNOBS: tuple[KnownKnob, ...] = (
         effects=_SPEED_ALONE,
     ),
 )
-"""In the order in which an expert would turn them."""
+"""Known knobs, in the order in which an expert would turn them."""
 
 _ROWS = {row.kind: row for row in KNOWN_KNOBS}
 
@@ -438,7 +438,7 @@ _VALIDATION = re.compile(r"(?:.*_)?(?:val|valid|validation|eval|evaluation|test|
 
 
 def known_knob(path: str, present: Scalar) -> KnownKnob | None:
-    """The row that a key means; None if it is no known knob, or its value none that the row understands."""
+    """Return the row that a key belongs to; None if it is no known knob, or the row does not understand its value."""
     name = key_name(path)
     for row in KNOWN_KNOBS:
         if name in row.names and row.accepts(present):
@@ -447,22 +447,22 @@ def known_knob(path: str, present: Scalar) -> KnownKnob | None:
 
 
 def row_of(knob: Knob) -> KnownKnob | None:
-    """The row of a knob; None for a knob of the user's own."""
+    """Return the row of a knob; None for a knob of the user's own."""
     return _ROWS.get(knob.kind or "")
 
 
 def effects_of(knob: Knob) -> Effects:
-    """What a knob acts on."""
+    """Return the effects of a knob."""
     row = row_of(knob)
     return row.effects if row else Effects()
 
 
 def has_known_name(path: str) -> bool:
-    """Whether a key is called like a known knob, whatever it holds."""
+    """Return whether a key has the name of a known knob, whatever its value."""
     name = key_name(path)
     return any(name in row.names for row in KNOWN_KNOBS)
 
 
 def is_for_validation(path: str) -> bool:
-    """Whether a key stands in a section for validation, testing or inference, which no trial measures."""
+    """Return whether a key is in a section for validation, testing or inference, which no trial measures."""
     return any(_VALIDATION.fullmatch(key_name(section)) for section in path.split(".")[:-1])

@@ -1,10 +1,10 @@
-"""The GPU that prepares the data and the one that trains: two keys, one decision."""
+"""Pairs of the GPU that prepares the data and the GPU that trains: two keys, one decision."""
 
 from autotune.records import Scalar
 
 
 def device_pairs(data: Scalar, model: Scalar, gpus: int) -> tuple[tuple[Scalar, Scalar], ...]:
-    """Which (data GPU, model GPU) are worth trying: one GPU for both, and one for each.
+    """Return the (data GPU, model GPU) pairs that are worth trying: one GPU for both, and one for each.
 
     Args:
         data: The present GPU of the data, its number; None leaves it to the trainer.
@@ -12,8 +12,8 @@ def device_pairs(data: Scalar, model: Scalar, gpus: int) -> tuple[tuple[Scalar, 
         gpus: How many there are.
 
     Returns:
-        Today's pair first, then what else there is; each model GPU once. Today's alone where one of them is None and
-        the other is not: what that means is not known.
+        The baseline's pair first, then the others; each model GPU once. Only the baseline's if exactly one of its two
+        values is None, since the meaning of that is not known.
     """
     today = (data, model)
     if gpus < 2 or (data is None) != (model is None):

@@ -1,4 +1,4 @@
-"""One thing of the config that may vary."""
+"""Knob: one key, or group of keys, of the config that may vary."""
 
 import re
 from collections.abc import Iterable
@@ -9,11 +9,11 @@ from itertools import pairwise
 from autotune.records import Scalar
 
 LADDER_LENGTH = 16
-"""Longest list of values made of a range: neighbours on a finer ladder differ by less than trials can show."""
+"""Most values that are made of a range: neighbours on a finer ladder differ by less than trials can show."""
 
 
 class Label(StrEnum):
-    """What changing a knob means for the training itself."""
+    """Effect of changing a knob on the training itself."""
 
     SAME_TRAINING = "same training"  # only the speed changes
     BATCH = "batch"  # another effective batch: the learning rate may want to follow
@@ -23,11 +23,11 @@ class Label(StrEnum):
 
 @dataclass(frozen=True, kw_only=True)
 class Carried:
-    """A key that moves with a knob.
+    """Key that moves with a knob.
 
     Attributes:
         path: The key.
-        values: What it holds at each of the knob's choices.
+        values: Its value at each of the knob's choices.
     """
 
     path: str
@@ -36,18 +36,18 @@ class Carried:
 
 @dataclass(frozen=True, kw_only=True)
 class BatchCount:
-    """What a batch size counts.
+    """Devices and accumulated steps that a batch size counts.
 
     Attributes:
-        where: Over which devices, as far as the name of its key says it, e.g. ``on each device``; else empty.
-        accumulated: After how many such batches the weights are updated.
+        where: The devices that it counts, as far as the name of its key tells, e.g. ``on each device``; else empty.
+        accumulated: Number of such batches per update of the weights.
     """
 
     where: str
     accumulated: int
 
     def change(self, old: int, new: int) -> str:
-        """What another size means for the effective batch, in words."""
+        """Describe in words what another size means for the effective batch."""
         times = self.accumulated
         what = f"The effective batch {self.where}".rstrip()
         said = f"{what} changes from {old * times} to {new * times}"
@@ -56,20 +56,20 @@ class BatchCount:
 
 @dataclass(frozen=True, kw_only=True)
 class Knob:
-    """One thing of the config that may vary.
+    """Knob of the config: a key, its choices and its baseline value.
 
     Attributes:
         path: The key that names it.
-        choices: Every value that may be tried, today's included; ascending if `ordered`.
+        choices: Every value that may be tried, the baseline's included; ascending if `ordered`.
         ordered: Whether neighbours in `choices` are alike.
-        today: What the config holds now.
-        label: What changing it means for the training.
+        today: The baseline: the value that the config holds now.
+        label: Effect of a change on the training itself.
         kind: Row of the table of known knobs, e.g. ``batch_size``; None for a knob of the user's own.
-        advice: What an expert would try, best guess first.
+        advice: Values that an expert would try, best guess first.
         bundled: Whether the first proposal sets it, with all other bundled knobs.
         settling: Values whose speed shows only after one pass over the data (caches).
         carries: Further keys that move with it.
-        batch: Of a batch size: what it counts; None for other knobs.
+        batch: Of a batch size: the devices and steps that it counts; None for other knobs.
     """
 
     path: str
@@ -94,17 +94,17 @@ class Knob:
         return (self.path, *(along.path for along in self.carries))
 
     def index(self, value: Scalar) -> int | None:
-        """Position of a value among the choices, None if it is not one; True is not 1, but 1.0 is."""
+        """Return the position of a value among the choices, None if it is not one; True is not 1, but 1.0 is."""
         for position, choice in enumerate(self.choices):
             if same_scalar(choice, value):
                 return position
         return None
 
     def keys(self, value: Scalar) -> dict[str, Scalar]:
-        """What all its keys hold at a value.
+        """Return the values of all its keys at a choice.
 
         Raises:
-            ValueError: It is none of the choices, so that what the keys that move along hold is not known.
+            ValueError: The value is none of the choices, so the values of the keys that move along are not known.
         """
         if not self.carries:
             return {self.path: value}
@@ -114,7 +114,7 @@ class Knob:
         return {self.path: value, **{along.path: along.values[position] for along in self.carries}}
 
     def narrowed(self, choices: Iterable[Scalar]) -> "Knob":
-        """The same knob with fewer choices, today's value among them."""
+        """Return the same knob with fewer choices; the baseline's value stays."""
         kept = [position for position in map(self.index, choices) if position is not None]
         left = tuple(self.choices[position] for position in kept)
         return replace(
@@ -130,23 +130,23 @@ class Knob:
 
 
 def key_name(path: str) -> str:
-    """The last part of a key path as the tables of names spell it: ``train.batchSize`` is ``batch_size``."""
+    """Normalize the last part of a key path to the spelling of the tables: ``train.batchSize`` gives ``batch_size``."""
     name = path.rpartition(".")[2]
     return re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", name).lower().replace("-", "_")
 
 
 def same_scalar(one: Scalar, other: Scalar) -> bool:
-    """Whether two config values are the same; unlike in Python, ``True`` is not ``1``."""
+    """Return whether two config values are the same; unlike in Python, ``True`` is not ``1``."""
     return isinstance(one, bool) == isinstance(other, bool) and one == other
 
 
 def is_number(value: Scalar) -> bool:
-    """Whether a config value is a number; ``True`` is not."""
+    """Return whether a config value is a number; ``True`` is not."""
     return isinstance(value, int | float) and not isinstance(value, bool)
 
 
 def ladder(low: float, high: float, *, step: float | None = None, log: bool = False) -> tuple[Scalar, ...]:
-    """The values of a range that are worth telling apart, both ends included.
+    """Return the values of a range that are worth telling apart, both ends included.
 
     Args:
         low: Lower end.
@@ -175,14 +175,14 @@ def ladder(low: float, high: float, *, step: float | None = None, log: bool = Fa
 
 
 def _spread(last: int) -> list[int]:
-    """At most `LADDER_LENGTH` indices from 0 to ``last``, evenly spread, both ends included."""
+    """Return at most `LADDER_LENGTH` indices from 0 to ``last``, evenly spread, both ends included."""
     if last < LADDER_LENGTH:
         return list(range(last + 1))
     return [i * last // (LADDER_LENGTH - 1) for i in range(LADDER_LENGTH)]
 
 
 def with_today(choices: Iterable[Scalar], today: Scalar) -> tuple[tuple[Scalar, ...], bool]:
-    """Adds today's value to a domain if it is not in it.
+    """Add the baseline's value to a domain if it is not in it.
 
     Returns:
         The choices, and whether they are ordered: all numbers, then sorted.

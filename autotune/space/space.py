@@ -1,4 +1,4 @@
-"""The space of points: which knobs there are, what they may hold, and which combinations cannot work."""
+"""Search space: its knobs, their choices, and the combinations that cannot work."""
 
 import hashlib
 import json
@@ -12,7 +12,7 @@ from autotune.space.knob import Knob, Label, same_scalar
 
 
 def point_name(values: Values) -> str:
-    """Names a point: a hash of its canonical form, the same on every machine.
+    """Return the name of a point: a hash of its canonical form, the same on every machine.
 
     A float that is a whole number and the integer are one value, as they are in a config.
 
@@ -27,7 +27,7 @@ def point_name(values: Values) -> str:
 
 @dataclass(frozen=True, kw_only=True)
 class Space:
-    """The knobs of one config on one machine.
+    """Search space of one config on one machine.
 
     Attributes:
         knobs: In the order in which an expert would turn them; the user's own knobs last.
@@ -40,7 +40,7 @@ class Space:
 
     @property
     def today(self) -> Values:
-        """What the config holds now."""
+        """The baseline point: the values that the config holds now."""
         return {knob.path: knob.today for knob in self.knobs}
 
     @property
@@ -49,14 +49,18 @@ class Space:
         return prod(len(knob.choices) for knob in self.knobs)
 
     def knob(self, path: str) -> Knob:
-        """The knob of that name; KeyError if there is none."""
+        """Return the knob of that name.
+
+        Raises:
+            KeyError: There is none.
+        """
         for knob in self.knobs:
             if knob.path == path:
                 return knob
         raise KeyError(path)
 
     def same_training(self) -> "Space":
-        """The same space with every knob frozen that may change what is computed."""
+        """Return the same space with every knob frozen that may change what is computed."""
         return replace(
             self,
             knobs=tuple(
@@ -66,17 +70,17 @@ class Space:
         )
 
     def without_settling(self) -> "Space":
-        """The same space with every cache left as it is today, and measured as it is in a first pass."""
+        """Return the same space with every cache frozen at the baseline, and measured as in a first pass."""
         return Space(knobs=tuple(_without_settling(knob) for knob in self.knobs))
 
     def contains(self, values: Values) -> bool:
-        """Whether these are values of this space: every knob, nothing else, only its choices."""
+        """Return whether these values are a point of this space: every knob, no other key, only valid choices."""
         return set(values) == {knob.path for knob in self.knobs} and all(
             knob.index(values[knob.path]) is not None for knob in self.knobs
         )
 
     def indices(self, values: Values) -> tuple[int, ...]:
-        """A point as numbers: of each knob the position of its value among the choices.
+        """Encode a point as the position of each knob's value among its choices.
 
         Raises:
             ValueError: One of the values is not among them.
@@ -88,19 +92,19 @@ class Space:
         return known
 
     def at(self, indices: Iterable[int]) -> Values:
-        """The point of these numbers; see `indices`."""
+        """Decode a point from its indices; see `indices`."""
         return {knob.path: knob.choices[index] for knob, index in zip(self.knobs, indices, strict=True)}
 
     def changes(self, values: Values) -> Values:
-        """What a point changes against today's config."""
+        """Return the values of a point that differ from the baseline."""
         return {knob.path: values[knob.path] for knob in self.knobs if not same_scalar(values[knob.path], knob.today)}
 
     def is_same_training(self, values: Values, today: Values | None = None) -> bool:
-        """Whether a point leaves the training itself unchanged.
+        """Return whether a point leaves the training itself unchanged.
 
         Args:
             values: The point.
-            today: What it is compared with; None for what the config holds now (a search may have begun with other
+            today: The values to compare with; None for the config's present ones (a search may have begun with other
                 values).
         """
         start = self.today if today is None else today
@@ -110,31 +114,31 @@ class Space:
         )
 
     def settles(self, values: Values) -> bool:
-        """Whether a point's speed shows only after one pass over the data."""
+        """Return whether a point's speed shows only after one pass over the data."""
         return self.always_settles or any(
             same_scalar(values[knob.path], slow) for knob in self.knobs for slow in knob.settling
         )
 
     def keys(self, values: Values) -> dict[str, Scalar]:
-        """Every key of the config that a point sets, keys that move together included."""
+        """Return every key of the config that a point sets with its value, keys that move together included."""
         return {path: value for knob in self.knobs for path, value in knob.keys(values[knob.path]).items()}
 
     def name(self, values: Values) -> str:
-        """Name a point by every key that it sets: an accumulation that moves with the batch is part of the point.
+        """Return the name of a point, hashed over every key that it sets, keys that move along included.
 
         Raises:
-            ValueError: The values are none of this space, so that what the keys that move along hold is not known.
+            ValueError: The values are no point of this space, so the values of keys that move along are not known.
         """
         return point_name(self.keys(values))
 
     def is_named(self, name: str, values: Values) -> bool:
-        """Whether these are values of this space, and its keys that move along held then what they would hold now."""
+        """Return whether these values are a point of this space and have this name, keys that move along included."""
         return self.contains(values) and self.name(values) == name
 
     def why_infeasible(self, values: Values) -> str | None:
-        """Why a combination cannot work, None if it may.
+        """Return the reason for which a combination cannot work, None if it may.
 
-        What today's config combines is always feasible: whatever it is, it is what the user runs.
+        The baseline's own combination is always feasible, since the user runs it.
         """
         changes = self.changes(values)
         for knob in self.knobs:
@@ -145,7 +149,7 @@ class Space:
         return None
 
     def with_advice(self, values: Values, path: str, choice: Scalar) -> Values:
-        """A point with one knob turned, and whatever that value needs turned along."""
+        """Return a point with one knob changed, and with the other knobs set that the new value needs."""
         turned = {**values, path: choice}
         for other, wanted in self._needs(self.knob(path), choice).items():
             turned[other.path] = wanted

@@ -1,1 +1,1 @@
-"""One trial of the trainer, from its folder to its ending; nothing else starts, signals or waits for processes."""
+"""One trial of the trainer, from its plan to its ending."""

@@ -1,6 +1,7 @@
-"""What a trainer said last: the exception that it ended with, and the memory that it complained of.
+"""Error extraction from a trainer's output: the exception that it ended with, and complaints about memory.
 
-Words name a failure that other evidence proves; they never prove one, nor a success (`autotune.trial.outcome`).
+The text only names a failure that other evidence proves; it never proves a failure or a success itself
+(`autotune.trial.outcome`).
 """
 
 import re
@@ -30,7 +31,7 @@ _GPU_MEMORY = re.compile(
     r"ResourceExhaustedError|RESOURCE_EXHAUSTED|CUDA out of memory|CUDA error: out of memory|CUDA_ERROR_OUT_OF_MEMORY"
     r"|cudaErrorMemoryAllocation|CUBLAS_STATUS_ALLOC_FAILED|CUDNN_STATUS_ALLOC_FAILED|\bOutOfMemoryError\b"
 )
-# Libraries that cannot get their workspace say anything but that.
+# Libraries that cannot allocate their workspace report other errors instead.
 _PERHAPS_GPU_MEMORY = re.compile(
     r"CU(?:DNN|BLAS|SOLVER)_STATUS_(?:NOT_INITIALIZED|INTERNAL_ERROR|EXECUTION_FAILED)|cudnn ?handle"
     r"|Failed to get convolution algorithm|No algorithm worked|cuDNN failed to initialize",
@@ -41,12 +42,13 @@ _HARMLESS = "not a failure"  # what TensorFlow's allocator says when a smaller w
 
 
 def memory_that_ran_out(error: str, *, gpu_memory_full: Callable[[], bool] = lambda: False) -> Ending | None:
-    """Which memory an error says has run out; None if it speaks of something else.
+    """Return which memory ran out according to an error message; None if the message is about something else.
 
     Args:
         error: Class and message of an exception.
-        gpu_memory_full: Answers whether the GPU's memory was seen to be full: then errors count that its libraries
-            raise for want of a workspace. Asked for such an error alone: the answer may have to wait for the driver.
+        gpu_memory_full: Returns whether the GPU's memory was seen to be full: only then do errors count that GPU
+            libraries raise when they cannot allocate a workspace. Called only for such an error, since the answer may
+            have to wait for the driver.
     """
     if _HOST_MEMORY.search(error):
         return Ending.OUT_OF_HOST_MEMORY
@@ -56,22 +58,22 @@ def memory_that_ran_out(error: str, *, gpu_memory_full: Callable[[], bool] = lam
 
 
 def complaint_of_memory(*outputs: str) -> tuple[Ending, str] | None:
-    """The first line of a trainer's outputs that says that memory ran out, wherever it stands, and which memory."""
+    """Return the first line in these outputs that says that memory ran out, and which memory; None if there is none."""
     for text in outputs:
         for line in text.splitlines():
             memory = memory_that_ran_out(line)
             if memory is None and _SAYS_OUT_OF_MEMORY.search(line):
-                memory = Ending.OUT_OF_GPU_MEMORY  # what trainers catch and go on after
+                memory = Ending.OUT_OF_GPU_MEMORY  # the kind that trainers catch, and continue
             if memory is not None and _HARMLESS not in line:
                 return memory, line.strip()
     return None
 
 
 def last_error(stderr: str) -> str:
-    """The exception a program ended with, and those it came from; else its last lines.
+    """Return the exception that a program ended with and those that caused it; without one, the last lines.
 
     Args:
-        stderr: The end of what it wrote there.
+        stderr: The tail of its stderr.
 
     Returns:
         The lines with class and message, the last exception first; empty if nothing was written.
@@ -91,14 +93,14 @@ def last_error(stderr: str) -> str:
 
 
 def one_line(text: str) -> str:
-    """A trainer's words as one short line that cannot steer the terminal."""
+    """Shorten text from a trainer to one printable line, free of terminal escape sequences."""
     line = " ".join(text.split())
     line = "".join(letter for letter in line if letter.isprintable())
     return line if len(line) <= LONGEST_LINE else line[: LONGEST_LINE - 1] + "…"
 
 
 def _message(traceback: str) -> str:
-    """Class and message from the text after a traceback's first line."""
+    """Return class and message from the text after a traceback's first line."""
     lines = traceback.splitlines()
     for index, line in enumerate(lines):
         if line and not line[0].isspace():

@@ -1,4 +1,4 @@
-"""One trial, from its plan to its numbers: start, watch, stop, measure."""
+"""Execution of one trial, from its plan to its numbers: start, watch, stop, measure."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
@@ -28,21 +28,21 @@ _FOR_WANT_OF_A_GPU = (
 
 @dataclass(frozen=True, kw_only=True)
 class Execution:
-    """What a trial did and showed.
+    """Result of one executed trial.
 
     Attributes:
-        ending: Why it ended.
-        detail: One line on that.
-        validity: Whether its numbers are fit to be compared.
+        ending: Reason for which it ended.
+        detail: One line on the ending.
+        validity: Fitness of its numbers to be compared.
         window: Its steady window; None if there is none.
         measurement: Its numbers; None if there are none.
-        conditions: What they depend on that was seen during the run.
-        duration_s: From the decision to make it until the last of its processes was gone, without the time that the
-            runner took to get ready.
-        saw_a_pass: Whether it came to the end of a pass over the data.
+        conditions: Conditions of the numbers that were observed during the trial.
+        duration_s: Time from the decision to make it until the last of its processes was gone, without the time that
+            the runner took to get ready.
+        saw_a_pass: Whether it reached the end of a pass over the data.
         stderr_tail: The last lines of its stderr.
         folder: Its folder.
-        losses: How its loss went.
+        losses: Its losses by step.
     """
 
     ending: Ending
@@ -58,12 +58,12 @@ class Execution:
     losses: Losses = field(default_factory=Losses)
 
     def close(self, record: TrialRecord, *, keep_outputs: bool, is_over: Callable[[], bool] = lambda: False) -> None:
-        """Leaves the record in the trial's folder, and takes away what the trainer wrote into its outputs.
+        """Write the record into the trial's folder, and delete the trainer's outputs.
 
         Args:
-            record: The trial, as it stands in the record.
-            keep_outputs: Whether they stay.
-            is_over: Whether there is no more time for taking them away: thousands of folders take seconds.
+            record: The trial, as it stands in the study.
+            keep_outputs: Whether the outputs stay.
+            is_over: Returns whether no time is left for deleting; thousands of folders take seconds.
         """
         self.folder.write_result(asdict(record))
         if not keep_outputs:
@@ -72,13 +72,14 @@ class Execution:
 
 @dataclass(frozen=True, kw_only=True)
 class TrialRequest:
-    """A point to run.
+    """Request for a trial of one point.
 
     Attributes:
         name: Name of the trial.
         keys: Every key of the config that the point sets.
         gpus: The GPUs that it may use, as far as is known beforehand.
-        samples_per_step: What the config says of that, for trainers that do not; None if no key says it.
+        samples_per_step: Samples per step according to the config, for trainers that do not report them; None if no
+            key says it.
     """
 
     name: str
@@ -89,11 +90,11 @@ class TrialRequest:
 
 @dataclass(frozen=True, kw_only=True)
 class TrialTools:
-    """What makes and watches one trial.
+    """Runner, instruments and clock that make and watch one trial.
 
     Attributes:
-        runner: Makes it.
-        instruments: Watch it; closed with it.
+        runner: Starts the trial and watches its processes.
+        instruments: Watch the machine; closed with the trial.
         clock: Source of time.
     """
 
@@ -113,11 +114,11 @@ def execute(
     """Make one trial: plan it, start it, watch it, stop it, measure it.
 
     Args:
-        trainer: What is started, where.
+        trainer: The command that is started, and where.
         request: The point.
         policy: When to stop.
         tools: Make and watch it.
-        progress: Told the steps so far while it goes on.
+        progress: Called with the number of steps so far while it goes on.
 
     Raises:
         AutotuneError: The trial cannot be planned or started.

@@ -1,4 +1,4 @@
-"""What each ending means to a user: a sentence and a remedy. What it teaches a search is in search/feasibility.py."""
+"""Explanation of each ending to a user: a sentence and a remedy. Its meaning to a search: `search/feasibility.py`."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -8,7 +8,7 @@ from autotune.records import Ending
 
 @dataclass(frozen=True, kw_only=True)
 class Explanation:
-    """What an ending means to a user, and what they can do about it."""
+    """Meaning of an ending to a user, and what they can do about it."""
 
     sentence: str
     remedy: str

@@ -1,4 +1,4 @@
-"""The instruments around one trial: opened before it starts and when its process is known, closed when it has ended."""
+"""Instruments around one trial: opened before it starts and when its process is known, closed when it has ended."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -16,14 +16,15 @@ _FULL = 0.97  # of a GPU's memory: what is left is of no use to anybody
 
 
 class Instruments:
-    """Watches the host, and the GPUs if there are any, while a trial goes on.
+    """Probes that watch the host, and the GPUs if there are any, during one trial.
 
     Args:
         host: Watches the trial's processes.
         gpus: Watches the GPUs; None if there are none.
 
     Attributes:
-        why_lost: Why a GPU of the trial, or its driver, does not answer any more, for people; None while they do.
+        why_lost: Reason for which a GPU of the trial, or its driver, does not answer any more, for people; None while
+            they do.
     """
 
     def __init__(self, host: Probe[TrialProcesses, HostUsage], gpus: GpuProbe | None = None) -> None:
@@ -36,7 +37,7 @@ class Instruments:
 
     @classmethod
     def of_machine(cls, clock: Clock, gpus: GpuProbe | None) -> Self:
-        """The instruments of this machine, for one run.
+        """Return the instruments of this machine, for one trial.
 
         Args:
             clock: Stamps the readings.
@@ -55,12 +56,12 @@ class Instruments:
             self._gpus.close()
 
     def expect(self, trial_id: str, trial: TrialGpus, kept: Path) -> None:
-        """Takes note of a trial that is about to be started.
+        """Prepare for a trial that is about to be started.
 
         Args:
             trial_id: Its name, which its processes carry.
             trial: Its GPUs, as far as is known beforehand.
-            kept: File for the raw readings of the GPUs.
+            kept: File that keeps the raw readings of the GPUs.
         """
         self._trial_id = trial_id
         self._run = trial
@@ -68,7 +69,7 @@ class Instruments:
             self._gpus.open(kept)
 
     def watch(self, events: Sequence[TraineeEvent]) -> None:
-        """Takes what the trial reports; the host is watched from its first sign of life."""
+        """Take the trial's new events; the host is watched from the first one on."""
         if events and not self._pids:
             self._host.open(TrialProcesses(trial_id=self._trial_id, pid=events[0].pid))
         self._pids.update(event.pid for event in events)
@@ -79,7 +80,7 @@ class Instruments:
             self.why_lost = self._gpus.lost(self._run)
 
     def memory_is_full(self, trial: TrialExit) -> bool:
-        """Whether nearly all memory of one of the trial's GPUs was in use; False if that is not known."""
+        """Return whether nearly all memory of one of the trial's GPUs was in use; False if that is not known."""
         began_s, ended_s = trial.started_s, trial.ended_s
         if not self._gpus or ended_s <= began_s:
             return False
@@ -93,7 +94,7 @@ class Instruments:
     def measure(
         self, window: Window, *, started_s: float, default_samples: float | None, filling: bool
     ) -> tuple[Measurement, GpuUsage]:
-        """Condenses a trial's window, with what was seen of the machine over the same time; see `measure_trial`."""
+        """Summarize a trial's window with the readings of the machine over the same time; see `measure_trial`."""
         host = self._host.between(window.t0_s, window.t1_s)
         gpu = None
         if self._gpus:

@@ -1,20 +1,20 @@
-"""Losses of a trial beside those of the baseline: a training that blows up may stay finite as long as a trial lasts."""
+"""Losses of a trial compared with those of the baseline: a diverging training may stay finite during a short trial."""
 
 import math
 from statistics import median
 
 FAR = 10.0
-"""A trial has diverged when its loss, relative to its own first, is this many times today's at the same step."""
+"""A trial has diverged when its loss, relative to its own first, is this many times the baseline's at the same step."""
 
-_FIRST = 3  # losses that say where a trial began
-_LATEST = 5  # losses that say where it is now: one bad batch is none of them
+_FIRST = 3  # losses whose median is the level at which a trial began
+_LATEST = 5  # losses that say where it is now: a single bad batch does not count
 
 
 class Losses:
-    """The finite losses of one trial, by step.
+    """Finite losses of one trial, by step.
 
-    They are compared relative to where each trial began: with another batch a loss that is summed over the batch is
-    another number, and means the same.
+    They are compared relative to where each trial began, since a loss that is summed over the batch scales with the
+    batch size.
     """
 
     def __init__(self) -> None:
@@ -22,13 +22,13 @@ class Losses:
         self._values: list[float] = []
 
     def add(self, step: int, loss: float) -> None:
-        """Takes a loss that was reported after so many steps."""
+        """Add a loss that was reported after this many steps."""
         if math.isfinite(loss):
             self._steps.append(step)
             self._values.append(loss)
 
     def are_far_above(self, today: "Losses") -> bool:
-        """Whether the latest ones are `FAR` times as high as any of today's up to the same step; False if unknown."""
+        """Return whether the latest losses are `FAR` times as high as any of the baseline up to the same step."""
         if len(self._values) < _FIRST + _LATEST or len(today._values) < _FIRST:
             return False
         began, todays_began = median(self._values[:_FIRST]), median(today._values[:_FIRST])

@@ -1,10 +1,10 @@
-"""What the end of a trial means: evidence in, name and detail out. Whether its numbers are good is decided elsewhere.
+"""Ending of a trial, derived from the evidence. Whether its numbers are good is decided elsewhere.
 
 The evidence, in the order in which it counts:
 
-1. who stopped it: if we did, our reason is the ending (but see 6 and 7);
+1. the reason for which we stopped it, if we did, is the ending (but see 6 and 7);
 2. exit status not 0 and the kernel's out-of-memory counter moved: out of host memory;
-3. a signal that nobody sends to himself: interrupted;
+3. a signal from another process (SIGTERM, SIGINT, SIGHUP): interrupted;
 4. exit status not 0 and the last exception is one of memory, or one of those that a GPU's libraries raise when the
    driver shows its memory full: out of GPU, or of host, memory;
 5. exit status not 0, and the losses had stopped being numbers: diverged; else crashed;
@@ -14,7 +14,7 @@ The evidence, in the order in which it counts:
    cost nothing, so speed alone would crown such a trial;
 8. exit status 0: completed, or no steps seen.
 
-What a trainer prints is never proof of success, nor of failure: it only names what other evidence proves.
+A trainer's output is never evidence of success or of failure: it only names a failure that other evidence shows.
 """
 
 import math
@@ -49,11 +49,11 @@ _JUMP = 2.0  # times as fast as before
 
 @dataclass(frozen=True, kw_only=True)
 class Evidence:
-    """What else is known of a trial, besides how its processes ended and what they reported.
+    """Evidence on a trial besides how its processes ended and the events that they reported.
 
     Attributes:
-        stdout_tail: The last lines that the trainer wrote to stdout: many a caught error is told there.
-        gpu_memory_full: Answers whether the driver showed the memory of one of its GPUs to be full; not asked of a
+        stdout_tail: The last lines that the trainer wrote to stdout; caught errors are often printed there.
+        gpu_memory_full: Returns whether the driver showed the memory of one of its GPUs to be full; not called for a
             trial that went well.
         outruns: Whether it made samples more than twice as fast as any good trial before.
     """
@@ -66,7 +66,7 @@ class Evidence:
 def ending_of(
     trial_exit: TrialExit, events: Sequence[TraineeEvent], evidence: Evidence | None = None
 ) -> tuple[Ending, str]:
-    """Names the ending of a run.
+    """Return the ending of a trial.
 
     Args:
         trial_exit: How its processes ended.
@@ -104,7 +104,7 @@ def ending_of(
 
 
 def _noted(events: Sequence[TraineeEvent]) -> str:
-    """What the observer said since the last step, such as why it sees none; empty if it said nothing."""
+    """Return the observer's note since the last step, e.g. why it sees no steps; empty if there is none."""
     silence = takewhile(lambda event: event.kind != "step", reversed(events))
     return next((event.text for event in silence if event.text), "")
 
@@ -143,7 +143,7 @@ def _diverged(events: Sequence[TraineeEvent]) -> str | None:
 
 
 def _caught(trial_exit: TrialExit, events: Sequence[TraineeEvent], evidence: Evidence) -> tuple[Ending, str] | None:
-    """An out-of-memory error that the trainer caught, to train on without the work: the memory, and what shows it."""
+    """Return the memory, and the evidence, of an out-of-memory error that the trainer caught to go on; None if none."""
     noted = "\n".join(event.text for event in events if event.text)
     said = complaint_of_memory(noted, trial_exit.stderr_tail, evidence.stdout_tail)
     if said is None:
@@ -157,7 +157,7 @@ def _caught(trial_exit: TrialExit, events: Sequence[TraineeEvent], evidence: Evi
 
 
 def _jump(events: Sequence[TraineeEvent]) -> float:
-    """By how many times the steps of a trial became faster at some moment after its first few; 1.0 if never."""
+    """Return the factor by which a trial's steps became faster at some moment after its first few; 1.0 if never."""
     ends_s = [event.t_s for event in events if event.kind == "step"]
     lengths_s = [after - before for before, after in pairwise(ends_s)][_WARM_UP_STEPS:]
     largest = 1.0

@@ -13,14 +13,14 @@ from autotune.settings.trackers import quiet_trackers
 
 @dataclass(frozen=True, kw_only=True)
 class Trainer:
-    """What trials start, and where.
+    """Trainer that trials start: its config, command and working place.
 
     Attributes:
         config_path: The config as the user typed it.
         settings: The config and its ``autotune:`` section.
         typed_command: The command as typed in place of the config's, placeholders not filled in; None if it was not.
-        state: Where everything is kept.
-        study: Name of the study, which the folder of its trials has.
+        state: The state folder.
+        study: Name of the study, and of the folder of its trials.
     """
 
     config_path: Path
@@ -31,10 +31,10 @@ class Trainer:
 
 
 def plan_trial(trainer: Trainer, keys: Values, *, trial: str) -> TrialPlan:
-    """Plans a trial of a point.
+    """Plan a trial of a point.
 
     Args:
-        trainer: What is started, where.
+        trainer: The command that is started, and where.
         keys: Every key of the config that the point sets.
         trial: Name of the trial, which its folder gets too.
 
@@ -57,7 +57,7 @@ def plan_trial(trainer: Trainer, keys: Values, *, trial: str) -> TrialPlan:
 
 
 def _environment(trainer: Trainer, keys: Values, folder: TrialFolder) -> dict[str, str]:
-    """What a trial's environment gets; what the user says goes before what we would rather have."""
+    """Return the variables added to a trial's environment; the user's own values take precedence over our defaults."""
     wished = {
         **quiet_trackers(folder.outputs),
         # Python's own files beside the user's modules would be the one thing that every trial leaves behind.

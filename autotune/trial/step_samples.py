@@ -1,7 +1,7 @@
-"""Whether the steps of a trial held as many samples as the config says that a batch has.
+"""Check that the steps of a trial held as many samples as the config's batch size says.
 
-Speed is counted in the samples that were seen, so a difference makes no number wrong. But it may mean that the key is
-not the one that the trainer heeds, and a user who reads of a batch of 32 should know that steps hold 16.
+Speed is computed from the samples that were seen, so a difference makes no number wrong. But it may mean that the
+trainer does not use this key, and a user who reads of a batch of 32 should know that steps hold 16.
 """
 
 from collections.abc import Mapping
@@ -18,14 +18,14 @@ _MOST_STEPS = 0.5  # share of the steps that have to hold one and the same numbe
 def unlike_the_config(
     path: str, size: float, samples: Series, *, config: Mapping[str, Scalar], devices: int
 ) -> str | None:
-    """A sentence on samples that the config does not explain; None if it does, or if too little is known.
+    """Return a sentence if the steps' samples do not fit the config's batch size; None if they do or are too few.
 
-    It explains batches that differ in size, a last batch that is smaller than the others, and the whole multiples or
-    parts that come of several devices and of accumulated gradients.
+    Batches that differ in size, a smaller last batch, and whole multiples or fractions due to several devices or to
+    gradient accumulation are taken to fit.
 
     Args:
-        path: The key that says how large a batch is.
-        size: What it was in that run.
+        path: The key of the batch size.
+        size: Its value in that trial.
         samples: Samples of each step of the steady window, as they were seen.
         config: Every scalar of the config.
         devices: Accelerators that the trial could use; at least 1.

@@ -1,4 +1,4 @@
-"""What is decided while a trial goes on: whether enough is known, or nothing more is to be hoped for."""
+"""Stop rule: decides while a trial goes on whether it has been measured long enough, or is not worth going on."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -17,18 +17,18 @@ _SILENT_STEPS = 10.0  # ... or this many times the longest step so far, if that 
 
 @dataclass(frozen=True, kw_only=True)
 class TrialPolicy:
-    """How long a trial goes on, and what ends it before that. Times are points on the clock.
+    """Limits on how long a trial goes on. Times are points on the injected clock.
 
     Attributes:
-        goal: How long the measuring window has to be.
+        goal: Required length of the measuring window.
         settles: Whether the window starts only after one pass over the data (caches).
         filling: Whether it would have to, but caches take too long to fill: it is measured while they are filled.
-        deadline_s: When the trial is killed if it still goes on.
-        give_up_s: When it is stopped with whatever it has shown.
-        start_timeout_s: How long its first step may take; None for the limit in the config.
+        deadline_s: Time at which the trial is killed if it still goes on.
+        give_up_s: Time at which it is stopped and judged by the steps so far.
+        start_timeout_s: Longest time to its first step; None for the limit in the config.
         hopeless_below: Samples per second that at least one step has to reach, else the trial is stopped early.
-        baseline_losses: How the loss of the baseline went; None if that is not known.
-        outruns_from: Samples per second that a trial hardly makes which leaves no work out; 0 if that is not known.
+        baseline_losses: Losses of the baseline; None if they are not known.
+        outruns_from: Samples per second from which on a trial is suspected of skipping work; 0 if that is not known.
     """
 
     goal: WindowGoal
@@ -43,20 +43,21 @@ class TrialPolicy:
 
 
 class StopRule:
-    """Collects a trial's events and says when to stop it.
+    """Stop rule of one trial: collects its events and says when to stop it.
 
     Args:
-        policy: When that is.
+        policy: The limits.
         clock: Source of time.
-        started_s: When the trial is started.
-        start_timeout_s: How long its first step may take, where the policy does not say.
-        samples_per_step: What the config says of that, for trainers that do not; None if it does not.
-        progress: Told the number of steps so far, at most at every call.
+        started_s: Time at which the trial is started.
+        start_timeout_s: Longest time to its first step, where the policy does not say.
+        samples_per_step: Samples per step according to the config, for trainers that do not report them; None if the
+            config does not say.
+        progress: Called with the number of steps so far.
 
     Attributes:
-        steps: How many it has made so far.
-        events: All that it has reported.
-        losses: How its loss goes.
+        steps: Number of steps so far.
+        events: All events so far.
+        losses: Its losses so far.
     """
 
     def __init__(
@@ -86,7 +87,7 @@ class StopRule:
         self.losses = Losses()
 
     def __call__(self, events: Sequence[TraineeEvent]) -> Stop | None:
-        """Takes new events, possibly none; answers why to stop, if at all."""
+        """Take new events, possibly none, and return the reason to stop the trial; None to go on."""
         self.events.extend(events)
         for event in events:
             if event.kind == "step":
@@ -117,20 +118,20 @@ class StopRule:
 
     @property
     def saw_a_pass(self) -> bool:
-        """Whether the trial came to the end of a pass over the data."""
+        """True if the trial reached the end of a pass over the data."""
         return self._settled_s is not None
 
     @property
     def is_cold(self) -> bool:
-        """Whether caches have to be filled first, and are not yet."""
+        """True while caches that have to be filled first are not yet full."""
         return self._policy.settles and self._settled_s is None
 
     def window(self) -> Window | None:
-        """The steady window of what was seen so far."""
+        """Return the steady window of the steps so far; None if there is none."""
         return steady_window(self.events, after_s=self._settled_s if self._policy.settles else None)
 
     def _is_hopeless(self, window: Window) -> bool:
-        """Whether even its fastest step shows that the trial cannot be of interest."""
+        """Return whether even its fastest step is slower than `hopeless_below`."""
         return window.fastest_step_samples_per_s(self._samples_per_step) < self._policy.hopeless_below
 
     def _note_loss(self, loss: float) -> None:

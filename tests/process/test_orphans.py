@@ -10,7 +10,7 @@ import pytest
 
 from autotune.clock import SystemClock
 from autotune.folders.trial_folder import MARKER, TrialFolder
-from autotune.process.orphans import Swept, end_orphans
+from autotune.process.orphans import OrphanCleanup, end_orphans
 from tests.process.conftest import Runs
 
 Start = Callable[..., subprocess.Popen[bytes]]
@@ -50,7 +50,7 @@ def folder(trials: Runs) -> TrialFolder:
 def test_ends_what_a_run_left(trials: Runs, folder: TrialFolder, start: Start) -> None:
     """A process that carries a trial of this study is killed, and named."""
     left = start(AUTOTUNE_TRIAL_ID=trials.trial_id, AUTOTUNE_TRIAL_DIR=folder.path)
-    assert end_orphans(trials.study, SystemClock()) == Swept(killed=(left.pid,))
+    assert end_orphans(trials.study, SystemClock()) == OrphanCleanup(killed=(left.pid,))
     assert left.wait(60.0) == -9
 
 
@@ -66,7 +66,7 @@ def test_spares_other_studies(trials: Runs, folder: TrialFolder, start: Start, t
     other = TrialFolder(tmp_path / "runs" / "other" / "run")
     other.create()
     process = start(AUTOTUNE_TRIAL_ID=trials.trial_id, AUTOTUNE_TRIAL_DIR=other.path)
-    assert end_orphans(trials.study, SystemClock()) == Swept()
+    assert end_orphans(trials.study, SystemClock()) == OrphanCleanup()
     assert process.poll() is None
 
 
@@ -83,7 +83,7 @@ def test_spares_what_only_looks_like_a_run(trials: Runs, folder: TrialFolder, st
         start(AUTOTUNE_TRIAL_ID=trials.trial_id, AUTOTUNE_TRIAL_DIR=folder.path / "deeper"),
         start(AUTOTUNE_TRIAL_ID=trials.trial_id, AUTOTUNE_TRIAL_DIR=trials.study),
     ]
-    assert end_orphans(trials.study, SystemClock()) == Swept()
+    assert end_orphans(trials.study, SystemClock()) == OrphanCleanup()
     assert [process.poll() for process in processes] == [None] * len(processes)
 
 
@@ -92,7 +92,7 @@ def test_spares_what_is_older_than_the_folder(trials: Runs, folder: TrialFolder,
     process = start(AUTOTUNE_TRIAL_ID=trials.trial_id, AUTOTUNE_TRIAL_DIR=folder.path)
     later_s = SystemClock().utc().timestamp() + 60.0
     os.utime(folder.path / MARKER, (later_s, later_s))
-    assert end_orphans(trials.study, SystemClock()) == Swept()
+    assert end_orphans(trials.study, SystemClock()) == OrphanCleanup()
     assert process.poll() is None
 
 
@@ -116,9 +116,9 @@ def test_spares_itself_and_those_it_came_from(trials: Runs, folder: TrialFolder)
         timeout=60.0,
         check=False,
     )
-    assert (done.returncode, done.stdout) == (0, "Swept(killed=(), left=())\n"), done.stderr
+    assert (done.returncode, done.stdout) == (0, "OrphanCleanup(killed=(), left=())\n"), done.stderr
 
 
 def test_finds_nothing_where_there_is_nothing(tmp_path: Path) -> None:
     """A study without a folder has no runs."""
-    assert end_orphans(tmp_path / "none", SystemClock()) == Swept()
+    assert end_orphans(tmp_path / "none", SystemClock()) == OrphanCleanup()

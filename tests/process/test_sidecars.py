@@ -1,4 +1,4 @@
-"""Processes that stay beside the trials: they outlive these, and nothing else."""
+"""Sidecars: processes that run beside the trials, outlive them, and nothing else."""
 
 import os
 import signal
@@ -32,8 +32,8 @@ with Guard() as guard:
 """
 
 
-def accompanied(guard: Guard, folder: Path, name: str = "it") -> int:
-    """Has a companion started; answers its process when it is up."""
+def start_sidecar(guard: Guard, folder: Path, name: str = "it") -> int:
+    """Start a sidecar; return its process id when it is up."""
     file = folder / name
     argv = [sys.executable, "-c", STAYS, str(file)]
     guard.start_sidecar(name, argv, env=dict(os.environ), log=folder / f"{name}.log")
@@ -41,10 +41,10 @@ def accompanied(guard: Guard, folder: Path, name: str = "it") -> int:
     return int(file.read_text())
 
 
-def test_a_companion_outlives_runs(guard: Guard, trials: Runs, hostile: Path) -> None:
+def test_a_sidecar_outlives_trials(guard: Guard, trials: Runs, hostile: Path) -> None:
     """A trial that will not die is killed, and the next one is made, while it stays; what it prints is in its log."""
     guard.start()
-    pid = accompanied(guard, hostile)
+    pid = start_sidecar(guard, hostile)
     for words in (("stubborn",), ("leaves", "session"), ("silent",)):
         (trials.folder / "ready").unlink(missing_ok=True)
         launch(guard, trials, *words)
@@ -59,35 +59,35 @@ def test_a_companion_outlives_runs(guard: Guard, trials: Runs, hostile: Path) ->
     assert (hostile / "it.log").read_text() == "it stays\n"
 
 
-def test_a_dismissed_companion_is_killed_and_can_be_replaced(guard: Guard, tmp_path: Path) -> None:
-    """Whether it likes it or not; dismissing it twice does nothing."""
+def test_a_stopped_sidecar_is_killed_and_can_be_replaced(guard: Guard, tmp_path: Path) -> None:
+    """Even if it ignores SIGTERM; stopping it twice does nothing."""
     guard.start()
-    first, other = accompanied(guard, tmp_path), accompanied(guard, tmp_path, "other")
+    first, other = start_sidecar(guard, tmp_path), start_sidecar(guard, tmp_path, "other")
     guard.stop_sidecar("it")
     guard.stop_sidecar("it")
     assert gone(first)
     (tmp_path / "it").unlink()
-    second = accompanied(guard, tmp_path)
+    second = start_sidecar(guard, tmp_path)
     assert second != first
     os.kill(other, 0)
 
 
-def test_no_companion_outlives_its_guard(tmp_path: Path) -> None:
+def test_no_sidecar_outlives_its_guard(tmp_path: Path) -> None:
     """At the end of the ``with`` statement it is gone, and also when the guard was killed."""
     with Guard() as guard:
         guard.start()
-        pid = accompanied(guard, tmp_path)
+        pid = start_sidecar(guard, tmp_path)
     assert gone(pid)
     (tmp_path / "it").unlink()
     with Guard() as guard:
         guard.start()
-        pid = accompanied(guard, tmp_path)
+        pid = start_sidecar(guard, tmp_path)
         assert guard.pid is not None
         os.kill(guard.pid, signal.SIGKILL)
         assert gone(pid)
 
 
-def test_no_companion_outlives_a_killed_search(tmp_path: Path) -> None:
+def test_no_sidecar_outlives_a_killed_search(tmp_path: Path) -> None:
     """SIGKILL on the search is enough."""
     file = tmp_path / "it"
     root = str(Path(autotune.__file__).parents[1])
@@ -98,8 +98,8 @@ def test_no_companion_outlives_a_killed_search(tmp_path: Path) -> None:
     assert gone(int(file.read_text()))
 
 
-def test_a_companion_that_cannot_be_started_harms_nobody(guard: Guard, trials: Runs, tmp_path: Path) -> None:
-    """Runs go on as ever."""
+def test_a_sidecar_that_cannot_be_started_harms_nobody(guard: Guard, trials: Runs, tmp_path: Path) -> None:
+    """Trials go on as before."""
     guard.start()
     guard.start_sidecar("it", ["/no/such/program"], env={}, log=tmp_path / "log")
     guard.start_sidecar("other", [sys.executable], env={}, log=tmp_path / "no such folder" / "log")
