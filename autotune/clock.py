@@ -22,7 +22,7 @@ class Clock(Protocol):
 
 
 class SystemClock:
-    """The machine's own clock."""
+    """System clock of this machine."""
 
     def now_s(self) -> float:
         """See `Clock.now_s`."""

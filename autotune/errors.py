@@ -42,7 +42,7 @@ class AutotuneError(Exception):
 
 
 class ConfigError(AutotuneError):
-    """The config, or its ``autotune:`` section, cannot be used as it stands."""
+    """Config, or its ``autotune:`` section, that cannot be used as it stands."""
 
     kind = "config"
 
@@ -65,31 +65,31 @@ class CannotEditYaml(ConfigError):
 
 
 class CommandError(AutotuneError):
-    """The trainer's command cannot be started."""
+    """Failure to start the trainer's command."""
 
     kind = "command"
 
 
 class GpuError(AutotuneError):
-    """The GPU that the trials would use is not there, or somebody else works on it."""
+    """GPU of the trials that is missing, or that somebody else works on."""
 
     kind = "gpu"
 
 
 class TrialError(AutotuneError):
-    """No trial could be made, or none gave a result."""
+    """Failure to make a trial, or to get a result from any."""
 
     kind = "trial"
 
 
 class StudyError(AutotuneError):
-    """The record of trials cannot be read or written."""
+    """Failure to read or write the record of trials."""
 
     kind = "study"
 
 
 class StudyBusy(StudyError):
-    """Another search is working on this study."""
+    """Refusal to open a study that another search is working on."""
 
     kind = "study_busy"
 

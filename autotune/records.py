@@ -74,7 +74,7 @@ class Stop(StrEnum):
 
 @dataclass(frozen=True, kw_only=True)
 class Gpu:
-    """One GPU of the machine."""
+    """GPU of the machine."""
 
     name: str
     uuid: str

@@ -106,7 +106,7 @@ class TrialFolder:
         return marker.st_mtime if stat.S_ISREG(marker.st_mode) else None
 
     def write_config(self, text: str) -> None:
-        """Writes the trial's own copy of the config, character for character.
+        """Write the trial's own copy of the config, character for character.
 
         Raises:
             TrialError: It cannot be written.

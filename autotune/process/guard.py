@@ -8,7 +8,7 @@ import socket
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -90,6 +90,29 @@ Message = Started | NotStarted | Ended | Warmed
 
 
 @dataclass(frozen=True, kw_only=True)
+class Program:
+    """Program to start, with its directory and environment.
+
+    Attributes:
+        argv: The command, at least one word; a program without a slash is looked up in the ``PATH`` of `env`.
+        cwd: Its working directory.
+        env: Its whole environment.
+    """
+
+    argv: Sequence[str]
+    cwd: Path
+    env: Mapping[str, str]
+
+    def message(self) -> dict[str, Any]:
+        """Return the fields of a message to the guard."""
+        return {
+            "argv": [portable(word) for word in self.argv],
+            "cwd": portable(self.cwd),
+            "env": {portable(name): portable(value) for name, value in self.env.items()},
+        }
+
+
+@dataclass(frozen=True, kw_only=True)
 class Fork:
     """Request to fork a trial from a zygote.
 
@@ -157,56 +180,35 @@ class Guard:
         self._channel = ours
 
     def launch(
-        self,
-        argv: Sequence[str],
-        *,
-        cwd: Path,
-        env: Mapping[str, str],
-        stdout: Path,
-        stderr: Path,
-        deadline_s: float,
-        fork: Fork | None = None,
+        self, program: Program, *, stdout: Path, stderr: Path, deadline_s: float, fork: Fork | None = None
     ) -> None:
         """Start a trial; `receive` reports the outcome.
 
         Args:
-            argv: The command, at least one word; a program without a slash is looked up in the ``PATH`` of `env`.
-            cwd: Its working directory.
-            env: Its whole environment.
+            program: The command.
             stdout: File for the first and the last mebibyte of its standard output.
             stderr: The same for its standard error.
             deadline_s: Time on CLOCK_MONOTONIC at which the guard ends it by itself.
-            fork: The zygote that becomes the trial, in place of a process that executes `argv`.
+            fork: The zygote to fork the trial from, in place of executing the command in a new process.
 
         Raises:
             GuardLost: The guard is gone.
         """
-        program = _program(argv, cwd, env)
+        fields = program.message()
         self._send(
             do="start",
             stdout=portable(stdout),
             stderr=portable(stderr),
             deadline_s=deadline_s,
-            **(program if fork is None else {"zygote": fork.zygote, "request": {**program, **fork.request}}),
+            **(fields if fork is None else {"zygote": fork.zygote, "request": {**fields, **fork.request}}),
         )
 
-    def warm(
-        self,
-        zygote: str,
-        argv: Sequence[str],
-        *,
-        cwd: Path,
-        env: Mapping[str, str],
-        log: Path,
-        request: Mapping[str, Any],
-    ) -> None:
+    def warm(self, zygote: str, program: Program, *, log: Path, request: Mapping[str, Any]) -> None:
         """Start a zygote; `receive` reports when it is warm.
 
         Args:
             zygote: Its name from now on.
-            argv: The interpreter and its options.
-            cwd: Its working directory.
-            env: Its whole environment.
+            program: The interpreter and its options.
             log: File for the output of the imports.
             request: Names of the modules to import, with their environment; see zygote_process.py.
 
@@ -216,7 +218,7 @@ class Guard:
         self._send(
             do="warm",
             zygote=zygote,
-            **_program([*argv, "-c", zygote_process.BOOTSTRAP], cwd, env),
+            **replace(program, argv=(*program.argv, "-c", zygote_process.BOOTSTRAP)).message(),
             guest=portable(zygote_process.__file__),
             log=portable(log),
             request=request,
@@ -245,7 +247,8 @@ class Guard:
         Raises:
             GuardLost: The guard is gone.
         """
-        self._send(do="accompany", companion=sidecar, **_program(argv, Path("/"), env), log=portable(log))
+        program = Program(argv=argv, cwd=Path("/"), env=env)
+        self._send(do="accompany", companion=sidecar, **program.message(), log=portable(log))
 
     def stop_sidecar(self, sidecar: str) -> None:
         """Kill a sidecar if it is still there, without waiting for its end.
@@ -329,14 +332,6 @@ def portable(text: str | Path) -> str:
     # Paths and variables are bytes. The guard's locale may differ from ours (-I drops PYTHONUTF8), so both sides
     # spell the bytes in the same way, whatever the locale is.
     return os.fsencode(text).decode("utf-8", "surrogateescape")
-
-
-def _program(argv: Sequence[str], cwd: Path, env: Mapping[str, str]) -> dict[str, Any]:
-    return {
-        "argv": [portable(word) for word in argv],
-        "cwd": portable(cwd),
-        "env": {portable(name): portable(value) for name, value in env.items()},
-    }
 
 
 def _message(fields: Mapping[str, Any]) -> Message:

@@ -11,7 +11,7 @@ from autotune.clock import Clock
 from autotune.errors import AutotuneError, CommandError, TrialError
 from autotune.folders.step_files import StepReader
 from autotune.folders.trial_folder import TrialFolder
-from autotune.process.guard import ENDING_S, Ended, Fork, Guard, GuardLost, NotStarted, Started
+from autotune.process.guard import ENDING_S, Ended, Fork, Guard, GuardLost, NotStarted, Program, Started
 from autotune.process.memory_evidence import oom_kills
 from autotune.process.orphans import end_orphans
 from autotune.records import Stop, TraineeEvent, TrialExit, TrialPlan
@@ -155,9 +155,7 @@ class ProcessRunner:
     def _follow(self, request: LaunchRequest, fork: Fork | None) -> Ended | NotStarted:
         """Start the trial, and watch it to its end."""
         self._guard.launch(
-            request.plan.argv,
-            cwd=request.plan.cwd,
-            env=request.env,
+            Program(argv=request.plan.argv, cwd=request.plan.cwd, env=request.env),
             stdout=request.folder.stdout,
             stderr=request.folder.stderr,
             deadline_s=request.deadline_s,

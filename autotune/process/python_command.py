@@ -51,7 +51,8 @@ def python_command(argv: Sequence[str], *, cwd: Path, search_path: str | None) -
 
     Returns:
         The command; None for everything else: other programs, code on the command line (``-c``), a folder or an
-        archive in the place of the script, options whose effect a fork cannot have (``-i``, ``-x``, ``-v``, ``-X importtime``).
+        archive in the place of the script, options whose effect a fork cannot have (``-i``, ``-x``, ``-v``,
+        ``-X importtime``).
     """
     if not argv or not _is_interpreter(argv[0], cwd, search_path):
         return None

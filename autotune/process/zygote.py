@@ -23,7 +23,7 @@ from typing import Any
 from autotune.clock import Clock
 from autotune.files import read_beginning
 from autotune.folders.step_files import StepReader
-from autotune.process.guard import Ended, Fork, Guard, NotStarted, Warmed, portable
+from autotune.process.guard import Ended, Fork, Guard, NotStarted, Program, Warmed, portable
 from autotune.process.launch import LOOK_S, LaunchRequest, ProcessRunner
 from autotune.process.liveness import Liveness
 from autotune.process.python_command import PythonCommand, python_command
@@ -128,37 +128,11 @@ class ZygoteRunner(ProcessRunner):
         limit_s = self._clock.now_s() + _IMPORTS_BUSY_S + _IMPORTS_SLOWER * interpreter.imports_s
         while True:
             self._make_room()
-            self._zygotes_begun += 1
-            name = str(self._zygotes_begun)
-            # It is no trial, but a later search has to find it if search and guard are killed at once.
-            env = {**request.env, "AUTOTUNE_TRIAL_ID": f"{request.plan.trial_id}/zygote"}
-            self._guard.warm(
-                name,
-                (command.interpreter, *command.options),
-                cwd=request.plan.cwd,
-                env=env,
-                log=request.folder.path / "zygote.log",
-                request={
-                    "imports": interpreter.imports or [],
-                    "left_out": sorted(interpreter.left_out),
-                    "run_dir": portable(request.folder.path),
-                    "env": {portable(variable): portable(value) for variable, value in env.items()},
-                },
-            )
+            name = self._start_zygote(interpreter, command, request)
             answer = self._warmed(name, request, limit_s)
             if isinstance(answer, Stop):
                 self._guard.cool(name)
-                now_s = self._clock.now_s()
-                return Ended(
-                    status=None,
-                    why=answer,
-                    started_s=now_s,
-                    ended_s=now_s,
-                    cpu_s=0.0,
-                    peak_memory_bytes=0,
-                    killed=0,
-                    left=(),
-                )
+                return _stopped_before_start(answer, self._clock.now_s())
             if "poison" in answer:
                 self._guard.cool(name)
                 self._leave_out(interpreter, answer)
@@ -172,6 +146,25 @@ class ZygoteRunner(ProcessRunner):
                 self._guard.cool(name)
                 self._failed(interpreter, f"the warm interpreter could not be made ({answer['error']})")
             return None
+
+    def _start_zygote(self, interpreter: _Interpreter, command: PythonCommand, request: LaunchRequest) -> str:
+        """Start a zygote, and return its name."""
+        self._zygotes_begun += 1
+        name = str(self._zygotes_begun)
+        # It is no trial, but a later search has to find it if search and guard are killed at once.
+        env = {**request.env, "AUTOTUNE_TRIAL_ID": f"{request.plan.trial_id}/zygote"}
+        self._guard.warm(
+            name,
+            Program(argv=(command.interpreter, *command.options), cwd=request.plan.cwd, env=env),
+            log=request.folder.path / "zygote.log",
+            request={
+                "imports": interpreter.imports or [],
+                "left_out": sorted(interpreter.left_out),
+                "run_dir": portable(request.folder.path),
+                "env": {portable(variable): portable(value) for variable, value in env.items()},
+            },
+        )
+        return name
 
     def _make_room(self) -> None:
         warm = [other for other in self._interpreters.values() if other.zygote and other.guard == self._guard.pid]
@@ -300,6 +293,19 @@ class ZygoteRunner(ProcessRunner):
         if sentence not in self._said:
             self._said.add(sentence)
             self.remarks.append(sentence)
+
+
+def _stopped_before_start(why: Stop, now_s: float) -> Ended:
+    return Ended(
+        status=None,
+        why=why,
+        started_s=now_s,
+        ended_s=now_s,
+        cpu_s=0.0,
+        peak_memory_bytes=0,
+        killed=0,
+        left=(),
+    )
 
 
 def _read_record(path: Path) -> list[tuple[float, dict[str, Any]]]:

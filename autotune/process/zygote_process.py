@@ -381,7 +381,7 @@ def _set_up_trial(
             if time.monotonic() > end_s:
                 raise RuntimeError("the guard did not take the process over")
             time.sleep(0.0002)
-        # Only now: the signal is for the end of who is the parent at this moment.
+        # Only now: the signal is bound to the parent of this moment.
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
         if os.getppid() != request["guard"]:
             os._exit(127)

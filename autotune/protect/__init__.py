@@ -1,1 +1,1 @@
-"""The user's files around the trials: looked at, copied, put back."""
+"""Protection of the user's files around the trials: snapshots, checkpoint backups, and restoring."""

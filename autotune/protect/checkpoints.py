@@ -1,10 +1,10 @@
-"""The checkpoints that a user has already: copied beforehand, looked at after each trial, put back where lost.
+"""Checkpoint backups: the user's existing checkpoints are copied before the trials, checked after each, and restored.
 
-The keys of a config that say where a trainer writes point elsewhere in trials (`autotune.settings.outputs`). A trainer
-with a place of its own in its code writes over what real training has left there, and only doing so shows it. Then the
-file is put back from its copy and the search goes on; where there is no copy no further trial is made. A file that
-others write to as well is left to them, and its copy stays. What is only added to, or written again as it was, is not
-lost.
+The keys of a config that say where a trainer writes are redirected in trials (`autotune.settings.outputs`). A trainer
+with a path hard-coded in its source still overwrites the checkpoints of real training, which shows only afterwards.
+Then the file is restored from its copy and the search goes on; where there is no copy no further trial is made. A
+file that others write to as well is left to them, and its copy stays. A file that was only appended to, or written
+again with the same content, is not lost.
 """
 
 import contextlib
@@ -32,39 +32,39 @@ from autotune.settings.paths import path_of, real_path
 from autotune.trial.plan import Trainer
 
 MOST_BYTES = 1 << 30
-"""Of all copies together; the latest files come first."""
+"""Size limit of all copies together; the latest files come first."""
 
 MOST_S = 10.0
-"""After this no further copy is begun."""
+"""Time limit after which no further copy is begun."""
 
 _CHECKPOINT = re.compile(
     r".*(?:ckpt|checkpoint).*"
     r"|.*\.(?:data-\d+-of-\d+|distcp|gguf|keras|onnx|pdopt|pdparams|pth|safetensors|tflite|weights)",
     re.IGNORECASE,
 )
-# Data come in these too; so a word must say that it is none, in the file's name or its folder's.
+# Data have these suffixes too, so a word in the name of the file or its folder must mark it as a checkpoint.
 _OR_DATA = re.compile(r".*\.(?:bin|h5|hdf5|index|joblib|msgpack|npz|pb|pickle|pkl|pt)", re.IGNORECASE)
 _WORD = re.compile(
     r"best|checkpoint|ckpt|epoch|final|last|latest|model|net|optim|save|state|step|variables|weight", re.IGNORECASE
 )
-_LATE_S = 5.0  # what a trainer wrote last may come after the last of its trial's own files
+_LATE_S = 5.0  # a trainer's last file may come after the last of its trial's own files
 
 
 class CheckpointBackups:
-    """The files around the trials that are called like checkpoints, for as long as a ``with`` block lasts.
+    """Backups of the files around the trials that have the names of checkpoints; to be used in a ``with`` statement.
 
-    Files that an earlier trial has left are none of the user's. Where redirected keys point to in real training nothing
-    is written, so that is looked at, and not copied.
+    Files that an earlier trial has left are none of the user's. Files in the folders that redirected keys name are
+    watched but not copied, since trials do not write there.
 
     Args:
-        trainer: Says where a trial can be expected to write.
-        clock: For the time that looking and copying may take.
-        cwd: Where runs start.
-        name: Of the search, for the folder of the copies.
+        trainer: Tells where a trial can be expected to write.
+        clock: Limits the time for looking and copying.
+        cwd: The working directory of the trials.
+        name: Name of the search, for the folder of the copies.
 
     Attributes:
-        remark: What the user should know before the first trial; None if there is nothing.
-        remarks: Sentences for the user on what was put back or left, each said once; to be taken off.
+        remark: Sentence for the user before the first trial; None if there is none.
+        remarks: Sentences for the user on restored or lost files, each once; the caller takes them off.
     """
 
     def __init__(self, trainer: Trainer, clock: Clock, *, cwd: Path, name: str) -> None:
@@ -80,7 +80,7 @@ class CheckpointBackups:
         self._why_lost: dict[str, None] = {}
         self._lost_told = 0
         self._told: set[Path] = set()
-        self._run = "the last trial"
+        self._trial = "the last trial"
         self.remark: str | None = None
         self.remarks: deque[str] = deque()
 
@@ -109,31 +109,31 @@ class CheckpointBackups:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._look(self._run)  # the last trial may have ended without a word
+        self._look(self._trial)  # the last trial may have ended without an event
         for file in self._kept:
             if file.copy:
                 self._discard(file.copy)
 
     def after(self, event: Event) -> None:
-        """Looks at the files before a trial and when it has ended.
+        """Check the files before a trial and when it has ended.
 
         Raises:
             TrialError: One is lost.
         """
         if isinstance(event, TrialStarted):
             self._leave_to_others([file for file in self._kept if file.now != file.stamp])
-            self._run = f"trial {event.number}"
+            self._trial = f"trial {event.number}"
         elif isinstance(event, TrialEnded) and (loss := self.loss(f"trial {event.trial.number}")):
             raise loss
 
     def loss(self, what: str) -> TrialError | None:
-        """Puts back what is lost; returns what to tell the user of files for which that is not possible.
+        """Restore lost files; return an error for the user about those that cannot be restored.
 
         Args:
-            what: What has gone on, such as ``trial 3``.
+            what: Name of the cause, such as ``trial 3``.
 
         Returns:
-            The error; None if there is no such file, or none that was not told before.
+            The error; None if there is no such file, or all of them were reported before.
         """
         self._look(what)
         if len(self._lost) == self._lost_told:
@@ -157,7 +157,7 @@ class CheckpointBackups:
         return f"As they were{some}, put back by:  {command}"
 
     def _look(self, what: str) -> None:
-        """Goes through all files, and puts back what a trial has written over or taken away."""
+        """Check all files, and restore those that a trial has overwritten or removed."""
         whole: list[KeptFile] = []
         lost: list[KeptFile] = []
         back: list[Path] = []
@@ -195,7 +195,7 @@ class CheckpointBackups:
         )
 
     def _leave_to_others(self, files: Sequence[KeptFile]) -> None:
-        """Looks no more after files that somebody else writes to; their copies stay where no way back leads over."""
+        """Stop watching files that somebody else writes to; copies that cannot be made again stay."""
         if not files:
             return
         gone = set(map(id, files))
@@ -223,7 +223,7 @@ class CheckpointBackups:
             self._discard(copy)
 
     def _discard(self, copy: Path) -> None:
-        """Deletes a copy, and the folders of copies that it leaves empty."""
+        """Delete a copy, and the folders of copies that become empty."""
         with contextlib.suppress(OSError):
             copy.unlink(missing_ok=True)
             for folder in copy.parents:
@@ -240,7 +240,7 @@ class CheckpointBackups:
         return [place for place in places if not self._cwd.is_relative_to(place)]
 
     def _found(self) -> list[tuple[Path, os.stat_result]]:
-        """The user's files that are called like checkpoints, the latest first."""
+        """Return the user's files that have the names of checkpoints, the latest first."""
         by_trials = _Spans((from_s, to_s + _LATE_S) for from_s, to_s in self._trainer.state.spans_of_trials())
         found = []
         for path in Snapshot(self._folders, [self._trainer.state.path], self._clock).files:
@@ -256,7 +256,7 @@ class CheckpointBackups:
 
 
 class _Spans:
-    """Spans of time, for many questions: those that overlap are made one."""
+    """Set of time spans with fast lookup: overlapping spans are merged."""
 
     def __init__(self, spans: Iterable[tuple[float, float]]) -> None:
         self._begins_s: list[float] = []
@@ -274,7 +274,7 @@ class _Spans:
 
 
 def is_called_a_checkpoint(path: Path) -> bool:
-    """Whether a file's name is that of a checkpoint or of a trained model."""
+    """Return whether a file's name is that of a checkpoint or of a trained model."""
     if _CHECKPOINT.fullmatch(path.name):
         return True
     return bool(_OR_DATA.fullmatch(path.name) and _WORD.search(f"{path.parent.name}/{path.name}"))

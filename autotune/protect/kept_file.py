@@ -1,4 +1,4 @@
-"""One file of the user's and its copy: made, compared, and put back where a trial has written over the file."""
+"""One file of the user and its copy: made, compared, and restored where a trial has overwritten the file."""
 
 import contextlib
 import hashlib
@@ -17,24 +17,24 @@ Stamp = tuple[int, ...]
 
 
 class CannotPutBack(Exception):  # noqa: N818 - says what happened, as StudyBusy does
-    """A file stays as a trial has left it; the reason for people is its text."""
+    """Failure to restore a file, which stays as a trial has left it; the text is the reason for people."""
 
 
 class SomebodyElses(CannotPutBack):
-    """Others write to that file too: what is in it may be theirs."""
+    """Refusal to restore a file that others write to as well: its content may be theirs."""
 
 
 class CopyChanged(CannotPutBack):
-    """The copy is not what it was when it was made."""
+    """Refusal to restore from a copy that was changed after it was made."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class KeptFile:
-    """A file as it was.
+    """State of a file before the trials, and its copy.
 
     Attributes:
         path: The file, no part of it a link.
-        stamp: What tells whether it was touched since; None where it is not there.
+        stamp: Metadata that show whether it was changed since; None if the file does not exist.
         copy: Its copy; None if there is none.
         digest: SHA-256 of its content; None without a copy.
         owner: Its user and group; None without a copy.
@@ -48,11 +48,11 @@ class KeptFile:
 
     @property
     def now(self) -> Stamp | None:
-        """Its stamp now; None if it is gone."""
+        """Stamp of the file now; None if it is gone."""
         return stamp_of(self.path)
 
     def still_begins_so(self) -> bool:
-        """Whether all that it held is still there, and at most something was added; unknown without a copy."""
+        """Return whether all its old content is still there, at most with something appended; False without a copy."""
         if self.copy is None:
             return False
         try:
@@ -65,11 +65,11 @@ class KeptFile:
         return True
 
     def put_back(self, left: Stamp | None, written: Collection[tuple[int, int]] = ()) -> "KeptFile":
-        """Puts the copy in place of the file: whole or not at all, with its times and mode.
+        """Restore the file from its copy atomically, with its times and mode.
 
         Args:
-            left: The file's stamp when the trial had ended; nobody may have touched it since.
-            written: Device and inode of each file that is open for writing by then: no trial is any more.
+            left: The file's stamp when the trial had ended; it must not have been changed since.
+            written: Device and inode of each file that is open for writing now that no trial is running.
 
         Returns:
             The file as it is now.
@@ -104,7 +104,7 @@ class KeptFile:
         return replace(self, stamp=self.now)
 
     def _like_before(self, number: int, path: Path) -> None:
-        """Gives a new file the mode and times of the old one, and its owner where that may be."""
+        """Set the mode and times of a new file to those of the old one, and its owner where that is permitted."""
         assert self.copy is not None, "there is something that says how it was"
         now = os.fstat(number)
         if self.owner and self.owner != (now.st_uid, now.st_gid):
@@ -123,7 +123,7 @@ class KeptFile:
 
 
 def stamp_of(path: Path) -> Stamp | None:
-    """What changes when a file is written to or replaced; None if it is not there."""
+    """Return metadata of a file that change when it is written to or replaced; None if it does not exist."""
     try:
         about = path.lstat()
     except OSError:
@@ -133,7 +133,7 @@ def stamp_of(path: Path) -> Stamp | None:
 
 
 def kept(path: Path, copy: Path) -> KeptFile | None:
-    """Copies a file; None if it cannot be read, is no regular file, changes meanwhile, or the disk is full."""
+    """Copy a file; return None if it cannot be read, is no regular file, changes meanwhile, or the disk is full."""
     stamp = stamp_of(path)
     try:
         copy.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -151,7 +151,7 @@ def kept(path: Path, copy: Path) -> KeptFile | None:
 
 
 def _copied(read: Callable[[int], bytes], write: Callable[[bytes], int]) -> bytes:
-    """Copies all there is to read, and returns its SHA-256."""
+    """Copy everything from a reader to a writer, and return its SHA-256."""
     digest = hashlib.sha256()
     while chunk := read(_CHUNK_BYTES):
         digest.update(chunk)

@@ -1,8 +1,8 @@
-"""What runs leave outside their own folders: found by looking, told once, never deleted.
+"""Side effects of trials: files that they leave outside their own folders; reported once, never deleted.
 
-A key that says where a trainer writes is redirected (`autotune.settings.outputs`); what a trainer writes without
-asking the config is not. Such files may make runs affect each other: a checkpoint that the next trial resumes from, a
-cache that the first trial fills and the later ones read.
+A key that says where a trainer writes is redirected (`autotune.settings.outputs`); files that a trainer writes without
+asking the config are not. Such files may make trials affect each other: a checkpoint that the next trial resumes from,
+a cache that the first trial fills and the later ones read.
 """
 
 import os
@@ -17,18 +17,18 @@ from autotune.settings.paths import exists, path_of, real_path
 from autotune.trial.plan import Trainer
 
 TRIALS_LOOKED_AROUND = 2
-"""Runs of a search whose surroundings are looked at: today's first, and the one after it."""
+"""Number of trials of a search that are checked for side effects: the baseline's first, and the one after it."""
 
 _NAMED = 5
 
 
 @dataclass(frozen=True, kw_only=True)
 class SideEffect:
-    """What one trial left outside its folder.
+    """Side effect of one trial: files that it left outside its folder.
 
     Attributes:
-        sentence: It, for the user.
-        fills_a_cache: Whether it is new and lies among the trial's data: then this trial did what later ones need not.
+        sentence: Description for the user.
+        fills_a_cache: Whether new files are among the trial's data: then this trial did work that later ones skip.
     """
 
     sentence: str
@@ -36,25 +36,25 @@ class SideEffect:
 
 
 class SideEffects:
-    """Looks around while the first trials of a search go on; made before the first of them.
+    """Detector of side effects of the first trials of a search; made before the first of them.
 
     Args:
-        trainer: Says where a trial can be expected to write.
-        clock: For the time that a look may take.
-        cwd: Where runs start.
+        trainer: Tells where a trial can be expected to write.
+        clock: Limits the time of a look.
+        cwd: The working directory of the trials.
     """
 
     def __init__(self, trainer: Trainer, clock: Clock, *, cwd: Path) -> None:
         self._cwd = Path(os.path.realpath(cwd))
-        self._told: set[Path] = set()  # what is named once is not named again
+        self._told: set[Path] = set()  # paths that were reported are not reported again
         self._data = _data_folders(trainer, self._cwd)
         self._snapshot = Snapshot(folders_looked_at(trainer, cwd=cwd), [trainer.state.path], clock)
 
     def of_the_trial(self, number: int | None) -> SideEffect | None:
-        """What is there since the last look; None if nothing is.
+        """Return the side effect since the last look; None if there is none.
 
         Args:
-            number: Of the trial that has just ended; None for the proof of `autotune init`.
+            number: Number of the trial that has just ended; None for the preflight of `autotune init`.
         """
         traces = self._snapshot.traces().beyond(self._told)
         if not traces.any:
@@ -82,31 +82,31 @@ class SideEffects:
 
 
 def folders_looked_at(trainer: Trainer, *, cwd: Path) -> tuple[Path, ...]:
-    """Where a trial may leave something that is no part of its folder, the most special first.
+    """Return the folders where a trial may leave files outside its own folder, the most specific first.
 
     Args:
-        trainer: Names the config and what it holds.
-        cwd: Where runs start.
+        trainer: Names the config and its values.
+        cwd: The working directory of the trials.
     """
     real = Path(os.path.realpath(cwd))
     return *_data_folders(trainer, real), _beside(trainer), real
 
 
 def names_of(paths: Sequence[Path], cwd: Path) -> str:
-    """Some paths for people: the first few, seen from where runs start, and how many more there are."""
+    """Format some paths for people: the first few, relative to the working directory, and the number of the others."""
     shown = [str(path.relative_to(cwd) if path.is_relative_to(cwd) else path) for path in paths[:_NAMED]]
     more = len(paths) - len(shown)
     return " ".join([*shown, f"and {more} more"] if more else shown)
 
 
 def folders_named(values: Values, *beside: Path) -> Iterator[Path]:
-    """The folders that a config's values name, itself or by a file in them, the most special first.
+    """Yield the folders that a config's values name, by themselves or by a file in them, the most specific first.
 
     Left out are those that the working directory or the user's home lies in: they hold everything.
 
     Args:
         values: The config's scalars.
-        beside: What relative paths may be relative to.
+        beside: Folders that relative paths may be relative to.
     """
     found: set[Path] = set()
     for text in {value for value in values.values() if isinstance(value, str) and "://" not in value}:

@@ -1,8 +1,8 @@
-"""What came, changed or went around a trial while it went on, outside its own folder.
+"""Snapshot of folders: finds files that were added, changed or removed during a trial, outside its own folder.
 
-Two looks at the same folders are compared, so no clock has to be trusted but that of each file system with itself. A
-look is bounded: where a tree is too large to be seen whole, the answer says so. What is seen may be somebody else's
-doing, and is told as that: it happened while the trial went on.
+Two looks at the same folders are compared, so time stamps are compared only within one file system. A look is
+bounded: where a tree is too large to be seen whole, the result says so. A change may have another cause than the
+trial, so it is reported only as having happened during the trial.
 """
 
 import os
@@ -14,10 +14,10 @@ from pathlib import Path
 from autotune.clock import Clock
 
 MOST_ENTRIES = 20_000
-"""Files and folders that one look takes in, at most."""
+"""Most files and folders in one look."""
 
 MOST_S = 1.0
-"""How long one look takes, at most."""
+"""Longest time of one look."""
 
 # Nothing that a training writes lies in these, and some of them are huge.
 _LEFT_OUT = frozenset({".git", ".hg", ".svn", "__pycache__", "site-packages", "node_modules", ".autotune"})
@@ -27,7 +27,7 @@ _Stamp = tuple[int, ...]
 
 
 class Below:
-    """Some paths and all that lies below them; to look one up takes as long however many they are.
+    """Set of paths and everything below them; a lookup takes the same time for any number of them.
 
     Args:
         places: The paths.
@@ -50,7 +50,7 @@ class Below:
 
 @dataclass(frozen=True, kw_only=True)
 class SnapshotChanges:
-    """What is not as it was.
+    """Changes between two looks.
 
     Attributes:
         new: Files and folders that were not there; of a new folder only itself.
@@ -66,11 +66,11 @@ class SnapshotChanges:
 
     @property
     def any(self) -> bool:
-        """Whether anything is not as it was."""
+        """True if there is any change."""
         return bool(self.new or self.changed or self.gone)
 
     def beyond(self, known: Collection[Path]) -> "SnapshotChanges":
-        """The same without these paths, and what lies below them."""
+        """Return the changes without these paths, and without everything below them."""
         left_out = Below(known)
 
         def others(paths: Iterable[Path]) -> tuple[Path, ...]:
@@ -81,19 +81,19 @@ class SnapshotChanges:
 
 @dataclass
 class _Folder:
-    """What one folder holds: of a file its stamp, of a folder nothing; `whole` is False if there is more."""
+    """Entries of one folder: a stamp for a file, None for a subfolder; `whole` is False if there are more."""
 
     entries: dict[str, _Stamp | None] = field(default_factory=dict)
     whole: bool = True
 
 
 class Snapshot:
-    """Some folders, as they were when this was made and at each later look.
+    """Snapshot of some folders, taken when this object is made and again at each later look.
 
     Args:
-        folders: Where to look, what matters most first; each with all that is below it.
+        folders: Folders to look at, the most important first; each with everything below it.
         apart: Folders that do not count.
-        clock: For the time a look may take.
+        clock: Limits the time of a look.
     """
 
     def __init__(self, folders: Iterable[Path], apart: Iterable[Path], clock: Clock) -> None:
@@ -104,12 +104,12 @@ class Snapshot:
 
     @property
     def files(self) -> Iterator[Path]:
-        """What was there at the last look and is no folder."""
+        """Paths at the last look that are no folders."""
         for name, folder in self._seen.items():
             yield from (Path(name, entry) for entry, stamp in folder.entries.items() if stamp is not None)
 
     def traces(self) -> SnapshotChanges:
-        """What is not as it was at the last look; this is one."""
+        """Take a new look, and return the changes since the last one."""
         before, self._seen = self._seen, self._look()
         new: list[Path] = []
         changed: list[Path] = []
@@ -135,7 +135,7 @@ class Snapshot:
         )
 
     def _look(self) -> dict[str, _Folder]:
-        """Every folder that can be reached in time, breadth first: what lies near the root is most telling."""
+        """Scan every folder that can be reached in time, breadth first: entries near the root matter most."""
         over_s = self._clock.now_s() + MOST_S
         left = MOST_ENTRIES
         seen: dict[str, _Folder] = {}
@@ -167,7 +167,7 @@ class Snapshot:
 
 
 def _open_files() -> list[str]:
-    """What this process itself may be writing, such as a log that its output goes to."""
+    """Return the files that this process itself may be writing, such as a log that its output goes to."""
     return [os.path.realpath(f"/proc/self/fd/{number}") for number in os.listdir("/proc/self/fd")]
 
 
@@ -185,7 +185,7 @@ def _stamp(entry: os.DirEntry[str]) -> _Stamp:
 
 
 def _outermost(folders: Iterable[str], roots: Sequence[str]) -> tuple[Path, ...]:
-    """The roots that these folders belong to."""
+    """Return the roots that these folders belong to."""
     holding: set[str] = set()
     for folder in folders:
         while folder not in holding:

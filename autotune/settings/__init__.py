@@ -1,1 +1,1 @@
-"""The user's YAML: reading it, changing single values in it, applying and reverting, the ``autotune:`` section."""
+"""Settings: reads the user's YAML, changes single values in it, applies, reverts, parses the ``autotune:`` section."""

@@ -1,7 +1,7 @@
-"""Writing tuned values, and a section, into the user's config, and taking them back. Nothing else writes that file.
+"""Writing of tuned values, or of a section, into the user's config. No other module writes that file.
 
 A plan is made first and can be shown; carrying it out keeps a backup, then replaces the file in one step, so that
-a crash at any moment leaves the old file or the new one, whole. Without printing or asking anything.
+a crash at any moment leaves either the old or the new file, whole. Nothing here prints or asks anything.
 """
 
 import contextlib
@@ -27,14 +27,14 @@ from autotune.settings.text.splice import Splice, plan_splices, splice
 
 @dataclass(frozen=True, kw_only=True)
 class Conflict:
-    """A value that `apply` wrote and that somebody changed since.
+    """Value that `apply` wrote and that somebody changed since.
 
     Attributes:
         path: Its key path in parts.
-        applied: What `apply` wrote.
-        present: What stands there now; None also where the key is gone.
-        before: What stood there before `apply`.
-        why_kept: Why it cannot be taken back at all; None where `write_edit` would take it back.
+        applied: The value that `apply` wrote.
+        present: The present value; None also where the key is gone.
+        before: The value before `apply`.
+        why_kept: Reason for which it cannot be reverted at all; None where `write_edit` would revert it.
     """
 
     path: tuple[str | int, ...]
@@ -45,22 +45,22 @@ class Conflict:
 
     @property
     def dotted(self) -> str:
-        """The path as people write it."""
+        """Key path as people write it."""
         return ".".join(str(part) for part in self.path)
 
 
 @dataclass(frozen=True, kw_only=True)
 class ConfigEdit:
-    """A change to a config that is planned and not yet made.
+    """Planned change to a config that is not yet made.
 
     Attributes:
         path: The config, as the user named it.
         old: The whole text now.
         new: The whole text afterwards.
         changes: The values that differ.
-        undoes: Of a revert: the number of the write that it takes back.
+        undoes: Of a revert: the number of the write that it undoes.
         conflicts: Of a revert: values edited since. Writing the plan overrides them, so ask first.
-        inserted: The characters that are put in; empty where only values change.
+        inserted: The inserted characters; empty where only values change.
     """
 
     path: Path
@@ -73,18 +73,18 @@ class ConfigEdit:
 
     @property
     def nothing_to_do(self) -> bool:
-        """Whether the file holds all the values already."""
+        """True if the file holds all the values already."""
         return self.old == self.new
 
     @property
     def diff(self) -> str:
-        """The change as a unified diff; empty if there is none."""
+        """Unified diff of the change; empty if there is none."""
         lines = unified_diff(_lines(self.old), _lines(self.new), str(self.path), f"{self.path} (new)", n=2)
         return "".join(line if line.endswith("\n") else f"{line}\n\\ No newline at end of file\n" for line in lines)
 
 
 def plan_edit(path: Path, values: NewValues) -> ConfigEdit:
-    """Plans to write values into a config; values it holds already are left as they are written.
+    """Plan to write values into a config; equal values are left as they are written.
 
     Raises:
         ConfigError: The file cannot be read as a config.
@@ -101,7 +101,7 @@ def plan_edit(path: Path, values: NewValues) -> ConfigEdit:
 
 
 def plan_section(path: Path, lines: Sequence[str]) -> ConfigEdit:
-    """Plans to add an ``autotune:`` section at the end of a config; everything else stays byte for byte.
+    """Plan to add an ``autotune:`` section at the end of a config; everything else stays byte for byte.
 
     Args:
         path: The config.
@@ -122,7 +122,7 @@ def plan_section(path: Path, lines: Sequence[str]) -> ConfigEdit:
 
 
 def create_file(path: Path, text: str) -> None:
-    """Writes a file that is not there yet: a section of its own, or a config made of a command's flags.
+    """Write a new file: a section of its own, or a config made of a command's flags.
 
     Raises:
         ConfigError: There is such a file, or it cannot be written; then nothing is left of it.
@@ -149,7 +149,7 @@ def create_file(path: Path, text: str) -> None:
 
 
 def write_edit(edit: ConfigEdit, backups_folder: Path, clock: Clock) -> Path | None:
-    """Carries out a plan: backup first, then the file in one step. Mode, owner and symbolic link stay.
+    """Carry out a plan: backup first, then the file in one step. Mode, owner and symbolic link stay.
 
     Args:
         edit: The plan. Its conflicts, if any, are overridden.
@@ -236,7 +236,7 @@ def _not_created(path: Path, error: OSError) -> ConfigError:
 
 
 def changes_of(document: Document, splices: list[Splice]) -> tuple[ValueChange, ...]:
-    """What splices change, for the record."""
+    """Return the value changes that splices make, for the record."""
     return tuple(
         ValueChange(
             path=change.leaf.path,
@@ -250,5 +250,5 @@ def changes_of(document: Document, splices: list[Splice]) -> tuple[ValueChange, 
 
 
 def _lines(text: str) -> list[str]:
-    """Lines as a diff shows them: unlike `str.splitlines`, only a line feed ends one."""
+    """Split a text into lines as a diff shows them: unlike `str.splitlines`, only a line feed ends one."""
     return re.findall(r"[^\n]*\n|[^\n]+", text)

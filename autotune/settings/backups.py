@@ -1,4 +1,4 @@
-"""What `apply` and `revert` did to a config, one numbered entry each: the old file and a small manifest.
+"""Backups of a config, one numbered entry for each write of `apply` and `revert`: the old file and a small manifest.
 
     backups/<stem>-<8 hex of the real path>/<utc>-<sha8>.yaml      the file before the write
                                             <utc>-<sha8>.json      which values changed
@@ -25,14 +25,14 @@ FORMAT = 1
 
 @dataclass(frozen=True, kw_only=True)
 class ValueChange:
-    """One scalar that a write changes.
+    """Change of one scalar by a write.
 
     Attributes:
         path: Its key path in parts.
         old: Its value before.
         new: Its value after.
-        old_text: The characters that stood there, quotes included.
-        new_text: The characters that stand there now.
+        old_text: The characters before, quotes included.
+        new_text: The characters after.
     """
 
     path: tuple[str | int, ...]
@@ -43,20 +43,20 @@ class ValueChange:
 
     @property
     def dotted(self) -> str:
-        """The path as people write it."""
+        """Key path as people write it."""
         return ".".join(str(part) for part in self.path)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Entry:
-    """One write to a config.
+    """Record of one write to a config.
 
     Attributes:
         number: Its position among the writes to this config, from 1.
         utc: ISO 8601 stamp.
-        changes: What it changed.
+        changes: The values that it changed.
         undoes: Of a revert: the number of the write that it undid; None for an apply and an init.
-        inserted: The characters that an init put in; empty for values.
+        inserted: The characters that an init inserted; empty for values.
     """
 
     number: int
@@ -67,11 +67,11 @@ class Entry:
 
 
 class Backups:
-    """The entries of one config.
+    """Entries of one config.
 
     Attributes:
         config: The config's real path, links resolved.
-        folder: Where its entries are.
+        folder: The folder of its entries.
     """
 
     def __init__(self, backups_folder: Path, config: Path) -> None:
@@ -80,7 +80,7 @@ class Backups:
         self.folder = backups_folder / f"{config.stem}-{digest[:8]}"
 
     def entries(self) -> list[Entry]:
-        """All entries, oldest first.
+        """Return all entries, oldest first.
 
         Raises:
             ConfigError: A manifest is damaged, or of a later autotune.
@@ -91,11 +91,11 @@ class Backups:
     def add(
         self, content: bytes, changes: Sequence[ValueChange], undoes: int | None, clock: Clock, *, inserted: str = ""
     ) -> Path:
-        """Keeps the file as it is before a write.
+        """Back up the file as it is before a write.
 
         Args:
             content: The config's bytes before the write.
-            changes: What the write is going to change.
+            changes: The values that the write is going to change.
             undoes: See `Entry.undoes`.
             clock: Stamps the entry.
             inserted: See `Entry.inserted`.
@@ -133,13 +133,13 @@ class Backups:
         return backup
 
     def drop(self, backup: Path) -> None:
-        """Takes an entry back whose write did not come to be."""
+        """Remove an entry whose write did not happen."""
         for path in (backup.with_name(f"{backup.name.removesuffix('.yaml')}.json"), backup):
             path.unlink(missing_ok=True)
 
 
 def sync_folder(folder: Path) -> None:
-    """Makes renames and new files in a folder survive a power cut."""
+    """Sync a folder, so that renames and new files in it survive a power cut."""
     descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
     try:
         os.fsync(descriptor)

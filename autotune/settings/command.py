@@ -1,4 +1,4 @@
-"""The trainer's command line: split once, filled in token by token, never run through a shell."""
+"""Command line of the trainer: split once, filled in token by token, never run through a shell."""
 
 import os
 import re
@@ -18,15 +18,15 @@ _OPERATORS = "|&;<>()"
 
 IN_A_SHELL = """put the line into a script and name that, or name a shell yourself:
   bash -c 'python train.py --config "$0" | tee log' {config}"""
-"""What to do where a command needs a shell."""
+"""Remedy for a command that needs a shell."""
 
 
 def split_command(text: str, where: str) -> tuple[str, ...]:
-    """Splits a command as a POSIX shell would, and refuses what only a shell could carry out.
+    """Split a command as a POSIX shell would; refuse syntax that only a shell could carry out.
 
     Args:
         text: The command; a backslash at the end of a line continues it.
-        where: Its place, for errors.
+        where: Place of the command, for errors.
 
     Raises:
         ConfigError: It is empty, has an open quote, or needs a shell: pipes, redirections, ``&&``, variables,
@@ -65,12 +65,12 @@ def split_command(text: str, where: str) -> tuple[str, ...]:
 def fill_command(
     tokens: tuple[str, ...], *, config: Path, python: str, trial_config: Document, where: str
 ) -> tuple[str, ...]:
-    """Fills the placeholders in.
+    """Fill in the placeholders.
 
     Args:
         tokens: The command, split.
-        config: What ``{config}`` stands for: the trial's own copy.
-        python: What ``{python}`` stands for: the interpreter that runs autotune.
+        config: Value of ``{config}``: the trial's own copy.
+        python: Value of ``{python}``: the interpreter that runs autotune.
         trial_config: The trial's config; ``{dotted.key}`` is the text of a scalar as it stands there. Of a switch,
             ``{dotted.key?--word}`` is the word if it is on, ``{!dotted.key?--word}`` if it is off; a token that is
             left with nothing in it is left out.
@@ -107,17 +107,21 @@ def fill_command(
             remedy="Put {config} where the command takes the config's path: --config {config}",
         )
     for word in filled:
-        if not is_word(word):
-            raise ConfigError(
-                f"the command holds {shown(word)}, which no program can be given",
-                where=where,
-                remedy="Leave out the zero byte, or the half of a surrogate pair (\\ud800 to \\udfff).",
-            )
+        _require_word(word, where)
     return filled
 
 
+def _require_word(text: str, where: str) -> None:
+    if not is_word(text):
+        raise ConfigError(
+            f"the command holds {shown(text)}, which no program can be given",
+            where=where,
+            remedy="Leave out the zero byte, or the half of a surrogate pair (\\ud800 to \\udfff).",
+        )
+
+
 def is_word(text: str) -> bool:
-    """Returns whether a program can be given a text, as an argument or in its environment."""
+    """Return whether a program can be given a text, as an argument or in its environment."""
     try:
         return b"\0" not in os.fsencode(text)
     except UnicodeEncodeError:  # half a surrogate pair; not so a byte that is no text, which Python writes as one
@@ -125,11 +129,11 @@ def is_word(text: str) -> bool:
 
 
 def resolve_executable(program: str, cwd: Path, search_path: str | None = None) -> Path:
-    """Where the program of a command is; a bare name is looked up as the shell does it.
+    """Return the path of a command's program; a bare name is looked up as the shell does it.
 
     Args:
         program: The first token.
-        cwd: Where runs start.
+        cwd: The working directory of the trials.
         search_path: The trials' ``PATH``; None for that of this process.
 
     Raises:
@@ -182,7 +186,7 @@ def _leaf_of(name: str, trial_config: Document, where: str) -> Leaf:
 
 
 def _shell_syntax(text: str) -> str | None:
-    """What in a command needs a shell, as a shell reads quotes; None if nothing does."""
+    """Return the first part of a command that needs a shell, quotes respected; None if nothing does."""
     quote = ""
     position = 0
     while position < len(text):

@@ -1,8 +1,8 @@
-"""The flags of a command made into a config: for trainers that read no YAML.
+"""Flags of a command made into a config, for trainers that read no YAML.
 
-``--key=value``, ``--key value`` and switches (``--key`` alone, its opposite being to leave it out; that of absl's
-``--nokey`` is ``--key``) are understood, as absl, argparse and nanoGPT-like scripts take them. The flags of what starts
-the trainer (``python``, ``torchrun``, ``accelerate launch``) are left alone.
+``--key=value``, ``--key value`` and switches (``--key`` alone, turned off by leaving it out; absl's ``--nokey`` turns
+``--key`` off) are understood, as absl, argparse and nanoGPT-like scripts take them. The flags of the launcher
+(``python``, ``torchrun``, ``accelerate launch``) are left alone.
 """
 
 import re
@@ -24,10 +24,10 @@ _NEGATION = re.compile(r"^no_?(?=[A-Za-z])")
 
 @dataclass(frozen=True, kw_only=True)
 class Flags:
-    """What a command line says.
+    """Flags of a command line.
 
     Attributes:
-        values: Key → what stands for it in the config, as YAML; in the order of the command.
+        values: Key → its value as YAML text; in the order of the command.
         command: The command with placeholders in the place of the values.
         left: Words that look like flags and stay as they are, with the reason.
     """
@@ -38,11 +38,11 @@ class Flags:
 
 
 def read_flags(words: Sequence[str], is_known: Callable[[str], bool]) -> Flags:
-    """Takes the values out of a command.
+    """Extract the values of a command's flags.
 
     Args:
         words: The command as it was typed, without placeholders.
-        is_known: Whether a key is called like a known knob.
+        is_known: Returns whether a key has the name of a known knob.
     """
     start = _own_words(words)
     own = list(words[start:])
@@ -78,7 +78,7 @@ def read_flags(words: Sequence[str], is_known: Callable[[str], bool]) -> Flags:
 
 
 def flags_config(values: Mapping[str, str]) -> str:
-    """The text of a config that holds the values of flags; see `Flags`."""
+    """Return the text of a config that holds the values of flags; see `Flags`."""
     keys = "".join(f"{new_scalar(key)}: {text}\n" for key, text in values.items())
     return (
         f"# The flags of a training command: the values that stand here are what `autotune run` trains with.\n\n{keys}"
@@ -86,7 +86,7 @@ def flags_config(values: Mapping[str, str]) -> str:
 
 
 def _own_words(words: Sequence[str]) -> int:
-    """Where the trainer's own words begin: behind the script, or the module's name, or else the program."""
+    """Return the index of the trainer's own words: after the script, or the module's name, or else the program."""
     for position, word in enumerate(words):
         if word.endswith(".py"):
             return position + 1
@@ -125,7 +125,7 @@ def _is_list(values: Sequence[str]) -> bool:
 
 
 def _switch(name: str, is_known: Callable[[str], bool], taken: Container[str]) -> tuple[str, bool]:
-    """The key of a switch, and whether it is on: ``--nouse_xla`` says that ``use_xla`` is off."""
+    """Return the key of a switch, and whether it is on: ``--nouse_xla`` says that ``use_xla`` is off."""
     key = _key(name)
     positive = _NEGATION.sub("", key, count=1)
     if positive != key and is_known(positive) and positive not in taken:
@@ -134,7 +134,7 @@ def _switch(name: str, is_known: Callable[[str], bool], taken: Container[str]) -
 
 
 def _written(text: str) -> str:
-    """A flag's text as YAML that means the same: numbers and switches plain, all else as text."""
+    """Return a flag's text as YAML of the same meaning: numbers and switches plain, all else as text."""
     if _NUMBER.fullmatch(text) or text in _PLAIN_WORDS:
         return text
     return new_scalar(text)

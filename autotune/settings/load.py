@@ -1,4 +1,4 @@
-"""Everything that a search needs to know from the user's files, checked before the first process starts."""
+"""Loading of everything that a search needs from the user's files, checked before the first process starts."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -32,14 +32,14 @@ from autotune.settings.text.splice import Splice, check_editable, plan_splices, 
 
 @dataclass(frozen=True, kw_only=True)
 class Settings:
-    """A config with its ``autotune:`` section, each checked against the other.
+    """Config with its ``autotune:`` section, each checked against the other.
 
     Attributes:
         path: The config, as the user named it.
         document: The config.
         section: The section; all defaults if there is none.
         command: The trainer's command, split, placeholders not filled in; None if the section has none.
-        outputs: Which keys say where the trainer writes.
+        outputs: The keys that say where the trainer writes.
     """
 
     path: Path
@@ -50,24 +50,24 @@ class Settings:
 
     @cached_property
     def trial_document(self) -> Document:
-        """The config without its section: what the trials' copies are made of."""
+        """Config without its section, from which the trials' copies are made."""
         return without_key(self.document, SECTION)
 
     @cached_property
     def scalars(self) -> Values:
-        """Every value that can be a knob, by dotted path: the config's, and the variables (``autotune.env.X``)."""
+        """Values that can be knobs, by dotted path: the config's, and the variables (``autotune.env.X``)."""
         variables = {f"{ENV}{name}": self.today(f"{ENV}{name}") for name in self.section.env}
         return {**self.trial_document.scalars, **variables}
 
     @cached_property
     def refused(self) -> Mapping[str, str]:
-        """The values among `scalars` that cannot be knobs, with the reason."""
+        """Values among `scalars` that cannot be knobs, with the reason."""
         variables = {name: self._leaf(name).why_fixed for name in map(f"{ENV}{{}}".format, self.section.env)}
         fixed = dict.fromkeys(self.section.fixed, "it is fixed by set:")
         return {**fixed, **self.trial_document.refused, **{name: why for name, why in variables.items() if why}}
 
     def today(self, path: str) -> Scalar:
-        """What a knob holds now; of a variable its number, if it is one, else its text.
+        """Return the baseline's value of a knob; of a variable its number, if it is one, else its text.
 
         Raises:
             CannotEditYaml: There is no such key.
@@ -76,7 +76,7 @@ class Settings:
         return variable_value(leaf.text) if path.startswith(ENV) else leaf.value
 
     def trial_text(self, values: Values, outputs: Path) -> str:
-        """A trial's own copy of the config.
+        """Return a trial's own copy of the config.
 
         It is the user's file but for the knobs, ``set`` and the output paths, and without the section.
 
@@ -97,7 +97,7 @@ class Settings:
         return splice(document, splices)
 
     def trial_env(self, values: Values) -> dict[str, str]:
-        """What the environment of a trial gets: ``env``, with the knobs among it."""
+        """Return the variables for the environment of a trial: ``env``, including the knobs in it."""
         knobs = {
             path.removeprefix(ENV): str(value)
             for path, value in values.items()
@@ -106,19 +106,19 @@ class Settings:
         return {**self.section.env, **knobs}
 
     def moved_outputs(self, outputs: Path) -> dict[str, str]:
-        """Where the redirected keys point in a trial, by dotted path."""
+        """Return the paths of the redirected keys in a trial, by dotted path."""
         return {path: redirected_path(self.trial_document.leaf(path).text, outputs) for path in self.outputs.redirected}
 
     def argv(
         self, *, config: Path, config_text: str, python: str, command: tuple[str, ...] | None = None
     ) -> tuple[str, ...]:
-        """A trial's command line.
+        """Return a trial's command line.
 
         Args:
             config: The trial's own copy.
-            config_text: What it holds.
+            config_text: The text of that copy.
             python: The interpreter that runs autotune.
-            command: What the user typed in place of the section's command, split by his shell.
+            command: The command that the user typed in place of the section's, split by the shell.
 
         Raises:
             ConfigError: There is no command, it has an unknown placeholder, or the config would never reach the
@@ -138,7 +138,7 @@ class Settings:
         return fill_command(tokens, config=config, python=python, trial_config=trial_config, where=where)
 
     def edits(self, values: Values) -> dict[Path, dict[KeyPath, Scalar]]:
-        """Which of these values each file does not hold yet, for `autotune.settings.apply.plan_edit`."""
+        """Return the values that each file does not hold yet, for `autotune.settings.apply.plan_edit`."""
         found: dict[Path, dict[KeyPath, Scalar]] = {}
         for path, value in values.items():
             if same_value(self.today(path), value):
@@ -159,13 +159,13 @@ class Settings:
 
 @no_garbage()
 def load_settings(config: Path) -> Settings:
-    """Reads a config and its section, in the file or in ``<stem>.autotune.yaml`` beside it.
+    """Load a config and its section, in the file or in ``<stem>.autotune.yaml`` beside it.
 
     Args:
         config: The config.
 
     Raises:
-        ConfigError: A file cannot be used, there are two sections, or the section asks for what the config does
+        ConfigError: A file cannot be used, there are two sections, or the section names keys that the config does
             not have.
     """
     document = Document.read(config)
@@ -187,7 +187,7 @@ def load_settings(config: Path) -> Settings:
 
 
 def separate_path(config: Path) -> Path:
-    """Where the section of a config stands if it has a file of its own."""
+    """Return the path of a config's section if it has a file of its own."""
     return config.with_name(f"{config.stem}.autotune.yaml")
 
 

@@ -1,7 +1,7 @@
-"""Which keys of a config say where a trainer writes, and where they point in a trial.
+"""Output keys of a config: detection by name, and their paths in a trial.
 
-Runs must never write over a user's checkpoints, so a name that may mean an output is taken for one; a user takes
-it back with ``redirect_except``. The folders keep their shape inside the trial's own folder: two keys that name one
+Trials must never overwrite a user's checkpoints, so a name that may mean an output is treated as one; a user excludes
+it with ``redirect_except``. The folders keep their structure inside the trial's own folder: two keys that name one
 folder still name one, and a folder inside another stays inside.
 """
 
@@ -26,7 +26,7 @@ _PLACE_ALONE = re.compile(_PLACE)  # `logging: {dir: ...}` is a logging_dir
 _READ_OR_WRITTEN = re.compile(r"(?:.*_)?(?:checkpoints?|ckpts?|saved_models?|snapshots?)_(?:path|file|filename)")
 _OUTPUT_ALONE = re.compile("artifacts|checkpoints|ckpts|logs|outputs?|results|snapshots|tensorboard")
 _PATH = re.compile(r"\.{0,2}/.*|[^/:]+/[^:]*", re.DOTALL)
-# What these say makes a trainer send something away.
+# Keys that make a trainer upload something.
 _UPLOADS = re.compile(r"(?:.*_)?push_to_hub|(?:.*_)?upload(?:_(?:artifacts|checkpoints?|models?))?")
 _SERVER = re.compile(r"(?:mlflow_)?tracking_ur[il]")
 _TRACKER_MODE = re.compile(r"(?:.*_)?(?:wandb|swanlab|neptune|comet)_mode")
@@ -38,12 +38,12 @@ _READ = re.compile(
 
 @dataclass(frozen=True, kw_only=True)
 class Outputs:
-    """The output paths of a config.
+    """Output paths of a config.
 
     Attributes:
         redirected: Keys that point into the trial's folder in trials.
         left: Keys that look like outputs and stay as they are, with the reason.
-        uploads: Keys that make a trainer send something away, and are left as they are.
+        uploads: Keys that make a trainer upload something, and are left as they are.
     """
 
     redirected: tuple[str, ...]
@@ -54,12 +54,12 @@ class Outputs:
 def find_outputs(
     document: Document, redirect: Sequence[str], redirect_except: Sequence[str], where: str, ignore: str
 ) -> Outputs:
-    """Finds the output paths of a config by their names.
+    """Find the output paths of a config by their names.
 
     Args:
         document: The config.
-        redirect: Keys that the user says are outputs too.
-        redirect_except: Keys that the user says are none.
+        redirect: Further keys that are outputs according to the user.
+        redirect_except: Keys that are no outputs according to the user.
         where: Place of the ``autotune:`` section, for errors.
         ignore: The top-level key of that section, which no trial sees.
 
@@ -93,26 +93,26 @@ def find_outputs(
 
 
 def holding_something(document: Document, keys: Iterable[str], *folders: Path) -> tuple[str, ...]:
-    """Those of some output keys whose place holds something already, which the trials do not see.
+    """Return the output keys whose place is not empty; trials do not see its content.
 
     Args:
         document: The config.
         keys: Dotted paths of the output keys.
-        folders: What relative paths may be relative to.
+        folders: Folders that relative paths may be relative to.
     """
     places = {key: [path_of(document.leaf(key).text, folder) for folder in folders] for key in keys}
     return tuple(key for key, found in places.items() if any(path and holds_something(path) for path in found))
 
 
 def redirected_path(value: str, outputs: Path) -> str:
-    """Where an output path points in a trial: the same tree, moved below `outputs`.
+    """Return the path of an output in a trial: the same tree, moved below `outputs`.
 
     Args:
         value: The user's path, relative or absolute or a URL; a final slash stays, trainers append to it.
         outputs: The folder for the trial's outputs.
     """
     parts = [part for part in value.split("/") if part not in ("", ".")]
-    # What templates are made of must not be filled in a second time.
+    # Template syntax must not be filled in a second time.
     inside = [re.sub(r"[^\w.=@,+~ -]", "_", "_up" if part == ".." else part) for part in parts]
     path = os.fspath(outputs.joinpath(*inside))
     return f"{path}/" if value.endswith("/") else path

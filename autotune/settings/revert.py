@@ -1,4 +1,4 @@
-"""Taking back what was written into the user's config: a plan, which `autotune.settings.apply` carries out."""
+"""Reverting of writes to the user's config: makes the plan, which `autotune.settings.apply` carries out."""
 
 from pathlib import Path
 
@@ -14,7 +14,7 @@ from autotune.settings.text.splice import Splice, check_editable, splice
 
 
 def plan_revert(path: Path, backups_folder: Path) -> ConfigEdit:
-    """Plans to undo the last apply, or init, that is not undone yet.
+    """Plan to undo the last apply, or init, that is not undone yet.
 
     The old values are put back into the text as it is now, so that edits made meanwhile to other lines stay; a
     section is taken out where it still stands as it was added. Successive reverts undo successive writes.

@@ -1,4 +1,4 @@
-"""The ``autotune:`` section: what it may hold, and where in the file it is wrong.
+"""Schema of the ``autotune:`` section: its keys, types and limits, with errors that name file, line and key.
 
 It stands in the config itself, or, for trainers that reject unknown keys, in ``<stem>.autotune.yaml`` beside it
 (there the key ``autotune:`` around it may be left out).
@@ -21,14 +21,14 @@ from autotune.settings.text.keys import did_you_mean, shown
 
 SECTION = "autotune"
 ENV = f"{SECTION}.env."
-"""Knobs with this in front are environment variables of the trials, not keys of the config."""
+"""Prefix of knobs that are environment variables of the trials, not keys of the config."""
 
 Objective = Literal["effective_utilization", "utilization", "throughput"]
 UTILIZATION_MIN_S = 5.0
 """Shortest measuring window of the objective `utilization`: some 30 of a driver's samples, or 5 of the slowest."""
 
 MOST_CHOICES = 1000
-"""Values of one knob: more than any search can tell apart."""
+"""Most values of one knob: more than any search can tell apart."""
 
 _LARGEST_WHOLE = 2**53  # above it, whole numbers cannot be told apart as floats
 _SMALLEST, _LARGEST = 1e-100, 1e100
@@ -43,15 +43,15 @@ class _Model(pydantic.BaseModel):
 
 
 class TrialLimits(_Model):
-    """How long a trial may take.
+    """Limits on the length of a trial and on its memory.
 
     Attributes:
         start_timeout_s: Longest time from the start of the process to its first step.
-        min_s: Shortest measuring window. Unless the config says it, `UTILIZATION_MIN_S` where that is searched for.
+        min_s: Shortest measuring window. Defaults to `UTILIZATION_MIN_S` for the objective `utilization`.
         min_steps: Fewest steps in it.
         max_s: Longest measuring window.
         memory_margin: Share of the memory that has to stay free: points are not tried that would need more, as far
-            as runs with smaller batches tell.
+            as trials with smaller batches tell.
     """
 
     start_timeout_s: _Seconds = 300.0
@@ -83,11 +83,11 @@ class _Section(_Model):
 
 @dataclass(frozen=True, kw_only=True)
 class Range:
-    """A domain from `low` to `high`, both included.
+    """Domain from `low` to `high`, both included.
 
     Attributes:
         step: Distance of neighbours; None leaves it open.
-        log: Whether equal ratios, not distances, are alike.
+        log: Whether neighbours have equal ratios instead of equal distances.
     """
 
     low: int | float
@@ -97,12 +97,12 @@ class Range:
 
 
 Domain = tuple[Scalar, ...] | Range
-"""The values that a knob may take: a list of them, or a range."""
+"""Domain of a knob: a list of values, or a range."""
 
 
 @dataclass(frozen=True)
 class Source:
-    """Where the section stands.
+    """Location of the section.
 
     Attributes:
         document: The file.
@@ -113,7 +113,7 @@ class Source:
     prefix: tuple[str, ...]
 
     def place(self, *keys: str | int) -> str:
-        """File, line and name of a key of the section, for messages."""
+        """Return file, line and name of a key of the section, for messages."""
         path: tuple[str | int, ...] = (*self.prefix, *keys)
         while path and path not in self.document:
             path = path[:-1]
@@ -123,14 +123,14 @@ class Source:
 
 @dataclass(frozen=True, kw_only=True)
 class Section:
-    """The section as it stands, each part sound in itself; nothing is checked against the config yet.
+    """Parsed section, each part valid in itself; nothing is checked against the config yet.
 
     Attributes:
-        source: Where it stands; None if there is no section.
+        source: Its location; None if there is no section.
         command: The command as written; None if the section has none.
         knobs: The domains by key path; None if the section leaves them to the table of known knobs.
-        env: Environment variables, each the text that stands in the file.
-        fixed: ``set``: values for trials only, by key path.
+        env: Environment variables, each with its text in the file.
+        fixed: Values of ``set``, for trials only, by key path.
         keep_effective_batch: Whether gradient accumulation makes up for another batch size.
     """
 
@@ -147,12 +147,12 @@ class Section:
     keep_outputs: bool = False
 
     def place(self, *keys: str | int) -> str:
-        """Where a key of the section stands, for messages: file, line and key."""
+        """Return the place of a key of the section, for messages: file, line and key."""
         return self.source.place(*keys) if self.source else SECTION
 
 
 def parse_section(source: Source) -> Section:
-    """Reads and checks the section.
+    """Parse and check the section.
 
     Raises:
         ConfigError: Something in it is unknown, of the wrong type, or out of range; file, line and key are named.
@@ -218,7 +218,7 @@ def _domain(value: Any, source: Source, knob: str) -> Domain:
 
 
 def variable_value(text: str) -> Scalar:
-    """What an environment variable is as a knob: a number if its text is one, else the text."""
+    """Return an environment variable's value as a knob: a number if its text is one, else the text."""
     if len(text) > _LONGEST_NUMBER:
         return text
     if re.fullmatch(r"-?[0-9]+", text):
@@ -227,7 +227,7 @@ def variable_value(text: str) -> Scalar:
 
 
 def _as_variables(values: list[Any], source: Source, knob: str) -> list[Any]:
-    """The values of a variable as its texts: `on` is no `true` there."""
+    """Return the values of a variable as texts, as they are written: `on` is no `true` there."""
     return [
         value
         if isinstance(value, list | dict)
@@ -279,7 +279,7 @@ UNFIT_REMEDY = (
 
 
 def why_unfit(value: Scalar) -> str | None:
-    """Returns why no knob can hold a value; None if one can."""
+    """Return the reason for which no knob can hold a value; None if one can."""
     if isinstance(value, str):
         return None if is_word(value) else "which holds a zero byte or half a surrogate pair"
     if isinstance(value, float):
@@ -349,7 +349,7 @@ def _fixed(path: str, value: Any, source: Source) -> Scalar:
 
 
 def _translated(error: pydantic.ValidationError, model: type[_Model], source: Source, *around: str) -> ConfigError:
-    """The first of pydantic's complaints, in the user's words."""
+    """Translate the first of pydantic's complaints into the user's terms."""
     first = error.errors()[0]
     keys = (*around, *(key for key in first["loc"] if key not in ("int", "float")))  # branches of a union
     where = source.place(*keys)

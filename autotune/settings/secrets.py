@@ -1,4 +1,4 @@
-"""Secrets on a command line: told by their usual names, and masked in all that is shown.
+"""Secrets on a command line: recognized by their usual names, and masked in all output.
 
 ``--password=x``, ``--api-key x``, ``wandb.api_key=x``, ``HF_TOKEN=x``, ``{"token": "x"}``, ``https://user:x@host``.
 """
@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 MASK = "***"
-"""What is shown in the place of a secret."""
+"""Text shown in place of a secret."""
 
 _SECRET = re.compile(
     r"(?:.*_)?(?:token|secrets?|password|passwd|passphrase|pwd|credentials?|authorization"
@@ -19,7 +19,7 @@ _NO_SECRET = re.compile(
     r"|(?:.*_)?(?:additional|begin|bos|cls|end|eos|image|mask|max|min|n|new|num|pad|per|prefix|sep|special|start|stop"
     r"|suffix|unk)_token)"
 )
-"""Switches, and the tokens of language models."""
+"""Names of switches, and of the tokens of language models."""
 
 _NUMBER_OR_SWITCH = re.compile(r"\d{1,9}|true|false|yes|no|on|off|none|null", re.IGNORECASE)
 _REFERENCE = re.compile(r"\{!?\w[^{}]*\}|\$\w+|\$\{.*\}")
@@ -30,15 +30,15 @@ _WITHIN = re.compile(
     r"(?P<name>(?<![\w.-])-{0,2}[A-Za-z][\w.-]*)(?P<between>[\"']?\s*[=:]\s*[\"']?|\s+(?=[^-\s]))"
     r"(?P<value>(?:Bearer\s+)?[^\s\"',;&{}\[\]()]+)"
 )
-_LEAST_HIDDEN = 4  # characters of a value that is told from other text without its name
+_LEAST_HIDDEN = 4  # shortest value, in characters, that is looked for in other text without its name
 
 
 @dataclass(frozen=True, kw_only=True)
 class Secret:
-    """A secret that stands on a command line.
+    """Secret on a command line.
 
     Attributes:
-        name: What it was told by: a flag, a key, a variable; the scheme of a URL.
+        name: The name that it was recognized by: a flag, a key, a variable; the scheme of a URL.
         value: The secret itself.
     """
 
@@ -47,29 +47,29 @@ class Secret:
 
 
 def is_secret_name(name: str) -> bool:
-    """Whether a flag, key or variable of this name usually holds a secret."""
+    """Return whether a flag, key or variable of this name usually holds a secret."""
     words = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", name.lstrip("-+~"))
     usual = re.sub(r"[^A-Za-z0-9]+", "_", words).lower()
     return _SECRET.fullmatch(usual) is not None and not _NO_SECRET.fullmatch(usual)
 
 
 def masked(words: Sequence[str]) -> tuple[str, ...]:
-    """The words of a command as they may be shown."""
+    """Return the words of a command with secrets masked."""
     return tuple(shown for shown, _ in _read(words))
 
 
 def masked_text(text: str) -> str:
-    """A text as it may be shown."""
+    """Return a text with secrets masked."""
     return _read_text(text)[0]
 
 
 def secrets_of(words: Sequence[str]) -> list[Secret]:
-    """The secrets on a command line, in their order."""
+    """Return the secrets on a command line, in order."""
     return [secret for _, secrets in _read(words) for secret in secrets]
 
 
 def without(text: str, secrets: Sequence[Secret]) -> str:
-    """A text that may quote one of these secrets, as it may be shown; very short ones are not looked for."""
+    """Mask these secrets in a text that may quote them; very short ones are not looked for."""
     for value in sorted({secret.value for secret in secrets}, key=len, reverse=True):
         if len(value) >= _LEAST_HIDDEN:
             text = text.replace(value, MASK)
@@ -77,7 +77,7 @@ def without(text: str, secrets: Sequence[Secret]) -> str:
 
 
 def _read(words: Sequence[str]) -> Iterator[tuple[str, list[Secret]]]:
-    """Each word as it may be shown, and the secrets in it."""
+    """Yield each word with secrets masked, and the secrets in it."""
     asking = ""  # the flag whose value comes next
     for word in words:
         asked, asking = asking, ""
@@ -114,7 +114,7 @@ def _read_text(text: str) -> tuple[str, list[Secret]]:
 
 
 def _is_secret(name: str, value: str) -> bool:
-    """Whether the value that such a name has is the secret itself."""
+    """Return whether the value of such a name is the secret itself."""
     if not value or value == MASK or _REFERENCE.fullmatch(value):
         return False
     return "token" not in name.lower() or not _NUMBER_OR_SWITCH.fullmatch(value)

@@ -1,4 +1,4 @@
-"""The ``autotune:`` section as ``autotune init`` writes it: a command, and comments that show what else there is."""
+"""Text of the ``autotune:`` section that ``autotune init`` writes: the command, and comments that show other keys."""
 
 import re
 import shlex
@@ -18,13 +18,13 @@ _BARE = re.compile(r"[\w@%+=:,./{}?!-]+")  # no shell reads these otherwise, and
 
 @dataclass(frozen=True, kw_only=True)
 class ListedKnob:
-    """A knob as the section shows it.
+    """Knob as listed in the section.
 
     Attributes:
         path: Its key.
         choices: Its domain.
-        today: What the config holds now.
-        note: What it does and what it means for the training.
+        today: The value that the config holds now.
+        note: Its purpose, and its effect on the training.
     """
 
     path: str
@@ -36,16 +36,16 @@ class ListedKnob:
 def section_lines(
     command: Sequence[str], *, env: Mapping[str, str], knobs: Sequence[ListedKnob], redirected: Sequence[str]
 ) -> list[str]:
-    """The lines of a section, without line ends; below its key they are indented by two spaces.
+    """Return the lines of a section, without line ends; below its key they are indented by two spaces.
 
-    What can be found by itself stands in comments: so it follows the machine, and the table of known knobs. The
-    command comes last, because what comes behind it would be a comment of the next key to whoever cuts the section
-    out.
+    Values that autotune finds by itself are written as comments, so that they follow the machine and the table of known
+    knobs. The command comes last, because a comment behind it would be taken as one of the next key when the section is
+    cut out.
 
     Args:
         command: The command, split, with placeholders.
-        env: Variables for every run.
-        knobs: What may vary.
+        env: Variables for every trial.
+        knobs: The knobs that may vary.
         redirected: Output keys that point into the trial's folder in trials.
 
     Raises:

@@ -1,4 +1,4 @@
-"""A training command as it was typed behind ``--``, made into one that every trial can be given."""
+"""Training command as typed behind ``--``, made into a command for every trial."""
 
 import re
 from collections.abc import Sequence
@@ -18,7 +18,7 @@ _PLACEHOLDER = re.compile(r"(\{!?\w[\w.-]*(?:\?[^{}]*)?\})|[{}]")
 
 @dataclass(frozen=True, kw_only=True)
 class TypedCommand:
-    """A command, and what was set in front of it.
+    """Typed command, and the variables set in front of it.
 
     Attributes:
         words: The command as it was typed, split.
@@ -29,25 +29,25 @@ class TypedCommand:
     env: dict[str, str]
 
     def tokens(self, config: Path, cwd: Path) -> tuple[str, ...]:
-        """The command with ``{config}`` in the place of the config's own path.
+        """Return the command with ``{config}`` in place of the config's own path.
 
         Placeholders that were typed stay; other braces are literal, and doubled.
 
         Args:
             config: The config.
-            cwd: Where the command was typed, and where runs start.
+            cwd: The directory in which the command was typed, and in which trials start.
         """
         return tuple(_with_config(literal(word), config, cwd) for word in self.words)
 
 
 def read_typed(words: Sequence[str]) -> TypedCommand:
-    """Reads a command that a shell has split already.
+    """Parse a command that a shell has split already.
 
     Args:
-        words: What was typed; one word with blanks in it is a whole command in quotes.
+        words: The typed words; a single word with blanks in it is a whole command in quotes.
 
     Raises:
-        ConfigError: It is empty, only a shell could carry it out, or it sets what looks like a secret.
+        ConfigError: It is empty, only a shell could carry it out, or a variable in it looks like a secret.
     """
     words = _split(words)
     env: dict[str, str] = {}
@@ -70,7 +70,7 @@ def read_typed(words: Sequence[str]) -> TypedCommand:
 
 
 def refuse_secrets(words: Sequence[str]) -> None:
-    """Refuses a command that is about to be written into a file and holds a secret.
+    """Raise an error if a command that is about to be written into a file holds a secret.
 
     Raises:
         ConfigError: A flag, a key or a URL looks like one.
@@ -85,12 +85,12 @@ def refuse_secrets(words: Sequence[str]) -> None:
 
 
 def typed_tokens(words: Sequence[str], config: Path, cwd: Path) -> tuple[str, ...] | None:
-    """A command as `search` and `run` take it: for this time only, so that nothing of it is written down.
+    """Return a command as `search` and `run` take it: for this invocation only, nothing of it is written down.
 
     Args:
-        words: What was typed behind ``--``.
-        config: The config, whose own path becomes ``{config}``.
-        cwd: Where the command was typed, and where runs start.
+        words: The words typed behind ``--``.
+        config: The config, whose own path is replaced by ``{config}``.
+        cwd: The directory in which the command was typed, and in which trials start.
 
     Returns:
         The command, placeholders not filled in; None if nothing was typed.
@@ -126,7 +126,7 @@ def _split(words: Sequence[str]) -> tuple[str, ...]:
 
 
 def literal(word: str) -> str:
-    """A word of a command with its braces doubled, where they are no placeholders."""
+    """Double the braces in a word of a command, except those of placeholders."""
     return _PLACEHOLDER.sub(lambda match: match[1] or match[0] * 2, word)
 
 

@@ -18,7 +18,7 @@ _CHAINED = (
     "The above exception was the direct cause of the following exception:",
     "During handling of the above exception, another exception occurred:",
 )
-# torchrun writes the rank before each line.
+# torchrun prefixes each line with the rank.
 _RANK = re.compile(r"^\[[\w-]+\]:\s?", re.MULTILINE)
 _EXCEPTION = re.compile(r"[A-Za-z_][\w.]*(?:Error|Exception|Exhausted|Exit|Interrupt)(?::.*)?")
 

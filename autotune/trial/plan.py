@@ -1,4 +1,4 @@
-"""The plan of one trial: everything decided before anything is started."""
+"""Plan of one trial: everything decided before anything is started."""
 
 import sys
 from dataclasses import dataclass

@@ -12,7 +12,7 @@ import pytest
 
 import autotune
 from autotune.clock import SystemClock
-from autotune.process.guard import Ended, Guard, GuardLost, Started
+from autotune.process.guard import Ended, Guard, GuardLost, Program, Started
 from autotune.process.orphans import end_orphans
 from autotune.records import Stop
 from tests.process.conftest import Runs, running, until
@@ -173,10 +173,9 @@ def launch(guard: Guard, trials: Runs, *words: str) -> None:
     """Starts a trial of the trainer, below this guard."""
     trials.folder.mkdir(exist_ok=True)
     plan = trials.plan(*words)
+    env = {**os.environ, "AUTOTUNE_TRIAL_ID": plan.trial_id, "AUTOTUNE_TRIAL_DIR": str(plan.folder)}
     guard.launch(
-        plan.argv,
-        cwd=plan.cwd,
-        env={**os.environ, "AUTOTUNE_TRIAL_ID": plan.trial_id, "AUTOTUNE_TRIAL_DIR": str(plan.folder)},
+        Program(argv=plan.argv, cwd=plan.cwd, env=env),
         stdout=plan.folder / "stdout.log",
         stderr=plan.folder / "stderr.log",
         deadline_s=trials.soon(),

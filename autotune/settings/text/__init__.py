@@ -1,1 +1,1 @@
-"""The text of a YAML file: where each value stands, and how it is changed there."""
+"""Text of a YAML file: the place of each value, and changes of single values there."""

@@ -1,4 +1,4 @@
-"""Adding a section at the end of a config, all other characters as they are."""
+"""Insertion of a section at the end of a config, all other characters unchanged."""
 
 import re
 from collections.abc import Sequence
@@ -15,11 +15,11 @@ _REMEDY = "Give it a file of its own beside the config: autotune init --separate
 
 @dataclass(frozen=True, kw_only=True)
 class Insertion:
-    """Characters that go into a text.
+    """Result of an insertion into a text.
 
     Attributes:
-        text: The text with them.
-        inserted: The characters.
+        text: The new text.
+        inserted: The inserted characters.
     """
 
     text: str
@@ -27,7 +27,7 @@ class Insertion:
 
 
 def with_section(document: Document, key: str, lines: Sequence[str]) -> Insertion:
-    """Adds a section at the end of a config.
+    """Add a section at the end of a config.
 
     It starts on a line of its own behind a blank one, indented like the other keys, with the file's own line ends; a
     file without a final newline ends without one again. Both parsers read the result, and must see one key more and
@@ -57,7 +57,7 @@ def with_section(document: Document, key: str, lines: Sequence[str]) -> Insertio
     indent = " " * int(document.root.value[0][0].start_mark.column) if document.root.value else ""
     block = newline.join(f"{indent}{line}" for line in lines)
     why = "the new lines would change the meaning of others"
-    # A block of text at the end may count a blank line as its own.
+    # A block scalar at the end may take a blank line as its own.
     for blank in (newline, ""):
         new = _insert(document, block, blank, newline)
         try:

@@ -1,4 +1,4 @@
-"""Leaving one key of the top level out of a config, all other lines as they are."""
+"""Removal of one top-level key from a config, all other lines unchanged."""
 
 import copy
 import re
@@ -13,13 +13,13 @@ _REST_OF_LINE = re.compile(r"[ \t]*(?:#[^\n]*)?\r?\n?")
 
 
 def without_key(document: Document, key: str) -> Document:
-    """The config without one top-level key: the lines of the key and its value go, comments around them stay.
+    """Return the config without one top-level key: the lines of the key and its value go, comments around them stay.
 
     Returns:
         The document itself if it has no such key.
 
     Raises:
-        ConfigError: The key cannot be cut out by whole lines, or other values need something in it.
+        ConfigError: The key cannot be cut out by whole lines, or other values refer to something in it.
     """
     entry = document.entry(key)
     if entry is None:
@@ -53,7 +53,7 @@ def without_key(document: Document, key: str) -> Document:
 
 
 def differs_by_key(longer: Document, shorter: Document, key: str) -> bool:
-    """Whether two configs are the same to both parsers but for one top-level key, which only the first one has.
+    """Return whether both parsers see the same in two configs except for one top-level key that only the first one has.
 
     Raises:
         ConfigError: A parser cannot read one of them.

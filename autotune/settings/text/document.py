@@ -1,4 +1,4 @@
-"""One config file as text and as key paths with the exact place of every value.
+"""Config file as text, and as key paths with the exact place of every value.
 
 Nothing is ever dumped back to YAML: the text is the document, and the parser's marks say where in it a value
 stands (`autotune.settings.text.splice` changes it there).
@@ -37,7 +37,7 @@ from autotune.settings.text.tree import Entry, children, collections, entries, k
 
 BOM = "\ufeff"
 _LARGEST_FILE_BYTES = 2**20
-_MOST_VALUES = 100_000  # both of them together are what can be set up in seconds
+_MOST_VALUES = 100_000  # a file within both limits can be set up in seconds
 _DEEPEST = 100
 _MULTILINE_STYLES = ("|", ">")
 _NUMBER_LIKE = re.compile(r"[-+.]?[0-9][-+.\w]*", re.ASCII)
@@ -45,22 +45,22 @@ _NUMBER_LIKE = re.compile(r"[-+.]?[0-9][-+.\w]*", re.ASCII)
 
 @dataclass(frozen=True, kw_only=True)
 class Leaf:
-    """One scalar of a config.
+    """Scalar of a config.
 
     Attributes:
         path: Its key path in parts.
-        value: What it means. Where the parsers disagree, the reading that is not a string counts: nobody
-            writes ``1e-4`` or ``yes`` to say a word. A surrogate pair (as JSON writes an emoji) is the
-            character that it stands for, which PyYAML does not make of it.
-        reading_1_1: What PyYAML reads.
+        value: Its value. Where the parsers disagree, the reading that is not a string counts: nobody
+            writes ``1e-4`` or ``yes`` to say a word. A surrogate pair (as JSON writes an emoji) is
+            decoded to its character, which PyYAML does not do.
+        reading_1_1: The value that PyYAML reads.
         text: The scalar as written, without quotes and escapes; a surrogate pair is the character.
         line: Its line, counted from 1.
-        start: Where its characters start in the document's text, tag and anchor excluded.
-        end: Where they end.
+        start: Index of its first character in the document's text, tag and anchor excluded.
+        end: Index behind its last character.
         style: The quote character; None for a plain scalar.
         where: Its position in the outline of the node tree.
-        why_fixed: Why it cannot be changed by itself; None if it can.
-        computed: Whether what makes it fixed is a template or a tag of the trainer's, so that only the
+        why_fixed: Reason for which it cannot be changed by itself; None if it can.
+        computed: Whether it is fixed because of a template or a tag of the trainer's, so that only the
             trainer knows its value.
     """
 
@@ -78,13 +78,13 @@ class Leaf:
 
     @property
     def dotted(self) -> str:
-        """The path as people write it."""
+        """Key path as people write it."""
         return dotted(self.path)
 
 
 @dataclass(frozen=True, kw_only=True)
 class _Spot:
-    """A node with the way that led to it."""
+    """Node with the path that led to it."""
 
     node: yaml.Node
     path: tuple[str | int, ...]
@@ -95,7 +95,7 @@ class _Spot:
 
 
 class Document:
-    """A config file: its text, its values by key path, and where they stand.
+    """Config file: its text, its values by key path, and their places.
 
     Attributes:
         name: The file's name, for messages.
@@ -122,7 +122,7 @@ class Document:
 
     @classmethod
     def parse(cls, text: str, name: str = "<config>") -> "Document":
-        """Reads a config from its text.
+        """Parse a config from its text.
 
         Raises:
             ConfigError: It is no single YAML mapping; the message names the line.
@@ -131,7 +131,7 @@ class Document:
 
     @classmethod
     def read(cls, path: Path) -> "Document":
-        """Reads a config from its file, every byte of which is kept in `text`.
+        """Read a config from its file, every byte of which is kept in `text`.
 
         Raises:
             ConfigError: There is no such file, it cannot be read, or it is no single YAML mapping.
@@ -140,7 +140,7 @@ class Document:
 
     @cached_property
     def data(self) -> dict[str, Any]:
-        """The config as plain dicts, lists and scalars, merge keys resolved.
+        """Config as plain dicts, lists and scalars, merge keys resolved.
 
         Keys are as written, values as in `Leaf.value`; a value with a tag of the trainer's is the text after it.
         """
@@ -149,7 +149,7 @@ class Document:
 
     @cached_property
     def leaves(self) -> tuple[Leaf, ...]:
-        """Every scalar that stands in the file, in file order.
+        """Scalars of the file, in file order.
 
         Those that an alias or a merge key brings in a second time are left out; of duplicate keys the last one
         counts, as for PyYAML.
@@ -160,16 +160,16 @@ class Document:
 
     @cached_property
     def scalars(self) -> Mapping[str, Scalar]:
-        """Every scalar's value by dotted path, in file order."""
+        """Values of all scalars by dotted path, in file order."""
         return {leaf.dotted: leaf.value for leaf in self.leaves}
 
     @cached_property
     def refused(self) -> Mapping[str, str]:
-        """The scalars that cannot be changed, with the reason."""
+        """Scalars that cannot be changed, with the reason."""
         return {leaf.dotted: leaf.why_fixed for leaf in self.leaves if leaf.why_fixed is not None}
 
     def today(self, path: KeyPath) -> Scalar:
-        """The value that stands at a path now, also where it cannot be edited.
+        """Return the present value at a path, also where it cannot be edited.
 
         Raises:
             CannotEditYaml: There is no such key, or it holds a mapping or a list.
@@ -177,7 +177,7 @@ class Document:
         return self.leaf(path).value
 
     def line(self, path: KeyPath) -> int | None:
-        """The line of a value, or of the first thing in a mapping or list; None if the path is not there."""
+        """Return the line of a value, or of the first thing in a mapping or list; None if the path does not exist."""
         spots = self._resolve(path)
         return self._line(spots[0].node) if spots else None
 
@@ -185,7 +185,7 @@ class Document:
         return bool(self._resolve(path))
 
     def leaf(self, path: KeyPath) -> Leaf:
-        """The scalar at a path.
+        """Return the scalar at a path.
 
         Raises:
             CannotEditYaml: There is no such key (the closest one is named), two keys fit the dotted path, or
@@ -218,22 +218,22 @@ class Document:
         return self._leaf(spot)
 
     def readings(self, where: tuple[int, ...]) -> tuple[Scalar, Scalar]:
-        """The meaning of the scalar at a position of the outline, and PyYAML's reading of it."""
+        """Return the value of the scalar at a position of the outline, and PyYAML's reading of it."""
         return self._value(node_at(self.root, where))
 
     def entry(self, key: str) -> tuple[yaml.Node, yaml.Node] | None:
-        """The nodes of a key at the top level and of its value; None if there is no such key."""
+        """Return the nodes of a top-level key and of its value; None if there is no such key."""
         found = [(k, v) for k, v in self.root.value if key_text(k) == key and k.tag != MERGE_TAG]
         return found[-1] if found else None
 
     @cached_property
     def outline_1_1(self) -> Outline:
-        """The tree as PyYAML sees it."""
+        """Outline of the node tree of PyYAML."""
         return outline(self.root)
 
     @cached_property
     def root_1_2(self) -> Any:
-        """The root node as ruamel.yaml composed it.
+        """Root node as ruamel.yaml composed it.
 
         Raises:
             ConfigError: That parser cannot read the text.
@@ -244,10 +244,10 @@ class Document:
         return int(node.start_mark.line) + 1
 
     def _check_shape(self) -> None:
-        """Refuses what no trainer could load.
+        """Raise an error for structures that no trainer could load.
 
-        That is: keys that are no scalars, values that are not what their tag says, aliases that contain
-        themselves or unfold without end.
+        That is: keys that are no scalars, values that do not match their tag, aliases that contain themselves or unfold
+        without end.
         """
         sizes: dict[int, int] = {}
 
@@ -289,7 +289,7 @@ class Document:
         return f"{self.name}:{self._line(node)}"
 
     def _value(self, node: yaml.ScalarNode) -> tuple[Scalar, Scalar]:
-        """The meaning of a scalar, and PyYAML's reading of it."""
+        """Return the value of a scalar, and PyYAML's reading of it."""
         try:
             reading = read_1_1(node)
             number_like = isinstance(reading, str) and node.style is None and _NUMBER_LIKE.fullmatch(reading)
@@ -339,14 +339,14 @@ class Document:
         )
 
     def _entries(self, node: yaml.Node) -> dict[str, Entry]:
-        """What a mapping or list holds, by key or position."""
+        """Return the entries of a mapping or list, by key or position."""
         if id(node) not in self._held:
             self._held[id(node)] = {str(entry[0]): entry for entry in entries(node)}
         return self._held[id(node)]
 
     @cached_property
     def _references(self) -> dict[int, int]:
-        """How often each node is used: more than once where aliases point to it."""
+        """Count the uses of each node: more than one where aliases point to it."""
         counts = {id(self.root): 1}
         for node in collections(self.root):
             for child in children(node):
@@ -354,7 +354,7 @@ class Document:
         return counts
 
     def _resolve(self, path: KeyPath) -> list[_Spot]:
-        """Every place that a path may mean: a dotted one also fits keys that contain dots themselves."""
+        """Return every place that a path may mean: a dotted one also fits keys that contain dots themselves."""
         parts = tuple(path.split(".")) if isinstance(path, str) else path
         top = _Spot(node=self.root, path=(), where=(), shared=False, merged=False)
         found: list[_Spot] = []
@@ -394,11 +394,11 @@ class Document:
         )
 
     def _is_tagged(self, node: yaml.ScalarNode) -> bool:
-        """Whether a tag is written in front of a scalar, also one of YAML's own."""
+        """Return whether a tag is written in front of a scalar, also one of YAML's own."""
         return "!" in self.text[node.start_mark.index + self.shift : self._after_properties(node)]
 
     def _after_properties(self, node: yaml.ScalarNode) -> int:
-        """Where a scalar's own characters start: its tag and anchor lie inside the span of its node."""
+        """Return the index where a scalar's own characters start: its node's span includes its tag and anchor."""
         start, end = int(node.start_mark.index) + self.shift, int(node.end_mark.index) + self.shift
         while start < end and self.text[start] in "!&":
             while start < end and not self.text[start].isspace():
@@ -409,7 +409,7 @@ class Document:
 
 
 def read_bytes(path: Path) -> bytes:
-    """Reads a config file.
+    """Read a config file.
 
     Raises:
         ConfigError: It is not there, cannot be read, or is far too large for a config.
@@ -443,7 +443,7 @@ def read_bytes(path: Path) -> bytes:
 
 
 def decode(content: bytes, name: str) -> str:
-    """The text of a file, with its byte order mark and line ends as they are.
+    """Decode a file's bytes, keeping its byte order mark and line ends.
 
     Raises:
         ConfigError: It is not UTF-8.

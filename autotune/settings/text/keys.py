@@ -1,4 +1,4 @@
-"""Naming values of a config: key paths, and the closest one to what a user typed."""
+"""Key paths of a config: their types and spelling, and the closest one to a user's typo."""
 
 import difflib
 from collections.abc import Iterable, Mapping
@@ -13,18 +13,18 @@ NewValues = Mapping[str, Scalar] | Mapping[tuple[str | int, ...], Scalar] | Mapp
 
 
 def shown(value: object, longest: int = 60) -> str:
-    """Returns a value as messages show it: of a long one the beginning, and how long it is."""
+    """Return a value as messages show it: of a long one the beginning and its length."""
     text = repr(value)
     return text if len(text) <= longest else f"{text[: longest - 20]}... ({len(text):,} characters)"
 
 
 def dotted(path: KeyPath) -> str:
-    """The path as people write it."""
+    """Return the path as people write it."""
     return path if isinstance(path, str) else ".".join(str(part) for part in path)
 
 
 def closest(name: str, known: Iterable[str]) -> str | None:
-    """What a user who wrote `name` most likely meant.
+    """Return the name that a user who wrote `name` most likely meant.
 
     The same last part in another section beats similar spelling: ``batch_size`` means ``data.batch_size``.
     """
@@ -36,7 +36,7 @@ def closest(name: str, known: Iterable[str]) -> str | None:
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:
-    """A sentence that names the closest known name, or lists a few where none is close."""
+    """Return a sentence that names the closest known name, or lists a few where none is close."""
     names = sorted(known)
     guess = closest(name, names)
     if guess is not None:

@@ -1,7 +1,7 @@
-"""The two YAML parsers that every edit is checked with: PyYAML (YAML 1.1) and ruamel.yaml (YAML 1.2).
+"""Parsers of YAML that every edit is checked with: PyYAML (YAML 1.1) and ruamel.yaml (YAML 1.2).
 
 Trainers read their config with one or the other, and they disagree on what ``1e-4``, ``yes`` or ``010`` mean.
-Both are used down to their node trees only: nothing that a file names by a tag is ever constructed.
+Both are used to compose node trees only: no object that a file names by a tag is ever constructed.
 """
 
 import math
@@ -19,7 +19,7 @@ from autotune.settings.text.keys import shown
 from autotune.settings.text.scanners import Scanner1_1, no_garbage, yaml_1_2
 
 Outline = dict[tuple[int, ...], tuple[Any, ...]]
-"""A node tree laid flat: position → what stands there. Equal outlines mean equal trees, aliases included."""
+"""Node tree laid flat: position → node. Equal outlines mean equal trees, aliases included."""
 
 MERGE_TAG = "tag:yaml.org,2002:merge"
 SET_TAG = "tag:yaml.org,2002:set"
@@ -32,18 +32,18 @@ _KEPT_AS_TEXT = tuple(f"tag:yaml.org,2002:{name}" for name in ("timestamp", "bin
 _MOST_BITS = 14_000  # 4,214 digits
 
 FAILURES = (ValueError, LookupError, ArithmeticError, TypeError, AttributeError, AssertionError, NotImplementedError)
-"""What both parsers run into, beside errors of their own, in texts that nobody thought of, e.g. ``%YAML 1.3``."""
+"""Errors that both parsers raise, beside their own, on texts that they were not tested with, e.g. ``%YAML 1.3``."""
 
 
 def compose_1_1(text: str, name: str) -> yaml.Node | None:
-    """Composes the node tree as PyYAML sees it.
+    """Compose the node tree as PyYAML sees it.
 
     Args:
         text: The document, without a byte order mark.
         name: The file's name, for errors.
 
     Returns:
-        The root, which others may hold as well and nobody changes; None for an empty document.
+        The root, shared with other callers and not to be changed; None for an empty document.
 
     Raises:
         ConfigError: It is not one YAML document.
@@ -66,7 +66,7 @@ def compose_1_1(text: str, name: str) -> yaml.Node | None:
 
 
 def compose_1_2(text: str, name: str) -> Any:
-    """Composes the node tree as ruamel.yaml sees it; see `compose_1_1`."""
+    """Compose the node tree as ruamel.yaml sees it; see `compose_1_1`."""
     try:
         return _composed_1_2(text)
     except ruamel.yaml.error.YAMLError as error:
@@ -84,7 +84,7 @@ def compose_1_2(text: str, name: str) -> Any:
 
 @lru_cache(maxsize=2)
 def _composed_1_1(text: str) -> yaml.Node | None:
-    """The node tree of one of the last texts: a config and its copies are asked for again and again."""
+    """Return the cached node tree of one of the last texts: a config and its copies are parsed again and again."""
     with no_garbage():
         return yaml.compose(text, Loader=Scanner1_1)
 
@@ -96,7 +96,7 @@ def _composed_1_2(text: str) -> Any:
 
 
 def read_1_1(node: yaml.ScalarNode) -> Scalar:
-    """The value that PyYAML gives a scalar; for a tag that is no plain type, its text.
+    """Return the value that PyYAML gives a scalar; for a tag that is no plain type, its text.
 
     Raises:
         ValueError: Its tag promises a type that its text is not.
@@ -107,17 +107,17 @@ def read_1_1(node: yaml.ScalarNode) -> Scalar:
 
 
 def read_1_2(node: Any) -> Scalar:
-    """The value that ruamel.yaml gives a scalar node of its own; see `read_1_1`."""
+    """Return the value that ruamel.yaml gives a scalar node of its own; see `read_1_1`."""
     if str(node.tag) not in _STANDARD_TAGS:
         return str(node.value)
     return _constructed(yaml_1_2().constructor, node)
 
 
 def _constructed(constructor: Any, node: Any) -> Scalar:
-    """What a parser makes of a scalar whose tag promises a type.
+    """Construct the value of a scalar with a parser, according to its tag.
 
     Raises:
-        ValueError: It cannot, or makes a number of it that Python cannot write down again.
+        ValueError: The parser cannot, or the result is a number that Python cannot write down again.
     """
     try:
         value = cast("Scalar", constructor.construct_object(node))
@@ -129,19 +129,19 @@ def _constructed(constructor: Any, node: Any) -> Scalar:
 
 
 def is_too_long(value: Scalar) -> bool:
-    """Whether a whole number has more digits than Python writes down (4,300, unless it was told otherwise)."""
+    """Return whether a whole number has more digits than Python formats (4,300, unless configured otherwise)."""
     return isinstance(value, int) and value.bit_length() > _MOST_BITS
 
 
 @lru_cache(maxsize=4096)
 def plain_reading_1_2(word: str) -> Scalar:
-    """What ruamel.yaml reads in a plain scalar on its own, e.g. the float in ``1e-4``."""
+    """Return ruamel.yaml's reading of a plain scalar on its own, e.g. the float in ``1e-4``."""
     node = yaml_1_2().compose(f"- {word}\n").value[0]
     return read_1_2(node) if node.id == "scalar" else word
 
 
 def is_plain_type(node: yaml.ScalarNode, *, tagged: bool) -> bool:
-    """Whether a scalar means what its text says.
+    """Return whether a scalar means what its text says.
 
     It does not with a tag of the trainer's (``!ref``, ``!!python/name``), or one that makes bytes or a date of it.
 
@@ -153,12 +153,12 @@ def is_plain_type(node: yaml.ScalarNode, *, tagged: bool) -> bool:
 
 
 def is_standard(node: Any) -> bool:
-    """Whether a scalar node of either parser is a text, a number, a bool or null; a date, say, is none of them."""
+    """Return whether a scalar node of either parser is a text, a number, a bool or null, and not a date, say."""
     return str(node.tag) in _STANDARD_TAGS
 
 
 def outline(root: Any) -> Outline:
-    """Lays a node tree of either parser flat. An alias is noted, not followed, so alias bombs stay small."""
+    """Lay a node tree of either parser flat. An alias is noted, not followed, so alias bombs stay small."""
     found: Outline = {}
     first_seen: dict[int, tuple[int, ...]] = {}
     pending: list[tuple[tuple[int, ...], Any]] = [((), root)] if root is not None else []
@@ -179,7 +179,7 @@ def outline(root: Any) -> Outline:
 
 
 def node_at(root: Any, where: tuple[int, ...]) -> Any:
-    """The node at a position of an `outline`."""
+    """Return the node at a position of an `outline`."""
     node = root
     for index in where:
         node = node.value[index // 2][index % 2] if node.id == "mapping" else node.value[index]
@@ -187,7 +187,7 @@ def node_at(root: Any, where: tuple[int, ...]) -> Any:
 
 
 def content_end(text: str, start: int, stop: int | None) -> int:
-    """Where the last thing that starts in a stretch of a document ends; comments and blank lines are no things.
+    """Return the index where the last content of a stretch of a document ends; comments and blank lines do not count.
 
     Args:
         text: The document, without a byte order mark.
@@ -195,7 +195,7 @@ def content_end(text: str, start: int, stop: int | None) -> int:
         stop: The character behind it; None for the end of the document.
     """
     structure = (yaml.BlockEndToken, yaml.DocumentEndToken, yaml.StreamEndToken, yaml.StreamStartToken)
-    # What starts a line starts a block: the tokens behind it are the same without what comes before.
+    # The stretch starts at the start of a line: its tokens are the same without the text before it.
     base = start if text[start - 1 : start] == "\n" else 0
     end = start
     for token in yaml.scan(text[base:], Loader=Scanner1_1):
@@ -208,7 +208,7 @@ def content_end(text: str, start: int, stop: int | None) -> int:
 
 
 def document_end(text: str) -> int | None:
-    """Where the mark ``...`` stands that ends a document; None if there is none."""
+    """Return the index of the mark ``...`` that ends a document; None if there is none."""
     for token in yaml.scan(text, Loader=Scanner1_1):
         if isinstance(token, yaml.DocumentEndToken) and token.end_mark.index > token.start_mark.index:
             return int(token.start_mark.index)
@@ -216,7 +216,7 @@ def document_end(text: str) -> int | None:
 
 
 def same_value(one: Scalar, other: Scalar) -> bool:
-    """Whether two scalars are the same to a trainer: ``2`` is ``2.0``, but neither ``True`` nor ``"2"``."""
+    """Return whether two scalars are the same to a trainer: ``2`` is ``2.0``, but neither ``True`` nor ``"2"``."""
     if isinstance(one, bool) or isinstance(other, bool) or isinstance(one, str) or isinstance(other, str):
         return type(one) is type(other) and one == other
     if isinstance(one, float) and isinstance(other, float) and math.isnan(one) and math.isnan(other):
@@ -225,17 +225,17 @@ def same_value(one: Scalar, other: Scalar) -> bool:
 
 
 def joined_surrogates(text: str) -> str:
-    """Returns a text with surrogate pairs made into the characters that they stand for; lone halves stay."""
+    """Return a text with surrogate pairs replaced by their characters; lone halves stay."""
     return _PAIR.sub(lambda pair: pair[0].encode("utf-16", "surrogatepass").decode("utf-16"), text)
 
 
 def looks_like_template(text: str) -> bool:
-    """Whether a text holds placeholders that another program fills in before YAML is read."""
+    """Return whether a text holds placeholders that another program fills in before YAML is read."""
     return "{{" in text or "{%" in text
 
 
 def template_error(name: str, line: int | None) -> ConfigError:
-    """The error for a file that is not YAML yet."""
+    """Return the error for a file that is not YAML yet."""
     return ConfigError(
         "this is a template, not YAML yet: it holds {{ ... }} or {% ... %}",
         where=f"{name}:{line}" if line else name,

@@ -1,7 +1,7 @@
-"""The scanners of both YAML parsers with short cuts for what they do character by character.
+"""Scanners of both YAML parsers with fast paths for loops that they run character by character.
 
-Runs of comment lines and blank lines are skipped in one step, words are passed over in one, and the same tokens come
-out with the same marks: tests compare them with the scanners as they are. Everything else is left to the parsers.
+Sequences of comment lines and blank lines are skipped in one step, and so are words; the tokens and their marks are the
+same, which tests check against the original scanners. Everything else is left to the parsers.
 """
 
 import gc
@@ -25,88 +25,88 @@ _COUNTED = re.compile(f"[{_NOT_ONE_COLUMN}]")
 
 
 class Scanner1_1(yaml.SafeLoader):  # noqa: N801 -- YAML 1.1
-    """PyYAML's pure Python loader: unlike the one built on libyaml, its marks count characters."""
+    """Loader of PyYAML in pure Python: unlike the one built on libyaml, its marks count characters."""
 
     def forward(self, length: int = 1) -> None:
-        """Passes over some characters."""
+        """Skip some characters."""
         if not _pass_over(self, length):
             super().forward(length)
 
     def scan_to_next_token(self) -> None:
-        """Passes over blanks, line ends and comments."""
+        """Skip blanks, line ends and comments."""
         if _pass_comments(self) and not self.flow_level:
             self.allow_simple_key = True
         super().scan_to_next_token()
 
     def need_more_tokens(self) -> bool:
-        """Whether it takes more tokens to know what the first one is."""
+        """Return whether it takes more tokens to know what the first one is."""
         if self.tokens and not self.possible_simple_keys:
             return False
         return bool(super().need_more_tokens())
 
     def check_token(self, *choices: Any) -> bool:
-        """Whether the next token is of one of some types, or there is one at all."""
+        """Return whether the next token is of one of these types, or exists at all if none is given."""
         while self.need_more_tokens():
             self.fetch_more_tokens()
         return bool(self.tokens) and (not choices or isinstance(self.tokens[0], choices))
 
 
 class Reader1_2(ruamel.yaml.reader.Reader):  # noqa: N801 -- YAML 1.2
-    """The reader of ruamel.yaml."""
+    """Reader of ruamel.yaml with the fast path."""
 
     def forward(self, length: int = 1) -> None:
-        """Passes over some characters."""
+        """Skip some characters."""
         if not _pass_over(self, length):
             super().forward(length)
 
 
 class Scanner1_2(ruamel.yaml.scanner.Scanner):  # noqa: N801 -- YAML 1.2
-    """The scanner of ruamel.yaml."""
+    """Scanner of ruamel.yaml with the fast path."""
 
     @cached_property
     def reader(self) -> Any:
-        """Where the characters come from."""
+        """Reader that yields the characters."""
         return super().reader
 
     def scan_to_next_token(self) -> Any:
-        """Passes over blanks, line ends and comments."""
+        """Skip blanks, line ends and comments."""
         if _pass_comments(self.reader) and not self.flow_level:
             self.allow_simple_key = True
         return super().scan_to_next_token()
 
     def need_more_tokens(self) -> bool:
-        """Whether it takes more tokens to know what the first one is."""
+        """Return whether it takes more tokens to know what the first one is."""
         if self.tokens and not self.possible_simple_keys:
             return False
         return super().need_more_tokens()
 
     def check_token(self, *choices: Any) -> bool:
-        """Whether the next token is of one of some types, or there is one at all."""
+        """Return whether the next token is of one of these types, or exists at all if none is given."""
         while self.need_more_tokens():
             self.fetch_more_tokens()
         return bool(self.tokens) and (not choices or isinstance(self.tokens[0], choices))
 
 
 class Parser1_2(ruamel.yaml.parser.Parser):  # noqa: N801 -- YAML 1.2
-    """The parser of ruamel.yaml, which otherwise looks its parts up for every token."""
+    """Parser of ruamel.yaml that keeps its scanner, instead of looking it up for every token."""
 
     @cached_property
     def scanner(self) -> Any:
-        """Where the tokens come from."""
+        """Scanner that yields the tokens."""
         return super().scanner
 
 
 class Composer1_2(ruamel.yaml.composer.Composer):  # noqa: N801 -- YAML 1.2
-    """The composer of ruamel.yaml."""
+    """Composer of ruamel.yaml that keeps its parser."""
 
     @cached_property
     def parser(self) -> Any:
-        """Where the events come from."""
+        """Parser that yields the events."""
         return super().parser
 
 
 def yaml_1_2() -> Any:
-    """Returns a loader of ruamel.yaml for one text."""
+    """Return a loader of ruamel.yaml for one text."""
     loader = ruamel.yaml.YAML(typ="safe", pure=True)
     loader.Reader, loader.Scanner, loader.Parser, loader.Composer = Reader1_2, Scanner1_2, Parser1_2, Composer1_2
     return loader
@@ -114,7 +114,7 @@ def yaml_1_2() -> Any:
 
 @contextmanager
 def no_garbage() -> Iterator[None]:
-    """Keeps Python from looking for garbage while a tree grows: there is none, and looking takes longer and longer."""
+    """Disable the garbage collector while a tree grows: it would find nothing, and take longer and longer."""
     if not gc.isenabled():
         yield
         return
@@ -126,7 +126,7 @@ def no_garbage() -> Iterator[None]:
 
 
 def _pass_over(reader: Any, length: int) -> bool:
-    """Passes over characters that are one column each; False, and nothing done, where some are not."""
+    """Skip characters that are one column each; return False, having skipped nothing, if some are not."""
     end = reader.pointer + length
     if end + 1 >= len(reader.buffer):
         return False
@@ -142,7 +142,7 @@ def _pass_over(reader: Any, length: int) -> bool:
 
 
 def _pass_comments(reader: Any) -> bool:
-    """Passes over lines that hold a comment or nothing; False if there is none."""
+    """Skip comment lines and blank lines; return False if there is none."""
     lines = _COMMENT_LINES.match(reader.buffer, reader.pointer)
     if lines is None:
         return False

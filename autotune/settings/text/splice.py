@@ -1,9 +1,9 @@
-"""Changing single values of a YAML text and nothing else.
+"""Splicing: changes single values of a YAML text and nothing else.
 
-The new value is written into the very characters where the old one stood; the rest of the text is never looked
-at. Dumping instead keeps a real config whole in 7 to 20 % of edits. Afterwards both parsers read the result
-again and must see the planned difference and no other, so whatever this module gets wrong is refused, not
-written. The method is pre-commit's ``yaml_rewrite.py``; the check by two parsers is ours.
+The new value replaces exactly the characters of the old one; the rest of the text is not touched. Dumping instead
+preserves a real config in only 7 to 20 % of edits. Afterwards both parsers read the result again and must see the
+planned difference and no other, so a mistake of this module leads to a refusal and not to a wrong file. The method is
+that of pre-commit's ``yaml_rewrite.py``; the check by two parsers is ours.
 """
 
 import math
@@ -27,22 +27,22 @@ from autotune.settings.text.parsers import (
 _TRUE_FALSE = {"true": "false", "yes": "no", "on": "off"}
 _FLOATS_ARE_EXACT_BELOW = 2**53
 _NULLS = ("null", "Null", "NULL", "~")
-# Words that no YAML construct starts with; whatever else comes is quoted.
+# Words that no YAML construct starts with; all others are quoted.
 _PLAIN = re.compile(r"[^\W\d_](?:[\w./+-]|(?<=\w) (?=\w))*|[./]{1,2}[\w./+-]*[\w/]|_[\w./+-]*")
 _REMEDY = "Change this value by hand, or leave the key out of the knobs."
 
 
 @dataclass(frozen=True, kw_only=True)
 class Splice:
-    """New characters for one scalar.
+    """Replacement of one scalar's characters.
 
     Attributes:
-        leaf: The scalar as it stands.
-        value: What it is to mean.
-        text: The characters to put there, quotes included.
-        whole: Whether a tag before the scalar goes too.
-        restores: Whether the characters stood here before: then they need to mean the value, as `1e-4` does,
-            but not be read alike by both parsers.
+        leaf: The present scalar.
+        value: The new value.
+        text: The new characters, quotes included.
+        whole: Whether a tag before the scalar is replaced too.
+        restores: Whether the characters stood here before: then they have to mean the value, as `1e-4` does,
+            but the two parsers may read them differently.
     """
 
     leaf: Leaf
@@ -53,7 +53,7 @@ class Splice:
 
 
 def edit_yaml(text: str, values: NewValues) -> str:
-    """Changes scalars of a YAML text and keeps everything else byte for byte.
+    """Change scalars of a YAML text and keep everything else byte for byte.
 
     Comments, blank lines, columns, quotes, line ends, a byte order mark and a missing final newline stay. Floats
     are written so that YAML 1.1 and 1.2 parsers read the same number (``1.0e-04``); a bool keeps the file's own
@@ -88,7 +88,7 @@ def edit_yaml(text: str, values: NewValues) -> str:
 
 
 def plan_splices(document: Document, values: NewValues) -> list[Splice]:
-    """What to write where; values that PyYAML reads already are left out.
+    """Return the splices that write these values; values that PyYAML reads already are left out.
 
     Raises:
         CannotEditYaml: See `edit_yaml`.
@@ -108,13 +108,13 @@ def plan_splices(document: Document, values: NewValues) -> list[Splice]:
 
 
 def check_editable(leaf: Leaf) -> None:
-    """Raises CannotEditYaml if a scalar cannot be changed by itself."""
+    """Raise CannotEditYaml if a scalar cannot be changed by itself."""
     if leaf.why_fixed is not None:
         raise _cannot(leaf, leaf.why_fixed)
 
 
 def splice(document: Document, splices: list[Splice]) -> str:
-    """Puts new characters in place, and has both parsers check the result.
+    """Apply splices to a document, and have both parsers check the result.
 
     Raises:
         CannotEditYaml: A parser sees another difference than the planned one.
@@ -137,7 +137,7 @@ def splice(document: Document, splices: list[Splice]) -> str:
 
 
 def write_scalar(value: Scalar, old: Leaf) -> str:
-    """The characters for a value, in the manner in which the old one is written."""
+    """Return the characters for a value, in the style of the old one."""
     if value is None:
         return old.text if old.text in _NULLS and old.style is None else "null"
     if isinstance(value, bool):
@@ -152,7 +152,7 @@ def write_scalar(value: Scalar, old: Leaf) -> str:
 
 
 def new_scalar(value: Scalar, *, style: str | None = None) -> str:
-    """The characters for a value where none stood before, on one line; both parsers read them alike.
+    """Return the characters for a new value, on one line, that both parsers read alike.
 
     Args:
         value: The value.

@@ -1,4 +1,4 @@
-"""Walking PyYAML's node trees: what a mapping holds once duplicate and merge keys are sorted out."""
+"""Traversal of PyYAML's node trees: entries of mappings with duplicate and merge keys resolved."""
 
 from collections.abc import Iterator
 
@@ -7,23 +7,23 @@ import yaml
 from autotune.settings.text.parsers import MERGE_TAG
 
 Entry = tuple[str | int, yaml.Node, tuple[int, ...], bool]
-"""One thing that a mapping or list holds: key or position, node, place below, whether a merge key brought it."""
+"""Entry of a mapping or list: key or position, node, place below, whether a merge key brought it."""
 
 
 def kind(node: yaml.Node) -> str:
-    """What a node is, for messages."""
+    """Return the kind of a node, for messages."""
     if isinstance(node, yaml.MappingNode):
         return "mapping"
     return "list" if isinstance(node, yaml.SequenceNode) else "single value"
 
 
 def key_text(node: yaml.Node) -> str:
-    """A key as it is written."""
+    """Return a key as it is written."""
     return str(node.value) if isinstance(node, yaml.ScalarNode) else ""
 
 
 def entries(node: yaml.Node) -> list[Entry]:
-    """What a mapping or list holds.
+    """Return the entries of a mapping or list.
 
     As in PyYAML, the last of duplicate keys wins, a mapping's own keys beat merged ones, and the first of
     several merged mappings beats the later ones.
@@ -48,14 +48,14 @@ def entries(node: yaml.Node) -> list[Entry]:
 
 
 def children(node: yaml.Node) -> list[yaml.Node]:
-    """The nodes right below a node, keys included."""
+    """Return the nodes right below a node, keys included."""
     if isinstance(node, yaml.MappingNode):
         return [part for pair in node.value for part in pair]
     return list(node.value) if isinstance(node, yaml.SequenceNode) else []
 
 
 def collections(root: yaml.Node) -> Iterator[yaml.Node]:
-    """Every mapping and list, each once however many aliases point to it."""
+    """Yield every mapping and list, each once however many aliases point to it."""
     seen: set[int] = set()
     pending = [root]
     while pending:
