@@ -1,4 +1,4 @@
-"""Deletion of what a trainer has left: all of it, and nothing else."""
+"""Deletion of a trainer's files: all of them, and nothing else."""
 
 import os
 import subprocess
@@ -10,11 +10,11 @@ import pytest
 from autotune.folders.deletion import delete_tree
 
 
-def nested(top: Path, levels: int, name: str = "deeper") -> None:
-    """Folders in folders, each with a file in it; too many for a path, so each is made from inside the last."""
+def nested(top: Path, depth: int, name: str = "deeper") -> None:
+    """Make nested folders, each with a file in it; too many for a path, so each is made from inside the last."""
     top.mkdir(parents=True, exist_ok=True)
     folder = os.open(top, os.O_RDONLY)
-    for _ in range(levels):
+    for _ in range(depth):
         os.close(os.open("file", os.O_CREAT | os.O_WRONLY, dir_fd=folder))
         os.mkdir(name, dir_fd=folder)
         below = os.open(name, os.O_RDONLY, dir_fd=folder)
@@ -23,16 +23,16 @@ def nested(top: Path, levels: int, name: str = "deeper") -> None:
     os.close(folder)
 
 
-@pytest.mark.parametrize("levels", [3, 1100, 3000])
-def test_any_depth_is_deleted(levels: int, in_memory: Path) -> None:
+@pytest.mark.parametrize("depth", [3, 1100, 3000])
+def test_any_depth_is_deleted(depth: int, in_memory: Path) -> None:
     """Deeper than calls may be nested, files be open, and paths be long."""
-    nested(in_memory / "outputs", levels)
+    nested(in_memory / "outputs", depth)
     assert delete_tree(in_memory / "outputs")
     assert list(in_memory.iterdir()) == []
 
 
 def test_deletion_ends_when_its_time_is_over(in_memory: Path) -> None:
-    """What is left then stays, and a second time takes it away."""
+    """The rest stays then, and a second call deletes it."""
     nested(in_memory / "outputs", 50)
     asked = iter([False] * 10 + [True])
     assert not delete_tree(in_memory / "outputs", lambda: next(asked))
@@ -42,7 +42,7 @@ def test_deletion_ends_when_its_time_is_over(in_memory: Path) -> None:
 
 
 def test_wide_folders_and_odd_names_are_deleted(hostile: Path) -> None:
-    """Names that are no text too, and what is neither file nor folder."""
+    """Names that are not valid text, and entries that are neither file nor folder."""
     top = hostile / "outputs"
     for name in (".deleted", "a\nb", os.fsdecode(b"\xff")):
         nested(top / name, 3)
@@ -98,7 +98,7 @@ with tempfile.TemporaryDirectory() as place:
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs a mount")
 def test_another_file_system_is_left_alone(small_disk: Path) -> None:
-    """What somebody has mounted below the folder is none of the trainer's output."""
+    """A mount below the folder is no output of the trainer."""
     (small_disk / "precious").write_text("x")
     assert not delete_tree(small_disk.parent)
     assert (small_disk / "precious").exists()

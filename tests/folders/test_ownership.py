@@ -1,4 +1,4 @@
-"""Whose a folder is: played by root, who can be two users at once."""
+"""Ownership of folders, tested as root, who can act as two users."""
 
 import os
 from collections.abc import Callable

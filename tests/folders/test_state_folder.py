@@ -1,4 +1,4 @@
-"""Where the state folder is, what is made in it, and what is pruned."""
+"""Location, contents and pruning of the state folder."""
 
 import os
 from collections import namedtuple
@@ -13,7 +13,7 @@ from tests.users import ALICE, MALLORY, acting_as, made, only_root
 
 
 def located(config: Path, explicit: Path | None = None, **environ: str) -> Path:
-    """Where the state of a config is kept."""
+    """Return the state folder of a config."""
     return StateFolder.locate(config, explicit=explicit, environ=environ).path
 
 
@@ -198,7 +198,7 @@ def test_a_name_never_leads_elsewhere(name: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("free", "refused"), [(LEAST_FREE_BYTES, False), (LEAST_FREE_BYTES - 1, True)])
-def test_a_run_needs_a_gibibyte(free: int, refused: bool, tmp_path: Path, monkeypatch) -> None:
+def test_a_trial_needs_a_gibibyte(free: int, refused: bool, tmp_path: Path, monkeypatch) -> None:
     """Exactly 1 GiB is enough, one byte less is not."""
     usage = namedtuple("usage", "total used free")
     monkeypatch.setattr("shutil.disk_usage", lambda _: usage(free, 0, free))
@@ -217,8 +217,8 @@ def test_free_space_is_that_of_the_disk(tmp_path: Path) -> None:
 
 
 def aged(state: StateFolder, count: int) -> list[TrialFolder]:
-    """Run folders, the oldest first."""
-    folders = [state.run("study", f"run-{count - index}") for index in range(count)]
+    """Make trial folders, the oldest first."""
+    folders = [state.run("study", f"trial-{count - index}") for index in range(count)]
     for index, folder in enumerate(folders):
         folder.create()
         os.utime(folder.path / ".autotune-trial", (1e9 + index, 1e9 + index))
@@ -250,7 +250,7 @@ def test_pruning_touches_nothing_else(tmp_path: Path) -> None:
     assert elsewhere.is_ours()
 
 
-def test_pruning_a_study_without_runs_does_nothing(tmp_path: Path) -> None:
+def test_pruning_a_study_without_trials_does_nothing(tmp_path: Path) -> None:
     """There is no folder yet, or a link to somewhere is in its place."""
     state = StateFolder(tmp_path / "state")
     assert state.prune("study", protected=()) == ()

@@ -1,4 +1,4 @@
-"""Reading what a training process writes about itself, whatever it writes."""
+"""Reading of step files, whatever a training process writes into them."""
 
 import itertools
 import json
@@ -18,7 +18,7 @@ HEADER = {"v": 1, "pid": 47, "clock": "monotonic", "start_s": 1.5, "source": "st
 
 
 def write(folder: Path, *lines: object, name: str = "steps.47.0.jsonl") -> None:
-    """Appends lines: objects as JSON, texts as they are."""
+    """Append lines: objects as JSON, texts as they are."""
     with (folder / name).open("a") as file:
         for line in lines:
             file.write((line if isinstance(line, str) else json.dumps(line)) + "\n")
@@ -52,7 +52,7 @@ def test_events_arrive_with_their_units(tmp_path: Path) -> None:
     ],
 )
 def test_devices_are_taken_only_if_they_look_like_uuids(tmp_path: Path, devices: object, told: tuple[str, ...]) -> None:
-    """What a process says it uses is text from outside, and may be anything."""
+    """Names that a process reports are untrusted text, and may be anything."""
     write(tmp_path, {**HEADER, "devices": devices})
     assert [event.devices for event in StepReader(tmp_path).poll()] == [told]
 
@@ -227,7 +227,7 @@ LINES = st.lists(
 def test_where_the_writing_is_cut_makes_no_difference(
     lines: list[bytes], cuts: list[int], tmp_path_factory: pytest.TempPathFactory
 ) -> None:
-    """Whatever is written, in whatever pieces it arrives: the same events, and never an error."""
+    """Any content in any pieces gives the same events, and never an error."""
     data = b"".join(line + b"\n" for line in lines)
     folder = tmp_path_factory.mktemp("steps")
     path = folder / "steps.47.0.jsonl"

@@ -1,4 +1,4 @@
-"""A trial's folder: made, marked, read and emptied, and never anything outside it."""
+"""Trial folder: made, marked, read and emptied, and never anything outside it."""
 
 import os
 from pathlib import Path
@@ -19,7 +19,7 @@ def made(path: Path) -> TrialFolder:
 
 def test_a_new_folder_is_marked_and_private(hostile: Path) -> None:
     """It is ours, has a place for outputs, and nobody else can look into it."""
-    folder = made(hostile / "trials" / "study" / "run")
+    folder = made(hostile / "trials" / "study" / "trial")
     assert folder.is_ours()
     assert folder.outputs.is_dir()
     assert folder.path.stat().st_mode & 0o077 == 0
@@ -27,29 +27,29 @@ def test_a_new_folder_is_marked_and_private(hostile: Path) -> None:
 
 def test_a_folder_of_ours_is_kept(tmp_path: Path) -> None:
     """Making it again keeps what is in it."""
-    folder = made(tmp_path / "run")
+    folder = made(tmp_path / "trial")
     folder.stdout.touch()
-    made(tmp_path / "run")
+    made(tmp_path / "trial")
     assert folder.stdout.exists()
 
 
 def test_a_file_in_its_place_is_said(tmp_path: Path) -> None:
-    """What is in the way is named, with a remedy."""
-    (tmp_path / "run").write_text("")
-    with pytest.raises(TrialError, match="run: the trial's folder cannot be made: File exists"):
-        TrialFolder(tmp_path / "run").create()
+    """The file in its place is named, with a remedy."""
+    (tmp_path / "trial").write_text("")
+    with pytest.raises(TrialError, match="trial: the trial's folder cannot be made: File exists"):
+        TrialFolder(tmp_path / "trial").create()
 
 
 def test_the_config_keeps_every_character(tmp_path: Path) -> None:
     """Line ends and a byte order mark stay."""
-    folder = made(tmp_path / "run")
+    folder = made(tmp_path / "trial")
     folder.write_config("\ufeffa: ü\r\nb: 1\n\r")
     assert folder.config.read_bytes().decode() == "\ufeffa: ü\r\nb: 1\n\r"
 
 
 def test_the_tail_of_stderr_is_whole_lines(tmp_path: Path) -> None:
     """Of much output the last 32 KiB are shown, from the start of a line; bad bytes do no harm."""
-    folder = made(tmp_path / "run")
+    folder = made(tmp_path / "trial")
     assert folder.stderr_tail() == ""
     folder.stderr.write_bytes(b"".join(b"line %06d\n" % n for n in range(10_000)) + b"\xff\n")
     tail = folder.stderr_tail()
@@ -60,15 +60,15 @@ def test_the_tail_of_stderr_is_whole_lines(tmp_path: Path) -> None:
 
 def test_one_long_line_still_has_a_tail(tmp_path: Path) -> None:
     """A progress bar without a newline is shown too."""
-    folder = made(tmp_path / "run")
+    folder = made(tmp_path / "trial")
     folder.stderr.write_bytes(b"x" * 100_000)
     assert len(folder.stderr_tail()) == 32 << 10
 
 
 @pytest.mark.parametrize("kind", ["fifo", "link", "device", "folder"])
 def test_what_is_no_file_has_no_tail_and_is_replaced(kind: str, tmp_path: Path) -> None:
-    """A trainer can put anything there: nothing is waited for, nothing followed, and what is ours is written anew."""
-    folder = made(tmp_path / "run")
+    """A trainer can put anything there: nothing blocks, no link is followed, and our files are written anew."""
+    folder = made(tmp_path / "trial")
     (tmp_path / "victim").write_text("thesis")
     for path in (folder.stdout, folder.stderr, folder.config, folder.result):
         if kind == "fifo":
@@ -93,7 +93,7 @@ def test_what_is_no_file_has_no_tail_and_is_replaced(kind: str, tmp_path: Path) 
 
 def test_a_config_that_is_another_file_too_is_replaced(tmp_path: Path) -> None:
     """A hard link to a file of the user's is not written to."""
-    folder = made(tmp_path / "run")
+    folder = made(tmp_path / "trial")
     (tmp_path / "victim").write_text("thesis")
     os.link(tmp_path / "victim", folder.config)
     folder.write_config("a: 1")
@@ -105,7 +105,7 @@ def test_all_that_is_made_is_for_its_owner_alone(tmp_path: Path) -> None:
     """Whatever the umask: a config may hold a password, and what lies in inject/ is run."""
     before = os.umask(0)
     try:
-        folder = TrialFolder(tmp_path / "trials" / "study" / "run")
+        folder = TrialFolder(tmp_path / "trials" / "study" / "trial")
         folder.create(output_paths=[str(folder.outputs / "logs" / "deep" / "x")], observed=True)
         folder.write_config("password: x")
         folder.write_result({})
@@ -119,8 +119,8 @@ def test_all_that_is_made_is_for_its_owner_alone(tmp_path: Path) -> None:
 
 
 def test_outputs_go_and_the_rest_stays(tmp_path: Path) -> None:
-    """What the trainer wrote to outputs/ is deleted, the logs are kept."""
-    folder = made(tmp_path / "run")
+    """The trainer's files in outputs/ are deleted, the logs are kept."""
+    folder = made(tmp_path / "trial")
     (folder.outputs / "deep").mkdir()
     (folder.outputs / "deep" / "checkpoint").write_text("big")
     folder.stderr.write_text("kept")
@@ -135,7 +135,7 @@ def test_links_are_not_followed(where: str, tmp_path: Path) -> None:
     precious = tmp_path / "precious"
     precious.mkdir()
     (precious / "thesis.txt").write_text("x")
-    folder = made(tmp_path / "run")
+    folder = made(tmp_path / "trial")
     if where == "in outputs":
         (folder.outputs / "link").symlink_to(precious)
     elif where == "as outputs":
@@ -152,7 +152,7 @@ def test_links_are_not_followed(where: str, tmp_path: Path) -> None:
 
 def test_what_is_not_ours_is_never_deleted(tmp_path: Path) -> None:
     """Without the marker, or with a link for one, nothing is touched."""
-    folder = TrialFolder(tmp_path / "run")
+    folder = TrialFolder(tmp_path / "trial")
     folder.outputs.mkdir(parents=True)
     folder.discard_outputs()
     folder.delete()
@@ -164,7 +164,7 @@ def test_what_is_not_ours_is_never_deleted(tmp_path: Path) -> None:
 
 def test_what_cannot_be_deleted_is_said(tmp_path: Path, caplog, monkeypatch) -> None:
     """A file that will not go leaves a warning that names it, and no error."""
-    folder = made(tmp_path / "run")
+    folder = made(tmp_path / "trial")
     (folder.outputs / "checkpoint").write_text("x")
 
     def refuse(*_: object, **__: object) -> None:
@@ -176,9 +176,9 @@ def test_what_cannot_be_deleted_is_said(tmp_path: Path, caplog, monkeypatch) -> 
     assert f"{folder.outputs} could not be deleted completely" in caplog.text
 
 
-def test_a_run_whose_outputs_are_nested_deep_is_begun_again_and_deleted(in_memory: Path) -> None:
+def test_a_trial_whose_outputs_are_nested_deep_is_begun_again_and_deleted(in_memory: Path) -> None:
     """Three thousand folders in each other are no more than a trainer may leave."""
-    folder = made(in_memory / "run")
+    folder = made(in_memory / "trial")
     nested(folder.outputs / "before", 1100)
     before = folder.contents()
     nested(folder.outputs / "since", 3000)

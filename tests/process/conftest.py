@@ -1,4 +1,4 @@
-"""What the tests of trials share: plans for the trainers in trainer.py, and a look at what is still running."""
+"""Fixtures of the tests of trials: plans for the trainers in trainer.py, and a list of processes still running."""
 
 import os
 import signal
@@ -19,7 +19,7 @@ TRAINER = Path(__file__).with_name("trainer.py")
 
 
 def running(trial_id: str) -> list[int]:
-    """The processes, zombies left out, that carry this trial's name in their environment."""
+    """Return the processes, zombies left out, that carry this trial's name in their environment."""
     found = []
     for name in os.listdir("/proc"):
         try:
@@ -33,15 +33,15 @@ def running(trial_id: str) -> list[int]:
 
 
 def until(condition: Callable[[], object], within_s: float = 60.0) -> None:
-    """Returns as soon as the condition holds; fails the test if that takes too long."""
+    """Return as soon as the condition holds; fail the test if that takes too long."""
     end_s = time.monotonic() + within_s
     while not condition():
         assert time.monotonic() < end_s, "it took too long"
         threading.Event().wait(0.01)
 
 
-class Runs:
-    """Makes runs of trainer.py in one study's folder, each with a name that no other process has."""
+class Trials:
+    """Maker of trials of trainer.py in one study's folder, each with a name that no other process has."""
 
     def __init__(self, study: Path) -> None:
         self.study = study
@@ -50,7 +50,7 @@ class Runs:
         self.folder = study / self.trial_id
 
     def plan(self, *words: object, **changes: object) -> TrialPlan:
-        """The plan of a trial of the trainer with these words."""
+        """Return the plan of a trial of the trainer with these arguments."""
         given = {
             "trial_id": self.trial_id,
             "folder": self.folder,
@@ -62,20 +62,20 @@ class Runs:
         return TrialPlan(**(given | changes))
 
     def when_ready(self, events: Sequence[TraineeEvent]) -> Stop | None:
-        """A watch that stops the trial once the trainer says that it is ready."""
+        """Stop the trial once the trainer says that it is ready."""
         return Stop.ENOUGH if (self.folder / "ready").exists() else None
 
     def soon(self, seconds: float = 60.0) -> float:
-        """A deadline."""
+        """Return a deadline."""
         return self.clock.now_s() + seconds
 
 
 @pytest.fixture
-def trials(tmp_path: Path) -> Runs:
-    """Makes runs of trainer.py."""
+def trials(tmp_path: Path) -> Trials:
+    """Maker of trials of trainer.py."""
     study = tmp_path / "runs" / "study"
     study.mkdir(parents=True)
-    return Runs(study)
+    return Trials(study)
 
 
 @pytest.fixture
@@ -93,7 +93,7 @@ def runner(guard: Guard) -> ProcessRunner:
 
 @pytest.fixture
 def stop_guard() -> Callable[[Guard, str], None]:
-    """Sends a signal to the guard, once."""
+    """Send a signal to the guard, once."""
     done: list[str] = []
 
     def send(guard: Guard, name: str) -> None:

@@ -1,4 +1,4 @@
-"""The guard outlives a search that is killed, for as long as it takes to leave nothing running."""
+"""Guard of a killed search: it outlives the search for as long as it takes to leave no process running."""
 
 import os
 import select
@@ -15,13 +15,13 @@ from autotune.clock import SystemClock
 from autotune.process.guard import Ended, Guard, GuardLost, Program, Started
 from autotune.process.orphans import end_orphans
 from autotune.records import Stop
-from tests.process.conftest import Runs, running, until
+from tests.process.conftest import Trials, running, until
 
 STAND_IN = Path(__file__).with_name("search_stand_in.py")
 
 
 def gone(pid: int, within_s: float = 60.0) -> bool:
-    """Waits for a process that is not our child to end."""
+    """Wait for a process that is not our child to end."""
     try:
         descriptor = os.pidfd_open(pid)
     except ProcessLookupError:
@@ -33,9 +33,9 @@ def gone(pid: int, within_s: float = 60.0) -> bool:
 
 
 class Search:
-    """A search in a process of its own, at the moment when its trainer is ready."""
+    """Search in a process of its own, at the moment when its trainer is ready."""
 
-    def __init__(self, trials: Runs, *words: str) -> None:
+    def __init__(self, trials: Trials, *words: str) -> None:
         root = Path(autotune.__file__).parents[1]
         self.process = subprocess.Popen(
             [sys.executable, str(STAND_IN), str(trials.folder), *words],
@@ -48,14 +48,14 @@ class Search:
         self.guard = int(self.process.stdout.readline())
 
     def close(self) -> None:
-        """Leaves nothing behind, also if the test has failed."""
+        """End all processes, even if the test has failed."""
         self.process.kill()
         self.process.communicate()
 
 
 @pytest.fixture
-def search(request: pytest.FixtureRequest, trials: Runs) -> Iterator[Search]:
-    """A search whose trainer does what the test's parameter says."""
+def search(request: pytest.FixtureRequest, trials: Trials) -> Iterator[Search]:
+    """Search whose trainer does what the test's parameter says."""
     search = Search(trials, *request.param.split())
     yield search
     search.close()
@@ -67,7 +67,7 @@ HOSTILE = pytest.mark.parametrize(
 
 
 @HOSTILE
-def test_a_killed_search_leaves_nothing_running(search: Search, trials: Runs) -> None:
+def test_a_killed_search_leaves_nothing_running(search: Search, trials: Trials) -> None:
     """SIGKILL on the search ends its trial and its guard, without another search having to come."""
     assert running(trials.trial_id)
     search.process.kill()
@@ -76,8 +76,8 @@ def test_a_killed_search_leaves_nothing_running(search: Search, trials: Runs) ->
 
 
 @HOSTILE
-def test_a_killed_guard_and_search_are_swept_by_the_next(search: Search, trials: Runs) -> None:
-    """When both were killed at once, a sweep ends what is left, and only that."""
+def test_a_killed_guard_and_search_leave_orphans_that_the_next_one_ends(search: Search, trials: Trials) -> None:
+    """When both were killed at once, the orphan cleanup ends their processes, and only these."""
     bystander = subprocess.Popen(
         [sys.executable, "-c", "input()"],
         stdin=subprocess.PIPE,
@@ -93,7 +93,7 @@ def test_a_killed_guard_and_search_are_swept_by_the_next(search: Search, trials:
 
 
 @HOSTILE
-def test_an_interrupt_in_the_terminal_ends_all(search: Search, trials: Runs) -> None:
+def test_an_interrupt_in_the_terminal_ends_all(search: Search, trials: Trials) -> None:
     """^C goes to the search's process group; the guard is not in it, and ends the trial with the search."""
     os.killpg(search.process.pid, signal.SIGINT)
     assert search.process.wait(60.0) != 0
@@ -101,7 +101,7 @@ def test_an_interrupt_in_the_terminal_ends_all(search: Search, trials: Runs) -> 
     assert gone(search.guard)
 
 
-def test_a_killed_run_is_reported_and_the_search_goes_on(trials: Runs) -> None:
+def test_a_killed_trial_is_reported_and_the_search_goes_on(trials: Trials) -> None:
     """SIGKILL on the trainer is an ending like others."""
     search = Search(trials, "leaves", "worker")
     try:
@@ -113,7 +113,7 @@ def test_a_killed_run_is_reported_and_the_search_goes_on(trials: Runs) -> None:
         search.close()
 
 
-def test_closing_ends_the_run(trials: Runs) -> None:
+def test_closing_ends_the_trial(trials: Trials) -> None:
     """At the end of the ``with`` statement neither the trial nor the guard is left."""
     with Guard() as guard:
         guard.start()
@@ -146,15 +146,15 @@ def test_a_dead_guard_is_replaced(guard: Guard) -> None:
 
 
 def test_a_guard_that_was_not_started_is_lost(guard: Guard) -> None:
-    """There is nobody to hear a word before the start."""
+    """No message can be sent before the start."""
     with pytest.raises(GuardLost):
         guard.receive(0.0)
     with pytest.raises(GuardLost):
         guard.stop(Stop.ENOUGH)
 
 
-def test_a_late_stop_does_not_change_how_a_run_ended(guard: Guard, trials: Runs) -> None:
-    """The word to stop may cross with the end of the trial, and must not hit the next one."""
+def test_a_late_stop_does_not_change_how_a_trial_ended(guard: Guard, trials: Trials) -> None:
+    """The message to stop may cross with the end of the trial, and must not affect the next one."""
     guard.start()
     launch(guard, trials, "trains", "1")
     assert isinstance(guard.receive(60.0), Started)
@@ -169,8 +169,8 @@ def test_a_late_stop_does_not_change_how_a_run_ended(guard: Guard, trials: Runs)
     assert ended.why is None
 
 
-def launch(guard: Guard, trials: Runs, *words: str) -> None:
-    """Starts a trial of the trainer, below this guard."""
+def launch(guard: Guard, trials: Trials, *words: str) -> None:
+    """Start a trial of the trainer, below this guard."""
     trials.folder.mkdir(exist_ok=True)
     plan = trials.plan(*words)
     env = {**os.environ, "AUTOTUNE_TRIAL_ID": plan.trial_id, "AUTOTUNE_TRIAL_DIR": str(plan.folder)}

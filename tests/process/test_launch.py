@@ -1,4 +1,4 @@
-"""Runs of real trainers: what they are started with, how they end, and that nothing of them is left."""
+"""Trials of real trainers: their start, their end, and that no process of them is left."""
 
 import json
 import os
@@ -15,7 +15,7 @@ from autotune.process.guard import Guard
 from autotune.process.launch import ProcessRunner, Runner
 from autotune.records import Stop, TrialPlan
 from autotune.testing.runner_contract import Behaviour, RunnerContract
-from tests.process.conftest import TRAINER, Runs, running
+from tests.process.conftest import TRAINER, Trials, running
 
 WORDS = {
     Behaviour.ENDS_WELL: ("trains", "5"),
@@ -49,10 +49,10 @@ class TestProcessRunner(RunnerContract):
 
 
 def test_a_trainer_finds_what_the_plan_says(hostile: Path, runner: ProcessRunner, monkeypatch) -> None:
-    """Words, directory, environment and config arrive unchanged, in folders with any name."""
+    """Arguments, directory, environment and config arrive unchanged, in folders with any name."""
     monkeypatch.setenv("FROM_THE_SEARCH", "kept")
     monkeypatch.setenv("AUTOTUNE_TRIAL_ID", "of another trial")
-    trials = Runs(hostile / "study")
+    trials = Trials(hostile / "study")
     words = ("two words", "quo'te\"s", "new\nline", "$HOME", "*", "", "\udcff")
     plan = trials.plan("shows", *words, cwd=hostile, env={"A": "b=c\n"}, config_text="a: ü\r\nb: 1\n")
     ended = runner.run(plan, lambda _: None, trials.soon())
@@ -71,7 +71,7 @@ def test_a_trainer_finds_what_the_plan_says(hostile: Path, runner: ProcessRunner
     }
 
 
-def test_a_trainer_starts_with_a_clean_slate(trials: Runs, runner: ProcessRunner) -> None:
+def test_a_trainer_starts_with_a_clean_slate(trials: Trials, runner: ProcessRunner) -> None:
     """It has a session of its own, nothing on stdin, no descriptors of ours, and signals work as usual."""
     runner.run(trials.plan("shows"), lambda _: None, trials.soon())
     about = json.loads((trials.folder / "about.json").read_text())
@@ -95,7 +95,7 @@ def test_a_trainer_starts_with_a_clean_slate(trials: Runs, runner: ProcessRunner
     ],
     ids=" ".join,
 )
-def test_a_stop_leaves_nothing_running(words: tuple[str, ...], trials: Runs, runner: ProcessRunner) -> None:
+def test_a_stop_leaves_nothing_running(words: tuple[str, ...], trials: Trials, runner: ProcessRunner) -> None:
     """Whatever a trainer does against it, all its processes are gone when the trial is over."""
     ended = runner.run(trials.plan(*words), trials.when_ready, trials.soon())
     assert running(trials.trial_id) == []
@@ -103,8 +103,8 @@ def test_a_stop_leaves_nothing_running(words: tuple[str, ...], trials: Runs, run
 
 
 @pytest.mark.parametrize("kind", ["worker", "session", "daemon"])
-def test_the_end_of_a_trainer_ends_what_it_left(kind: str, trials: Runs, runner: ProcessRunner) -> None:
-    """A trainer that ends by itself is reported so, without what it left running, or waiting for its pipes."""
+def test_the_end_of_a_trainer_ends_what_it_left(kind: str, trials: Trials, runner: ProcessRunner) -> None:
+    """A trainer that ends by itself is reported so, without the processes that it left running."""
     started_s = trials.clock.now_s()
     ended = runner.run(trials.plan("leaves-and-ends", kind), lambda _: None, trials.soon())
     assert (ended.exit_code, ended.stop) == (0, None)
@@ -114,7 +114,7 @@ def test_the_end_of_a_trainer_ends_what_it_left(kind: str, trials: Runs, runner:
 
 
 @pytest.mark.parametrize("words", [("stubborn",), ("leaves", "daemon"), ("prints", "-1")], ids=" ".join)
-def test_the_deadline_is_a_wall(words: tuple[str, ...], trials: Runs, runner: ProcessRunner) -> None:
+def test_the_deadline_is_a_wall(words: tuple[str, ...], trials: Trials, runner: ProcessRunner) -> None:
     """A trainer that will not end is gone soon after the deadline."""
     deadline_s = trials.soon(2.0)
     ended = runner.run(trials.plan(*words), lambda _: None, deadline_s)
@@ -123,7 +123,7 @@ def test_the_deadline_is_a_wall(words: tuple[str, ...], trials: Runs, runner: Pr
     assert trials.clock.now_s() < deadline_s + 5.0
 
 
-def test_a_stuck_search_does_not_move_the_deadline(trials: Runs, runner: ProcessRunner) -> None:
+def test_a_stuck_search_does_not_move_the_deadline(trials: Trials, runner: ProcessRunner) -> None:
     """The guard ends the trial at its deadline although the watch is busy for longer."""
     deadline_s = trials.soon(2.0)
 
@@ -137,7 +137,7 @@ def test_a_stuck_search_does_not_move_the_deadline(trials: Runs, runner: Process
     assert deadline_s <= ended.ended_s < deadline_s + 5.0
 
 
-def test_much_output_keeps_its_ends_and_little_of_the_disk(trials: Runs, runner: ProcessRunner) -> None:
+def test_much_output_keeps_its_ends_and_little_of_the_disk(trials: Trials, runner: ProcessRunner) -> None:
     """Of 100 MB on each stream the first and the last mebibyte are kept, and it is said what was left out."""
     ended = runner.run(trials.plan("prints", 100_000_000), lambda _: None, trials.soon(120.0))
     assert ended.exit_code == 0
@@ -150,21 +150,21 @@ def test_much_output_keeps_its_ends_and_little_of_the_disk(trials: Runs, runner:
     assert ended.stderr_tail.endswith("the last words\n")
 
 
-def test_a_short_word_is_kept_as_it_is(trials: Runs, runner: ProcessRunner) -> None:
-    """A trainer that ends at once loses nothing of what it said."""
+def test_a_short_word_is_kept_as_it_is(trials: Trials, runner: ProcessRunner) -> None:
+    """A trainer that ends at once loses nothing of its output."""
     plan = trials.plan(argv=(sys.executable, "-c", "import sys; sys.exit('a\\nb')"))
     ended = runner.run(plan, lambda _: None, trials.soon())
     assert (ended.exit_code, ended.stderr_tail) == (1, "a\nb\n")
 
 
-def test_a_signal_is_told_from_a_status(trials: Runs, runner: ProcessRunner) -> None:
+def test_a_signal_is_told_from_a_status(trials: Trials, runner: ProcessRunner) -> None:
     """A trainer that kills itself has a negative status, as the trial was not stopped by us."""
     plan = trials.plan(argv=(sys.executable, "-c", "import os; os.kill(os.getpid(), 9)"))
     ended = runner.run(plan, lambda _: None, trials.soon())
     assert (ended.exit_code, ended.stop) == (-9, None)
 
 
-def test_the_usage_of_all_processes_counts(trials: Runs, runner: ProcessRunner) -> None:
+def test_the_usage_of_all_processes_counts(trials: Trials, runner: ProcessRunner) -> None:
     """CPU time of a child that nobody waited for counts, and the peak is that of the largest."""
     ended = runner.run(trials.plan("uses", 200), lambda _: None, trials.soon())
     assert ended.cpu_s is not None
@@ -185,7 +185,7 @@ def test_the_usage_of_all_processes_counts(trials: Runs, runner: ProcessRunner) 
     ids=["absent", "no interpreter", "not executable", "no first line"],
 )
 def test_a_command_that_cannot_start_is_said_with_a_remedy(
-    content: str | None, mode: int, says: str, remedy: str, trials: Runs, runner: ProcessRunner
+    content: str | None, mode: int, says: str, remedy: str, trials: Trials, runner: ProcessRunner
 ) -> None:
     """The system's reason and what to do about it; the runner works on."""
     script = trials.study / "train me.sh"
@@ -199,7 +199,7 @@ def test_a_command_that_cannot_start_is_said_with_a_remedy(
     assert runner.run(trials.plan("trains", 1), lambda _: None, trials.soon()).exit_code == 0
 
 
-def test_a_program_is_looked_up_in_the_runs_own_path(trials: Runs, runner: ProcessRunner) -> None:
+def test_a_program_is_looked_up_in_the_trials_own_path(trials: Trials, runner: ProcessRunner) -> None:
     """A bare name means the environment that the plan sets."""
     tools = trials.study / "bin"
     tools.mkdir()
@@ -209,26 +209,26 @@ def test_a_program_is_looked_up_in_the_runs_own_path(trials: Runs, runner: Proce
     assert runner.run(plan, lambda _: None, trials.soon()).exit_code == 7
 
 
-def test_an_absent_program_is_named(trials: Runs, runner: ProcessRunner) -> None:
+def test_an_absent_program_is_named(trials: Trials, runner: ProcessRunner) -> None:
     """A bare name that is nowhere on the path."""
     with pytest.raises(CommandError, match="'no-such-trainer' cannot be started: No such file"):
         runner.run(trials.plan(argv=("no-such-trainer",)), lambda _: None, trials.soon())
 
 
-def test_a_word_with_a_nul_is_refused(trials: Runs, runner: ProcessRunner) -> None:
-    """What no program can be given is an error of the command, not a crash of the guard."""
+def test_a_word_with_a_nul_is_refused(trials: Trials, runner: ProcessRunner) -> None:
+    """An argument that no program can be given is an error of the command, not a crash of the guard."""
     with pytest.raises(CommandError, match="null byte"):
         runner.run(trials.plan(argv=(sys.executable, "a\0b")), lambda _: None, trials.soon())
 
 
-def test_a_directory_that_is_gone_is_named(trials: Runs, runner: ProcessRunner) -> None:
+def test_a_directory_that_is_gone_is_named(trials: Trials, runner: ProcessRunner) -> None:
     """The place is named when it cannot be entered."""
     gone = trials.study / "gone"
     with pytest.raises(CommandError, match="gone: the directory to run in cannot be entered: No such file"):
         runner.run(trials.plan("silent", cwd=gone), lambda _: None, trials.soon())
 
 
-def test_a_folder_of_somebody_else_is_not_used(trials: Runs, runner: ProcessRunner) -> None:
+def test_a_folder_of_somebody_else_is_not_used(trials: Trials, runner: ProcessRunner) -> None:
     """A folder with files in it that autotune did not make is left alone."""
     trials.folder.mkdir()
     (trials.folder / "thesis.txt").write_text("precious")
@@ -239,8 +239,8 @@ def test_a_folder_of_somebody_else_is_not_used(trials: Runs, runner: ProcessRunn
 
 @pytest.mark.parametrize("kill", ["SIGKILL", "SIGTERM"])
 @pytest.mark.parametrize("words", [("stubborn",), ("leaves", "session"), ("leaves", "daemon")], ids=" ".join)
-def test_a_lost_guard_is_swept_after_and_replaced(
-    words: tuple[str, ...], kill: str, trials: Runs, guard: Guard, runner: ProcessRunner, stop_guard: Callable
+def test_a_lost_guard_is_replaced_and_its_orphans_ended(
+    words: tuple[str, ...], kill: str, trials: Trials, guard: Guard, runner: ProcessRunner, stop_guard: Callable
 ) -> None:
     """Also when the guard is killed nothing is left running, and the next trial works."""
 
@@ -251,11 +251,11 @@ def test_a_lost_guard_is_swept_after_and_replaced(
     ended = runner.run(trials.plan(*words), watch, trials.soon())
     assert ended.stop is Stop.GUARD_LOST
     assert running(trials.trial_id) == []
-    assert runner.run(Runs(trials.study).plan("trains", 1), lambda _: None, trials.soon()).exit_code == 0
+    assert runner.run(Trials(trials.study).plan("trains", 1), lambda _: None, trials.soon()).exit_code == 0
 
 
 def test_a_guard_that_answers_no_more_is_replaced(
-    trials: Runs, guard: Guard, runner: ProcessRunner, stop_guard: Callable
+    trials: Trials, guard: Guard, runner: ProcessRunner, stop_guard: Callable
 ) -> None:
     """A guard that hangs cannot hold up the search: it is killed soon after the deadline."""
     deadline_s = trials.soon(2.0)
@@ -270,7 +270,7 @@ def test_a_guard_that_answers_no_more_is_replaced(
     assert trials.clock.now_s() < deadline_s + 20.0
 
 
-def test_an_exception_leaves_nothing_running(trials: Runs, runner: ProcessRunner) -> None:
+def test_an_exception_leaves_nothing_running(trials: Trials, runner: ProcessRunner) -> None:
     """^C comes out only when the trial is over."""
 
     def watch(events: object) -> None:

@@ -1,4 +1,4 @@
-"""The kernel's out-of-memory counter, wherever a machine keeps it."""
+"""Counter of the kernel's out-of-memory killer, wherever a machine keeps it."""
 
 from pathlib import Path
 

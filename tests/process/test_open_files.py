@@ -1,4 +1,4 @@
-"""Which files some process has open for writing."""
+"""Search for files that some process has open for writing."""
 
 from pathlib import Path
 

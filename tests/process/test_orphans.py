@@ -1,4 +1,4 @@
-"""What a sweep ends, and above all what it does not."""
+"""Orphan cleanup: the processes that it ends, and above all those that it spares."""
 
 import os
 import subprocess
@@ -11,14 +11,14 @@ import pytest
 from autotune.clock import SystemClock
 from autotune.folders.trial_folder import MARKER, TrialFolder
 from autotune.process.orphans import OrphanCleanup, end_orphans
-from tests.process.conftest import Runs
+from tests.process.conftest import Trials
 
 Start = Callable[..., subprocess.Popen[bytes]]
 
 
 @pytest.fixture
 def start() -> Iterator[Start]:
-    """Starts processes that wait to be told to end, with these variables."""
+    """Start processes that wait to be told to end, with these variables."""
     started: list[subprocess.Popen[bytes]] = []
 
     def start(**env: object) -> subprocess.Popen[bytes]:
@@ -40,29 +40,29 @@ def start() -> Iterator[Start]:
 
 
 @pytest.fixture
-def folder(trials: Runs) -> TrialFolder:
-    """The folder of an earlier run."""
+def folder(trials: Trials) -> TrialFolder:
+    """Folder of an earlier trial."""
     folder = TrialFolder(trials.folder)
     folder.create()
     return folder
 
 
-def test_ends_what_a_run_left(trials: Runs, folder: TrialFolder, start: Start) -> None:
+def test_ends_what_a_trial_left(trials: Trials, folder: TrialFolder, start: Start) -> None:
     """A process that carries a trial of this study is killed, and named."""
     left = start(AUTOTUNE_TRIAL_ID=trials.trial_id, AUTOTUNE_TRIAL_DIR=folder.path)
     assert end_orphans(trials.study, SystemClock()) == OrphanCleanup(killed=(left.pid,))
     assert left.wait(60.0) == -9
 
 
-def test_finds_a_run_by_whatever_path(trials: Runs, folder: TrialFolder, start: Start, hostile: Path) -> None:
+def test_finds_a_trial_by_whatever_path(trials: Trials, folder: TrialFolder, start: Start, hostile: Path) -> None:
     """Links on the way to the study's folder, and odd names, make no difference."""
     (hostile / "link").symlink_to(trials.study)
     left = start(AUTOTUNE_TRIAL_ID=trials.trial_id, AUTOTUNE_TRIAL_DIR=hostile / "link" / folder.path.name)
     assert end_orphans(hostile / "link", SystemClock()).killed == (left.pid,)
 
 
-def test_spares_other_studies(trials: Runs, folder: TrialFolder, start: Start, tmp_path: Path) -> None:
-    """Runs of another study belong to another search."""
+def test_spares_other_studies(trials: Trials, folder: TrialFolder, start: Start, tmp_path: Path) -> None:
+    """Trials of another study belong to another search."""
     other = TrialFolder(tmp_path / "runs" / "other" / "run")
     other.create()
     process = start(AUTOTUNE_TRIAL_ID=trials.trial_id, AUTOTUNE_TRIAL_DIR=other.path)
@@ -70,7 +70,7 @@ def test_spares_other_studies(trials: Runs, folder: TrialFolder, start: Start, t
     assert process.poll() is None
 
 
-def test_spares_what_only_looks_like_a_run(trials: Runs, folder: TrialFolder, start: Start) -> None:
+def test_spares_what_only_looks_like_a_trial(trials: Trials, folder: TrialFolder, start: Start) -> None:
     """Both variables are needed, and a folder that autotune made directly in the study's."""
     (trials.study / "not ours").mkdir()
     (folder.path / "deeper").mkdir()
@@ -87,7 +87,7 @@ def test_spares_what_only_looks_like_a_run(trials: Runs, folder: TrialFolder, st
     assert [process.poll() for process in processes] == [None] * len(processes)
 
 
-def test_spares_what_is_older_than_the_folder(trials: Runs, folder: TrialFolder, start: Start) -> None:
+def test_spares_what_is_older_than_the_folder(trials: Trials, folder: TrialFolder, start: Start) -> None:
     """A process cannot be of a trial that was made after it."""
     process = start(AUTOTUNE_TRIAL_ID=trials.trial_id, AUTOTUNE_TRIAL_DIR=folder.path)
     later_s = SystemClock().utc().timestamp() + 60.0
@@ -96,8 +96,8 @@ def test_spares_what_is_older_than_the_folder(trials: Runs, folder: TrialFolder,
     assert process.poll() is None
 
 
-def test_spares_itself_and_those_it_came_from(trials: Runs, folder: TrialFolder) -> None:
-    """A sweep within a trial of the study does not end the trial it is in."""
+def test_spares_itself_and_those_it_came_from(trials: Trials, folder: TrialFolder) -> None:
+    """An orphan cleanup within a trial of the study does not end the trial it is in."""
     code = (
         "import subprocess, sys; from pathlib import Path; from autotune.clock import SystemClock;"
         "from autotune.process.orphans import end_orphans; print(end_orphans(Path(sys.argv[1]), SystemClock()))"
@@ -120,5 +120,5 @@ def test_spares_itself_and_those_it_came_from(trials: Runs, folder: TrialFolder)
 
 
 def test_finds_nothing_where_there_is_nothing(tmp_path: Path) -> None:
-    """A study without a folder has no runs."""
+    """A study without a folder has no trials."""
     assert end_orphans(tmp_path / "none", SystemClock()) == OrphanCleanup()

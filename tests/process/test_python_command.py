@@ -1,4 +1,4 @@
-"""Which commands a warm interpreter can carry out, and what it is told to do."""
+"""Python command lines that a zygote can carry out, and their parts."""
 
 import sys
 import zipfile
@@ -13,7 +13,7 @@ PYTHON = sys.executable
 
 @pytest.fixture
 def project(tmp_path: Path) -> Path:
-    """A folder with a script, and things that are none."""
+    """Folder with a script, and with files that are none."""
     (tmp_path / "train.py").write_text("")
     (tmp_path / "train").write_text("")
     (tmp_path / "train.pyc").write_text("")
@@ -53,7 +53,7 @@ def test_reads_a_command_line_as_python_does(
     arguments: tuple[str, ...],
     project: Path,
 ) -> None:
-    """The interpreter's own options are told from what is run and from the trainer's arguments."""
+    """The interpreter's own options are told from the script and from the trainer's arguments."""
     assert python_command((PYTHON, *words), cwd=project, search_path=None) == PythonCommand(
         interpreter=PYTHON, options=options, script=script, module=module, arguments=arguments
     )
@@ -72,7 +72,7 @@ def test_reads_a_command_line_as_python_does(
     ids=str,
 )
 def test_says_what_keeps_the_observer_out(words: tuple[str, ...], keeping_out: tuple[str, ...], project: Path) -> None:
-    """In whatever words, and not for the same letters in other options or behind the script."""
+    """In any spelling, and not for the same letters in other options or behind the script."""
     command = python_command((PYTHON, *words, "train.py", "-I"), cwd=project, search_path=None)
     assert command is not None
     assert command.keeping_out == keeping_out
@@ -104,11 +104,11 @@ def test_says_what_keeps_the_observer_out(words: tuple[str, ...], keeping_out: t
     ids=" ".join,
 )
 def test_leaves_everything_else_to_a_process(argv: tuple[str, ...], project: Path) -> None:
-    """What is not understood completely is not forked."""
+    """A command that is not understood completely is not forked."""
     assert python_command(argv, cwd=project, search_path=None) is None
 
 
-def test_looks_the_interpreter_up_where_the_run_will(project: Path) -> None:
+def test_looks_the_interpreter_up_where_the_trial_will(project: Path) -> None:
     """A bare name means the first on the path that the trial has, and a relative path means the trial's directory."""
     assert python_command(("python", "train.py"), cwd=project, search_path=str(project)) is not None
     assert python_command(("python", "train.py"), cwd=project, search_path="/nowhere") is None

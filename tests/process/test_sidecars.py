@@ -9,7 +9,7 @@ from pathlib import Path
 import autotune
 from autotune.process.guard import Ended, Guard, Started
 from autotune.records import Stop
-from tests.process.conftest import Runs, running, until
+from tests.process.conftest import Trials, running, until
 from tests.process.test_guard import gone, launch
 
 STAYS = """
@@ -41,7 +41,7 @@ def start_sidecar(guard: Guard, folder: Path, name: str = "it") -> int:
     return int(file.read_text())
 
 
-def test_a_sidecar_outlives_trials(guard: Guard, trials: Runs, hostile: Path) -> None:
+def test_a_sidecar_outlives_trials(guard: Guard, trials: Trials, hostile: Path) -> None:
     """A trial that will not die is killed, and the next one is made, while it stays; what it prints is in its log."""
     guard.start()
     pid = start_sidecar(guard, hostile)
@@ -98,7 +98,7 @@ def test_no_sidecar_outlives_a_killed_search(tmp_path: Path) -> None:
     assert gone(int(file.read_text()))
 
 
-def test_a_sidecar_that_cannot_be_started_harms_nobody(guard: Guard, trials: Runs, tmp_path: Path) -> None:
+def test_a_sidecar_that_cannot_be_started_harms_nobody(guard: Guard, trials: Trials, tmp_path: Path) -> None:
     """Trials go on as before."""
     guard.start()
     guard.start_sidecar("it", ["/no/such/program"], env={}, log=tmp_path / "log")

@@ -1,4 +1,4 @@
-"""Promises about a process that is watched from outside: real processes, that come, fork, report and end."""
+"""Observation of a process from outside: real processes that start, fork, report and end."""
 
 import subprocess
 import time
@@ -80,7 +80,7 @@ def test_its_environment_names_the_place_of_its_steps(start: Start, tmp_path: Pa
 
 
 @pytest.mark.parametrize("is_ours", [True, False])
-def test_a_run_without_that_variable_is_known_by_its_open_file(start: Start, tmp_path: Path, is_ours: bool) -> None:
+def test_a_trial_without_that_variable_is_known_by_its_open_file(start: Start, tmp_path: Path, is_ours: bool) -> None:
     """A fork of a warm interpreter; a file of that name in a folder that autotune did not make means nothing."""
     folder = TrialFolder(tmp_path / "run")
     if is_ours:

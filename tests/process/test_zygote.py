@@ -1,4 +1,4 @@
-"""Runs that are forks of a warm interpreter: like those of a fresh one, and given up where they cannot be."""
+"""Trials forked from a zygote: like those of a fresh process, and given up where they cannot be."""
 
 import os
 import signal
@@ -21,7 +21,7 @@ from autotune.process.orphans import end_orphans
 from autotune.process.zygote import MOST_ZYGOTES, ZygoteRunner
 from autotune.records import Stop, TrialExit, TrialPlan
 from autotune.testing.runner_contract import Behaviour, RunnerContract
-from tests.process.conftest import TRAINER, Runs, until
+from tests.process.conftest import TRAINER, Trials, until
 from tests.process.test_guard import Search, gone
 from tests.process.test_launch import WORDS
 
@@ -37,7 +37,7 @@ def step():
 
 
 def below(guard: Guard) -> list[psutil.Process]:
-    """What lives below the guard."""
+    """Return the descendants of the guard."""
     return [p for p in psutil.Process(guard.pid).children(recursive=True) if p.status() != psutil.STATUS_ZOMBIE]
 
 
@@ -90,7 +90,7 @@ class TestWarmZygoteRunner(TestBareZygoteRunner):
 
 
 class Project:
-    """A trainer's folder, the interpreter it has, and runs of it."""
+    """Trainer's folder with its interpreter, and the trials of it."""
 
     def __init__(self, folder: Path, python: str, runner: Runner) -> None:
         self.folder = folder
@@ -100,7 +100,7 @@ class Project:
         self.trials = 0
 
     def run(self, *words: str, runner: Runner | None = None, **changes: object) -> tuple[TrialExit, str, str]:
-        """Runs the interpreter with these words: how it ended, and what it printed."""
+        """Run the interpreter with these arguments; return its exit and its output."""
         self.trials += 1
         plan = TrialPlan(
             **{
@@ -117,13 +117,13 @@ class Project:
         return ended, (plan.folder / "stdout.log").read_text(), (plan.folder / "stderr.log").read_text()
 
     def write(self, name: str, text: str) -> None:
-        """Writes a module of the trainer's."""
+        """Write a module of the trainer's."""
         (self.folder / name).write_text(text)
 
 
 @pytest.fixture
 def zygotes(guard: Guard) -> ZygoteRunner:
-    """A runner with warm interpreters."""
+    """Runner with zygotes."""
     return ZygoteRunner(guard, SystemClock())
 
 
@@ -155,12 +155,12 @@ def other(venv: Path, tmp_path: Path, zygotes: ZygoteRunner) -> Iterator[Project
 
 
 def site_packages(venv: Path) -> Path:
-    """Where packages are installed."""
+    """Return the folder of installed packages."""
     return next(venv.glob("lib/python*/site-packages"))
 
 
 def install(project: Project, name: str, text: str) -> None:
-    """Installs a package in the trainer's environment."""
+    """Install a package in the trainer's environment."""
     (site_packages(Path(project.python).parents[1]) / f"{name}.py").write_text(text)
 
 
@@ -190,7 +190,7 @@ WAYS = [
 
 
 @pytest.mark.parametrize("options", [(), ("-O", "-u", "-Wdefault", "-X", "utf8"), ("-I",)], ids=str)
-def test_a_warm_run_sees_and_says_what_a_fresh_one_does(
+def test_a_warm_trial_sees_and_says_what_a_fresh_one_does(
     options: tuple[str, ...], project: Project, guard: Guard
 ) -> None:
     """Words, paths, environment, streams, descriptors, endings and tracebacks are those of a fresh process."""
@@ -209,7 +209,7 @@ def test_a_warm_run_sees_and_says_what_a_fresh_one_does(
         assert zygotes.warm_starts == number
 
 
-def test_random_numbers_differ_from_run_to_run(project: Project) -> None:
+def test_random_numbers_differ_from_trial_to_trial(project: Project) -> None:
     """Generators that a fresh process seeds by itself are not copies of one another."""
     project.write("draws.py", "import random, numpy\nprint(random.random(), numpy.random.rand())\n")
     drawn = [project.run("draws.py")[1].split() for _ in range(4)]
@@ -392,7 +392,7 @@ def test_an_interpreter_that_starts_a_thread_later_is_not_forked(other: Project)
 
 
 def test_a_killed_zygote_is_replaced(other: Project, guard: Guard) -> None:
-    """SIGKILL between two trials costs warm starts, and no run."""
+    """SIGKILL between two trials costs warm starts, and no trial."""
     install(other, "framework", "print('imported')\n")
     other.write("train.py", "import framework\nprint('trained')\n")
     assert [other.run("train.py")[1] for _ in range(2)] == ["imported\ntrained\n", "trained\n"]
@@ -426,7 +426,7 @@ def test_a_killed_guard_takes_its_zygotes_along(other: Project, guard: Guard) ->
     ids=" ".join,
 )
 def test_a_stop_spares_nothing_but_the_zygote(
-    words: tuple[str, ...], trials: Runs, zygotes: ZygoteRunner, guard: Guard
+    words: tuple[str, ...], trials: Trials, zygotes: ZygoteRunner, guard: Guard
 ) -> None:
     """Whatever a trainer does against it, only the warm interpreter is there when the trial is over."""
     has_learned = False
@@ -441,8 +441,8 @@ def test_a_stop_spares_nothing_but_the_zygote(
     assert zygotes.fallbacks == 0
 
 
-def test_the_usage_of_a_run_is_its_own(project: Project) -> None:
-    """What the warm interpreter has used counts for no run."""
+def test_the_usage_of_a_trial_is_its_own(project: Project) -> None:
+    """The zygote's own usage counts for no trial."""
     project.write("idles.py", "import numpy\n")
     used = [project.run("idles.py")[0] for _ in range(3)]
     assert all(ended.cpu_s is not None and ended.cpu_s < 5.0 for ended in used)
@@ -450,7 +450,7 @@ def test_the_usage_of_a_run_is_its_own(project: Project) -> None:
     assert used[2].peak_memory_bytes > 10 << 20
 
 
-def test_what_cannot_be_started_is_said_as_always(trials: Runs, zygotes: ZygoteRunner) -> None:
+def test_what_cannot_be_started_is_said_as_always(trials: Trials, zygotes: ZygoteRunner) -> None:
     """A missing script or directory, or another program, is an error of the command."""
     with pytest.raises(CommandError, match="cannot be entered"):
         zygotes.run(trials.plan("silent", cwd=trials.study / "gone"), lambda _: None, trials.soon())
@@ -460,12 +460,12 @@ def test_what_cannot_be_started_is_said_as_always(trials: Runs, zygotes: ZygoteR
 
 
 @pytest.mark.parametrize("victim", ["search", "guard and search"])
-def test_a_killed_search_leaves_no_zygote(victim: str, trials: Runs) -> None:
-    """Run and warm interpreter end with the guard, and what a killed guard left is swept."""
+def test_a_killed_search_leaves_no_zygote(victim: str, trials: Trials) -> None:
+    """Trial and zygote end with the guard, and orphans of a killed guard are ended."""
     search = Search(trials, "--warm", "leaves", "daemon")
     try:
         members = psutil.Process(search.guard).children(recursive=True)
-        assert len(members) >= 3  # zygote, run, daemon
+        assert len(members) >= 3  # zygote, trial, daemon
         if victim != "search":
             os.kill(search.guard, signal.SIGSTOP)
         search.process.kill()
@@ -479,8 +479,8 @@ def test_a_killed_search_leaves_no_zygote(victim: str, trials: Runs) -> None:
         search.close()
 
 
-def test_a_sweep_finds_a_zygote(other: Project, guard: Guard) -> None:
-    """It carries the study in its environment, and is not spared for having no run."""
+def test_orphan_cleanup_finds_a_zygote(other: Project, guard: Guard) -> None:
+    """It carries the study in its environment, and is not spared for having no trial."""
     other.write("train.py", "")
     other.run("train.py")
     other.run("train.py")
@@ -488,8 +488,8 @@ def test_a_sweep_finds_a_zygote(other: Project, guard: Guard) -> None:
     assert end_orphans(other.folder / "runs", SystemClock()).killed == (zygote.pid,)
 
 
-def test_the_record_of_the_first_run_is_not_left_behind(other: Project) -> None:
-    """What is noted for the next trials is taken away with the run."""
+def test_the_record_of_the_first_trial_is_not_left_behind(other: Project) -> None:
+    """The record of imports for the next trials is deleted with the trial."""
     other.write("train.py", "import json\nprint(json.dumps(1))\n")
     other.run("train.py")
     names = {path.name for path in (other.folder / "runs" / "1").iterdir()}
@@ -504,8 +504,8 @@ def test_the_record_of_the_first_run_is_not_left_behind(other: Project) -> None:
     }
 
 
-def test_a_run_that_has_made_steps_is_never_begun_again(other: Project) -> None:
-    """Whatever the trainer then puts where a trial says that it gave up: its steps would count twice."""
+def test_a_trial_that_has_made_steps_is_never_begun_again(other: Project) -> None:
+    """Even if the trainer then writes the file by which a trial gives up: its steps would count twice."""
     install(other, "reports", REPORTS_ONE_STEP)
     other.write(
         "train.py",
@@ -519,7 +519,7 @@ def test_a_run_that_has_made_steps_is_never_begun_again(other: Project) -> None:
     assert (other.runner.warm_starts, other.runner.fallbacks) == (1, 0)
 
 
-def test_the_files_of_a_run_that_are_there_already_are_replaced(other: Project) -> None:
+def test_the_files_of_a_trial_that_are_there_already_are_replaced(other: Project) -> None:
     """A trainer can prepare the folder of a later trial: no FIFO in it is waited for, and no link followed."""
     other.write("train.py", "print('said')\n")
     folder = TrialFolder(other.folder / "runs" / "1")

@@ -1,4 +1,4 @@
-"""Which files are kept while runs go on, and when one counts as lost."""
+"""Checkpoint backups while trials go on, and detection of lost files."""
 
 import os
 import shutil
@@ -24,7 +24,7 @@ from tests.search.test_tuner import CONFIG
 
 @pytest.fixture
 def kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., CheckpointBackups]:
-    """Makes the keepsakes of a project with these files, in which one works."""
+    """Make the checkpoint backups of a project with these files, which is the working directory."""
     monkeypatch.chdir(tmp_path)
 
     def make(config: str = "", **files: bytes) -> CheckpointBackups:
@@ -41,17 +41,17 @@ def kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Check
 
 
 def started(number: int) -> TrialStarted:
-    """The event that a trial begins."""
+    """Event that a trial begins."""
     return TrialStarted(number=number, purpose=Purpose.EXPLORE, changes={}, pair=None)
 
 
 def checkpoint(name: str) -> Path:
-    """A file of the project."""
+    """Path of a file of the project."""
     return Path("checkpoints", f"{name}.pth")
 
 
 def test_files_that_stay_leave_no_copy(kept: Callable[..., CheckpointBackups]) -> None:
-    """Nor any word."""
+    """Nor any remark."""
     with kept(best=b"1") as files:
         checkpoint("new").write_bytes(b"2")
         assert files.loss("trial 0") is None
@@ -64,7 +64,7 @@ def test_files_that_stay_leave_no_copy(kept: Callable[..., CheckpointBackups]) -
     [(b"old, and more", False), (b"old", False), (b"new", True), (b"ol", True), (None, True)],
     ids=["added to", "written again as it was", "other content", "cut", "taken away"],
 )
-def test_what_a_run_has_taken_is_put_back(
+def test_what_a_trial_has_taken_is_put_back(
     kept: Callable[..., CheckpointBackups], content: bytes | None, comes_back: bool
 ) -> None:
     """As it was, each time, and said once; what was only added to stays. In the end no copy is left."""
@@ -87,7 +87,7 @@ def test_what_a_run_has_taken_is_put_back(
 
 
 def test_a_folder_that_is_gone_comes_back(kept: Callable[..., CheckpointBackups]) -> None:
-    """Some trainers empty their place first."""
+    """Some trainers empty their output folder first."""
     with kept(best=b"1", other=b"2") as files:
         shutil.rmtree("checkpoints")
         assert files.loss("trial 0") is None
@@ -213,7 +213,7 @@ def test_what_is_too_large_to_copy_is_said_beforehand(
 
 
 def test_where_a_redirected_key_points_is_not_copied(kept: Callable[..., CheckpointBackups]) -> None:
-    """Runs are pointed away from there; a change is seen all the same."""
+    """Trials do not write there; a change is detected all the same."""
     with kept("checkpoint_dir: checkpoints\n", best=b"old") as files:
         assert files.remark is None
         assert not Path(".autotune", "kept", "search").exists()
@@ -221,8 +221,8 @@ def test_where_a_redirected_key_points_is_not_copied(kept: Callable[..., Checkpo
         assert files.loss("trial 0") is not None
 
 
-def test_what_an_earlier_run_has_left_is_not_the_users(kept: Callable[..., CheckpointBackups]) -> None:
-    """It was written while that run went on; what was there before or came later is the user's."""
+def test_what_an_earlier_trial_has_left_is_not_the_users(kept: Callable[..., CheckpointBackups]) -> None:
+    """It was written while that trial went on; files from before or after it are the user's."""
     made = kept(before=b"x", during=b"x", after=b"x")
     trial = Path(".autotune/trials/study/1")
     trial.mkdir(parents=True)

@@ -1,4 +1,4 @@
-"""What runs leave outside their folders: where it is looked for, and in which words it is told."""
+"""Side effects of trials: folders that are checked, and the sentence about them."""
 
 from pathlib import Path
 
@@ -12,7 +12,7 @@ from tests.search.test_tuner import CONFIG
 
 @pytest.fixture
 def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A project with data in it, which is where one works."""
+    """Make a project with data in it, and enter it."""
     folder = tmp_path / "project"
     (folder / "corpus" / "train").mkdir(parents=True)
     (folder / "corpus" / "train" / "clips.bin").write_text("x")
@@ -21,7 +21,7 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def watched(project: Path, text: str = "") -> SideEffects:
-    """The surroundings of a search for this config."""
+    """Side effects of a search for this config."""
     (project / "config.yaml").write_text(text + CONFIG)
     problem = open_problem(Path("config.yaml"), command=None, state_dir=None)
     problem.state.create()
@@ -31,7 +31,7 @@ def watched(project: Path, text: str = "") -> SideEffects:
 DATA = "folder: corpus/train\nlog_dir: logs\n"
 
 
-def test_a_run_that_leaves_nothing(project: Path) -> None:
+def test_a_trial_that_leaves_nothing(project: Path) -> None:
     """Its own folder lies in the state folder, which does not count."""
     around = watched(project, DATA)
     (project / ".autotune" / "trials" / "x").mkdir(parents=True)
@@ -39,7 +39,7 @@ def test_a_run_that_leaves_nothing(project: Path) -> None:
 
 
 def test_what_is_written_where_one_works_is_named(project: Path) -> None:
-    """With the advice, once, and with no claim on the run."""
+    """With the remedy, once, and without blaming the trial."""
     around = watched(project, DATA)
     (project / "train.log").write_text("x")
     found = around.of_the_trial(0)
@@ -86,7 +86,7 @@ def test_data_that_are_only_changed_are_no_cache(project: Path) -> None:
 
 
 def test_a_key_that_is_redirected_is_no_data(project: Path) -> None:
-    """What comes into a folder of old logs is somebody else's doing, or the trainer's own mind; no cache."""
+    """New files in a folder of old logs come from elsewhere, or from the trainer itself; they are no cache."""
     (project / "logs").mkdir()
     around = watched(project, DATA)
     (project / "logs" / "new").touch()

@@ -1,4 +1,4 @@
-"""What came, changed or went around a run."""
+"""Snapshot of folders around a trial: added, changed and removed files."""
 
 import os
 import sys
@@ -8,12 +8,12 @@ from pathlib import Path
 import pytest
 
 from autotune.clock import SystemClock, VirtualClock
-from autotune.protect import snapshot as surroundings
+from autotune.protect import snapshot as snapshot_module
 from autotune.protect.snapshot import Snapshot, SnapshotChanges
 
 
 def watched(*folders: Path, apart: tuple[Path, ...] = ()) -> Snapshot:
-    """These folders as they are now."""
+    """Snapshot of these folders as they are now."""
     return Snapshot(folders, apart, SystemClock())
 
 
@@ -88,8 +88,8 @@ def test_one_folder_below_another_is_seen_once(tmp_path: Path) -> None:
 
 
 def test_a_tree_that_is_too_large_is_looked_at_in_part(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What was seen is compared, and what was not is told; nothing is made up."""
-    monkeypatch.setattr(surroundings, "MOST_ENTRIES", 30)
+    """Only the part that was seen is compared, and the result says so."""
+    monkeypatch.setattr(snapshot_module, "MOST_ENTRIES", 30)
     (tmp_path / "data").mkdir()
     for number in range(100):
         (tmp_path / "data" / f"{number}").touch()
@@ -117,7 +117,7 @@ def test_a_slow_file_system_does_not_hold_the_search_up(tmp_path: Path) -> None:
     clock = Slow()
     began_s = clock.now_s()
     around = Snapshot([tmp_path], [], clock)
-    assert clock.now_s() - began_s < 1.2 * surroundings.MOST_S
+    assert clock.now_s() - began_s < 1.2 * snapshot_module.MOST_S
     assert around.traces().unseen == (tmp_path,)
 
 
@@ -137,7 +137,7 @@ def test_the_files_that_the_last_look_found(hostile: Path) -> None:
 
 
 def calls(work: Callable[[], object]) -> int:
-    """How many functions are called while this is done: a measure of work that no machine's speed changes."""
+    """Count the function calls during some work: a measure that does not depend on the machine's speed."""
     count = 0
 
     def called(_frame: object, event: str, _argument: object) -> None:
@@ -184,7 +184,7 @@ def test_roots_that_could_not_be_seen_whole_are_found_in_time(depth: int) -> Non
         names = [f"/r{number}" for number in range(roots)]
         folders = [name + "/deep" * depth for name in names[::2]]
         found: list[tuple[Path, ...]] = []
-        count = calls(lambda: found.append(surroundings._outermost(folders, names)))
+        count = calls(lambda: found.append(snapshot_module._outermost(folders, names)))
         assert found == [tuple(Path(name) for name in names[::2])]
         return count
 

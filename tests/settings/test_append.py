@@ -1,4 +1,4 @@
-"""A section at the end of a config, everything else byte for byte."""
+"""Insertion of a section at the end of a config, everything else byte for byte."""
 
 import pytest
 import yaml
@@ -15,7 +15,7 @@ LINES = ["autotune:  # ours", "  # a comment", "  command: x"]
 
 
 def append(text):
-    """The text with the section."""
+    """Return the text with the section."""
     return with_section(Document.parse(text, "config.yaml"), "autotune", LINES)
 
 
@@ -61,7 +61,7 @@ def test_where_it_cannot_stand_is_said(text, why):
 
 
 def test_a_template_by_its_name():
-    """It may be YAML by chance; what will be made of it is not known."""
+    """It may be YAML by chance; the result of the template is not known."""
     with pytest.raises(ConfigError, match="template"):
         with_section(Document.parse("a: 1\n", "config.yml.j2"), "autotune", LINES)
 

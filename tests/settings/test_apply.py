@@ -1,4 +1,4 @@
-"""Writing values into the user's config and taking them back, on real files and real failures."""
+"""Writing of values into the user's config and reverting, on real files and with real failures."""
 
 import contextlib
 import itertools
@@ -58,21 +58,21 @@ def backups(tmp_path):
 
 
 def apply(config, backups, clock=None, **values):
-    """Plans and writes, as the command does; the names of the values are their last parts."""
+    """Plan and write, as the command does; the names of the values are their last parts."""
     sections = {"batch_size": "data", "workers": "data", "lr": "optim", "name": "optim"}
     edit = plan_edit(config, {f"{sections[k]}.{k}" if k in sections else k: v for k, v in values.items()})
     return write_edit(edit, backups, clock or TickingClock())
 
 
 def revert(config, backups, clock=None):
-    """Undoes the last apply; returns what the plan said."""
+    """Undo the last apply; return the plan."""
     edit = plan_revert(config, backups)
     write_edit(edit, backups, clock or TickingClock())
     return edit
 
 
-def side_effects(config):
-    """What lies beside the config."""
+def beside(config):
+    """Return the names of the other files in the config's folder."""
     return [path.name for path in config.parent.iterdir() if path != config]
 
 
@@ -88,7 +88,7 @@ def test_only_the_values_change(config, backups):
     ]
     write_edit(edit, backups, TickingClock())
     assert config.read_bytes().decode() == CONFIG.replace("16", "32").replace("1e-4", "3.0e-05")
-    assert side_effects(config) == []
+    assert beside(config) == []
 
 
 def test_the_diff_says_that_a_final_newline_is_missing(config):
@@ -145,7 +145,7 @@ def test_apply_after_revert_can_be_reverted(config, backups):
 
 
 def test_revert_keeps_edits_to_other_lines(config, backups):
-    """What the user wrote meanwhile stays, also when it moved the tuned lines."""
+    """Edits that the user made meanwhile stay, also when they moved the tuned lines."""
     apply(config, backups, batch_size=32, lr=3e-5)
     edited = config.read_bytes().decode().replace("# mine", "# mine,\r\n# all mine").replace("workers: 2", "workers: 4")
     config.write_bytes(edited.encode())
@@ -224,7 +224,7 @@ def test_values_that_cannot_be_kept_leave_the_file_alone(config):
 
 @contextlib.contextmanager
 def bound_by_permissions():
-    """Root for a while acts as a user whom permissions bind."""
+    """Act for a while as a user whom permissions bind, though root."""
     if os.geteuid() != 0:
         yield
         return
@@ -264,12 +264,12 @@ def test_without_permission_nothing_changes(open_path, what):
     assert str(backups if what == "backups" else config) in caught.value.where
     assert caught.value.remedy
     assert config.read_text() == "data: {batch_size: 16}\n"
-    assert side_effects(config) == []
+    assert beside(config) == []
     assert [path for path in backups.rglob("*") if path.is_file()] == []
 
 
 def fill(folder):
-    """Writes until the file system is full."""
+    """Write until the file system is full."""
     with open(folder / "filler", "wb", buffering=0) as file:
         try:
             while True:
@@ -289,7 +289,7 @@ def test_a_full_disk_leaves_the_config_whole(small_disk, backups):
         write_edit(edit, backups, TickingClock())
     assert caught.value.remedy
     assert config.read_text() == text
-    assert sorted(side_effects(config)) == ["filler"]
+    assert sorted(beside(config)) == ["filler"]
     assert list(backups.rglob("*.yaml")) == []
     (small_disk / "filler").unlink()
     assert write_edit(edit, backups, TickingClock()) is not None
@@ -353,7 +353,7 @@ WRONG = {
 
 @pytest.mark.parametrize(("key", "value"), [(key, value) for key, values in WRONG.items() for value in values])
 def test_a_record_with_wrong_types_says_so(config, backups, key, value):
-    """Whatever stands in it: it is named with a remedy, and nothing is written."""
+    """Any wrong content is named with a remedy, and nothing is written."""
     manifest = apply(config, backups, batch_size=32).with_suffix(".json")
     before, content = config.read_bytes(), json.loads(manifest.read_text())
     (content if key in content else content["changes"][0])[key] = value
@@ -391,7 +391,7 @@ SECTION = ["autotune:", "  command: t {config}", "  env: {MODE: a}"]
 
 
 def init(config, backups, clock):
-    """Adds a section, as the command does."""
+    """Add a section, as the command does."""
     edit = plan_section(config, SECTION)
     assert write_edit(edit, backups, clock) is not None
 
@@ -467,7 +467,7 @@ def test_a_new_file_is_never_written_over_another(config, tmp_path):
 
 
 def test_a_full_disk_leaves_no_new_file(small_disk):
-    """What could not be written whole is not there at all."""
+    """A file that could not be written whole is removed."""
     with pytest.raises(ConfigError, match="cannot be written"):
         create_file(small_disk / "new.yaml", "a: " + "x" * 2**20)
     assert list(small_disk.iterdir()) == []

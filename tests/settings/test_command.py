@@ -1,4 +1,4 @@
-"""The trainer's command: split once, filled in token by token, never run through a shell."""
+"""Command line of the trainer: split once, filled in token by token, never run through a shell."""
 
 import shlex
 from pathlib import Path
@@ -15,7 +15,7 @@ CONFIG = Document.parse("data: {batch_size: 16}\noptim: {lr: 1.0e-04, name: 'my 
 
 
 def fill(*tokens):
-    """Fills in with fixed surroundings."""
+    """Fill in the placeholders with a fixed config and interpreter."""
     return fill_command(
         tokens, config=Path("/a trial/c.yaml"), python="/venv/bin/python", trial_config=CONFIG, where="config.yaml:3"
     )
@@ -37,7 +37,7 @@ def test_split_as_a_shell_does(text, tokens):
 
 @given(st.lists(st.text(st.characters(blacklist_characters="\n\r"), max_size=8), min_size=1, max_size=4))
 def test_what_was_quoted_comes_back(tokens):
-    """Whatever a shell's quoting protects arrives as it is."""
+    """Any text that a shell's quoting protects arrives as it is."""
     assert split_command(shlex.join(["t", *tokens]), "here") == ("t", *tokens)
 
 
@@ -60,7 +60,7 @@ def test_what_was_quoted_comes_back(tokens):
     ],
 )
 def test_shell_syntax_is_refused(text, named):
-    """No shell runs the command, so what only a shell could do is said to be impossible, by name."""
+    """No shell runs the command, so syntax that needs a shell is refused by name."""
     with pytest.raises(ConfigError, match=named) as caught:
         split_command(text, "config.yaml:3")
     assert caught.value.where == "config.yaml:3"
@@ -120,7 +120,7 @@ def test_one_value_is_enough():
 
 
 def test_the_program_is_looked_up(tmp_path):
-    """On the PATH, or from the folder where runs start; what cannot be started is said before anything runs."""
+    """On the PATH, or from the working directory; a program that cannot be started is an error before any trial."""
     assert resolve_executable("sh", tmp_path).name == "sh"
     script = tmp_path / "train me.sh"
     script.write_text("#!/bin/sh\n")

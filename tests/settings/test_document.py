@@ -1,4 +1,4 @@
-"""Reading a config: values, places, and what is refused with a reason."""
+"""Parsing of a config: values, places, and refusals with a reason."""
 
 from pathlib import Path
 
@@ -54,7 +54,7 @@ def test_data_is_plain():
 
 
 def test_fixed_values_are_listed_with_a_reason():
-    """What cannot be edited says why, so that a search can leave it out and tell."""
+    """A value that cannot be edited has a reason, so that a search can leave it out and say so."""
     text = "a: &x 1\nb: *x\nc: |\n  text\nd: ${a}\ne: !ref <a>\nf: 1\ng: 'two\n  lines'\n"
     refused = Document.parse(text).refused
     assert set(refused) == {"a", "c", "d", "e", "g"}

@@ -1,4 +1,4 @@
-"""The flags of a command made into a config, and back."""
+"""Conversion of a command's flags into a config, and back."""
 
 from pathlib import Path
 
@@ -14,7 +14,7 @@ KNOWN = {"batch_size", "use_xla", "num_workers", "cache"}
 
 
 def read(*words: str):
-    """What is found, and the command filled from the config that is made of it."""
+    """Return the flags found, and the command filled from the config made of them."""
     flags = read_flags(words, KNOWN.__contains__)
     document = Document.parse(flags_config(flags.values))
     filled = fill_command(
@@ -24,7 +24,7 @@ def read(*words: str):
 
 
 def test_the_styles_of_flags():
-    """What nanoGPT and absl take (--key=value), and argparse (--key value); dashes, text and numbers."""
+    """The styles of nanoGPT and absl (--key=value), and argparse (--key value); dashes, text and numbers."""
     words = ("python", "train.py", "config/gpt.py", "--batch_size=16", "--lr", "3e-4", "--compile=False")
     flags, document, filled = read(*words, "--out-dir=out", "--num-workers", "4", "--tag=", "--name=it's {x}")
     assert document.data == {
@@ -52,7 +52,7 @@ def test_switches_are_left_out_where_they_are_off():
 
 
 def test_a_switch_of_absl_has_a_word_for_on_and_one_for_off():
-    """Who types --nouse_xla may mean its default, so that leaving it out would change nothing."""
+    """A typed --nouse_xla may be the trainer's default, so that leaving it out would change nothing."""
     flags, document, filled = read("t.py", "--nouse_xla")
     assert (filled, document.data) == (("t.py", "--nouse_xla"), {"use_xla": False})
     on = Document.parse("use_xla: true\n")
@@ -89,7 +89,7 @@ _WORD = st.text(st.characters(blacklist_categories=("Cs",), blacklist_characters
 
 @given(st.lists(st.one_of(_WORD, _WORD.map("--key={}".format), _WORD.map("--{}".format)), max_size=6))
 def test_the_command_says_what_it_said(words):
-    """Whatever was typed: filled in from the config that was made of it, it is the same command."""
+    """Any typed command is the same again when filled in from the config that was made of it."""
     _, _, filled = read("python", "t.py", "--first=1", *words)
     assert filled == ("python", "t.py", "--first=1", *words)
 

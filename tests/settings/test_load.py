@@ -1,4 +1,4 @@
-"""The ``autotune:`` section, and what a trial's own copy of the config looks like."""
+"""Loading of the ``autotune:`` section, and a trial's own copy of the config."""
 
 from pathlib import Path
 
@@ -42,12 +42,12 @@ autotune:  # the tuner's
 
 @pytest.fixture
 def config(tmp_path):
-    """Where the tests put the config."""
+    """Path of the config in the tests."""
     return tmp_path / "config.yaml"
 
 
 def load(config, text):
-    """Writes a config and loads it."""
+    """Write a config and load it."""
     config.write_bytes(text.encode())
     return load_settings(config)
 
@@ -85,8 +85,8 @@ def test_the_whole_section(config):
         ("objective: throughput", 2.0),
     ],
 )
-def test_where_utilization_is_searched_for_runs_are_longer(config, section, min_s):
-    """A driver gives a few samples a second; who says another length gets it."""
+def test_where_utilization_is_searched_for_trials_are_longer(config, section, min_s):
+    """A driver gives a few samples a second; a length in the section takes precedence."""
     assert load(config, TRAINING + f"autotune:\n  {section}\n").section.trial.min_s == min_s
 
 
@@ -99,7 +99,7 @@ def test_without_a_section_everything_has_its_default(config):
 
 
 def test_scalars_are_the_config_and_its_variables(config):
-    """What can be a knob: the config's values and the section's variables, not the section itself."""
+    """Possible knobs: the config's values and the section's variables, not the section itself."""
     scalars = load(config, TRAINING + SECTION).scalars
     assert scalars["data.batch_size"] == 16
     assert scalars["autotune.env.TF_GPU_THREAD_MODE"] == "global"
@@ -170,7 +170,7 @@ def test_a_section_that_cannot_be_cut_out_is_refused(config, text, why):
     assert ".autotune.yaml" in caught.value.remedy
 
 
-def test_the_environment_of_a_run(config):
+def test_the_environment_of_a_trial(config):
     """Knobs among the variables go there, and nowhere into the copy; what is not tuned is as written."""
     settings = load(config, TRAINING + SECTION)
     values = {"autotune.env.TF_GPU_THREAD_MODE": "gpu_private", "autotune.env.OMP_NUM_THREADS": 4, "data.workers": 2}
@@ -178,7 +178,7 @@ def test_the_environment_of_a_run(config):
     assert "gpu_private" not in settings.trial_text(values, Path("/o"))
 
 
-def test_the_command_line_of_a_run(config):
+def test_the_command_line_of_a_trial(config):
     """Placeholders are filled from the trial's copy, knob values applied."""
     settings = load(config, TRAINING + SECTION)
     text = settings.trial_text({"data.batch_size": 32}, Path("/o"))
@@ -266,8 +266,8 @@ def test_a_value_that_cannot_be_edited_cannot_be_a_knob(config):
     assert "line 1" in caught.value.remedy
 
 
-def test_a_range_needs_a_number_today(config):
-    """Today's value is always a candidate, so it must be on the scale."""
+def test_a_range_needs_a_number_as_baseline(config):
+    """The baseline's value is always a candidate, so it must be on the scale."""
     with pytest.raises(ConfigError, match="today's value is 'auto'"):
         load(config, "workers: auto\nautotune:\n  knobs: {workers: {low: 1, high: 4}}\n")
 
@@ -317,7 +317,7 @@ def test_variables_are_applied_where_they_stand(config):
 
 @pytest.mark.parametrize("text", ["0.5", "1e-3", "nan", "inf", "0x10", "1_000", "1:30", "", "-7", "1.2.3"])
 def test_variables_that_are_numbers(config, text):
-    """What any program would read as a number is one; all else keeps its text."""
+    """A text that any program would read as a number is one; all else stays text."""
     today = load(config, f"a: 1\nautotune: {{env: {{X: '{text}'}}}}\n").scalars["autotune.env.X"]
     assert today == {"0.5": 0.5, "1e-3": 0.001, "-7": -7}.get(text, text)
 
@@ -356,7 +356,7 @@ def test_a_domain_that_no_search_can_turn(config, domain, why):
 
 
 @pytest.mark.parametrize("today", [".nan", ".inf", f"1{'0' * 500}", "1.0e-200", '"\\ud800"'])
-def test_a_knob_whose_value_of_today_cannot_be_one(config, today):
+def test_a_knob_whose_baseline_value_cannot_be_one(config, today):
     """The domain is fine, what stands in the config is not."""
     with pytest.raises(ConfigError, match="today's value"):
         load(config, f"x: {today}\nautotune: {{command: 't {{config}}', knobs: {{x: [4, 8]}}}}\n")

@@ -1,4 +1,4 @@
-"""Which keys are taken for output paths, and where they point in a trial."""
+"""Detection of output keys, and their paths in a trial."""
 
 from pathlib import Path
 
@@ -10,7 +10,7 @@ from autotune.settings.text.document import Document
 
 
 def found(text, redirect=(), redirect_except=()):
-    """The redirected keys of a config."""
+    """Return the redirected keys of a config."""
     return find_outputs(Document.parse(text), redirect, redirect_except, "config.yaml", "autotune").redirected
 
 
@@ -106,7 +106,7 @@ def test_outputs_by_their_section_or_by_a_name_alone(text, key):
     ],
 )
 def test_keys_that_send_something_away_are_named(text, uploads):
-    """What no environment variable can keep quiet is told before the first run."""
+    """Uploads that no environment variable can prevent are reported before the first trial."""
     assert find_outputs(Document.parse(text), [], [], "config.yaml", "autotune").uploads == uploads
 
 
@@ -156,7 +156,7 @@ def test_an_output_that_cannot_be_moved_is_told():
     ],
 )
 def test_the_tree_is_moved_as_a_whole(value, moved):
-    """No path leads out of the run's folder, and paths keep their relation to each other."""
+    """No path leads out of the trial's folder, and paths keep their relation to each other."""
     assert redirected_path(value, Path("/run")) == moved
 
 

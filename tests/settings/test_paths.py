@@ -34,7 +34,7 @@ def test_an_odd_text_is_no_path(text, tmp_path):
 
 @given(text=st.text(st.characters()))
 def test_no_text_can_fail(text):
-    """Whatever its characters are, surrogates among them."""
+    """Any characters are allowed, surrogates among them."""
     named = path_of(text, Path("/nowhere"))
     if named is not None:
         exists(named)
@@ -43,7 +43,7 @@ def test_no_text_can_fail(text):
 
 
 def test_a_million_folders_are_no_path(tmp_path):
-    """What is longer than any path is not asked about, folder by folder."""
+    """A text longer than any path is not looked up folder by folder."""
     assert path_of("a/" * 1_000_000, tmp_path) is None
 
 

@@ -23,7 +23,7 @@ EDITS_PER_FILE = 4
 
 
 class Opaque:
-    """What a custom tag stands for, as far as a reader needs to know that does not run it."""
+    """Value of a custom tag for a reader that does not construct it."""
 
     def __init__(self, tag, value):
         self.content = (tag, value)
@@ -145,7 +145,7 @@ def test_every_edit_is_exact_or_refused():
 @pytest.mark.skipif(not CONFIGS, reason="the collection of real configs is not here")
 @pytest.mark.parametrize("config", CONFIGS, ids=lambda path: path.name[:3])
 def test_nothing_to_change_changes_nothing(config: Path):
-    """Writing today's value into a real config returns the very same text."""
+    """Writing the present value into a real config returns the very same text."""
     text = config.read_bytes().decode()
     try:
         document = Document.read(config)

@@ -1,4 +1,4 @@
-"""The scanners with short cuts: the same trees, marks and errors as from the parsers as they are."""
+"""Scanners with fast paths: the same trees, marks and errors as from the original parsers."""
 
 import gc
 from pathlib import Path
@@ -73,7 +73,7 @@ PIECES = (
 
 
 def tokens_1_1(text, loader):
-    """Every token of PyYAML with its marks, up to the error, if there is one."""
+    """Return every token of PyYAML with its marks, up to the error, if there is one."""
     found = []
     try:
         for token in yaml.scan(text, Loader=loader):
@@ -85,7 +85,7 @@ def tokens_1_1(text, loader):
 
 
 def tree_1_2(text, loader):
-    """Every node of ruamel.yaml with its marks, or the error."""
+    """Return every node of ruamel.yaml with its marks, or the error."""
     try:
         root = loader.compose(text)
     except ruamel.yaml.error.YAMLError as error:
@@ -135,7 +135,7 @@ def test_real_configs(config: Path):
 
 
 def test_comments_take_no_steps():
-    """A trial of comment lines is passed over at once, however long it is."""
+    """A sequence of comment lines is skipped at once, however long it is."""
     steps = 0
 
     class Counting(Scanner1_1):

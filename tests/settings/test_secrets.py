@@ -14,7 +14,7 @@ from autotune.settings.secrets import is_secret_name, masked, masked_text, secre
     ],
 )  # fmt: skip
 def test_the_usual_names(name: str) -> None:
-    """However a flag, a key or a variable spells them."""
+    """In any spelling of a flag, a key or a variable."""
     assert is_secret_name(name)
 
 

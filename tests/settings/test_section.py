@@ -1,4 +1,4 @@
-"""The section as init writes it."""
+"""Text of the section as init writes it."""
 
 import re
 
@@ -14,12 +14,12 @@ from autotune.settings.text.document import Document
 
 
 def read(lines: list[str]):
-    """The section as a search reads it."""
+    """Read the section as a search does."""
     return parse_section(Source(Document.parse("\n".join(["a: 1", *lines]) + "\n"), ("autotune",)))
 
 
 def uncommented(lines: list[str]) -> list[str]:
-    """The lines with the list of knobs, or everything that is no prose, taken out of its comment."""
+    """Return the lines with the list of knobs, or everything that is no prose, taken out of its comment."""
     start = lines.index("  # knobs:")
     listed = [start, *range(start + 1, next(i for i in range(start + 1, len(lines)) if lines[i][:6] != "  #   "))]
     return [line.replace("# ", "", 1) if i in listed else line for i, line in enumerate(lines)]
@@ -63,7 +63,7 @@ def test_the_defaults_that_it_shows_are_the_defaults() -> None:
     )
 
 
-def test_the_redirected_keys_and_todays_values_are_shown() -> None:
+def test_the_redirected_keys_and_baseline_values_are_shown() -> None:
     """They are what the reader wants to check."""
     text = "\n".join(section_lines(("t",), env={}, knobs=KNOBS, redirected=("train.log_dir",)))
     assert re.search(r"#   data.batch_size: \[8, 16\] +# today 8; samples per step", text)

@@ -13,7 +13,7 @@ from autotune.settings.text.splice import edit_yaml
 
 
 def read_1_2(text):
-    """What a trainer that uses ruamel.yaml reads."""
+    """Read a text as a trainer that uses ruamel.yaml does."""
     return ruamel.yaml.YAML(typ="safe", pure=True).load(text)
 
 
@@ -65,7 +65,7 @@ def test_only_the_value_changes(old, value, new):
     [("a: 0x10", 16), ("a: 1_000", 1000), ("a: 5e-1", "5e-1"), ("a: yes", True), ("a: ~", None), ("a: 2.0", 2)],
 )
 def test_a_value_that_is_there_already_is_not_rewritten(text, value):
-    """Writing today's value is no edit, however it is spelled."""
+    """Writing the present value is no edit, however it is spelled."""
     assert edit_yaml(text, {"a": value}) is text
 
 
@@ -294,7 +294,7 @@ def test_a_word_that_looks_like_a_number_is_quoted(word):
 
 
 def test_what_stands_in_a_set_has_no_value():
-    """A set has members; what would be written beside one is read by nobody."""
+    """A set has members; a value beside one would be read by nobody."""
     with pytest.raises(CannotEditYaml, match="set"):
         edit_yaml("x: !!set {a: , b: }\n", {"x.a": 5})
 

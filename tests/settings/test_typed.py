@@ -1,4 +1,4 @@
-"""A command as it was typed behind --."""
+"""Training command as typed behind ``--``."""
 
 from pathlib import Path
 
@@ -10,7 +10,7 @@ from autotune.settings.typed import read_typed, typed_tokens
 
 @pytest.fixture
 def config(tmp_path: Path) -> Path:
-    """A config with a name that is no fun."""
+    """Config with an awkward name."""
     folder = tmp_path / 'it\'s a "folder"\n'
     folder.mkdir()
     path = folder / "con fig.yaml"
@@ -26,7 +26,7 @@ def test_the_configs_own_path_becomes_its_placeholder(config: Path) -> None:
 
 
 def test_from_another_folder(config: Path) -> None:
-    """What matters is the file that a relative path leads to from where runs start."""
+    """A relative path counts by the file that it leads to from the working directory of trials."""
     elsewhere = config.parent.parent
     typed = read_typed(["t", "con fig.yaml", f"{config.parent.name}/con fig.yaml"])
     assert typed.tokens(config, elsewhere) == ("t", "con fig.yaml", "{config}")
@@ -94,7 +94,7 @@ def test_what_only_a_shell_could_do_is_refused(words: list[str], why: str) -> No
 
 
 def test_for_this_time_only(config: Path) -> None:
-    """Where nothing is written down, a variable in front has no place; no command is none."""
+    """No variable may be set in front where nothing is written down; no command is none."""
     assert typed_tokens(["t", "con fig.yaml"], config, config.parent) == ("t", "{config}")
     assert typed_tokens([], config, config.parent) is None
     with pytest.raises(ConfigError, match="sets MODE in front") as caught:

@@ -1,4 +1,4 @@
-"""Which keys of a config are knobs, and which of them move together."""
+"""Knobs found in a config, and the keys that move together."""
 
 import pytest
 
@@ -15,17 +15,17 @@ def _machine(gpus: int = 0) -> Machine:
 
 
 def _knob(config: dict[str, Scalar], path: str, **more: object) -> Knob:
-    """The knob of a config found by names."""
+    """Return the knob of a config found by its name."""
     return build_space(config, None, _machine(), {}, **more)[0].knob(path)  # type: ignore[arg-type]
 
 
 def _skipped(config: dict[str, Scalar], domains: dict[str, tuple[Scalar, ...]] | None = None) -> dict[str, str]:
-    """What is left out, with the reason."""
+    """Return the keys that are left out, with the reason."""
     return {skipped.path: skipped.why for skipped in build_space(config, domains, _machine(), {})[1]}
 
 
 def _keys(space: Space, path: str, value: Scalar) -> dict[str, Scalar]:
-    """What the config holds with one knob turned."""
+    """Return the config's keys and values with one knob changed."""
     return space.keys({**space.today, path: value})
 
 
@@ -39,7 +39,7 @@ def test_keys_are_found_however_their_words_are_joined(name: str) -> None:
     "section", ["model.validation_ds", "valid_dataloader_opts", "eval", "data.testLoader", "dev_set"]
 )
 def test_what_is_for_validation_is_no_knob(section: str) -> None:
-    """No trial comes that far, so its batch says nothing; and the user learns why it is left out."""
+    """No trial reaches validation, so its batch has no effect; and the user learns why it is left out."""
     config: dict[str, Scalar] = {"train.batch_size": 8, f"{section}.batch_size": 4}
     space, skipped = build_space(config, None, _machine(), {})
     assert list(space.today) == ["train.batch_size"]
@@ -47,7 +47,7 @@ def test_what_is_for_validation_is_no_knob(section: str) -> None:
 
 
 def test_who_lists_a_validation_key_gets_it() -> None:
-    """The user's own list is the user's own."""
+    """The user's own list of knobs is taken as it is."""
     space, skipped = build_space({"eval.batch_size": 4}, {"eval.batch_size": (4, 8)}, _machine(), {})
     assert (list(space.today), skipped) == (["eval.batch_size"], ())
 
@@ -61,8 +61,8 @@ def test_a_switch_moves_its_likes_though_they_are_not_listed() -> None:
     assert _keys(space, path, False) == config
 
 
-def test_switches_that_differ_today_are_left_apart() -> None:
-    """Today's point must stay what the config says."""
+def test_switches_that_differ_in_the_baseline_are_left_apart() -> None:
+    """The baseline point must stay what the config says."""
     config: dict[str, Scalar] = {"a.use_xla": False, "b.use_xla": True}
     assert "differs" in _skipped(config)["b.use_xla"]
 
@@ -113,7 +113,7 @@ def test_the_effective_batch_is_told_as_far_as_the_names_say_it(config: dict[str
 
 
 def test_a_global_batch_stays_where_each_devices_part_can_be_searched() -> None:
-    """The trainer accumulates up to the global batch by itself: the part that a device takes at once is free."""
+    """The trainer accumulates up to the global batch by itself: the per-device batch is free."""
     config: dict[str, Scalar] = {"model.micro_batch_size": 4, "model.global_batch_size": 24}
     space, skipped = build_space(config, None, _machine(), {})
     assert space.knob("model.micro_batch_size").choices == (2, 4, 8)
@@ -211,7 +211,7 @@ def test_a_number_without_end_is_no_known_knob() -> None:
 
 @pytest.mark.parametrize("domain", [("small", "large"), (None, 16), (True, False), (8.5, 16.5), (0, 8)])
 def test_a_batch_of_words_is_a_knob_of_the_users_own(domain: tuple[Scalar, ...]) -> None:
-    """What counts batches cannot count with them, and does not try."""
+    """Code that computes with batch sizes cannot use words, and does not try."""
     space, _ = build_space({"batch_size": 4, "accum_steps": 2}, {"batch_size": domain}, _machine(), {})
     knob = space.knob("batch_size")
     assert (knob.kind, knob.label) == (None, Label.UNKNOWN)

@@ -41,7 +41,7 @@ def test_float_ladders_stay_in_their_range(low: float, width: float, log: bool) 
     assert all(isinstance(value, float) and low * 0.999 <= value <= (low + width) * 1.001 for value in values)
 
 
-def test_todays_value_is_always_a_candidate() -> None:
+def test_the_baselines_value_is_always_a_candidate() -> None:
     """A value that the domain does not have is put in its place."""
     assert with_today((8, 32), 24) == ((8, 24, 32), True)
     assert with_today(("a", "b"), "c") == (("a", "b", "c"), False)

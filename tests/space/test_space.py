@@ -61,17 +61,17 @@ def test_all_xla_switches_are_one_knob() -> None:
 
 
 def test_xla_needs_graph_mode_and_fixed_shapes() -> None:
-    """A combination that cannot work is named, and an expert's advice turns what it needs along."""
+    """A combination that cannot work is named, and a heuristic proposal sets the other knobs that a value needs."""
     space = _space_of(CONFIG)
     alone = {**space.today, "training.enable_xla_compilation": True}
     assert "pad_to_fixed_length" in str(space.why_infeasible(alone))
-    heuristic_proposals = space.with_advice(space.today, "training.enable_xla_compilation", True)
-    assert heuristic_proposals["data.pad_to_fixed_length"] is True
-    assert space.why_infeasible(heuristic_proposals) is None
+    turned = space.with_advice(space.today, "training.enable_xla_compilation", True)
+    assert turned["data.pad_to_fixed_length"] is True
+    assert space.why_infeasible(turned) is None
 
 
-def test_what_the_user_runs_today_is_feasible() -> None:
-    """Today's combination is never called impossible, and it may be kept while other knobs turn."""
+def test_what_the_user_runs_now_is_feasible() -> None:
+    """The baseline's combination is always feasible, and may be kept while other knobs change."""
     config: dict[str, Scalar] = {**CONFIG, "training.enable_xla_compilation": True}
     space = _space_of(config)
     assert space.why_infeasible(space.today) is None
@@ -95,7 +95,7 @@ def test_types_of_numbers_are_spelled_as_the_config_spells_them(
 
 
 def test_torch_compile_is_turned_where_there_is_a_gpu() -> None:
-    """Elsewhere it takes a compiler and half a minute for little."""
+    """Elsewhere it needs a compiler and half a minute for little gain."""
     assert build_space({"compile": False}, None, ONE_GPU, {})[0].knob("compile").choices == (False, True)
     assert build_space({"compile": False}, None, CPU_ONLY, {})[0].knobs == ()
 
@@ -138,7 +138,7 @@ def test_every_known_knob_speaks_to_the_user(row: object) -> None:
 
 
 def test_a_cache_that_is_no_knob_settles_every_point() -> None:
-    """Where the config caches and that is not searched, every trial has to wait for the first pass all the same."""
+    """If the config caches and that is not searched, every trial has to wait for the first pass all the same."""
     config: dict[str, Scalar] = {"data.cache": "memory", "data.batch_size": 8}
     space, _ = build_space(config, {"data.batch_size": (8, 16)}, CPU_ONLY, {})
     assert space.settles({"data.batch_size": 16})
@@ -148,7 +148,7 @@ def test_a_cache_that_is_no_knob_settles_every_point() -> None:
 
 
 def test_a_cache_that_takes_too_long_to_fill_stays_as_it_is() -> None:
-    """Today's cache is not turned off either: without one, anything looks fast beside a cache that is being filled."""
+    """The cache is not turned off either: without one, anything looks fast beside a cache that is being filled."""
     domain = {"data.cache": ("none", "memory", "disk"), "data.batch_size": (8, 16)}
     cached, _ = build_space({"data.cache": "memory", "data.batch_size": 8}, domain, CPU_ONLY, {})
     assert cached.without_settling().knob("data.cache").choices == ("memory",)

@@ -1,4 +1,4 @@
-"""Every ending as it comes about: real processes that do it, and the name that they get."""
+"""Endings of real processes: each ending is produced by a real trainer, and gets its name."""
 
 import os
 import signal
@@ -38,7 +38,7 @@ Ends = Callable[..., tuple[Ending, str]]
 
 @pytest.fixture
 def ends(tmp_path: Path) -> Iterator[Ends]:
-    """Runs a trainer under the watch of a search, and says how it ended."""
+    """Run a trainer under the watch of a search, and return its ending."""
     with ExitStack() as stack:
         guard = stack.enter_context(Guard())
         clock = SystemClock()
@@ -146,7 +146,7 @@ print(*ending_of(ended, events), sep="|")
 
 
 def test_out_of_host_memory_by_the_kernel(small_memory: Path, tmp_path: Path) -> None:
-    """A kill without a word; the counter of the control group tells whose it was."""
+    """Killed without any output; the counter of the control group tells by whom."""
     done = subprocess.run(
         [sys.executable, "-c", IN_A_SMALL_GROUP, str(small_memory), str(tmp_path)],
         cwd=REPOSITORY,
@@ -182,7 +182,7 @@ TENSORFLOW = (
 
 @pytest.mark.parametrize("raised", [PYTORCH, TENSORFLOW], ids=["PyTorch", "TensorFlow"])
 def test_out_of_gpu_memory(ends: Ends, fake_gpu, raised: str) -> None:
-    """A batch that the GPU's memory holds trains on, one that it does not ends in the framework's own words."""
+    """A batch that fits into the GPU's memory trains on; one that does not ends with the framework's own error."""
     gpu = Gpu(memory_total_bytes=40 << 30, processes=(Process(pid=1, memory_bytes=10 << 30),))
     machine = fake_gpu(Scenario(gpus=(gpu,)))
     code = WANTS.replace("{raised}", raised)
@@ -206,13 +206,13 @@ def test_out_of_gpu_memory_that_was_caught(ends: Ends) -> None:
 
 
 def test_diverged_by_numbers_that_are_none(ends: Ends) -> None:
-    """Three in a row end the run."""
+    """Three in a row end the trial."""
     ending, detail = ends("train(10**6, loss=lambda n: 1.0 if n < 10 else math.nan)")
     assert ending is Ending.DIVERGED
     assert "NaN or infinite" in detail
 
 
-def test_diverged_by_a_loss_far_above_todays(ends: Ends) -> None:
+def test_diverged_by_a_loss_far_above_the_baselines(ends: Ends) -> None:
     """It is a number still."""
     todays = Losses()
     for n in range(1, 100):
@@ -222,18 +222,18 @@ def test_diverged_by_a_loss_far_above_todays(ends: Ends) -> None:
 
 
 def test_hung(ends: Ends, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Steps came, then none; the patience is shortened for the test."""
+    """Steps came, then none; the time limit is shortened for the test."""
     monkeypatch.setattr(stop_rule, "_LONGEST_SILENCE_S", 1.0)
     assert ends("train(20)\ntime.sleep(1e6)")[0] is Ending.HUNG
 
 
 def test_never_started(ends: Ends) -> None:
-    """Something inside says that it is there, and then no step comes."""
+    """The observer reports that it is there, and then no step comes."""
     assert ends("announce('test')\ntime.sleep(1e6)", start_timeout_s=3.0)[0] is Ending.NEVER_STARTED
 
 
 def test_no_steps_seen(ends: Ends) -> None:
-    """Something inside says that it is there, and the trainer ends well without a step."""
+    """The observer reports that it is there, and the trainer ends well without a step."""
     assert ends("announce('test')") == (Ending.NO_STEPS, "")
 
 
@@ -243,17 +243,17 @@ def test_no_steps_seen(ends: Ends) -> None:
     ids=["no Python", "python -I"],
 )
 def test_observer_missing(ends: Ends, argv: tuple[str, ...]) -> None:
-    """Nobody inside could have reported a step: not in a program in another language, nor where nothing is injected."""
+    """No observer could have reported a step: not in a program in another language, nor where nothing is injected."""
     assert ends("", argv=argv) == (Ending.OBSERVER_MISSING, "")
 
 
 def test_observer_missing_in_a_program_that_goes_on(ends: Ends) -> None:
-    """The same, found when the time for starting is over."""
+    """The same, found when the start timeout is over."""
     assert ends("", argv=("sleep", "1000"), start_timeout_s=1.0)[0] is Ending.OBSERVER_MISSING
 
 
 def test_killed_by_the_budget(ends: Ends) -> None:
-    """The wall came while it trained."""
+    """The deadline came while it trained."""
     assert ends("train(10**6)", deadline_s=3.0)[0] is Ending.KILLED_BY_BUDGET
 
 
@@ -270,7 +270,7 @@ def test_interrupted_by_somebody_else(ends: Ends, name: str) -> None:
 
 
 def test_a_program_that_leaves_a_daemon_behind_has_ended(ends: Ends) -> None:
-    """What trains on in the background is no trial any more: it is ended too, and only its steps until then count."""
+    """A background process does not belong to the trial: it is ended too, and only its steps until then count."""
     code = """
     if os.fork():
         time.sleep(0.5)

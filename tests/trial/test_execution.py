@@ -1,4 +1,4 @@
-"""What a search makes of steps whose batches cannot be seen."""
+"""Execution of trials whose steps do not report the size of their batches."""
 
 from collections.abc import Collection, Sequence
 from dataclasses import replace
@@ -29,12 +29,12 @@ STEP_S = 0.05
 
 
 def train(_config: str) -> Training:
-    """A trainer whose steps take as long whatever they hold."""
+    """Simulate a trainer whose steps take the same time for any batch."""
     return Training(step_s=STEP_S, step_noise=0.01, epoch=20)
 
 
 class BlindRunner:
-    """Makes simulated trials whose steps are seen, but not what is in their batches."""
+    """Runner of simulated trials whose steps are seen without their samples."""
 
     def __init__(self, clock: VirtualClock) -> None:
         self._runner = SimulatedRunner(clock, train)
@@ -49,7 +49,7 @@ class BlindRunner:
 
 
 class NotedProbe:
-    """Shows no GPU, and notes for which stretches of time it is asked."""
+    """Probe that shows no GPU, and records the time spans that it is asked for."""
 
     def __init__(self) -> None:
         self.asked: list[tuple[float, float]] = []
@@ -76,7 +76,7 @@ _is_a_gpu_probe: type[GpuProbe] = NotedProbe
 
 
 def search(config: str) -> tuple[SearchResult, list[TrialEnded]]:
-    """Searches the config in the present folder: the answer, and the runs."""
+    """Search the config in the working directory; return the result and the trials."""
     Path("config.yaml").write_text(config)
     clock = VirtualClock()
     problem = open_problem(Path("config.yaml"), command=None, state_dir=None)
@@ -120,7 +120,7 @@ def test_where_no_key_says_how_large_a_batch_is_steps_are_counted() -> None:
 @pytest.mark.parametrize(
     ("error", "asks"), [("", 1), ("KeyError: 'x'", 1), ("RuntimeError: CUDNN_STATUS_INTERNAL_ERROR", 2)]
 )
-def test_the_driver_is_not_kept_waiting_for_after_a_healthy_run(error: str, asks: int) -> None:
+def test_the_driver_is_not_kept_waiting_for_after_a_healthy_trial(error: str, asks: int) -> None:
     """It is asked for the steady window; for the rest, up to the end, only where an error may mean a full GPU."""
     Path("config.yaml").write_text(CONFIG)
     clock, probe = VirtualClock(), NotedProbe()

@@ -1,4 +1,4 @@
-"""What the end of a trial is called."""
+"""Endings of trials, derived from the evidence."""
 
 import math
 from itertools import accumulate
@@ -14,7 +14,7 @@ from autotune.trial.outcome import Evidence, ending_of
 def ended(
     exit_code: int | None = 0, stop: Stop | None = None, stderr: str = "", oom: bool | None = False, **more: object
 ) -> TrialExit:
-    """An end with this evidence."""
+    """Exit of a trial with this evidence."""
     return TrialExit(
         started_s=0.0, ended_s=9.0, exit_code=exit_code, stop=stop, stderr_tail=stderr, oom_killed=oom, **more
     )
@@ -52,14 +52,14 @@ TF_GPU = raised(
         (Stop.ENOUGH, Ending.STOPPED),
     ],
 )
-def test_a_stopped_run_is_called_after_who_stopped_it(stop: Stop, ending: Ending) -> None:
-    """What the dying trainer said or returned means nothing then."""
+def test_a_stopped_trial_is_called_after_who_stopped_it(stop: Stop, ending: Ending) -> None:
+    """Output and exit status of the dying trainer are ignored then."""
     exit_ = ended(-9, stop, raised("RuntimeError: CUDA out of memory"), oom=True)
     assert ending_of(exit_, steps(0.5))[0] is ending
 
 
 def test_every_stop_and_every_ending_is_known() -> None:
-    """None is missing in the tables."""
+    """No entry is missing in the tables."""
     for stop in Stop:
         ending_of(ended(None, stop), [])
     assert set(EXPLANATIONS) == set(Ending)
@@ -93,7 +93,7 @@ def test_the_kernels_counter_alone_is_no_failure() -> None:
 
 
 def test_a_kill_without_the_counter_is_a_crash() -> None:
-    """Where the counter is not readable, the suspicion is said."""
+    """If the counter is not readable, the suspicion is said."""
     ending, said = ending_of(ended(-9, oom=None), steps(0.5))
     assert ending is Ending.CRASHED
     assert "perhaps by the kernel" in said
@@ -136,7 +136,7 @@ def test_a_failure_is_called_after_its_last_exception(stderr: str, ending: Endin
 
 @pytest.mark.parametrize("text", ["direct cause of the following exception:", "another exception occurred:"])
 def test_the_cause_of_an_exception_counts(text: str) -> None:
-    """A trainer that wraps an out-of-memory error in one of its own is out of memory."""
+    """An out-of-memory error that the trainer wraps in one of its own is found."""
     lead = "The above exception was the" if "direct" in text else "During handling of the above exception,"
     stderr = (
         raised("RuntimeError: CUDA out of memory.") + f"\n{lead} {text}\n\n" + raised("TrainError: step 7 failed")[8:]
@@ -181,7 +181,7 @@ def test_losses_that_stop_being_numbers_are_a_divergence(
     ["tf.errors.InternalError: Failed to create cuDNN handle", "RuntimeError: CUDNN_STATUS_INTERNAL_ERROR"],
 )
 def test_an_error_for_want_of_a_workspace_needs_a_full_gpu(error: str) -> None:
-    """Libraries that get no memory say anything but that; the driver's reading tells."""
+    """Libraries that cannot allocate memory report other errors; the driver's reading decides."""
     exit_ = ended(1, stderr=raised(error))
     assert ending_of(exit_, steps(0.5))[0] is Ending.CRASHED
     assert ending_of(exit_, steps(0.5), Evidence(gpu_memory_full=lambda: True))[0] is Ending.OUT_OF_GPU_MEMORY
@@ -215,7 +215,7 @@ def test_memory_that_ran_out_and_was_caught_is_found_by_the_loss(stop: Stop | No
 
 
 def test_memory_that_ran_out_and_was_caught_is_found_by_the_speed() -> None:
-    """Where no loss is known: steps that are left out cost nothing, in the middle of the trial or in all of it."""
+    """Without a known loss: steps that are left out cost nothing, in the middle of the trial or in all of it."""
     exit_, slow, fast = ended(-15, Stop.ENOUGH, SWALLOWED), [0.1] * 20, [0.02] * 20
     ending, detail = ending_of(exit_, at(*slow, *fast))
     assert ending is Ending.OUT_OF_GPU_MEMORY
@@ -225,7 +225,7 @@ def test_memory_that_ran_out_and_was_caught_is_found_by_the_speed() -> None:
 
 
 def test_neither_the_words_nor_the_jump_alone_is_out_of_memory() -> None:
-    """An allocator that gets by with less says so; caches make steps faster; a good find is fast."""
+    """An allocator that manages with less prints the words; caches and good points make steps faster."""
     words, jump = ended(-15, Stop.ENOUGH, SWALLOWED), at(*[0.1] * 20, *[0.02] * 20)
     assert ending_of(words, at(*[0.1] * 40))[0] is Ending.STOPPED
     assert ending_of(ended(-15, Stop.ENOUGH), jump, Evidence(outruns=True))[0] is Ending.STOPPED
@@ -239,8 +239,8 @@ def test_a_warm_up_is_no_jump() -> None:
     assert ending_of(ended(-15, Stop.ENOUGH, SWALLOWED), warming)[0] is Ending.STOPPED
 
 
-def test_a_run_stopped_for_its_loss_says_what_was_wrong_with_it() -> None:
-    """No numbers any more, or numbers far above today's."""
+def test_a_trial_stopped_for_its_loss_says_what_was_wrong_with_it() -> None:
+    """Not finite any more, or far above the baseline's."""
     exit_ = ended(-15, Stop.DIVERGED)
     assert ending_of(exit_, steps(0.5, math.nan)) == (Ending.DIVERGED, "1 of 2 reported losses were NaN or infinite")
     assert ending_of(exit_, steps(0.5, 80.0)) == (Ending.DIVERGED, "its loss grew far above today's at the same step")
@@ -284,7 +284,7 @@ def test_a_status_that_could_not_be_learned() -> None:
 
 
 def test_the_detail_is_one_short_harmless_line() -> None:
-    """Escape sequences of a trainer do not reach the terminal, and a long message is cut."""
+    """Escape sequences of a trainer do not reach the terminal, and a long message is shortened."""
     stderr = raised("ValueError: \x1b]0;owned\x07\x1b[31m" + "x" * 500, "second line")
     detail = ending_of(ended(1, stderr=stderr), [])[1]
     assert len(detail) == 200
@@ -293,7 +293,7 @@ def test_the_detail_is_one_short_harmless_line() -> None:
 
 @pytest.mark.parametrize("stop", [None, Stop.NEVER_STARTED])
 def test_why_no_step_was_seen_is_said(stop: Stop | None) -> None:
-    """The observer knows loops that it cannot see: its note, with the remedy, is the detail of the ending."""
+    """The observer knows which loops it cannot see: its note, with the remedy, is the detail of the ending."""
     note = TraineeEvent(kind="note", t_s=1.0, stream="1.0", text="a loop inside one tf.function cannot be seen")
     trial_exit = TrialExit(started_s=0.0, ended_s=2.0, exit_code=0 if stop is None else -15, stop=stop)
     ending, detail = ending_of(trial_exit, [note])
@@ -302,7 +302,7 @@ def test_why_no_step_was_seen_is_said(stop: Stop | None) -> None:
 
 
 def test_why_steps_end_is_said() -> None:
-    """An observer that gave up after some steps has said so; what it said before them does not matter any more."""
+    """An observer that gave up after some steps left a note; its earlier notes do not matter."""
     before, after = (TraineeEvent(kind="note", t_s=0.0, stream="1.0", text=text) for text in ("means", "switched off"))
     trial_exit = TrialExit(started_s=0.0, ended_s=90.0, exit_code=-15, stop=Stop.HUNG)
     assert ending_of(trial_exit, [before, *steps(0.5), after]) == (Ending.HUNG, "switched off")

@@ -1,4 +1,4 @@
-"""What a trial is planned to be given: its environment."""
+"""Environment in the plan of a trial."""
 
 import json
 import os
@@ -14,7 +14,7 @@ from tests.search.test_tuner import CONFIG
 
 
 def env(text: str = "") -> dict[str, str]:
-    """What is added to the environment of a run."""
+    """Return the variables added to the environment of a trial."""
     Path("config.yaml").write_text(CONFIG + text)
     problem = open_problem(Path("config.yaml"), command=None, state_dir=None)
     return dict(plan_trial(problem.trainer, problem.space.keys(problem.space.today), trial="r1").env)
@@ -27,7 +27,7 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_experiment_trackers_are_quiet(tmp_path: Path) -> None:
-    """Those that can be turned off are, and the others write into the trial's own folder, which goes with it."""
+    """Trackers are turned off, or write into the trial's own folder, which is deleted with the trial."""
     given = env()
     assert given["WANDB_MODE"] == given["SWANLAB_MODE"] == "disabled"
     assert given["CLEARML_OFFLINE_MODE"] == "1"
@@ -38,7 +38,7 @@ def test_experiment_trackers_are_quiet(tmp_path: Path) -> None:
 
 
 def test_the_user_has_the_last_word() -> None:
-    """What the section says goes before what we would rather have; what the shell says does not."""
+    """Variables of the section override our defaults; those of the shell do not."""
     given = env("    env: {WANDB_MODE: online, PYTHONDONTWRITEBYTECODE: ''}\n")
     assert given["WANDB_MODE"] == "online"
     assert given["PYTHONDONTWRITEBYTECODE"] == ""

@@ -1,4 +1,4 @@
-"""Samples in a step that the config does not explain."""
+"""Check of the samples in a step against the config."""
 
 import numpy as np
 import pytest
@@ -7,7 +7,7 @@ from autotune.trial.step_samples import unlike_the_config
 
 
 def said(path: str, size: float, *samples: float, devices: int = 1, **config: int) -> str | None:
-    """What is said of steps that hold so many samples."""
+    """Return the sentence about steps with these samples."""
     return unlike_the_config(path, size, np.array(samples, dtype=float), config={path: 8, **config}, devices=devices)
 
 

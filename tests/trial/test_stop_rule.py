@@ -1,4 +1,4 @@
-"""When a trial is stopped, at the exact moment."""
+"""Stop rule, tested at the exact moment."""
 
 import math
 
@@ -15,7 +15,7 @@ GOAL = WindowGoal(min_s=2.0, min_steps=10, target_s=2.0)
 
 
 class Watched:
-    """A trial that is watched, in virtual time."""
+    """Trial under the stop rule, in virtual time."""
 
     def __init__(
         self,
@@ -43,16 +43,16 @@ class Watched:
         )
 
     def event(self, kind: str = "step", *, loss: float | None = None) -> TraineeEvent:
-        """Something that happens now."""
+        """Return an event that happens now."""
         return TraineeEvent(kind=kind, t_s=self.clock.now_s(), stream="1.0", samples=8.0, loss=loss)
 
     def at(self, t_s: float, *kinds: str) -> Stop | None:
-        """What the watch says at that time, counted from the start, if that happens then."""
+        """Return the rule's answer to these events at that time, counted from the start."""
         self.clock.wait(START_S + t_s - self.clock.now_s())
         return self.watch([self.event(kind) for kind in kinds])
 
     def steps(self, count: int, every_s: float) -> Stop | None:
-        """Steps from now on, one at a time, until it says stop."""
+        """Make steps from now on, one at a time, until the rule says stop."""
         for _ in range(count):
             self.clock.wait(every_s)
             if (stop := self.watch([self.event()])) is not None:
@@ -85,7 +85,7 @@ def test_half_a_minute_of_silence_after_short_steps_is_hung() -> None:
 
 
 def test_long_steps_may_be_silent_for_longer() -> None:
-    """Where steps take 20 s, 200 s of silence are forgiven."""
+    """With steps of 20 s, 200 s of silence are allowed."""
     trial = Watched(goal=WindowGoal(min_s=1e4, min_steps=10, target_s=0.0))
     trial.at(5.0, "step")
     trial.at(25.0, "step")
@@ -95,7 +95,7 @@ def test_long_steps_may_be_silent_for_longer() -> None:
 
 @pytest.mark.parametrize("goal_s", [2.0, 5.0])
 def test_enough_is_when_the_window_is_long_enough(goal_s: float) -> None:
-    """A steady run is stopped soon after its window has the length that was asked for, and not before."""
+    """A steady trial is stopped soon after its window has the required length, and not before."""
     trial = Watched(goal=WindowGoal(min_s=2.0, min_steps=10, target_s=goal_s))
     assert trial.steps(1000, 0.1) is Stop.ENOUGH
     window = trial.watch.window()
@@ -112,8 +112,8 @@ def test_a_window_of_few_long_steps_is_not_enough() -> None:
     assert trial.watch.steps >= 11
 
 
-def test_when_time_is_up_a_run_is_stopped_with_what_it_has() -> None:
-    """At the moment it was told, whatever the window looks like by then."""
+def test_when_time_is_up_a_trial_is_stopped_with_what_it_has() -> None:
+    """At the given moment, whatever the window holds by then."""
     trial = Watched(goal=WindowGoal(min_s=100.0, min_steps=10, target_s=0.0), give_up_s=START_S + 10.0)
     trial.at(1.0, "step")
     assert trial.at(9.99, "step") is None
@@ -159,7 +159,7 @@ def test_without_caches_nothing_is_waited_for() -> None:
 
 
 @pytest.mark.parametrize("loss", [math.nan, math.inf, -math.inf])
-def test_losses_that_are_no_numbers_end_a_run(loss: float) -> None:
+def test_losses_that_are_no_numbers_end_a_trial(loss: float) -> None:
     """A training that has diverged is not worth another second."""
     trial = Watched()
     trial.at(1.0, "step")
@@ -176,8 +176,8 @@ def test_a_bad_loss_now_and_then_is_forgiven() -> None:
         assert trial.watch([trial.event(loss=math.inf), trial.event(loss=math.nan), trial.event(loss=2.0)]) is None
 
 
-def test_a_loss_that_leaves_todays_far_behind_ends_a_run() -> None:
-    """It is a number still, and nothing will come of it; one that falls as today's does goes on."""
+def test_a_loss_that_leaves_the_baselines_far_behind_ends_a_trial() -> None:
+    """It is finite still, but diverging; one that falls as the baseline's does goes on."""
     todays = Losses()
     for step in range(1, 50):
         todays.add(step, 2.0 - 0.01 * step)
@@ -191,8 +191,8 @@ def test_a_loss_that_leaves_todays_far_behind_ends_a_run() -> None:
     assert all(stop is None for trial, stop in stops if trial is fine)
 
 
-def test_a_run_that_is_far_behind_is_stopped_early() -> None:
-    """After a short look, long before the window has its length; one that is fast enough goes on to its end."""
+def test_a_trial_that_is_far_behind_is_stopped_early() -> None:
+    """A short look is enough, long before the window has its length; one that is fast enough goes on to its end."""
     patient = WindowGoal(min_s=2.0, min_steps=10, target_s=30.0)
     slow, fast = Watched(goal=patient, hopeless_below=100.0), Watched(goal=patient, hopeless_below=70.0)
     assert slow.steps(1000, 0.1) is Stop.HOPELESS
@@ -200,8 +200,8 @@ def test_a_run_that_is_far_behind_is_stopped_early() -> None:
     assert fast.steps(1000, 0.1) is Stop.ENOUGH
 
 
-def test_a_slow_start_is_not_held_against_a_run() -> None:
-    """A few slow first steps (tracing, compiling) are warm-up, and not what is looked at."""
+def test_a_slow_start_is_not_held_against_a_trial() -> None:
+    """A few slow first steps (tracing, compiling) are warm-up, and do not count."""
     trial = Watched(hopeless_below=70.0)
     assert trial.steps(3, 1.0) is None
     assert trial.steps(1000, 0.1) is Stop.ENOUGH
