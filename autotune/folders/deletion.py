@@ -64,7 +64,7 @@ def _empty(top: int, is_over: Callable[[], bool]) -> None:
                     waiting.append(new_name)
         finally:
             os.close(folder)
-        with contextlib.suppress(OSError):  # what stays in it is seen by whoever looks for the whole
+        with contextlib.suppress(OSError):  # the check of the whole folder finds what stays in it
             os.rmdir(name, dir_fd=top)
 
 

@@ -26,7 +26,7 @@ def exec_program(argv: Sequence[str], env: Mapping[str, str]) -> NoReturn:
     sys.stdout.flush()
     sys.stderr.flush()
     release_signals()
-    # Python ignores these two for itself, and what is ignored stays so: `train.py | head` would never end.
+    # Python ignores these two signals, and ignored ones stay so after exec: `train.py | head` would never end.
     for one in (signal.SIGPIPE, signal.SIGXFSZ):
         signal.signal(one, signal.SIG_DFL)
     try:

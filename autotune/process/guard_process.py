@@ -49,8 +49,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NoReturn
 
 GRACE_S = 0.5  # from SIGTERM to SIGKILL
-GIVE_UP_S = 2.0  # from SIGKILL to naming what would not die
-CHASE_S = 0.01  # between looks at what is still alive after SIGKILL
+GIVE_UP_S = 2.0  # from SIGKILL to reporting the processes that do not end
+CHASE_S = 0.01  # between checks for processes still alive after SIGKILL
 
 HEAD_BYTES = 1 << 20  # of each output stream, kept as it comes
 TAIL_BYTES = 1 << 20  # of each output stream, the last of it
@@ -192,7 +192,7 @@ class _Output:
         try:
             while data:
                 data = data[os.write(self._file, data) :]
-        except OSError:  # the disk is full: the trial and its end matter more than what it says
+        except OSError:  # the disk is full: the trial and its end matter more than its output
             return
 
 
@@ -202,15 +202,15 @@ class _Zygote:
     def __init__(self, pid: int, channel: socket.socket, answer: int) -> None:
         self.pid = pid
         self.channel = channel
-        self.answer = answer  # read end of a pipe for the word that it is warm; -1 once it is there
-        self.forking = False  # between the word to fork and its answer
+        self.answer = answer  # read end of a pipe for the message that it is warm; -1 once it has arrived
+        self.forking = False  # between the request to fork and its answer
 
 
 class _Trial:
     """State of the trial: its main process, its outputs, and the progress of its end."""
 
     def __init__(self, deadline_s: float, outputs: tuple[_Output, _Output]) -> None:
-        self.pid = 0  # of a fork: until it has said it
+        self.pid = 0  # 0 for a fork until it has reported its own
         self.answer = -1  # read end of a pipe that exec, or a fork when it begins, closes; -1 once it has
         self.zygote: _Zygote | None = None  # that is forking the trial
         self.reaped: dict[int, int] = {}  # exit statuses of processes, while the trial's own is not known
@@ -312,7 +312,7 @@ class Guard:
                 self._accompany(message)
             elif message["do"] == "dismiss":
                 self._dismiss(message["companion"])
-            elif self._trial is not None:  # else it ended while the word was on its way
+            elif self._trial is not None:  # else it ended while the message was on its way
                 self._end(message["why"])
 
     def _told_to_leave(self, *_: object) -> None:
@@ -354,7 +354,7 @@ class Guard:
         else:
             try:
                 trial.pid = _fork_and_exec(message, answer, writers)
-            except OSError as error:  # a limit on processes or memory: told as what the child says of its own failures
+            except OSError as error:  # a limit on processes or memory: reported like a failure in the child
                 failed = {"step": "fork", "errno": error.errno, "error": os.strerror(error.errno or 0)}
                 os.write(answer, json.dumps(failed).encode("ascii"))
         os.close(answer)
@@ -545,7 +545,7 @@ class Guard:
         for name, zygote in list(self._zygotes.items()):
             if zygote.pid == pid:
                 del self._zygotes[name]
-                zygote.channel.close()  # and with it what it was still to read: its answer's other end
+                zygote.channel.close()  # and with it unread requests, which hold the other end of an answer's pipe
 
     # Sidecars.
 
@@ -646,7 +646,7 @@ def _exec_program(
     step = "exec"
     try:
         os.setsid()
-        # Set by whoever may be killed before it can end us: also if the guard gets SIGKILL, its child dies.
+        # Kill this child also if the guard itself gets SIGKILL.
         _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
         if os.getppid() != guard:
             os._exit(127)
@@ -665,8 +665,8 @@ def _exec_program(
         step = "exec"
         env = {_bytes(name): _bytes(value) for name, value in message["env"].items()}
         argv = [_bytes(word) for word in message["argv"]]
-        os.execvpe(argv[0], argv, env)  # noqa: S606 - a command is words, never a line for a shell
-    except (OSError, ValueError) as error:  # ValueError: a NUL in a word, "=" in a variable's name
+        os.execvpe(argv[0], argv, env)  # noqa: S606 - a command is a list of arguments, never a line for a shell
+    except (OSError, ValueError) as error:  # ValueError: a NUL in an argument, "=" in a variable's name
         code = error.errno if isinstance(error, OSError) else None
         text = os.strerror(code) if code else str(error)
         os.write(answer, json.dumps({"step": step, "errno": code, "error": text}).encode("ascii"))

@@ -19,7 +19,7 @@ from autotune.records import Stop, TraineeEvent, TrialExit, TrialPlan
 Watch = Callable[[Sequence[TraineeEvent]], Stop | None]
 
 LOOK_S = 0.1  # between looks at the trial; well below the 0.25 s that are promised to the watch
-_LAST_READS = 16  # of about 1 MiB each, for what was written since the last look
+_LAST_READS = 16  # of about 1 MiB each, for events since the last look
 
 _log = logging.getLogger(__name__)
 

@@ -91,7 +91,7 @@ def _cpu_s(pid: int | None) -> float:
         for member in (process, *process.children(recursive=True)):
             times = member.cpu_times()
             total_s += times.user + times.system + times.children_user + times.children_system
-    except psutil.Error:  # it ended while we looked; its end will be told
+    except psutil.Error:  # it ended while we looked; the guard reports its end
         return -1.0
     return total_s
 

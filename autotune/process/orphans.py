@@ -64,7 +64,7 @@ def end_orphans(trials: Path, clock: Clock) -> OrphanCleanup:
                 continue
             signalled.add(process.pid)
         left = {process.pid for process in found}
-        # Until a look finds none, since what is killed may have forked in between.
+        # Until a look finds none, since a killed process may have forked in between.
         if not left or clock.now_s() >= give_up_s:
             break
         clock.wait(_LOOK_AGAIN_S)

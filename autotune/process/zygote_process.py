@@ -187,7 +187,7 @@ def _import_all(
         _change_environ({name: start.get(name) for name in os.environ.keys() | start.keys()}, trial_dir)
         _change_environ(wanted["environ"], trial_dir)
         before, loaded, begun_s = _environ(trial_dir), set(sys.modules), time.monotonic()
-        with contextlib.suppress(BaseException):  # it may need what only the trainer sets up
+        with contextlib.suppress(BaseException):  # it may need a setup that only the trainer makes
             __import__(module)
         new = {name for name in sys.modules.keys() - loaded if _is_installed(_spec_of(_top(name)), folders)}
         packages.append(Package(new, before, _environ(trial_dir)))
@@ -259,7 +259,7 @@ class ParkedModules:
                 sys.modules[name] = module
 
     def _hand_out(self, package: Package, wanted: str) -> bool:
-        if not package.names <= self._handed_out:  # else it is only more of what the trainer has already
+        if not package.names <= self._handed_out:  # else the trainer has this package already
             environ = _environ(self._trial_dir)
             differing = {
                 name for name in environ.keys() | package.before.keys() if environ.get(name) != package.before.get(name)
@@ -436,7 +436,7 @@ def _set_up_main(request: dict[str, Any]) -> None:
 
 def _run_main(module: str | None) -> None:
     if module is not None:
-        # Has been loaded by then, and is what the interpreter itself calls for -m.
+        # The interpreter itself has loaded and calls this module for -m.
         sys.modules["runpy"] = runpy
         runpy._run_module_as_main(module)  # type: ignore[attr-defined]
         return

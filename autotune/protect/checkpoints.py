@@ -185,7 +185,7 @@ class CheckpointBackups:
                 except CannotPutBack as reason:
                     self._why_lost[str(reason)] = None
                     lost.append(file)
-        # Not before: ^C may come at any moment, and whoever looks again then has to find all files here.
+        # Not before: ^C may come at any moment, and a later look has to find all files here.
         self._kept, self._lost = [*whole, *others], [*self._lost, *lost]
         self._leave_to_others(others)
         self._tell(
@@ -195,7 +195,7 @@ class CheckpointBackups:
         )
 
     def _leave_to_others(self, files: Sequence[KeptFile]) -> None:
-        """Stop watching files that somebody else writes to; copies that cannot be made again stay."""
+        """Stop watching files that somebody else writes to; their copies are set aside and stay."""
         if not files:
             return
         gone = set(map(id, files))

@@ -117,7 +117,7 @@ class Snapshot:
         for name, now in self._seen.items():
             was = before.get(name)
             if was is None:
-                continue  # new, and told by the folder that it is in; or not reached before
+                continue  # new, and reported with the folder that it is in; or not reached before
             folder = Path(name)
             if was.whole:
                 new += (folder / entry for entry in now.entries.keys() - was.entries.keys())

@@ -324,7 +324,7 @@ def _range(found: _Range, where: str, knob: str) -> Range:
 
 
 def _environment(name: str, value: Any, source: Source) -> str:
-    # An environment holds texts. What the user wrote is kept (`on`, `010`), not what YAML makes of it.
+    # An environment holds texts: the user's spelling is kept (`on`, `010`), not YAML's value of it.
     if value is None or isinstance(value, list | dict) or not _is_variable(name) or not is_word(str(value)):
         raise ConfigError(
             f"env: {name}: {shown(value)} cannot be set as an environment variable",

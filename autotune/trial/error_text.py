@@ -38,7 +38,7 @@ _PERHAPS_GPU_MEMORY = re.compile(
     re.IGNORECASE,
 )
 _SAYS_OUT_OF_MEMORY = re.compile(r"\b(?:ran )?out of memory\b|\bOOM\b", re.IGNORECASE)
-_HARMLESS = "not a failure"  # what TensorFlow's allocator says when a smaller workspace will do
+_HARMLESS = "not a failure"  # TensorFlow's allocator prints it when a smaller workspace suffices
 
 
 def memory_that_ran_out(error: str, *, gpu_memory_full: Callable[[], bool] = lambda: False) -> Ending | None:
@@ -104,6 +104,6 @@ def _message(traceback: str) -> str:
     lines = traceback.splitlines()
     for index, line in enumerate(lines):
         if line and not line[0].isspace():
-            # A message may go on for many lines, and what names the allocator is often the last of them.
+            # A message may have many lines, and the one that names the allocator is often the last.
             return " ".join(part.strip() for part in lines[index:] if part.strip() not in _CHAINED)
     return ""

@@ -8,7 +8,7 @@ from autotune.folders.trial_folder import TrialFolder
 from autotune.measure.probe import GpuUsage, TrialGpus
 from autotune.measure.window import Window, WindowGoal
 from autotune.process.launch import Runner
-from autotune.records import Ending, Measurement, Scalar, Stop, TraineeEvent, TrialRecord, Validity, Values
+from autotune.records import Ending, Measurement, Scalar, Stop, TraineeEvent, TrialExit, TrialRecord, Validity, Values
 from autotune.trial.instruments import Instruments
 from autotune.trial.losses import Losses
 from autotune.trial.outcome import Evidence, ending_of
@@ -149,14 +149,8 @@ def execute(
         trial_exit = runner.run(plan, watch, policy.deadline_s)
         window = stop_rule.window()
         rate = window.samples_per_s(request.samples_per_step) if window else 0.0
-        evidence = Evidence(
-            stdout_tail=folder.stdout_tail(),
-            gpu_memory_full=lambda: instruments.memory_is_full(trial_exit),
-            outruns=0.0 < policy.outruns_from < rate,
-        )
-        ending, detail = ending_of(trial_exit, stop_rule.events, evidence)
-        if instruments.why_lost and ending in (Ending.GPU_LOST, *_FOR_WANT_OF_A_GPU):
-            ending, detail = Ending.GPU_LOST, instruments.why_lost
+        outruns = 0.0 < policy.outruns_from < rate
+        ending, detail = _ending(trial_exit, stop_rule.events, instruments, folder, outruns=outruns)
         window = window if ending in _MEASURED_ENDINGS else None
         validity = _validity(policy.goal, stop_rule, window, ending)
         measurement, seen = None, GpuUsage()
@@ -174,7 +168,7 @@ def execute(
         window=window,
         measurement=measurement,
         conditions=seen.conditions,
-        # A warm interpreter that had to be made first is there for the next trials too.
+        # Without the time for a zygote that had to be started first: the next trials use it too.
         duration_s=clock.now_s() - decided_s - max(0.0, trial_exit.started_s - asked_s),
         saw_a_pass=stop_rule.saw_a_pass,
         stderr_tail=trial_exit.stderr_tail,
@@ -183,11 +177,31 @@ def execute(
     )
 
 
-def _validity(goal: WindowGoal, watch: StopRule, window: Window | None, ending: Ending) -> Validity:
-    if watch.is_cold and watch.steps and ending in _UNHURT:
+def _ending(
+    trial_exit: TrialExit,
+    events: Sequence[TraineeEvent],
+    instruments: Instruments,
+    folder: TrialFolder,
+    *,
+    outruns: bool,
+) -> tuple[Ending, str]:
+    """Return the ending and a line on it, with the evidence of the instruments and of the trial's output."""
+    evidence = Evidence(
+        stdout_tail=folder.stdout_tail(),
+        gpu_memory_full=lambda: instruments.memory_is_full(trial_exit),
+        outruns=outruns,
+    )
+    ending, detail = ending_of(trial_exit, events, evidence)
+    if instruments.why_lost and ending in (Ending.GPU_LOST, *_FOR_WANT_OF_A_GPU):
+        return Ending.GPU_LOST, instruments.why_lost
+    return ending, detail
+
+
+def _validity(goal: WindowGoal, stop_rule: StopRule, window: Window | None, ending: Ending) -> Validity:
+    if stop_rule.is_cold and stop_rule.steps and ending in _UNHURT:
         return Validity.COLD
-    if watch.is_cold:
+    if stop_rule.is_cold:
         return Validity.UNMEASURED
     if window and window.time_s >= goal.min_s and window.steps >= goal.min_steps:
         return Validity.GOOD
-    return Validity.NOT_STEADY if watch.steps else Validity.UNMEASURED
+    return Validity.NOT_STEADY if stop_rule.steps else Validity.UNMEASURED

@@ -12,7 +12,7 @@ from autotune.measure.probe import GpuProbe, GpuUsage, HostUsage, Probe, TrialGp
 from autotune.measure.window import Window, measure_trial
 from autotune.records import Measurement, TraineeEvent, TrialExit
 
-_FULL = 0.97  # of a GPU's memory: what is left is of no use to anybody
+_FULL = 0.97  # of a GPU's memory: the rest is too small for any allocation
 
 
 class Instruments:

@@ -27,17 +27,17 @@ class Losses:
             self._steps.append(step)
             self._values.append(loss)
 
-    def are_far_above(self, today: "Losses") -> bool:
+    def are_far_above(self, baseline: "Losses") -> bool:
         """Return whether the latest losses are `FAR` times as high as any of the baseline up to the same step."""
-        if len(self._values) < _FIRST + _LATEST or len(today._values) < _FIRST:
+        if len(self._values) < _FIRST + _LATEST or len(baseline._values) < _FIRST:
             return False
-        began, todays_began = median(self._values[:_FIRST]), median(today._values[:_FIRST])
-        if began <= 0 or todays_began <= 0:
+        began, baseline_began = median(self._values[:_FIRST]), median(baseline._values[:_FIRST])
+        if began <= 0 or baseline_began <= 0:
             return False  # no zero to measure from
         now = median(self._values[-_LATEST:]) / began
         if now <= FAR:
             return False
-        # Beyond today's last step it is compared with all that today's trial has shown.
-        until_now = zip(today._steps, today._values, strict=True)
-        highest = max((loss / todays_began for step, loss in until_now if step <= self._steps[-1]), default=1.0)
+        # Beyond the baseline's last step it is compared with all of the baseline's losses.
+        until_now = zip(baseline._steps, baseline._values, strict=True)
+        highest = max((loss / baseline_began for step, loss in until_now if step <= self._steps[-1]), default=1.0)
         return now > FAR * max(1.0, highest)

@@ -60,7 +60,7 @@ def _environment(trainer: Trainer, keys: Values, folder: TrialFolder) -> dict[st
     """Return the variables added to a trial's environment; the user's own values take precedence over our defaults."""
     wished = {
         **quiet_trackers(folder.outputs),
-        # Python's own files beside the user's modules would be the one thing that every trial leaves behind.
+        # Else every trial would leave Python's own files beside the user's modules.
         "PYTHONDONTWRITEBYTECODE": "1",
     }
     return {**wished, **trainer.settings.trial_env(keys), "AUTOTUNE_CACHE_DIR": str(trainer.state.cache)}

@@ -72,7 +72,7 @@ def with_section(document: Document, key: str, lines: Sequence[str]) -> Insertio
 def _insert(document: Document, block: str, blank: str, newline: str) -> Insertion:
     old = document.text
     end = document_end(old[document.shift :])
-    if end is not None:  # `...` ends the document: what is to be read stands in front of it
+    if end is not None:  # `...` ends the document: the section has to be in front of it
         at, inserted = document.shift + end, f"{blank}{block}{newline}"
     elif old.endswith(("\n", "\r")):
         at, inserted = len(old), f"{blank}{block}{newline}"

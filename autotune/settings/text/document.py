@@ -415,7 +415,7 @@ def read_bytes(path: Path) -> bytes:
         ConfigError: It is not there, cannot be read, or is far too large for a config.
     """
     try:
-        # Opened without waiting, and looked at then: what is a file now may be a FIFO in a moment.
+        # Opened without blocking and checked afterwards: a file may be replaced by a FIFO at any moment.
         descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
         try:
             status = os.fstat(descriptor)
