@@ -21,7 +21,7 @@ def open_regular(path: Path, *, append: bool = False, create: bool = False, writ
     Args:
         path: The file.
         append: Opens for writing at its end, where the position is, and for reading.
-        create: Makes the file where there is none, for its owner alone; it can then be read and written.
+        create: Makes the file if it does not exist, with mode 0600; opens it for reading and writing.
         write: Opens for reading and writing from its start; nothing is cut off.
 
     Raises:

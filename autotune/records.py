@@ -107,7 +107,7 @@ class TraineeEvent:
     Attributes:
         kind: ``start`` (the header of a stream), ``step``, ``loss``, ``epoch_end``, ``eval``, ``checkpoint``,
             ``sync`` or ``note``; readers ignore kinds they do not know.
-        t_s: When it happened.
+        t_s: Time of the event.
         stream: The process and its loop that wrote it, ``<pid>.<n>``, e.g. ``"4711.0"``.
         wait_s: Of a step: seconds that the loop waited for data; None if not known.
         samples: Of a step: valid samples in the batch; None if not known.

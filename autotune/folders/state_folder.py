@@ -57,7 +57,7 @@ class StateFolder:
         Args:
             config: The user's config. Links are resolved first, so that it has one state folder by whatever
                 name it is reached.
-            explicit: What ``--state-dir`` says.
+            explicit: Value of ``--state-dir``; None if it is not given.
             environ: The environment, for ``AUTOTUNE_DIR``; empty counts as not set.
 
         Returns:
@@ -180,7 +180,7 @@ class StateFolder:
         Args:
             study: The study.
             protected: Names of trials that stay, however old.
-            keep: How many of the latest trials stay besides.
+            keep: Number of the latest trials that stay besides.
 
         Returns:
             The names of the trials whose folders were deleted, oldest first.

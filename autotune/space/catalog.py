@@ -31,7 +31,7 @@ class Effects:
     """Effects of a knob, as far as its row says; the defaults are those of a knob that no row describes.
 
     Attributes:
-        gpu_memory: How the memory of the GPU depends on it.
+        gpu_memory: Dependence of the GPU's memory on it.
         host_memory: The same of the host's.
         on_step: Whether it makes the step itself faster, and not the loading of its data.
     """

@@ -9,7 +9,7 @@ def device_pairs(data: Scalar, model: Scalar, gpus: int) -> tuple[tuple[Scalar, 
     Args:
         data: The present GPU of the data, its number; None leaves it to the trainer.
         model: The same of the model.
-        gpus: How many there are.
+        gpus: Number of GPUs.
 
     Returns:
         The baseline's pair first, then the others; each model GPU once. Only the baseline's if exactly one of its two

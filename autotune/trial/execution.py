@@ -116,7 +116,7 @@ def execute(
     Args:
         trainer: The command that is started, and where.
         request: The point.
-        policy: When to stop.
+        policy: Limits of the trial.
         tools: Make and watch it.
         progress: Called with the number of steps so far while it goes on.
 

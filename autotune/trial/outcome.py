@@ -69,9 +69,9 @@ def ending_of(
     """Return the ending of a trial.
 
     Args:
-        trial_exit: How its processes ended.
+        trial_exit: Exit of its processes.
         events: All that it reported.
-        evidence: What else is known; None for nothing.
+        evidence: Further evidence; None for none.
 
     Returns:
         The ending, and one line of detail (at most 200 printable characters, perhaps empty), such as the class

@@ -19,7 +19,7 @@ told = False
 
 
 def watch(events: object) -> None:
-    """Tells the test once that the trainer is ready, and who guards it."""
+    """Tell the test once that the trainer is ready, and the process id of its guard."""
     global told
     if not told and (folder / "ready").exists():
         told = True

@@ -50,7 +50,7 @@ def stubborn() -> None:
 
 
 def leaves(kind: str, *, then_ends: bool) -> None:
-    """Leaves a process that ignores SIGTERM: in this session, in a new one, or a daemon of two forks."""
+    """Leave a process that ignores SIGTERM: in this session, in a new one, or a daemon of two forks."""
     if os.fork() == 0:
         if kind != "worker":
             os.setsid()
@@ -66,7 +66,7 @@ def leaves(kind: str, *, then_ends: bool) -> None:
 
 
 def respawns(generations: int, *, new_sessions: bool) -> None:
-    """Forks a child and ends, and so does the child, faster than one can look."""
+    """Fork a child and end, and so does the child, faster than one can look."""
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     ready()
     for _ in range(generations):

@@ -101,7 +101,7 @@ def keys_as_read(tree, path):
 
 
 def edit_and_confirm(text, path, value):
-    """Edits one value and checks the outcome with parsers of the test's own; returns how it went."""
+    """Edit one value and check the result with parsers of the test's own; return the outcome."""
     refusal = Document.parse(text).leaf(path).why_fixed
     if refusal is not None:
         with pytest.raises(CannotEditYaml, match=re.escape(refusal)):
