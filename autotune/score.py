@@ -1,9 +1,9 @@
-"""From measurements to a verdict: how two trials compare, and whether confirming pairs show a gain.
+"""Score: comparison of two trials, and the judgement of confirming pairs.
 
 All comparisons are on natural logarithms, where a ratio is a difference: speed is ``ln(T / T0)`` with ``T`` in
-samples per second, the score adds ``w · ln(S / S0)`` with the steadiness ``S = 1 / (1 + cv)``. Utilization does
-not appear: within one study ``E = U · (T/U) / r*`` orders points as ``T`` does. Only the objective ``utilization``
-looks for it: there the score is ``ln(U / U0)``, among points no slower than today's.
+samples per second, the score adds ``w · ln(S / S0)`` with the steadiness ``S = 1 / (1 + cv)``. Utilization is
+left out: within one study ``E = U · (T/U) / r*`` orders points as ``T`` does. Only the objective ``utilization``
+maximizes it: there the score is ``ln(U / U0)``, among points no slower than the baseline.
 """
 
 import math
@@ -22,23 +22,23 @@ LEAST_SCORE_GAIN = 1.02
 """The score ratio that the whole 95 % interval must exceed: smaller gains are not worth a change of config."""
 
 LEAST_SPEED = 0.98
-"""The speed ratio that the whole interval must exceed: nothing else must be bought with speed."""
+"""The speed ratio that the whole interval must exceed: no gain may cost speed."""
 
 LEAST_PAIRS = 4
-"""Confirming pairs below which the interval is not to be trusted; pairs come in even numbers (ABBA)."""
+"""Least number of confirming pairs for a trustworthy interval; pairs come in even numbers (ABBA)."""
 
 _LEAST_UTILIZATION = 0.01  # the driver counts in whole percent: below one, all are alike
 
 
 @dataclass(frozen=True, kw_only=True)
 class Objective:
-    """What a search looks for: how its trials are scored.
+    """Objective of a search: the definition of its score.
 
     Attributes:
-        name: As the config says it, and as records keep it.
-        measures: What the score is made of, for people.
+        name: Name in the config and in records.
+        measures: Description of the score, for people.
         steadiness_weight: Weight of ln steadiness, where the score is made of speed.
-        by_utilization: Whether the score is the GPU's utilization, not speed.
+        by_utilization: True if the score is the GPU's utilization instead of speed.
     """
 
     name: str
@@ -47,18 +47,18 @@ class Objective:
     by_utilization: bool = False
 
     def is_told_by(self, measurement: Measurement) -> bool:
-        """Whether a trial's numbers hold what is looked for: without a utilization it has none, and not 0."""
+        """Return True if a measurement holds what the objective needs: an unknown utilization is not 0."""
         return not self.by_utilization or measurement.gpu_utilization is not None
 
     def penalty(self, lead: float, ln_speed: float) -> float:
-        """What the score of a point loses for being slower than today's, where that is not in the score anyway.
+        """Return the penalty of a point that is slower than the baseline, where speed is not in the score.
 
-        Such a point counts as no better than today's, and as less by as much as it is slower. So what is busy for being
-        slow never wins, and the search still learns which way speed lies.
+        Such a point counts as no better than the baseline, and as worse by as much as it is slower. So a GPU that is
+        busy because training is slow never wins, and the search still learns the direction of higher speed.
 
         Args:
-            lead: Its mean ln score less today's.
-            ln_speed: Its mean ln speed less today's.
+            lead: Its mean ln score less the baseline's.
+            ln_speed: Its mean ln speed less the baseline's.
 
         Returns:
             At least 0, to be subtracted from its ln score.
@@ -78,32 +78,32 @@ UTILIZATION = Objective(
 OBJECTIVES: Mapping[str, Objective] = MappingProxyType(
     {objective.name: objective for objective in (EFFECTIVE_UTILIZATION, UTILIZATION, THROUGHPUT)}
 )
-"""What a config may ask for, by name."""
+"""Objectives that a config may name."""
 
 
 def steadiness(cv: float) -> float:
-    """1 for steps that all take the same time per unit of work, less for unsteady ones; in (0, 1]."""
+    """Return ``1 / (1 + cv)``: 1 for steps of equal time per unit of work, less for unsteady ones; in (0, 1]."""
     return 1.0 / (1.0 + cv)
 
 
 def ln_speed(measurement: Measurement, reference: Measurement) -> float:
-    """``ln(T / T0)``: the logarithm of how many times faster it is than the reference."""
+    """Return ``ln(T / T0)``, the logarithm of the speed ratio of two measurements."""
     return math.log(measurement.speed / reference.speed)
 
 
 def ln_score(measurement: Measurement, reference: Measurement, objective: Objective = EFFECTIVE_UTILIZATION) -> float:
-    """The logarithm of the score ratio: speed, and steadiness where both variations are known; or utilization.
+    """Return the ln score ratio: speed, with steadiness where both variations are known; or utilization.
 
     Args:
         measurement: The trial to score.
         reference: The trial that scores 0.
-        objective: What is looked for; both trials must tell it (`Objective.is_told_by`).
+        objective: The objective; both trials must tell it (`Objective.is_told_by`).
     """
     if objective.by_utilization:
         return _ln_utilization(measurement) - _ln_utilization(reference)
     speed = ln_speed(measurement, reference)
     if measurement.cv is None or reference.cv is None:
-        return speed  # not known is not unsteady
+        return speed  # an unknown variation is not a large one
     return speed + objective.steadiness_weight * math.log(steadiness(measurement.cv) / steadiness(reference.cv))
 
 
@@ -114,15 +114,15 @@ def _ln_utilization(measurement: Measurement) -> float:
 
 @dataclass(frozen=True, kw_only=True)
 class Judgement:
-    """What the confirming pairs show.
+    """Result of the confirming pairs.
 
     Attributes:
-        speed: Candidate's over today's samples per second.
-        score: The same for the score.
-        better: Whether the gain is shown: score above `LEAST_SCORE_GAIN` and speed above `LEAST_SPEED`, each
-            with its whole interval.
-        smallest_gain: Smallest true gain in score, e.g. 0.05, that pairs of this number and spread show in half
-            of all cases.
+        speed: Ratio of the candidate's samples per second to the baseline's.
+        score: Ratio of the scores.
+        better: True if the gain is confirmed: score above `LEAST_SCORE_GAIN` and speed above `LEAST_SPEED`, each with
+            its whole interval.
+        smallest_gain: Smallest true gain in score, e.g. 0.05, that pairs of this number and spread detect with
+            probability 1/2.
         pairs: Number of pairs.
     """
 
@@ -141,20 +141,20 @@ def judge(
     speed_prior: tuple[float, float] | None = None,
     objective: Objective = EFFECTIVE_UTILIZATION,
 ) -> Judgement:
-    """Judges a candidate by interleaved pairs with today's config.
+    """Judge a candidate by pairs of trials interleaved with the baseline.
 
-    Where caches were still being filled, speeds are estimates without the time that steps waited for data: the most
-    that full caches can make of a config. As measured, a config is as slow as it will ever be. What full caches really
-    make of it lies between the two and is not known, so the intervals reach from the candidate as measured against
-    today's estimate to the candidate's estimate against today's as measured.
+    While caches are being filled, speeds are estimates without the time that steps waited for data: an upper bound for
+    full caches; as measured, a config is as slow as it will ever be. The true speed with full caches lies between the
+    two, so the intervals reach from the candidate as measured against the baseline's estimate to the candidate's
+    estimate against the baseline as measured.
 
     Args:
-        pairs: (today, candidate), at least one; runs that chose the candidate must not be among them.
+        pairs: (baseline, candidate), at least one; trials that selected the candidate must not be among them.
         prior_variance: Variance of one pair's difference of ln score, from the study's other trials: twice that of one
-            run. It serves the speed too, from which a score made of it differs by a fraction of a percent.
-        prior_df: Degrees of freedom behind it; 0 if nothing is known.
+            trial. It serves the speed too, from which a score made of it differs by a fraction of a percent.
+        prior_df: Its degrees of freedom; 0 if nothing is known.
         speed_prior: Variance and degrees of freedom for ln speed, where the score is not made of it.
-        objective: What is looked for; all trials must tell it.
+        objective: The objective; all trials must tell it.
 
     Raises:
         ValueError: One pair and no prior: there is no interval.
@@ -175,12 +175,12 @@ def judge(
 
 
 def _ratio(ln_ratios: Sequence[float], estimated: Sequence[tuple[float, float]], prior: tuple[float, float]) -> Ratio:
-    """Return the ratio that some pairs show, with its interval.
+    """Return the ratio over some pairs, with its interval.
 
     Args:
-        ln_ratios: The logarithm of what each pair shows.
-        estimated: How much of today's and of the candidate's number in it is an estimate, as logarithms.
-        prior: Variance of a pair's difference as known from before, and the degrees of freedom behind it.
+        ln_ratios: ln ratio of each pair.
+        estimated: ln of the estimated share of the baseline's and of the candidate's speed, for each pair.
+        prior: Prior variance of a pair's difference, and its degrees of freedom.
     """
     mean, _ = moderated_interval(ln_ratios, *prior)
     lows = [value - candidate for value, (_, candidate) in zip(ln_ratios, estimated, strict=True)]
@@ -191,7 +191,7 @@ def _ratio(ln_ratios: Sequence[float], estimated: Sequence[tuple[float, float]],
 
 
 def _ln_estimated(measurement: Measurement) -> float:
-    """How much of a trial's speed is an estimate, as a logarithm: 0 unless its caches were being filled."""
+    """Return the estimated share of a trial's speed, as a logarithm: 0 unless its caches were being filled."""
     return math.log(measurement.speed / measurement.samples_per_s)
 
 
@@ -204,14 +204,14 @@ def pairs_needed(
     power: float = 0.8,
     at_most: int = 40,
 ) -> int:
-    """How many pairs would probably show an expected gain.
+    """Return the number of pairs that will probably confirm an expected gain.
 
     Args:
-        expected_ln_gain: The logarithm of the ratio that is hoped for.
+        expected_ln_gain: ln of the expected ratio.
         pair_sd: Standard deviation of one pair's difference.
-        least: The ratio that the whole interval has to be above.
-        prior_df: Degrees of freedom behind that.
-        power: Probability with which the gain is to be shown.
+        least: The ratio that the whole interval has to exceed.
+        prior_df: Degrees of freedom of that standard deviation.
+        power: Probability of confirming the gain, 0 to 1.
         at_most: The most pairs there is time for.
 
     Returns:
@@ -221,7 +221,7 @@ def pairs_needed(
     most = max(LEAST_PAIRS, at_most - at_most % 2)
     for pairs in range(LEAST_PAIRS, most, 2):
         df = prior_df + pairs - 1
-        # Two quantiles: one for the interval, one for the luck of the draw.
+        # Two quantiles: one for the interval, one for the power.
         reach = student_t_quantile(0.975, df) + student_t_quantile(power, df)
         if reach * pair_sd / math.sqrt(pairs) <= margin:
             return pairs

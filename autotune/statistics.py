@@ -1,6 +1,6 @@
-"""Statistics of step series and of repeated runs: pure functions with their sources.
+"""Statistics of step series and of repeated trials: pure functions with their sources.
 
-Run-level quantities are natural logarithms of throughput, so a variance of 0.0064 is a spread of 8 %.
+Trial-level quantities are natural logarithms of throughput, so a variance of 0.0064 is a spread of 8 %.
 """
 
 import math
@@ -20,7 +20,7 @@ _LARGE_DF = 1e6  # from here on the expansion around the normal is exact to 1e-1
 
 
 def mser5_truncation(series: ArrayLike) -> int:
-    """How many observations at the start belong to the warm-up.
+    """Return the number of observations at the start that belong to the warm-up.
 
     MSER-5: of the means of consecutive batches of 5, drop the first so many that the squared standard error of
     the mean of the rest is smallest, at most half of them (White, "An effective truncation heuristic for bias
@@ -50,7 +50,7 @@ def mser5_truncation(series: ArrayLike) -> int:
 
 
 def integrated_autocorrelation_time(series: ArrayLike) -> float:
-    """How many observations carry as much information as one independent observation.
+    """Return the number of observations that carry as much information as one independent one.
 
     ``1 + 2 * sum(autocorrelation)`` up to Sokal's self-consistent window of 5 such times (Sokal, "Monte Carlo
     methods in statistical mechanics", 1997, section 3).
@@ -77,10 +77,10 @@ def integrated_autocorrelation_time(series: ArrayLike) -> float:
 
 
 def winsorize(series: ArrayLike, fraction: float) -> Series:
-    """Pulls the extremes in to the quantiles ``fraction`` and ``1 - fraction``.
+    """Clamp the extremes to the quantiles ``fraction`` and ``1 - fraction``.
 
-    Quantiles are interpolated, so that short series are treated as well (a count of ``fraction * n`` values
-    would be none below 20).
+    Quantiles are interpolated, so that short series are clamped, too (a count of ``fraction * n`` values would be 0
+    below 20).
 
     Args:
         series: Observations in any order.
@@ -102,18 +102,18 @@ def block_cv(
     min_s: float = 0.25,
     winsorized: float = 0.05,
 ) -> float | None:
-    """Variation of the time per unit of work, over blocks of equal work.
+    """Return the coefficient of variation of the time per unit of work, over blocks of equal work.
 
-    Blocks are as many as there can be, so their length stays near the two minima however long the measuring
-    was: measuring longer must not look like more (or less) steadiness. Their borders may lie within a step,
-    whose time is then shared out in proportion to the work.
+    The number of blocks is as large as possible, so that their length stays near the two minima however long the
+    measurement was: the result must not depend on its length. A step across a border of blocks is divided in proportion
+    to the work.
 
     Args:
         durations_s: Time of each step.
         work: Work of each step, positive: frames, tokens, samples, or ones.
         min_steps: Least number of steps in every block.
         min_s: Least time of every block.
-        winsorized: Share on each side that is pulled in before the variation is taken.
+        winsorized: Fraction on each side that is clamped first.
 
     Returns:
         Standard deviation over mean; None below 4 blocks.
@@ -134,7 +134,7 @@ def block_cv(
 
 
 def student_t_quantile(p: float, df: float) -> float:
-    """Quantile of Student's t distribution.
+    """Return a quantile of Student's t distribution.
 
     Newton's method on the distribution function from the normal quantile, which lies below the answer for
     every ``df``; the function is concave there, so the steps never overshoot. (SciPy has this; 35 MB for one
@@ -170,7 +170,7 @@ def student_t_quantile(p: float, df: float) -> float:
 
 
 def _regularized_beta(a: float, b: float, x: float) -> float:
-    """The regularized incomplete beta function I_x(a, b), by Lentz's continued fraction (NIST DLMF 8.17.22)."""
+    """Return the regularized incomplete beta function I_x(a, b), by Lentz's continued fraction (NIST DLMF 8.17.22)."""
     if x >= 1.0:
         return 1.0
     if x > (a + 1) / (a + b + 2):  # the fraction converges fast only below this point
@@ -192,10 +192,10 @@ def _regularized_beta(a: float, b: float, x: float) -> float:
 
 
 def pooled_variance(groups: Iterable[Sequence[float]]) -> tuple[float, float]:
-    """Variance within groups of repeats, pooled over the groups.
+    """Return the variance within groups of repeats, pooled over the groups.
 
     Args:
-        groups: For each point, what its repeated runs gave; groups of fewer than two say nothing.
+        groups: For each point, the results of its trials; groups of fewer than two are ignored.
 
     Returns:
         The variance of one trial and its degrees of freedom; ``(0.0, 0.0)`` if nothing was repeated, which
@@ -213,23 +213,23 @@ def pooled_variance(groups: Iterable[Sequence[float]]) -> tuple[float, float]:
 def moderated_interval(
     differences: Sequence[float], prior_variance: float, prior_df: float, confidence: float = 0.95
 ) -> tuple[float, float]:
-    """Mean of paired differences with a confidence interval from a moderated t.
+    """Return the mean of paired differences with a confidence interval from a moderated t.
 
-    The variance of the few differences at hand is pooled with what is known from before,
+    The variance of the few differences is pooled with a prior variance,
     ``(d0 * s0² + d * s²) / (d0 + d)``, and the quantile is that of ``d0 + d`` degrees of freedom (Smyth, "Linear
     models and empirical Bayes methods", Statistical Applications in Genetics and Molecular Biology 3, 2004).
 
     Args:
         differences: One difference for each pair, at least one.
-        prior_variance: Variance of such a difference, as known from before.
-        prior_df: Degrees of freedom behind it; 0 gives the ordinary t interval.
-        confidence: Probability that the interval is to cover, 0..1.
+        prior_variance: Prior variance of such a difference.
+        prior_df: Its degrees of freedom; 0 gives the ordinary t interval.
+        confidence: Coverage probability of the interval, 0..1.
 
     Returns:
         The mean and the half-width of the interval around it.
 
     Raises:
-        ValueError: Nothing is known about the variance: one difference and no prior.
+        ValueError: The variance is unknown: one difference and no prior.
     """
     n = len(differences)
     df = prior_df + n - 1
@@ -244,10 +244,10 @@ def moderated_interval(
 def optimal_window_s(
     start_cost_s: float, within_variance_s: float, between_variance: float, *, min_s: float, max_s: float
 ) -> float:
-    """How long one trial is worth measuring, where another trial could be started instead.
+    """Return the best length of a trial's measuring window, where another trial could be started instead.
 
     The length that gives the smallest error of a mean over trials for a given total time, ``√(start cost ·
-    within-run variance / between-run variance)`` (Kalibera & Jones, "Rigorous benchmarking in reasonable
+    within-trial variance / between-trial variance)`` (Kalibera & Jones, "Rigorous benchmarking in reasonable
     time", ISMM 2013, section 6).
 
     Args:
@@ -258,7 +258,7 @@ def optimal_window_s(
         max_s: Longest window.
 
     Returns:
-        Seconds, from ``min_s`` to ``max_s``; the longest where runs do not differ.
+        Seconds, from ``min_s`` to ``max_s``; ``max_s`` where trials do not differ.
     """
     if between_variance <= 0.0:
         return max_s

@@ -6,8 +6,8 @@ from pathlib import Path
 
 from autotune.bench.grid import measure_grid, parse_axis
 from autotune.bench.oscillation_verdicts import benchmark_oscillation
-from autotune.bench.overhead.collector import measure_sampler
-from autotune.bench.overhead.monitor import measure_monitor
+from autotune.bench.overhead.collector_cost import measure_sampler
+from autotune.bench.overhead.monitor_cost import measure_monitor
 from autotune.bench.overhead.observer import benchmark_observer
 from autotune.bench.overhead.proposals import time_choices
 from autotune.bench.overhead.start import measure_start

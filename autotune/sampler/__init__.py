@@ -1,1 +1,1 @@
-"""Which point to run next: pure, and without any process, clock, file or storage."""
+"""Sampler: proposes the next point; pure, without any process, clock, file or storage."""

@@ -1,10 +1,10 @@
-"""Where the next trial pays most: a new point, a promising point once more, or nowhere any more.
+"""Acquisition: the next proposal of a search, a new point, a repeat of a promising one, or none.
 
-No tests are made on the way. What is believed of every point, measured or not, comes from one model of all trials
-(`autotune.sampler.gaussian_process`), and each possible run is valued by the knowledge gradient (Frazier, Powell &
-Dayanik 2008): how much better the answer is expected to be for it, in ln score. A point that may fail counts by its
-chance to run, and a long trial for less: by the square root of its time. (By the time itself, what is cheap and far
-from anything good wins over what is dear and promising; `python -m autotune.bench search` tells.)
+There are no tests on the way. One model of all trials predicts every point, measured or not
+(`autotune.sampler.gaussian_process`), and each proposal is valued by the knowledge gradient (Frazier, Powell & Dayanik
+2008): the expected improvement of the final answer, in ln score. A point that may fail is weighted by its probability
+of success, and a long trial is discounted by the square root of its duration. (Discounting by the duration itself
+prefers cheap points far from anything good to expensive promising ones; `python -m autotune.bench search` shows it.)
 """
 
 import math
@@ -16,38 +16,38 @@ from statistics import median
 import numpy as np
 
 from autotune.records import Values
+from autotune.sampler.candidates import candidates
 from autotune.sampler.gaussian_process import Array, GaussianProcess, Indices, Posterior, TrainingData
-from autotune.sampler.heuristics import candidates
 from autotune.sampler.observations import Observation
 from autotune.space.knob import Knob
 from autotune.space.space import Space
 
 MOST_TRIALS_OF_A_POINT = 6
-"""Runs of one point, at most, while searching."""
+"""Most trials of one point during the search."""
 
 WORTH_THE_REST = 0.002
-"""Expected gain in ln score of the trials to come below which they no longer pay."""
+"""Expected gain in ln score of the remaining trials, below which the search ends."""
 
-_ADVICE_GAIN = 0.05  # what an untried piece of an expert's advice promises
-_LARGEST_FIT = 300  # points that the model is made of: the best ones; the rest is far from anything worth asking
-_LOOKED_AROUND = 5  # best points whose neighbourhood is searched
-_PRIOR_GAIN = 0.08  # of an expert's value before any trial, in ln score
-_DOUBT = 1.3  # factor on the model's own standard deviation, which does not know how wrong the model is
-_ROUGH_SD = 0.15  # of a trial with too few steps, beyond that of any trial
+_ADVICE_GAIN = 0.05  # gain of an untried proposal of the heuristics, in ln score
+_LARGEST_FIT = 300  # points in the model: the best ones; the others are far from any useful proposal
+_LOOKED_AROUND = 5  # best points whose neighbours are candidates
+_PRIOR_GAIN = 0.08  # prior mean of a recommended value, in ln score
+_DOUBT = 1.3  # factor on the model's standard deviation, which leaves the error of the model itself out
+_ROUGH_SD = 0.15  # additional standard deviation of a trial with too few steps
 _ACCIDENTS = 0.02  # variance of a success: some failures have nothing to do with the point
 _LEAST_CHANCE = 0.02
-_MOST_PROMISED = 64  # runs that are looked ahead
+_MOST_PROMISED = 64  # trials of the look-ahead
 _DRAWS = 1_000
 
 
 @dataclass(frozen=True, kw_only=True)
 class Proposal:
-    """A trial to make next.
+    """Proposed next trial.
 
     Attributes:
-        values: The point.
-        gain: What the trial promises, in ln score of the answer.
-        is_repeat: Whether it was measured before.
+        values: Knob values of the point.
+        gain: Knowledge gradient: expected gain of the answer, in ln score.
+        is_repeat: True if the point was measured before.
     """
 
     values: Values
@@ -56,11 +56,11 @@ class Proposal:
 
 
 class Acquisition:
-    """Chooses the trials of one search; `learn` comes first, and again after each run.
+    """Chooser of the next trial of a search; call `learn` first, and again after each trial.
 
     Args:
-        space: What may vary.
-        seed: Makes its choices repeatable.
+        space: The search space.
+        seed: Seed of the random draws.
     """
 
     def __init__(self, space: Space, seed: int) -> None:
@@ -77,10 +77,10 @@ class Acquisition:
         self._prior_means = [_prior_means(knob) for knob in space.knobs]
 
     def learn(self, observations: Mapping[str, Observation], sd: float) -> None:
-        """Takes all that is known, in place of what it knew: the model is fitted to it.
+        """Fit the model to all observations, in place of the earlier ones.
 
         Args:
-            observations: What is known of each point.
+            observations: Observation of each point.
             sd: Standard deviation of ln score between trials of one point, above 0.
         """
         beliefs = [
@@ -110,16 +110,16 @@ class Acquisition:
         why_not: Callable[[Values], str | None],
         longest_s: float = math.inf,
     ) -> Proposal | None:
-        """Values the possible next trials and takes the best.
+        """Return the proposal of the largest value.
 
         Args:
-            today: Name of today's point; it is not repeated here, the confirmation measures it.
-            advice: What an expert would try next; None if nothing.
-            why_not: Says why a point will not run, None if it may.
-            longest_s: How long a trial may be expected to take.
+            today: Name of the baseline; it is not repeated here, the confirmation measures it.
+            advice: Next proposal of the heuristics; None if there is none.
+            why_not: Returns the reason why a point is predicted to fail; None if it may run.
+            longest_s: Longest expected duration of a trial that is allowed.
 
         Returns:
-            The next trial; None if every point was tried often enough, will not run, or will take too long.
+            The proposal; None if every point has had its trials, is predicted to fail, or would take too long.
         """
         ranked = self._ranked(today, longest_s)
         if advice is not None and self._may_take(advice, longest_s):
@@ -128,9 +128,9 @@ class Acquisition:
         return next((trial for trial in ranked if trial.is_repeat or why_not(trial.values) is None), None)
 
     def believed(self) -> Mapping[str, float]:
-        """What all trials together say of each point that gave comparable numbers: its ln score, by the point's name.
+        """Posterior mean ln score of each point that gave comparable numbers, by the point's name.
 
-        Unlike the mean of its own trials it does not favour the point that was lucky.
+        Unlike the mean of its own trials, it is not biased towards a point that was lucky.
         """
         if self._believed is None:
             good = self._good
@@ -139,14 +139,14 @@ class Acquisition:
         return self._believed
 
     def promise(self, today: str, trials: int, why_not: Callable[[Values], str | None]) -> float:
-        """How much better the best point will probably be, in ln score, after that many more runs.
+        """Return the expected gain of the best point, in ln score, from that many more trials.
 
-        As if they were all chosen now: one trial each of the points that promise most (the parallel knowledge gradient;
-        Wu & Frazier 2016), its expectation drawn by chance.
+        As if they were all chosen now: one trial of each of the most promising points (the parallel knowledge gradient;
+        Wu & Frazier 2016); the expectation is a Monte Carlo estimate.
 
         Args:
             today: As for `next_trial`.
-            trials: Runs that there would be time for; beyond some dozens more make no difference.
+            trials: Number of trials that there is time for; beyond some dozens more make no difference.
             why_not: As for `next_trial`.
         """
         believed = self.believed()
@@ -157,7 +157,7 @@ class Acquisition:
         best = self._observations[max(believed, key=lambda name: believed[name])]
         points = np.unique(np.array([*chosen, self._space.indices(best.values)]), axis=0)
         means, covariance = self._posterior(points).mean, self._speed.covariance(points)
-        # What a trial of each makes of the beliefs: how they will spread around what they are now.
+        # Change of the posterior mean by a trial of each: its distribution around the present one.
         learned = covariance @ np.linalg.solve(covariance + self._sd**2 * np.eye(len(points)), covariance)
         values, vectors = np.linalg.eigh(learned)
         draws = self._rng.standard_normal((_DRAWS, len(points))) * np.sqrt(np.maximum(values, 0.0))
@@ -165,18 +165,18 @@ class Acquisition:
 
     @property
     def _good(self) -> list[Observation]:
-        """The points of the model that gave comparable numbers."""
+        """Points of the model that gave comparable numbers."""
         return [observation for observation in self._measured if observation.scores]
 
     def _ranked(self, today: str, longest_s: float = math.inf) -> Iterator[Proposal]:
-        """The possible next trials, the one that promises most for its time first."""
+        """Yield the possible proposals, best value for its duration first."""
         good, observations = self._good, self._observations
         known = {
             row.tobytes(): observation
             for row, observation in zip(self._rows(observations.values()), observations.values(), strict=True)
         }
         if not good:
-            # Nothing has worked yet, so nothing is known but what did not.
+            # No trial has succeeded yet: only the failures are known.
             points = self._rng.permutation(candidates(self._space, [self._space.today], self._rng))
             new = (point for point in points if point.tobytes() not in known)
             yield from (Proposal(values=self._space.at(point), gain=_ADVICE_GAIN) for point in new)
@@ -186,7 +186,7 @@ class Acquisition:
         order = np.argsort(-means)
         points = candidates(self._space, [good[index].values for index in order[:_LOOKED_AROUND]], self._rng)
         posterior = self._posterior(points)
-        # What has to be beaten is the best point; the best point itself has to fall behind the next one.
+        # A point has to exceed the best one; the best one itself has to fall behind the next.
         rivals = np.full(len(points), means[order[0]])
         if len(order) > 1:
             rivals[(points == rows[order[0]]).all(axis=1)] = means[order[1]]
@@ -200,7 +200,7 @@ class Acquisition:
                 )
 
     def _expected_s(self, points: Indices) -> Array:
-        """How long a trial of each point will probably take."""
+        """Return the expected duration of a trial of each point, in seconds."""
         known_s = np.log([median(observation.durations_s) for observation in self._measured])
         return np.asarray(np.exp(self._speed.regress(known_s, points)))
 
@@ -214,7 +214,7 @@ class Acquisition:
         return Posterior(mean=posterior.mean + self._prior_mean(points), sd=_DOUBT * posterior.sd)
 
     def _prior_mean(self, points: Indices) -> Array:
-        """What is expected of points before any trial: an expert's values are better, and add up."""
+        """Return the prior mean of the points: effects of recommended values, which add up."""
         hope = np.zeros(len(points))
         for column, hopes in enumerate(self._prior_means):
             hope += hopes[points[:, column]]
@@ -229,7 +229,7 @@ class Acquisition:
         return np.array(rows, dtype=np.int64).reshape(len(rows), len(self._space.knobs))
 
     def _chances(self, points: Indices) -> Array:
-        """How probable it is that each point gives numbers at all."""
+        """Return the probability that a trial of each point succeeds."""
         if not self._something_failed:
             return np.ones(len(points))
         chances: Array = np.clip(self._success.predict(points).mean, _LEAST_CHANCE, 1.0)
@@ -237,12 +237,12 @@ class Acquisition:
 
 
 def knowledge_gradient(posterior: Posterior, rivals: Array, sd: float) -> Array:
-    """How much better the answer is expected to be for one more trial of each point.
+    """Return the expected improvement of the answer by one more trial of each point, in ln score.
 
     Args:
-        posterior: What is believed of the points.
-        rivals: The mean that each has to beat, or to fall below.
-        sd: Standard deviation of one run.
+        posterior: Posterior of the points.
+        rivals: The mean that each has to exceed, or to fall below.
+        sd: Standard deviation of one trial, in ln score.
     """
     # Standard deviation of the change that one more trial makes to the posterior mean.
     change = posterior.sd**2 / np.sqrt(posterior.sd**2 + sd**2)
@@ -260,14 +260,14 @@ def _may_repeat(observation: Observation, today: str) -> bool:
 
 
 def _observed(observation: Observation, sd: float) -> tuple[float, float]:
-    """What the trials of a point show together: its mean ln score and the variance of that."""
+    """Return the mean ln score of a point's trials and the variance of that mean."""
     weights = [*(sd**-2 for _ in observation.scores), *((sd**2 + _ROUGH_SD**2) ** -1 for _ in observation.rough_scores)]
     scores = [*observation.scores, *observation.rough_scores]
     return sum(w * s for w, s in zip(weights, scores, strict=True)) / sum(weights), 1 / sum(weights)
 
 
 def _prior_means(knob: Knob) -> Array:
-    """What an expert expects of each choice of a knob, in ln score against today's."""
+    """Return the prior mean of each choice of a knob, in ln score relative to the baseline."""
     hopes = np.zeros(len(knob.choices))
     today = knob.index(knob.today)
     for value in knob.advice:
@@ -275,7 +275,7 @@ def _prior_means(knob: Knob) -> Array:
         assert heuristic_proposals is not None
         assert today is not None
         hopes[heuristic_proposals] = _PRIOR_GAIN
-        if knob.ordered:  # what lies further that way is hoped for too, and what lies the other way is feared
+        if knob.ordered:  # choices further that way share the prior gain, those the other way its negative
             there = np.arange(len(hopes)) > today if heuristic_proposals > today else np.arange(len(hopes)) < today
             hopes[there] = _PRIOR_GAIN
             hopes[~there] = -_PRIOR_GAIN

@@ -1,4 +1,4 @@
-"""What a search learns of a trial that gave no numbers, by how it ended."""
+"""Failure attribution: which points a failed trial says something about, by its ending."""
 
 from collections.abc import Mapping
 from enum import StrEnum
@@ -7,7 +7,7 @@ from autotune.records import Ending
 
 
 class Attribution(StrEnum):
-    """What follows for other runs."""
+    """Set of points that a failure is attributed to."""
 
     NOTHING = "nothing"  # our doing, or somebody else's: the point may be tried again
     THIS_POINT = "this point"  # it gives no numbers here; no other point is judged by that
@@ -30,4 +30,4 @@ ATTRIBUTIONS: Mapping[Ending, Attribution] = {
     Ending.KILLED_BY_BUDGET: Attribution.NOTHING,
     Ending.INTERRUPTED: Attribution.NOTHING,
 }
-"""The lesson of every ending; `sampler.feasibility` draws it, `sampler.observations` forgets what is none."""
+"""Attribution of every ending: `sampler.feasibility` predicts by it, `sampler.observations` drops those of none."""

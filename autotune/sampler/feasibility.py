@@ -1,4 +1,4 @@
-"""Which points will not run, as far as the trials so far tell: out of memory, over the edge, or broken."""
+"""Feasibility: prediction of the points that will fail, for lack of memory or for values that break the trainer."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -16,12 +16,12 @@ from autotune.space.space import Space
 
 @dataclass(frozen=True, kw_only=True)
 class _Memory:
-    """One kind of memory.
+    """One kind of memory: GPU or host.
 
     Attributes:
-        ending: How a trial ends that takes too much of it.
-        more: Knobs that take the more of it the larger they are.
-        same: Further knobs that it depends on.
+        ending: Ending of a trial that exceeds it.
+        more: Knobs whose larger values need more of it.
+        same: Other knobs that it depends on.
     """
 
     ending: Ending
@@ -29,7 +29,7 @@ class _Memory:
     same: Sequence[Knob]
 
     def needs_as_much(self, values: Values, other: Values) -> bool:
-        """Whether a point needs at least as much memory as another one, as far as one can tell."""
+        """Return True if a point is known to need at least as much memory as another one."""
         return (
             bool(self.more)
             and all(_size(values, knob) >= _size(other, knob) for knob in self.more)
@@ -38,13 +38,13 @@ class _Memory:
 
 
 class Feasibility:
-    """Says of a point why it will not run, before it is tried.
+    """Predictor of failures, from the observations of a search.
 
     Args:
-        space: What may vary.
-        observations: What is known of each point.
-        machine: Its memory is the edge.
-        memory_margin: Share of that memory that has to stay free.
+        space: The search space.
+        observations: Observation of each point.
+        machine: Conditions of the machine: its memory is the limit.
+        memory_margin: Fraction of that memory that has to stay free, 0 to 1.
     """
 
     def __init__(
@@ -66,7 +66,7 @@ class Feasibility:
         self._broken = self._find_broken()
 
     def why_not(self, values: Values) -> str | None:
-        """Why a point will not run; None if it may."""
+        """Return the reason why a point will fail; None if it may run."""
         return (
             self._space.why_infeasible(values)
             or self._why_broken(values)
@@ -77,7 +77,7 @@ class Feasibility:
     # Values that break the trainer
 
     def _find_broken(self) -> list[Values]:
-        """What two broken points have in common, and no point that worked has: all of it, not each value alone."""
+        """Return the values that two broken points share and no successful point has, as whole sets."""
         broken = [
             observation
             for observation in self._failed
@@ -107,9 +107,9 @@ class Feasibility:
     # Memory
 
     def _why_out_of_memory(self, values: Values) -> str | None:
-        """A point that needs no more memory than this one ran out of it.
+        """Return the point without larger memory needs that ran out of memory, as a reason.
 
-        Where a point that needs as much has worked, it ran out of memory for another reason, and that proves nothing.
+        If a point that needs as much has succeeded, the failure had another cause and predicts nothing.
         """
         for observation in self._failed:
             for memory in self._memories:
@@ -123,7 +123,7 @@ class Feasibility:
         return None
 
     def _why_over_the_edge(self, values: Values) -> str | None:
-        """Peak memory against batch, a straight line through what has run, leads beyond what there is."""
+        """Extrapolate peak memory linearly in the batch size, and return the excess as a reason."""
         if not self._batches:
             return None
         size = self._batch(values)
@@ -139,7 +139,7 @@ class Feasibility:
                 if used is not None:
                     batch = self._batch(observation.values)
                     seen[batch] = max(used, seen.get(batch, 0.0))
-            # Only beyond what has run; and one batch, or a framework that takes all memory at once, tells nothing.
+            # Only beyond measured batches; one batch size, or a framework that reserves all memory, gives no slope.
             if len(seen) < 2 or size <= max(seen) or max(seen.values()) > limit_bytes:
                 continue
             slope, base = np.polyfit(list(seen), list(seen.values()), 1)
@@ -149,7 +149,7 @@ class Feasibility:
         return None
 
     def _gpu_limit_bytes(self, observations: Iterable[Observation]) -> float | None:
-        """What a trial may take of the GPU that these points filled most; of the smallest where that is not known."""
+        """Memory limit of the GPU that these points filled most; of the smallest GPU if that is unknown."""
         told = [
             observation.gpu_memory_total_bytes
             for observation in observations
@@ -163,7 +163,7 @@ class Feasibility:
 
 
 def _memory(space: Space, ending: Ending, demand: Callable[[Effects], Demand]) -> _Memory:
-    """What the knobs of a space do to one kind of memory."""
+    """Return the knobs of a space that affect one kind of memory."""
     return _Memory(
         ending=ending,
         more=[knob for knob in space.knobs if demand(effects_of(knob)) is Demand.GROWS],

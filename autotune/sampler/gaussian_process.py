@@ -1,4 +1,4 @@
-"""What the trials so far say about points that nobody has measured: a Gaussian process.
+"""Gaussian process: the model of ln score over the whole space, fitted to the trials so far.
 
 The kernel is made for configs: a few ordered or categorical values a knob, most knobs of little effect, effects that
 add up in ln score but for some that depend on each other (workers pay only where loading is the bottleneck)::
@@ -21,13 +21,13 @@ from autotune.space.space import Space
 
 Array = NDArray[np.float64]
 Indices = NDArray[np.int64]
-"""Points as rows: for each knob of the space the position of its value among the knob's choices."""
+"""Points as rows: for each knob the position of its value among the choices."""
 
-_LARGEST_HYPER_FIT = 120  # points that relevances are fitted to: each step of the fit takes their number to the third
-_STEPS = 12  # of the fit, each time; it goes on where it was
+_LARGEST_HYPER_FIT = 120  # points that hyperparameters are fitted to: the cost of a step is cubic in their number
+_STEPS = 12  # optimizer steps of a fit; the next fit continues from there
 _FIRST_STEP, _SMALLEST_STEP, _LARGEST_STEP = 0.2, 1e-3, 0.5  # of the logarithm of a hyperparameter
-_LEVEL = 4.0  # variance of the level itself, in (ln score)²: next to nothing is known of it
-# Believed before any trial, as mean and standard deviation of the logarithm.
+_LEVEL = 4.0  # prior variance of the level, in (ln score)²: nearly uninformative
+# Prior of the hyperparameters, as mean and standard deviation of the logarithm.
 _RELEVANCE = (math.log(0.5), 1.2)
 _LINEAR = (math.log(0.25), 1.0)
 _JOINT = (math.log(0.25), 1.0)
@@ -36,12 +36,12 @@ _OWN = (math.log(0.02**2), 1.0)
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class TrainingData:
-    """What was measured.
+    """Observations that the model is fitted to.
 
     Attributes:
-        points: One row for each point.
-        scores: What was seen at each, e.g. its mean ln score.
-        variances: Variance of that.
+        points: One row for each point, shape (n, knobs).
+        scores: Mean observation of each point, e.g. ln score, shape (n,).
+        variances: Variance of each mean, shape (n,).
     """
 
     points: Indices
@@ -51,11 +51,11 @@ class TrainingData:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Posterior:
-    """What is believed of some points.
+    """Posterior of some points.
 
     Attributes:
-        mean: What is expected at each.
-        sd: Standard deviation of that belief.
+        mean: Posterior mean of each.
+        sd: Posterior standard deviation of each.
     """
 
     mean: Array
@@ -63,10 +63,10 @@ class Posterior:
 
 
 class GaussianProcess:
-    """The model of one space; learns what its knobs are worth, from fit to fit.
+    """Gaussian process over one space; its hyperparameters are kept from fit to fit.
 
     Args:
-        space: What may vary.
+        space: The search space.
     """
 
     def __init__(self, space: Space) -> None:
@@ -82,8 +82,8 @@ class GaussianProcess:
         self._slopes = np.zeros(len(prior))
 
     def fit(self, data: TrainingData) -> None:
-        """Takes all that was measured, in place of what it knew, and adapts the hyperparameters to it."""
-        # Of many points some, evenly from the best to the worst: what the knobs do shows in their differences.
+        """Fit the model to these observations, in place of the earlier ones, and adapt the hyperparameters."""
+        # A subset of many points, evenly from the best to the worst: the effects of knobs show in their differences.
         stride = -(-len(data.scores) // _LARGEST_HYPER_FIT)
         some = np.argsort(-data.scores)[::stride]
         self._adapt(self._features(data.points[some]), data.scores[some], data.variances[some])
@@ -97,7 +97,7 @@ class GaussianProcess:
         self._weights = self._solve(data.scores - self._center)
 
     def predict(self, points: Indices) -> Posterior:
-        """What is believed of these points, measured or not."""
+        """Return the posterior of these points, measured or not."""
         z = self._scaled(self._features(points))
         linear, joint, own = np.exp(self._logs[-3:])
         cross = self._covariance_with(points)
@@ -107,7 +107,7 @@ class GaussianProcess:
         return Posterior(mean=self._center + cross @ self._weights, sd=np.sqrt(variance))
 
     def covariance(self, points: Indices) -> Array:
-        """How far the beliefs about these points, none twice, hang together: their covariance."""
+        """Return the posterior covariance matrix of these points, which must be distinct."""
         z = self._scaled(self._features(points))
         linear, joint, own = np.exp(self._logs[-3:])
         prior = _LEVEL + linear * z @ z.T + joint * _similarity(z, z) + own * np.eye(len(points))
@@ -116,7 +116,7 @@ class GaussianProcess:
         return covariance
 
     def regress(self, targets: Array, points: Indices) -> Array:
-        """What another quantity, known for the same observations, will probably be at these points."""
+        """Predict another quantity at these points from its values at the observations."""
         center = float(np.median(targets))
         expected: Array = center + self._covariance_with(points) @ self._solve(targets - center)
         return expected
@@ -151,7 +151,7 @@ class GaussianProcess:
         return scaled
 
     def _adapt(self, features: Array, scores: Array, variances: Array) -> None:
-        """Climbs the posterior of the hyperparameters by resilient steps (Rprop; Riedmiller & Braun 1993)."""
+        """Maximize the posterior of the hyperparameters by resilient steps (Rprop; Riedmiller & Braun 1993)."""
         target = scores - np.mean(scores)
         centered = features - features.mean(axis=0)
         knobs = len(self._knobs)
@@ -168,7 +168,7 @@ class GaussianProcess:
             covariance[np.diag_indices_from(covariance)] += own + variances
             inverse = np.linalg.inv(covariance)
             weights = inverse @ target
-            # Of the ln likelihood by an entry of the covariance: half of this (Rasmussen & Williams, 5.9).
+            # Twice the derivative of the ln likelihood by an entry of the covariance (Rasmussen & Williams, 5.9).
             pull = np.outer(weights, weights) - inverse
             by_knob = linear * np.tensordot(products, pull, 2) - 0.5 * joint * np.tensordot(squares, alike * pull, 2)
             slopes = np.empty_like(self._logs)

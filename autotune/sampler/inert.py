@@ -1,9 +1,9 @@
-"""Knobs that the trainer does not seem to heed: what they are set to changes nothing.
+"""Inert knobs: config keys that seem to have no effect on the trainer.
 
-A flag may beat the config, a key may be misspelt, a branch may never be taken; and a search over such a knob wastes its
-runs. Three signs, each told in words that claim no more than was seen: every step has the same number of samples,
-whatever the batch size; the trainer prints the same value whatever was set; no effect on the score was seen
-where other knobs show theirs. The last is no proof (`inert_knobs` says when it is taken for enough).
+A flag may override the config, a key may be misspelt, a branch may never be taken; a search over such a knob wastes its
+trials. There are three signs, each reported without claiming more than was observed: every step has the same number of
+samples whatever the batch size; the trainer prints the same value whatever was set; the score shows no effect while
+other knobs show theirs. The last is no proof (`inert_knobs` states when it is considered sufficient).
 """
 
 import re
@@ -17,34 +17,34 @@ from autotune.space.knob import Knob, same_scalar
 from autotune.space.space import Space
 
 SMALLEST_EFFECT = 0.05
-"""In ln score: a knob is without effect if none of its values can be believed to be worth this much."""
+"""In ln score: a knob has no effect if the intervals of all its effects lie within plus or minus this."""
 
 LEAST_TRIALS = 4
-"""With other values than today's, before a knob is said to have no effect."""
+"""Least number of trials with values other than the baseline's, before a knob is reported as inert."""
 
 _SURE = 1.645  # standard deviations to either side: 90 %
 _FAR = 0.5  # of the way to the end of an ordered domain
-_LEAST_PRINTED = 3  # runs that print a key
-_SAME_BATCH = 0.02  # by how much the mean samples of a step may differ: last batches are smaller
-_LEAST_CHANGE = 1.5  # of a batch size, that would have to show
+_LEAST_PRINTED = 3  # least number of trials that print a key
+_SAME_BATCH = 0.02  # tolerated relative difference of the mean samples of a step: last batches are smaller
+_LEAST_CHANGE = 1.5  # least ratio of batch sizes that has to be visible
 
 
 def is_small(effect: MainEffect) -> bool:
-    """Whether an effect is less than `SMALLEST_EFFECT` either way, at 90 %."""
+    """Return True if the 90 % interval of an effect lies within plus or minus `SMALLEST_EFFECT`."""
     return abs(effect.mean) + _SURE * effect.sd < SMALLEST_EFFECT
 
 
 def is_large(effect: MainEffect) -> bool:
-    """Whether it is more than that, at 90 %."""
+    """Return True if the 90 % interval of an effect lies beyond `SMALLEST_EFFECT` on one side."""
     return abs(effect.mean) - _SURE * effect.sd > SMALLEST_EFFECT
 
 
 def effects_seen(observations: Mapping[str, Observation], space: Space, sd: float) -> list[MainEffect]:
-    """The main effects on ln score that the points so far show; none if there are too few points to tell.
+    """Return the main effects on ln score; an empty list if there are too few points.
 
     Args:
-        observations: What is known of each point.
-        space: What may vary.
+        observations: Observation of each point.
+        space: The search space.
         sd: Standard deviation of ln score between trials of one point.
     """
     good = [observation for observation in observations.values() if observation.scores]
@@ -56,16 +56,16 @@ def effects_seen(observations: Mapping[str, Observation], space: Space, sd: floa
 
 
 def inert_knobs(effects: Sequence[MainEffect], observations: Mapping[str, Observation], space: Space) -> dict[str, str]:
-    """The knobs that seem to make no difference, with the words for it.
+    """Return the knobs that seem to have no effect, each with the message for the user.
 
-    A knob counts if a value far from today's was tried, `LEAST_TRIALS` runs were made with other values than today's,
-    the 90 % interval of each of its effects lies within plus or minus `SMALLEST_EFFECT`, and some other knob has an
-    effect for certain, so effects can be seen here.
+    A knob is inert if a value far from the baseline's was tried, `LEAST_TRIALS` trials had values other than the
+    baseline's, the 90 % interval of each of its effects lies within plus or minus `SMALLEST_EFFECT`, and some other
+    knob has a significant effect, so that effects are visible at all.
 
     Args:
-        effects: What `effects_seen` says of these levels.
-        observations: What is known of each point.
-        space: What may vary.
+        effects: Result of `effects_seen` for these observations.
+        observations: Observation of each point.
+        space: The search space.
     """
     good = [observation for observation in observations.values() if observation.scores]
     found: dict[str, str] = {}
@@ -85,13 +85,13 @@ def inert_knobs(effects: Sequence[MainEffect], observations: Mapping[str, Observ
 
 
 def without_turning(space: Space, inert: Collection[str]) -> Space:
-    """The same space with these knobs left as they are today."""
+    """Return the same space with these knobs fixed at the baseline's values."""
     knobs = tuple(knob.narrowed((knob.today,)) if knob.path in inert else knob for knob in space.knobs)
     return replace(space, knobs=knobs)
 
 
 def _reaches_far(knob: Knob, tried: Iterable[Scalar]) -> bool:
-    """Whether a value was tried that is far from today's, as far as there are any."""
+    """Return True if a tried value is far from the baseline's, within its domain."""
     if not knob.ordered:
         return True
     today, last = knob.index(knob.today), len(knob.choices) - 1
@@ -101,13 +101,13 @@ def _reaches_far(knob: Knob, tried: Iterable[Scalar]) -> bool:
 
 
 def same_batch(records: Iterable[TrialRecord], space: Space) -> dict[str, str]:
-    """Batch sizes that every trial ignored: its steps had as many samples as any other's.
+    """Return the batch sizes that every trial ignored: the samples in a step did not change with them.
 
-    Where a trainer does not say how many samples a step had, they are counted by the config, and this finds nothing.
+    If a trainer does not report the samples of a step, they are taken from the config, and nothing is found.
 
     Args:
         records: The trials so far.
-        space: What may vary.
+        space: The search space.
     """
     found: dict[str, str] = {}
     measured = [(trial.values, trial.measurement) for trial in records if trial.measurement]
@@ -124,7 +124,7 @@ def same_batch(records: Iterable[TrialRecord], space: Space) -> dict[str, str]:
 
 
 def printed_values(output: str, space: Space) -> dict[str, frozenset[str]]:
-    """The values that a trainer printed for the knobs' keys, however it did so; keys it does not print are left out."""
+    """Return the values that a trainer printed for the knobs' keys, in whatever form; absent keys are left out."""
     found = {}
     for knob in space.knobs:
         name = re.escape(knob.path.rpartition(".")[2]).replace("_", "[-_]")
@@ -135,11 +135,11 @@ def printed_values(output: str, space: Space) -> dict[str, frozenset[str]]:
 
 
 def said_the_same(trials: Iterable[tuple[Values, Mapping[str, frozenset[str]]]], space: Space) -> dict[str, str]:
-    """Knobs for which the trainer printed one and the same value in every trial, whatever was set.
+    """Return the knobs for which the trainer printed the same value in every trial, whatever was set.
 
     Args:
-        trials: What was set, and what was printed (`printed_values`), of each run.
-        space: What may vary.
+        trials: Knob values and printed values (`printed_values`) of each trial.
+        space: The search space.
     """
     found: dict[str, str] = {}
     known = list(trials)

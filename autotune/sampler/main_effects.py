@@ -1,9 +1,9 @@
-"""Main effects: what one value of a knob is worth in place of today's, all else alike.
+"""Main effects: the effect of each value of a knob in place of the baseline's, all else equal.
 
-A Bayesian linear regression of ln score (or ln speed) on an indicator for each value that was tried instead of
-today's (Gelman et al., "Bayesian Data Analysis", 2013, section 14.8): the prior of each effect is normal around 0, the
-noise the larger of what runs of one point differ by and what the fit leaves over. So effects that depend on other
-knobs, which this model does not have, widen all intervals.
+A Bayesian linear regression of ln score (or ln speed) on an indicator for each value that was tried instead of the
+baseline's (Gelman et al., "Bayesian Data Analysis", 2013, section 14.8): each effect has a normal prior around 0, and
+the noise is the larger of the spread between trials of one point and the residual of the fit. So interactions between
+knobs, which the model lacks, widen all intervals.
 """
 
 import math
@@ -23,11 +23,11 @@ _PRIOR_SD = 0.5  # of one effect, in ln score
 
 @dataclass(frozen=True, kw_only=True)
 class Sample:
-    """A point, and what some of its trials showed on average.
+    """Mean of some trials of one point.
 
     Attributes:
-        values: The point.
-        mean: Mean ln score, or ln speed, of the runs.
+        values: Knob values of the point.
+        mean: Mean ln score, or ln speed, of the trials.
         trials: Their number.
     """
 
@@ -38,13 +38,13 @@ class Sample:
 
 @dataclass(frozen=True, kw_only=True)
 class MainEffect:
-    """The effect of one value of a knob in place of today's.
+    """Effect of one value of a knob in place of the baseline's.
 
     Attributes:
         path: The knob.
         choice: The value.
-        mean: The effect in the samples' unit, as far as is known.
-        sd: Standard deviation of that belief.
+        mean: Posterior mean of the effect, in the samples' unit.
+        sd: Posterior standard deviation of the effect.
     """
 
     path: str
@@ -54,14 +54,14 @@ class MainEffect:
 
 
 def main_effects(samples: Sequence[Sample], today: Values, sd: float) -> list[MainEffect]:
-    """Return the effect of each value that was tried in place of today's.
+    """Return the effect of each value that was tried in place of the baseline's.
 
     Values that were only ever tried together share their effect evenly: its sum is known, its parts are not, and `sd`
     says so.
 
     Args:
         samples: All of them with the same knobs as `today`.
-        today: Values of today's point.
+        today: Knob values of the baseline.
         sd: Standard deviation between trials of one point, in the samples' unit; above 0.
     """
     columns = _columns((sample.values for sample in samples), today)
@@ -80,7 +80,7 @@ def main_effects(samples: Sequence[Sample], today: Values, sd: float) -> list[Ma
 
 
 def _columns(points: Iterable[Values], today: Values) -> list[tuple[str, Scalar]]:
-    """Each knob with a value other than today's that some point has; knobs in today's order."""
+    """Return each pair of knob and value that differs from the baseline, in the baseline's order of knobs."""
     tried: dict[str, list[Scalar]] = {path: [] for path in today}
     for values in points:
         for path, value in values.items():
@@ -90,10 +90,10 @@ def _columns(points: Iterable[Values], today: Values) -> list[tuple[str, Scalar]
 
 
 def _posterior(design: _Array, means: _Array, weights: _Array, sd: float) -> tuple[_Array, _Array]:
-    """Posterior mean and standard deviation of each effect; the first column of the design is the level itself."""
+    """Posterior mean and standard deviation of each effect; the first column of the design is the intercept."""
     prior = np.diag([0.0, *([_PRIOR_SD**-2] * (design.shape[1] - 1))])
     noise = sd
-    for _ in range(2):  # once with the noise as it is known, once with what that leaves over
+    for _ in range(2):  # first with the known noise, then with the residual of that fit
         precision = design.T @ (design * (weights / noise**2)[:, None]) + prior
         effects = np.linalg.solve(precision, design.T @ (means * weights / noise**2))
         residuals = means - design @ effects

@@ -1,4 +1,4 @@
-"""What the record says about each point: its level, relative to one reference run of the study."""
+"""Observations: the trials of each point, relative to one reference trial of the study."""
 
 import math
 from collections.abc import Collection, Iterable, Iterator, Mapping
@@ -12,26 +12,26 @@ from autotune.space.space import Space
 from autotune.statistics import pooled_variance
 
 TYPICAL_CV = 0.08
-"""Spread of ln throughput between trials of one config, as seen on unlike machines; the start of every estimate."""
+"""Spread of ln throughput between trials of one config, as observed on several machines; the prior of estimates."""
 
-_TYPICAL_CV_TRIALS = 4.0  # how many degrees of freedom that experience is worth
+_TYPICAL_CV_TRIALS = 4.0  # degrees of freedom of that prior
 
 
 @dataclass(frozen=True, kw_only=True)
 class Observation:
-    """A point and what its trials showed.
+    """Point with the results of its trials.
 
     Attributes:
         name: Name of the point.
         values: Its knob values.
         scores: ln score of each comparable trial, relative to the reference.
-        ln_speeds: The same of the speed.
-        rough_scores: The same of trials with too few steps to be compared: they tell the slow from the fast.
-        endings: How its trials that gave no number at all ended.
-        durations_s: How long each of its trials took.
-        host_memory_bytes: Most memory that a comparable trial took; None if not known.
-        gpu_memory_bytes: Most memory that was in use on the GPU that was fullest; None if not known.
-        gpu_memory_total_bytes: What that GPU has; None if not known.
+        ln_speeds: ln speed of the same trials, relative to the reference.
+        rough_scores: ln score of trials with too few steps to be compared: they separate slow points from fast ones.
+        endings: Endings of its trials that gave no numbers.
+        durations_s: Duration of each of its trials.
+        host_memory_bytes: Peak host memory of its comparable trials; None if unknown.
+        gpu_memory_bytes: Peak memory in use on its fullest GPU; None if unknown.
+        gpu_memory_total_bytes: Memory of that GPU; None if unknown.
     """
 
     name: str
@@ -52,23 +52,23 @@ class Observation:
 
     @property
     def trials(self) -> int:
-        """How often it was run."""
+        """Number of its trials."""
         return len(self.scores) + len(self.rough_scores) + len(self.endings)
 
 
 class Observations(Mapping[str, Observation]):
-    """The level of each point of a space, in the order in which the points were first run.
+    """Observation of each point of a space, in the order of the points' first trials.
 
-    Runs of points of an earlier, wider domain, or with knobs that are no longer searched, are left out (those whose
-    keys that move along held something else are none of this space, see `of_space`). So is a
-    point's first trial that by no fault of the point says nothing about it: it was ended by somebody, or it did not
-    tell what is looked for. A second one counts as one without numbers, else the point would be tried for ever.
+    Trials outside the present domain (of an earlier, wider one, or with knobs that are no longer searched) are left
+    out; trials whose coupled keys held other values belong to another space, see `of_space`. The first trial of a point
+    that failed through no fault of the point (interrupted, or without the measure of the objective) is left out, too; a
+    second one counts as a failure, else the point would be tried for ever.
 
     Args:
-        space: What may vary now.
-        objective: What is looked for.
+        space: The search space.
+        objective: The objective of the search.
         records: The trials so far, oldest first.
-        inert: Knobs that the trainer does not heed: runs that differ in them alone are runs of one point.
+        inert: Inert knobs: trials that differ only in them are trials of one point.
     """
 
     def __init__(
@@ -95,19 +95,19 @@ class Observations(Mapping[str, Observation]):
         return len(self._observations)
 
     def add(self, record: TrialRecord) -> None:
-        """Takes one more trial; one that was disturbed says nothing about its point."""
+        """Add one more trial; a disturbed one says nothing about its point."""
         if record.validity in DISTURBED:
             return
         values = {path: self._as_today.get(path, value) for path, value in record.values.items()}
         told = record.comparable
         measured = told if told and self._objective.is_told_by(told) else None
         if measured and self._reference is None:
-            self._reference = measured  # the study's first: the unit in which levels are counted never moves
+            self._reference = measured  # the study's first: the reference of all observations never changes
         if not self._space.contains(values):
             return
         name = self._space.name(values)
         rough = record.measurement if record.validity is Validity.NOT_STEADY else None
-        is_mute = told is not None and measured is None  # the driver said nothing for a while
+        is_mute = told is not None and measured is None  # the driver gave no utilization for a while
         blameless = is_mute or (not measured and not rough and ATTRIBUTIONS[record.ending] is Attribution.NOTHING)
         if blameless and name not in self._forgiven:
             self._forgiven.add(name)
@@ -136,9 +136,9 @@ class Observations(Mapping[str, Observation]):
         self._observations[name] = known
 
     def _held_to_speed(self, observation: Observation) -> Observation:
-        """A point as it counts where speed is not in the score, but today's must be kept.
+        """Return the observation with the penalty for lost speed, where the objective leaves speed out.
 
-        Of a trial with too few steps only its speed is known: it tells something where that is below today's.
+        Of a trial with too few steps only the speed is known: it counts where it is below the baseline's.
         """
         today = self._observations.get(self._today)
         if today is None or not today.scores:
@@ -157,9 +157,9 @@ class Observations(Mapping[str, Observation]):
 
 
 def of_space(records: Iterable[TrialRecord], space: Space) -> list[TrialRecord]:
-    """The trials of points of this space, keys that move along with a knob included.
+    """Return the trials of points of this space, keys that are coupled to a knob included.
 
-    A config may have been edited in a key that moves with a knob: the same values were another point then.
+    If the user has edited a key that is coupled to a knob, the same knob values were another point before.
     """
     return [record for record in records if space.is_named(record.point, record.values)]
 
@@ -169,10 +169,10 @@ def _largest(one: int | None, other: int | None) -> int | None:
 
 
 def between_trial_variance_of(records: Iterable[TrialRecord], objective: Objective) -> tuple[float, float]:
-    """Variance of ln score between trials of one point over a whole record, and its degrees of freedom.
+    """Return the variance of ln score between trials of one point, and its degrees of freedom.
 
-    Points are told apart by their names alone, so that the answer depends on the record and on nothing else: not on
-    what the config's file or its domains say by now.
+    Points are identified by their names alone, so that the answer depends only on the record, not on the present config
+    file or its domains.
     """
     reference: Measurement | None = None
     scores: dict[str, list[float]] = {}
@@ -185,22 +185,22 @@ def between_trial_variance_of(records: Iterable[TrialRecord], objective: Objecti
 
 
 def between_trial_variance(observations: Mapping[str, Observation]) -> tuple[float, float]:
-    """Variance of ln score between trials of one point, from this study's repeats alone, and its degrees of freedom."""
+    """Return the variance of ln score between a point's trials, from these repeats, and its degrees of freedom."""
     return pooled_variance([observation.scores for observation in observations.values()])
 
 
 def expected_trial_sd(observations: Mapping[str, Observation]) -> float:
-    """Standard deviation of ln score between trials of one point: the study's repeats, pulled towards experience."""
+    """Return the standard deviation of ln score between trials of one point, shrunk towards `TYPICAL_CV`."""
     return _expected_sd(*between_trial_variance(observations))
 
 
 def expected_speed_sd(observations: Mapping[str, Observation]) -> float:
-    """The same of ln speed, which need not be in the score."""
+    """Return the standard deviation of ln speed between trials of one point, shrunk towards `TYPICAL_CV`."""
     return _expected_sd(*pooled_variance([observation.ln_speeds for observation in observations.values()]))
 
 
 def expected_sd_of(records: Iterable[TrialRecord], objective: Objective) -> float:
-    """The same of some trials, points told apart by their names alone."""
+    """Return the standard deviation of ln score between some trials of one point, points identified by name."""
     return _expected_sd(*between_trial_variance_of(records, objective))
 
 
@@ -209,7 +209,7 @@ def _expected_sd(variance: float, df: float) -> float:
 
 
 def best_observation(observations: Mapping[str, Observation]) -> Observation | None:
-    """The point with the best mean score; None if none gave numbers."""
+    """Return the point with the best mean score; None if no trial gave numbers."""
     return max(
         (observation for observation in observations.values() if observation.scores),
         key=lambda observation: observation.mean,

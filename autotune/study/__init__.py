@@ -1,1 +1,1 @@
-"""The record of a study: identity, journal, and what it says."""
+"""Study: the record of all trials of one identity, its journal, and its summary."""

@@ -1,4 +1,4 @@
-"""What each change of a point is worth on its own, as far as the trials of a search can tell."""
+"""Effect of each single change of a point, estimated from the trials of a search."""
 
 import math
 from collections.abc import Sequence
@@ -13,19 +13,19 @@ from autotune.space.space import Space
 def changes_worth(
     records: Sequence[TrialRecord], today: Values, point: Values, space: Space, *, sd: float
 ) -> list[Change]:
-    """Split a point's speed over today's among its changes by their main effects on ln throughput.
+    """Split a point's speedup over the baseline among its changes by their main effects on ln throughput.
 
-    Changes that were only ever made together are one group, which has one worth.
+    Changes that were only ever made together form one group with one common effect.
 
     Args:
-        records: Runs measured under like conditions.
-        today: Values of today's point.
-        point: Values of the point to explain.
-        space: Gives the labels.
+        records: Trials measured under like conditions.
+        today: Knob values of the baseline.
+        point: Knob values of the point to explain.
+        space: Source of the labels.
         sd: Standard deviation of ln throughput between trials of one point.
 
     Returns:
-        One change for each knob that differs, grouped ones next to each other, largest worth first.
+        One change for each knob that differs, members of a group next to each other, largest effect first.
     """
     changed = [path for path in point if path in today and not same_scalar(point[path], today[path])]
     trials = [(record.values, measured) for record in records if (measured := record.comparable)]

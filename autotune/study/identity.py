@@ -1,7 +1,7 @@
-"""Which study a search belongs to: runs that may be compared share one, all others do not.
+"""Identity of a study: trials that may be compared share one study, all others do not.
 
-A study's identity is what is trained (the config without the knobs' values, without ``autotune:`` and without
-output paths), how (command, environment), what is searched for, and on which class of hardware.
+It consists of the training (the config without knob values, the ``autotune:`` section and output paths), the command
+and its environment, the objective, and the class of hardware.
 """
 
 import hashlib
@@ -19,7 +19,7 @@ _FRAMEWORKS = ("tensorflow", "tensorflow-cpu", "keras", "torch", "jax")
 _GIB = 1024**3
 
 FRAMEWORK = "framework."
-"""Conditions of a trial with this in front name the version of a framework."""
+"""Prefix of the trial conditions that hold the version of a framework."""
 
 
 def study_name(
@@ -34,20 +34,20 @@ def study_name(
     machine: Machine,
     frameworks: Mapping[str, str],
 ) -> str:
-    """The study's name: the config's stem and three hashes, of the frameworks, of the command, and first of the rest.
+    """Return the study's name: config stem and three hashes, of the frameworks, the command, and first of the rest.
 
-    So the study of a command that was typed for one search can be found by the rest of its name, and one of other
-    versions of the frameworks is told from it.
+    So the study of a command that was given once can be found by the other parts of its name, and studies of other
+    framework versions can be recognized.
 
     Args:
-        stem: Name of the config file without its ending.
+        stem: Name of the config file without its suffix.
         config: The parsed config, without its ``autotune:`` section.
         left_out: Dotted paths that do not count: knobs and output paths.
-        fixed: What trials set besides the knobs.
+        fixed: Further values that all trials set.
         command: The command before its placeholders are filled in.
-        environment: What is set for every run.
-        objective: What is searched for.
-        machine: The hardware class, with the GPUs that runs see.
+        environment: Environment variables of all trials.
+        objective: Name of the objective.
+        machine: The hardware class, with the GPUs that trials see.
         frameworks: Versions of the frameworks that the trainer will import.
     """
     dropped = set(left_out)
@@ -64,9 +64,9 @@ def study_name(
 
 
 def framework_versions(executable: Path) -> dict[str, str]:
-    """Versions of the frameworks beside a Python interpreter, read from its packages' metadata.
+    """Read the versions of the frameworks of a Python interpreter from its packages' metadata.
 
-    Nothing is started: asking for a study's name must not run anything that a config names.
+    Nothing is started: computing a study's name must not execute anything that a config names.
     """
     folders = [*executable.parent.parent.glob("lib/python3*/site-packages")]
     if executable == Path(sys.executable):

@@ -18,7 +18,7 @@ from autotune.clock import Clock, SystemClock
 from autotune.errors import StudyBusy, StudyError
 from autotune.files import open_regular
 
-_PATIENCE_S = 5.0  # for a lock that is held for one append: longer means that its holder is stopped
+_TIMEOUT_S = 5.0  # for a lock that is held for one append: a longer wait means that its holder is stopped
 _LOOK_S = 0.02
 
 
@@ -27,7 +27,7 @@ class JournalLock:
 
     Args:
         path: The lock file; it is created, never deleted (deleting it would let two holders in).
-        clock: For the wait.
+        clock: Clock of the wait.
     """
 
     def __init__(self, path: Path, clock: Clock | None = None) -> None:
@@ -36,12 +36,12 @@ class JournalLock:
         self._file: BinaryIO | None = None
 
     def acquire(self) -> bool:
-        """Waits for the lock; it is held for one append, so the wait is milliseconds.
+        """Wait for the lock; it is held for one append, so the wait is milliseconds.
 
         Raises:
-            OSError: What has its name is no regular file, or somebody holds it for ever.
+            OSError: The lock file is no regular file, or another process keeps the lock too long.
         """
-        over_s = self._clock.now_s() + _PATIENCE_S
+        over_s = self._clock.now_s() + _TIMEOUT_S
         file = open_regular(self._path, append=True, create=True)
         while True:
             try:
@@ -59,7 +59,7 @@ class JournalLock:
                 return True
 
     def release(self) -> None:
-        """Gives the lock back."""
+        """Release the lock."""
         assert self._file is not None, "released without acquire"
         self._file.close()
         self._file = None
@@ -67,15 +67,15 @@ class JournalLock:
 
 @contextmanager
 def sole_search(path: Path, study: str) -> Iterator[None]:
-    """Holds a study for one search on this machine.
+    """Hold a study for one search on this machine.
 
     Args:
-        path: Lock file of the search; it names the holder for whoever comes second.
+        path: Lock file of the search; it names the holder for the message to others.
         study: Name of the study, for the message.
 
     Raises:
         StudyBusy: Another search holds it.
-        StudyError: Something that is no lock file is in its place.
+        StudyError: The lock file is not a regular file.
     """
     try:
         opened = open_regular(path, append=True, create=True)
@@ -106,10 +106,10 @@ def sole_search(path: Path, study: str) -> Iterator[None]:
 
 
 def set_aside(path: Path, clock: Clock) -> Path | None:
-    """Makes room for a new record: the old one stays beside it, under a name with the time.
+    """Rename the present record, with the time in its new name, to make room for a new one.
 
     Returns:
-        Where it is now; None if there was none.
+        New path of the old record; None if there was none.
     """
     if not os.path.lexists(path):
         return None
@@ -119,7 +119,7 @@ def set_aside(path: Path, clock: Clock) -> Path | None:
 
 
 def repair_journal(path: Path, lock: JournalLock) -> int:
-    """Mends what a crash left at the end of a journal, and refuses a journal that is damaged elsewhere.
+    """Repair a torn last line of a journal, and refuse a journal that is damaged elsewhere.
 
     A last line without its newline is completed if it is whole, else cut off and kept in ``<journal>.torn``.
 

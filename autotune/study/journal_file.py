@@ -1,7 +1,7 @@
-"""The file below a study's record, as Optuna's journal storage reads and appends to it.
+"""File of a study's journal, as Optuna's journal storage reads it and appends to it.
 
-Optuna's own opens whatever has the journal's name each time, and takes for granted that it is the file of before: a
-pipe there is waited for, and one that was cut or replaced is read on from the old place. Here each use looks first.
+Optuna's own backend opens whatever file has the journal's name and assumes that it is the same as before: it blocks on
+a pipe, and reads on from the old offset in a file that was truncated or replaced. Here each access checks first.
 """
 
 import contextlib
@@ -19,11 +19,11 @@ _REMEDY = "What was measured before is in the answer. Put the file back or move 
 
 
 class JournalFile:
-    """Optuna's two-method interface of a journal, on one file that must stay the same.
+    """Optuna's two-method interface of a journal backend, on one file that must stay the same.
 
     Args:
-        path: The file; created, for its owner alone, if it is not there.
-        lock: Held while something is appended.
+        path: The file; created with access for its owner only, if it does not exist.
+        lock: Lock that is held while appending.
 
     Raises:
         OSError: It cannot be opened, or is no regular file.
@@ -32,15 +32,15 @@ class JournalFile:
     def __init__(self, path: Path, lock: JournalLock) -> None:
         self._path = path
         self._lock = lock
-        self._begins = [0]  # where each entry begins, and where the next one will
+        self._begins = [0]  # offset of each entry, and of the next one
         with open_regular(path, append=True, create=True) as file:
             self._is = _identity(file)
 
     def read_logs(self, log_number_from: int) -> Iterator[dict[str, Any]]:
-        """The entries from this one on; a last line that is still being written is none.
+        """Yield the entries from this one on, without a last line that is still being written.
 
         Raises:
-            StudyError: The file is not the one of before, or a line in it is no entry.
+            StudyError: The file was replaced or truncated, or a line in it is no entry.
         """
         number = log_number_from
         with self._opened() as file:
@@ -56,10 +56,10 @@ class JournalFile:
             yield entry
 
     def append_logs(self, logs: Sequence[dict[str, Any]]) -> None:
-        """Writes entries; they are on disk when this returns.
+        """Append entries; they are on disk when this returns.
 
         Raises:
-            StudyError: The file is not the one of before.
+            StudyError: The file was replaced or truncated.
             OSError: They cannot be written; the file is as it was.
         """
         lines = b"".join(json.dumps(log, separators=(",", ":")).encode() + b"\n" for log in logs)

@@ -1,7 +1,7 @@
 """The record of a study: an append-only log of trials, kept as Optuna trials.
 
-One trial per trial, written once with everything in it and never rewritten. Nothing that is read back is executed
-or used as a path: a record gives knob values, metrics and names, each checked for its type.
+One Optuna trial for each trial, written once and never rewritten. Nothing that is read back is executed or used as a
+path: a record holds knob values, metrics and names, each checked for its type.
 """
 
 import logging
@@ -30,7 +30,7 @@ class Study:
 
     Args:
         name: The study's name.
-        path: Its journal file; created if it is not there.
+        path: Its journal file; created if it does not exist.
 
     Raises:
         StudyError: The journal cannot be read or written.
@@ -55,22 +55,22 @@ class Study:
 
     @property
     def next_number(self) -> int:
-        """The number that the next trial will have.
+        """Return the number of the next trial.
 
         Raises:
-            StudyError: The journal is not the one of before, or cannot be read any more.
+            StudyError: The journal was replaced, or cannot be read any more.
         """
         with _expected(self.path):
             return len(self._study.get_trials(deepcopy=False))
 
     def append(self, record: TrialRecord) -> TrialRecord:
-        """Writes one finished trial; it is on disk when this returns.
+        """Append one finished trial; it is on disk when this returns.
 
         Returns:
-            The record with the number that it got.
+            The record with its number.
 
         Raises:
-            StudyError: It could not be written; the journal is as it was. `records` has the trial all the same.
+            StudyError: The journal could not be written and is unchanged. `records` has the trial all the same.
         """
         try:
             with _expected(self.path):
@@ -83,7 +83,7 @@ class Study:
                 )
             written = replace(record, number=self.next_number - 1)
         except StudyError:
-            self._records.append(record)  # it was made and measured: whoever answers now may count on it
+            self._records.append(record)  # it was measured: answers from this process include it
             raise
         self._records.append(written)
         return written
@@ -98,7 +98,7 @@ def _open(name: str, storage: JournalStorage) -> optuna.Study:
 
 @contextmanager
 def _expected(path: Path) -> Iterator[None]:
-    """Makes expected errors of what a disk, or somebody who writes to the journal, may cause."""
+    """Turn errors that a disk, or another writer of the journal, can cause into `StudyError`."""
     try:
         yield
     except OSError as error:
@@ -126,7 +126,7 @@ def _expected(path: Path) -> Iterator[None]:
 
 
 def _read(trials: Sequence[FrozenTrial], path: Path) -> list[TrialRecord]:
-    """The trials among the trials; what is not one of ours, or of a later format, is left out with a word."""
+    """Return the records among the Optuna trials, without foreign ones and later formats, which are logged."""
     records, unread = [], []
     for trial in trials:
         try:

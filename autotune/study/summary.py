@@ -1,6 +1,6 @@
-"""What a search found, worked out from the record alone.
+"""Summary of a search, computed from the record alone.
 
-So the search itself, ``status`` and ``apply`` give the same answer, now or after a crash.
+So ``search``, ``status`` and ``apply`` give the same answer, at once or after a crash.
 """
 
 import math
@@ -37,7 +37,7 @@ _FILLING = (
 _UNEVEN = 1.3  # runs that differ by 8 % are within that 99 times in 100
 
 _MOST_PRIOR_DF = 2.0
-"""What the spread of other points tells of that of two: points differ in it, the more so the longer their steps."""
+"""Most degrees of freedom of the prior from other points: points differ in spread, more so with longer steps."""
 
 
 def latest_search(records: Sequence[TrialRecord], objective: Objective) -> str | None:
@@ -165,13 +165,13 @@ def _ended(trial: TrialRecord) -> str:
 
 
 def _until_the_end_of(search: str, records: Sequence[TrialRecord]) -> Sequence[TrialRecord]:
-    """The record as it was when a search had made its last run."""
+    """Return the record as it was at the last trial of a search."""
     last = max((place for place, trial in enumerate(records) if trial.search == search), default=-1)
     return records[: last + 1]
 
 
 def _telling(trials: Iterable[TrialRecord], objective: Objective) -> list[TrialRecord]:
-    """The trials with comparable numbers that tell what was searched for."""
+    """Return the trials with comparable numbers that tell the objective."""
     return [trial for trial in trials if trial.comparable and objective.is_told_by(trial.comparable)]
 
 
@@ -184,7 +184,7 @@ def _why_not_measured(good: Sequence[TrialRecord]) -> str | None:
 
 
 def _side(point: TrialRecord, trials: Sequence[TrialRecord], busy_rate: float | None) -> Side:
-    """The point of a trial, and what all its trials showed together."""
+    """Return the point of a trial with the pooled results of all its trials."""
     measured = [trial.comparable for trial in trials if trial.comparable]
     return Side(point=point.point, values=point.values, metrics=pooled(trials), gpus=pooled_gpus(measured, busy_rate))
 
@@ -192,7 +192,7 @@ def _side(point: TrialRecord, trials: Sequence[TrialRecord], busy_rate: float | 
 def _judgement(
     pairs: Sequence[tuple[Measurement, Measurement]], others: Sequence[TrialRecord], objective: Objective
 ) -> Judgement:
-    """What the pairs show, with what the study's other trials say of the spread."""
+    """Judge the pairs, with the spread between the study's other trials as the prior."""
 
     def prior(by: Objective) -> tuple[float, float]:
         variance, df = between_trial_variance_of(others, by)
@@ -204,7 +204,7 @@ def _judgement(
 
 
 def pooled(trials: Sequence[TrialRecord]) -> dict[str, float | None] | None:
-    """Each metric's median over the comparable trials of a point; None if there is no such run."""
+    """Return the median of each metric over the comparable trials of a point; None if there is none."""
     measured = [values_of(trial.comparable) for trial in trials if trial.comparable]
     if not measured:
         return None
@@ -213,7 +213,7 @@ def pooled(trials: Sequence[TrialRecord]) -> dict[str, float | None] | None:
 
 
 def _best(good: Sequence[TrialRecord], today: str, objective: Objective) -> str | None:
-    """The point with the best mean score that is not today's; None if today's is the best."""
+    """Return the point with the best mean score other than the baseline; None if the baseline is the best."""
     means = _mean_scores(good, today, objective)
     best = max(means, key=lambda point: means[point], default=None)
     return best if best != today else None
@@ -243,7 +243,7 @@ def _same_training(
     objective: Objective,
     busy_rate: float | None,
 ) -> tuple[Side, float] | None:
-    """The best point that leaves the training itself unchanged, with its speed against today's runs."""
+    """Return the best point that leaves the training unchanged, with its speedup over the baseline."""
     today = baseline[0].point
     means = _mean_scores(good, today, objective)
     alike = {
@@ -261,7 +261,7 @@ def _same_training(
 
 
 def speed_over(trials: Sequence[TrialRecord], baseline: Sequence[TrialRecord]) -> float:
-    """Geometric mean speed of some trials over that of others, both comparable."""
+    """Return the geometric mean speed of some trials over that of others, both comparable."""
     return math.exp(fmean(_ln_speeds(trials, baseline[0])) - fmean(_ln_speeds(baseline, baseline[0])))
 
 
@@ -271,7 +271,7 @@ def _ln_speeds(trials: Sequence[TrialRecord], unit: TrialRecord) -> list[float]:
 
 
 def _unevenness(baseline: Sequence[TrialRecord]) -> tuple[str, ...]:
-    """What to say of today's config where its own trials are far apart."""
+    """Return remarks on a baseline whose own trials differ widely."""
     speeds = _ln_speeds(baseline, baseline[0])
     ratio = math.exp(max(speeds) - min(speeds))
     if ratio < _UNEVEN:
@@ -291,15 +291,15 @@ def _why(
     filling: bool,
     objective: Objective,
 ) -> str:
-    """The reason for the verdict, for the user.
+    """Return the reason for the verdict, for the user.
 
     Args:
-        judgement: What the pairs show; None if there were too few.
-        answer: What was confirmed, or would have been.
-        pairs: Complete pairs.
-        explored: Whether anything but today's config was tried.
-        filling: Whether the caches of the trials were still being filled.
-        objective: What was searched for.
+        judgement: Result of the pairs; None if there were too few.
+        answer: The confirmed point, or the candidate.
+        pairs: Number of complete pairs.
+        explored: True if any point but the baseline was tried.
+        filling: True if the caches of the trials were still being filled.
+        objective: The objective of the search.
     """
     if answer is None and not explored:
         return "there was no time to try anything but today's values"

@@ -1,7 +1,7 @@
 """What a training loop is seen to do, by whatever framework it uses; what is a step of it, step_maker.py decides.
 
 What is seen is noted as it happens, which takes a microsecond, and thought about a bundle at a time. Fetches in the
-midst of a compiled function are not seen one by one; counted.py makes steps of their sums.
+midst of a compiled function are not seen one by one; aggregated_steps.py makes steps of their sums.
 """
 
 from __future__ import annotations
@@ -12,9 +12,9 @@ import time
 from collections.abc import Hashable
 from typing import Any, Callable, Optional
 
-from autotune.trainee.counted import CountedSteps
+from autotune.trainee.aggregated_steps import AggregatedSteps
+from autotune.trainee.instrumentation import Begin, End
 from autotune.trainee.report import Report
-from autotune.trainee.shield import Begin, End
 from autotune.trainee.step_maker import StepMaker
 
 DIGEST_EVERY_S = 0.2
@@ -36,12 +36,12 @@ class Loop:
 
     Attributes:
         report: Where the steps go.
-        counted: The steps whose fetches can only be counted.
+        aggregated: The steps whose fetches are only known as sums.
         steps: The others.
         seen: What has happened and was not thought about yet: methods of `steps`, and what to call them with.
         digest_due_s: When to think about it.
         is_suspended: Whether somebody else says what a step is, such as Keras's ``fit``: fetches are only added up
-            then, in `counted`.
+            then, in `aggregated`.
         sync: Waits for the accelerator; None where there is none.
         wants_samples: Whether `worked` has to say what it was done on, since no fetch does.
         unread_loss: A loss that can be read without waiting after the next `sync`.
@@ -49,7 +49,7 @@ class Loop:
 
     def __init__(self, report: Report) -> None:
         self.report = report
-        self.counted = CountedSteps(report)
+        self.aggregated = AggregatedSteps(report)
         self.steps = StepMaker(report)
         self.seen: list[tuple[Any, ...]] = []
         self.is_suspended = False
@@ -60,7 +60,7 @@ class Loop:
     def forget(self) -> None:
         """In a forked child: the parent's loop is not this one's."""
         self.report.forget()
-        self.counted.forget()
+        self.aggregated.forget()
         self.steps.forget()
         self.seen.clear()
         self.wants_samples = True
@@ -92,7 +92,7 @@ class Loop:
         """
         end_s = time.monotonic()
         if self.is_suspended:
-            self.counted.add(end_s - begin_s, samples)
+            self.aggregated.add(end_s - begin_s, samples)
         else:
             self.seen.append((self.steps.fetched, source, begin_s, end_s, samples, threading.get_ident()))
 
@@ -164,7 +164,7 @@ class Loop:
         if self._pauses == 0:
             self.digest()
             now_s = time.monotonic()
-            self.counted.skip(now_s)
+            self.aggregated.skip(now_s)
             self.report.mark(kind, now_s, now_s - begin_s)
 
     def around_pause(self, kind: str) -> tuple[Begin, End]:
@@ -180,7 +180,7 @@ class Loop:
 
     def flush(self) -> None:
         """Writes all that is known by now."""
-        self.counted.flush()
+        self.aggregated.flush()
         self.digest()
 
     def ends(self) -> None:

@@ -11,28 +11,28 @@ import functools
 from importlib import import_module
 from typing import Any
 
+from autotune.trainee.instrumentation import Instrumentation
 from autotune.trainee.loop import Loop
-from autotune.trainee.shield import Shield
 
 
-def observe(loop: Loop, shield: Shield) -> None:
+def observe(loop: Loop, instrumentation: Instrumentation) -> None:
     """Wraps what there is to be seen; JAX has been imported."""
     jax = import_module("jax")
     for name in ("grad", "value_and_grad", "vjp"):
-        shield.attempt(f"jax: {name}", functools.partial(_wrap, jax, name, loop, shield))
+        instrumentation.attempt(f"jax: {name}", functools.partial(_wrap, jax, name, loop, instrumentation))
 
 
-def _wrap(jax: Any, name: str, loop: Loop, shield: Shield) -> None:
+def _wrap(jax: Any, name: str, loop: Loop, instrumentation: Instrumentation) -> None:
     def traced(args: Any, kwargs: Any) -> None:
         loop.always_trains()
 
     if name == "vjp":  # takes the gradient itself
-        shield.around(jax, name, traced, None)
+        instrumentation.around(jax, name, traced, None)
         return
     original = getattr(jax, name)
 
     @functools.wraps(original)
     def observed(*args: Any, **kwargs: Any) -> Any:
-        return shield.observing(original(*args, **kwargs), traced, None)
+        return instrumentation.observing(original(*args, **kwargs), traced, None)
 
-    shield.put(jax, name, observed)
+    instrumentation.put(jax, name, observed)

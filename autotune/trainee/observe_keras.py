@@ -14,18 +14,18 @@ from importlib import import_module
 from typing import Any, Optional
 
 from autotune.trainee.batch import BatchSizes, loss_in
-from autotune.trainee.hot import around_step_end
+from autotune.trainee.fast_path import around_step_end
+from autotune.trainee.instrumentation import Instrumentation
 from autotune.trainee.loop import Loop
-from autotune.trainee.shield import Shield
 
 
-def observe(package: str, loop: Loop, shield: Shield) -> None:
+def observe(package: str, loop: Loop, instrumentation: Instrumentation) -> None:
     """Wraps what there is to be seen.
 
     Args:
         package: ``keras`` or ``tf_keras``; it has been imported.
         loop: The training loop.
-        shield: Wraps.
+        instrumentation: Wraps.
     """
     keras = import_module(package)
     is_keras_3 = int(keras.__version__.partition(".")[0]) >= 3
@@ -33,15 +33,15 @@ def observe(package: str, loop: Loop, shield: Shield) -> None:
     callbacks = import_module(f"{package}.src.callbacks" + (".callback_list" if is_keras_3 else ""))
 
     def around(owner: Any, name: str, begin: Any, end: Any) -> None:
-        shield.attempt(f"{package}: {name}", lambda: shield.around(owner, name, begin, end))
+        instrumentation.attempt(f"{package}: {name}", lambda: instrumentation.around(owner, name, begin, end))
 
     around(keras.Model, "fit", fit.begin, fit.end)
     around(keras.Model, "train_on_batch", fit.begin_on_batch, fit.end_on_batch)
     around(callbacks.CallbackList, "on_train_begin", fit.training_begins, fit.training_has_begun)
     see_loss = None if is_keras_3 else fit.see_loss
-    shield.attempt(
+    instrumentation.attempt(
         f"{package}: on_train_batch_end",
-        lambda: around_step_end(loop, shield, callbacks.CallbackList, "on_train_batch_end", see_loss),
+        lambda: around_step_end(loop, instrumentation, callbacks.CallbackList, "on_train_batch_end", see_loss),
     )
     around(callbacks.CallbackList, "on_epoch_end", fit.epoch_ends, fit.epoch_reported)
     if is_keras_3:
@@ -71,7 +71,7 @@ class _Fit:
         if self._loop.is_suspended:
             return None
         self._loop.digest()
-        self._loop.counted.skip(time.monotonic())
+        self._loop.aggregated.skip(time.monotonic())
         self._loop.is_suspended = True
         return True
 
@@ -86,7 +86,7 @@ class _Fit:
 
     def training_has_begun(self, token: Any, result: Any, error: Optional[BaseException]) -> None:
         """The callbacks are done."""
-        self._loop.counted.skip(time.monotonic())
+        self._loop.aggregated.skip(time.monotonic())
 
     def see_loss(self, now_s: float, args: Any) -> None:
         """Keras 2 has ended a step, and told its callbacks with these arguments."""
@@ -120,7 +120,7 @@ class _Fit:
         """It has been given one, or the batches of one execution: first step, last step, batches."""
         if error is None:
             for batch in result[2]:
-                self._loop.counted.add((time.monotonic() - begin_s) / len(result[2]), self._sizes.of(batch))
+                self._loop.aggregated.add((time.monotonic() - begin_s) / len(result[2]), self._sizes.of(batch))
 
     def begin_on_batch(self, args: Any, kwargs: Any) -> Any:
         """``train_on_batch`` is called."""

@@ -9,17 +9,19 @@ from importlib import import_module
 from typing import Any, Optional
 
 from autotune.trainee.batch import BatchSizes, loss_in
+from autotune.trainee.instrumentation import Instrumentation
 from autotune.trainee.loop import Loop
-from autotune.trainee.shield import Shield
 
 _MOST_KNOWN = 100  # kinds of calls remembered; a trainer makes a few
 
 
-def observe(loop: Loop, shield: Shield) -> None:
+def observe(loop: Loop, instrumentation: Instrumentation) -> None:
     """Wraps what there is to be seen; TensorFlow has been imported."""
     runs = _Runs(loop)
     session = import_module("tensorflow.python.client.session").BaseSession
-    shield.attempt("tensorflow: Session.run", lambda: shield.around(session, "run", runs.begin, runs.end))
+    instrumentation.attempt(
+        "tensorflow: Session.run", lambda: instrumentation.around(session, "run", runs.begin, runs.end)
+    )
 
 
 class _Runs:

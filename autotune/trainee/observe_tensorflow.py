@@ -13,15 +13,15 @@ from operator import attrgetter
 from typing import Any, Optional
 
 from autotune.trainee.batch import Source, sizer
+from autotune.trainee.fast_path import around_call, around_fetch, around_in_graphs
 from autotune.trainee.graph_counter import GraphCounter
-from autotune.trainee.hot import around_call, around_fetch, around_in_graphs
+from autotune.trainee.instrumentation import Begin, End, Instrumentation
 from autotune.trainee.loop import Loop
 from autotune.trainee.memory import Memory
-from autotune.trainee.shield import Begin, End, Shield
 from autotune.trainee.tensorflow_functions import Functions
 
 
-def observe(loop: Loop, shield: Shield) -> None:
+def observe(loop: Loop, instrumentation: Instrumentation) -> None:
     """Wraps what there is to be seen; TensorFlow has been imported."""
     functions = Functions(loop)
     fetches = _Fetches(loop, functions)
@@ -29,15 +29,15 @@ def observe(loop: Loop, shield: Shield) -> None:
     def around(module: str, owner: Optional[str], name: str, begin: Begin, end: Optional[End]) -> None:
         def wrap() -> None:
             place = import_module(f"tensorflow.python.{module}")
-            shield.around(getattr(place, owner) if owner else place, name, begin, end)
+            instrumentation.around(getattr(place, owner) if owner else place, name, begin, end)
 
-        shield.attempt(f"tensorflow: {name}", wrap)
+        instrumentation.attempt(f"tensorflow: {name}", wrap)
 
     def wrap_fetch() -> None:
         place = import_module("tensorflow.python.data.ops.iterator_ops").OwnedIterator, "_next_internal"
         around_fetch(
             loop,
-            shield,
+            instrumentation,
             place,
             (fetches.begin, fetches.end),
             fetches.source_of,
@@ -47,20 +47,22 @@ def observe(loop: Loop, shield: Shield) -> None:
 
     def wrap_call() -> None:
         compiled = import_module("tensorflow.python.eager.polymorphic_function.polymorphic_function")
-        around_call(loop, shield, compiled.Function, functions)
+        around_call(loop, instrumentation, compiled.Function, functions)
 
     def wrap_value() -> None:
         owner = import_module("tensorflow.python.data.ops.optional_ops")._OptionalImpl
-        around_in_graphs(shield, owner, "get_value", (fetches.begin_value, fetches.end_value), fetches.is_eager)
+        around_in_graphs(
+            instrumentation, owner, "get_value", (fetches.begin_value, fetches.end_value), fetches.is_eager
+        )
 
-    shield.attempt("tensorflow: next", wrap_fetch)
-    shield.attempt("tensorflow: compiled functions", wrap_call)
+    instrumentation.attempt("tensorflow: next", wrap_fetch)
+    instrumentation.attempt("tensorflow: compiled functions", wrap_call)
     around("data.ops.iterator_ops", "OwnedIterator", "get_next_as_optional", fetches.begin_optional, fetches.end)
     several = "distribute.input_lib"
     around(several, "DistributedIteratorBase", "get_next", fetches.begin_distributed, fetches.end_distributed)
     optional = fetches.begin_distributed_optional
     around(several, "DistributedIteratorBase", "get_next_as_optional", optional, fetches.end_distributed)
-    shield.attempt("tensorflow: get_value", wrap_value)
+    instrumentation.attempt("tensorflow: get_value", wrap_value)
 
     around("eager.backprop", "GradientTape", "gradient", functions.gradient_begins, functions.gradient_ends)
     around("ops.gradients_util", None, "_GradientsHelper", functions.graph_gradient_begins, None)
@@ -92,7 +94,7 @@ class _Fetches:
         self.is_eager = functools.partial(attrgetter("_context._thread_local_data.is_eager"), self._context)
         self.distributing: set[int] = set()
         self._specs: list[Any] = []  # of what is fetched as an optional in graphs
-        loop.counted.counters.append(self._counter.take)
+        loop.aggregated.counters.append(self._counter.take)
 
     def begin(self, args: Any, kwargs: Any) -> Any:
         """Before an iterator gives the next batch, or the operation for it is put into a graph."""

@@ -9,24 +9,26 @@ from importlib import import_module
 from typing import Any, Optional
 
 from autotune.trainee.batch import Source, sizer
-from autotune.trainee.hot import around_fetch
+from autotune.trainee.fast_path import around_fetch
+from autotune.trainee.instrumentation import Instrumentation
 from autotune.trainee.loop import Loop
 from autotune.trainee.memory import Memory
-from autotune.trainee.shield import Shield
 
 
-def observe(loop: Loop, shield: Shield) -> None:
+def observe(loop: Loop, instrumentation: Instrumentation) -> None:
     """Wraps what there is to be seen; PyTorch has been imported."""
     batches, backward = _Batches(loop), _Backward(loop)
     torch = import_module("torch")
     loader = import_module("torch.utils.data.dataloader")._BaseDataLoaderIter
 
     def around(owner: Any, name: str, begin: Any, end: Any) -> None:
-        shield.attempt(f"torch: {name}", lambda: shield.around(owner, name, begin, end))
+        instrumentation.attempt(f"torch: {name}", lambda: instrumentation.around(owner, name, begin, end))
 
     place = loader, "__next__"
     careful = batches.begin, batches.end
-    shield.attempt("torch: next", lambda: around_fetch(loop, shield, place, careful, batches.source_of))
+    instrumentation.attempt(
+        "torch: next", lambda: around_fetch(loop, instrumentation, place, careful, batches.source_of)
+    )
     around(torch.autograd, "backward", backward.begin, backward.end)
     around(torch, "save", *loop.around_pause("checkpoint"))
     around(torch.cuda.OutOfMemoryError, "__init__", lambda args, _kwargs: args, backward.ran_out_of_memory)

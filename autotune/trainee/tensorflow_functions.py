@@ -79,14 +79,14 @@ class Functions:
             return
         if not known.trains:
             if known.fetches:
-                self._loop.counted.skip(time.monotonic())
+                self._loop.aggregated.skip(time.monotonic())
             self._loop.idled(known, begin_s)
             return
         now_s = time.monotonic()
         if now_s >= self._loop.report.loss_due_s:
             self.see_loss(now_s, result)
         if known.fetches:
-            self._loop.counted.ended(now_s)
+            self._loop.aggregated.ended(now_s)
             return
         samples = None
         if self._loop.wants_samples:

@@ -1,12 +1,9 @@
-"""What an expert would try, and which points are thought about at all."""
+"""Expert heuristics: their order, and the trials that they build on."""
 
 from typing import Any
 
-import numpy as np
-import pytest
-
 from autotune.records import Values
-from autotune.sampler.heuristics import LISTED_POINTS, candidates, heuristic_proposals
+from autotune.sampler.heuristics import heuristic_proposals
 from autotune.sampler.observations import Observation
 from autotune.space.knob import Label
 from autotune.space.space import Space
@@ -91,40 +88,12 @@ def test_without_data_wait_on_a_gpu_the_loader_is_left_alone_at_first() -> None:
     assert _first(SPACE, observations, data_wait=0.01, gpu=False) == BUNDLE
 
 
-def test_a_small_space_is_looked_at_as_a_whole() -> None:
-    """Every combination is a candidate, once."""
-    rows = candidates(SPACE, [SPACE.today], np.random.default_rng(0))
-    assert sorted(map(tuple, rows)) == sorted(np.ndindex(3, 2, 4, 2))
-
-
-def test_of_a_large_space_all_neighbours_of_the_best_points_are_candidates() -> None:
-    """No point that differs from a good one in a single knob is overlooked."""
-    space = Space(knobs=tuple(knob(f"k{i}", *range(8)) for i in range(8)))
-    assert space.size > LISTED_POINTS
-    best: list[dict[str, Any]] = [{f"k{i}": 3 for i in range(8)}, {f"k{i}": i for i in range(8)}]
-    rows = {tuple(row) for row in candidates(space, best, np.random.default_rng(0))}
-    for values in best:
-        for i in range(8):
-            for choice in range(8):
-                assert space.indices({**values, f"k{i}": choice}) in rows
-    assert len(rows) < LISTED_POINTS
-
-
-def test_a_space_without_knobs_has_one_point() -> None:
-    """No knob, no point but today's, and nothing to advise."""
+def test_a_space_without_knobs_gets_no_proposal() -> None:
+    """No knob, nothing to propose."""
     space = Space(knobs=())
-    assert candidates(space, [{}], np.random.default_rng(0)).shape == (1, 0)
     assert (
         list(heuristic_proposals(space, named(observation(space, 0.0)), None, has_gpu=False, short_passes=True)) == []
     )
-
-
-@pytest.mark.parametrize("seed", range(3))
-def test_candidates_are_points_of_the_space(seed: int) -> None:
-    """Whatever is drawn, it is a combination of choices."""
-    space = Space(knobs=(*SPACE.knobs, *(knob(f"k{i}", *range(5)) for i in range(5))))
-    for row in candidates(space, [space.today], np.random.default_rng(seed)):
-        assert space.contains(space.at(row))
 
 
 def test_a_cache_comes_last_where_a_pass_over_the_data_is_long() -> None:

@@ -21,7 +21,7 @@ import observed_trainers as trainers
 
 FACTS = Namespace(steps=3, batch=4, sleep_ms=0.0, pauses=False)
 OUTPUTS = Path(os.environ["AUTOTUNE_TRIAL_DIR"]) / "outputs"
-GUARDS = ("in_graph", "original", "otherwise", "self", "shield")
+GUARDS = ("in_graph", "original", "otherwise", "self", "instrumentation")
 """Cells of our functions that are not ours to break: the framework's own function, and what catches errors."""
 
 Workout = Callable[[], object]
@@ -190,14 +190,14 @@ def jax_workouts() -> dict[str, Workout]:
     }
 
 
-def shield() -> Any:
+def instrumentation() -> Any:
     """What is around all that the observer does."""
     return sys.modules["_autotune_trainee.observe"].installed[0]
 
 
 def loop() -> Any:
     """The observer's idea of the training loop; None where no function of ours has to do with it directly."""
-    for one in shield().replaced:
+    for one in instrumentation().replaced:
         for name, cell in pieces(one.ours):
             if name == "loop":
                 return cell.cell_contents
@@ -214,20 +214,22 @@ def main() -> None:
     framework = sys.argv[1]
     workouts = {"tensorflow": tensorflow_workouts, "torch": torch_workouts, "jax": jax_workouts}[framework]()
     failures: list[Exception] = []
-    shield().failed = failures.append  # and it never switches itself off
+    instrumentation().failed = failures.append  # and it never switches itself off
     sys.modules["_autotune_trainee.loop"].DIGEST_EVERY_S = 0.0
-    sys.modules["_autotune_trainee.counted"].READ_EVERY_S = 0.0
-    unknown = strays(framework, {id(one.ours) for one in shield().replaced})
+    sys.modules["_autotune_trainee.aggregated_steps"].READ_EVERY_S = 0.0
+    unknown = strays(framework, {id(one.ours) for one in instrumentation().replaced})
     print(
         json.dumps(
             {
                 "strays": unknown,
-                "without a workout": [name_of(one) for one in shield().replaced if name_of(one) not in workouts],
+                "without a workout": [
+                    name_of(one) for one in instrumentation().replaced if name_of(one) not in workouts
+                ],
             }
         )
     )
     training = loop()
-    for one in shield().replaced:
+    for one in instrumentation().replaced:
         workout = workouts[name_of(one)]
         workout()  # with nothing broken: what is usual is known from then on
         for name, cell in pieces(one.ours):

@@ -28,7 +28,7 @@ BREAKABLE = (
     "step_maker.StepMaker.take",
     "loop.Loop.pause_begins",
     "loop.Loop.ends",
-    "counted.CountedSteps.ended",
+    "aggregated_steps.AggregatedSteps.ended",
     "graph_counter.GraphCounter.begin_fetch",
     "graph_counter.GraphCounter.end_fetch",
     "graph_counter.GraphCounter.take",
@@ -112,7 +112,7 @@ def trains_with_broken(what: str) -> None:
     setattr(part, name, breaks)
     trainers.tf_loop(facts(), compiled=True)()
     trainers.tf_next_inside(facts())()
-    if module in ("counted", "graph_counter", "stream"):
+    if module in ("aggregated_steps", "graph_counter", "stream"):
         trainers.keras_fit(facts(), steps_per_execution=2)()
 
 

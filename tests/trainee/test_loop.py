@@ -231,7 +231,7 @@ def test_while_suspended_only_sums_are_taken(trainer: Trainer) -> None:
     trainer.fetch(samples=6)
     trainer.train()
     trainer.exhaust()
-    trainer.loop.counted.ended(1.0)
+    trainer.loop.aggregated.ended(1.0)
     trainer.loop.is_suspended = False
     (step,) = trainer.seen()
     assert (step.t_s, step.samples) == (1.0, 6.0)
@@ -239,12 +239,12 @@ def test_while_suspended_only_sums_are_taken(trainer: Trainer) -> None:
 
 def test_steps_of_one_execution_share_its_time(trainer: Trainer) -> None:
     """Four batches that are trained on at once are four steps, evenly spread since the end of the one before."""
-    counted = trainer.loop.counted
+    aggregated = trainer.loop.aggregated
     for end_s, batches in ((10.0, 1), (14.0, 4)):
         for _ in range(batches):
-            counted.add(0.5, 8)
-        counted.ended(end_s)
-        counted.flush()
+            aggregated.add(0.5, 8)
+        aggregated.ended(end_s)
+        aggregated.flush()
     steps = [event for event in trainer.seen() if event.kind == "step"]
     assert [step.t_s for step in steps] == [10.0, 11.0, 12.0, 13.0, 14.0]
     assert [step.wait_s for step in steps] == [0.5] * 5
@@ -253,14 +253,14 @@ def test_steps_of_one_execution_share_its_time(trainer: Trainer) -> None:
 
 def test_what_is_fetched_in_a_pause_is_not_counted(trainer: Trainer) -> None:
     """Neither the fetches nor the time of a validation go into the steps after it."""
-    counted = trainer.loop.counted
-    counted.add(0.1, 8)
-    counted.ended(1.0)
+    aggregated = trainer.loop.aggregated
+    aggregated.add(0.1, 8)
+    aggregated.ended(1.0)
     begin_s = trainer.loop.pause_begins()
-    counted.add(100.0, 1000)
+    aggregated.add(100.0, 1000)
     trainer.loop.pause_ends("eval", begin_s)
-    counted.add(0.1, 8)
-    counted.ended(2.0)
+    aggregated.add(0.1, 8)
+    aggregated.ended(2.0)
     steps = [event for event in trainer.seen() if event.kind == "step"]
     assert [(step.wait_s, step.samples) for step in steps] == [(0.1, 8.0)] * 2
 

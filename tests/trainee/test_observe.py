@@ -155,5 +155,8 @@ def test_no_broken_part_of_the_observer_breaks_the_trainer(odd: Observed) -> Non
 
 def test_an_observer_that_keeps_failing_says_so(odd: Observed) -> None:
     """It switches itself off, and notes why."""
-    notes = [event.text or "" for event in odd.of("counted.CountedSteps.ended") if event.kind == "note"]
-    assert any("has switched itself off: RuntimeError: counted.CountedSteps.ended is broken" in note for note in notes)
+    notes = [event.text or "" for event in odd.of("aggregated_steps.AggregatedSteps.ended") if event.kind == "note"]
+    assert any(
+        "has switched itself off: RuntimeError: aggregated_steps.AggregatedSteps.ended is broken" in note
+        for note in notes
+    )

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from autotune.workloads.tts.corpus import write_corpus
-from autotune.workloads.tts.errors import InputError
+from autotune.workloads.tts.input_error import InputError
 from autotune.workloads.tts.ljspeech import SAMPLE_RATE, read_clips
 
 

@@ -483,7 +483,11 @@ def _cells_with(original: Callable[..., Any], function: Any) -> Iterator[Any]:
 
 
 def _places() -> list[Any]:
-    return [place for shield in sys.modules["_autotune_trainee.observe"].installed for place in shield.replaced]
+    return [
+        place
+        for instrumentation in sys.modules["_autotune_trainee.observe"].installed
+        for place in instrumentation.replaced
+    ]
 
 
 def _observe(on: bool) -> None:

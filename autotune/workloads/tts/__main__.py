@@ -7,7 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from autotune.workloads.tts.config import read_config
-from autotune.workloads.tts.errors import InputError
+from autotune.workloads.tts.input_error import InputError
 from autotune.workloads.tts.ljspeech import read_clips
 
 

@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 import yaml
 
 from autotune.tf.options import Cache, PipelineOptions, Precision, RuntimeOptions, StepOptions, require_at_least
-from autotune.workloads.tts.errors import InputError
+from autotune.workloads.tts.input_error import InputError
 
 BUCKETS = 8  # classes of length with data.bucket_by_length
 

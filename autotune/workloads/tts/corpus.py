@@ -19,7 +19,7 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from autotune.workloads.tts.errors import InputError
+from autotune.workloads.tts.input_error import InputError
 from autotune.workloads.tts.ljspeech import SAMPLE_RATE
 
 CLIPS = 64

@@ -8,7 +8,7 @@ import struct
 from dataclasses import dataclass
 from pathlib import Path
 
-from autotune.workloads.tts.errors import InputError
+from autotune.workloads.tts.input_error import InputError
 
 SAMPLE_RATE = 22050
 SYMBOLS = " !\"'(),-.:;?abcdefghijklmnopqrstuvwxyz"

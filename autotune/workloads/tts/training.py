@@ -12,7 +12,7 @@ from autotune.tf.step import Batch, TrainStep
 from autotune.trainee import announce, epoch_end, mark, step
 from autotune.workloads.tts import batches
 from autotune.workloads.tts.config import TrainerConfig
-from autotune.workloads.tts.errors import InputError
+from autotune.workloads.tts.input_error import InputError
 from autotune.workloads.tts.ljspeech import Clip
 from autotune.workloads.tts.model import Speech, l1_loss
 

@@ -1,4 +1,4 @@
-"""Steps whose fetches happen where no Python runs: only their sums are known, and are looked at now and then."""
+"""Steps whose fetches run outside Python: only sums of them are known, and those are read at intervals."""
 
 from __future__ import annotations
 
@@ -7,21 +7,23 @@ from typing import Callable, Optional
 from autotune.trainee.report import Report
 
 READ_EVERY_S = 0.2
-"""A step that is longer has its own data wait and samples; shorter ones share the mean of those between two looks.
-A look takes a tenth of a millisecond."""
+"""Least interval between two readings of the sums; one takes about 0.1 ms.
+
+A longer step gets its own data wait and samples; shorter ones share the mean of the steps between two readings.
+"""
 
 Sums = tuple[float, float, float]
-"""Seconds of waiting for data, samples, and batches."""
+"""Seconds of waiting for data, number of samples, number of batches."""
 
 
-class CountedSteps:
-    """Turns the ends of steps, and sums over them, into reported steps.
+class AggregatedSteps:
+    """Reported steps, made from step ends and from sums over the fetches between them.
 
     Args:
-        report: Where the steps go.
+        report: Receives the steps.
 
     Attributes:
-        counters: Each gives the sums since it was last asked.
+        counters: Each returns the sums since its last call.
     """
 
     def __init__(self, report: Report) -> None:
@@ -30,7 +32,7 @@ class CountedSteps:
         self.forget()
 
     def forget(self) -> None:
-        """In a forked child: what is known here is the parent's."""
+        """Drop all state in a forked child, where it is the parent's."""
         self._ends_s: list[float] = []
         self._last_s: Optional[float] = None  # end of the last step that was reported, or of a pause since
         self._read_s = 0.0
@@ -38,18 +40,18 @@ class CountedSteps:
         self._is_first = True
 
     def add(self, wait_s: float, samples: Optional[float]) -> None:
-        """Adds a fetch that Python has seen."""
+        """Add a fetch that was observed in Python."""
         self._sums = (self._sums[0] + wait_s, self._sums[1] + (samples or 0.0), self._sums[2] + 1.0)
 
     def ended(self, t_s: float) -> None:
-        """A step, or one execution of several steps, has ended."""
+        """Add the end of a step, or of one execution of several steps."""
         self._ends_s.append(t_s)
         # The first is held back until the second: the trainer may report its steps itself.
         if t_s - self._read_s >= READ_EVERY_S and not (self._is_first and len(self._ends_s) == 1):
             self.flush()
 
     def flush(self) -> None:
-        """Reports the steps that have ended."""
+        """Report the steps that have ended."""
         ends_s, self._ends_s = self._ends_s, []
         if not ends_s:
             return
@@ -71,7 +73,7 @@ class CountedSteps:
         self._report.flush()
 
     def skip(self, now_s: float) -> None:
-        """What was fetched since the last step was not trained on, and the time was a pause."""
+        """Discard the fetches and the time since the last step, as those of a pause without training."""
         self._take()
         if self._last_s is not None:
             self._last_s = now_s

@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 
 from autotune.bench.markdown import markdown_table
-from autotune.bench.overhead.collector import names_of, require_gpus
+from autotune.bench.overhead.collector_cost import names_of, require_gpus
 from autotune.bench.overhead.process_cost import process_cost
 
 _START_S = 4.0  # it is imported, and has drawn its first screens

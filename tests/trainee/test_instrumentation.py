@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from autotune.trainee.hook import Hook
-from autotune.trainee.shield import MOST_FAILURES, Shield
+from autotune.trainee.instrumentation import MOST_FAILURES, Instrumentation
 from tests.trainee.conftest import interpreter_with
 
 
@@ -30,12 +30,12 @@ def owner() -> type[Owner]:
     return type("Owner", (Owner,), {})
 
 
-def around(owner: type[Owner], begin: Any, end: Any) -> tuple[Shield, list[str]]:
-    """A shield whose notes are kept."""
+def around(owner: type[Owner], begin: Any, end: Any) -> tuple[Instrumentation, list[str]]:
+    """A instrumentation whose notes are kept."""
     notes: list[str] = []
-    shield = Shield(notes.append)
-    shield.around(owner, "method", begin, end)
-    return shield, notes
+    instrumentation = Instrumentation(notes.append)
+    instrumentation.around(owner, "method", begin, end)
+    return instrumentation, notes
 
 
 def test_what_goes_in_and_comes_out_is_seen_and_unchanged(owner: type[Owner]) -> None:
@@ -66,12 +66,12 @@ def test_errors_of_ours_go_no_further(owner: type[Owner]) -> None:
     def end(token: Any, result: Any, error: Any) -> None:
         raise RuntimeError("ours")
 
-    shield, notes = around(owner, begin, end)
+    instrumentation, notes = around(owner, begin, end)
     assert owner().method(0) == 2
     assert owner().method(1) == 3
     with pytest.raises(KeyError):
         owner().method(-1)
-    assert not shield.on
+    assert not instrumentation.on
     assert notes == [
         "the observer may have missed steps: RuntimeError: ours",
         "the observer may have missed steps: RuntimeError: ours",
@@ -110,11 +110,11 @@ def test_a_note_that_fails_is_no_error_either(owner: type[Owner]) -> None:
     def note(text: str) -> None:
         raise OSError(text)
 
-    shield = Shield(note)
+    instrumentation = Instrumentation(note)
     for _ in range(MOST_FAILURES):
-        shield.failed(RuntimeError("ours"))
-    shield.attempt("something", lambda: shield.around(owner, "no_such_method", note, note))  # type: ignore[arg-type]
-    assert not shield.on
+        instrumentation.failed(RuntimeError("ours"))
+    instrumentation.attempt("something", lambda: instrumentation.around(owner, "no_such_method", note, note))  # type: ignore[arg-type]
+    assert not instrumentation.on
 
 
 @pytest.fixture

@@ -1,4 +1,4 @@
-"""Puts our calls around functions of others so that nothing of ours can break them."""
+"""Instrumentation of framework functions that fails open: no error of the observer reaches the user's code."""
 
 from __future__ import annotations
 
@@ -7,17 +7,17 @@ import functools
 from typing import Any, Callable, NamedTuple, Optional
 
 MOST_FAILURES = 3
-"""Errors of our own, after which nothing is observed any more."""
+"""Errors of the observer that switch it off."""
 
 Begin = Callable[[tuple[Any, ...], dict[str, Any]], Any]
-"""Called before, with the arguments; what it returns goes to the `End`, which is not called if that is None."""
+"""Callback before a call, with its arguments; its result goes to the `End`, which is skipped if that is None."""
 
 End = Callable[[Any, Any, Optional[BaseException]], None]
-"""Called after, with what the `Begin` returned, the function's result, and the exception that it raised or None."""
+"""Callback after a call, with the result of the `Begin`, the function's result, and its exception or None."""
 
 
 class Replaced(NamedTuple):
-    """A function of somebody else's that one of ours stands in the place of."""
+    """Record of one replaced function: its owner, its name, the original and the wrapper."""
 
     owner: Any
     name: str
@@ -25,15 +25,15 @@ class Replaced(NamedTuple):
     ours: Callable[..., Any]
 
 
-class Shield:
-    """Catches all errors of the observer, and switches it off when there are too many.
+class Instrumentation:
+    """Wrappers around framework functions; catches the observer's errors and switches it off after too many.
 
     Args:
-        note: Told, once each, what went wrong.
+        note: Called with the message of each error.
 
     Attributes:
-        on: Whether anything is observed.
-        replaced: All that was replaced.
+        on: True until the observer is switched off.
+        replaced: All replaced functions.
     """
 
     def __init__(self, note: Callable[[str], None]) -> None:
@@ -43,7 +43,7 @@ class Shield:
         self.replaced: list[Replaced] = []
 
     def failed(self, error: Exception) -> None:
-        """Counts an error and says it; the user's code goes on as if there were no observer."""
+        """Count an error of the observer and report it; the user's code continues as if there were no observer."""
         with contextlib.suppress(Exception):
             self._failures += 1
             said = f"{type(error).__name__}: {error}"
@@ -54,13 +54,13 @@ class Shield:
                 self._note(f"the observer may have missed steps: {said}")
 
     def put(self, owner: Any, name: str, ours: Callable[..., Any]) -> None:
-        """Puts a function of ours in the place of a module's function or a class's method; nothing else does so."""
+        """Replace a module's function or a class's method; the only place that patches anything."""
         original = getattr(owner, name)
         setattr(owner, name, ours)
         self.replaced.append(Replaced(owner, name, original, ours))
 
     def attempt(self, what: str, action: Callable[[], object]) -> None:
-        """Does something that a version of a framework may not allow, such as to patch what it does not have."""
+        """Run an action that some framework versions do not support, such as patching a function they lack."""
         try:
             action()
         except Exception as error:
@@ -68,7 +68,7 @@ class Shield:
                 self._note(f"{what} cannot be observed: {type(error).__name__}: {error}")
 
     def around(self, owner: Any, name: str, begin: Begin, end: Optional[End]) -> None:
-        """Replaces a function of a module, or a method of a class: see `observing`.
+        """Replace a module's function or a class's method by its observed version, see `observing`.
 
         Raises:
             AttributeError: There is no such function.
@@ -76,9 +76,9 @@ class Shield:
         self.put(owner, name, self.observing(getattr(owner, name), begin, end))
 
     def observing(self, original: Callable[..., Any], begin: Begin, end: Optional[End]) -> Callable[..., Any]:
-        """A function that does the same as another, with `begin` and `end` around it, or `begin` alone before it.
+        """Return a wrapper that calls `begin` before the original and, unless it is None, `end` after it.
 
-        Its arguments, result and exceptions are the same. Whoever asks for its signature gets the original's.
+        Arguments, result and exceptions are the original's, and so is the reported signature.
         """
 
         @functools.wraps(original)
@@ -106,7 +106,7 @@ class Shield:
         return observed
 
     def end(self, end: End, token: Any, result: Any, error: BaseException) -> None:
-        """Calls an `End` because of an error of theirs."""
+        """Call an `End` for a function that raised."""
         try:
             end(token, result, error)
         except Exception as own_error:
