@@ -1,8 +1,8 @@
-"""What a training process says about itself; standard library only, and harmless outside a run.
+"""Step reports of a training process; standard library only, and a no-op outside a trial.
 
-Under ``autotune search`` the steps of most trainers are seen without a change (observe.py, which is put into the
+Under ``autotune search`` the steps of most trainers are observed without a change (observe.py, injected into the
 process under the name ``_autotune_trainee``). Where they are not, call `step` once per batch. Under a search this
-writes one line per step into the run's folder; anywhere else it does nothing and costs next to nothing:
+writes one line per step into the trial's folder; anywhere else it does nothing and costs next to nothing:
 
     from autotune.trainee import step
 

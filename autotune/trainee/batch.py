@@ -1,4 +1,4 @@
-"""How many samples a batch holds, and which number of a step's result is its loss; of any framework."""
+"""Batches of any framework: the number of samples in one, and the loss in a step's result."""
 
 from __future__ import annotations
 
@@ -9,20 +9,20 @@ from operator import getitem
 from typing import Any, Callable, Optional
 
 Path = tuple[Any, ...]
-"""Where in a nested batch something is: the keys and indices on the way to it."""
+"""Position in a nested batch: the keys and indices that lead to it."""
 
 Sizer = Callable[[Any], Optional[int]]
-"""Says how many samples are in a batch."""
+"""Function that returns the number of samples in a batch."""
 
 _DEPTH = 4
 _WIDTH = 64
 
 
 class Source:
-    """What is known of a dataset: it is itself what a loop tells its fetches apart by.
+    """Dataset of a loop; its identity separates the loop's fetches.
 
     Attributes:
-        size: How to tell the samples in its batches; None before the first.
+        size: Function that returns the samples in one of its batches; None before the first.
     """
 
     __slots__ = ("size",)
@@ -32,10 +32,10 @@ class Source:
 
 
 def sizer(batch: Any, expected: Optional[int] = None) -> Sizer:
-    """Finds out from one batch how to tell the number of samples in batches like it.
+    """Return a function that counts the samples in batches like this one.
 
-    It is the leading dimension of the first array that has the expected one, or else of the first with that
-    which most arrays have; summed over the replicas of a distributed batch.
+    The number is the leading dimension of the first array that has the expected one, or else of the first with the most
+    common one; summed over the replicas of a distributed batch.
 
     Args:
         batch: Arrays in tuples, lists and mappings.
@@ -57,9 +57,9 @@ def sizer(batch: Any, expected: Optional[int] = None) -> Sizer:
 
 
 class BatchSizes:
-    """Tells the samples in one batch after the other; how is found out from the first, and anew where one is unlike.
+    """Counter of the samples in successive batches; its method is found from the first, and again for an unlike one.
 
-    To find out takes thirty times as long as to tell.
+    To find the method takes thirty times as long as to use it.
     """
 
     __slots__ = ("_size",)
@@ -68,7 +68,7 @@ class BatchSizes:
         self._size: Sizer = lambda _batch: None
 
     def of(self, batch: Any) -> Optional[int]:
-        """Samples in this batch; None if it holds no arrays."""
+        """Return the samples in this batch; None if it holds no arrays."""
         try:
             size = self._size(batch)
         except (AttributeError, IndexError, KeyError, TypeError):
@@ -109,7 +109,7 @@ def _size(leaf: Any) -> Optional[int]:
 
 
 def loss_in(result: Any) -> Any:
-    """The scalar in what a training step returned that is most probably its loss; None if there is none."""
+    """Return the scalar in a step's result that is most probably its loss; None if there is none."""
     if isinstance(result, Mapping):
         for key in sorted(result, key=lambda key: (str(key) != "loss", "loss" not in str(key))):
             return _scalar(result[key])

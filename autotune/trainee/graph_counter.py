@@ -1,4 +1,4 @@
-"""Counts, inside of TensorFlow's graphs, what is fetched there: batches, their samples, and the wait for them.
+"""Counter of the fetches inside TensorFlow graphs: batches, their samples, and the wait for them.
 
 Around the operation that fetches, two timestamps are put into the graph; their difference and the batch's leading
 dimension are added to a small resource variable, which is read now and then from outside. Where a loop inside of the
@@ -14,7 +14,7 @@ _SHAPE = [3]  # of the variable: seconds, samples, batches
 
 
 class GraphCounter:
-    """The sums, and what adds to them."""
+    """Sums over fetches in graphs, and the operations that add to them."""
 
     def __init__(self) -> None:
         self._context = import_module("tensorflow.python.eager.context")
@@ -30,7 +30,7 @@ class GraphCounter:
         self._taken = (0.0, 0.0, 0.0)
 
     def begin_fetch(self, optional: bool) -> Optional[_Fetch]:
-        """Before the operation that fetches is put into the present graph; None if it cannot be counted there."""
+        """Add the operations before a fetch to the present graph; None if it cannot be counted there."""
         graph = self._ops.get_default_graph()
         if not getattr(graph, "_add_control_dependencies", False):
             return None  # nothing would see to it that our operations are executed
@@ -44,7 +44,7 @@ class GraphCounter:
         return _Fetch(self, begin, optional)
 
     def end_fetch(self, begin: Any, fetched: Any, optional: bool) -> None:
-        """After it."""
+        """Add the operations that follow the fetch."""
         tensors = [fetched._variant_tensor] if optional else self._flatten(fetched, expand_composites=True)
         with self._on_host(), self._ops.control_dependencies(tensors):
             wait = self._timestamp() - begin
@@ -54,11 +54,11 @@ class GraphCounter:
             self._add(wait, self._samples(fetched), 1.0)
 
     def count_batch(self, batch: Any) -> None:
-        """An optional, whose wait is counted already, has a batch in it."""
+        """Count the batch of an optional whose wait is counted already."""
         self._add(0.0, self._samples(batch), 1.0)
 
     def take(self) -> tuple[float, float, float]:
-        """Seconds of waiting, samples and batches since the last call."""
+        """Return seconds of waiting, samples and batches since the last call."""
         if self._handle is None:
             return 0.0, 0.0, 0.0
         with self._context.eager_mode():  # the trainer may be about to build a graph
@@ -87,7 +87,7 @@ class GraphCounter:
             self._variables.assign_add_variable_op(self._handle, amounts)
 
     def _samples(self, batch: Any) -> Any:
-        """The leading dimension of a batch in the graph; 0 if there is none."""
+        """Return the leading dimension of a batch in the graph; 0 if there is none."""
         leaves = self._flatten(batch)
         replicas = len(getattr(leaves[0], "values", ())) if type(leaves[0]).__name__ == "PerReplica" else 1
         samples: Any = 0.0
@@ -109,7 +109,7 @@ class GraphCounter:
 
 
 class _Fetch:
-    """One operation that fetches, while it is put into a graph."""
+    """One fetch operation while it is added to a graph."""
 
     def __init__(self, counter: GraphCounter, begin: Any, optional: bool) -> None:
         self._counter = counter

@@ -1,4 +1,4 @@
-"""Notices when the trainer has imported a framework."""
+"""Import hook: runs an action once the trainer has imported a framework."""
 
 from __future__ import annotations
 
@@ -11,22 +11,22 @@ from typing import Any, Callable, Optional, cast
 
 
 class Hook:
-    """A finder in front of all others that finds nothing itself, and acts once a module has been loaded.
+    """Meta path finder in front of all others that finds nothing itself and acts on loaded modules.
 
     Args:
-        actions: What to do, once, right after the module of that name was executed.
+        actions: Action for each module name; runs once, right after the module was executed.
     """
 
     def __init__(self, actions: Mapping[str, Callable[[], None]]) -> None:
         self._actions = dict(actions)
 
     def install(self) -> None:
-        """From now on; what is loaded already is acted on at once."""
+        """Install the hook; actions of modules that are loaded already run at once."""
         sys.meta_path.insert(0, self)
         self.look()
 
     def look(self) -> None:
-        """Acts on all that is loaded by now: a warm interpreter may hand out several modules in one import."""
+        """Run the actions of all loaded modules: a warm interpreter may provide several in one import."""
         for name in list(self._actions):
             module = sys.modules.get(name)
             if module is not None and not getattr(getattr(module, "__spec__", None), "_initializing", False):
@@ -54,14 +54,14 @@ class Hook:
         return None
 
     def loaded(self, name: str) -> None:
-        """Acts on a module that was just executed, and on what came with it."""
+        """Run the actions of a module that was just executed, and of those imported with it."""
         with contextlib.suppress(Exception):
             self._act(name)
             self.look()
 
 
 class _Loader:
-    """The module's own loader, and a word to the hook when it is done."""
+    """Wrapper of a module's own loader that notifies the hook."""
 
     def __init__(self, loader: Any, hook: Hook, name: str) -> None:
         self._loader = loader

@@ -1,7 +1,7 @@
-"""What a training loop is seen to do, by whatever framework it uses; what is a step of it, step_maker.py decides.
+"""Observed training loop: the fetches and the work of any framework; step_maker.py makes steps of them.
 
-What is seen is noted as it happens, which takes a microsecond, and thought about a bundle at a time. Fetches in the
-midst of a compiled function are not seen one by one; aggregated_steps.py makes steps of their sums.
+Calls are recorded as they happen, in a microsecond each, and digested a bundle at a time. Fetches inside a compiled
+function are not observed one by one; aggregated_steps.py makes steps of their sums.
 """
 
 from __future__ import annotations
@@ -18,18 +18,20 @@ from autotune.trainee.report import Report
 from autotune.trainee.step_maker import StepMaker
 
 DIGEST_EVERY_S = 0.2
-"""Who reads the steps looks every quarter of a second; to digest and to write costs as much as seeing many steps."""
+"""Interval of digesting and writing, which costs as much as observing many steps; readers look every 0.25 s."""
 
 SYNC_EVERY_S = 1.0
-"""Between two waits for the accelerator. In between, a step "ends" when its work is enqueued, so that a single one of
-their times means little while their sum is right."""
+"""Interval between two waits for the accelerator.
+
+In between, a step "ends" when its work is enqueued: the time of a single one means little, but their sum is right.
+"""
 
 
-_OUT_OF_MEMORY = object()  # the place of work that was not done
+_OUT_OF_MEMORY = object()  # key of work that was not done
 
 
 class Loop:
-    """Makes steps of fetches and work, for all frameworks.
+    """Maker of steps from fetches and work, for all frameworks.
 
     Args:
         report: Where the steps go.
@@ -37,13 +39,13 @@ class Loop:
     Attributes:
         report: Where the steps go.
         aggregated: The steps whose fetches are only known as sums.
-        steps: The others.
-        seen: What has happened and was not thought about yet: methods of `steps`, and what to call them with.
-        digest_due_s: When to think about it.
-        is_suspended: Whether somebody else says what a step is, such as Keras's ``fit``: fetches are only added up
-            then, in `aggregated`.
+        steps: The steps whose fetches are observed one by one.
+        seen: Recorded calls that are not digested yet: methods of `steps` with their arguments.
+        digest_due_s: Monotonic time of the next digest.
+        is_suspended: True while another loop defines the steps, such as Keras's ``fit``: fetches are then only added
+            up, in `aggregated`.
         sync: Waits for the accelerator; None where there is none.
-        wants_samples: Whether `worked` has to say what it was done on, since no fetch does.
+        wants_samples: True if `worked` has to be given the samples, since no fetch has them.
         unread_loss: A loss that can be read without waiting after the next `sync`.
     """
 
@@ -58,7 +60,7 @@ class Loop:
         self.forget()
 
     def forget(self) -> None:
-        """In a forked child: the parent's loop is not this one's."""
+        """Drop all state in a forked child, where it is the parent's."""
         self.report.forget()
         self.aggregated.forget()
         self.steps.forget()
@@ -69,7 +71,7 @@ class Loop:
         self._pauses = 0  # within one another
 
     def fetch_begins(self) -> float:
-        """The loop, or somebody else, asks for a batch.
+        """Record that the loop, or another caller, asks for a batch.
 
         Returns:
             The time, for `fetched`.
@@ -83,12 +85,12 @@ class Loop:
         return now_s
 
     def fetched(self, source: Hashable, begin_s: float, samples: Optional[float]) -> None:
-        """The batch is there.
+        """Record a fetched batch.
 
         Args:
-            source: Names the dataset.
-            begin_s: When it was asked for.
-            samples: In it; None if not known.
+            source: Identifies the dataset.
+            begin_s: Start of the fetch.
+            samples: Samples in the batch; None if unknown.
         """
         end_s = time.monotonic()
         if self.is_suspended:
@@ -97,7 +99,7 @@ class Loop:
             self.seen.append((self.steps.fetched, source, begin_s, end_s, samples, threading.get_ident()))
 
     def exhausted(self, source: Hashable, begin_s: float) -> None:
-        """There is no further batch in this pass over the dataset."""
+        """Record the end of a pass over the dataset."""
         if not self.is_suspended:
             self.seen.append((self.steps.exhausted, source, begin_s, threading.get_ident()))
 
@@ -109,14 +111,14 @@ class Loop:
         is_whole: bool = False,
         thread: Optional[int] = None,
     ) -> None:
-        """Something that only training does has just ended.
+        """Record the end of a call that only training makes.
 
         Args:
-            key: Names the place in the trainer's code that did it.
-            begin_s: When that began.
-            samples: What it was done on, if that is to be seen.
-            is_whole: Whether it is all that a step does but for getting its batch.
-            thread: The loop's, where it is known.
+            key: Identifies the place in the trainer's code that made the call.
+            begin_s: Start of the call.
+            samples: Number of samples in its arguments, where visible.
+            is_whole: True if it is the whole step but for the fetch.
+            thread: Thread of the loop, where known.
         """
         if self.is_suspended:
             return
@@ -129,15 +131,15 @@ class Loop:
             self.digest()
 
     def idled(self, key: Any, begin_s: float) -> None:
-        """A compiled function that does not train has just ended."""
+        """Record the end of a call of a compiled function that does not train."""
         if not self.is_suspended:
             self.seen.append((self.steps.idled, key, begin_s, time.monotonic()))
 
     def ran_out_of_memory(self, error: str) -> None:
-        """The framework has raised that: a trainer that goes on leaves this step out, and its loss is infinite.
+        """Record an out-of-memory error: a trainer that continues skips this step, and its loss is infinite.
 
         Args:
-            error: What it says.
+            error: Message of the error.
         """
         now_s = time.monotonic()
         self.report.note(f"memory ran out: {' '.join(error.split())}")
@@ -147,19 +149,19 @@ class Loop:
             self.digest()
 
     def always_trains(self) -> None:
-        """What trains has been compiled and will not be seen again: the data in use by now is what it trains on."""
+        """Record that the step is compiled and invisible from now on: the present dataset is trained on."""
         if not self.is_suspended:
             self.seen.append((self.steps.always_trains, time.monotonic()))
 
     def pause_begins(self) -> float:
-        """Something that is no training begins: a checkpoint, or a validation that says that it is one."""
+        """Record the start of a pause without training: a checkpoint, or a marked validation."""
         self._pauses += 1
         if self._pauses == 1:
             self.flush()
         return time.monotonic()
 
     def pause_ends(self, kind: str, begin_s: float) -> None:
-        """It has ended."""
+        """Record the end of the pause."""
         self._pauses -= 1
         if self._pauses == 0:
             self.digest()
@@ -168,7 +170,7 @@ class Loop:
             self.report.mark(kind, now_s, now_s - begin_s)
 
     def around_pause(self, kind: str) -> tuple[Begin, End]:
-        """What to put around a function whose time is such a pause."""
+        """Return the callbacks around a function whose time is such a pause."""
 
         def begin(args: Any, kwargs: Any) -> float:
             return self.pause_begins()
@@ -179,18 +181,18 @@ class Loop:
         return begin, end
 
     def flush(self) -> None:
-        """Writes all that is known by now."""
+        """Write all steps that are known by now."""
         self.aggregated.flush()
         self.digest()
 
     def ends(self) -> None:
-        """The process ends: its last step has no next fetch."""
+        """Record the end of the process: its last step has no next fetch."""
         self.flush()
         self.steps.ends()
         self.report.flush()
 
     def digest(self) -> None:
-        """Makes steps of what was seen, and writes them."""
+        """Make steps of the recorded calls, and write them."""
         self.digest_due_s = time.monotonic() + DIGEST_EVERY_S
         seen = self.seen[:]
         del self.seen[: len(seen)]  # and not what another thread has noted since

@@ -1,4 +1,4 @@
-"""Remembers something about objects that come and go, without keeping them alive."""
+"""Memory of facts about objects, without keeping the objects alive."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ Record = TypeVar("Record")
 
 
 class Memory(Generic[Record]):
-    """What is known of each object; its id may be that of another object later.
+    """Record of each object, by weak reference; an id may be reused by another object later.
 
     Args:
-        make: Makes the record of an object that is seen for the first time.
+        make: Makes the record of a new object.
     """
 
     def __init__(self, make: Callable[[], Record]) -> None:
@@ -22,10 +22,10 @@ class Memory(Generic[Record]):
         self._known: dict[int, tuple[Callable[[], object], Record]] = {}
 
     def of(self, thing: object) -> Record:
-        """The record of this object.
+        """Return the record of this object.
 
         Raises:
-            TypeError: It cannot be referred to weakly.
+            TypeError: The object does not support weak references.
         """
         known = self._known.get(id(thing))
         if known is not None and known[0]() is thing:

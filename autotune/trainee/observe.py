@@ -1,10 +1,10 @@
-"""The observer: sees the steps of a trainer that nobody changed, from inside its process.
+"""Observer: detects the steps of an unchanged trainer, from inside its process.
 
-A copy of this package lies in the run's folder as ``inject/_autotune_trainee``, beside a ``sitecustomize.py`` that
+A copy of this package lies in the trial's folder as ``inject/_autotune_trainee``, beside a ``sitecustomize.py`` that
 calls `install` when the interpreter starts. Once the trainer has imported a framework, some of its functions are
-wrapped: those that fetch a batch, those that only training calls (loop.py says how steps come of them), and those
-whose time is a pause. The trainer's code runs as ever: nothing of ours is on its import path, and an error in here
-goes no further than instrumentation.py.
+wrapped: those that fetch a batch, those that only training calls (loop.py says how they make steps), and those whose
+time is a pause. The trainer's behaviour does not change: nothing of autotune is on its import path, and
+instrumentation.py catches every error of the observer.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ from autotune.trainee.report import Report
 from autotune.trainee.stream import OBSERVER, RUN_DIR_VARIABLE, announce, process_stream
 
 installed: list[Instrumentation] = []
-"""What is around all that the observer does in this process, once it is there."""
+"""Instrumentation of this process, once installed."""
 
 
 def install() -> None:
-    """Observes this process from now on; does nothing outside a run, nor when it does so already.
+    """Install the observer in this process; a no-op outside a trial, and the second time.
 
-    The first process of a run says at once that the observer is there, so that it can be told from one that sees no
-    steps. Others write a file only if they make steps.
+    The first process of a trial announces at once that the observer works, so that this can be told from a trainer
+    without steps. Other processes write a file only if they make steps.
     """
     folder = os.environ.get(RUN_DIR_VARIABLE)
     if not folder or installed:
@@ -51,7 +51,7 @@ def install() -> None:
 
 
 def _observe(framework: str, loop: Loop, instrumentation: Instrumentation) -> None:
-    # Each is imported when its framework is, so that a process without frameworks starts as fast as ever.
+    # Each module is imported with its framework only: a process without frameworks starts without delay.
     if framework == "tensorflow":
         from autotune.trainee import observe_session, observe_tensorflow
 

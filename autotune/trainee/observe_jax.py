@@ -1,8 +1,8 @@
-"""Sees which data a JAX trainer trains on.
+"""Observer of JAX: detects the dataset that a trainer trains on.
 
-A compiled step of JAX never comes back to Python, but the first call of it does, to be traced. If a gradient is taken
-then, the dataset of the last batch is what is trained on, and each of its batches is a step from there on. The batches
-themselves are seen where they come from: ``tf.data`` or PyTorch's ``DataLoader``.
+A compiled step of JAX runs no Python, but its first call does, to trace it. If a gradient is taken then, the dataset of
+the last batch is trained on, and each of its batches is a step from there on. The batches themselves are observed at
+their source: ``tf.data`` or PyTorch's ``DataLoader``.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from autotune.trainee.loop import Loop
 
 
 def observe(loop: Loop, instrumentation: Instrumentation) -> None:
-    """Wraps what there is to be seen; JAX has been imported."""
+    """Instrument JAX, which has been imported."""
     jax = import_module("jax")
     for name in ("grad", "value_and_grad", "vjp"):
         instrumentation.attempt(f"jax: {name}", functools.partial(_wrap, jax, name, loop, instrumentation))

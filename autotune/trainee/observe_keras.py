@@ -1,8 +1,7 @@
-"""Sees the steps of Keras: ``fit`` and ``train_on_batch``, of Keras 3 on any backend and of Keras 2 (``tf_keras``).
+"""Observer of Keras: ``fit`` and ``train_on_batch``, of Keras 3 on any backend and of Keras 2 (``tf_keras``).
 
-``fit`` says itself where a step ends: it calls ``CallbackList.on_train_batch_end``. That method is wrapped and no
-callback added, because one that does not declare itself ``async_safe`` would make Keras wait for all others after
-each step.
+``fit`` marks the end of a step by calling ``CallbackList.on_train_batch_end``. That method is wrapped and no callback
+added, because one that is not declared ``async_safe`` would make Keras wait for all others after each step.
 """
 
 from __future__ import annotations
@@ -20,12 +19,12 @@ from autotune.trainee.loop import Loop
 
 
 def observe(package: str, loop: Loop, instrumentation: Instrumentation) -> None:
-    """Wraps what there is to be seen.
+    """Instrument Keras.
 
     Args:
         package: ``keras`` or ``tf_keras``; it has been imported.
         loop: The training loop.
-        instrumentation: Wraps.
+        instrumentation: Wraps the functions.
     """
     keras = import_module(package)
     is_keras_3 = int(keras.__version__.partition(".")[0]) >= 3
@@ -55,7 +54,7 @@ def observe(package: str, loop: Loop, instrumentation: Instrumentation) -> None:
 
 
 class _Fit:
-    """Keras's own training loop, and its single step."""
+    """Callbacks around Keras's own training loop, and around its single step."""
 
     def __init__(self, loop: Loop) -> None:
         self._loop = loop
@@ -67,7 +66,7 @@ class _Fit:
         return bool(import_module("tensorflow.python.eager.context").context().num_gpus() == 0)
 
     def begin(self, args: Any, kwargs: Any) -> Any:
-        """``fit`` is called."""
+        """Record a call of ``fit``."""
         if self._loop.is_suspended:
             return None
         self._loop.digest()
@@ -76,61 +75,61 @@ class _Fit:
         return True
 
     def end(self, token: Any, result: Any, error: Optional[BaseException]) -> None:
-        """It has returned, or raised."""
+        """Record its return, or its exception."""
         self._loop.is_suspended = False
         self._loop.flush()
 
     def training_begins(self, args: Any, kwargs: Any) -> Any:
-        """What ``fit`` has fetched so far, it has only looked at."""
+        """Discard the fetches of ``fit`` before training: it has only inspected those batches."""
         return True if self._loop.is_suspended else None
 
     def training_has_begun(self, token: Any, result: Any, error: Optional[BaseException]) -> None:
-        """The callbacks are done."""
+        """Record the end of the callbacks at the start of training."""
         self._loop.aggregated.skip(time.monotonic())
 
     def see_loss(self, now_s: float, args: Any) -> None:
-        """Keras 2 has ended a step, and told its callbacks with these arguments."""
+        """Take the loss from the arguments of Keras 2's callbacks at the end of a step."""
         if now_s >= self._loop.report.loss_due_s and self._is_on_cpu:
             self._loop.report.loss(now_s, loss_in(args[2]) if len(args) > 2 else None)
 
     def logs_are_read(self, args: Any, kwargs: Any) -> Any:
-        """Keras is about to read the step's logs, which waits for the accelerator; perhaps in a thread of its own."""
+        """Record that Keras is about to read a step's logs, which waits for the accelerator; maybe in another thread."""
         if time.monotonic() < self._loop.report.loss_due_s:
             return None
         return args[2] if len(args) > 2 else kwargs.get("logs")
 
     def logs_were_read(self, logs: Any, result: Any, error: Optional[BaseException]) -> None:
-        """From now on that costs nothing."""
+        """Record that the logs are read, and can be read again without waiting."""
         self._loop.report.loss(time.monotonic(), loss_in(logs))
 
     def epoch_ends(self, args: Any, kwargs: Any) -> Any:
-        """The epoch's steps and validation are done; the trainer's callbacks come now."""
+        """Record the end of the epoch's steps and validation; the trainer's callbacks follow."""
         return time.monotonic() if self._loop.is_suspended else None
 
     def epoch_reported(self, t_s: float, result: Any, error: Optional[BaseException]) -> None:
-        """The callbacks are done; what they took is part of the next epoch's first step."""
+        """Record the end of these callbacks, whose time is part of the next epoch's first step."""
         self._loop.flush()
         self._loop.report.mark("epoch_end", t_s)
 
     def batch_begins(self, args: Any, kwargs: Any) -> Any:
-        """``fit`` asks for a batch; on TensorFlow this does not happen here but in the compiled step."""
+        """Record that ``fit`` asks for a batch; on TensorFlow, the compiled step does that instead."""
         return time.monotonic() if self._loop.is_suspended else None
 
     def batch_fetched(self, begin_s: float, result: Any, error: Optional[BaseException]) -> None:
-        """It has been given one, or the batches of one execution: first step, last step, batches."""
+        """Record the batches of one execution: first step, last step, batches."""
         if error is None:
             for batch in result[2]:
                 self._loop.aggregated.add((time.monotonic() - begin_s) / len(result[2]), self._sizes.of(batch))
 
     def begin_on_batch(self, args: Any, kwargs: Any) -> Any:
-        """``train_on_batch`` is called."""
+        """Record a call of ``train_on_batch``."""
         if self._loop.is_suspended:
             return None
         self._loop.is_suspended = True
         return time.monotonic(), (args, kwargs)
 
     def end_on_batch(self, token: Any, result: Any, error: Optional[BaseException]) -> None:
-        """It has returned."""
+        """Record its return."""
         self._loop.is_suspended = False
         begin_s, args = token
         if error is None:

@@ -1,4 +1,4 @@
-"""Sees the training steps of TensorFlow 1: calls of ``Session.run`` that update variables by gradients."""
+"""Observer of TensorFlow 1: calls of ``Session.run`` that update variables by gradients."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _MOST_KNOWN = 100  # kinds of calls remembered; a trainer makes a few
 
 
 def observe(loop: Loop, instrumentation: Instrumentation) -> None:
-    """Wraps what there is to be seen; TensorFlow has been imported."""
+    """Instrument the sessions of TensorFlow, which has been imported."""
     runs = _Runs(loop)
     session = import_module("tensorflow.python.client.session").BaseSession
     instrumentation.attempt(
@@ -25,7 +25,7 @@ def observe(loop: Loop, instrumentation: Instrumentation) -> None:
 
 
 class _Runs:
-    """Calls of ``Session.run(fetches, feed_dict)``."""
+    """Callbacks around ``Session.run(fetches, feed_dict)``."""
 
     def __init__(self, loop: Loop) -> None:
         self._loop = loop
@@ -34,7 +34,7 @@ class _Runs:
         self._known: dict[tuple[int, ...], tuple[list[Any], bool]] = {}
 
     def begin(self, args: Any, kwargs: Any) -> Any:
-        """Before a call."""
+        """Record the start of a call."""
         if self._loop.is_suspended:
             return None
         fetches = list(_parts(args[1] if len(args) > 1 else kwargs.get("fetches")))
@@ -42,7 +42,7 @@ class _Runs:
         return self._key(args[0].graph, fetches), time.monotonic(), feed
 
     def end(self, token: Any, result: Any, error: Optional[BaseException]) -> None:
-        """After it."""
+        """Record the end of a call."""
         (key, trains), begin_s, feed = token
         if trains and isinstance(error, self._out_of_range):
             self._loop.report.mark("epoch_end", time.monotonic())
@@ -76,7 +76,7 @@ def _parts(fetches: Any) -> Iterator[Any]:
 
 
 def _updates(graph: Any, fetches: list[Any]) -> bool:
-    """Whether an optimizer's update is among what has to be executed for these: ``ApplyAdam``, ``ResourceApply...``."""
+    """Return True if an optimizer's update is executed for these fetches: ``ApplyAdam``, ``ResourceApply...``."""
     todo = [graph.as_graph_element(fetch, allow_tensor=True, allow_operation=True) for fetch in fetches]
     todo = [getattr(element, "op", element) for element in todo]
     seen = set(todo)

@@ -1,4 +1,4 @@
-"""Sees TensorFlow's part of a training loop: batches that iterators give, gradients, compiled steps, checkpoints.
+"""Observer of TensorFlow: batches of iterators, gradients, compiled steps, checkpoints.
 
 In eager code, every iterator over a dataset ends up in ``OwnedIterator``. Fetches inside of compiled functions are
 counted in the graph (graph_counter.py). Which of those functions train, tensorflow_functions.py knows.
@@ -22,7 +22,7 @@ from autotune.trainee.tensorflow_functions import Functions
 
 
 def observe(loop: Loop, instrumentation: Instrumentation) -> None:
-    """Wraps what there is to be seen; TensorFlow has been imported."""
+    """Instrument TensorFlow, which has been imported."""
     functions = Functions(loop)
     fetches = _Fetches(loop, functions)
 
@@ -77,11 +77,11 @@ def observe(loop: Loop, instrumentation: Instrumentation) -> None:
 
 
 class _Fetches:
-    """What iterators over datasets give.
+    """Callbacks around the fetches of dataset iterators.
 
     Attributes:
-        is_eager: Whether no graph is made; asked as TensorFlow's own operations ask it.
-        distributing: Threads within a distributed iterator, which fetches from an iterator for each device.
+        is_eager: True if no graph is under construction; asked as TensorFlow's own operations ask it.
+        distributing: Threads inside a distributed iterator, which fetches from one iterator for each device.
     """
 
     def __init__(self, loop: Loop, functions: Functions) -> None:
@@ -97,7 +97,7 @@ class _Fetches:
         loop.aggregated.counters.append(self._counter.take)
 
     def begin(self, args: Any, kwargs: Any) -> Any:
-        """Before an iterator gives the next batch, or the operation for it is put into a graph."""
+        """Record the start of a fetch, or add its operations to a graph."""
         if self._is_distributing():
             return None
         if self._context.executing_eagerly():
@@ -105,13 +105,13 @@ class _Fetches:
         return self._begin_in_graph(args[0], optional=False)
 
     def begin_optional(self, args: Any, kwargs: Any) -> Any:
-        """The same, of an iterator that gives an optional batch."""
+        """Record the start of a fetch of an optional batch."""
         if self._is_distributing() or self._context.executing_eagerly():
             return None
         return self._begin_in_graph(args[0], optional=True)
 
     def end(self, fetch: Any, result: Any, error: Optional[BaseException]) -> None:
-        """After it."""
+        """Record the end of the fetch."""
         if type(fetch) is not tuple:
             fetch.end(result, error)
             return
@@ -125,32 +125,32 @@ class _Fetches:
             self._loop.exhausted(source, begin_s)
 
     def begin_distributed(self, args: Any, kwargs: Any) -> Any:
-        """The same as `begin`, of an iterator over batches for several devices."""
+        """Record the start of a fetch of batches for several devices."""
         fetch = self.begin(args, kwargs)
         if fetch is not None:
             self.distributing.add(threading.get_ident())
         return fetch
 
     def begin_distributed_optional(self, args: Any, kwargs: Any) -> Any:
-        """The same as `begin_optional`, likewise."""
+        """Record the start of a fetch of optional batches for several devices."""
         fetch = self.begin_optional(args, kwargs)
         if fetch is not None:
             self.distributing.add(threading.get_ident())
         return fetch
 
     def end_distributed(self, fetch: Any, result: Any, error: Optional[BaseException]) -> None:
-        """After it."""
+        """Record the end of that fetch."""
         self.distributing.discard(threading.get_ident())
         self.end(fetch, result, error)
 
     def begin_value(self, args: Any, kwargs: Any) -> Any:
-        """Before an optional is asked for its batch in a graph."""
+        """Note that an optional is asked for its batch in a graph."""
         if not self._specs or self._is_distributing():
             return None
         return self._counter if args[0].element_spec in self._specs else None
 
     def end_value(self, counter: GraphCounter, result: Any, error: Optional[BaseException]) -> None:
-        """After it."""
+        """Count the batch of that optional."""
         if error is None:
             counter.count_batch(result)
 
@@ -161,7 +161,7 @@ class _Fetches:
         return self._counter.begin_fetch(optional)
 
     def source_of(self, iterator: Any) -> Source:
-        """The dataset that an iterator goes over; in graphs, that is not known."""
+        """Return the dataset that an iterator goes over; in graphs, it is unknown."""
         dataset = getattr(iterator, "_dataset", None)
         return self._sources.of(iterator if dataset is None else dataset)
 

@@ -1,4 +1,4 @@
-"""Sees PyTorch's part of a training loop: batches that a ``DataLoader`` gives, backward passes, ``torch.save``."""
+"""Observer of PyTorch: batches of a ``DataLoader``, backward passes, ``torch.save``."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from autotune.trainee.memory import Memory
 
 
 def observe(loop: Loop, instrumentation: Instrumentation) -> None:
-    """Wraps what there is to be seen; PyTorch has been imported."""
+    """Instrument PyTorch, which has been imported."""
     batches, backward = _Batches(loop), _Backward(loop)
     torch = import_module("torch")
     loader = import_module("torch.utils.data.dataloader")._BaseDataLoaderIter
@@ -35,18 +35,18 @@ def observe(loop: Loop, instrumentation: Instrumentation) -> None:
 
 
 class _Batches:
-    """What loaders give."""
+    """Callbacks around the fetches of loaders."""
 
     def __init__(self, loop: Loop) -> None:
         self._loop = loop
         self._sources = Memory(Source)
 
     def begin(self, args: Any, kwargs: Any) -> Any:
-        """Before a loader gives the next batch."""
+        """Record the start of a fetch."""
         return args[0], self._loop.fetch_begins()
 
     def end(self, token: Any, batch: Any, error: Optional[BaseException]) -> None:
-        """After it."""
+        """Record the end of the fetch."""
         iterator, begin_s = token
         source = self.source_of(iterator)
         if error is None:
@@ -58,29 +58,29 @@ class _Batches:
             self._loop.exhausted(source, begin_s)
 
     def source_of(self, iterator: Any) -> Source:
-        """The dataset that a loader's iterator goes over."""
+        """Return the dataset that a loader's iterator goes over."""
         return self._sources.of(getattr(iterator, "_dataset", iterator))
 
 
 class _Backward:
-    """Backward passes."""
+    """Callbacks around backward passes."""
 
     def __init__(self, loop: Loop) -> None:
         self._loop = loop
 
     def begin(self, args: Any, kwargs: Any) -> Any:
-        """Before one."""
+        """Record the start of a backward pass."""
         caller = sys._getframe(2)
         if caller.f_code.co_name == "backward" and caller.f_back is not None:  # Tensor.backward's own
             caller = caller.f_back
         return (caller.f_code, caller.f_lineno), time.monotonic(), args[0] if args else kwargs.get("tensors")
 
     def ran_out_of_memory(self, args: Any, result: Any, error: Optional[BaseException]) -> None:
-        """PyTorch has made such an error, in a forward or a backward pass."""
+        """Record an out-of-memory error in a forward or a backward pass."""
         self._loop.ran_out_of_memory(f"OutOfMemoryError: {args[0]}")
 
     def end(self, token: Any, result: Any, error: Optional[BaseException]) -> None:
-        """After it."""
+        """Record the end of a backward pass."""
         if error is not None:
             return
         key, begin_s, loss = token

@@ -1,6 +1,6 @@
-"""What an interpreter in a run's environment executes when it starts; lies in the run's ``inject/`` folder.
+"""Start-up hook of interpreters in a trial's environment; lies in the trial's ``inject/`` folder.
 
-Whatever ``sitecustomize`` would have been executed without autotune is executed after it.
+It then executes the ``sitecustomize`` that would have been executed without autotune.
 """
 
 import os
@@ -10,7 +10,7 @@ _FOLDER = os.path.dirname(os.path.abspath(__file__))
 
 
 def _observe() -> None:
-    # The variable is a run's, or that of a warm interpreter, whose forks are observed and not itself.
+    # The variable is a trial's, or that of a warm interpreter, whose forks are observed and not itself.
     if os.environ.get("AUTOTUNE_TRIAL_ID", "").endswith("/zygote"):
         return
     try:

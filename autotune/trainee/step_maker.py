@@ -1,9 +1,9 @@
-"""What is a step: of the fetches and the work that were seen, which belong together.
+"""Step maker: groups the observed fetches and work of a training loop into steps.
 
-A step is a fetched batch that was trained on. What was fetched and then not trained on, such as validation data, is
-no step; its time is a pause. *Work* is what only training does: a gradient that is computed, or a compiled step in
-which one is. A step ends where the next batch is fetched, so that all that the loop does belongs to one step or the
-other. A loop that makes its batches by itself has no fetches that could be seen; its steps are made of the work alone.
+A step is a fetched batch that was trained on. Batches that are not trained on, such as validation data, are no steps;
+their time is a pause. *Work* is what only training does: the computation of a gradient, or a compiled step that
+contains one. A step ends where the next batch is fetched, so that all time of the loop belongs to one step or the next.
+A loop that makes its own batches has no visible fetches; its steps are made of the work alone.
 """
 
 from __future__ import annotations
@@ -13,13 +13,13 @@ from typing import Any, Optional
 
 from autotune.trainee.report import Report
 
-_PATIENCE = 8  # times that something else than expected happens before it counts as the rule
+_UNEXPECTED_LIMIT = 8  # unexpected observations before they count as the rule
 _FEW_CALLS = 3  # of a function that does not train, between two steps, are no validation
 _NO_SOURCE = -1  # of a batch that was not seen to be fetched
 
 
 class _Batch:
-    """What a step is being made of."""
+    """Batches that a step is being made of."""
 
     __slots__ = ("begin_s", "samples", "sources", "thread", "wait_s")
 
@@ -34,14 +34,14 @@ class _Batch:
 
 
 class StepMaker:
-    """Makes steps of what a training loop does, told in its order, on the monotonic clock.
+    """Maker of steps from the observations of a training loop, in their order, on the monotonic clock.
 
     Args:
-        report: Where the steps go.
+        report: Receives the steps.
 
     Attributes:
-        is_fetching: Whether the loop's steps are made of fetches, as far as is known.
-        is_trained_on: Whether the batch that was fetched last has been trained on.
+        is_fetching: True if the loop's steps are made of fetches, as far as is known.
+        is_trained_on: True if the batch that was fetched last has been trained on.
     """
 
     def __init__(self, report: Report) -> None:
@@ -49,7 +49,7 @@ class StepMaker:
         self.forget()
 
     def forget(self) -> None:
-        """Begins anew."""
+        """Reset all state."""
         # How the loop works, as far as it is known.
         self.is_fetching = False
         self._is_usual = False  # the last step was one like all others: nothing has to be learned from the next
@@ -73,7 +73,7 @@ class StepMaker:
         self._usual_idle_calls = _FEW_CALLS
 
     def take(self, seen: Sequence[tuple[Any, ...]]) -> None:
-        """Takes what has happened, each one of the methods below and what it is called with."""
+        """Process the recorded calls: methods of this class with their arguments."""
         fetched, worked, held = self.fetched, self.worked, self._report.held
         for event in seen:
             happened, batch = event[0], self._open
@@ -90,7 +90,7 @@ class StepMaker:
                 happened(*event[1:])
 
     def fetched(self, source: Hashable, begin_s: float, end_s: float, samples: Optional[float], thread: int) -> None:
-        """A batch was fetched: see `Loop.fetched`; in which thread."""
+        """Process a fetched batch, see `Loop.fetched`."""
         if self._thread is not None and self._thread != thread:
             return  # a loader of the user's own, in the background
         self._next_begins(source, begin_s)
@@ -121,7 +121,7 @@ class StepMaker:
         # else: the step takes a batch from each of several datasets
 
     def exhausted(self, source: Hashable, begin_s: float, thread: int) -> None:
-        """A pass over a dataset has ended: see `Loop.exhausted`."""
+        """Process the end of a pass over a dataset, see `Loop.exhausted`."""
         if self._thread is not None and self._thread != thread:
             return
         self._next_begins(source, begin_s)
@@ -153,7 +153,7 @@ class StepMaker:
     def worked(
         self, key: Any, begin_s: float, end_s: float, samples: Optional[float], is_whole: bool, thread: Optional[int]
     ) -> None:
-        """Work was done: see `Loop.worked`."""
+        """Process work, see `Loop.worked`."""
         self._idle_key = None
         if self._pause_begin_s is None:
             self._usual_idle_calls = max(self._usual_idle_calls, self._idle_calls)
@@ -170,7 +170,7 @@ class StepMaker:
         else:  # some more work on the last batch, or the loop has done with fetching
             self._is_usual = False
             self._surprises += 1
-            self.is_fetching = self._surprises < _PATIENCE
+            self.is_fetching = self._surprises < _UNEXPECTED_LIMIT
             self._key = None
         self._trained_s = end_s
 
@@ -182,18 +182,18 @@ class StepMaker:
             # Whoever peeks at one batch and then makes its own would wait for ever for the next fetch.
             self._key = key if self._key is None else self._key
             self._surprises += key == self._key
-            if self._surprises >= _PATIENCE:
+            if self._surprises >= _UNEXPECTED_LIMIT:
                 self._open, self.is_trained_on, self._surprises = None, False, 0
 
     def _make_step(
         self, batch: Optional[_Batch], key: Any, begin_s: float, samples: Optional[float], is_whole: bool
     ) -> None:
-        """A step of a loop without fetches; it is reported when the next one ends, for the trainer may do so itself."""
+        """Make a step of a loop without fetches; reported with the next one, as the trainer may report its own."""
         if self._key is None:
             self._key = key
         if key != self._key:  # a second work of the same step, or the first has had its time
             self._surprises += 1
-            if self._surprises < _PATIENCE:
+            if self._surprises < _UNEXPECTED_LIMIT:
                 return
             self._key = key
         self._surprises = 0
@@ -204,7 +204,7 @@ class StepMaker:
         self._open = _Batch(_NO_SOURCE, begin_s, wait_s, samples, None)
 
     def idled(self, key: Any, begin_s: float, end_s: float) -> None:
-        """A call that does not train; many of them, more than usual between two that do, are validation."""
+        """Process a call that does not train; an unusual number of them between two steps is validation."""
         if self.is_fetching or self._key is None:
             return
         self._trained_s = end_s
@@ -215,7 +215,7 @@ class StepMaker:
             self._pause_begin_s = self._idle_begin_s
 
     def always_trains(self, now_s: float) -> None:
-        """See `Loop.always_trains`."""
+        """Process the end of visible work, see `Loop.always_trains`."""
         if self._open is not None and not self.is_trained_on:
             self._always_trained |= self._open.sources
             self.is_trained_on, self._trained_s = True, now_s
@@ -227,7 +227,7 @@ class StepMaker:
         self._report.step(t_s, batch.wait_s, batch.samples)
 
     def ends(self, now_s: Optional[float] = None) -> None:
-        """The open step has ended although no other begins: now, or where it was last seen to work."""
+        """End the open step without a next one: now, or at its last observed work."""
         batch = self._open
         if batch is None:
             return

@@ -1,4 +1,4 @@
-"""The stream of steps that a training process writes into its run's folder.
+"""Stream of steps: the file that a training process writes into its trial's folder.
 
 One file per process and image, ``steps.<pid>.<n>.jsonl``, in the folder that ``AUTOTUNE_TRIAL_DIR``
 names; ``n`` counts up where a process of the same pid wrote before. Every line is one JSON object:
@@ -38,16 +38,16 @@ from typing import Any, Literal, Optional
 RUN_DIR_VARIABLE = "AUTOTUNE_TRIAL_DIR"
 FORMAT_VERSION = 1
 OBSERVER = "observer"
-"""The ``source`` of steps that were seen from outside of the trainer's code."""
+"""``source`` of steps that were observed, not reported by the trainer."""
 
 _STREAMS_PER_PID = 100  # a pid comes back after exec; more than this is something else going wrong
 
 
 class Stream:
-    """The file of this process: unopened, open, or closed for good.
+    """Stream file of this process: unopened, open, or closed for good.
 
     Attributes:
-        source: Who reports the steps; None before somebody does.
+        source: Reporter of the steps; None until there is one.
     """
 
     def __init__(self) -> None:
@@ -58,7 +58,7 @@ class Stream:
         self.source: Optional[str] = None
 
     def announce(self, source: str, devices: Optional[Iterable[str]]) -> None:
-        """Opens the file and writes its first line, once; once more where a trainer takes over from the observer."""
+        """Open the file and write its header, once; once more where a trainer takes over from the observer."""
         with self._lock:
             if not self._looked:
                 self._open(source, devices)
@@ -95,20 +95,20 @@ class Stream:
 
     @property
     def is_open(self) -> bool:
-        """Whether anything will be written; looks for the run at the first call."""
+        """True if reports will be written; looks for the trial at the first call."""
         if not self._looked:
             self.announce("step", None)
         return self._path is not None
 
     @property
     def is_observed(self) -> bool:
-        """Whether the steps in it are the observer's; opens the file for it if nobody has reported yet."""
+        """True if the steps in it are the observer's; opens the file for it if there is no reporter yet."""
         if not self._looked:
             self.announce(OBSERVER, None)
         return self._path is not None and self.source == OBSERVER
 
     def write(self, line: str) -> None:
-        """Appends a line, or several; the first failure closes the stream."""
+        """Append one line or several; the first failure closes the stream."""
         try:
             self._write_line(line)
         except Exception:
@@ -133,7 +133,7 @@ class Stream:
                 os.close(fd)
 
     def forget(self) -> None:
-        """In a forked child: lets go of the parent's file; the child opens its own if it takes a step."""
+        """Drop the parent's file in a forked child, which opens its own if it makes a step."""
         self._close()
         self._lock = threading.Lock()  # the parent's may be held by a thread that does not exist here
         self._looked = False
@@ -160,7 +160,7 @@ def _devices_by_uuid() -> list[str]:
 
 
 def json_number(value: Any) -> str:
-    """A number as JSON can carry it; ``null`` for what is not a number."""
+    """Format a number for JSON, NaN and infinities as strings; ``null`` for anything that is no number."""
     if type(value) is int:
         return str(value)
     try:
@@ -230,7 +230,7 @@ class Step:
 
 
 class _NoStep(Step):
-    """What `step` gives outside a run: takes everything, writes nothing."""
+    """Step outside a trial: accepts everything, writes nothing."""
 
     __slots__ = ()
 
@@ -253,7 +253,7 @@ if hasattr(os, "register_at_fork"):
 
 
 def step(*, samples: Any = None, wait_s: Any = None, loss: Any = None, work: Any = None, update: bool = True) -> Step:
-    """Reports a step: the one that has just ended or, in a ``with`` statement, the one inside.
+    """Report a step: the one that has just ended or, in a ``with`` statement, the one inside.
 
     Args:
         samples: Valid samples in the batch.
@@ -275,7 +275,7 @@ def step(*, samples: Any = None, wait_s: Any = None, loss: Any = None, work: Any
 
 
 def epoch_end() -> None:
-    """Reports that every sample of the data has been seen once more."""
+    """Report the end of a pass over the data."""
     if process_stream.is_open:
         process_stream.write(f'{{"k": "epoch_end", "t_s": {time.monotonic():.6f}}}')
 
@@ -286,10 +286,10 @@ def mark(
     duration_s: Optional[float] = None,
     text: Optional[str] = None,
 ) -> None:
-    """Reports something else that has just ended, so that its time is not taken for a slow step.
+    """Report an event other than a step that has just ended, so that its time is not taken for a slow step.
 
     Args:
-        kind: What it was; ``sync`` means that the accelerator has no work left.
+        kind: Kind of event; ``sync`` means that the accelerator has no work left.
         duration_s: How long it took, in seconds.
         text: A line for people.
     """
@@ -305,11 +305,10 @@ def mark(
 
 
 def announce(source: str, *, devices: Optional[Iterable[str]] = None) -> None:
-    """Says who reports and opens the stream; where nobody does, the first report does it, as ``step``.
+    """Open the stream and name the reporter; without this call, the first report does it, as ``step``.
 
     Args:
-        source: What sees the steps, e.g. ``"autotune.workloads.tts"``; at most one per process counts,
-            the first.
+        source: Reporter of the steps, e.g. ``"autotune.workloads.tts"``; only the first of a process counts.
         devices: UUIDs of the accelerators in use, as NVML spells them; by default those that
             ``CUDA_VISIBLE_DEVICES`` names by UUID.
     """

@@ -1,4 +1,4 @@
-"""Sees calls of TensorFlow's compiled functions, those within one another as one, and gradients.
+"""Observer of TensorFlow's compiled functions, nested calls counted as one, and of gradients.
 
 A compiled function is known as a training step if a gradient was taken while it was traced.
 """
@@ -22,7 +22,7 @@ _UNSEEN_LOOP = (
 
 
 class _Known:
-    """What is known of a compiled function."""
+    """Known facts of a compiled function."""
 
     __slots__ = ("fetches", "hides_steps", "sizes", "trains")
 
@@ -34,14 +34,14 @@ class _Known:
 
 
 class Functions:
-    """What is known of the compiled functions, and of what is being called.
+    """Compiled functions and their running calls.
 
     Args:
         loop: The training loop.
 
     Attributes:
-        known: What is known of each.
-        current: The outermost function that is being called, by thread.
+        known: Known facts of each function.
+        current: The outermost running function, by thread.
     """
 
     def __init__(self, loop: Loop) -> None:
@@ -54,7 +54,7 @@ class Functions:
         self._on_cpu: Optional[bool] = None
 
     def begin(self, args: Any, kwargs: Any) -> Any:
-        """Before a compiled function is called."""
+        """Record the start of a call of a compiled function."""
         thread = threading.get_ident()
         if self._loop.is_suspended or thread in self.current:
             return None
@@ -65,7 +65,7 @@ class Functions:
         return known, is_pause, begin_s, thread, args, kwargs
 
     def end(self, token: Any, result: Any, error: Optional[BaseException]) -> None:
-        """After it."""
+        """Record the end of the call."""
         known, was_pause, begin_s, thread, args, kwargs = token
         del self.current[thread]
         if was_pause:
@@ -94,7 +94,7 @@ class Functions:
         self._loop.worked(known, begin_s, samples, True, thread)
 
     def gradient_begins(self, args: Any, kwargs: Any) -> Any:
-        """Before a gradient is taken, or the operations for it are put into a graph."""
+        """Record that a gradient is taken, or its operations are added to a graph."""
         # MirroredStrategy has each replica's step in a thread of its own, while the loop's thread waits for it.
         is_replica = type(threading.current_thread()).__name__ == "_MirroredReplicaThread"
         thread = threading.get_ident()
@@ -108,7 +108,7 @@ class Functions:
         return (caller.f_code, caller.f_lineno), time.monotonic(), None if is_replica else thread, args
 
     def gradient_ends(self, token: Any, result: Any, error: Optional[BaseException]) -> None:
-        """After it."""
+        """Record the end of that."""
         if error is None:
             key, begin_s, thread, args = token
             self._loop.worked(key, begin_s, thread=thread)
@@ -117,25 +117,25 @@ class Functions:
                 self.see_loss(now_s, args[1:2])
 
     def graph_gradient_begins(self, args: Any, kwargs: Any) -> None:
-        """Before operations for gradients are put into a graph: by ``tf.gradients``, or within the tape's own work."""
+        """Record gradient operations in a graph: by ``tf.gradients``, or within the tape's own work."""
         current = self.current.get(threading.get_ident())
         if current is not None and sys._getframe(2).f_code.co_name.startswith("gradients"):
             current.trains = True
 
     def ran_out_of_a_resource(self, args: Any, result: Any, error: Optional[BaseException]) -> None:
-        """TensorFlow has made such an error, wherever it is raised; the disk and open files may run out as well."""
+        """Record an error of exhausted resources, wherever it is raised: memory, the disk, or open files."""
         message = str(args[0].message)
         if "OOM" in message or "memory" in message.lower():
             self._loop.ran_out_of_memory(f"ResourceExhaustedError: {message}")
 
     def fetches(self) -> None:
-        """The function that is being traced fetches by itself."""
+        """Record that the function under tracing fetches by itself."""
         current = self.current.get(threading.get_ident())
         if current is not None:
             current.fetches = True
 
     def loop_begins(self, args: Any, kwargs: Any) -> Any:
-        """Before a loop over a dataset is put into a graph as one operation."""
+        """Record that a loop over a dataset is added to a graph as one operation."""
         known = self.current.get(threading.get_ident())
         if known is None or self._eager():
             return None
@@ -143,7 +143,7 @@ class Functions:
         return known, trained
 
     def loop_ends(self, token: Any, result: Any, error: Optional[BaseException]) -> None:
-        """After it."""
+        """Record the end of that."""
         known, trained = token
         if known.trains:
             known.hides_steps = True
@@ -151,7 +151,7 @@ class Functions:
         known.trains = known.trains or trained
 
     def see_loss(self, now_s: float, result: Any) -> None:
-        """Takes the loss out of what a step returned; reads it only where that does not wait for an accelerator."""
+        """Take the loss from a step's result; reads it only where that does not wait for an accelerator."""
         loss = loss_in(result)
         if self._on_cpu is None:
             self._on_cpu = import_module("tensorflow.python.eager.context").context().num_gpus() == 0

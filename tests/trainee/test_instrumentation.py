@@ -90,14 +90,14 @@ def test_what_is_to_be_done_before_only(owner: type[Owner]) -> None:
 
 
 @pytest.mark.parametrize("framework", ["tensorflow", "torch", "jax"])
-def test_no_broken_wrapper_breaks_the_trainer(trial, framework: str) -> None:
+def test_no_broken_wrapper_breaks_the_trainer(run, framework: str) -> None:
     """Of every function that we put into a framework, whatever it uses raises: the trainer's call does what it did.
 
     Each has a trainer's call that comes by it, and each error is noticed. No function of ours is where none is known.
     """
     script = Path(__file__).with_name("broken_wrappers.py")
     root = str(Path(__file__).parents[2])
-    seen = trial(interpreter_with(framework), script, framework, PYTHONPATH=root)
+    seen = run(interpreter_with(framework), script, framework, PYTHONPATH=root)
     first, *broken = [json.loads(line) for line in seen.stdout.splitlines() if line.startswith("{")]
     assert first == {"strays": [], "without a workout": []}
     assert len(broken) >= 3

@@ -29,19 +29,19 @@ def shows(tmp_path: Path) -> Path:
     return path
 
 
-def test_the_observer_says_at_once_that_it_is_there(trial, shows: Path) -> None:
+def test_the_observer_says_at_once_that_it_is_there(run, shows: Path) -> None:
     """A process that trains nothing has a header, so that "no steps" can be told from "no observer"."""
-    seen = trial(sys.executable, shows)
+    seen = run(sys.executable, shows)
     assert [event.kind for event in seen.events] == ["start"]
     (file,) = seen.folder.path.glob("steps.*")
     assert json.loads(file.read_text())["source"] == "observer"
 
 
-def test_nothing_of_autotune_is_on_the_path(trial, shows: Path, tmp_path: Path) -> None:
+def test_nothing_of_autotune_is_on_the_path(run, shows: Path, tmp_path: Path) -> None:
     """The user's PYTHONPATH is kept; our folder is in the environment only, for processes that are started by this."""
     mine = tmp_path / "my modules"
     mine.mkdir()
-    seen = trial(sys.executable, shows, PYTHONPATH=str(mine))
+    seen = run(sys.executable, shows, PYTHONPATH=str(mine))
     shown = json.loads(seen.stdout)
     assert str(mine) in shown["path"]
     assert not any("inject" in path for path in shown["path"])
@@ -51,14 +51,14 @@ def test_nothing_of_autotune_is_on_the_path(trial, shows: Path, tmp_path: Path) 
 
 
 @pytest.mark.parametrize("options", [(), ("-O",), ("-OO",), ("-B",)], ids=str)
-def test_another_sitecustomize_is_executed(trial, shows: Path, tmp_path: Path, options: tuple[str, ...]) -> None:
+def test_another_sitecustomize_is_executed(run, shows: Path, tmp_path: Path, options: tuple[str, ...]) -> None:
     """The user's own is what it would have been: executed, and known by that name."""
     mine = tmp_path / "mine"
     mine.mkdir()
     (mine / "sitecustomize.py").write_text(
         "import os\nos.environ['SAID'] = __name__ + ' of ' + os.path.dirname(__file__)\n"
     )
-    seen = trial(sys.executable, *options, shows, PYTHONPATH=str(mine))
+    seen = run(sys.executable, *options, shows, PYTHONPATH=str(mine))
     shown = json.loads(seen.stdout)
     assert shown["said"] == f"sitecustomize of {mine}"
     assert "sitecustomize" in shown["modules"]
@@ -66,30 +66,30 @@ def test_another_sitecustomize_is_executed(trial, shows: Path, tmp_path: Path, o
     assert [event.kind for event in seen.events] == ["start"]
 
 
-def test_without_another_sitecustomize_there_is_none(trial, shows: Path) -> None:
+def test_without_another_sitecustomize_there_is_none(run, shows: Path) -> None:
     """Ours leaves no module of that name behind, and no complaint."""
-    seen = trial(sys.executable, shows)
+    seen = run(sys.executable, shows)
     assert "sitecustomize" not in json.loads(seen.stdout)["modules"]
     assert seen.folder.stderr.read_text() == ""
 
 
-def test_the_error_of_another_sitecustomize_is_the_users(trial, shows: Path, tmp_path: Path) -> None:
+def test_the_error_of_another_sitecustomize_is_the_users(run, shows: Path, tmp_path: Path) -> None:
     """It is told as the interpreter always tells it, and the observer is there all the same."""
     mine = tmp_path / "mine"
     mine.mkdir()
     (mine / "sitecustomize.py").write_text("raise ValueError('mine')\n")
-    seen = trial(sys.executable, shows, PYTHONPATH=str(mine))
+    seen = run(sys.executable, shows, PYTHONPATH=str(mine))
     assert "Error in sitecustomize" in seen.folder.stderr.read_text()
     assert [event.kind for event in seen.events] == ["start"]
 
 
 @pytest.mark.parametrize("option", ["-I", "-E", "-S"])
-def test_an_interpreter_that_keeps_us_out_is_noticed(trial, shows: Path, option: str) -> None:
+def test_an_interpreter_that_keeps_us_out_is_noticed(run, shows: Path, option: str) -> None:
     """There is no header, which is how it can be told."""
-    assert trial(sys.executable, option, shows).events == []
+    assert run(sys.executable, option, shows).events == []
 
 
-def test_processes_of_a_run_that_train_nothing_write_nothing(trial, tmp_path: Path) -> None:
+def test_processes_of_a_run_that_train_nothing_write_nothing(run, tmp_path: Path) -> None:
     """One header is enough; workers, forked or spawned, and other programs add no files."""
     script = tmp_path / "starts.py"
     script.write_text(
@@ -101,10 +101,10 @@ def test_processes_of_a_run_that_train_nothing_write_nothing(trial, tmp_path: Pa
         "            assert pool.map(work, [1, 2]) == [1, 2]\n"
         "    subprocess.run([sys.executable, '-c', 'pass'], check=True)\n"
     )
-    assert len(list(trial(sys.executable, script).folder.path.glob("steps.*"))) == 1
+    assert len(list(run(sys.executable, script).folder.path.glob("steps.*"))) == 1
 
 
-def test_a_folder_that_cannot_be_written_is_no_error(trial, tmp_path: Path) -> None:
+def test_a_folder_that_cannot_be_written_is_no_error(run, tmp_path: Path) -> None:
     """A trainer that removes the run's folder, observer and all, trains on."""
     script = tmp_path / "removes.py"
     script.write_text(
@@ -113,7 +113,7 @@ def test_a_folder_that_cannot_be_written_is_no_error(trial, tmp_path: Path) -> N
         "import json.tool\n"
         "subprocess.run([sys.executable, '-c', 'pass'], check=True)\n"
     )
-    assert trial(sys.executable, script).folder.stderr.read_text() == ""
+    assert run(sys.executable, script).folder.stderr.read_text() == ""
 
 
 @pytest.fixture(scope="module")

@@ -93,9 +93,9 @@ def test_a_loop_that_cannot_be_seen_is_said(matrix: Observed) -> None:
 
 
 @pytest.mark.parametrize("style", ["keras-2-fit", "keras-2-train-on-batch"])
-def test_keras_2_is_seen(trial, style: str) -> None:
+def test_keras_2_is_seen(run, style: str) -> None:
     """``TF_USE_LEGACY_KERAS=1`` makes no difference."""
-    seen = trial(interpreter_with("tf_keras"), TRAINERS, style)
+    seen = run(interpreter_with("tf_keras"), TRAINERS, style)
     sums_up(seen, style)
     assert any(step.loss is not None for step in seen.steps_of(style))
 

@@ -8,10 +8,10 @@ import pytest
 from tests.trainee.conftest import TRAINERS, interpreter_with, sums_up
 
 
-def test_loops_over_loaders_are_seen(trial) -> None:
+def test_loops_over_loaders_are_seen(run) -> None:
     """With and without workers: steps, samples, waits, epochs, validation and checkpoints."""
     python = interpreter_with("torch")
-    seen = trial(python, TRAINERS, "torch", "torch-workers", "--imports", "torch", "--pauses", "--steps", 10)
+    seen = run(python, TRAINERS, "torch", "torch-workers", "--imports", "torch", "--pauses", "--steps", 10)
     for style in ("torch", "torch-workers"):
         sums_up(seen, style)
         kinds = [event.kind for event in seen.of(style)]
@@ -21,15 +21,15 @@ def test_loops_over_loaders_are_seen(trial) -> None:
         assert any(step.loss is not None for step in seen.steps_of(style))
 
 
-def test_workers_write_nothing(trial) -> None:
+def test_workers_write_nothing(run) -> None:
     """Only the training process has a stream."""
-    seen = trial(interpreter_with("torch"), TRAINERS, "torch-workers", "--steps", 5)
+    seen = run(interpreter_with("torch"), TRAINERS, "torch-workers", "--steps", 5)
     assert len(list(seen.folder.path.glob("steps.*"))) == 1
 
 
-def test_a_loop_without_a_loader_is_seen(trial) -> None:
+def test_a_loop_without_a_loader_is_seen(run) -> None:
     """Steps are made of the backward passes; what they waited for is not known."""
-    seen = trial(interpreter_with("torch"), TRAINERS, "torch-own-batches", "--steps", 5)
+    seen = run(interpreter_with("torch"), TRAINERS, "torch-own-batches", "--steps", 5)
     sums_up(seen, "torch-own-batches", waits=False, samples=False)
 
 
@@ -43,11 +43,11 @@ for batch in torch.utils.data.DataLoader(torch.ones(20, 4), batch_size=2):
 """
 
 
-def test_memory_that_runs_out_is_seen(trial, tmp_path: Path) -> None:
+def test_memory_that_runs_out_is_seen(run, tmp_path: Path) -> None:
     """Also in a forward pass, and where the trainer says nothing and goes on: a step, whose loss is infinite."""
     script = tmp_path / "swallows.py"
     script.write_text(SWALLOWS)
-    seen = trial(interpreter_with("torch"), script)
+    seen = run(interpreter_with("torch"), script)
     steps = [event for event in seen.events if event.kind == "step"]
     assert len(steps) == 10
     assert {step.loss for step in steps} == {math.inf, None}
@@ -56,6 +56,6 @@ def test_memory_that_runs_out_is_seen(trial, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("style", ["jax"])
-def test_jax_is_seen(trial, style: str) -> None:
+def test_jax_is_seen(run, style: str) -> None:
     """A compiled step over a dataset of ``tf.data``."""
-    sums_up(trial(interpreter_with("jax"), TRAINERS, style, "--steps", 10), style)
+    sums_up(run(interpreter_with("jax"), TRAINERS, style, "--steps", 10), style)
