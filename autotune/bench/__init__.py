@@ -1,1 +1,1 @@
-"""Benchmarks of the search itself: ``python -m autotune.bench``."""
+"""Benchmarks of autotune itself: ``python -m autotune.bench``, from a checkout."""

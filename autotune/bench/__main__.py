@@ -1,4 +1,4 @@
-"""``python -m autotune.bench grid|search|start|...``: the table of benchmarks."""
+"""Command line of the benchmarks: ``python -m autotune.bench grid|search|start|...``."""
 
 import argparse
 import sys
@@ -17,7 +17,7 @@ from autotune.errors import AutotuneError
 
 
 def main() -> int:
-    """Runs one benchmark."""
+    """Run one benchmark."""
     parser = argparse.ArgumentParser(prog="python -m autotune.bench", description=__doc__)
     commands = parser.add_subparsers(dest="benchmark", required=True)
     grid = commands.add_parser("grid", help="measure every combination of some values, in random order")
@@ -136,7 +136,7 @@ def _sampler(arguments: argparse.Namespace) -> None:
 
 
 def _seeds(text: str) -> range:
-    """Reads ``0-31``, both ends included, or a single seed."""
+    """Parse ``0-31``, both ends included, or a single seed."""
     first, dash, last = text.partition("-")
     seeds = range(int(first), int(last if dash else first) + 1)
     if not seeds:
@@ -145,7 +145,7 @@ def _seeds(text: str) -> range:
 
 
 def _budgets_s(text: str) -> tuple[float, ...]:
-    """Reads ``5m,30m``."""
+    """Parse ``5m,30m``."""
     return tuple(sorted({parse_duration_s(budget) for budget in text.split(",")}))
 
 

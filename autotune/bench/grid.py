@@ -1,7 +1,7 @@
-"""Measures a grid of points, so that a search's answer can be compared with the best there is.
+"""Benchmark of a grid of points: the true best, to compare a search's answer with.
 
-Every point is measured like a trial of a search. The points come in random order and the whole grid is repeated, so
-that a slow minute of the machine does not fall on one point alone.
+Every point is measured like a trial of a search. The points are in random order and the whole grid is repeated, so
+that a slow minute of the machine does not affect one point alone.
 """
 
 import json
@@ -28,7 +28,7 @@ _LONGEST_RUN_S = 120.0
 
 
 def parse_axis(text: str) -> tuple[str, list[Scalar]]:
-    """Reads ``key=v1,v2``: the values are numbers and switches where they look like it, else words."""
+    """Parse ``key=v1,v2``; values that look like numbers or switches become such, others stay words."""
     path, _, values = text.partition("=")
     return path, [_scalar(value) for value in values.split(",")]
 
@@ -42,15 +42,15 @@ def measure_grid(
     state_dir: Path | None,
     out: Path | None,
 ) -> None:
-    """Measures all combinations and prints them, fastest first.
+    """Measure all combinations and print them, fastest first.
 
     Args:
-        config: The config; knobs that are no axis stay at today's values.
+        config: The config; knobs that are no axis keep the baseline's values.
         axes: Values by knob.
-        repeats: Runs of each point.
-        seed: Decides the order.
+        repeats: Number of trials of each point.
+        seed: Seed of the order.
         state_dir: As for the search.
-        out: Where every trial goes as a line of JSON; None keeps nothing.
+        out: File that gets every trial as a line of JSON; None writes none.
 
     Raises:
         AutotuneError: The config cannot be used, or an axis is no knob of it.

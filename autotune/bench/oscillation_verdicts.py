@@ -1,7 +1,7 @@
-"""Measures the verdicts on GPU utilization against the truth, on simulated driver windows.
+"""Benchmark of the verdicts on GPU utilization against the truth, on simulated driver windows.
 
-A scenario is a course of utilization that is known at every moment, seen as a driver shows it: the average over each
-sample window, in whole percent, some of them lost, each trial begun at another moment of the course.
+A scenario is a course of utilization that is known at every moment, observed as a driver shows it: the average over
+each sample window, in whole percent, with some windows lost, and each trial begun at another moment of the course.
 """
 
 from collections import Counter
@@ -21,7 +21,7 @@ _BEFORE_S = 20.0  # a trial begins somewhere in this stretch
 
 
 class Truth(StrEnum):
-    """What a scenario really does, as far as a driver can show it."""
+    """True behaviour of a scenario, as far as a driver can show it."""
 
     STEADY = "steady"
     CYCLE = "cycle"
@@ -38,10 +38,10 @@ _CYCLES = frozenset({Truth.CYCLE, Truth.TOO_FAST, Truth.TOO_FAST_TOLD})
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class GpuCourse:
-    """Utilization over time, level by level.
+    """Utilization over time, as a step function.
 
     Attributes:
-        borders_s: Where each level begins, and where the last one ends.
+        borders_s: Start of each level, and the end of the last.
         levels: The levels, 0..1, one fewer than borders.
     """
 
@@ -49,23 +49,23 @@ class GpuCourse:
     levels: Series
 
     def busy_s(self, times_s: Series) -> Series:
-        """Busy time from the first border until each of these times."""
+        """Return the busy time from the first border until each of these times."""
         reached = np.concatenate(([0.0], np.cumsum(np.diff(self.borders_s) * self.levels)))
         return np.interp(times_s, self.borders_s, reached)
 
     def mean(self, t0_s: float, t1_s: float) -> float:
-        """The true utilization of a stretch."""
+        """Return the true utilization of an interval."""
         before_s, after_s = self.busy_s(np.array([t0_s, t1_s]))
         return float(after_s - before_s) / (t1_s - t0_s)
 
     def cycle_s(self, t0_s: float, t1_s: float) -> float | None:
-        """Mean distance of the rises in a stretch, as jitter made them; None if there are fewer than two."""
+        """Return the mean distance of the rises in an interval, jitter included; None if there are fewer than two."""
         rises_s = self.borders_s[1:-1][np.diff(self.levels) > 0.0]
         rises_s = rises_s[(rises_s >= t0_s) & (rises_s <= t1_s)]
         return float(np.diff(rises_s).mean()) if len(rises_s) >= 2 else None
 
     def with_noise(self, rng: np.random.Generator, sd: float) -> "GpuCourse":
-        """The same with another level every 50 ms, around the old one."""
+        """Return the same course with a noisy level every 50 ms, around the old one."""
         grid_s = np.arange(self.borders_s[0], self.borders_s[-1], _NOISE_S)
         borders_s = np.union1d(self.borders_s, grid_s)
         at = np.searchsorted(self.borders_s, borders_s[:-1], "right") - 1
@@ -82,15 +82,15 @@ class GpuCourse:
         wobble: float = 0.0,
         lost: float = 0.0,
     ) -> Segment:
-        """What a driver shows of a steady window.
+        """Return the driver's view of a steady window.
 
         Args:
             t0_s: Start of the steady window; the driver's windows begin anywhere.
             t1_s: End of the steady window.
             window_s: Length of the driver's windows.
-            rng: Where chance comes from.
-            wobble: How irregular their lengths are, as a share.
-            lost: Share of them that is lost.
+            rng: Random generator.
+            wobble: Relative irregularity of their lengths.
+            lost: Fraction of them that is lost.
         """
         borders_s = np.arange(t0_s - rng.uniform(0.0, window_s), t1_s + window_s, window_s)
         borders_s += rng.uniform(-wobble / 2, wobble / 2, len(borders_s)) * window_s
@@ -111,7 +111,7 @@ def square_wave(
     rng: np.random.Generator,
     jitter: float = 0.0,
 ) -> GpuCourse:
-    """A wave between two levels that begins at a random phase; jitter is the spread of its periods, as a share."""
+    """Return a wave between two levels with a random phase; jitter is the relative spread of its periods."""
     cycles = int(1.5 * length_s / period_s) + 10
     periods_s = period_s * np.clip(rng.normal(1.0, jitter, cycles), 0.3, 3.0)
     ends_s = np.cumsum(periods_s) - rng.uniform(0.0, period_s)
@@ -123,7 +123,7 @@ def square_wave(
 def random_bursts(
     burst_s: float, pause_s: float, low: float, high: float, *, length_s: float, rng: np.random.Generator
 ) -> GpuCourse:
-    """Bursts at the times of a Poisson process: pauses, and the bursts too, have no memory (a telegraph signal)."""
+    """Return a telegraph signal: bursts and pauses of exponentially distributed length, without memory."""
     count = int(3 * length_s / (burst_s + pause_s)) + 50
     spans_s = np.column_stack((rng.exponential(burst_s, count), rng.exponential(pause_s, count))).ravel()
     borders_s = np.concatenate(([0.0], np.cumsum(spans_s)))
@@ -131,27 +131,27 @@ def random_bursts(
 
 
 def ramp(first: float, last: float, *, length_s: float) -> GpuCourse:
-    """A straight line, in steps of 50 ms."""
+    """Return a straight line, in steps of 50 ms."""
     borders_s = np.arange(0.0, length_s + _NOISE_S, _NOISE_S)
     return GpuCourse(borders_s=borders_s, levels=np.linspace(first, last, len(borders_s) - 1))
 
 
 def white_noise(mean: float, sd: float, window_s: float, *, length_s: float, rng: np.random.Generator) -> GpuCourse:
-    """A new level for every stretch of a driver window's length."""
+    """Return a new random level for every interval of a driver window's length."""
     borders_s = np.arange(0.0, length_s + window_s, window_s)
     return GpuCourse(borders_s=borders_s, levels=np.clip(rng.normal(mean, sd, len(borders_s) - 1), 0.0, 1.0))
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Scenario:
-    """What a GPU does, and when it is looked at.
+    """Course of a GPU's utilization and the trials that observe it.
 
     Attributes:
-        truth: What it really does.
-        course: The same, moment by moment.
+        truth: True behaviour.
+        course: Utilization over time.
         window_s: Length of the driver's windows.
-        run_s: Length of each run.
-        starts_s: When the trials begin, in the time of the course.
+        run_s: Length of each trial.
+        starts_s: Starts of the trials, in the time of the course.
         period_s: The true period; None if there is none.
     """
 
@@ -163,7 +163,7 @@ class Scenario:
     period_s: float | None
 
     def judged(self, segments: Sequence[Segment]) -> "Outcome":
-        """The verdict on what a driver showed of the runs."""
+        """Return the verdict on the driver's view of the trials."""
         seen = oscillation(segments, step_s=self.period_s if self.truth is Truth.TOO_FAST_TOLD else None)
         true_mean = float(np.mean([self.course.mean(start_s, start_s + self.run_s) for start_s in self.starts_s]))
         assert seen.mean is not None  # every scenario has windows
@@ -172,13 +172,13 @@ class Scenario:
 
 @dataclass(frozen=True, kw_only=True)
 class Outcome:
-    """One scenario and its verdict.
+    """One scenario with its verdict.
 
     Attributes:
-        truth: What it really does.
+        truth: True behaviour.
         period_s: The true period; None if there is none.
         seen: The verdict.
-        mean_error: By how much the utilization is off, 0..1.
+        mean_error: Error of the mean utilization, 0..1.
     """
 
     truth: Truth
@@ -188,18 +188,18 @@ class Outcome:
 
     @property
     def period_error(self) -> float | None:
-        """By which share the period is off; None where none was found, or there is none."""
+        """Relative error of the period; None where none was found, or there is none."""
         if self.seen.period_s is None or self.period_s is None:
             return None
         return abs(self.seen.period_s / self.period_s - 1.0)
 
 
 def benchmark_oscillation(*, scenarios: int, seed: int) -> str:
-    """Judges random scenarios and says how well, as Markdown.
+    """Judge random scenarios and return the accuracy of the verdicts, as Markdown.
 
     Args:
-        scenarios: How many, at least 1.
-        seed: Decides all of them.
+        scenarios: Number of scenarios, at least 1.
+        seed: Seed of the scenarios.
     """
     outcomes = [_judge_scenario(np.random.default_rng((seed, index))) for index in range(scenarios)]
     lost = "(In half of the scenarios a twentieth of the driver windows is lost.)"
@@ -207,7 +207,7 @@ def benchmark_oscillation(*, scenarios: int, seed: int) -> str:
 
 
 def _judge_scenario(rng: np.random.Generator) -> Outcome:
-    """Draws a scenario, works out what a driver would show of it, and judges that."""
+    """Draw a scenario, compute the driver's view of it, and judge that."""
     scenario = draw_scenario(rng)
     wobble, lost = float(rng.choice([0.0, 0.03])), float(rng.choice([0.0, 0.05]))
     return scenario.judged(
@@ -221,7 +221,7 @@ def _judge_scenario(rng: np.random.Generator) -> Outcome:
 
 
 def draw_scenario(rng: np.random.Generator) -> Scenario:
-    """A random one."""
+    """Draw a random scenario."""
     window_s = float(rng.choice([1 / 6, 1 / 6, 1 / 2, 1.0]))
     run_s = float(rng.choice([20.0, 30.0, 60.0]))
     trials = int(rng.integers(1, 4))
@@ -239,7 +239,7 @@ def draw_scenario(rng: np.random.Generator) -> Scenario:
 
 
 def _course(truth: Truth, window_s: float, run_s: float, rng: np.random.Generator) -> GpuCourse:
-    """A course of that kind."""
+    """Draw a course with that behaviour."""
     length_s = run_s + _BEFORE_S
     low = float(rng.uniform(0.0, 0.4))
     high = low + float(rng.uniform(0.25, 0.6))
@@ -254,7 +254,7 @@ def _course(truth: Truth, window_s: float, run_s: float, rng: np.random.Generato
         burst_s, pause_s = rng.uniform(0.5, 10.0, 2) * window_s
         return random_bursts(burst_s, pause_s, low, high, length_s=length_s, rng=rng)
     ends_s = {
-        # Not quite a third: the driver windows at the ends of a trial do not lie wholly in it.
+        # Not quite a third: the driver windows at the ends of a trial are only partly in it.
         Truth.CYCLE: (LEAST_PERIOD_WINDOWS * window_s, run_s / 3.5),
         Truth.TOO_SLOW: (run_s / 2.8, run_s / 1.5),
     }.get(truth, (0.4 * window_s, 0.98 * LEAST_PERIOD_WINDOWS * window_s))
@@ -264,14 +264,14 @@ def _course(truth: Truth, window_s: float, run_s: float, rng: np.random.Generato
 
 
 def _period_s(course: GpuCourse, starts_s: Sequence[float], run_s: float) -> float | None:
-    """The true period over all trials, so that what jitter did to the few cycles of a trial is no error."""
+    """Return the true period over all trials, so that jitter in the few cycles of one trial is no error."""
     cycles_s = [course.cycle_s(start_s, start_s + run_s) for start_s in starts_s]
     known_s = [cycle_s for cycle_s in cycles_s if cycle_s is not None]
     return float(np.mean(known_s)) if known_s else None
 
 
 def tables(outcomes: Sequence[Outcome]) -> tuple[str, ...]:
-    """How well scenarios were judged: paragraphs and tables, as Markdown."""
+    """Return the accuracy of the verdicts: paragraphs and tables, as Markdown."""
     errors = np.array([outcome.mean_error for outcome in outcomes])
     middle, high, most = 100 * np.percentile(errors, (50, 95, 100))
     mean = f"Utilization is off by {middle:.2f} points in the median, {high:.2f} in 95 %, {most:.2f} at most."

@@ -93,7 +93,7 @@ class _Fit:
             self._loop.report.loss(now_s, loss_in(args[2]) if len(args) > 2 else None)
 
     def logs_are_read(self, args: Any, kwargs: Any) -> Any:
-        """Record that Keras is about to read a step's logs, which waits for the accelerator; maybe in another thread."""
+        """Note that Keras is about to read a step's logs, which waits for the accelerator, maybe in another thread."""
         if time.monotonic() < self._loop.report.loss_due_s:
             return None
         return args[2] if len(args) > 2 else kwargs.get("logs")

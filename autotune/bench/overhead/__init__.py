@@ -1,1 +1,1 @@
-"""What autotune itself costs."""
+"""Overhead benchmarks: the cost of autotune itself."""

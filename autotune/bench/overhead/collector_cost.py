@@ -1,6 +1,6 @@
-"""Measures what the GPU sampler costs: the CPU time of its process, and the training speed that it takes away.
+"""Overhead of the GPU collector: CPU time of its process, and its effect on training speed.
 
-It asks whatever driver there is. Where there is none, one of the tests' fake machines does (from a checkout)::
+It uses the driver of the machine. Where there is none, use one of the tests' fake machines (from a checkout)::
 
     python -m tests.fake_nvml busy -- python -m autotune.bench sampler --config configs/config.yaml
 """
@@ -29,23 +29,23 @@ from autotune.search.problem import open_problem
 from autotune.statistics import moderated_interval
 from autotune.trial.plan import plan_trial
 
-_START_S = 1.0  # the sampler has started and found its devices; what that takes is told apart
+_START_S = 1.0  # the collector has started and found its devices; reported separately
 _WARM_UP_S = 5.0  # of training, after the first step
 _LONGEST_START_S = 120.0
 
 
 def measure_sampler(*, seconds: float, config: Path | None, pairs: int, train_s: float, state_dir: Path | None) -> str:
-    """Measures the sampler on the GPUs of this machine.
+    """Measure the collector on the GPUs of this machine.
 
     Args:
-        seconds: For how long its process is watched.
+        seconds: Time for which its process is watched.
         config: A config to train with; None leaves the effect on training out.
-        pairs: Trainings with the sampler and as many without it, in turn.
-        train_s: For how long the speed of each is measured.
+        pairs: Pairs of trainings, with and without the collector.
+        train_s: Time for which the speed of each is measured.
         state_dir: As for the search.
 
     Returns:
-        What was found, as Markdown.
+        The result, as Markdown.
 
     Raises:
         AutotuneError: There is no GPU, or the config cannot be trained with.
@@ -68,7 +68,7 @@ def measure_sampler(*, seconds: float, config: Path | None, pairs: int, train_s:
 
 
 def require_gpus() -> tuple[GpuFacts, ...]:
-    """The GPUs of this machine.
+    """Return the GPUs of this machine.
 
     Raises:
         GpuError: There is none.
@@ -80,12 +80,12 @@ def require_gpus() -> tuple[GpuFacts, ...]:
 
 
 def names_of(found: Sequence[GpuFacts]) -> str:
-    """What they are sold as, each name once."""
+    """Return the product names of the GPUs, without repetition."""
     return ", ".join(sorted({gpu.name for gpu in found}))
 
 
 class _Speed:
-    """Watches a training until it has been measured for long enough."""
+    """Watch of a training that stops it after the measuring time."""
 
     def __init__(self, clock: Clock, train_s: float) -> None:
         self._clock = clock
@@ -106,7 +106,7 @@ class _Speed:
 
 
 def _ratios(config: Path, uuids: Sequence[str], *, pairs: int, train_s: float, state_dir: Path | None) -> list[float]:
-    """Of each pair: speed with the sampler over speed without it. Which comes first changes from pair to pair."""
+    """Return the ratio of the speeds with and without the collector for each pair; their order alternates."""
     clock = SystemClock()
     problem = open_problem(config, command=None, state_dir=state_dir)
     problem.state.create()

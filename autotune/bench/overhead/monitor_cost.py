@@ -1,6 +1,6 @@
-"""Measures what `autotune monitor` costs: the CPU time of its process, on the GPUs of this machine.
+"""Overhead of `autotune monitor`: CPU time of its process, on the GPUs of this machine.
 
-It asks whatever driver there is. Where there is none, one of the tests' fake machines does (from a checkout)::
+It uses the driver of the machine. Where there is none, use one of the tests' fake machines (from a checkout)::
 
     python -m tests.fake_nvml eight -- python -m autotune.bench monitor
 """
@@ -18,13 +18,13 @@ _LOG = {"FORCE_COLOR": "", "NO_COLOR": "1"}
 
 
 def measure_monitor(*, seconds: float) -> str:
-    """Measures the monitor.
+    """Measure the monitor's CPU time.
 
     Args:
-        seconds: For how long it is watched.
+        seconds: Time for which it is watched.
 
     Returns:
-        What was found, as Markdown.
+        The result, as Markdown.
 
     Raises:
         AutotuneError: There is no GPU.

@@ -1,8 +1,8 @@
-"""Small trainers, as people write them: ``python observed_trainers.py STYLE... [options]``; see `main`.
+"""Small trainers in common styles: ``python observed_trainers.py STYLE... [options]``; see `main`.
 
 A script for any interpreter that has the framework, for the benchmark and the tests of the observer. Nothing in here
-reports steps. Each style prints what it knows of itself, as a line of JSON: what an observer should have seen, or,
-with ``--turns``, what it costs.
+reports steps. Each style prints its own numbers as a line of JSON: the steps that an observer should have seen, or,
+with ``--turns``, the observer's cost.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from typing import Any
 
 WIDTH = 64
 READING_S = 0.3
-"""After which whoever reads the steps has read them: it looks four times a second."""
+"""Time within which a reader has read the steps: it looks four times a second."""
 
 Epoch = Callable[[], object]
 
 
 class Facts:
-    """What a trainer knows of itself."""
+    """Numbers that a trainer measures of itself."""
 
     def __init__(self, arguments: argparse.Namespace) -> None:
         self.steps: int = arguments.steps
@@ -34,7 +34,7 @@ class Facts:
         self.waited_s: float | None = 0.0
 
     def load(self, number: int) -> int:
-        """Takes as long as loading a batch does; the last one is only half a batch."""
+        """Wait as long as loading a batch takes, and return its size; the last batch is only half full."""
         if self.sleep_s:
             begin_s = time.monotonic()
             time.sleep(self.sleep_s)
@@ -44,7 +44,7 @@ class Facts:
         return size
 
     def timed(self, batches: Iterable[Any]) -> Iterator[Any]:
-        """The same batches; how long they took is known then, better than from the loading of each."""
+        """Yield the same batches and measure the waits for them, which is more exact than adding up the loads."""
         waited_s, self.waited_s = self.waited_s, None
         assert waited_s is not None
         iterator = iter(batches)
@@ -59,7 +59,7 @@ class Facts:
         self.waited_s = waited_s
 
     def arrays(self) -> Iterator[Any]:
-        """Batches as NumPy arrays, made by a generator."""
+        """Yield batches as NumPy arrays, made by a generator."""
         import numpy as np
 
         x, y = np.ones((self.batch, WIDTH), "float32"), np.ones((self.batch, 1), "float32")
@@ -72,7 +72,7 @@ class Facts:
 
 
 def tf_dataset(facts: Facts) -> Any:
-    """A dataset that does nothing beforehand."""
+    """Return a dataset without prefetching."""
     import tensorflow as tf
 
     if facts.sleep_s:
@@ -88,7 +88,7 @@ def tf_dataset(facts: Facts) -> Any:
 
 
 def tf_step() -> tuple[Any, Any, Any]:
-    """A model by hand, and its training step."""
+    """Return a model of plain variables, and its training step."""
     import tensorflow as tf
 
     weights = tf.Variable(tf.random.stateless_normal((WIDTH, 1), (1, 2)))
@@ -106,7 +106,7 @@ def tf_step() -> tuple[Any, Any, Any]:
 
 
 def tf_loop(facts: Facts, *, compiled: bool) -> Epoch:
-    """A loop over a dataset, with validation and checkpoints if asked for."""
+    """Loop over a dataset, with validation and checkpoints if asked for."""
     import tensorflow as tf
 
     step, loss_of, weights = tf_step()
@@ -130,7 +130,7 @@ def tf_loop(facts: Facts, *, compiled: bool) -> Epoch:
 
 
 def tf_next_inside(facts: Facts) -> Epoch:
-    """A compiled function that fetches its batch itself."""
+    """Train with a compiled function that fetches its batch itself."""
     import tensorflow as tf
 
     step, _, _ = tf_step()
@@ -149,7 +149,7 @@ def tf_next_inside(facts: Facts) -> Epoch:
 
 
 def tf_loop_inside(facts: Facts) -> Epoch:
-    """A whole pass over the data in one compiled function."""
+    """Train a whole pass over the data in one compiled function."""
     import tensorflow as tf
 
     step, _, _ = tf_step()
@@ -164,7 +164,7 @@ def tf_loop_inside(facts: Facts) -> Epoch:
 
 
 def tf_arrays(facts: Facts) -> Epoch:
-    """A compiled step, and batches from a generator of the user's own."""
+    """Train with a compiled step and batches from the user's own generator."""
     import tensorflow as tf
 
     step, _, _ = tf_step()
@@ -178,7 +178,7 @@ def tf_arrays(facts: Facts) -> Epoch:
 
 
 def tf_strategy(devices: int) -> Any:
-    """That many replicas on one machine."""
+    """Return a strategy with that many replicas on one machine."""
     import tensorflow as tf
 
     cpu = tf.config.list_physical_devices("CPU")[0]
@@ -188,7 +188,7 @@ def tf_strategy(devices: int) -> Any:
 
 
 def tf_mirrored(facts: Facts, *, compiled: bool) -> Epoch:
-    """Two replicas on one machine, in a loop of the user's own."""
+    """Train two replicas on one machine, in the user's own loop."""
     import tensorflow as tf
 
     strategy = tf_strategy(2)
@@ -217,7 +217,7 @@ def tf_mirrored(facts: Facts, *, compiled: bool) -> Epoch:
 
 
 def tf1_session(facts: Facts, *, feed: bool) -> Epoch:
-    """Graphs and sessions."""
+    """Train with graphs and sessions."""
     import tensorflow as tf
 
     v1 = tf.compat.v1
@@ -253,14 +253,14 @@ def tf1_session(facts: Facts, *, feed: bool) -> Epoch:
 
 
 def keras_model(keras: Any, **options: Any) -> Any:
-    """A compiled model."""
+    """Return a compiled model."""
     model = keras.Sequential([keras.layers.Input((WIDTH,)), keras.layers.Dense(32, "relu"), keras.layers.Dense(1)])
     model.compile("sgd", "mse", **options)
     return model
 
 
 def keras_fit(facts: Facts, *, package: str = "keras", devices: int = 1, **options: Any) -> Epoch:
-    """``fit``, one epoch at a time."""
+    """Train with ``fit``, one epoch at a time."""
     if package == "tf_keras":
         os.environ["TF_USE_LEGACY_KERAS"] = "1"
     import tensorflow as tf
@@ -283,7 +283,7 @@ def keras_fit(facts: Facts, *, package: str = "keras", devices: int = 1, **optio
 
 
 def keras_on_batch(facts: Facts, *, package: str = "keras") -> Epoch:
-    """``train_on_batch``, with batches from a generator of the user's own."""
+    """Train with ``train_on_batch``, on batches from the user's own generator."""
     if package == "tf_keras":
         os.environ["TF_USE_LEGACY_KERAS"] = "1"
     import tensorflow as tf
@@ -301,7 +301,7 @@ def keras_on_batch(facts: Facts, *, package: str = "keras") -> Epoch:
 
 
 def torch_loader(facts: Facts, *, workers: int, loader: bool = True) -> Epoch:
-    """A loop over a ``DataLoader``, with validation and checkpoints if asked for; or over a generator."""
+    """Loop over a ``DataLoader``, with validation and checkpoints if asked for; or over a generator."""
     torch = import_module("torch")
 
     class Rows:
@@ -344,7 +344,7 @@ def torch_loader(facts: Facts, *, workers: int, loader: bool = True) -> Epoch:
 
 
 def jax_loop(facts: Facts) -> Epoch:
-    """A compiled step over a dataset of ``tf.data``."""
+    """Run a compiled step over a dataset of ``tf.data``."""
     jax = import_module("jax")
     dataset = tf_dataset(facts)
 
@@ -389,7 +389,7 @@ STYLES: dict[str, Callable[[Facts], Epoch]] = {
 
 
 def run(style: str, arguments: argparse.Namespace) -> None:
-    """Trains, and prints the facts."""
+    """Train, and print the facts."""
     facts = Facts(arguments)
     epoch = STYLES[style](facts)
     for _ in range(arguments.epochs):
@@ -406,10 +406,10 @@ def run(style: str, arguments: argparse.Namespace) -> None:
 
 
 def run_in_turns(style: str, arguments: argparse.Namespace) -> None:
-    """Trains an epoch with the observer and one without, many times, and prints how long each took.
+    """Train many epochs, alternately with and without the observer, and print the time of each.
 
-    There is a trainer for each, since what a framework has compiled is as it was when that was done. Two processes
-    would differ by more than is to be measured: in where their memory lies, and in what else the machine does.
+    There is a trainer for each, since compiled functions keep the state in which they were compiled. Two processes
+    would differ by more than the cost: in memory layout, and in the machine's other load.
     """
     trainers: dict[bool, Epoch] = {}
     epochs_s: dict[bool, list[float]] = {}
@@ -432,7 +432,7 @@ def run_in_turns(style: str, arguments: argparse.Namespace) -> None:
 
 
 class Stopwatch:
-    """Times what the observer's functions do beside calling the framework's own, in the places where both are."""
+    """Timer of the observer's functions besides the framework's own, in the places where both are."""
 
     def __init__(self) -> None:
         self._own_s = 0.0
@@ -445,7 +445,7 @@ class Stopwatch:
                 cell.cell_contents = original
 
     def time(self, epoch: Epoch, turns: int) -> list[float]:
-        """Seconds that each epoch spends in them, less what functions that only call the framework's would."""
+        """Return the seconds that each epoch spends in them, less those of plain forwarding functions."""
         own_s = []
         for _ in range(turns):
             taken_s = {}
@@ -474,7 +474,7 @@ def _like(original: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _cells_with(original: Callable[..., Any], function: Any) -> Iterator[Any]:
-    """The cells by which one of the observer's functions, or one that it may call, knows the framework's."""
+    """Yield the cells by which an observer function, or one that it may call, refers to the framework's."""
     for cell in function.__closure__ or ():
         if cell.cell_contents is original:
             yield cell
@@ -491,13 +491,13 @@ def _places() -> list[Any]:
 
 
 def _observe(on: bool) -> None:
-    """Puts the observer's functions in the place of the framework's, or these back."""
+    """Install the observer's functions in place of the framework's, or restore these."""
     for place in _places():
         setattr(place.owner, place.name, place.ours if on else place.original)
 
 
 def main() -> None:
-    """Trains in one style, or in several, each in a fork of this process that has imported what is asked for."""
+    """Train in one style, or in several, each in a fork of this process after the requested imports."""
     parser = argparse.ArgumentParser()
     parser.add_argument("styles", nargs="+", choices=STYLES, metavar="STYLE")
     parser.add_argument("--steps", type=int, default=20, help="in an epoch")

@@ -1,10 +1,10 @@
-"""What the observer sees of trainers that nobody changed, and what that costs them.
+"""Overhead and accuracy of the observer on unchanged trainers.
 
-Each style of trainer (observed_trainers.py) trains once with a slow loader, and what the observer reports is compared
-with what the trainer knows; then several times with a fast one, in blocks of steps that are observed and not, in turn.
-The cost of a step is told in two ways. "In our functions" is what these take beside the framework's own: exact to a
-microsecond, and without what is counted in graphs or what the caches lose. "In all" is the difference between the
-blocks, with a trainer for each: nothing is left out, and trainers that are alike differ by some percent as it is.
+Each style of trainer (observed_trainers.py) trains once with a slow loader, and the observer's report is compared with
+the trainer's own numbers; then several times with a fast loader, in alternating blocks of steps with and without the
+observer. The cost of a step is given in two ways. "In our functions" is their time besides the framework's own: exact
+to a microsecond, but without the counting in graphs and without cache effects. "In all" is the difference between the
+blocks, with a trainer for each: nothing is left out, but equal trainers differ by some percent, too.
 """
 
 import json
@@ -26,8 +26,8 @@ from autotune.records import TraineeEvent, TrialPlan
 
 _TRAINERS = Path(__file__).with_name("observed_trainers.py")  # a script, not for importing
 _LONGEST_RUN_S = 300.0
-_TURNS = 20  # blocks of each kind in a training
-_RIGHT = 0.1  # share by which a wait may differ from the trainer's own
+_TURNS = 20  # blocks of each kind in one training
+_RIGHT = 0.1  # tolerated relative difference between a wait and the trainer's own number
 _HEADS = (
     "style",
     "steps seen",
@@ -61,7 +61,7 @@ STYLES = {
     "torch": ("torch", "torch-workers", "torch-own-batches"),
     "jax": ("jax",),
 }
-"""By the package that they need."""
+"""Styles of trainers by the package that they need."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -71,7 +71,7 @@ class _Seen:
 
 
 class _Trainers:
-    """Runs of observed_trainers.py."""
+    """Trials of observed_trainers.py."""
 
     def __init__(self, runner: ProcessRunner, clock: Clock, folder: Path, python: str) -> None:
         self._runner = runner
@@ -81,7 +81,7 @@ class _Trainers:
         self._trials = 0
 
     def train(self, style: str, **options: float) -> _Seen:
-        """Trains.
+        """Run a trainer of a style.
 
         Raises:
             TrialError: The trainer failed.
@@ -108,14 +108,14 @@ class _Trainers:
 
 
 def benchmark_observer(*, python: str, styles: Sequence[str], pairs: int, steps: int) -> None:
-    """Prints the table.
+    """Print the table of accuracy and overhead.
 
     Args:
         python: The interpreter that has the frameworks.
-        styles: Which; none means all whose framework this interpreter has (found out by trying).
-        pairs: Of trainings, one observed and one not, which take turns in one process; the median difference of their
-            blocks is what a step costs.
-        steps: In a block.
+        styles: Styles to run; an empty list means all whose framework this interpreter has (found out by trying).
+        pairs: Number of pairs of trainings, one observed and one not, that alternate in one process; the median
+            difference of their blocks is the cost of a step.
+        steps: Steps in a block.
     """
     clock = SystemClock()
     rows: list[tuple[str, ...]] = []
@@ -137,7 +137,7 @@ def _correct(seen: _Seen) -> tuple[str, str, str, str]:
     waits_s = [event.wait_s for event in steps if event.wait_s is not None]
     samples = [event.samples for event in steps if event.samples is not None]
     known_s = seen.facts["waited_s"]
-    # The mean: a loop that makes its own batches is not seen to wait for the first.
+    # The mean: in a loop that makes its own batches the first wait is invisible.
     ratio = None if not waits_s or not known_s else sum(waits_s) / len(waits_s) / known_s * seen.facts["steps"]
     return (
         f"{len(steps)} of {seen.facts['steps']}",
@@ -148,7 +148,7 @@ def _correct(seen: _Seen) -> tuple[str, str, str, str]:
 
 
 def _cost(trainers: _Trainers, style: str, pairs: int, steps: int) -> tuple[str, str, str]:
-    """What a step takes, and what of it the observer does: medians of trainings, with the least and the most."""
+    """Return the time of a step and the observer's part in it: medians over trainings, with minimum and maximum."""
     steps_us, own_us, costs_us = [], [], []
     for _ in range(pairs):
         seen = trainers.train(style, sleep_ms=0.0, steps=steps, turns=_TURNS)

@@ -1,4 +1,4 @@
-"""The CPU time that a process takes: to begin, and for each second from then on."""
+"""CPU time of a process: for its start, and for each second from then on."""
 
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
@@ -22,18 +22,18 @@ def process_cost(
     seconds: float,
     env: Mapping[str, str] = MappingProxyType({}),
 ) -> tuple[float, float]:
-    """CPU seconds until a process has begun, and for each second from then on, as a share of one core.
+    """Return the CPU seconds of a process's start, and its CPU share of one core from then on.
 
-    From short lives of it and a long one: the kernel's account of a process is exact at its end.
+    Computed from short runs of it and a long one: the kernel's account of a process is exact at its end.
 
     Args:
-        command: Makes its words; it may write into the folder that it is given.
-        start_s: Length of a short life, in which it begins.
-        seconds: By how much longer the long one is.
+        command: Returns its command line; it may write into the folder that it is given.
+        start_s: Length of a short run, which covers the start.
+        seconds: Additional length of the long run.
         env: Added to the environment.
 
     Raises:
-        TrialError: It ended by itself.
+        TrialError: The process ended by itself.
     """
     clock = SystemClock()
     with tempfile.TemporaryDirectory(prefix="autotune-bench-") as name, Guard() as guard:

@@ -1,8 +1,8 @@
-"""What the search itself adds to a trial: choosing the next point and writing the record, by length of the record.
+"""Overhead of the search between trials: choosing the next point and writing the record, by length of the record.
 
-The record is filled with trials of random points of the config's own space, every third a repeat, with speeds that each
-knob adds something to. Then the next trials are chosen and written one by one, each time with everything rebuilt from
-the record, as after a restart.
+The record is filled with trials of random points of the config's space, every third a repeat, with additive effects of
+the knobs on speed. Then the next trials are chosen and written one by one, each time with everything rebuilt from the
+record, as after a restart.
 """
 
 import math
@@ -27,12 +27,12 @@ _NOISE = 0.08
 
 
 def time_choices(config: Path, lengths: Sequence[int], *, seed: int) -> None:
-    """Prints what one choice takes in records of these lengths.
+    """Print the time of one choice for records of these lengths.
 
     Args:
         config: The config whose space is searched.
-        lengths: Runs in the record, ascending.
-        seed: Draws the points.
+        lengths: Numbers of trials in the record, ascending.
+        seed: Seed of the points.
 
     Raises:
         AutotuneError: The config cannot be used.

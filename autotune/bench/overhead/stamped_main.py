@@ -1,6 +1,7 @@
-"""``python stamped_main.py -m module ...`` or ``... script ...``: notes when it starts, then runs that as ``__main__``.
+"""Time stamp of a trainer's start: ``python stamped_main.py -m module ...`` or ``... script ...``.
 
-The note, the time on the monotonic clock, goes into the file ``main_started`` in the run's folder.
+The stamp, the time on the monotonic clock, goes into the file ``main_started`` in the trial's folder; the module or
+script then runs as ``__main__``.
 """
 
 import os

@@ -1,12 +1,11 @@
-"""Measures what a trial costs besides training, for fresh processes and for forks of a warm interpreter, in turn.
+"""Overhead of a trial's start and end, for fresh processes and for forks of a warm interpreter, in turn.
 
-Each trial is one of today's config, stopped at its 10th step after the first. Of its time this tells apart:
+Each trial runs the baseline and is stopped at its 10th step after the first. Its time is divided into:
 
-* *to main*: from the call that asks for the trial until the first line of a small script (stamped_main.py), which then
-  runs the trainer's own script or module. It is the same script for both kinds, and the first code of the user's that
-  either would run; a warm interpreter that is still to be made is not in it, since two trials before those that count
-  see to that.
-* *to first step*: from there until the trainer reports its first step. Imports are in it, unless they were made
+* *to main*: from the call that starts the trial until the first line of a small script (stamped_main.py), which then
+  runs the trainer's own script or module. It is the same script for both kinds. The start of the warm interpreter is
+  left out: two earlier trials, which do not count, cause it.
+* *to first step*: from there until the trainer reports its first step, imports included unless they were made
   beforehand.
 * *to the end*: from the decision to stop the trial until the last of its processes is reaped.
 """
@@ -41,7 +40,7 @@ class _Times:
 
     @property
     def overhead_s(self) -> float:
-        """What is the runner's and not the trainer's."""
+        """Overhead of the runner, without the trainer's own time."""
         return self.to_main_s + self.to_end_s
 
 
@@ -60,11 +59,11 @@ class _StopAfterSteps:
 
 
 def measure_start(config: Path, *, trials: int, state_dir: Path | None) -> None:
-    """Measures both kinds of trials and prints their times.
+    """Measure both kinds of trials and print their times.
 
     Args:
         config: The config.
-        trials: How many of each kind.
+        trials: Number of trials of each kind.
         state_dir: As for the search.
 
     Raises:

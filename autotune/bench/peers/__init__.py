@@ -1,1 +1,1 @@
-"""The search against other ways to tune, on simulated trainings."""
+"""Our search against other tuners, on simulated trainers."""

@@ -1,4 +1,4 @@
-"""What a method made of its time on one scenario, and the figures that are read off that."""
+"""Anytime curve: the answers of one method on one scenario over time, and the figures computed from them."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -7,17 +7,17 @@ from enum import StrEnum
 from autotune.records import Values
 
 OURS = "autotune"
-"""The name of our search among the methods."""
+"""Name of our search among the methods."""
 
 ORACLE = "oracle"
-"""The name of the method that knows the best points and has but to tell them apart."""
+"""Name of the method that knows the best points and only has to compare them."""
 
 CLOSE = 0.05
 """Regret up to which a config counts as found."""
 
 
 class Setting(StrEnum):
-    """What the other methods have to work with."""
+    """Kind of trials that the other methods make."""
 
     SHIPPED = "as shipped"  # a fresh process and a minute for each trial
     SAME_RUNNER = "same runner"  # warm processes, and runs as long as ours: only the search differs
@@ -25,19 +25,19 @@ class Setting(StrEnum):
 
 @dataclass(frozen=True, kw_only=True)
 class AnytimeCurve:
-    """What a method answered at any time, if it had been asked.
+    """Answers that a method would have given at any time.
 
-    The regret of a config is the share of the best possible speed that it leaves unused, by the true speeds:
-    ``1 - speed / best speed``, in 0..1.
+    The regret of a config is the fraction of the best possible speed that it leaves unused, by the true speeds: ``1 -
+    speed / best speed``, in 0..1.
 
     Attributes:
-        method: Its name.
-        setting: What it had to work with; None where that makes no difference.
-        budget_s: How long it could search.
-        used_s: How long it did.
-        trials: How many trials it made.
-        regrets: (since when, regret of the answer from then on), the first at 0 s: today's config.
-        answer: What it answered in the end.
+        method: Name of the method.
+        setting: Kind of its trials; None where that makes no difference.
+        budget_s: Time that it could use.
+        used_s: Time that it used.
+        trials: Number of its trials.
+        regrets: (time, regret of the answer from then on), the first at 0 s: the baseline.
+        answer: Its final answer.
     """
 
     method: str
@@ -49,11 +49,11 @@ class AnytimeCurve:
     answer: Values
 
     def regret_at(self, time_s: float) -> float:
-        """Regret of what it would have answered after that time."""
+        """Return the regret of the answer at that time."""
         return next(regret for since_s, regret in reversed(self.regrets) if since_s <= time_s)
 
     def close_s(self) -> float | None:
-        """Since when its answer is within `CLOSE` of the best for good; None if it is not, in the end."""
+        """Time from which its answer is within `CLOSE` of the best for good; None if the final one is not."""
         found_s: float | None = None
         for since_s, regret in self.regrets:
             if regret > CLOSE:
@@ -65,13 +65,13 @@ class AnytimeCurve:
 
 @dataclass(frozen=True, kw_only=True)
 class Confirmation:
-    """What one of our searches said in the end, and how it is in truth.
+    """Final statement of one of our searches, with the truth.
 
     Attributes:
-        better: Whether it said so.
-        low: Lower end of the 95 % interval of the candidate's speed over today's.
-        high: Upper end of it.
-        true_ratio: What it is.
+        better: True if it said so.
+        low: Lower end of the 95 % interval of the speedup over the baseline.
+        high: Upper end of that interval.
+        true_ratio: True speedup.
     """
 
     better: bool
@@ -81,22 +81,22 @@ class Confirmation:
 
     @property
     def holds(self) -> bool:
-        """Whether the interval holds the truth."""
+        """True if the interval holds the truth."""
         return self.low <= self.true_ratio <= self.high
 
 
 @dataclass(frozen=True, kw_only=True)
 class HeadToHead:
-    """All methods on one scenario.
+    """Results of all methods on one scenario.
 
     Attributes:
         seed: Number of the scenario.
-        family: What limits its trainer.
-        machine: On which machine.
+        family: Kind of its bottleneck.
+        machine: Name of its machine.
         best: The best point.
         courses: One for each method, setting and (for our search) budget.
         confirmations: Those of our searches.
-        cpu_s: What it took to simulate all that.
+        cpu_s: CPU time of the simulation.
     """
 
     seed: int
@@ -109,18 +109,18 @@ class HeadToHead:
 
     @property
     def today_is_close(self) -> bool:
-        """Whether there is nothing to find: today's config is within `CLOSE` of the best."""
+        """True if there is nothing to find: the baseline is within `CLOSE` of the best."""
         return self.curves[0].regrets[0][1] <= CLOSE
 
 
 @dataclass(frozen=True, kw_only=True)
 class NullTrial:
-    """Our search where every knob does nothing.
+    """Search in a scenario whose knobs have no effect.
 
     Attributes:
         seed: Number of the scenario.
-        confirmation: What it said; None if it confirmed nothing.
-        cpu_s: What it took to simulate.
+        confirmation: Its statement; None if it confirmed nothing.
+        cpu_s: CPU time of the simulation.
     """
 
     seed: int

@@ -1,6 +1,6 @@
-"""Compares our search with other ways to tune, on simulated trainers whose best config is known.
+"""Benchmark of our search against other tuners, on simulated trainers whose best config is known.
 
-Every finished scenario is a line of ``results.jsonl``, so that the same command goes on where it was interrupted.
+Every finished scenario is a line of ``results.jsonl``, so that the same command resumes after an interruption.
 """
 
 import json
@@ -27,7 +27,7 @@ FORMAT = 1
 """Version of the lines of ``results.jsonl``."""
 
 REPORT_SEEDS = range(1000, 1200)
-"""Scenarios that are run for a report and for nothing else: the search is improved on those below 100."""
+"""Scenarios reserved for reports: the search is developed on those below 100."""
 
 REPORT_NULLS = 2000
 
@@ -38,14 +38,14 @@ _null = TypeAdapter(NullTrial)
 
 @dataclass(frozen=True, kw_only=True)
 class Benchmark:
-    """What is to be run.
+    """Settings of one benchmark.
 
     Attributes:
         seeds: The scenarios.
-        nulls: How many searches have nothing to find.
-        budgets_s: Our search is made with each of them, the others with the largest.
-        jobs: Processes at work.
-        out: Folder of the results; one that is there already is gone on with.
+        nulls: Number of searches with nothing to find.
+        budgets_s: Budgets of our search; the other methods get the largest.
+        jobs: Number of processes.
+        out: Folder of the results; an existing one is resumed.
     """
 
     seeds: range
@@ -56,7 +56,7 @@ class Benchmark:
 
 
 def benchmark_search(benchmark: Benchmark) -> None:
-    """Runs what is missing, prints the tables, and draws the picture beside them.
+    """Run the missing scenarios, print the tables, and plot the regrets.
 
     Raises:
         AutotuneError: The folder holds results of another benchmark.
@@ -85,7 +85,7 @@ def benchmark_search(benchmark: Benchmark) -> None:
 
 
 def _run(tasks: Sequence[tuple[str, int]], benchmark: Benchmark) -> Iterator[HeadToHead | NullTrial]:
-    """The results, in the order in which they are there."""
+    """Yield the results in the order of their completion."""
     if benchmark.jobs == 1:
         for kind, seed in tasks:
             yield _task(kind, seed, benchmark.budgets_s)
@@ -116,10 +116,10 @@ def _line(done: HeadToHead | NullTrial, budgets_s: Sequence[float]) -> str:
 
 
 def _read(results: Path, budgets_s: Sequence[float]) -> tuple[dict[int, HeadToHead], dict[int, NullTrial]]:
-    """What an earlier, interrupted benchmark left; its last line, if torn, is cut off.
+    """Read the results of an earlier, interrupted benchmark; a torn last line is cut off.
 
     Raises:
-        AutotuneError: That was another benchmark.
+        AutotuneError: They belong to another benchmark.
     """
     contests: dict[int, HeadToHead] = {}
     nulls: dict[int, NullTrial] = {}

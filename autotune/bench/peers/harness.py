@@ -1,4 +1,4 @@
-"""A simulated machine for one method, and the two ways in which the peers measure on it."""
+"""Harness: a simulated machine for one method, and the two ways in which the peers measure on it."""
 
 import math
 import random
@@ -24,26 +24,26 @@ from autotune.trial.plan import plan_trial
 from autotune.trial.stop_rule import TrialPolicy
 
 FIXED_RUN_S = 60.0
-"""Length of a trial as people make it for other tuners, start included."""
+"""Length of a trial as users of other tuners configure it, start included."""
 
 
 class Harness:
-    """The machine of a scenario, its clock, and the answers that a method gives while that runs.
+    """Simulated machine of a scenario, its clock, and the answers of a method over time.
 
-    Nothing of the simulator is read but steps, exits and probes; the true speeds only judge the answers afterwards.
+    Methods read only steps, exits and probes from the simulator; the true speeds judge the answers afterwards.
 
     Args:
         one: The scenario.
-        budget_s: How long the method may search.
-        folder: Not there yet; everything is written into it.
-        method: Its name; each meets noise of its own.
-        fresh_processes: Whether each trial starts a process of its own, instead of a fork of a warm one.
+        budget_s: Budget of the method.
+        folder: Folder for all files; must not exist yet.
+        method: Name of the method; each gets noise of its own.
+        fresh_processes: True if each trial starts a process of its own, instead of a fork of a warm one.
 
     Attributes:
-        clock: Moved by the trials alone.
+        clock: Virtual clock, advanced by the trials only.
         problem: The scenario's config, read as the command reads it.
-        runner: Makes the runs.
-        trials: How many were made; kept by whoever makes them.
+        runner: Simulated runner of the trials.
+        trials: Number of trials; the measuring methods count.
     """
 
     def __init__(
@@ -69,15 +69,15 @@ class Harness:
         self._variances_s: list[float] = []
 
     def instruments(self) -> Instruments:
-        """What watches the next run."""
+        """Return the instruments of the next trial."""
         return self._one.instruments(self.runner)
 
     def answer(self, values: Values) -> None:
-        """Takes down what the method would answer from now on."""
+        """Record the answer that the method would give from now on."""
         self._answers.append((self.clock.now_s() - self._started_s, values))
 
     def curve(self, setting: Setting | None) -> AnytimeCurve:
-        """The method's course so far, judged by the true speeds."""
+        """Return the method's anytime curve so far, judged by the true speeds."""
         best = self._one.best()[1]
         return AnytimeCurve(
             method=self._method,
@@ -90,11 +90,11 @@ class Harness:
         )
 
     def follow(self, proposals: Proposals, measure: Callable[[Values], float | None]) -> None:
-        """Runs what a peer proposes until it or the budget ends; its best single measurement is its answer.
+        """Run the proposals of a peer until it or the budget ends; its answer is its best single measurement.
 
         Args:
             proposals: The peer.
-            measure: Runs a point once: its samples per second, None if that gave no number.
+            measure: Measures a point once: its samples per second, None if that gave no number.
         """
         best = 0.0
         speed: float | None = None
@@ -110,10 +110,10 @@ class Harness:
                 self.answer(values)
 
     def tell_apart(self, points: Sequence[Values]) -> None:
-        """The oracle: knows the few points that matter, and spends the whole budget on telling them apart.
+        """Run the oracle: it knows the best few points, and spends the whole budget on comparing them.
 
-        They are run one after the other, again and again, by the rules of our search. The answer is the one with the
-        best mean of ln speed. What regret that leaves comes from noise alone.
+        It measures them in turn, again and again, by the rules of our search. The answer is the one with the best mean
+        of ln speed; its regret comes from noise alone.
         """
         logs: list[list[float]] = [[] for _ in points]
         leader: int | None = None
@@ -130,7 +130,7 @@ class Harness:
                 self.answer(points[ahead])
 
     def measure_for_a_minute(self, values: Values) -> float | None:
-        """A trial of fixed length; its first step and its warm-up do not count."""
+        """Measure a trial of fixed length, without its first step and its warm-up."""
         problem, clock = self.problem, self.clock
         ends_s = clock.now_s() + FIXED_RUN_S
         events: list[TraineeEvent] = []
@@ -147,9 +147,9 @@ class Harness:
         return window.samples_per_s(problem.batch_size(values)) if window else None
 
     def measure_as_ours(self, values: Values) -> float | None:
-        """A trial by the rules of our search: its length, its validity, its time limit, its waiting for caches.
+        """Measure a trial by the rules of our search: length, validity, time limits, waiting for caches.
 
-        Only no trial is cut short for being hopeless: that is for a search to decide, and these do not.
+        No trial is stopped early as hopeless: that is the decision of a search, and the peers make none.
         """
         problem, now_s = self.problem, self.clock.now_s()
         give_up_s = math.inf
@@ -175,7 +175,7 @@ class Harness:
         return done.measurement.samples_per_s
 
     def _goal(self) -> WindowGoal:
-        """How long our search would measure, at the spread between trials that it expects before it has repeats."""
+        """Return the measuring window of our search at its prior spread between trials."""
         limits = self.problem.limits
         target_s = limits.min_s
         if self._variances_s:

@@ -1,4 +1,4 @@
-"""One scenario, all methods: our search as the command runs it, the peers in both settings, and an oracle."""
+"""Head-to-head comparison on one scenario: our search as the command runs it, the peers in both settings, an oracle."""
 
 import os
 from collections.abc import Sequence
@@ -19,19 +19,19 @@ from autotune.space.space import Space
 from autotune.study.record import Study
 
 NULL_BUDGET_S = 300.0
-"""Budget of the searches that have nothing to find."""
+"""Budget of the searches with nothing to find."""
 
 _ORACLE_POINTS = 8
 _ORACLE_REGRET = 0.10
 
 
 def hold_head_to_head(seed: int, budgets_s: Sequence[float], folder: Path) -> HeadToHead:
-    """Lets all methods work on one scenario.
+    """Run all methods on one scenario.
 
     Args:
         seed: Number of the scenario.
-        budgets_s: Our search is made with each of them, the others with the largest.
-        folder: Not there yet; everything is written into it.
+        budgets_s: Budgets of our search; the other methods get the largest.
+        folder: Folder for all files; must not exist yet.
     """
     before_s = _cpu_s()
     one = scenario(seed)
@@ -65,11 +65,11 @@ def hold_head_to_head(seed: int, budgets_s: Sequence[float], folder: Path) -> He
 
 
 def hold_null_trial(seed: int, folder: Path) -> NullTrial:
-    """Lets our search work where there is nothing to find.
+    """Run our search where there is nothing to find.
 
     Args:
         seed: Number of the scenario.
-        folder: Not there yet; everything is written into it.
+        folder: Folder for all files; must not exist yet.
     """
     before_s = _cpu_s()
     _, confirmation = _search(null_scenario(seed), NULL_BUDGET_S, folder)
@@ -77,7 +77,7 @@ def hold_null_trial(seed: int, folder: Path) -> NullTrial:
 
 
 def _search(one: Scenario, budget_s: float, folder: Path) -> tuple[AnytimeCurve, Confirmation | None]:
-    """Our search, put together as the command does it."""
+    """Run our search, assembled as the command does it."""
     harness = Harness(one, budget_s, folder, method=OURS)
     problem, clock = harness.problem, harness.clock
 
@@ -109,7 +109,7 @@ def _search(one: Scenario, budget_s: float, folder: Path) -> tuple[AnytimeCurve,
 
 
 def _confirmation(one: Scenario, result: SearchResult | None) -> Confirmation | None:
-    """What the search said, beside the truth; None if it confirmed nothing."""
+    """Return the search's final statement with the truth; None if it confirmed nothing."""
     if result is None or result.speedup is None or result.baseline is None:
         return None
     better = result.verdict is Verdict.BETTER
@@ -123,7 +123,7 @@ def _confirmation(one: Scenario, result: SearchResult | None) -> Confirmation | 
 
 
 def _best_points(one: Scenario, space: Space) -> list[Values]:
-    """For the oracle: of the best point and all that differ from it in one or two values, the best 8 within 10 %."""
+    """Points of the oracle: of the best and all that differ in one or two values, the best 8 within 10 %."""
     best, best_speed = one.best()
     near = {tuple(best.values()): best}
     for first, second in combinations(space.knobs, 2):

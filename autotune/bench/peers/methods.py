@@ -1,8 +1,8 @@
-"""Other ways to tune, as their users run them: what they try, in which order, and when they stop.
+"""Peers: other tuning methods as their users run them, with their own order of trials and their own end.
 
 Each is a generator: it yields the next point and is sent its measured speed in samples per second, None for a trial
-that gave no number. All begin with today's config, all take the best single measurement for their answer, and none
-knows which combinations cannot work.
+that gave no number. All begin with the baseline, all answer with the best single measurement, and none knows which
+combinations cannot work.
 """
 
 import random
@@ -21,7 +21,7 @@ from autotune.space.knob import Knob, same_scalar
 from autotune.space.space import Space
 
 Proposals = Generator[Values, float | None, None]
-"""Yields points, is sent speeds; its end is the method's own."""
+"""Generator that yields points and is sent speeds; it returns when the method ends."""
 
 _MOST_DRAWS = 100_000  # of the random search: more than any budget pays for
 _WITHOUT_GAIN = 5
@@ -32,7 +32,7 @@ _MOST_VISITS = 2
 
 
 def random_search(space: Space, seed: int) -> Proposals:
-    """Draws from all combinations with equal chances, none twice (Bergstra & Bengio 2012, on a finite space)."""
+    """Draw from all combinations uniformly, without repeats (Bergstra & Bengio 2012, on a finite space)."""
     yield space.today
     today = space.name(space.today)
     sizes = [len(knob.choices) for knob in space.knobs]
@@ -49,9 +49,9 @@ def random_search(space: Space, seed: int) -> Proposals:
 def tpe(space: Space, seed: int) -> Proposals:
     """Optuna's default sampler with its defaults: ten random points, then TPE.
 
-    It gets the same domains as everybody: positions in the list of choices where these are ordered, categories where
-    they are not. A trial without a number is told as pruned, which counts as worse than all others; told as failed it
-    would be ignored, and its like asked for again and again. A point that comes twice is run twice.
+    It gets the same domains as the others: positions in the list of choices where these are ordered, categories where
+    they are not. A trial without a number is reported as pruned, which ranks below all others; reported as failed it
+    would be ignored, and similar points proposed again and again. A point that is proposed twice is measured twice.
     """
     optuna.logging.set_verbosity(optuna.logging.WARNING)
     study = optuna.create_study(direction="maximize", sampler=TPESampler(seed=seed))
@@ -67,11 +67,11 @@ def tpe(space: Space, seed: int) -> Proposals:
 
 
 def coordinate_descent(space: Space, _seed: int) -> Proposals:
-    """One knob at a time, numbers doubled as long as that helps, as people do by hand.
+    """Change one knob at a time and double numbers as long as that helps, as people do by hand.
 
-    Where doubling does not help at once, the number is halved as long as that helps. Where a domain does not hold the
-    doubled value, the next smaller one that it holds is meant, at least the next choice. Switches and other lists are
-    tried value by value. It ends after a round over all knobs that helped nowhere; nothing is measured twice.
+    Where doubling does not help at once, the number is halved as long as that helps. Where a domain lacks the doubled
+    value, the next smaller one is taken, at least the next choice. Switches and other lists are tried value by value.
+    It ends after a round over all knobs without improvement; no point is measured twice.
     """
     here = space.today
     best = (yield here) or 0.0
@@ -96,7 +96,7 @@ def coordinate_descent(space: Space, _seed: int) -> Proposals:
 
 
 def grid(space: Space, _seed: int) -> Proposals:
-    """All combinations in order, the last knob fastest, until five in a row have not helped.
+    """Enumerate all combinations, the last knob fastest, until five in a row have not helped.
 
     The autotuner of DeepSpeed with its defaults, ``"tuner_type": "gridsearch"`` and ``"tuner_early_stopping": 5``
     (deepspeed/autotuning/constants.py and tuner/base_tuner.py), on this space instead of its own.
@@ -118,7 +118,7 @@ _Coordinate = tuple[int, ...]
 
 
 def hill_climb(space: Space, _seed: int) -> Proposals:
-    """The quick search of Triton Model Analyzer, on positions in the lists of choices.
+    """Quick search of Triton Model Analyzer, on positions in the lists of choices.
 
     Around a home coordinate, at most 3 away, it measures until 3 neighbours gave a number, each time the neighbour
     with the most values that no measured neighbour has. Every neighbour then pulls by its gain over home (relative to
@@ -130,7 +130,7 @@ def hill_climb(space: Space, _seed: int) -> Proposals:
 
     Source: model_analyzer/config/generate/quick_run_config_generator.py and neighborhood.py; docs/config_search.md,
     "Quick Search Mode". Left out is what has no meaning here: constraints, and the sweep of concurrency afterwards.
-    It starts from today's config instead of the lowest corner.
+    It starts from the baseline instead of the lowest corner.
     """
     sizes = [len(knob.choices) for knob in space.knobs]
     speeds: dict[_Coordinate, float | None] = {}
@@ -177,7 +177,7 @@ PEERS: Mapping[str, Callable[[Space, int], Proposals]] = {
     "hill climb": hill_climb,
     "grid": grid,
 }
-"""By the name that the tables show; each takes the space and a seed."""
+"""Peers by the name in the tables; each takes the space and a seed."""
 
 
 def _values_at(space: Space, indices: Sequence[int]) -> Values:
@@ -190,7 +190,7 @@ def _distribution(knob: Knob) -> BaseDistribution:
 
 
 def _ways(knob: Knob, value: Scalar) -> Iterator[Iterator[Scalar]]:
-    """The ways to turn a knob from a value: each is followed as long as it helps."""
+    """Yield the sequences of values that a knob is changed along: each is followed as long as it helps."""
     if knob.ordered:
         numbers = [choice for choice in knob.choices if isinstance(choice, int | float)]
         start = next(number for number in numbers if same_scalar(number, value))
@@ -215,7 +215,7 @@ def _halved(numbers: Sequence[float], value: float) -> Iterator[float]:
 
 
 def _neighbours(home: _Coordinate, sizes: Sequence[int]) -> Iterator[_Coordinate]:
-    """All coordinates within the radius but home itself, the last dimension fastest, steps up before steps down."""
+    """Yield all coordinates within the radius but home, the last dimension fastest, steps up before steps down."""
 
     def extend(done: _Coordinate, left: int) -> Iterator[_Coordinate]:
         dimension = len(done)
@@ -243,7 +243,7 @@ def _most_telling(
     speeds: Mapping[_Coordinate, float | None],
     known: Sequence[tuple[_Coordinate, float]],
 ) -> _Coordinate | None:
-    """The unmeasured neighbour with the most values that no measured one has; None if all are measured."""
+    """Return the unmeasured neighbour with the most values that no measured one has; None if all are measured."""
     covered = {(dimension, position) for neighbour, _ in known for dimension, position in enumerate(neighbour)}
     return max(
         (neighbour for neighbour in around if neighbour not in speeds),
@@ -255,7 +255,7 @@ def _most_telling(
 def _step(
     home: _Coordinate, speed: float, known: Sequence[tuple[_Coordinate, float]], sizes: Sequence[int]
 ) -> _Coordinate:
-    """Where the measured neighbours pull the home to."""
+    """Return the coordinate that the measured neighbours pull the home to."""
     there = []
     for dimension, position in enumerate(home):
         pull, way = 0.0, 0

@@ -1,4 +1,4 @@
-"""The contests as a picture: regret against time."""
+"""Plot of the anytime curves: regret against time."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -10,13 +10,13 @@ from matplotlib.figure import Figure
 from autotune.bench.peers.anytime_curve import CLOSE, ORACLE, OURS, HeadToHead, Setting
 from autotune.bench.peers.tables import budgets_of, course_of, methods_of
 
-_LEAST_REGRET = 1e-3  # the end of the logarithmic axis: less is not worth seeing
+_LEAST_REGRET = 1e-3  # lower end of the logarithmic axis
 _POINTS = 300
 _COLOURS = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#D55E00", "#56B4E9")  # Okabe & Ito: told apart by everybody
 
 
 def plot_regrets(contests: Sequence[HeadToHead], path: Path) -> None:
-    """Draws, for each method in both settings, the median regret against time, and its quartiles in thin lines.
+    """Plot the median regret against time for each method in both settings, with quartiles in thin lines.
 
     Args:
         contests: At least one; all with the same budgets.
@@ -46,7 +46,7 @@ def _draw(axes: Axes, contests: Sequence[HeadToHead], setting: Setting) -> None:
         axes.plot(times_s / 60, middle, line, color=colour, linewidth=width, label=method)
         if method == OURS:
             axes.fill_between(times_s / 60, low, high, color=colour, alpha=0.12, linewidth=0)
-        else:  # seven shaded areas on each other would show nothing
+        else:  # seven overlapping shaded areas would be illegible
             for quartile in (low, high):
                 axes.plot(times_s / 60, quartile, line, color=colour, linewidth=0.4, alpha=0.5)
     axes.axhline(CLOSE, color="black", linewidth=0.6, linestyle=":")

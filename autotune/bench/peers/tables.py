@@ -1,4 +1,4 @@
-"""What the contests show, as Markdown."""
+"""Tables of the results, as Markdown."""
 
 from collections.abc import Iterable, Sequence
 from statistics import median
@@ -22,7 +22,7 @@ _CLEAR_GAIN = 1.05
 
 
 def report(contests: Sequence[HeadToHead], nulls: Sequence[NullTrial]) -> str:
-    """All tables.
+    """Return all tables.
 
     Args:
         contests: At least one; all with the same budgets.
@@ -37,9 +37,9 @@ def report(contests: Sequence[HeadToHead], nulls: Sequence[NullTrial]) -> str:
 
 
 def methods_table(contests: Sequence[HeadToHead], setting: Setting) -> str:
-    """One line for each method: its regret after each budget, and how soon it came close to the best.
+    """Return a table with a line for each method: regret after each budget, and the time until it was close.
 
-    Scenarios whose today's config is close already count for the regret alone.
+    Scenarios whose baseline is close to the best count for the regret alone.
     """
     unsolved = [head_to_head for head_to_head in contests if not head_to_head.today_is_close]
     budgets_s = budgets_of(contests)
@@ -65,11 +65,11 @@ def methods_table(contests: Sequence[HeadToHead], setting: Setting) -> str:
 
 
 def speedups(contests: Sequence[HeadToHead], setting: Setting) -> str:
-    """How many times sooner than the best peer our search came close to the best: over all, by family, by machine.
+    """Return how many times sooner than the best peer our search was close: over all, by family, by machine.
 
-    The best peer is the one with the shortest median time there; in a family, the best one in that family. The
-    speed-up is the median over the scenarios of its time over ours. A method that does not come close is counted
-    with its whole budget. Scenarios whose today's config is close already do not count.
+    The best peer is the one with the shortest median time; within a family, the best one of that family. The speedup is
+    the median over the scenarios of its time over ours. A method that never comes close is counted with its whole
+    budget. Scenarios whose baseline is close to the best are left out.
     """
     unsolved = [head_to_head for head_to_head in contests if not head_to_head.today_is_close]
     groups = {"all": unsolved}
@@ -108,7 +108,7 @@ def speedups(contests: Sequence[HeadToHead], setting: Setting) -> str:
 
 
 def shortfalls_table(contests: Sequence[HeadToHead]) -> str:
-    """In how many scenarios our answer is not close to the best, and what became of it: each counted once."""
+    """Return the number of scenarios in which our answer is not close, by cause: each is counted once."""
     rows = []
     for budget_s in budgets_of(contests):
         counts = dict.fromkeys(("close", "today's config kept", "had been close", "never close"), 0)
@@ -129,7 +129,7 @@ def shortfalls_table(contests: Sequence[HeadToHead]) -> str:
 
 
 def confirmations_table(contests: Sequence[HeadToHead], nulls: Sequence[NullTrial]) -> str:
-    """How often our search says ``better`` wrongly, and how often its interval holds the truth."""
+    """Return how often our search says ``better`` wrongly, and how often its interval holds the truth."""
     found = [confirmation for head_to_head in contests for confirmation in head_to_head.confirmations]
     searches = sum(curve.method == OURS for head_to_head in contests for curve in head_to_head.curves)
     rows = [
@@ -148,19 +148,19 @@ def confirmations_table(contests: Sequence[HeadToHead], nulls: Sequence[NullTria
 
 
 def budgets_of(contests: Iterable[HeadToHead]) -> list[float]:
-    """The budgets that our search was given, shortest first."""
+    """Return the budgets of our search, shortest first."""
     return sorted(
         {curve.budget_s for head_to_head in contests for curve in head_to_head.curves if curve.method == OURS}
     )
 
 
 def methods_of(contests: Sequence[HeadToHead]) -> list[str]:
-    """All methods, ours first."""
+    """Return the names of all methods, ours first."""
     return list(dict.fromkeys(curve.method for head_to_head in contests for curve in head_to_head.curves))
 
 
 def course_of(head_to_head: HeadToHead, method: str, setting: Setting, budget_s: float) -> AnytimeCurve:
-    """A method's course, ours with just that budget; the others had the largest one, and go on from there."""
+    """Return a method's anytime curve, ours with just that budget; the others had the largest one, and continue."""
     return next(
         curve
         for curve in head_to_head.curves
@@ -171,7 +171,7 @@ def course_of(head_to_head: HeadToHead, method: str, setting: Setting, budget_s:
 
 
 def time_s(curve: AnytimeCurve) -> float:
-    """When a method came close to the best for good; its whole budget where it did not."""
+    """Return the time from which a method was close to the best for good; its whole budget if it never was."""
     close_s = curve.close_s()
     return curve.budget_s if close_s is None else close_s
 

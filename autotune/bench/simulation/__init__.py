@@ -1,1 +1,1 @@
-"""Simulated trainings of which the truth is known."""
+"""Simulated trainers with known truth."""

@@ -1,4 +1,4 @@
-"""Comparison of the simulator's model (`autotune.bench.simulation.pipeline_model`) with measured trainers.
+"""Calibration of the simulator's model (`autotune.bench.simulation.pipeline_model`) against measured trainers.
 
 Two trainers: the reference trainer, measured here over a grid of 48 points (`reference_grid.jsonl`, made with
 ``python -m autotune.bench grid`` from values and knobs that its first line names), and figures that others have
@@ -47,7 +47,7 @@ REFERENCE = Workload(
 
 REFERENCE_HARDWARE = MACHINES[0].hardware
 FITTED = ("python_s", "native_s", "cached_share", "step_s", "graph_launch_s")
-"""The parameters of `REFERENCE` that the grid decides."""
+"""Parameters of `REFERENCE` that are fitted to the grid."""
 
 _FIRST_GUESS = (0.01, 0.01, 0.5, 0.01, 0.01)
 _OUTLIER = 0.1  # error of ln speed
@@ -68,22 +68,25 @@ PUBLISHED = Workload(
     dataset_samples=10_000,
     sample_bytes=2e5,
 )
-"""The trainer of `PUBLISHED_FIGURES`. One set of parameters is within 20 % of all of them, but then the loader limits
-both compiled runs at batch 48, so that XLA gains nothing there, where 1.33x was published. The two batches come from
-different reports; with parameters of its own each is met within 6 %."""
+"""The trainer of `PUBLISHED_FIGURES`.
+
+One set of parameters is within 20 % of all of them, but then the loader limits both compiled trials at batch 48, so
+that XLA gains nothing there, where 1.33x was published. The two batches come from different reports; with parameters of
+its own each is met within 6 %.
+"""
 
 PUBLISHED_HARDWARE = replace(MACHINES[1].hardware, cores=16)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Figure:
-    """What somebody has published of a text-to-speech training on an RTX 4090 with 16 workers.
+    """Published figures of a text-to-speech training on an RTX 4090 with 16 workers.
 
     Attributes:
-        options: By kind of knob, where they differ from the others'.
+        options: Options by kind of knob, where they differ from the others'.
         step_s: Time of a step.
-        samples_per_s: Throughput, rounded by whoever wrote it down.
-        gpu_utilization: The middle of what was said.
+        samples_per_s: Throughput, rounded as published.
+        gpu_utilization: Middle of the published range.
     """
 
     options: Mapping[str, Scalar]
@@ -106,13 +109,13 @@ PUBLISHED_FIGURES: Sequence[Figure] = (
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Grid:
-    """Measured points.
+    """Measured points of the reference trainer.
 
     Attributes:
-        options: Of each point.
+        options: Options of each point.
         samples_per_s: Geometric mean of the trials of each point.
-        trials: Of all points together.
-        trial_spread: Median over the points of the ratio of the fastest run to the slowest.
+        trials: Number of trials of all points together.
+        trial_spread: Median over the points of the ratio of the fastest trial to the slowest.
     """
 
     options: Options
@@ -121,19 +124,19 @@ class Grid:
     trial_spread: float
 
     def where(self, mask: NDArray[np.bool_]) -> "Grid":
-        """The points of a mask."""
+        """Return the points selected by a mask."""
         kept = {kind: getattr(self.options, kind)[mask] for kind in _KINDS.values()}
         return replace(self, options=replace(self.options, **kept), samples_per_s=self.samples_per_s[mask])
 
 
 @dataclass(frozen=True, kw_only=True)
 class Agreement:
-    """How well predictions and measurements agree.
+    """Agreement of predictions and measurements.
 
     Attributes:
-        rank_correlation: Spearman's.
-        median_error: Of the prediction, relative to the measurement.
-        worst_error: The largest of them.
+        rank_correlation: Spearman's rank correlation.
+        median_error: Median error of the prediction, relative to the measurement.
+        worst_error: Largest error.
     """
 
     rank_correlation: float
@@ -142,7 +145,7 @@ class Agreement:
 
 
 def read_grid(path: Path = _GRID) -> Grid:
-    """Reads the measured grid."""
+    """Read the measured grid."""
     lines = path.read_text(encoding="utf-8").splitlines()[1:]  # the first one says how it was measured
     speeds: dict[tuple[Scalar, ...], list[float]] = {}
     for line in map(json.loads, lines):
@@ -157,7 +160,7 @@ def read_grid(path: Path = _GRID) -> Grid:
 
 
 def agreement(grid: Grid, workload: Workload, hardware: Hardware) -> Agreement:
-    """Holds the model against the grid."""
+    """Compare the model with the grid."""
     predicted = predict(grid.options, workload, hardware).samples_per_s
     errors = np.abs(predicted / grid.samples_per_s - 1.0)
     return Agreement(
@@ -168,7 +171,7 @@ def agreement(grid: Grid, workload: Workload, hardware: Hardware) -> Agreement:
 
 
 def held_out_error(grid: Grid, hardware: Hardware) -> float:
-    """Median relative error where each batch size is predicted from the others alone."""
+    """Return the median relative error where each batch size is predicted from the others alone."""
     errors: list[float] = []
     for size in np.unique(grid.options.batch_size):
         held_out = grid.options.batch_size == size
@@ -179,16 +182,16 @@ def held_out_error(grid: Grid, hardware: Hardware) -> float:
 
 
 def published_pace(figure: Figure) -> Pace:
-    """What the model says of a published run."""
+    """Return the model's prediction for a published figure."""
     options = _options({kind: np.asarray(coded(value)) for kind, value in figure.options.items()}, prefetch=1)
     return predict(options, PUBLISHED, PUBLISHED_HARDWARE)
 
 
 def fit(grid: Grid, hardware: Hardware) -> Workload:
-    """Finds the parameters at which the model is nearest to the grid.
+    """Return the parameters at which the model is nearest to the grid.
 
     Least squares of ln speed by Levenberg and Marquardt's method, over the logs of the parameters. The weights are
-    Huber's: somebody else was on the machine during a few of the trials, and these must not decide.
+    Huber's: the machine was shared during a few of the trials, and these must not decide.
     """
     measured = np.log(grid.samples_per_s)
 
@@ -227,7 +230,7 @@ def _with_logs(logs: Quantity) -> Workload:
 
 
 def calibrate() -> None:
-    """Fits the parameters again and prints them, and how well the model agrees with what was measured."""
+    """Fit the parameters again and print them, with the agreement of model and measurements."""
     grid = read_grid()
     fitted = fit(grid, REFERENCE_HARDWARE)
     print(f"Reference trainer, {len(grid.samples_per_s)} points, {grid.trials} trials")
@@ -253,14 +256,14 @@ def calibrate() -> None:
 
 
 def _options(given: Mapping[str, Quantity], *, prefetch: float) -> Options:
-    """Options with a graph, sixteen workers and all else off, but for what is given."""
+    """Return options with a graph, sixteen workers and all else off, except those given."""
     others = dict.fromkeys(Options.__dataclass_fields__, np.asarray(0.0))
     others |= {"prefetch": np.asarray(prefetch), "graph_mode": np.asarray(1.0)}
     return Options(**{**others, "workers": np.asarray(16.0), "native_loading": np.asarray(1.0), **given})
 
 
 def _ranks(values: Quantity) -> NDArray[np.float64]:
-    """Ranks, equal values with their mean rank."""
+    """Return ranks, equal values with their mean rank."""
     _, groups, counts = np.unique(values.round(6), return_inverse=True, return_counts=True)
     last = np.cumsum(counts)
     return np.asarray((last - (counts - 1) / 2.0)[groups], dtype=float)

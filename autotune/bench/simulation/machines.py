@@ -1,4 +1,4 @@
-"""The four machines that scenarios play on: what a search may know of each, and how fast it is."""
+"""Simulated machines of the scenarios: their conditions, and the hardware that decides their speed."""
 
 from dataclasses import dataclass
 
@@ -10,14 +10,14 @@ _GIB = 2**30
 
 @dataclass(frozen=True, kw_only=True)
 class SimulatedMachine:
-    """A machine from both sides.
+    """Machine with its visible conditions and its true speed.
 
     Attributes:
-        name: For tables.
-        machine: What a search knows of it.
-        hardware: What decides how fast it is.
+        name: Name in tables.
+        machine: Conditions that a search knows of.
+        hardware: Hardware that decides its speed.
         import_s: Time to import the trainer's frameworks in a fresh process.
-        fork_s: Time of a fork of a process that has imported them.
+        fork_s: Time to fork a process that has imported them.
     """
 
     name: str
@@ -115,4 +115,4 @@ MACHINES: tuple[SimulatedMachine, ...] = (
         fork_s=0.4,
     ),
 )
-"""From small to large."""
+"""Machines, from small to large."""

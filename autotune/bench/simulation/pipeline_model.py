@@ -1,12 +1,12 @@
-"""How fast a training is: a model of the input pipeline and the step, with the few quantities that decide.
+"""Model of a training's speed: the input pipeline and the step, with the few quantities that decide.
 
-A training is a loader and a step, joined by a queue. The loader is limited by its cores, by Python's lock, by what it
-waits for; the step is launch overhead plus work; the queue turns "one after the other" into "at the same time". The
+A training is a loader and a step, joined by a queue. The loader is limited by its cores, by Python's lock and by its
+waits; the step is launch overhead plus work; the queue makes sequential times overlap. The
 form is that of bottleneck analysis (tf.data: Murray et al. 2021, "tf.data: a machine learning data processing
 framework"; Williams et al. 2009 for the roofline), smoothed where two stages are about equally fast, because their
 jitter then shows.
 
-Everything takes arrays as well as numbers, so that all points of a space are worked out at once.
+All functions take arrays as well as numbers, so that all points of a space are computed at once.
 """
 
 from collections.abc import Mapping
@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from autotune.records import Scalar
 
 Quantity = NDArray[np.float64]
-"""One number, or one for each point."""
+"""One number, or an array with one for each point."""
 
 FLOAT32, FLOAT16, BFLOAT16 = 0.0, 1.0, 2.0
 NO_CACHE, MEMORY_CACHE, DISK_CACHE = 0.0, 1.0, 2.0
@@ -47,18 +47,18 @@ _USABLE_HOST_MEMORY: Final = 0.95
 
 @dataclass(frozen=True, kw_only=True)
 class Hardware:
-    """What the model has to know of a machine.
+    """Parameters of a machine.
 
     Attributes:
-        cores: Of the CPU.
-        core_speed: Speed of one, relative to the one that costs in `Workload` are given for.
-        memory_bytes: Of the host.
-        gpus: How many; 0: the step runs on the CPU.
-        gpu_memory_bytes: Of one.
-        float16_speed: Of matrix work in float16, relative to float32.
-        bfloat16_speed: The same in bfloat16.
-        copy_bytes_per_s: From the host to a GPU, and between GPUs.
-        disk_bytes_per_s: Of the disk that caches are kept on.
+        cores: Number of CPU cores.
+        core_speed: Speed of one core, relative to the one that the costs in `Workload` refer to.
+        memory_bytes: Memory of the host.
+        gpus: Number of GPUs; 0: the step runs on the CPU.
+        gpu_memory_bytes: Memory of one GPU.
+        float16_speed: Speed of matrix operations in float16, relative to float32.
+        bfloat16_speed: Speed of matrix operations in bfloat16, relative to float32.
+        copy_bytes_per_s: Bandwidth from the host to a GPU, and between GPUs.
+        disk_bytes_per_s: Bandwidth of the disk that holds caches.
     """
 
     cores: int
@@ -74,31 +74,31 @@ class Hardware:
 
 @dataclass(frozen=True, kw_only=True)
 class Workload:
-    """What the model has to know of a trainer and its data. CPU times are those of one core of speed 1.
+    """Parameters of a trainer and its data; CPU times are those of one core of speed 1.
 
     Attributes:
-        dataset_samples: In an epoch.
-        sample_bytes: Of a finished sample of mean length.
+        dataset_samples: Samples in an epoch.
+        sample_bytes: Size of a finished sample of mean length.
         longest: Length of the longest sample, relative to the mean; 1: all alike.
         python_s: CPU time to load a sample in Python.
         native_s: CPU time to load it inside the framework.
-        locked_share: Share of `python_s` that holds Python's lock; 0 where workers are processes.
-        read_wait_s: What loading a sample waits for storage.
-        cached_share: Share of the loading that is left with a warm cache.
+        locked_share: Fraction of `python_s` that holds Python's lock; 0 where workers are processes.
+        read_wait_s: Time that loading a sample waits for storage.
+        cached_share: Fraction of the loading that is left with a warm cache.
         batch_s: CPU time to put a batch together, whatever its size, by one thread.
         step_s: Time of the device for a sample of mean length, in float32. On a CPU, of one core.
         filling: Samples in a batch at which the device works at half its rate.
-        parallel_share: On a CPU, share of the step that more cores make faster.
-        half_share: On a GPU, share of the step that 16 bits make faster.
+        parallel_share: On a CPU, fraction of the step that more cores speed up.
+        half_share: On a GPU, fraction of the step that 16 bits speed up.
         xla_time: Time of the device with XLA, relative to without.
         eager_launch_s: CPU time to start the operations of a step one by one.
-        graph_launch_s: The same from a graph.
-        xla_launch_s: The same with XLA.
+        graph_launch_s: CPU time to start them from a graph.
+        xla_launch_s: CPU time to start them with XLA.
         gpu_transform_s: Time of the GPU to transform a sample before the step.
-        model_bytes: Weights, gradients, optimizer state.
-        activation_bytes: Of a sample of mean length.
-        host_bytes: Of the process without anything else.
-        worker_bytes: Of each worker that is a process.
+        model_bytes: Memory of weights, gradients and optimizer state.
+        activation_bytes: Activations of a sample of mean length.
+        host_bytes: Host memory of the process without data and workers.
+        worker_bytes: Host memory of each worker process.
         trace_s: CPU time to trace the step.
         compile_s: CPU time to compile it with XLA.
     """
@@ -131,7 +131,7 @@ class Workload:
 
 @dataclass(frozen=True, kw_only=True)
 class Options:
-    """The values of the known knobs, by the kinds of `autotune.space.catalog`; switches are 0 or 1.
+    """Values of the known knobs, by the kinds of `autotune.space.catalog`; switches are 0 or 1.
 
     Attributes:
         precision: `FLOAT32`, `FLOAT16` or `BFLOAT16`.
@@ -155,31 +155,31 @@ class Options:
 
 
 def coded(value: Scalar) -> float:
-    """A value of a config as the model's options hold it."""
+    """Return a config value as the model's options encode it."""
     return _CODES[value] if isinstance(value, str) else float(value or 0)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Pace:
-    """What the model says of a training.
+    """Prediction of the model for a training.
 
     Attributes:
-        load_s: Time of the loader for a batch if nothing else ran, once caches are warm.
+        load_s: Time of the loader alone for a batch, once caches are warm.
         compute_s: Time of a step whose data is there.
         step_s: Mean time of a step with its loading, once caches are warm.
-        first_pass_step_s: The same during the first epoch.
+        first_pass_step_s: Mean time of a step with its loading during the first epoch.
         epoch_steps: Steps of an epoch.
         epoch_gap_s: Extra time of its first step.
-        samples_per_s: In the long trial; 0 where memory does not suffice.
-        wait_fraction: Share of the step that it waits for data.
-        first_pass_wait_fraction: The same before caches are filled.
-        gpu_utilization: Share of the time that the GPU works; 0 without one.
-        cpu_cores: That are busy.
+        samples_per_s: Long-run throughput; 0 where memory does not suffice.
+        wait_fraction: Fraction of the step that it waits for data.
+        first_pass_wait_fraction: The same fraction before caches are filled.
+        gpu_utilization: Fraction of the time that the GPU works; 0 without one.
+        cpu_cores: Number of busy cores.
         first_step_s: Time of the very first step.
-        gpu_bytes: GPU memory at most; 0 without a GPU.
-        host_bytes: Host memory at most.
-        needs_gpu_memory: Whether that is more than there is.
-        needs_host_memory: The same of the host's.
+        gpu_bytes: Peak GPU memory; 0 without a GPU.
+        host_bytes: Peak host memory.
+        needs_gpu_memory: True if the GPU has less than that.
+        needs_host_memory: True if the host has less than that.
     """
 
     load_s: Quantity
@@ -201,12 +201,12 @@ class Pace:
 
 
 def predict(options: Options, workload: Workload, hardware: Hardware) -> Pace:
-    """Works out how fast a training is.
+    """Predict the speed of a training.
 
     Args:
         options: The values of its knobs.
-        workload: What is trained.
-        hardware: On what.
+        workload: The trainer and its data.
+        hardware: The machine.
     """
     batch = options.batch_size
     cold_s, cold_cpu_s = _loader(options, workload, hardware, warm=False)
@@ -244,19 +244,19 @@ def predict(options: Options, workload: Workload, hardware: Hardware) -> Pace:
 
 
 def _joined(load_s: Quantity, step_s: Quantity, cpu_s: Quantity, prefetch: Quantity) -> Quantity:
-    """Time of a step with its loading: as the queue allows, and never less than all cores need for both."""
+    """Return the time of a step with its loading: as the queue allows, at least the CPU time over all cores."""
     return np.maximum(_queued(load_s, step_s, prefetch), cpu_s)
 
 
 def _queued(load_s: Quantity, step_s: Quantity, prefetch: Quantity) -> Quantity:
-    """A sum without a queue, nearly the larger of the two behind a deep one: the norm in between."""
+    """Return a sum without a queue, nearly the larger of the two behind a deep one: the norm in between."""
     power = 1.0 + _QUEUE_SHARPNESS * np.sqrt(prefetch)
     largest = np.maximum(load_s, step_s)  # taken out, so that high powers of small times do not vanish
     return largest * ((load_s / largest) ** power + (step_s / largest) ** power) ** (1.0 / power)
 
 
 def _loader(options: Options, workload: Workload, hardware: Hardware, *, warm: bool) -> tuple[Quantity, Quantity]:
-    """Time to load a batch if nothing else runs, and the CPU time in it."""
+    """Return the time to load a batch with nothing else running, and the CPU time in it."""
     is_native = options.native_loading > 0
     cost_s = np.where(is_native, workload.native_s, workload.python_s) / hardware.core_speed
     crowded = 1.0 + _MANY_THREADS * np.maximum(0.0, options.workers / hardware.cores - 1.0)
@@ -279,7 +279,7 @@ def _loader(options: Options, workload: Workload, hardware: Hardware, *, warm: b
 
 
 def _step(options: Options, workload: Workload, hardware: Hardware) -> tuple[Quantity, Quantity, Quantity]:
-    """Time of a step whose data is there; of that the device's; and the CPU time in it."""
+    """Return the time of a step whose data is ready; the device's part of it; and the CPU time in it."""
     batch = options.batch_size
     compiled = _compiled(options)
     launch_s = np.where(options.graph_mode > 0, workload.graph_launch_s, workload.eager_launch_s)
@@ -314,12 +314,12 @@ def _step(options: Options, workload: Workload, hardware: Hardware) -> tuple[Qua
 
 
 def _compiled(options: Options) -> NDArray[np.bool_]:
-    """Whether XLA compiles anything: it needs a graph."""
+    """Return True where XLA compiles anything: it needs a graph."""
     return np.asarray((options.xla > 0) & (options.graph_mode > 0))
 
 
 def _padding(options: Options, workload: Workload) -> Quantity:
-    """Length of a padded sample, relative to the mean.
+    """Return the length of a padded sample, relative to the mean.
 
     The longest of n samples is taken as that of a uniform distribution, (n - 1)/(n + 1) of the way from the mean to
     the longest of all.
@@ -331,7 +331,7 @@ def _padding(options: Options, workload: Workload) -> Quantity:
 
 
 def _memory(options: Options, workload: Workload, hardware: Hardware) -> tuple[Quantity, Quantity]:
-    """Memory of the GPU and of the host, at most: the batch of the longest samples comes sooner or later."""
+    """Return the peak memory of the GPU and of the host: the batch of the longest samples comes sooner or later."""
     samples = options.batch_size * workload.longest
     halved = np.where(options.precision != FLOAT32, _HALF_MEMORY, 1.0)
     compact = np.where(_compiled(options), _XLA_MEMORY, 1.0)

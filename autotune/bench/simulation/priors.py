@@ -1,7 +1,7 @@
-"""What trainings are like: the distributions that scenarios are drawn from.
+"""Distributions that the trainings of scenarios are drawn from.
 
-A training is drawn in proportions first (how much of a step is launch overhead, how much faster native loading is),
-then scaled so that today's config has the time and the bottleneck of its family.
+A training is drawn in proportions first (share of launch overhead in a step, speedup of native loading), then scaled
+so that the baseline has the time and the bottleneck of its family.
 """
 
 import math
@@ -30,9 +30,9 @@ class Family:
     """A kind of bottleneck.
 
     Attributes:
-        load_to_step: Range of the loader's time over the step's, today.
-        largest_batch: Range of the largest batch that memory allows, over today's.
-        filling: Range of the batch at which the device works at half its rate, over today's.
+        load_to_step: Range of the loader's time over the step's, at the baseline.
+        largest_batch: Range of the largest batch that memory allows, over the baseline's.
+        filling: Range of the batch at which the device works at half its rate, over the baseline's.
         levers: Kinds of knobs that a config of this family always has.
     """
 
@@ -56,16 +56,16 @@ FAMILIES: Mapping[str, Family] = {
         load_to_step=(0.5, 2.0), largest_batch=(4.0, 30.0), filling=(0.2, 1.5), levers=("native_loading", "precision")
     ),
 }
-"""In the order in which scenarios cycle through them."""
+"""Families in the order in which scenarios cycle through them."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Trap:
-    """A combination of values that does not train.
+    """Combination of values that breaks the trainer.
 
     Attributes:
         where: The values, by kind of knob.
-        stderr: What the trainer says when it ends; None where it goes on with losses that are no numbers.
+        stderr: Last output of the trainer; None where it continues with NaN losses.
     """
 
     where: Kinds
@@ -100,13 +100,13 @@ class Draw:
     """One training, as drawn.
 
     Attributes:
-        today: What its config holds, by kind of knob.
+        today: Values of its baseline, by kind of knob.
         searched: Kinds of the knobs that are searched.
-        workload: For the model.
-        setup_s: From imports done to the first step's beginning.
-        habits: How its steps vary; the rest of it comes from the model.
-        drift: What the machine does by itself.
-        traps: What does not train.
+        workload: Parameters of the model.
+        setup_s: Time from the end of imports to the start of the first step.
+        habits: Variation of its steps; the other fields come from the model.
+        drift: Drift of the machine.
+        traps: Combinations that break it.
     """
 
     today: Kinds
@@ -119,7 +119,7 @@ class Draw:
 
 
 def draw(rng: np.random.Generator, family: Family, place: SimulatedMachine) -> Draw:
-    """Draws a training of a family for a machine."""
+    """Draw a training of a family for a machine."""
     today = _today(rng, place)
     proportions = _proportions(rng, family, place, today)
     step_s = _between(rng, 0.015, 0.35)
@@ -140,13 +140,13 @@ def draw(rng: np.random.Generator, family: Family, place: SimulatedMachine) -> D
 
 
 def pace_of(values: Kinds, workload: Workload, place: SimulatedMachine) -> Pace:
-    """What the model says of one point."""
+    """Return the model's prediction for one point."""
     options = Options(**{kind: np.asarray(coded(value)) for kind, value in values.items()})
     return predict(options, workload, place.hardware)
 
 
 def _between(rng: np.random.Generator, low: float, high: float) -> float:
-    """Log-uniform."""
+    """Draw from a log-uniform distribution."""
     return float(low * (high / low) ** rng.random())
 
 
@@ -159,7 +159,7 @@ def _pick(rng: np.random.Generator, *values: int) -> int:
 
 
 def _today(rng: np.random.Generator, place: SimulatedMachine) -> Kinds:
-    """A config as people have it: defaults mostly, here and there a value that somebody has tuned."""
+    """Draw a baseline as people have it: defaults mostly, with a few values that somebody has tuned."""
     cores, gpus = place.hardware.cores, place.hardware.gpus
     graph_mode = _chance(rng, 0.7)
     fixed_length = _chance(rng, 0.25)
@@ -182,7 +182,7 @@ def _today(rng: np.random.Generator, place: SimulatedMachine) -> Kinds:
 
 
 def _proportions(rng: np.random.Generator, family: Family, place: SimulatedMachine, today: Kinds) -> Workload:
-    """A workload of which only the proportions count: the step works 1 s a batch, native loading takes 1 s a sample."""
+    """Draw a workload in proportions: the step works 1 s a batch, native loading takes 1 s a sample."""
     batch = float(today["batch_size"] or 0)
     has_gpu = place.hardware.gpus > 0
     processes = _chance(rng, 0.4)
@@ -215,7 +215,7 @@ def _proportions(rng: np.random.Generator, family: Family, place: SimulatedMachi
 
 
 def _scaled(workload: Workload, place: SimulatedMachine, today: Kinds, *, compute_s: float, load_s: float) -> Workload:
-    """The workload with these times today: the parts of the step are stretched alike, and those of the loader."""
+    """Scale a workload to these times at the baseline: the parts of the step alike, and those of the loader."""
     pace = pace_of(today, workload, place)
     step, load = compute_s / float(pace.compute_s), load_s / float(pace.load_s)
     return replace(
@@ -233,7 +233,7 @@ def _scaled(workload: Workload, place: SimulatedMachine, today: Kinds, *, comput
 
 
 def _with_data(rng: np.random.Generator, workload: Workload, place: SimulatedMachine, today: Kinds) -> Workload:
-    """The workload with samples of some size, and with epochs of some length."""
+    """Draw the size of samples and the length of epochs."""
     epoch_s = _between(rng, 4.0, 400.0)
     # A copy to the GPU takes up to a quarter of the step.
     copied_bytes = rng.uniform(0.01, 0.25) * place.hardware.copy_bytes_per_s
@@ -247,7 +247,7 @@ def _with_data(rng: np.random.Generator, workload: Workload, place: SimulatedMac
 
 
 def _with_memory(workload: Workload, place: SimulatedMachine, today: Kinds, largest_batch: float) -> Workload:
-    """The workload with activations of which so many fit, in float32 and with today's other values."""
+    """Scale the activations so that a batch of that size fits, in float32 and with the baseline's other values."""
     hardware = place.hardware
     empty = pace_of({**today, "batch_size": largest_batch, "precision": "float32"}, workload, place)
     free = (
@@ -263,7 +263,7 @@ def _with_memory(workload: Workload, place: SimulatedMachine, today: Kinds, larg
 def _searched(
     rng: np.random.Generator, family: Family, place: SimulatedMachine, today: Kinds, workload: Workload
 ) -> tuple[str, ...]:
-    """Which knobs the config has: the family's levers, and others as long as all combinations can be listed."""
+    """Draw the knobs of the config: the family's levers, and others as long as the space can be enumerated."""
     most = _between(rng, _FEWEST_POINTS, _MOST_POINTS)
     others = [kind for kind in today if kind not in (*_ALWAYS, *family.levers)]
     rng.shuffle(others)
@@ -278,7 +278,7 @@ def _searched(
 
 
 def choices_of(kind: str, today: Kinds, place: SimulatedMachine, workload: Workload) -> tuple[Scalar, ...]:
-    """What the table of known knobs proposes for a knob, today's value included."""
+    """Return the choices that the catalog proposes for a knob, the baseline's value included."""
     if kind in ("length_buckets", "fixed_length") and workload.longest == 1.0:
         return (today[kind],)  # such trainers have no such keys
     choices, _ = with_today(_ROWS[kind].domain(today[kind], place.machine), today[kind])
@@ -308,7 +308,7 @@ def _drift(rng: np.random.Generator, place: SimulatedMachine) -> Drift:
 
 
 def _traps(rng: np.random.Generator, today: Kinds) -> tuple[Trap, ...]:
-    """In half of all trainers something does not work together; never what people run today."""
+    """Draw the combinations that do not work, in half of all trainers; never the baseline."""
     if _chance(rng, 0.5):
         return ()
     trap = _TRAPS[int(rng.integers(len(_TRAPS)))]

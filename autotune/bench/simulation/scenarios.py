@@ -1,8 +1,7 @@
-"""Scenarios: trainings of which the truth is known, for a search to be judged by.
+"""Scenarios: simulated trainers with known truth, on which a search is judged.
 
-A scenario is a config, the machine it runs on, and a trainer that `autotune.bench.simulation.pipeline_model` stands
-for. The search sees what it would see of a real one: a config file, steps, endings, probes. The benchmark also sees the
-truth.
+A scenario is a config, its machine, and a trainer that `autotune.bench.simulation.pipeline_model` stands for. The
+search observes what it would of a real one: a config file, steps, endings, probes. Only the benchmark knows the truth.
 """
 
 import math
@@ -38,7 +37,7 @@ PATHS: Mapping[str, str] = {
     "inter_op_threads": "runtime.inter_op_threads",
     "intra_op_threads": "runtime.intra_op_threads",
 }
-"""The keys of a scenario's config, by kind of knob."""
+"""Keys of a scenario's config, by kind of knob."""
 
 _KINDS = {path: kind for kind, path in PATHS.items()}
 _MEAN_LENGTH = 500.0  # frames of a sample; only its ratio between steps counts
@@ -52,17 +51,17 @@ numpy._core._exceptions._ArrayMemoryError: Unable to allocate 1.47 GiB for an ar
 
 @dataclass(frozen=True, kw_only=True)
 class Scenario:
-    """One config of one trainer on one machine, and the truth about it.
+    """One config of one trainer on one machine, with the truth about it.
 
     Attributes:
         seed: Its number.
-        family: What limits it today.
-        machine_name: For tables.
-        machine: What a search knows of the machine; for `autotune.search.problem.open_problem`.
+        family: Kind of bottleneck at the baseline.
+        machine_name: Name of the machine in tables.
+        machine: Conditions that a search knows of; for `autotune.search.problem.open_problem`.
         config_text: The config, with the trainer's command and the domains of its knobs.
-        place: The machine from both sides.
-        training: What is trained.
-        null: Whether all points are as fast as today's.
+        place: The simulated machine.
+        training: The simulated training.
+        null: True if all points are as fast as the baseline.
     """
 
     seed: int
@@ -75,10 +74,10 @@ class Scenario:
     null: bool = False
 
     def speed(self, values: Values) -> float:
-        """True long-run samples per second of a point, noise left out; 0.0 if it cannot run.
+        """Return the true long-run samples per second of a point, without noise; 0.0 if it cannot run.
 
         Args:
-            values: By key path; what is missing is as today.
+            values: Values by key path; missing ones are the baseline's.
         """
         kinds = self._kinds(values)
         if any(_springs(trap.where, kinds) for trap in self.training.traps):
@@ -86,16 +85,17 @@ class Scenario:
         return float(pace_of(kinds, self.training.workload, self.place).samples_per_s)
 
     def best(self) -> tuple[Values, float]:
-        """The fastest of all points, of equals the one with the fewest changes, and its speed."""
+        """Return the fastest point and its speed; of equals the one with the fewest changes."""
         return self._best
 
     def runner(self, clock: VirtualClock, *, seed: int, fresh_processes: bool) -> SimulatedRunner:
-        """Makes the trials of this trainer.
+        """Return a runner of this trainer's trials.
 
         Args:
-            clock: Moved on by it.
-            seed: Of the noise, the drift and the accidents.
-            fresh_processes: Whether each trial imports the frameworks anew, or is forked from a process that has.
+            clock: Virtual clock, advanced by the runner.
+            seed: Seed of the noise, the drift and the accidents.
+            fresh_processes: True if each trial imports the frameworks anew, instead of being forked from a process that
+                has.
         """
         import_s = self.place.import_s if fresh_processes else self.place.fork_s
         trainer = partial(self._train, start_s=import_s + self.training.setup_s)
@@ -103,7 +103,7 @@ class Scenario:
         return SimulatedRunner(clock, cache(trainer), seed=seed, drift=self.training.drift)
 
     def instruments(self, runner: SimulatedRunner) -> Instruments:
-        """The instruments around one trial of that runner; a `Tuner` wants ``lambda: one.instruments(runner)``."""
+        """Return the instruments of one trial of that runner; a `Tuner` takes ``lambda: one.instruments(runner)``."""
         return Instruments(SimulatedHostProbe(runner), SimulatedGpuProbe(runner) if self.machine.gpus else None)
 
     def _kinds(self, values: Values) -> Kinds:
@@ -135,7 +135,7 @@ class Scenario:
         return values, self.speed(values)
 
     def _train(self, config_text: str, *, start_s: float) -> Training:
-        """How this trainer behaves under a config."""
+        """Return the behaviour of this trainer under a config."""
         config = Document.parse(config_text).data
         values = {path: config[section][key] for path in PATHS.values() for section, _, key in [path.partition(".")]}
         kinds = self._kinds(values)
@@ -174,7 +174,7 @@ class Scenario:
         )
 
     def _steps_to_a_full_cache(self, kinds: Kinds, pace: Pace) -> int:
-        """After how many steps host memory is used up; at once where it is not the cache that takes it."""
+        """Return the steps until host memory is exhausted; 0 where it is not the cache that takes it."""
         limit = self.place.hardware.memory_bytes
         empty = float(pace_of({**kinds, "cache": "none"}, self.training.workload, self.place).host_bytes)
         filled = float(pace.host_bytes) - empty
@@ -182,15 +182,15 @@ class Scenario:
 
 
 def scenario(seed: int) -> Scenario:
-    """The scenario of that number.
+    """Return the scenario of that number.
 
-    Families and machines take turns: any 16 consecutive numbers have each family on each machine.
+    Families and machines alternate: any 16 consecutive numbers have each family on each machine.
     """
     return _scenario(seed, null=False)
 
 
 def null_scenario(seed: int) -> Scenario:
-    """The scenario of that number with knobs that do nothing at all: whatever is found better is not."""
+    """Return the scenario of that number with knobs without effect: any improvement found there is false."""
     return _scenario(seed, null=True)
 
 
