@@ -1,1 +1,1 @@
-"""Records turned into what people and scripts read: terminal, log lines, JSON."""
+"""Reports: records as terminal output, log lines and JSON."""

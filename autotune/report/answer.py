@@ -1,4 +1,4 @@
-"""The final screen: what to change, what it is worth, how sure that is, and what to type next. On stdout."""
+"""Final screen of a search, on stdout: the changes, their effect, its certainty, and the next command to type."""
 
 import shlex
 from collections.abc import Sequence
@@ -16,22 +16,22 @@ from autotune.results import Ratio, SearchResult, Side, Verdict
 from autotune.score import UTILIZATION
 
 _LEAST_WORTH_SAYING = 0.01
-_LARGE_GAIN = 1.1  # nobody who may have missed that is done
+_LARGE_GAIN = 1.1  # a search that may have missed a gain this large is not done
 _LONGEST_CAUTION = 500
 _PAYS_WITHIN_S = 365 * 24 * 3600.0
 
 
 @dataclass(frozen=True, kw_only=True)
 class Failure:
-    """The first trial of a kind that gave no numbers.
+    """First failed trial of a kind of ending.
 
     Attributes:
         trial: Its record.
-        count: How many ended like it.
-        sentence: What that ending means.
-        remedy: What the user can do.
+        count: Number of trials with that ending.
+        sentence: Explanation of the ending.
+        remedy: Advice to the user.
         stderr_tail: The last lines of its stderr.
-        folder: Where its logs are.
+        folder: Folder of its logs.
     """
 
     trial: TrialRecord
@@ -51,15 +51,15 @@ def print_answer(
     applied: bool = False,
     failures: Sequence[Failure] = (),
 ) -> None:
-    """Prints the answer of a search.
+    """Print the answer of a search.
 
     Args:
-        console: Where to.
+        console: Console to print on.
         result: The answer.
         config: Path of the config as the user typed it.
-        elapsed_s: How long the search took; None when the answer is read from the record.
-        applied: Whether the config holds the best values by now.
-        failures: Runs that gave no numbers, one for each kind of ending.
+        elapsed_s: Duration of the search; None when the answer is read from the record.
+        applied: True if the config holds the best values by now.
+        failures: Failed trials, one for each kind of ending.
     """
     shown = result.best if result.verdict is not Verdict.NO_CHANGE else result.candidate
     console.print()
@@ -87,7 +87,7 @@ def print_answer(
 
 
 def print_failures(console: Console, failures: Sequence[Failure]) -> None:
-    """Prints what the trials said that gave no numbers: the first of each kind."""
+    """Print the output of the failed trials: the first of each kind."""
     for failure in failures:
         console.print()
         _print_failure(console, failure)
@@ -124,7 +124,7 @@ def _changes_table(result: SearchResult, column: str) -> Table:
     table.add_column("what changes")
     table.add_column("today", justify="right")
     table.add_column(column, justify="right", style="bold")
-    # What each change is worth is worked out from speeds, whatever was searched for.
+    # The effect of each change is estimated from speeds, whatever the objective.
     is_worth_known = any(change.worth is not None for change in result.changes)
     if is_worth_known:
         table.add_column("speed" if result.objective == UTILIZATION.name else "worth", justify="right")

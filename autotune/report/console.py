@@ -1,4 +1,4 @@
-"""Consoles: all that is drawn or told in more than a plain line is printed by one of these, and nothing steers it."""
+"""Consoles that escape control characters: everything beyond plain lines is printed by one of these."""
 
 import sys
 from collections.abc import Iterable
@@ -10,11 +10,11 @@ from rich.text import Text
 
 from autotune.report.safe_text import is_safe, safe_text
 
-_FILE_WIDTH = 160  # where there is no terminal to ask
+_FILE_WIDTH = 160  # columns, where there is no terminal
 
 
 class SafeConsole(Console):
-    """Console of rich that prints control characters of a text as visible escapes, whatever holds that text.
+    """Console of rich that prints control characters of any text as visible escapes.
 
     Its own sequences (colours, cursor movements of live displays) are not part of any text, and stay.
     """
@@ -41,7 +41,7 @@ class SafeConsole(Console):
 
 
 def text_console(*, stderr: bool = False) -> SafeConsole:
-    """A console for plain prose: nothing in it is taken for markup or emoji, or coloured by guess."""
+    """Return a console for plain prose, without markup, emoji or automatic highlighting."""
     stream = sys.stderr if stderr else sys.stdout
     width = None if stream.isatty() else _FILE_WIDTH
     return SafeConsole(stderr=stderr, highlight=False, markup=False, emoji=False, width=width)

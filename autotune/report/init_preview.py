@@ -1,4 +1,4 @@
-"""What was found in a config: the knobs, what looks like one and is none, and where outputs will go."""
+"""Inventory of a config, printed by ``init``: knobs, keys that only look like knobs, and outputs."""
 
 from collections.abc import Mapping, Sequence
 
@@ -18,12 +18,12 @@ def print_inventory(
     left: Mapping[str, str],
     command: Sequence[str],
 ) -> None:
-    """Prints an inventory of a config.
+    """Print an inventory of a config.
 
     Args:
-        console: Where to.
-        knobs: What may vary.
-        not_taken: Keys (or flags) that are called like a knob and are none, with the reason.
+        console: Console to print on.
+        knobs: Knobs that were found.
+        not_taken: Keys (or flags) with the name of a knob that are none, with the reason.
         redirected: Output keys that point into each trial's own folder.
         left: Keys that look like outputs and stay as they are, with the reason.
         command: The trainer's command.

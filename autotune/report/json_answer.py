@@ -1,4 +1,4 @@
-"""The answer of a search as one JSON object, for scripts."""
+"""Answer of a search as one JSON object, for scripts."""
 
 from collections.abc import Mapping
 from dataclasses import asdict
@@ -8,7 +8,7 @@ from autotune.errors import AutotuneError
 from autotune.results import SearchResult, Side
 
 FORMAT = 2
-"""Version of the object."""
+"""Format version of the object."""
 
 
 def answer_document(
@@ -19,7 +19,7 @@ def answer_document(
     paths: Mapping[str, str],
     ended_by: AutotuneError | None = None,
 ) -> dict[str, Any]:
-    """The object that ``search --json`` and ``status --json`` print; with an error where one ended the search."""
+    """Return the object of ``search --json`` and ``status --json``, with the error that ended the search, if any."""
     same_training = result.same_training
     return {
         "format": FORMAT,
@@ -47,12 +47,12 @@ def answer_document(
 
 
 def error_document(error: AutotuneError) -> dict[str, Any]:
-    """The object that stands in its place when a command fails."""
+    """Return the object that is printed instead when a command fails."""
     return error_object(kind=error.kind, message=error.message, where=error.where, remedy=error.remedy)
 
 
 def error_object(*, kind: str, message: str, where: str | None, remedy: str | None) -> dict[str, Any]:
-    """The same, of what is no `AutotuneError`: wrong usage, an interrupt."""
+    """Return the error object for a failure without an `AutotuneError`: wrong usage, an interrupt."""
     return {"format": FORMAT, "error": {"kind": kind, "message": message, "where": where, "remedy": remedy}}
 
 

@@ -1,4 +1,4 @@
-"""One line for each thing that happens in a search: what a log file gets, and what scrolls by on a terminal."""
+"""Lines of the log file and the terminal: one for each event of a search."""
 
 import re
 
@@ -14,7 +14,7 @@ _QUIET = (Ending.COMPLETED, Ending.STOPPED)
 
 
 def value_text(value: Scalar) -> str:
-    """A config value as YAML writes it."""
+    """Format a config value as YAML writes it."""
     if value is None:
         return "null"
     if isinstance(value, bool):
@@ -23,13 +23,13 @@ def value_text(value: Scalar) -> str:
 
 
 def plain(text: str, longest: int = 200) -> str:
-    """Text from outside (a trainer, a config, a record) as one line that cannot steer the terminal."""
+    """Turn text from outside (a trainer, a config, a record) into one line that cannot control the terminal."""
     line = "".join(character if character.isprintable() else " " for character in _ESCAPE.sub("", text))
     return line if len(line) <= longest else f"{line[: longest - 1]}…"
 
 
 def changes_text(changes: Values) -> str:
-    """What a point changes: ``batch_size=32, cache=memory``; section names are left out where that is clear."""
+    """List the changes of a point: ``batch_size=32, cache=memory``; section names are left out where unambiguous."""
     names = [path.rpartition(".")[2] for path in changes]
     parts = []
     for path, value in changes.items():
@@ -39,10 +39,10 @@ def changes_text(changes: Values) -> str:
 
 
 def event_line(event: Event, elapsed_s: float) -> str | None:
-    """The line for an event; None for events that need none.
+    """Return the line for an event; None for events that need none.
 
     Args:
-        event: What happened.
+        event: The event.
         elapsed_s: Time since the search's process started.
     """
     stamp = f"[{format_duration(elapsed_s):>6}]"
@@ -66,13 +66,13 @@ def event_line(event: Event, elapsed_s: float) -> str | None:
 
 
 def gpu_text(trial: TrialRecord) -> str:
-    """How busy a trial kept its GPU, ``GPU 41 %``; empty where that was not measured."""
+    """Return the GPU utilization of a trial, ``GPU 41 %``; empty where it was not measured."""
     utilization = trial.measurement.gpu_utilization if trial.measurement else None
     return "" if utilization is None else f"GPU {100 * utilization:.0f} %"
 
 
 def trial_line(event: TrialEnded) -> str:
-    """One finished trial: number, purpose, speed, GPU, how it ended if that is worth a word, what it tried."""
+    """Return the line of a finished trial: number, purpose, speed, GPU, notable ending, changes."""
     trial = event.trial
     measured = trial.measurement
     speed = METRICS["samples_per_s"].text(measured.samples_per_s) if measured else "no numbers"
@@ -89,10 +89,10 @@ def trial_line(event: TrialEnded) -> str:
 
 
 def purpose_text(purpose: str, pair: int | None) -> str:
-    """``explore``, or ``pair 3`` for a confirming trial; people count pairs from 1."""
+    """Return ``explore``, or ``pair 3`` for a confirming trial; people count pairs from 1."""
     return purpose if pair is None else f"pair {pair + 1}"
 
 
 def running_line(event: TrialStarted) -> str:
-    """What runs now."""
+    """Return the line of the running trial."""
     return f"trial {event.number} {purpose_text(event.purpose.value, event.pair)}: {changes_text(event.changes)}"

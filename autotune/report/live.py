@@ -1,4 +1,4 @@
-"""What a search shows while it works: a live region on a terminal, one line per trial in a log file. On stderr."""
+"""Live display of a search, on stderr: a live region on a terminal, one line per trial in a log file."""
 
 from types import TracebackType
 from typing import Self
@@ -27,9 +27,9 @@ class SearchDisplay:
     """Consumer of a search's events.
 
     Args:
-        console: Where to draw; not a terminal means plain lines.
-        clock: For the time used.
-        started_s: When the process started.
+        console: Console to draw on; without a terminal it gets plain lines.
+        clock: Clock of the elapsed time.
+        started_s: Monotonic start time of the process.
         budget_s: The whole budget.
     """
 
@@ -59,12 +59,12 @@ class SearchDisplay:
         self.close()
 
     def close(self) -> None:
-        """Takes the live region off the terminal."""
+        """Remove the live region from the terminal."""
         if self._console.is_terminal:
             self._live.stop()
 
     def __call__(self, event: Event) -> None:
-        """Takes note of an event, and prints its line if it has one."""
+        """Process an event, and print its line if it has one."""
         match event:
             case SearchStarted():
                 self._phase = "today's config"
@@ -82,7 +82,7 @@ class SearchDisplay:
                 pass
         line = event_line(event, self._elapsed_s())
         if line is not None:
-            # A log file gets the whole line; on a terminal, what does not fit is in the final table anyway.
+            # A log file gets the whole line; on a terminal the rest of a long one is in the final table anyway.
             is_run = isinstance(event, TrialEnded | IncumbentChanged) and self._console.is_terminal
             self._console.print(Text(line), no_wrap=True, overflow="ellipsis" if is_run else None, soft_wrap=not is_run)
 

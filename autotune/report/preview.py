@@ -1,4 +1,4 @@
-"""What a search is about to do: the knobs, their values, the command."""
+"""Preview of a search: the knobs, their values, the command."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -16,14 +16,14 @@ _MOST_CHOICES = 8
 
 @dataclass(frozen=True, kw_only=True)
 class KnobRow:
-    """A knob as the user sees it.
+    """Table row of a knob.
 
     Attributes:
         paths: The keys that it sets.
         today: Present value.
-        choices: What may be tried.
-        label: What it means for the training.
-        sentence: What it does; empty for a knob of the user's own.
+        choices: Values that may be tried.
+        label: Effect on the training.
+        sentence: Description; empty for a knob of the user's own.
     """
 
     paths: Sequence[str]
@@ -44,7 +44,7 @@ def print_plan(
     command: Sequence[str],
     budget_s: float,
 ) -> None:
-    """Prints what will be tuned, what not and why, what becomes of outputs, and with which command."""
+    """Print the knobs, the skipped keys with reasons, the redirected outputs, and the command."""
     console.print(knob_table(knobs))
     for path, why in skipped.items():
         console.print(Text(f"not tuned: {path} ({why})", style="dim"), soft_wrap=True)
@@ -66,7 +66,7 @@ def print_plan(
 
 
 def knob_table(knobs: Sequence[KnobRow]) -> Table:
-    """The knobs: key, present value, what is tried, what that means for the training, what it does."""
+    """Return the table of knobs: key, present value, choices, effect on the training, description."""
     table = Table(box=None, pad_edge=False, padding=(0, 3, 0, 0), expand=True)
     for column in ("knob", "today", "tried", "for the training"):
         table.add_column(column, style="dim" if column == "for the training" else None, no_wrap=True)

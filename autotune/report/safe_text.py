@@ -1,4 +1,4 @@
-"""Text that cannot steer a terminal, made of any text."""
+"""Text without control characters, made of any text."""
 
 import unicodedata
 
@@ -6,7 +6,7 @@ _LAYOUT = "\n\t"
 
 
 def is_safe(text: str) -> bool:
-    """Whether a text holds nothing but printable characters, line ends and tabs."""
+    """Return True if a text holds nothing but printable characters, line ends and tabs."""
     return text.isprintable() or all(map(_is_kept, text))
 
 

@@ -1,4 +1,4 @@
-"""The events of a search as lines of a file, for whoever wants to watch or read them later."""
+"""Event log of a search: a file of JSON lines for other programs and for later."""
 
 import json
 import logging
@@ -10,17 +10,17 @@ from autotune.events import Event, TrialProgress
 from autotune.files import open_regular
 
 FORMAT = 1
-"""Version of the lines."""
+"""Format version of the lines."""
 
 _log = logging.getLogger(__name__)
 
 
 class EventLog:
-    """Appends each event as one line of JSON; a view only, so a full disk does not stop the search.
+    """Writer of events as lines of JSON; a full disk does not stop the search, as the log is only a view.
 
     Args:
         path: The file; created by the first event.
-        clock: For the stamps.
+        clock: Clock of the time stamps.
     """
 
     def __init__(self, path: Path, clock: Clock) -> None:
@@ -28,7 +28,7 @@ class EventLog:
         self._clock = clock
 
     def __call__(self, event: Event) -> None:
-        """Appends an event; progress within a trial is left out, it is in the trial's own files."""
+        """Append an event; progress within a trial is left out, as the trial's own files have it."""
         if isinstance(event, TrialProgress):
             return
         line = {

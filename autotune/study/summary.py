@@ -41,10 +41,10 @@ _MOST_PRIOR_DF = 2.0
 
 
 def latest_search(records: Sequence[TrialRecord], objective: Objective) -> str | None:
-    """The search to report: the last one that came to an answer, else the last; None for an empty record.
+    """Return the search to report: the last one with an answer, else the last; None for an empty record.
 
-    An answer is a full confirmation, or that nothing it tried was better than today's config. A search that was
-    killed before does not hide the answer of an earlier one.
+    An answer is a full confirmation, or the finding that nothing was better than the baseline. A search that was killed
+    earlier does not hide the answer of an older one.
     """
     searches = list(dict.fromkeys(trial.search for trial in records))
     for search in reversed(searches):
@@ -57,7 +57,7 @@ def latest_search(records: Sequence[TrialRecord], objective: Objective) -> str |
 
 
 def pairs_of(trials: Iterable[TrialRecord], today: str) -> list[tuple[Measurement, Measurement]]:
-    """The complete pairs of a confirmation, (today, candidate) each."""
+    """Return the complete pairs of a confirmation, (baseline, candidate) each."""
     halves: dict[int, dict[bool, Measurement]] = {}
     for trial in trials:
         measured = trial.comparable
@@ -74,15 +74,15 @@ def summarize(
     objective: Objective,
     why_no_gpu: str | None = None,
 ) -> SearchResult | None:
-    """Works out the answer of one search.
+    """Compute the answer of one search.
 
     Args:
-        records: The study's record; runs of other searches only help to know the spread between trials, and what came
-            after the search's last trial does not count: its answer stays what it was.
+        records: The study's record; trials of other searches only contribute to the spread between trials, and those
+            after the search's last trial do not count: its answer stays the same.
         search: Name of the search.
-        space: What may vary now; gives the labels, and nothing that the verdict depends on.
-        objective: What was searched for.
-        why_no_gpu: Why utilization is not measured on this machine; None if it is.
+        space: The present search space; gives the labels, and nothing that the verdict depends on.
+        objective: The objective of the search.
+        why_no_gpu: Reason why utilization is not measured on this machine; None if it is.
 
     Returns:
         The answer; None if no trial of the search gave comparable numbers.
@@ -92,7 +92,7 @@ def summarize(
     good = _telling(trials, objective)
     if not good:
         return None
-    # Each search starts with today's config, also where that fails.
+    # Each search starts with the baseline, also where that fails.
     today = next((trial for trial in trials if trial.purpose is Purpose.TODAY), None)
     if today is None:
         return None  # its record could not be read, and without it nothing means anything

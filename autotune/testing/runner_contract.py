@@ -1,6 +1,6 @@
-"""Fakes, and the contract suites that the real things and their fakes pass.
+"""Contract suite of `Runner`, for the real runners and their fakes.
 
-A suite is a class of tests; a test module subclasses it as ``Test...`` and says how to make the thing::
+The suite is a class of tests; a test module subclasses it as ``Test...`` and supplies the runner and its plans::
 
     class TestProcessRunner(RunnerContract):
         def opened(self): ...
@@ -18,7 +18,7 @@ from autotune.records import Stop, TraineeEvent, TrialPlan
 
 
 class Behaviour(StrEnum):
-    """What a trainer does that a `Runner` is tested with."""
+    """Behaviour of a trainer that a `Runner` is tested with."""
 
     ENDS_WELL = "ends well"  # reports 5 steps, then ends with status 0
     FAILS = "fails"  # reports 5 steps, then ends with status 3
@@ -27,17 +27,17 @@ class Behaviour(StrEnum):
 
 
 class RunnerContract:
-    """What every `Runner` does. Times are those of its own clock; the bounds leave room for a busy machine."""
+    """Contract of every `Runner`; times are those of its clock, and bounds leave room for a busy machine."""
 
     clock: Clock
     """The clock of the runner."""
 
     def opened(self) -> AbstractContextManager[Runner]:
-        """A runner that lasts for the ``with`` statement."""
+        """Return a context manager that opens a runner."""
         raise NotImplementedError
 
     def plan(self, behaviour: Behaviour, folder: Path) -> TrialPlan:
-        """The plan of a trial that does this in that folder."""
+        """Return the plan of a trial with this behaviour in that folder."""
         raise NotImplementedError
 
     def test_an_end_of_its_own_is_reported_with_all_events(self, tmp_path: Path) -> None:
@@ -57,7 +57,7 @@ class RunnerContract:
         assert (exit_.exit_code, exit_.stop) == (3, None)
 
     def test_the_watch_stops_a_run(self, tmp_path: Path) -> None:
-        """What the watch answers ends the trial, and is why it ended."""
+        """The answer of the watch ends the trial, and is the reason of its end."""
         seen: list[TraineeEvent] = []
 
         def watch(events: Sequence[TraineeEvent]) -> Stop | None:
@@ -91,7 +91,7 @@ class RunnerContract:
         assert deadline_s <= exit_.ended_s <= deadline_s + 5.0
 
     def test_a_past_deadline_starts_nothing(self, tmp_path: Path) -> None:
-        """When the time is up already, no trainer starts."""
+        """No trainer starts once the deadline has passed."""
         seen: list[TraineeEvent] = []
         with self.opened() as runner:
             exit_ = runner.run(self.plan(Behaviour.ENDS_WELL, tmp_path), seen.extend, self.clock.now_s())

@@ -1,4 +1,4 @@
-"""The probes of a simulated trial: they read what the trial is, as real ones would read what it does."""
+"""Simulated probes: they report the parameters of the simulated trial as measurements."""
 
 from collections.abc import Collection
 from pathlib import Path
@@ -10,10 +10,10 @@ _GPU_SAMPLES_PER_S = 6.0  # as NVML keeps them
 
 
 class SimulatedHostProbe:
-    """What the latest trial of a runner takes from the host.
+    """Probe of the host usage of a runner's latest trial.
 
     Args:
-        runner: Made the run.
+        runner: Runner of the trials.
     """
 
     def __init__(self, runner: SimulatedRunner) -> None:
@@ -34,10 +34,10 @@ class SimulatedHostProbe:
 
 
 class SimulatedGpuProbe:
-    """What the latest trial of a runner does to its GPU.
+    """Probe of the GPU usage of a runner's latest trial.
 
     Args:
-        runner: Made the run.
+        runner: Runner of the trials.
     """
 
     def __init__(self, runner: SimulatedRunner) -> None:

@@ -1,9 +1,9 @@
-"""Runs in virtual time: a `Runner` whose trainers are a few numbers, so that half an hour of search takes a second.
+"""Simulated runner: trials in virtual time, so that half an hour of search takes a second.
 
-What a search may learn from such a trial is what it learns from a real one: the events, the end, and the probes that
-`autotune.bench` puts around it. How the times of steps vary follows what was measured on real trainers: the level
-differs from trial to run and has two modes; within a trial, steps are autocorrelated, now and then one takes long, and
-the first ones are slow; over minutes the machine itself drifts and throttles.
+A simulated trial gives a search the same information as a real one: events, an exit, and the probes that
+`autotune.bench` puts around it. The times of steps vary as measured on real trainers: the level differs from trial to
+trial and has two modes; within a trial, steps are autocorrelated, some steps are long, and the first ones are slow;
+over minutes the machine itself drifts and throttles.
 """
 
 import math
@@ -21,7 +21,7 @@ from autotune.process.launch import Watch
 from autotune.records import Stop, TraineeEvent, TrialExit, TrialPlan
 
 LOOK_S = 0.25
-"""Between two calls of the watch, the longest that a runner may take."""
+"""Longest interval between two calls of the watch."""
 
 # The level of a trial is a mixture of two normal distributions with mean 0 and variance 1: most trials are on the fast
 # mode, the others about two standard deviations below it.
@@ -45,7 +45,7 @@ _Array = NDArray[np.float64]
 
 @dataclass(frozen=True, kw_only=True)
 class Training:
-    """How a trainer behaves under one config.
+    """Behaviour of a trainer under one config.
 
     All times are means: the long-run throughput, noise left out, is that of one epoch after the first,
     ``epoch * samples / (epoch * step_s + epoch_gap_s)``.
@@ -53,33 +53,33 @@ class Training:
     Attributes:
         samples: Samples in a step.
         step_s: Time of a step.
-        start_s: From its start until its first step begins; infinite for one that never gets there.
+        start_s: Time from its start until its first step begins; infinite for one that never gets there.
         first_step_s: Time of the first step, which traces and compiles; None for five times the others.
-        warm_up: How much longer than usual the second step takes, as a share of it; halves with every further step.
+        warm_up: Relative excess of the second step's time; halves with every further step.
         first_pass_step_s: Time of a step in the first epoch, while caches fill; None for `step_s`.
-        noise: Spread between its trials, of ln speed.
-        step_noise: Spread of the time of steps within a trial, of ln time.
-        autocorrelation: Of neighbouring steps, 0..1.
-        long_steps: Share of steps that take `long_step` times as long as the others.
-        long_step: How long a long step takes, in usual ones.
-        work: Frames or tokens in a step; None if it does not say.
+        noise: Standard deviation of ln speed between its trials.
+        step_noise: Standard deviation of the ln time of steps within a trial.
+        autocorrelation: Autocorrelation of neighbouring steps, 0..1.
+        long_steps: Fraction of steps that take `long_step` times as long as the others.
+        long_step: Time of a long step, relative to the others.
+        work: Frames or tokens in a step; None if it is not reported.
         work_spread: Relative standard deviation of the work between steps, up to 0.5.
-        work_weight: Share of the time of a step that goes with its work, 0..1.
-        wait_fraction: Share of the time of a step that it waits for data; None if it does not say.
-        first_pass_wait_fraction: The same during the first epoch; None for no difference.
-        steps: How many it makes before it ends by itself; None for one that goes on.
-        hangs: Whether it then goes on without a step, instead of ending.
-        exit_code: What it ends with.
-        stderr: What it says last.
-        crash_chance: Share of its trials that crash for no reason.
-        hang_chance: Share of its trials that stop making steps for no reason.
+        work_weight: Fraction of a step's time that is proportional to its work, 0..1.
+        wait_fraction: Fraction of a step's time that it waits for data; None if it is not reported.
+        first_pass_wait_fraction: The same fraction during the first epoch; None for no difference.
+        steps: Number of steps before it ends by itself; None for one that goes on.
+        hangs: True if it then goes on without a step, instead of ending.
+        exit_code: Exit code.
+        stderr: Last output.
+        crash_chance: Fraction of its trials that crash at random.
+        hang_chance: Fraction of its trials that hang at random.
         epoch: Steps in an epoch; None for endless ones.
         epoch_gap_s: Extra time of the first step of each epoch but the first, while the pipeline fills again.
-        loss: What it reports with each step.
+        loss: Loss that it reports with each step.
         cpu_cores: Cores that its processes keep busy.
-        memory_bytes: Host memory that it takes at most.
-        gpu_memory_bytes: GPU memory that it takes at most; None without a GPU.
-        gpu_utilization: Share of the time in which its GPU works; None without one.
+        memory_bytes: Peak host memory.
+        gpu_memory_bytes: Peak GPU memory; None without a GPU.
+        gpu_utilization: Fraction of the time in which its GPU works; None without one.
     """
 
     samples: float = 8.0
@@ -114,19 +114,19 @@ class Training:
 
 
 Trainer = Callable[[str], Training]
-"""What the text of a trial's config makes of the trainer."""
+"""Function from the text of a trial's config to the training."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Drift:
-    """How the speed of the machine wanders, whatever runs on it.
+    """Drift of the machine's speed, whatever runs on it.
 
     Attributes:
         spread: Standard deviation of ln speed over a long time (an Ornstein-Uhlenbeck process).
-        memory_s: Time after which it has forgotten all but 1/e.
-        throttles_per_h: How often the clocks throttle.
-        throttled_s: How long, on average.
-        throttled_speed: Speed meanwhile.
+        memory_s: Time constant of its autocorrelation.
+        throttles_per_h: Mean number of throttlings of the clocks in an hour.
+        throttled_s: Mean length of a throttling.
+        throttled_speed: Relative speed during a throttling.
     """
 
     spread: float = 0.0
@@ -137,20 +137,20 @@ class Drift:
 
 
 class SimulatedRunner:
-    """Makes runs by moving the clock on.
+    """Runner that advances a virtual clock instead of running anything.
 
     The noise of a trial depends on the seed and on how many trials came before it, the drift on the seed and the time:
     two searches with one seed meet the same machine.
 
     Args:
-        clock: Its own clock, which it moves.
-        trainer: What is run.
-        seed: Of all that is random.
-        drift: What the machine does by itself.
+        clock: Virtual clock, advanced by this runner only.
+        trainer: The trainer.
+        seed: Seed of all random numbers.
+        drift: Drift of the machine.
 
     Attributes:
-        plans: What was started, in order.
-        training: What the latest trial is or was; None before the first.
+        plans: Plans of the started trials, in order.
+        training: Training of the latest trial; None before the first.
     """
 
     def __init__(self, clock: VirtualClock, trainer: Trainer, *, seed: int = 0, drift: Drift | None = None) -> None:
@@ -204,11 +204,11 @@ class SimulatedRunner:
         )
 
     def _events(self, training: Training, started_s: float, rng: np.random.Generator) -> Iterator[TraineeEvent]:
-        """The steps of one trial, without end where the trainer has none."""
+        """Yield the steps of one trial, endless where the trainer is."""
         stream = f"{os.getpid()}.0"
         slowness = math.exp(-training.noise * _run_level(rng))
         t_s = started_s + training.start_s
-        # One that never trains has said that it is there all the same.
+        # A trainer without steps has announced itself all the same.
         yield TraineeEvent(kind="start", t_s=t_s if math.isfinite(t_s) else started_s, stream=stream)
         pace = _Pace(training, rng)
         made = 0
@@ -243,7 +243,7 @@ class SimulatedRunner:
 
 
 def _with_accident(training: Training, rng: np.random.Generator) -> Training:
-    """What becomes of the training this time: now and then it crashes or hangs on its way."""
+    """Draw a crash or a hang for this trial."""
     chance, steps = rng.random(), int(rng.exponential(_ACCIDENT_STEPS))
     if training.steps is not None and training.steps <= steps:
         return training
@@ -255,14 +255,14 @@ def _with_accident(training: Training, rng: np.random.Generator) -> Training:
 
 
 def _run_level(rng: np.random.Generator) -> float:
-    """Level of a trial, as ln speed in units of its spread: mean 0, variance 1, two modes."""
+    """Draw the level of a trial, as ln speed in units of its spread: mean 0, variance 1, two modes."""
     is_slow = rng.random() < _SLOW_SHARE
     mode = _MODE_DISTANCE * (_SLOW_SHARE - 1 if is_slow else _SLOW_SHARE)
     return float(mode + _MODE_SD * rng.standard_normal())
 
 
 class _Pace:
-    """Draws the steps of one run."""
+    """Times of the steps of one trial."""
 
     def __init__(self, training: Training, rng: np.random.Generator) -> None:
         self._training = training
@@ -270,11 +270,11 @@ class _Pace:
         self._deviation = float(rng.standard_normal())  # of ln time, in units of its spread
 
     def chunk(self, made: int) -> int:
-        """How many steps to make at a time, after so many."""
+        """Return how many steps to draw at a time, given the number so far."""
         return int(min(max(_CHUNK_S / self._step_s(made), _SMALLEST_CHUNK), _LARGEST_CHUNK))
 
     def steps(self, made: int, count: int) -> tuple[_Array, list[float | None]]:
-        """The times and the work of the next steps, after so many."""
+        """Return the times and the work of the next steps, given the number so far."""
         training = self._training
         index = np.arange(made, made + count)
         durations_s = np.full(count, training.step_s)
@@ -302,7 +302,7 @@ class _Pace:
         return training.step_s
 
     def _noise(self, count: int) -> _Array:
-        """Factors on the time of the next steps, with mean 1."""
+        """Return factors on the time of the next steps, with mean 1."""
         training = self._training
         memory, fresh = training.autocorrelation, math.sqrt(1.0 - training.autocorrelation**2)
         shocks = (fresh * self._rng.standard_normal(count)).tolist()
@@ -316,7 +316,7 @@ class _Pace:
 
 
 class _DriftPath:
-    """One course of a drift over time, made as far as somebody has looked."""
+    """One realization of a drift over time, extended on demand."""
 
     def __init__(self, drift: Drift, start_s: float, seed: int) -> None:
         self._drift = drift
@@ -327,7 +327,7 @@ class _DriftPath:
         self._ln_speed = np.empty(0)
 
     def speed(self, t_s: _Array) -> _Array:
-        """Speed of the machine at these times, around 1."""
+        """Return the speed of the machine at these times, around 1."""
         at = (t_s - self._start_s) / _DRIFT_GRID_S
         while len(self._ln_speed) <= at[-1] + 1:
             self._ln_speed = np.concatenate([self._ln_speed, self._block()])

@@ -1,10 +1,9 @@
-"""Keeps loaded examples, by their index, so that the next pass over the data need not compute them again.
+"""Cache of loaded examples, by their index: the next pass over the data need not compute them again.
 
-A lookup takes the place of the load, *after* the order of a pass is drawn. So a cache changes neither
-what is trained on nor in which order, the first batch does not wait for a whole pass, and every entry
-that a killed run has finished is of use to the next. (`tf.data.Dataset.cache` to a file is lost, and
-leaves a lock behind, if the first pass is not completed; in memory it needs a shuffle buffer of the
-whole data behind it to give the same order.)
+A lookup replaces the load, *after* the order of a pass is drawn. So a cache changes neither the examples nor their
+order, the first batch does not wait for a whole pass, and entries from a killed process serve the next. (A
+`tf.data.Dataset.cache` in a file is lost, and leaves a lock behind, if the first pass is not completed; in memory it
+needs a shuffle buffer of the whole data behind it to give the same order.)
 """
 
 import contextlib
@@ -25,7 +24,7 @@ import tensorflow as tf
 
 Features = dict[str, tf.Tensor]
 Load = Callable[[tf.Tensor], Features]
-"""From the index of an example (int64 scalar) to its features, as graph operations."""
+"""Function from the index of an example (int64 scalar) to its features, as graph operations."""
 
 CACHE_DIR_VARIABLE = "AUTOTUNE_CACHE_DIR"
 FORMAT_VERSION = 1
@@ -34,14 +33,14 @@ _log = logging.getLogger(__name__)
 
 
 class Store(Protocol):
-    """Byte strings by index. Both methods are called inside graphs, from several threads at once."""
+    """Byte strings by index; both methods are called inside graphs, from several threads at once."""
 
     def lookup(self, index: tf.Tensor) -> tf.Tensor:
-        """The entry as a string scalar; empty if there is none that can be trusted."""
+        """Return the entry as a string scalar; empty if there is none that can be trusted."""
         ...
 
     def insert(self, index: tf.Tensor, entry: tf.Tensor) -> None:
-        """Keeps the entry; a failure to do so is not an error of the training."""
+        """Store an entry; a failure to do so is not an error of the training."""
         ...
 
 
@@ -64,11 +63,11 @@ class MemoryStore:
 class DiskStore:
     """One file per entry, each written aside and moved into place.
 
-    Several runs may fill one folder at the same time. A file that is torn, damaged, or was not written
-    for this folder and index is as good as none, and is replaced.
+    Several processes may fill one folder at the same time. A file that is torn, damaged, or was not written for this
+    folder and index is treated as missing, and replaced.
 
     Args:
-        folder: Named after what the entries depend on, see `cache_folder`; made if need be.
+        folder: Named by what the entries depend on, see `cache_folder`; created if missing.
     """
 
     # Magic, whose, index, length, and the CRC-32 of all of these and the entry.
@@ -81,7 +80,7 @@ class DiskStore:
         self._warned = threading.Event()
 
     def path(self, index: int) -> Path:
-        """Where the entry of that index lies."""
+        """Return the path of the entry of that index."""
         return self._folder / f"{index:08d}.features"
 
     def lookup(self, index: tf.Tensor) -> tf.Tensor:
@@ -124,7 +123,7 @@ class DiskStore:
 
 
 def cached(load: Load, store: Store) -> Load:
-    """The same function, but what it has loaded before comes from the store."""
+    """Return the same function with results from the store for examples that were loaded before."""
     traced = tf.function(load, input_signature=[tf.TensorSpec([], tf.int64)], autograph=False).get_concrete_function()
     specs: dict[str, tf.TensorSpec] = traced.structured_outputs
     names = sorted(specs)
@@ -152,7 +151,7 @@ def cached(load: Load, store: Store) -> Load:
 
 
 def cache_folder(depends_on: Mapping[str, Any], near: Path) -> Path:
-    """Where entries are kept that depend on exactly these things.
+    """Return the folder for entries that depend on exactly these things.
 
     Args:
         depends_on: JSON values: the listing of the data with sizes and times, parameters, versions.
@@ -172,7 +171,7 @@ def cache_folder(depends_on: Mapping[str, Any], near: Path) -> Path:
     with contextlib.suppress(OSError):  # it is there; or the store says that nothing can be written
         state.mkdir(mode=0o700)
         (state / ".gitignore").write_text("*\n")
-    if not _is_ours_alone(state):  # whoever may write to it could put other features into it
+    if not _is_ours_alone(state):  # another user with write access could put other features into it
         base = os.environ.get("XDG_STATE_HOME", "")
         state = (Path(base) if os.path.isabs(base) else Path.home() / ".local" / "state") / "autotune"
         with contextlib.suppress(OSError):

@@ -1,4 +1,4 @@
-"""Takes batches out of a pipeline and says how long that took and how much is in them."""
+"""Feed of batches from a pipeline, with the wait for each and the work in it."""
 
 import logging
 import time
@@ -14,11 +14,11 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Fetched:
-    """One batch.
+    """One batch with its wait and its work.
 
     Attributes:
         batch: The features.
-        wait_s: How long the training loop was blocked on it.
+        wait_s: Time that the training loop was blocked on it.
         work: The sum of the feature that counts valid work, e.g. the lengths without padding.
     """
 
@@ -28,13 +28,13 @@ class Fetched:
 
 
 class Feed(Iterator[Fetched]):
-    """Iterates over a pipeline.
+    """Iterator over a pipeline.
 
     The work is counted on the host, before the batch goes to an accelerator: reading a number back from
     there would wait for every step that is on its way.
 
     Args:
-        batches: What `autotune.tf.pipeline.build` gave.
+        batches: Dataset made by `autotune.tf.pipeline.build`.
         work: The feature whose sum is the valid work in a batch.
         to_device: Copy one batch ahead to the accelerator; where there is none, this is said once and
             has no effect.

@@ -1,11 +1,11 @@
-"""The settings of the library: records that are checked when they are made, without TensorFlow."""
+"""Settings of the library: records that are validated when they are made, without TensorFlow."""
 
 from dataclasses import dataclass
 from enum import StrEnum
 
 
 class Cache(StrEnum):
-    """Where finished features are kept from one pass over the data to the next."""
+    """Place of finished features between passes over the data."""
 
     NONE = "none"
     MEMORY = "memory"
@@ -13,7 +13,7 @@ class Cache(StrEnum):
 
 
 class Precision(StrEnum):
-    """What a training step computes in; variables stay in float32 (Micikevicius et al. 2018)."""
+    """Dtype of a training step's computations; variables stay in float32 (Micikevicius et al. 2018)."""
 
     FLOAT32 = "float32"
     MIXED_FLOAT16 = "mixed_float16"
@@ -27,12 +27,12 @@ class Precision(StrEnum):
 
 @dataclass(frozen=True, kw_only=True)
 class RuntimeOptions:
-    """What TensorFlow's runtime is told before it starts.
+    """Settings of TensorFlow's runtime, applied before it starts.
 
     Attributes:
         inter_op_threads: Operations that run at the same time; 0 leaves it to TensorFlow.
         intra_op_threads: Threads that one operation may use; 0 leaves it to TensorFlow.
-        gpu_memory_growth: Take GPU memory as it is needed instead of all of it at once.
+        gpu_memory_growth: Take GPU memory as needed instead of all of it at once.
     """
 
     inter_op_threads: int = 0
@@ -45,20 +45,20 @@ class RuntimeOptions:
 
 @dataclass(frozen=True, kw_only=True)
 class PipelineOptions:
-    """How examples become batches.
+    """Settings of the input pipeline.
 
     Attributes:
         batch_size: Examples per batch; every batch is full, whatever the size of the data.
         parallel_calls: Examples loaded at the same time, each on a thread of the pipeline's own.
-        prefetch_batches: Finished batches kept ready ahead of the training loop; 0 really is none.
-        cache: Where loaded examples are kept for the next pass.
+        prefetch_batches: Finished batches kept ready ahead of the training loop; 0 means none.
+        cache: Place of loaded examples for the next pass.
         fixed_length: Pad to the longest there can be, so that every batch has the same static shape,
             instead of to the longest of the batch. Together with buckets: to the upper end of the
             bucket.
         buckets: Batches hold examples of like length, in so many classes of equal width; 1 is any
             length with any.
         prefetch_to_device: Copy the next batch to the accelerator while the present one is trained on.
-        seed: Of the order of the examples, which is another in each pass and depends on nothing else here but
+        seed: Seed of the order of the examples, which differs in each pass and depends on nothing else here but
             ``buckets``.
     """
 
@@ -78,15 +78,15 @@ class PipelineOptions:
 
 @dataclass(frozen=True, kw_only=True)
 class StepOptions:
-    """How a training step is executed.
+    """Execution mode of a training step.
 
     Attributes:
         graph: Trace the step into a graph once, instead of running it operation by operation.
         xla: Compile that graph with XLA; a new shape of batch is a new compilation.
-        precision: What it computes in.
+        precision: Dtype of its computations.
 
     Raises:
-        ValueError: XLA without graph mode: what is not traced cannot be compiled.
+        ValueError: XLA without graph mode: only a traced step can be compiled.
     """
 
     graph: bool = True
@@ -99,7 +99,7 @@ class StepOptions:
 
 
 def require_at_least(low: int, **values: int) -> None:
-    """Raises a ValueError that names the first of the values that is below ``low``."""
+    """Raise a ValueError that names the first of the values below ``low``."""
     for name, value in values.items():
         if value < low:
             raise ValueError(f"{name} must be at least {low}, got {value}")

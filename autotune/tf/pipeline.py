@@ -1,4 +1,4 @@
-"""The input pipeline: from the indices of the examples to batches, assembled from a `PipelineOptions`."""
+"""Input pipeline: from the indices of the examples to batches, assembled from a `PipelineOptions`."""
 
 from collections.abc import Mapping
 
@@ -17,19 +17,18 @@ def build(
     length_of: str,
     store: Store | None = None,
 ) -> tf.data.Dataset:
-    """Assembles the endless stream of batches: draw an order, load (or look up), batch, prefetch.
+    """Assemble the endless stream of batches: draw an order, load (or look up), batch, prefetch.
 
     Args:
-        examples: How many there are.
-        load: From an index below that to the features of the example, the first dimension of some unknown.
-        options: How.
+        examples: Number of examples.
+        load: Function from an index below that to the features of the example, the first dimension of some unknown.
+        options: Settings of the pipeline.
         maxima: Largest first dimension of each such feature.
         length_of: The feature whose first dimension is the length of an example, for buckets.
-        store: Keeps what is loaded; None loads everything anew in each pass.
+        store: Store of loaded examples; None loads everything anew in each pass.
 
     Returns:
-        A dataset that never ends: the next pass, in another order, follows on the one before, also
-            within a batch.
+        A dataset that never ends: passes follow each other, each in another order, also within a batch.
     """
     order = tf.data.Dataset.range(examples).shuffle(examples, seed=options.seed)
     # Deterministic, so that the number of workers does not change what is trained on.
@@ -68,7 +67,7 @@ def _batch(
 
 
 def _as_written(parallel_calls: int) -> tf.data.Options:
-    """Options under which the pipeline is what was asked for, and nothing that tf.data adds by itself."""
+    """Return options that keep tf.data from changing the pipeline by itself."""
     options = tf.data.Options()
     options.experimental_optimization.inject_prefetch = False  # else no prefetch becomes one
     options.autotune.enabled = False  # else buffers and parallelism move by themselves

@@ -1,4 +1,4 @@
-"""Tells TensorFlow's runtime how to start; it reads this once, at the first operation."""
+"""Configuration of TensorFlow's runtime, which is read once, at the first operation."""
 
 import tensorflow as tf
 
@@ -6,7 +6,7 @@ from autotune.tf.options import RuntimeOptions
 
 
 def configure(options: RuntimeOptions) -> None:
-    """Applies the options; to be called before the first operation, dataset or variable.
+    """Apply the options; call it before the first operation, dataset or variable.
 
     Raises:
         RuntimeError: TensorFlow has started already and cannot be changed any more.

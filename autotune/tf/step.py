@@ -11,15 +11,15 @@ Batch = dict[str, tf.Tensor]
 
 
 class Optimizer(Protocol):
-    """What a step needs: `autotune.tf.optimizer.Adam`, or one of Keras's that has been built."""
+    """Optimizer of a step: `autotune.tf.optimizer.Adam`, or one of Keras's that has been built."""
 
     def apply_gradients(self, grads_and_vars: Iterable[tuple[tf.Tensor, tf.Variable]]) -> Any:
-        """Updates the variables in place."""
+        """Update the variables in place."""
         ...
 
 
 class LossScale(tf.Module):  # type: ignore[misc]  # TensorFlow has no stubs
-    """Keeps float16 gradients in range: dynamic loss scaling (Micikevicius et al. 2018, section 3.2).
+    """Dynamic loss scaling: keeps float16 gradients in range (Micikevicius et al. 2018, section 3.2).
 
     The loss is multiplied by the scale and the gradients are divided by it. If one of them is not
     finite, the update is skipped and the scale halved; after 2000 good updates in a row it is doubled.
@@ -33,7 +33,7 @@ class LossScale(tf.Module):  # type: ignore[misc]  # TensorFlow has no stubs
         self._good_updates = tf.Variable(0, dtype=tf.int32, trainable=False)
 
     def update(self, finite: tf.Tensor) -> None:
-        """Adapts the scale; ``finite`` says whether the last gradients could be used."""
+        """Adapt the scale; ``finite`` tells if the last gradients were finite."""
         good = tf.where(finite, self._good_updates + 1, 0)
         grow = good >= self.GROWTH_INTERVAL
         factor = tf.where(finite, tf.where(grow, 2.0, 1.0), 0.5)
@@ -42,13 +42,13 @@ class LossScale(tf.Module):  # type: ignore[misc]  # TensorFlow has no stubs
 
 
 class TrainStep(tf.Module):  # type: ignore[misc]  # TensorFlow has no stubs
-    """Computes the loss of a batch and updates the variables.
+    """Training step: computes the loss of a batch and updates the variables.
 
     Args:
-        loss: From a batch to a float32 scalar. It casts to the precision's ``compute_dtype`` itself.
-        variables: What is trained.
-        optimizer: How.
-        options: How the step is executed.
+        loss: Function from a batch to a float32 scalar. It casts to the precision's ``compute_dtype`` itself.
+        variables: Variables to train.
+        optimizer: Optimizer that updates them.
+        options: Execution mode and precision of the step.
         signature: Shapes and dtypes of a batch, the pipeline's ``element_spec``. The step is traced for
             it once, whatever lengths come; with XLA, dimensions that it leaves open are compiled for as
             they come.
@@ -77,7 +77,7 @@ class TrainStep(tf.Module):  # type: ignore[misc]  # TensorFlow has no stubs
             )
 
     def __call__(self, batch: Batch) -> tf.Tensor:
-        """Makes one step; the returned loss can be left unread, which lets an accelerator run ahead."""
+        """Execute one step; the returned loss can be left unread, which lets an accelerator run ahead."""
         return self._run(batch)
 
     def _step(self, batch: Batch) -> tf.Tensor:

@@ -40,7 +40,7 @@ def process_cost(
         runner = ProcessRunner(guard, clock)
 
         def life(length_s: float) -> tuple[float, float]:
-            """How long it really lasted, and what it took."""
+            """Return its real duration and its CPU seconds."""
             folder = Path(tempfile.mkdtemp(dir=name))
             argv = tuple(command(folder))
             plan = TrialPlan(

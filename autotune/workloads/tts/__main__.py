@@ -1,4 +1,4 @@
-"""The trainer's command line: ``python -m autotune.workloads.tts --config configs/config.yaml``."""
+"""Command line of the trainer: ``python -m autotune.workloads.tts --config configs/config.yaml``."""
 
 import argparse
 import os
@@ -12,7 +12,7 @@ from autotune.workloads.tts.ljspeech import read_clips
 
 
 def main() -> int:
-    """Trains; returns the exit status: 0 done, 2 the config or the data cannot be used."""
+    """Train; returns the exit status: 0 done, 2 unusable config or data."""
     parser = argparse.ArgumentParser(
         prog="python -m autotune.workloads.tts", description="Trains a text-to-speech model."
     )

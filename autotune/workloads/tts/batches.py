@@ -1,4 +1,4 @@
-"""From the clips on disk to a feed of padded batches of text and spectrograms."""
+"""Batches of the trainer: from the clips on disk to a feed of padded batches of text and spectrograms."""
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -14,16 +14,16 @@ from autotune.workloads.tts.config import DataConfig
 from autotune.workloads.tts.ljspeech import SYMBOLS, Clip, crop
 
 Spectrogram = Callable[[tf.Tensor], tf.Tensor]
-"""From the number of a clip to its log-mel spectrogram, in the graph."""
+"""Function from the number of a clip to its log-mel spectrogram, in the graph."""
 
 
 def maxima(data: DataConfig) -> dict[str, int]:
-    """Largest lengths that `loader` gives."""
+    """Return the largest lengths that `loader` gives."""
     return {"text": data.max_text_length, "mel": data.max_mel_frames}
 
 
 def loader(clips: Sequence[Clip], data: DataConfig) -> Load:
-    """The function that loads a clip by its number.
+    """Return the function that loads a clip by its number.
 
     Its features: ``text`` (symbol numbers, int32), ``text_length``, ``mel`` (frames by bands, float32),
     ``mel_length``.
@@ -61,7 +61,7 @@ def loader(clips: Sequence[Clip], data: DataConfig) -> Load:
 
 
 def store(clips: Sequence[Clip], data: DataConfig, config_file: Path) -> Store | None:
-    """The feature cache that ``data.cache`` asks for."""
+    """Return the feature cache that ``data.cache`` selects."""
     if data.cache is Cache.NONE:
         return None
     if data.cache is Cache.MEMORY:

@@ -1,4 +1,4 @@
-"""Reads the trainer's config: every key is known, typed, and checked before TensorFlow is imported."""
+"""Reader of the trainer's config: every key is known, typed, and checked before TensorFlow is imported."""
 
 import difflib
 from collections.abc import Mapping
@@ -17,7 +17,7 @@ BUCKETS = 8  # classes of length with data.bucket_by_length
 
 @dataclass(frozen=True, kw_only=True)
 class DataConfig:
-    """The section ``data``; `configs/config.yaml` says what each key does."""
+    """Section ``data``; `configs/config.yaml` describes each key."""
 
     dataset_path: str
     batch_size: int = 8
@@ -44,7 +44,7 @@ class DataConfig:
 
 @dataclass(frozen=True, kw_only=True)
 class TrainingConfig:
-    """The section ``training``."""
+    """Section ``training``."""
 
     learning_rate: float = 1e-3
     epochs: int = 1000
@@ -66,14 +66,14 @@ class TrainingConfig:
 
 @dataclass(frozen=True, kw_only=True)
 class TrainerConfig:
-    """The whole file."""
+    """Whole config of the trainer."""
 
     data: DataConfig
     training: TrainingConfig = field(default_factory=TrainingConfig)
     runtime: RuntimeOptions = field(default_factory=RuntimeOptions)
 
     def pipeline_options(self, seed: int) -> PipelineOptions:
-        """What the input pipeline is told."""
+        """Return the settings of the input pipeline."""
         return PipelineOptions(
             batch_size=self.data.batch_size,
             parallel_calls=self.data.num_workers,
@@ -86,7 +86,7 @@ class TrainerConfig:
         )
 
     def step_options(self) -> StepOptions:
-        """What the training step is told."""
+        """Return the settings of the training step."""
         return StepOptions(
             graph=self.training.enable_graph_mode,
             xla=self.training.enable_xla_compilation,
@@ -98,7 +98,7 @@ SECTIONS: dict[str, type] = {"data": DataConfig, "training": TrainingConfig, "ru
 
 
 def read_config(path: Path) -> TrainerConfig:
-    """Reads and checks a config file. An ``autotune:`` section is the tuner's and is not looked at.
+    """Read and check a config file; the ``autotune:`` section belongs to the tuner and is ignored.
 
     Raises:
         InputError: The file cannot be read, or a key or value in it is not one of this trainer's.

@@ -1,4 +1,4 @@
-"""Writes a corpus to try the trainer on: speech-like sound laid out like LJSpeech, made up in seconds.
+"""Synthetic corpus for the trainer: speech-like sound laid out like LJSpeech, written in seconds.
 
     python -m autotune.workloads.tts.corpus --out data/quickstart
 
@@ -35,7 +35,7 @@ _WORDS = """
 
 @dataclass(frozen=True)
 class _Sound:
-    """How a letter sounds: formants in Hz, share of voice (the rest is noise), loudness, length."""
+    """Sound of a letter: formants in Hz, share of voice (the rest is noise), loudness, length."""
 
     formants: tuple[float, float, float]
     voiced: float
@@ -60,18 +60,18 @@ def _sounds() -> dict[str, _Sound]:
 
 
 def write_corpus(folder: Path, *, clips: int = CLIPS, seed: int = 0) -> bool:
-    """Writes the corpus, all of it or nothing.
+    """Write the corpus, all of it or nothing.
 
     Args:
-        folder: Where; does not exist yet, or holds this very corpus.
-        clips: How many clips, of about 1 to 10 seconds.
-        seed: Of texts and sound.
+        folder: Folder of the corpus; does not exist yet, or holds this very corpus.
+        clips: Number of clips, of about 1 to 10 seconds.
+        seed: Seed of texts and sound.
 
     Returns:
-        False if it was there already.
+        False if it existed already.
 
     Raises:
-        InputError: Something else is in the folder.
+        InputError: The folder holds something else.
     """
     texts = [_text(np.random.default_rng([seed, number, 0])) for number in range(clips)]
     names = [f"QS{number // 1000 + 1:03d}-{number % 1000 + 1:04d}" for number in range(clips)]
@@ -117,7 +117,7 @@ def _speak(text: str, random: np.random.Generator) -> npt.NDArray[np.int16]:
     ]
 
     def track(values: list[float]) -> npt.NDArray[np.float64]:
-        """A value per frame, gliding from one letter to the next."""
+        """Return one value per frame, gliding from one letter to the next."""
         steps = np.repeat(np.asarray(values, np.float64), frames_each)
         return np.convolve(np.pad(steps, 1, mode="edge"), [0.25, 0.5, 0.25], mode="valid")
 
@@ -148,7 +148,7 @@ def _speak(text: str, random: np.random.Generator) -> npt.NDArray[np.int16]:
 
 
 def _formant_filter(formants: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
-    """Gain by frame and frequency bin: a resonance at each formant, and 6 dB less per octave."""
+    """Return the gain by frame and frequency bin: a resonance at each formant, and 6 dB less per octave."""
     hz = np.linspace(0.0, SAMPLE_RATE / 2, _FRAME // 2 + 1)
     width = 60.0 + 0.06 * formants
     resonances = 1.0 / (1.0 + ((hz - formants[:, :, None]) / width[:, :, None]) ** 2)
@@ -156,7 +156,7 @@ def _formant_filter(formants: npt.NDArray[np.float64]) -> npt.NDArray[np.float64
 
 
 def main() -> int:
-    """Writes the corpus; returns the exit status."""
+    """Write the corpus; returns the exit status."""
     parser = argparse.ArgumentParser(
         prog="python -m autotune.workloads.tts.corpus", description="Writes a corpus to try the trainer on."
     )

@@ -1,4 +1,4 @@
-"""Log-mel spectrograms, once in NumPy and once in TensorFlow; both give the same to within float32 rounding.
+"""Log-mel spectrograms, in NumPy and in TensorFlow; both agree to within float32 rounding.
 
 Frames of 1024 samples every 256, centred (the ends are mirrored), Hann window, magnitudes, 80 triangular
 filters of equal area from 0 to 8000 Hz on Slaney's mel scale, natural logarithm of at least 1e-5: the
@@ -27,18 +27,18 @@ PARAMETERS = {
     "top_hz": TOP_HZ,
     "floor": FLOOR,
 }
-"""All that a spectrogram depends on besides the sound."""
+"""Parameters that determine a spectrogram."""
 
 MIN_SAMPLES = N_FFT // 2 + 1  # mirroring needs more than half a frame
 
 
 def frame_count(samples: int) -> int:
-    """Frames of a spectrogram of so many samples."""
+    """Return the number of frames of a spectrogram of so many samples."""
     return 1 + max(samples, MIN_SAMPLES) // HOP
 
 
 def log_mel(pcm: npt.NDArray[np.int16]) -> npt.NDArray[np.float32]:
-    """The spectrogram of 16-bit samples, in NumPy.
+    """Compute the spectrogram of 16-bit samples, in NumPy.
 
     Args:
         pcm: One-dimensional.
@@ -56,7 +56,7 @@ def log_mel(pcm: npt.NDArray[np.int16]) -> npt.NDArray[np.float32]:
 
 
 def log_mel_tf(pcm: tf.Tensor) -> tf.Tensor:
-    """The same as `log_mel`, as TensorFlow operations in the graph."""
+    """Compute the same as `log_mel`, as TensorFlow operations in the graph."""
     sound = tf.cast(pcm, tf.float32) / 32768.0
     sound = tf.pad(sound, [[0, tf.maximum(0, MIN_SAMPLES - tf.size(sound))]])
     sound = tf.pad(sound, [[N_FFT // 2, N_FFT // 2]], mode="REFLECT")
@@ -73,7 +73,7 @@ def _window() -> npt.NDArray[np.float64]:
 
 @cache
 def _mel_filters() -> npt.NDArray[np.float64]:
-    """Spectrum bins by mel bands: triangles between neighbouring band edges, each of area 1."""
+    """Return the filters, spectrum bins by mel bands: triangles between neighbouring band edges, each of area 1."""
     edges = _mel_to_hz(np.linspace(0.0, _hz_to_mel(TOP_HZ), N_MELS + 2))
     bins = np.linspace(0.0, SAMPLE_RATE / 2, N_FFT // 2 + 1)[:, None]
     low, middle, high = edges[:-2], edges[1:-1], edges[2:]

@@ -1,8 +1,8 @@
-"""What stops the trainer before it starts."""
+"""Error of the trainer's inputs, raised before training starts."""
 
 
 class InputError(Exception):
-    """The config or the data cannot be used: what is wrong, where, and what to do about it."""
+    """Unusable config or data: the fault, its place, and the remedy."""
 
     def __init__(self, message: str, *, where: str, remedy: str) -> None:
         super().__init__(f"{where}: {message}\n{remedy}")

@@ -1,4 +1,4 @@
-"""Reads the layout of LJSpeech: ``metadata.csv`` with ``id|text|normalized text``, and ``wavs/<id>.wav``.
+"""Reader of the LJSpeech layout: ``metadata.csv`` with ``id|text|normalized text``, and ``wavs/<id>.wav``.
 
 Everything is checked here, before the first process of the pipeline: a broken line or file is named at
 the start, not after an hour of training.
@@ -20,15 +20,15 @@ _EXTENSIBLE = 0xFFFE  # WAVE_FORMAT_EXTENSIBLE: the real format is the first wor
 
 @dataclass(frozen=True, kw_only=True)
 class Clip:
-    """One clip and its text.
+    """Clip with its text.
 
     Attributes:
         wav: The file.
-        text: Symbol numbers from 1, characters that have none left out.
-        offset_bytes: Where the samples begin in the file.
-        samples: How many there are, 16 bits each.
+        text: Symbol numbers from 1, without characters that have none.
+        offset_bytes: Offset of the samples in the file.
+        samples: Number of samples, 16 bits each.
         size_bytes: Size of the file.
-        mtime_ns: When it was last changed.
+        mtime_ns: Time of its last change.
     """
 
     wav: Path
@@ -40,10 +40,10 @@ class Clip:
 
 
 def read_clips(folder: Path) -> list[Clip]:
-    """Reads the listing and the header of every file.
+    """Read the listing and the header of every file.
 
     Raises:
-        InputError: The data are not there or not in this form, with file and line.
+        InputError: The data are missing or malformed; with file and line.
     """
     metadata = folder / "metadata.csv"
     try:
@@ -64,12 +64,12 @@ def read_clips(folder: Path) -> list[Clip]:
 
 
 def encode(text: str) -> tuple[int, ...]:
-    """Symbol numbers of a text, in lower case; characters that have none are left out."""
+    """Return the symbol numbers of a text, in lower case; characters without one are left out."""
     return tuple(SYMBOLS.index(character) + 1 for character in text.lower() if character in SYMBOLS)
 
 
 def crop(text: int, frames: int, *, max_text: int, max_frames: int) -> tuple[int, int]:
-    """How much is kept of a clip that is too long: text and sound lose the same share of their end.
+    """Return the lengths to which a clip that is too long is cropped: text and sound lose the same share.
 
     The same share, because the trainer stretches the text evenly over the sound. A clip within both
     limits is kept whole.
@@ -120,17 +120,17 @@ def _read_clip(folder: Path, line: str, where: str) -> Clip:
 
 
 def find_samples(start: bytes, size: int) -> tuple[int, int]:
-    """Finds the samples in a WAV file.
+    """Find the samples in a WAV file.
 
     Args:
-        start: The first bytes of the file, enough to hold all chunks ahead of the samples.
+        start: First bytes of the file, enough to hold all chunks ahead of the samples.
         size: Size of the whole file.
 
     Returns:
         Offset of the first sample in bytes, and the number of samples.
 
     Raises:
-        ValueError: It is not mono 16-bit PCM at the right rate, or cut short; says which.
+        ValueError: The file is truncated, or no mono 16-bit PCM at the right rate.
     """
     if len(start) < 12 or start[:4] != b"RIFF" or start[8:12] != b"WAVE":
         raise ValueError("is not a WAV file")

@@ -1,4 +1,4 @@
-"""The model: two convolutions and one attention block on the text, the same on the frames, evenly stretched between.
+"""Model: two convolutions and one attention block on the text, the same on the frames, evenly stretched between.
 
 Plain `tf.Module`: Keras layers of the same shape take four times as long from start to first step, which
 every trial of a search would pay.
@@ -18,11 +18,11 @@ REDUCTION = 2  # frames per decoder step, as in Tacotron (Wang et al. 2017, sect
 
 
 class Speech(tf.Module):  # type: ignore[misc]  # TensorFlow has no stubs
-    """From text to log-mel spectrograms of a given length.
+    """Model from text to log-mel spectrograms of a given length.
 
     Args:
-        seed: Of the initial weights.
-        compute_dtype: What it computes in; variables are float32 always.
+        seed: Seed of the initial weights.
+        compute_dtype: Dtype of the computations; variables are always float32.
     """
 
     def __init__(self, *, seed: int, compute_dtype: str) -> None:
@@ -36,7 +36,7 @@ class Speech(tf.Module):  # type: ignore[misc]  # TensorFlow has no stubs
         self._out = _Dense(weights, CHANNELS, REDUCTION * N_MELS, self._dtype)
 
     def __call__(self, text: tf.Tensor, text_length: tf.Tensor, frames: tf.Tensor, mel_length: tf.Tensor) -> tf.Tensor:
-        """Predicts spectrograms.
+        """Predict spectrograms.
 
         Args:
             text: Symbol numbers, batch by symbols, padded with 0.
@@ -65,14 +65,14 @@ class Speech(tf.Module):  # type: ignore[misc]  # TensorFlow has no stubs
 
 
 def l1_loss(predicted: tf.Tensor, mel: tf.Tensor, mel_length: tf.Tensor) -> tf.Tensor:
-    """Mean absolute difference over valid frames; padding counts for nothing."""
+    """Return the mean absolute difference over valid frames, without padding."""
     valid = tf.sequence_mask(mel_length, tf.shape(mel)[1], tf.float32)
     per_frame = tf.reduce_mean(tf.abs(predicted - mel), axis=-1)
     return tf.reduce_sum(per_frame * valid) / tf.reduce_sum(valid)
 
 
 class _Weights:
-    """Makes variables with Glorot's uniform initialisation (2010), each from a seed of its own."""
+    """Source of variables with Glorot's uniform initialisation (2010), each from a seed of its own."""
 
     def __init__(self, seed: int) -> None:
         self._seed = seed

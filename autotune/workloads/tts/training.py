@@ -1,4 +1,4 @@
-"""The training loop: fetch, step, report; checkpoints and resume."""
+"""Training loop: fetch, step, report; checkpoints and resume."""
 
 import time
 from pathlib import Path
@@ -21,7 +21,7 @@ KEEP_CHECKPOINTS = 3
 
 
 class Progress(tf.Module):  # type: ignore[misc]  # TensorFlow has no stubs
-    """How far training has come, checkpoints included."""
+    """Progress of the training, saved in checkpoints."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -31,11 +31,11 @@ class Progress(tf.Module):  # type: ignore[misc]  # TensorFlow has no stubs
         self.clips = 0
 
     def load(self) -> None:
-        """Takes over what a checkpoint has restored."""
+        """Restore the state from a loaded checkpoint."""
         self.steps, self.clips = int(self._steps), int(self._clips)
 
     def store(self) -> None:
-        """Makes the present state what the next checkpoint saves."""
+        """Store the present state for the next checkpoint."""
         self._steps.assign(self.steps)
         self._clips.assign(self.clips)
 
@@ -43,14 +43,14 @@ class Progress(tf.Module):  # type: ignore[misc]  # TensorFlow has no stubs
 def train(
     config: TrainerConfig, config_file: Path, clips: list[Clip], *, steps: int | None, epochs: int | None
 ) -> None:
-    """Trains, from the newest checkpoint on if there is one.
+    """Train, from the newest checkpoint on if there is one.
 
     Args:
         config: The settings.
-        config_file: Where they come from.
+        config_file: Path of the config.
         clips: The data.
-        steps: End after so many steps, those before the checkpoint included; None sets no end.
-        epochs: End after so many passes over the data, likewise; None takes ``training.epochs``.
+        steps: End at this step, those before the checkpoint included; None sets no end.
+        epochs: End at this pass over the data, likewise; None takes ``training.epochs``.
 
     Raises:
         InputError: The checkpoint folder cannot be used.
