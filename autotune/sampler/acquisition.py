@@ -28,15 +28,15 @@ MOST_TRIALS_OF_A_POINT = 6
 WORTH_THE_REST = 0.002
 """Expected gain in ln score of the remaining trials, below which the search ends."""
 
-_ADVICE_GAIN = 0.05  # gain of an untried proposal of the heuristics, in ln score
+_HEURISTIC_GAIN = 0.05  # gain of an untried proposal of the heuristics, in ln score
 _LARGEST_FIT = 300  # points in the model: the best ones; the others are far from any useful proposal
-_LOOKED_AROUND = 5  # best points whose neighbours are candidates
+_EXPLOITED_POINTS = 5  # best points whose neighbours are candidates
 _PRIOR_GAIN = 0.08  # prior mean of a recommended value, in ln score
-_DOUBT = 1.3  # factor on the model's standard deviation, which leaves the error of the model itself out
+_MODEL_ERROR_FACTOR = 1.3  # factor on the model's standard deviation, which leaves the error of the model itself out
 _ROUGH_SD = 0.15  # additional standard deviation of a trial with too few steps
-_ACCIDENTS = 0.02  # variance of a success: some failures have nothing to do with the point
+_RANDOM_FAILURE_VARIANCE = 0.02  # variance of a success: some failures have nothing to do with the point
 _LEAST_CHANCE = 0.02
-_MOST_PROMISED = 64  # trials of the look-ahead
+_LONGEST_LOOKAHEAD = 64  # trials of the look-ahead
 _DRAWS = 1_000
 
 
@@ -83,24 +83,24 @@ class Acquisition:
             observations: Observation of each point.
             sd: Standard deviation of ln score between trials of one point, above 0.
         """
-        beliefs = [
+        fitted = [
             (*_observed(observation, sd), observation)
             for observation in observations.values()
             if observation.scores or observation.rough_scores
         ]
-        beliefs = sorted(beliefs, key=lambda belief: -belief[0])[:_LARGEST_FIT]
+        fitted = sorted(fitted, key=lambda one: -one[0])[:_LARGEST_FIT]
         self._observations, self._sd, self._believed = observations, sd, None
-        self._measured = [observation for *_, observation in beliefs]
-        if beliefs:
+        self._measured = [observation for *_, observation in fitted]
+        if fitted:
             rows = self._rows(self._measured)
-            scores = np.array([score for score, *_ in beliefs]) - self._prior_mean(rows)
-            variances = np.array([variance for _, variance, _ in beliefs])
+            scores = np.array([score for score, *_ in fitted]) - self._prior_mean(rows)
+            variances = np.array([variance for _, variance, _ in fitted])
             self._speed.fit(TrainingData(points=rows, scores=scores, variances=variances))
         tried = list(observations.values())[-_LARGEST_FIT:]
         success = np.array([float(bool(observation.scores or observation.rough_scores)) for observation in tried])
         self._something_failed = not success.all()
         if self._something_failed:
-            variances = np.full(len(tried), _ACCIDENTS)
+            variances = np.full(len(tried), _RANDOM_FAILURE_VARIANCE)
             self._success.fit(TrainingData(points=self._rows(tried), scores=success, variances=variances))
 
     def next_trial(
@@ -124,7 +124,7 @@ class Acquisition:
         ranked = self._ranked(today, longest_s)
         if advice is not None and self._may_take(advice, longest_s):
             repeat = next((trial for trial in ranked if trial.is_repeat), None)
-            return repeat if repeat and repeat.gain > _ADVICE_GAIN else Proposal(values=advice, gain=_ADVICE_GAIN)
+            return repeat if repeat and repeat.gain > _HEURISTIC_GAIN else Proposal(values=advice, gain=_HEURISTIC_GAIN)
         return next((trial for trial in ranked if trial.is_repeat or why_not(trial.values) is None), None)
 
     def believed(self) -> Mapping[str, float]:
@@ -153,7 +153,7 @@ class Acquisition:
         if not believed:
             return 0.0
         possible = (trial for trial in self._ranked(today) if trial.is_repeat or why_not(trial.values) is None)
-        chosen = [self._space.indices(trial.values) for trial in islice(possible, min(trials, _MOST_PROMISED))]
+        chosen = [self._space.indices(trial.values) for trial in islice(possible, min(trials, _LONGEST_LOOKAHEAD))]
         best = self._observations[max(believed, key=lambda name: believed[name])]
         points = np.unique(np.array([*chosen, self._space.indices(best.values)]), axis=0)
         means, covariance = self._posterior(points).mean, self._speed.covariance(points)
@@ -179,12 +179,12 @@ class Acquisition:
             # No trial has succeeded yet: only the failures are known.
             points = self._rng.permutation(candidates(self._space, [self._space.today], self._rng))
             new = (point for point in points if point.tobytes() not in known)
-            yield from (Proposal(values=self._space.at(point), gain=_ADVICE_GAIN) for point in new)
+            yield from (Proposal(values=self._space.at(point), gain=_HEURISTIC_GAIN) for point in new)
             return
         rows = self._rows(good)
         means = self._posterior(rows).mean
         order = np.argsort(-means)
-        points = candidates(self._space, [good[index].values for index in order[:_LOOKED_AROUND]], self._rng)
+        points = candidates(self._space, [good[index].values for index in order[:_EXPLOITED_POINTS]], self._rng)
         posterior = self._posterior(points)
         # A point has to exceed the best one; the best one itself has to fall behind the next.
         rivals = np.full(len(points), means[order[0]])
@@ -211,14 +211,14 @@ class Acquisition:
 
     def _posterior(self, points: Indices) -> Posterior:
         posterior = self._speed.predict(points)
-        return Posterior(mean=posterior.mean + self._prior_mean(points), sd=_DOUBT * posterior.sd)
+        return Posterior(mean=posterior.mean + self._prior_mean(points), sd=_MODEL_ERROR_FACTOR * posterior.sd)
 
     def _prior_mean(self, points: Indices) -> Array:
         """Return the prior mean of the points: effects of recommended values, which add up."""
-        hope = np.zeros(len(points))
-        for column, hopes in enumerate(self._prior_means):
-            hope += hopes[points[:, column]]
-        return hope
+        mean = np.zeros(len(points))
+        for column, prior in enumerate(self._prior_means):
+            mean += prior[points[:, column]]
+        return mean
 
     def _rows(self, observations: Iterable[Observation]) -> Indices:
         rows = []
@@ -268,16 +268,16 @@ def _observed(observation: Observation, sd: float) -> tuple[float, float]:
 
 def _prior_means(knob: Knob) -> Array:
     """Return the prior mean of each choice of a knob, in ln score relative to the baseline."""
-    hopes = np.zeros(len(knob.choices))
+    prior = np.zeros(len(knob.choices))
     today = knob.index(knob.today)
     for value in knob.advice:
-        heuristic_proposals = knob.index(value)
-        assert heuristic_proposals is not None
+        recommended = knob.index(value)
+        assert recommended is not None
         assert today is not None
-        hopes[heuristic_proposals] = _PRIOR_GAIN
+        prior[recommended] = _PRIOR_GAIN
         if knob.ordered:  # choices further that way share the prior gain, those the other way its negative
-            there = np.arange(len(hopes)) > today if heuristic_proposals > today else np.arange(len(hopes)) < today
-            hopes[there] = _PRIOR_GAIN
-            hopes[~there] = -_PRIOR_GAIN
-            hopes[today] = 0.0
-    return hopes
+            further = np.arange(len(prior)) > today if recommended > today else np.arange(len(prior)) < today
+            prior[further] = _PRIOR_GAIN
+            prior[~further] = -_PRIOR_GAIN
+            prior[today] = 0.0
+    return prior
