@@ -54,7 +54,7 @@ def test_steadiness_counts_a_quarter():
 
 @pytest.mark.parametrize(("cv", "reference_cv"), [(None, 0.5), (0.5, None), (None, None)])
 def test_unknown_variation_is_neither_praised_nor_blamed(cv, reference_cv):
-    """Where one side has too short a window, speed alone counts."""
+    """Speed alone counts if one side has too short a window."""
     assert ln_score(run(110, cv), run(100, reference_cv)) == ln_speed(run(110), run(100))
 
 
@@ -85,7 +85,7 @@ def test_a_clear_gain_is_better():
 
 
 def test_a_gain_of_one_percent_is_no_change_however_sure():
-    """What is real but below 2 % is not worth a change."""
+    """A real gain below 2 % is not worth a change."""
     verdict = judge([(run(100), run(101))] * 40, prior_variance=1e-8, prior_df=100)
     assert verdict.score.low > 1.0
     assert not verdict.better
@@ -186,7 +186,7 @@ def test_a_run_without_utilization_tells_nothing_by_utilization():
 
 @given(st.floats(-3, 3), st.floats(-3, 3))
 def test_a_slower_point_is_never_the_better_one_by_utilization(lead, speed):
-    """What is 2 % slower or more falls below today's, and further the slower it is; faster ones keep their score."""
+    """Points 2 % slower or more score below the baseline, the slower the lower; faster ones keep their score."""
     left = lead - UTILIZATION.penalty(lead, speed)
     if speed > math.log(0.98):
         assert left == lead

@@ -84,7 +84,7 @@ def test_mser_leaves_a_steady_series_alone():
 
 @given(st.lists(st.floats(-1e6, 1e6), max_size=120))
 def test_mser_never_drops_more_than_half(series):
-    """Whatever comes in, at least half of the series stays."""
+    """At least half of every series stays."""
     cut = mser5_truncation(series)
     assert cut % 5 == 0
     assert 2 * cut <= len(series)

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from autotune.bench.grid import measure_grid, parse_axis
 from autotune.bench.oscillation_verdicts import benchmark_oscillation
-from autotune.bench.overhead.collector_cost import measure_sampler
+from autotune.bench.overhead.collector_cost import measure_collector
 from autotune.bench.overhead.monitor_cost import measure_monitor
 from autotune.bench.overhead.observer import benchmark_observer
 from autotune.bench.overhead.proposals import time_choices
@@ -125,7 +125,7 @@ def _oscillation(arguments: argparse.Namespace) -> None:
 
 def _sampler(arguments: argparse.Namespace) -> None:
     print(
-        measure_sampler(
+        measure_collector(
             seconds=arguments.seconds,
             config=arguments.config,
             pairs=arguments.pairs,

@@ -1,4 +1,4 @@
-"""The figures that are read off a course, and the tables of them, on courses made by hand."""
+"""Anytime curves and the tables of them, from curves made by hand."""
 
 import pytest
 
@@ -9,7 +9,7 @@ from autotune.bench.peers.tables import confirmations_table, methods_table, shor
 def curve(
     method: str, *regrets: tuple[float, float], setting: Setting | None = None, budget_s: float = 1800.0
 ) -> AnytimeCurve:
-    """A course with these regrets since these times; it starts with 50 % if not said otherwise."""
+    """Return a curve with these regrets from these times; it starts with 50 % if not said otherwise."""
     known = regrets if regrets and regrets[0][0] == 0 else ((0.0, 0.5), *regrets)
     return AnytimeCurve(
         method=method, setting=setting, budget_s=budget_s, used_s=budget_s / 2, trials=10, regrets=known, answer={}
@@ -89,7 +89,7 @@ def test_who_never_gets_there_is_counted_with_the_whole_budget() -> None:
 
 
 def test_each_family_has_its_own_best_peer() -> None:
-    """What is best over all need not be the rival in one family."""
+    """The best peer over all need not be the rival in one family."""
     some = [
         head_to_head(ours=(1.0, 100.0), theirs=200.0, family="input-bound"),
         head_to_head(ours=(1.0, 100.0), theirs=300.0, family="input-bound"),
@@ -100,7 +100,7 @@ def test_each_family_has_its_own_best_peer() -> None:
 
 
 def test_scenarios_with_nothing_to_find_have_no_times() -> None:
-    """Where today's config is close already, being close says nothing about a method."""
+    """Scenarios whose baseline is close to the best say nothing about a method's time."""
     found = head_to_head(ours=(1.0, 100.0), theirs=400.0)
     idle = HeadToHead(
         seed=1,

@@ -45,7 +45,7 @@ def test_a_whole_benchmark(command, tmp_path: Path) -> None:
     assert (tmp_path / "out/regret.png").read_bytes().startswith(b"\x89PNG")
     assert "3 of 3" in err
     lines = [json.loads(line) for line in (tmp_path / "out/results.jsonl").read_text().splitlines()]
-    assert {line["format"] for line in lines} == {1}
+    assert {line["format"] for line in lines} == {2}
     head_to_head = next(line["contest"] for line in lines if line.get("contest", {}).get("seed") == 0)
     found = [(curve["method"], curve["setting"], curve["budget_s"]) for curve in head_to_head["curves"]]
     ours = [(OURS, None, 90.0), (OURS, None, 120.0)]
@@ -57,7 +57,7 @@ def test_a_whole_benchmark(command, tmp_path: Path) -> None:
 
 
 def test_an_interrupted_benchmark_goes_on(command, tmp_path: Path) -> None:
-    """What was finished is not run again, half a line at the end is, and the results are the same as in one go."""
+    """Finished scenarios are not repeated, a torn last line is, and the results equal those of one go."""
     arguments = ("--seeds", "0-1", "--budgets", "1m", "--out", "out")
     assert command(*arguments)[0] == 0
     results = tmp_path / "out/results.jsonl"
@@ -82,7 +82,7 @@ def test_results_of_another_benchmark_are_not_mixed_in(command) -> None:
 
 @pytest.mark.parametrize("arguments", [("--seeds", "3-1"), ("--seeds", "x"), ("--budgets", "soon")])
 def test_wrong_usage_is_refused(command, arguments: tuple[str, str]) -> None:
-    """What cannot be read is an error of usage."""
+    """Unreadable arguments are an error of usage."""
     with pytest.raises(SystemExit) as error:
         command(*arguments)
     assert error.value.code == 2
@@ -102,7 +102,7 @@ def timed(harness: Harness, measure: Measure, took_s: list[float]) -> Measure:
 
 def test_as_shipped_every_run_takes_a_minute(tmp_path: Path) -> None:
     """Start included; only what fails, and the last one at the wall, is shorter."""
-    harness = Harness(scenario(0), 600.0, tmp_path / "arena", method="random", fresh_processes=True)
+    harness = Harness(scenario(0), 600.0, tmp_path / "harness", method="random", fresh_processes=True)
     took_s: list[float] = []
     harness.follow(random_search(harness.problem.space, 0), timed(harness, harness.measure_for_a_minute, took_s))
     assert max(took_s) == pytest.approx(FIXED_RUN_S, abs=0.3)
@@ -111,7 +111,7 @@ def test_as_shipped_every_run_takes_a_minute(tmp_path: Path) -> None:
 
 def test_on_the_same_runner_runs_are_as_short_as_ours(tmp_path: Path) -> None:
     """A trial measures for no longer than the config allows; ten minutes are many trials, and are not overrun."""
-    harness = Harness(scenario(10), 600.0, tmp_path / "arena", method="random")
+    harness = Harness(scenario(10), 600.0, tmp_path / "harness", method="random")
     took_s: list[float] = []
     harness.follow(random_search(harness.problem.space, 0), timed(harness, harness.measure_as_ours, took_s))
     assert len(took_s) > 20

@@ -16,7 +16,7 @@ SPACE = Space(knobs=(knob("batch", 8, 16, 32, 64, 48), knob("workers", 2, 0, 1, 
 
 
 def follow(proposals: Proposals, speed: Speed, *, at_most: int = 200) -> list[Values]:
-    """What a method tries, in order, until it ends."""
+    """Return the points that a method tries, in order, until it ends."""
     tried: list[Values] = []
     try:
         tried.append(next(proposals))
@@ -42,7 +42,7 @@ def smooth(values: Values) -> float:
 
 @pytest.mark.parametrize("name", PEERS)
 def test_todays_config_comes_first(name: str) -> None:
-    """Whatever the method, it measures today's config before anything else."""
+    """Every method measures the baseline before anything else."""
     assert next(PEERS[name](SPACE, 0)) == SPACE.today
 
 
@@ -67,7 +67,7 @@ def test_random_search_copes_with_a_huge_space() -> None:
 
 
 def test_tpe_learns_from_what_it_is_told() -> None:
-    """After its random start it asks for good points far more often than chance would, failed trials or not."""
+    """TPE proposes good points far more often than chance after its random start, failed trials or not."""
     tried = follow(tpe(SPACE, 0), lambda values: smooth(values) if values["cache"] == "none" else None, at_most=80)
     late = tried[40:]
     assert sum(values["batch"] == 32 for values in late) > len(late) / 2

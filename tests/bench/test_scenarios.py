@@ -83,7 +83,7 @@ def long_run(one: Scenario, plan: TrialPlan) -> float:
 
 
 def end_of(one: Scenario, plan: TrialPlan) -> Ending:
-    """How a trial ends that nobody stops before three minutes and three bad losses are over."""
+    """Return the ending of a trial that nobody stops before three minutes and three bad losses are over."""
     seen: list[TraineeEvent] = []
     clock = VirtualClock()
     trial_exit = one.runner(clock, seed=0, fresh_processes=True).run(plan, seen.extend, clock.now_s() + 180.0)
@@ -127,7 +127,7 @@ def test_a_scenario_opens_and_its_knobs_are_known(opened: Open, seed: int) -> No
 
 
 def test_any_sixteen_in_a_row_have_all_families_on_all_machines() -> None:
-    """What is averaged over them weighs all alike."""
+    """Averages over them weigh all families and machines alike."""
     for start in (0, 5, 1000):
         some = [scenario(seed) for seed in range(start, start + 16)]
         assert len({(one.family, one.machine_name) for one in some}) == 16
@@ -155,7 +155,7 @@ def test_the_truth_is_the_long_run_of_a_run(opened: Open, seed: int) -> None:
 
 @pytest.mark.parametrize("seed", ONE_OF_EACH)
 def test_a_search_measures_the_truth(opened: Open, seed: int) -> None:
-    """What its window shows of today's and of the best point is the truth, but for what a short look can miss."""
+    """The windows of the baseline and of the best point show the truth, within the error of a short window."""
     one = quiet(scenario(seed))
     problem = opened(one)
     for values in (problem.space.today, one.best()[0]):

@@ -33,7 +33,7 @@ def measured(samples_per_s: float) -> Measurement:
 
 
 def pooled_gpu(text: str, utilization: float | None, **changes: Any) -> PooledGpu:
-    """What the trials of a point showed of a GPU."""
+    """Return the pooled GPU metrics of a point's trials."""
     fields: dict[str, Any] = {
         "uuid": "GPU-0",
         "name": "NVIDIA H100",

@@ -33,7 +33,7 @@ def test_what_is_applied_already_is_not_offered_again(search_result: MakeResult)
 
 
 def test_a_better_config_is_told_with_its_interval_and_the_next_command(search_result: MakeResult) -> None:
-    """How much, how sure, why, what to type."""
+    """The headline has the gain, its interval and the reason; the next command follows."""
     screen = _screen(search_result())
     assert "Better: 2.00x (95 % interval 1.90 to 2.10) as fast as today's config." in screen
     assert "confirmed by 4 interleaved pairs" in screen
@@ -140,7 +140,7 @@ def test_two_gpus_are_both_shown_and_the_scored_one_is_named(search_result: Make
 
 
 def test_a_search_for_utilization_says_what_became_of_it(search_result: MakeResult) -> None:
-    """How much busier, and how much faster, each with its interval; what changes are worth is their speed."""
+    """Utilization and speed are shown, each with its interval; effects of changes are on speed."""
     screen = _screen(search_result(objective="utilization"))
     assert "the GPU is 2.02x (95 % interval 1.91 to 2.12) as busy as with today's config" in screen
     assert "and training 2.00x (95 % interval 1.90 to 2.10) as fast." in screen
@@ -180,7 +180,7 @@ def test_what_more_time_would_probably_gain_is_said(search_result: MakeResult) -
 
 
 def test_no_change_says_so_and_offers_nothing(search_result: MakeResult) -> None:
-    """What lost is shown as tried, and there is nothing to apply."""
+    """The losing candidate is shown as tried, and there is nothing to apply."""
     whole = search_result()
     alike = Ratio(ratio=1.0, low=0.95, high=1.05)
     screen = _screen(
@@ -244,7 +244,7 @@ def test_no_baseline_wants_to_be_told_twice(search_result: MakeResult) -> None:
 
 @pytest.mark.parametrize(("path", "typed"), [("my config.yaml", "'my config.yaml'"), ("a'b.yaml", "'a'\"'\"'b.yaml'")])
 def test_the_next_command_can_be_pasted(search_result: MakeResult, path: str, typed: str) -> None:
-    """Whatever the config is called."""
+    """The next command is quoted for a shell, for every config name."""
     assert f"--config {typed}" in _screen(search_result(), config=path)
 
 
@@ -272,7 +272,7 @@ def _failure(run_ended: MakeEnded, *, count: int = 1, detail: str = "", stderr: 
 
 
 def test_failures_are_named_counted_and_quoted(search_result: MakeResult, run_ended: MakeEnded) -> None:
-    """What happened, what it said last, what to do, where the logs are."""
+    """A failure shows its ending, last output, remedy, and folder of logs."""
     said = "\n".join(f"line {number}" for number in range(20))
     failures = [_failure(run_ended, count=3, detail="ValueError: no", stderr=said), _failure(run_ended)]
     screen = _screen(search_result(), failures=failures)

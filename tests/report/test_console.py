@@ -51,7 +51,7 @@ def test_lines_are_broken_with_what_is_shown() -> None:
 
 
 def test_a_live_display_moves_the_cursor_itself() -> None:
-    """What it draws is filtered, what it draws with is not."""
+    """The display's text is filtered, its own sequences are not."""
     file = io.StringIO()
     console = SafeConsole(file=file, width=60, force_terminal=True, color_system=None)
     with Live(Text(HOSTILE), console=console, auto_refresh=False) as live:

@@ -1,4 +1,4 @@
-"""What init shows of a config."""
+"""Inventory of a config, as init prints it."""
 
 import io
 

@@ -14,7 +14,7 @@ from tests.report.conftest import TODAY, MakeEnded, measured
     ("value", "text"), [(None, "null"), (True, "true"), (False, "false"), (8, "8"), (0.5, "0.5"), ("memory", "memory")]
 )
 def test_values_look_as_in_the_file(value: Scalar, text: str) -> None:
-    """What is shown can be typed into the YAML."""
+    """A shown value can be typed into the YAML."""
     assert value_text(value) == text
 
 

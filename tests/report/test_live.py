@@ -1,4 +1,4 @@
-"""What is shown while a search works."""
+"""Live display of a search."""
 
 from dataclasses import replace
 from io import StringIO
@@ -67,7 +67,7 @@ def test_a_terminal_sees_how_busy_the_gpu_was(run_ended: MakeEnded) -> None:
 
 
 def _last_drawn(*events: Event) -> str:
-    """What stood on the terminal when these events had come."""
+    """Return the terminal's content after these events."""
     file = StringIO()
     console = Console(file=file, width=120, force_terminal=True, color_system=None)
     with SearchDisplay(console, VirtualClock(), started_s=0.0, budget_s=60.0) as display:

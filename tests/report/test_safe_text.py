@@ -28,7 +28,7 @@ def test_what_steers_is_shown(text: str, shown: str) -> None:
 
 @given(st.text())
 def test_nothing_unsafe_is_left(text: str) -> None:
-    """Whatever went in; and to filter twice is to filter once."""
+    """No input leaves unsafe characters; and to filter twice is to filter once."""
     shown = safe_text(text)
     assert is_safe(shown)
     assert safe_text(shown) == shown

@@ -1,4 +1,4 @@
-"""Where the next trial goes."""
+"""Acquisition: the next proposal of a search."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -46,7 +46,7 @@ def _taught(space: Space, observations: Sequence[Observation], seed: int = 0) ->
 
 
 def _search(space: Space, speed: Callable[[Values], float | None], trials: int, seed: int = 0) -> list[Observation]:
-    """What is known after that many trials of points with that ln speed; None is a crash."""
+    """Return the acquisition after that many trials of points with that ln speed; None is a crash."""
     acquisition, rng = Acquisition(space, seed), np.random.default_rng(seed)
     observations = named(observation(space, 0.0))
     for _ in range(trials):
@@ -73,7 +73,7 @@ def test_the_first_choice_is_something_new() -> None:
 
 
 def test_advice_comes_first() -> None:
-    """What an expert would try is tried before what the model thinks of."""
+    """The proposals of the heuristics are tried before those of the model."""
     advice: Values = {"n": 5, "flag": True, "mode": "b"}
     choice = _next(TODAY, observation(SPACE, 0.2, n=1), advice=advice)
     assert choice is not None
@@ -115,7 +115,7 @@ def test_a_close_rival_is_repeated_and_a_clear_loser_is_not() -> None:
 
 
 def test_a_clear_winner_is_not_repeated_for_ever() -> None:
-    """Where one point is far ahead and nothing else is left, another trial promises nothing, and the search ends."""
+    """A search ends when one point is far ahead and no other is left: another trial promises nothing."""
     space = Space(knobs=(knob("flag", False, True),))
     choice = _next(observation(space, 0.0), observation(space, 1.0, flag=True), space=space)
     assert choice is not None
@@ -185,7 +185,7 @@ def _promise(*observations: Observation, space: Space, trials: int = 20) -> floa
 
 
 def test_more_time_promises_much_where_nothing_is_known_and_little_where_all_was_tried() -> None:
-    """After one trial of 512 points much is to be hoped for; where a clear winner stands among all points, nothing."""
+    """Much can be gained after one trial of 512 points; nothing where a clear winner stands among all points."""
     space = Space(knobs=tuple(knob(f"k{i}", *range(8)) for i in range(3)))
     assert _promise(observation(space, 0.0), space=space) > 0.1
     small = Space(knobs=(knob("mode", "a", "b", "c"),))

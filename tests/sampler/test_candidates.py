@@ -45,7 +45,7 @@ def test_a_space_without_knobs_has_one_candidate() -> None:
 
 @pytest.mark.parametrize("seed", range(3))
 def test_candidates_are_points_of_the_space(seed: int) -> None:
-    """Whatever is drawn, it is a combination of choices."""
+    """Every candidate, random ones too, is a combination of choices."""
     space = Space(knobs=(*SPACE.knobs, *(knob(f"k{i}", *range(5)) for i in range(5))))
     for row in candidates(space, [space.today], np.random.default_rng(seed)):
         assert space.contains(space.at(row))

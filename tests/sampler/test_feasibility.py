@@ -1,4 +1,4 @@
-"""Which points are known not to run before they are tried."""
+"""Feasibility: points that are predicted to fail before they are tried."""
 
 from dataclasses import replace
 from typing import Any
@@ -44,7 +44,7 @@ def _used(gpu_gib: float | None = None, host_gib: float | None = None, **point: 
 
 
 def test_out_of_memory_rules_out_larger_batches_of_the_same_precision() -> None:
-    """What must fail because less has failed is not tried; half the precision needs less, and is."""
+    """A point is ruled out if one with lower needs failed; at half the precision it needs less and may run."""
     failed = _out_of_gpu_memory(batch=32)
     assert _why_not(failed, batch=64) == "batch: 32 was out of GPU memory"
     assert _why_not(failed, batch=64, workers=2) is not None
@@ -80,7 +80,7 @@ def test_the_edge_is_predicted_from_smaller_batches() -> None:
 
 
 def test_the_margin_stays_free() -> None:
-    """What would just fit, but for less than the margin, is not tried: 22.5 of 24 GiB."""
+    """A point that would fit but for less than the margin is ruled out: 22.5 of 24 GiB."""
     seen = _used(gpu_gib=6, batch=8), _used(gpu_gib=11.5, batch=16)
     assert _why_not(*seen, batch=32) == "a batch of 32 would need some 22.5 GiB of GPU memory"
 
@@ -103,7 +103,7 @@ def test_host_memory_has_an_edge_too() -> None:
 
 
 def test_a_value_that_broke_the_trainer_twice_is_left_alone() -> None:
-    """Whatever else is set: after the second crash with it, and none without, it is known."""
+    """Two crashes with a value, and no success, rule it out whatever else is set."""
     once, twice = _crashed(flag=True), _crashed(flag=True, workers=2)
     assert _why_not(once, flag=True, batch=16) is None
     assert _why_not(once, twice, flag=True, batch=16) == "flag: True broke the trainer twice"
@@ -111,7 +111,7 @@ def test_a_value_that_broke_the_trainer_twice_is_left_alone() -> None:
 
 
 def test_a_value_that_has_worked_is_not_to_blame() -> None:
-    """Where one trial with it was fine, two crashes have another cause."""
+    """Crashes are not attributed to a value with which one trial has succeeded."""
     crashes = _crashed(flag=True, batch=16), _crashed(flag=True, workers=2)
     assert _why_not(*crashes, observation(SPACE, 0.1, flag=True), flag=True, batch=32) is None
 

@@ -1,4 +1,4 @@
-"""What the model makes of some runs."""
+"""Gaussian process: posteriors from some trials."""
 
 import numpy as np
 import pytest
@@ -70,7 +70,7 @@ def test_a_measured_point_is_known_better_than_its_neighbours() -> None:
 
 
 def test_another_quantity_is_expected_where_it_was_seen() -> None:
-    """How long trials took, too, is expected to be what it was at points like these."""
+    """Durations, too, are predicted from those at similar points."""
     rng = np.random.default_rng(1)
     points = _drawn(60, rng)
     surrogate = _fitted(points, _truth(points))

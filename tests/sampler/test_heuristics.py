@@ -35,7 +35,7 @@ def test_the_first_proposal_turns_all_bundled_knobs() -> None:
 
 
 def test_then_each_advice_is_tried_on_the_best_so_far() -> None:
-    """What helped is kept, one piece of advice after the other."""
+    """Improvements are kept, one recommended value after the other."""
     observations = named(observation(SPACE, 0.0), observation(SPACE, 0.5, **BUNDLE))
     larger: dict[str, Any] = {**BUNDLE, "batch": 32}
     assert _first(SPACE, observations) == larger
@@ -46,7 +46,7 @@ def test_then_each_advice_is_tried_on_the_best_so_far() -> None:
 
 
 def test_more_of_what_did_not_help_is_not_advised() -> None:
-    """Where a larger batch was slower, the next larger one has to wait: the next advice comes first."""
+    """If a larger batch was slower, the next larger one is not proposed before the other heuristics."""
     observations = named(
         observation(SPACE, 0.0), observation(SPACE, 0.5, **BUNDLE), observation(SPACE, 0.4, **{**BUNDLE, "batch": 32})
     )
@@ -60,7 +60,7 @@ def test_advice_is_on_todays_values_where_the_bundle_was_worse() -> None:
 
 
 def test_a_config_that_holds_all_advice_needs_none() -> None:
-    """Where today's values are what an expert would choose, there is nothing to advise."""
+    """No proposal if the baseline holds all recommended values."""
     space = Space(knobs=(knob("workers", 4, 1, 2, kind="workers", bundled=True, advice=(4,)),))
     assert (
         list(heuristic_proposals(space, named(observation(space, 0.0)), None, has_gpu=False, short_passes=True)) == []

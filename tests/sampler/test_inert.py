@@ -124,7 +124,7 @@ def test_another_key_is_none(output: str) -> None:
 
 
 def printed(*trials: tuple[int, str]) -> dict[str, str]:
-    """What is made of trials with these batches that printed this."""
+    """Return the finding for trials with these batches that printed this."""
     return said_the_same(
         [({**SPACE.today, "batch": batch}, printed_values(said, SPACE)) for batch, said in trials], SPACE
     )
@@ -155,7 +155,7 @@ def test_a_space_without_dead_knobs_leaves_them_as_they_are() -> None:
 
 
 def test_what_shows_an_effect_is_known() -> None:
-    """Whatever a trainer prints, a knob with an effect is heeded."""
+    """A knob with an effect is never inert, whatever the trainer prints."""
     observations = searched(40, 0.01, {"batch": 0.2, "workers": 0.15})
     assert {effect.path for effect in effects_seen(observations, SPACE, 0.01) if is_large(effect)} == {
         "batch",

@@ -1,4 +1,4 @@
-"""What one value of a knob is worth on its own."""
+"""Main effects: the effect of one value of a knob on its own."""
 
 import pytest
 
@@ -24,6 +24,6 @@ def test_true_is_another_value_than_one_and_a_whole_float_is_not() -> None:
 
 
 def test_a_single_point_that_is_not_todays_has_effects_too() -> None:
-    """Where today's config gave no numbers; nothing is known of them."""
+    """Effects exist without numbers of the baseline, at their prior."""
     (effect,) = main_effects([Sample(values={"a": 2}, mean=0.3)], {"a": 1}, 0.1)
     assert effect.sd == pytest.approx(0.5, rel=0.1)

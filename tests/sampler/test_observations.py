@@ -1,4 +1,4 @@
-"""What the record says about each point."""
+"""Observations: the results of each point in the record."""
 
 import math
 from dataclasses import replace
@@ -100,7 +100,7 @@ def test_the_spread_comes_from_repeats_alone(make_trial: MakeTrial) -> None:
 
 
 def test_speed_has_a_spread_of_its_own(make_trial: MakeTrial) -> None:
-    """Where the score is not made of it, it may vary far more than the score, or far less."""
+    """The spread of speed may be far more or far less than the score's, if it is not in the score."""
     trials = [on_gpu(make_trial(TODAY, 50.0 * math.exp(0.3 * (place % 2))), 0.5) for place in range(40)]
     observations = Observations(SPACE, UTILIZATION, trials)
     assert expected_trial_sd(observations) < 0.03
@@ -138,7 +138,7 @@ def test_a_run_with_too_few_steps_tells_roughly(make_trial: MakeTrial) -> None:
 
 
 def test_by_utilization_the_busier_gpu_is_the_better_point(make_trial: MakeTrial) -> None:
-    """Where it is no slower: speed beyond today's is worth nothing by itself."""
+    """The busier point is better only if it is no slower: speed beyond the baseline's counts for nothing."""
     trials = [on_gpu(make_trial(TODAY, 50.0), 0.3), on_gpu(make_trial(FAST, 51.0), 0.6)]
     observations = Observations(SPACE, UTILIZATION, trials)
     assert observations[point_name(TODAY)].mean == 0.0

@@ -1,4 +1,4 @@
-"""What each change is worth on its own."""
+"""Effects of single changes of a point."""
 
 import math
 import random
@@ -42,7 +42,7 @@ def _everything(make_trial: MakeTrial, noise: float = 0.0) -> list[TrialRecord]:
 
 @pytest.mark.parametrize("noise", [0.0, 0.08])
 def test_known_effects_are_found(make_trial: MakeTrial, noise: float) -> None:
-    """Where every combination was run, each change is worth what it was made to be worth, largest first."""
+    """Each change gets its true effect, largest first, if every combination was tried."""
     changes = changes_worth(_everything(make_trial, noise), TODAY, BEST, SPACE, sd=0.08)
     assert [change.path for change in changes] == ["data.batch", "data.workers", "train.xla"]
     for change in changes:
@@ -57,7 +57,7 @@ def test_a_change_is_named_with_both_its_values_and_its_label(make_trial: MakeTr
 
 
 def test_changes_that_were_only_made_together_share_a_group(make_trial: MakeTrial) -> None:
-    """What the trials cannot tell apart is not told apart: one group, whose worth is that of all of it."""
+    """Changes that the trials cannot separate form one group with their common effect."""
     together = {**TODAY, "data.workers": 2, "train.xla": True}
     fastest = {**together, "data.batch": 32}
     trials = [make_trial(TODAY, 50.0), make_trial(together, 75.0), make_trial(fastest, 150.0)] * 4

@@ -1,4 +1,4 @@
-"""What is asked of a trial on record before it is read back."""
+"""Checks of a recorded trial when it is read back."""
 
 import contextlib
 import copy

@@ -1,4 +1,4 @@
-"""Which runs share a study."""
+"""Identity of a study: trials that share one."""
 
 import os
 import sys
@@ -47,7 +47,7 @@ def _config(**changes: Any) -> dict[str, Any]:
     ids=["a knob's value", "an output path", "the order of keys", "a little memory", "the order of knobs"],
 )
 def test_the_study_stays_the_same(changes: dict[str, Any]) -> None:
-    """What `apply` writes, and what says nothing about speed, keeps the study."""
+    """The study is kept by changes of `apply`, and by those without influence on speed."""
     assert _name(**changes) == NAME
 
 
@@ -112,7 +112,7 @@ def test_any_stem_gives_a_name_for_a_file(stem: str) -> None:
 
 @pytest.mark.parametrize("stem", ["_base", ".hidden", "конфиг", "-x", ".."])
 def test_a_stem_that_starts_oddly_gives_a_name_for_a_folder(stem: str) -> None:
-    """Whatever a config is called, its trials have a folder."""
+    """Every config name gives a valid folder name for its trials."""
     name = study_name(stem, **GIVEN)
     assert StateFolder(Path("/state")).trials(name) == Path("/state/trials") / name
 
@@ -145,7 +145,7 @@ def test_a_program_without_packages_has_no_frameworks(tmp_path: Path) -> None:
 
 
 def test_our_own_interpreter_knows_its_packages(environment: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What it would import counts, wherever that lies."""
+    """The versions are those that the interpreter would import, wherever they lie."""
     monkeypatch.setattr(sys, "executable", "/nowhere/bin/python")
     monkeypatch.syspath_prepend(environment.parent.parent / "lib" / "python3.12" / "site-packages")
     assert framework_versions(Path("/nowhere/bin/python"))["tensorflow-cpu"] == "2.21.0"

@@ -88,7 +88,7 @@ def test_the_busiest_gpu_at_no_less_speed_is_found(search: Search) -> None:
 
 
 def test_without_a_reading_of_it_the_search_ends_at_once(search: Search) -> None:
-    """After today's trial, in words, instead of searching for what cannot be seen."""
+    """A search for an unmeasured objective ends after the baseline's trial, with the reason."""
     with pytest.raises(TrialError, match="utilization was not measured while today's config ran"):
         search(lambda _data: Training(samples=8.0, step_s=0.05))
 

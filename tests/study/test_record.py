@@ -160,7 +160,7 @@ def test_what_is_no_file_in_a_journals_place_is_an_expected_error(tmp_path: Path
 
 
 def test_the_files_of_a_study_are_their_owners_alone(tmp_path: Path, make_trial: MakeTrial) -> None:
-    """Whatever the umask; the piece of a torn line too."""
+    """No umask opens the files of a study to others, nor the piece of a torn line."""
     before = os.umask(0)
     try:
         Study("s", tmp_path / "s.journal").append(make_trial(VALUES, 60.0))

@@ -1,4 +1,4 @@
-"""What a search found, from its record alone."""
+"""Summary of a search, from its record alone."""
 
 import math
 import random
@@ -51,7 +51,7 @@ class History:
         return self
 
     def answer(self, search: str | None = None, objective: Objective = EFFECTIVE_UTILIZATION) -> SearchResult:
-        """What it all says."""
+        """Return the summary of these records."""
         result = summarize(self.records, search or self.search, SPACE, objective=objective)
         assert result is not None
         return result
@@ -79,7 +79,7 @@ def test_a_confirmed_gain_is_better(history: History) -> None:
 
 
 def test_a_gain_that_is_not_confirmed_is_no_change(history: History) -> None:
-    """What looked faster and was not is the candidate; the best is today's config."""
+    """A point that was not confirmed remains the candidate; the best is the baseline."""
     result = history.explored("s1", 50.0, fast=60.0).confirmed(50.0, 50.5).answer()
     assert result.verdict is Verdict.NO_CHANGE
     assert result.best == result.baseline
@@ -104,7 +104,7 @@ def test_today_again_under_another_name_is_no_change(history: History) -> None:
 
 
 def test_nothing_faster_than_today_is_no_change_without_a_candidate(history: History) -> None:
-    """Where all that was tried is slower there is nothing to confirm, and it is said so."""
+    """No candidate and a message, if every point is slower than the baseline."""
     result = history.explored("s1", 50.0, workers=45.0, fast=40.0).answer()
     assert result.verdict is Verdict.NO_CHANGE
     assert (result.best, result.candidate, result.speedup) == (result.baseline, None, None)
@@ -172,7 +172,7 @@ def test_todays_config_that_fails_is_no_baseline(history: History) -> None:
 
 
 def test_no_numbers_are_no_answer(history: History) -> None:
-    """Where every trial failed there is nothing to summarize."""
+    """No summary if every trial failed."""
     history.explored("s1", None, fast=None)
     history.run(FAST, 90.0, Purpose.EXPLORE, validity=Validity.COLD)
     assert summarize(history.records, "s1", SPACE, objective=EFFECTIVE_UTILIZATION) is None
@@ -185,7 +185,7 @@ def test_a_search_whose_first_run_cannot_be_read_is_no_bug(history: History) -> 
 
 
 def test_the_best_point_of_the_same_training_is_shown_too(history: History) -> None:
-    """Who does not want another batch learns what the rest would give."""
+    """The best point with unchanged training is shown, for users who keep their batch size."""
     result = history.explored("s1", 50.0, workers=60.0, fast=100.0).confirmed(50.0, 100.0).answer()
     assert result.same_training is not None
     side, ratio = result.same_training
@@ -200,7 +200,7 @@ def test_the_same_training_is_not_shown_where_it_is_slower(history: History) -> 
 
 
 def test_after_apply_the_same_training_is_still_that_of_then(history: History) -> None:
-    """What counts as unchanged is the config that was searched, not what it holds now."""
+    """Unchanged training means that of the searched config, not of the present one."""
     history.explored("s1", 50.0)
     history.run({"batch": 32, "workers": 1}, 90.0, Purpose.EXPLORE)
     now = Space(knobs=(knob("batch", 32, 8, label=Label.BATCH), knob("workers", 2, 1)))
@@ -227,7 +227,7 @@ def test_metrics_are_medians_over_the_runs_of_a_point(make_trial: MakeTrial) -> 
 
 
 def test_an_interrupted_search_does_not_hide_an_earlier_answer(history: History) -> None:
-    """What was confirmed yesterday is still the answer after a search that was killed today."""
+    """A confirmed answer stands after a later search was killed."""
     history.explored("s1", 50.0, fast=100.0).confirmed(50.0, 100.0)
     history.explored("s2", 50.0)
     assert latest_search(history.records, EFFECTIVE_UTILIZATION) == "s1"
@@ -296,7 +296,7 @@ def test_a_gpu_that_is_busier_for_being_slow_is_not_better_by_utilization(histor
 
 
 def test_by_utilization_runs_without_one_make_no_pair(history: History) -> None:
-    """What was not measured is not 0, and confirms nothing."""
+    """Trials without a utilization are not 0, and confirm nothing."""
     history.explored("s1", 50.0, fast=75.0).confirmed(50.0, 75.0)
     records = _busy(history, today=0.3, fast=0.6).records
     records[-1] = history._make_run(FAST, 75.0, purpose=Purpose.CONFIRM, pair=3)

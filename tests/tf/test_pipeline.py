@@ -95,7 +95,7 @@ def test_a_cache_loads_once_and_changes_nothing_else(kind: str, tmp_path: Path) 
 
 
 def test_a_disk_cache_serves_the_next_run(tmp_path: Path) -> None:
-    """What one process has loaded, the next does not load again."""
+    """Examples that one process has loaded are not loaded again by the next."""
     first, second = Source(), Source()
     expected = numbers(first.build(DiskStore(tmp_path / "cache")), 5)
     assert numbers(second.build(DiskStore(tmp_path / "cache")), 5) == expected

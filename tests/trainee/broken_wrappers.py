@@ -71,7 +71,7 @@ def strays(of: str, ours: set[int]) -> list[str]:
 
 
 def tensorflow_workouts() -> dict[str, Workout]:
-    """What comes by each of our functions in TensorFlow and Keras."""
+    """Yield calls that reach each of our functions in TensorFlow and Keras."""
     import tensorflow as tf
 
     v1 = tf.compat.v1
@@ -191,7 +191,7 @@ def jax_workouts() -> dict[str, Workout]:
 
 
 def instrumentation() -> Any:
-    """What is around all that the observer does."""
+    """Return the instrumentation of this process."""
     return sys.modules["_autotune_trainee.observe"].installed[0]
 
 
@@ -205,7 +205,7 @@ def loop() -> Any:
 
 
 def name_of(one: Any) -> str:
-    """How a place is called here."""
+    """Return the name of a place in this script's output."""
     return f"{one.owner.__name__}.{one.name}"
 
 

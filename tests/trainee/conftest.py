@@ -1,4 +1,4 @@
-"""What the tests of the observer share: trainers that report nothing, run as a search runs them."""
+"""Fixtures of the observer's tests: trainers that report nothing, run as a search runs them."""
 
 import json
 import os
@@ -32,17 +32,17 @@ class Observed:
 
     @property
     def stdout(self) -> str:
-        """What it printed."""
+        """Output of the trainer."""
         return self.folder.stdout.read_text()
 
     @property
     def facts(self) -> dict[str, dict[str, Any]]:
-        """What each trainer knew, by style."""
+        """Numbers that each trainer knows of itself, by style."""
         lines = [json.loads(line) for line in self.stdout.splitlines() if line.startswith('{"style"')]
         return {line["style"]: line for line in lines}
 
     def of(self, style: str) -> list[TraineeEvent]:
-        """What was seen of that trainer."""
+        """Return the events observed of that trainer."""
         return [event for event in self.events if event.pid == self.facts[style]["pid"]]
 
     def steps_of(self, style: str) -> list[TraineeEvent]:

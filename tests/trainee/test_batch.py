@@ -1,4 +1,4 @@
-"""How many samples a batch holds, and which number is the loss."""
+"""Batches: the number of samples in one, and the loss in a result."""
 
 from typing import Any
 
@@ -37,7 +37,7 @@ def test_samples_are_the_leading_dimension(batch: Any, expected: int | None, sam
 
 
 def test_a_smaller_batch_is_smaller() -> None:
-    """What was found out from one batch holds for the next."""
+    """The method found from one batch holds for the next."""
     size = sizer((X, Y))
     assert size((X[:5], Y[:5])) == 5
 

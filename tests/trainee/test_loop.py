@@ -1,4 +1,4 @@
-"""Which fetches and which work become which steps, whatever the framework."""
+"""Steps from observed fetches and work, of any framework."""
 
 import math
 import os
@@ -18,7 +18,7 @@ TRAINING, VALIDATION, OTHER = 1, 2, 3
 
 
 class Trainer:
-    """What a framework would tell the loop."""
+    """Stand-in of a framework that calls the loop."""
 
     def __init__(self, folder: Path) -> None:
         self.loop = Loop(Report(Stream()))
@@ -159,7 +159,7 @@ def test_a_loop_that_makes_its_own_batches_has_steps_of_its_work(trainer: Traine
 
 
 def test_a_peek_at_the_data_hides_no_loop(trainer: Trainer) -> None:
-    """Who fetches one batch to build the model, and makes all others itself, is seen after a few steps."""
+    """A loop that fetches one batch to build the model, and makes all others itself, is seen after a few steps."""
     trainer.fetch()
     for _ in range(30):
         trainer.train(samples=8)
@@ -167,7 +167,7 @@ def test_a_peek_at_the_data_hides_no_loop(trainer: Trainer) -> None:
 
 
 def test_another_loop_may_follow(trainer: Trainer) -> None:
-    """After a loop over a dataset, one with batches of its own is seen after a few steps; so is a change of work."""
+    """A later loop with batches of its own is seen after a few steps; so is a change of work."""
     for _ in range(5):
         trainer.fetch()
         trainer.train("first")
@@ -194,7 +194,7 @@ def test_fetches_may_begin_after_other_steps(trainer: Trainer) -> None:
 
 
 def test_a_loader_in_the_background_does_not_make_the_steps(trainer: Trainer) -> None:
-    """What another thread fetches is not what the loop waits for."""
+    """Fetches of another thread are not waits of the loop."""
     loader = threading.Thread(target=lambda: [trainer.fetch() for _ in range(4)])
     loader.start()
     loader.join()
@@ -204,7 +204,7 @@ def test_a_loader_in_the_background_does_not_make_the_steps(trainer: Trainer) ->
 
 
 def test_many_calls_that_do_not_train_are_validation(trainer: Trainer) -> None:
-    """Where no fetch is seen, validation is more calls in a row than there are between the steps."""
+    """Without visible fetches, validation is more calls in a row than there are between the steps."""
     for number in range(6):
         trainer.call("augment")
         trainer.train(samples=8)
@@ -226,7 +226,7 @@ def test_calls_that_belong_to_each_step_are_no_validation(trainer: Trainer) -> N
 
 
 def test_while_suspended_only_sums_are_taken(trainer: Trainer) -> None:
-    """What Keras does inside of ``fit`` becomes a step when Keras says so."""
+    """Fetches inside of Keras's ``fit`` become a step when Keras ends one."""
     trainer.loop.is_suspended = True
     trainer.fetch(samples=6)
     trainer.train()
@@ -303,7 +303,7 @@ def test_an_accelerator_is_waited_for_now_and_then(trainer: Trainer, fetch: Call
 
 @pytest.mark.filterwarnings("ignore:.*multi-threaded.*fork:DeprecationWarning")
 def test_a_forked_child_does_not_go_on_with_the_parents_steps(trainer: Trainer, tmp_path: Path) -> None:
-    """What is not written yet is the parent's to write."""
+    """Unwritten steps are the parent's to write."""
     trainer.fetch()
     trainer.train()
     child = os.fork()

@@ -1,4 +1,4 @@
-"""How the observer comes into a trainer's process, and that it leaves it as it was."""
+"""Observer: its way into a trainer's process, which it leaves unchanged."""
 
 import importlib.util
 import json
@@ -148,7 +148,7 @@ def test_functions_in_a_graph_of_tensorflow_1_go_on(odd: Observed) -> None:
 
 
 def test_no_broken_part_of_the_observer_breaks_the_trainer(odd: Observed) -> None:
-    """Whatever in it raises, training goes on to its end, and nothing is printed."""
+    """Training goes on to its end and nothing is printed, whichever part raises."""
     assert sum("." in case for case in odd.facts) >= 10  # each is the name of what is broken
     assert "is broken" not in odd.folder.stderr.read_text()
 

@@ -1,4 +1,4 @@
-"""What a training process writes about itself, read back the way the tuner does."""
+"""Stream of a training process, read back the way the tuner does."""
 
 import contextlib
 import json
@@ -97,7 +97,7 @@ def test_any_loss_survives_the_wire(loss: float) -> None:
 
 
 def test_a_value_that_is_no_number_does_not_break_the_step(run_dir: Path) -> None:
-    """What cannot be turned into a number is null; the step still counts."""
+    """A value that is no number becomes null; the step still counts."""
     step(samples="eight", loss=[1, 2], wait_s=0.5)
     (line,) = lines(run_dir)[1:]
     assert (line["samples"], line["loss"], line["wait_s"]) == (None, None, 0.5)
@@ -163,7 +163,7 @@ def test_a_child_forked_before_the_run_was_known_reports(tmp_path: Path, monkeyp
 
 
 def test_a_pid_that_wrote_before_gets_the_next_number(run_dir: Path) -> None:
-    """After an exec the process goes on in a file of its own, and the old one stays."""
+    """The process goes on in a new file after an exec, and the old one stays."""
     old = run_dir / f"steps.{os.getpid()}.0.jsonl"
     old.write_text("old\n")
     step(samples=1)
@@ -191,7 +191,7 @@ def run_on_small_disk(small_disk: Path, monkeypatch: pytest.MonkeyPatch) -> Iter
 
 
 def test_a_full_disk_leaves_one_torn_line_at_most(run_on_small_disk: Path) -> None:
-    """When the disk is full the stream ends; nothing is appended behind a torn line when there is room again."""
+    """The stream ends on a full disk; nothing is appended behind a torn line when there is room again."""
     step(samples=0)
     filler = run_on_small_disk / "filler"
     fill(filler)
@@ -223,7 +223,7 @@ def test_threads_do_not_mix_their_lines(run_dir: Path) -> None:
 
 
 def test_a_killed_trainer_leaves_whole_lines(run_dir: Path) -> None:
-    """After a real SIGKILL in the midst of steps all lines are there, without any having been flushed."""
+    """All lines are there after a real SIGKILL in the midst of steps, without any flush."""
     script = (
         "from autotune.trainee import step\nimport os\nfor n in range(500): step(samples=n)\nos.kill(os.getpid(), 9)"
     )
@@ -261,7 +261,7 @@ def test_it_can_be_copied_next_to_a_trainer(run_dir: Path, tmp_path: Path) -> No
 
 
 def test_a_step_held_back_keeps_its_own_time(run_dir: Path) -> None:
-    """Whoever keeps the object delays the line, not the stamp."""
+    """Keeping the object delays the line, not the stamp."""
     held = step(samples=1)
     assert isinstance(held, Step)
     later_s = time.monotonic()
@@ -270,7 +270,7 @@ def test_a_step_held_back_keeps_its_own_time(run_dir: Path) -> None:
 
 
 def test_a_note_arrives_as_one_clean_line(run_dir: Path) -> None:
-    """What is said to people is printable, of one line, and of a length that fits on a screen."""
+    """A note for people is printable, of one line, and of a length that fits on a screen."""
     mark("note", text="add\nthis\x1b[31m line " + "x" * 300)
     (note,) = [event for event in StepReader(run_dir).poll() if event.kind == "note"]
     assert note.text is not None

@@ -88,7 +88,7 @@ def test_padding_does_not_change_what_is_trained(limits: dict[str, int], corpus:
 
 
 def test_long_clips_are_cropped_by_the_one_rule(corpus: Path) -> None:
-    """What the loader gives has the lengths of `crop`, and is the beginning of the whole clip."""
+    """The loader's features have the lengths of `crop`, and are the beginning of the whole clip."""
     clips = read_clips(corpus)
     whole = load_all(clips, config(corpus, max_text_length=10_000, max_mel_frames=10_000).data)
     cut = load_all(clips, config(corpus, max_text_length=30, max_mel_frames=200).data)

@@ -34,7 +34,9 @@ _WARM_UP_S = 5.0  # of training, after the first step
 _LONGEST_START_S = 120.0
 
 
-def measure_sampler(*, seconds: float, config: Path | None, pairs: int, train_s: float, state_dir: Path | None) -> str:
+def measure_collector(
+    *, seconds: float, config: Path | None, pairs: int, train_s: float, state_dir: Path | None
+) -> str:
     """Measure the collector on the GPUs of this machine.
 
     Args:

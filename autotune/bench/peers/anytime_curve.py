@@ -94,7 +94,7 @@ class HeadToHead:
         family: Kind of its bottleneck.
         machine: Name of its machine.
         best: The best point.
-        courses: One for each method, setting and (for our search) budget.
+        curves: One for each method, setting and (for our search) budget.
         confirmations: Those of our searches.
         cpu_s: CPU time of the simulation.
     """

@@ -23,7 +23,7 @@ from autotune.bench.peers.plot import plot_regrets
 from autotune.bench.peers.tables import report
 from autotune.errors import AutotuneError
 
-FORMAT = 1
+FORMAT = 2
 """Version of the lines of ``results.jsonl``."""
 
 REPORT_SEEDS = range(1000, 1200)
@@ -32,7 +32,7 @@ REPORT_SEEDS = range(1000, 1200)
 REPORT_NULLS = 2000
 
 _MEMORY = Path("/dev/shm")  # noqa: S108 (a temporary folder is made in it, with a name of its own)
-_contest = TypeAdapter(HeadToHead)
+_comparison = TypeAdapter(HeadToHead)
 _null = TypeAdapter(NullTrial)
 
 
@@ -63,8 +63,8 @@ def benchmark_search(benchmark: Benchmark) -> None:
     """
     benchmark.out.mkdir(parents=True, exist_ok=True)
     results = benchmark.out / "results.jsonl"
-    contests, nulls = _read(results, benchmark.budgets_s)
-    missing: list[tuple[str, int]] = [("contest", seed) for seed in benchmark.seeds if seed not in contests]
+    comparisons, nulls = _read(results, benchmark.budgets_s)
+    missing: list[tuple[str, int]] = [("contest", seed) for seed in benchmark.seeds if seed not in comparisons]
     null_seeds = range(benchmark.seeds.start, benchmark.seeds.start + benchmark.nulls)
     missing += [("null", seed) for seed in null_seeds if seed not in nulls]
     with results.open("a", encoding="utf-8") as file:
@@ -73,11 +73,11 @@ def benchmark_search(benchmark: Benchmark) -> None:
             file.write(_line(done, benchmark.budgets_s))
             file.flush()
             if isinstance(done, HeadToHead):
-                contests[done.seed] = done
+                comparisons[done.seed] = done
             else:
                 nulls[done.seed] = done
             print(f"{number} of {len(missing)}: {kind} {done.seed}, {done.cpu_s:.1f} s of CPU", file=sys.stderr)
-    some = [contests[seed] for seed in benchmark.seeds]
+    some = [comparisons[seed] for seed in benchmark.seeds]
     text = report(some, [nulls[seed] for seed in null_seeds])
     print(text)
     (benchmark.out / "tables.md").write_text(text, encoding="utf-8")
@@ -109,7 +109,7 @@ def _task(kind: str, seed: int, budgets_s: Sequence[float]) -> HeadToHead | Null
 def _line(done: HeadToHead | NullTrial, budgets_s: Sequence[float]) -> str:
     head: dict[str, Any] = {"format": FORMAT, "autotune": __version__, "budgets_s": budgets_s}
     if isinstance(done, HeadToHead):
-        head["contest"] = _contest.dump_python(done, mode="json")
+        head["contest"] = _comparison.dump_python(done, mode="json")
     else:
         head["null"] = _null.dump_python(done, mode="json")
     return json.dumps(head) + "\n"
@@ -121,10 +121,10 @@ def _read(results: Path, budgets_s: Sequence[float]) -> tuple[dict[int, HeadToHe
     Raises:
         AutotuneError: They belong to another benchmark.
     """
-    contests: dict[int, HeadToHead] = {}
+    comparisons: dict[int, HeadToHead] = {}
     nulls: dict[int, NullTrial] = {}
     if not results.exists():
-        return contests, nulls
+        return comparisons, nulls
     content = results.read_bytes()
     whole = content.rpartition(b"\n")[0] + b"\n" if b"\n" in content else b""
     if len(whole) < len(content):
@@ -139,9 +139,9 @@ def _read(results: Path, budgets_s: Sequence[float]) -> tuple[dict[int, HeadToHe
                 remedy="Choose another folder with --out, or delete that one.",
             )
         if "contest" in entry:
-            head_to_head = _contest.validate_python(entry["contest"])
-            contests[head_to_head.seed] = head_to_head
+            head_to_head = _comparison.validate_python(entry["contest"])
+            comparisons[head_to_head.seed] = head_to_head
         else:
             null = _null.validate_python(entry["null"])
             nulls[null.seed] = null
-    return contests, nulls
+    return comparisons, nulls

@@ -8,36 +8,36 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from autotune.bench.peers.anytime_curve import CLOSE, ORACLE, OURS, HeadToHead, Setting
-from autotune.bench.peers.tables import budgets_of, course_of, methods_of
+from autotune.bench.peers.tables import budgets_of, curve_of, methods_of
 
 _LEAST_REGRET = 1e-3  # lower end of the logarithmic axis
 _POINTS = 300
 _COLOURS = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#D55E00", "#56B4E9")  # Okabe & Ito: told apart by everybody
 
 
-def plot_regrets(contests: Sequence[HeadToHead], path: Path) -> None:
+def plot_regrets(comparisons: Sequence[HeadToHead], path: Path) -> None:
     """Plot the median regret against time for each method in both settings, with quartiles in thin lines.
 
     Args:
-        contests: At least one; all with the same budgets.
+        comparisons: At least one; all with the same budgets.
         path: The PNG file.
     """
     figure = Figure(figsize=(12, 5.5), layout="constrained")
     left, right = figure.subplots(1, 2, sharey=True)
     for axes, setting in zip((left, right), Setting, strict=True):
-        _draw(axes, contests, setting)
+        _draw(axes, comparisons, setting)
     left.set_ylabel("regret: share of the best possible speed left unused")
     handles, labels = left.get_legend_handles_labels()
     figure.legend(handles, labels, loc="outside lower center", ncols=len(labels), frameon=False)
     figure.savefig(path, dpi=120)
 
 
-def _draw(axes: Axes, contests: Sequence[HeadToHead], setting: Setting) -> None:
-    longest_s = budgets_of(contests)[-1]
+def _draw(axes: Axes, comparisons: Sequence[HeadToHead], setting: Setting) -> None:
+    longest_s = budgets_of(comparisons)[-1]
     times_s = np.geomspace(longest_s / 200, longest_s, _POINTS)
     colours = iter(_COLOURS)
-    for method in methods_of(contests):
-        curves = [course_of(head_to_head, method, setting, longest_s) for head_to_head in contests]
+    for method in methods_of(comparisons):
+        curves = [curve_of(head_to_head, method, setting, longest_s) for head_to_head in comparisons]
         regrets = [[max(curve.regret_at(time_s), _LEAST_REGRET) for curve in curves] for time_s in times_s]
         low, middle, high = np.percentile(regrets, (25, 50, 75), axis=1)
         colour = "#777777" if method == ORACLE else next(colours)

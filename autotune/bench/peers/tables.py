@@ -21,40 +21,46 @@ from autotune.durations import format_duration
 _CLEAR_GAIN = 1.05
 
 
-def report(contests: Sequence[HeadToHead], nulls: Sequence[NullTrial]) -> str:
+def report(comparisons: Sequence[HeadToHead], nulls: Sequence[NullTrial]) -> str:
     """Return all tables.
 
     Args:
-        contests: At least one; all with the same budgets.
+        comparisons: At least one; all with the same budgets.
         nulls: Searches with nothing to find, possibly none.
     """
-    parts = [f"{len(contests)} scenarios, {sum(c.today_is_close for c in contests)} of them with nothing to find."]
+    parts = [
+        f"{len(comparisons)} scenarios, {sum(c.today_is_close for c in comparisons)} of them with nothing to find."
+    ]
     for setting in Setting:
-        parts += [f"## {setting.value.capitalize()}", methods_table(contests, setting), speedups(contests, setting)]
-    parts += ["## What our search leaves", shortfalls_table(contests)]
-    parts += ["## Confirmation", confirmations_table(contests, nulls)]
+        parts += [
+            f"## {setting.value.capitalize()}",
+            methods_table(comparisons, setting),
+            speedups(comparisons, setting),
+        ]
+    parts += ["## What our search leaves", shortfalls_table(comparisons)]
+    parts += ["## Confirmation", confirmations_table(comparisons, nulls)]
     return "\n\n".join(parts) + "\n"
 
 
-def methods_table(contests: Sequence[HeadToHead], setting: Setting) -> str:
+def methods_table(comparisons: Sequence[HeadToHead], setting: Setting) -> str:
     """Return a table with a line for each method: regret after each budget, and the time until it was close.
 
     Scenarios whose baseline is close to the best count for the regret alone.
     """
-    unsolved = [head_to_head for head_to_head in contests if not head_to_head.today_is_close]
-    budgets_s = budgets_of(contests)
+    unsolved = [head_to_head for head_to_head in comparisons if not head_to_head.today_is_close]
+    budgets_s = budgets_of(comparisons)
     rows = []
-    for method in methods_of(contests):
+    for method in methods_of(comparisons):
         cells = [method]
         for budget_s in budgets_s:
-            regrets = [course_of(c, method, setting, budget_s).regret_at(budget_s) for c in contests]
+            regrets = [curve_of(c, method, setting, budget_s).regret_at(budget_s) for c in comparisons]
             low, middle, high = np.percentile(regrets, (25, 50, 75))
             cells.append(f"{middle:.1%} ({low:.1%} to {high:.1%})")
-        longest = [course_of(c, method, setting, budgets_s[-1]) for c in unsolved]
+        longest = [curve_of(c, method, setting, budgets_s[-1]) for c in unsolved]
         close = sum(curve.close_s() is not None for curve in longest)
         cells.append(f"{close / len(longest):.0%}" if longest else "-")
         cells.append(_time([time_s(curve) for curve in longest], budgets_s[-1]) if longest else "-")
-        whole = [course_of(head_to_head, method, setting, budgets_s[-1]) for head_to_head in contests]
+        whole = [curve_of(head_to_head, method, setting, budgets_s[-1]) for head_to_head in comparisons]
         cells.append(f"{median(curve.trials for curve in whole):.0f}")
         cells.append(format_duration(median(curve.used_s for curve in whole)))
         rows.append(cells)
@@ -64,14 +70,14 @@ def methods_table(contests: Sequence[HeadToHead], setting: Setting) -> str:
     )
 
 
-def speedups(contests: Sequence[HeadToHead], setting: Setting) -> str:
+def speedups(comparisons: Sequence[HeadToHead], setting: Setting) -> str:
     """Return how many times sooner than the best peer our search was close: over all, by family, by machine.
 
     The best peer is the one with the shortest median time; within a family, the best one of that family. The speedup is
     the median over the scenarios of its time over ours. A method that never comes close is counted with its whole
     budget. Scenarios whose baseline is close to the best are left out.
     """
-    unsolved = [head_to_head for head_to_head in contests if not head_to_head.today_is_close]
+    unsolved = [head_to_head for head_to_head in comparisons if not head_to_head.today_is_close]
     groups = {"all": unsolved}
     for head_to_head in sorted(unsolved, key=lambda head_to_head: head_to_head.family):
         groups.setdefault(head_to_head.family, []).append(head_to_head)
@@ -82,9 +88,7 @@ def speedups(contests: Sequence[HeadToHead], setting: Setting) -> str:
         if not some:
             continue
         longest_s = budgets_of(some)[-1]
-        times = {
-            method: [time_s(course_of(c, method, setting, longest_s)) for c in some] for method in methods_of(some)
-        }
+        times = {method: [time_s(curve_of(c, method, setting, longest_s)) for c in some] for method in methods_of(some)}
         peers = [method for method in times if method not in (OURS, ORACLE)]
         best = min(peers, key=lambda method: (median(times[method]), sum(times[method])))
         ratios = [theirs / ours for theirs, ours in zip(times[best], times[OURS], strict=True)]
@@ -98,7 +102,7 @@ def speedups(contests: Sequence[HeadToHead], setting: Setting) -> str:
                 _time(times[OURS], longest_s),
                 f"{middle:.1f} ({low:.1f} to {high:.1f})",
                 *(
-                    f"{median(course_of(c, method, setting, longest_s).regret_at(longest_s) for c in some):.1%}"
+                    f"{median(curve_of(c, method, setting, longest_s).regret_at(longest_s) for c in some):.1%}"
                     for method in (best, OURS)
                 ),
             ]
@@ -107,13 +111,13 @@ def speedups(contests: Sequence[HeadToHead], setting: Setting) -> str:
     return markdown_table([*heads, "its regret", "our regret"], rows)
 
 
-def shortfalls_table(contests: Sequence[HeadToHead]) -> str:
+def shortfalls_table(comparisons: Sequence[HeadToHead]) -> str:
     """Return the number of scenarios in which our answer is not close, by cause: each is counted once."""
     rows = []
-    for budget_s in budgets_of(contests):
+    for budget_s in budgets_of(comparisons):
         counts = dict.fromkeys(("close", "today's config kept", "had been close", "never close"), 0)
-        for head_to_head in contests:
-            curve = course_of(head_to_head, OURS, Setting.SAME_RUNNER, budget_s)
+        for head_to_head in comparisons:
+            curve = curve_of(head_to_head, OURS, Setting.SAME_RUNNER, budget_s)
             regrets = [regret for _, regret in curve.regrets]
             if regrets[-1] <= CLOSE:
                 counts["close"] += 1
@@ -128,10 +132,10 @@ def shortfalls_table(contests: Sequence[HeadToHead]) -> str:
     return markdown_table(heads, rows)
 
 
-def confirmations_table(contests: Sequence[HeadToHead], nulls: Sequence[NullTrial]) -> str:
+def confirmations_table(comparisons: Sequence[HeadToHead], nulls: Sequence[NullTrial]) -> str:
     """Return how often our search says ``better`` wrongly, and how often its interval holds the truth."""
-    found = [confirmation for head_to_head in contests for confirmation in head_to_head.confirmations]
-    searches = sum(curve.method == OURS for head_to_head in contests for curve in head_to_head.curves)
+    found = [confirmation for head_to_head in comparisons for confirmation in head_to_head.confirmations]
+    searches = sum(curve.method == OURS for head_to_head in comparisons for curve in head_to_head.curves)
     rows = [
         _coverage("searches of the contests", searches, found),
         _coverage(
@@ -147,19 +151,19 @@ def confirmations_table(contests: Sequence[HeadToHead], nulls: Sequence[NullTria
     )
 
 
-def budgets_of(contests: Iterable[HeadToHead]) -> list[float]:
+def budgets_of(comparisons: Iterable[HeadToHead]) -> list[float]:
     """Return the budgets of our search, shortest first."""
     return sorted(
-        {curve.budget_s for head_to_head in contests for curve in head_to_head.curves if curve.method == OURS}
+        {curve.budget_s for head_to_head in comparisons for curve in head_to_head.curves if curve.method == OURS}
     )
 
 
-def methods_of(contests: Sequence[HeadToHead]) -> list[str]:
+def methods_of(comparisons: Sequence[HeadToHead]) -> list[str]:
     """Return the names of all methods, ours first."""
-    return list(dict.fromkeys(curve.method for head_to_head in contests for curve in head_to_head.curves))
+    return list(dict.fromkeys(curve.method for head_to_head in comparisons for curve in head_to_head.curves))
 
 
-def course_of(head_to_head: HeadToHead, method: str, setting: Setting, budget_s: float) -> AnytimeCurve:
+def curve_of(head_to_head: HeadToHead, method: str, setting: Setting, budget_s: float) -> AnytimeCurve:
     """Return a method's anytime curve, ours with just that budget; the others had the largest one, and continue."""
     return next(
         curve
