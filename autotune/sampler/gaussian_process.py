@@ -1,12 +1,13 @@
 """Gaussian process: the model of ln score over the whole space, fitted to the trials so far.
 
-The kernel is made for configs: a few ordered or categorical values a knob, most knobs of little effect, effects that
-add up in ln score but for some that depend on each other (workers pay only where loading is the bottleneck)::
+The kernel is made for configs: a few ordered or categorical values for each knob, most knobs of little effect, effects
+that add up in ln score with a few interactions (workers help only where loading is the bottleneck)::
 
     k(x, x') = level + linear · ⟨z, z'⟩ + joint · exp(-|z - z'|² / 2) + own · [x = x']
 
 ``z`` holds one coordinate for an ordered knob (its position among the choices, 0 to 1) and an indicator for each
-choice of any other, scaled by the relevance of the knob. ``own`` is what a point has to itself and its repeats share.
+choice of any other, scaled by the relevance of the knob. ``own`` is the variance of a point's own deviation, which its
+repeats share.
 Relevances and variances are fitted to the trials (automatic relevance determination; maximum a posteriori; Rasmussen &
 Williams, "Gaussian Processes for Machine Learning", 2006, sections 2.2 and 5.4).
 """

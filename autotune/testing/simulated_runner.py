@@ -239,7 +239,7 @@ class SimulatedRunner:
                 if training.epoch and made % training.epoch == 0:
                     yield TraineeEvent(kind="epoch_end", t_s=end_s, stream=stream)
         if training.hangs:
-            yield TraineeEvent(kind="note", t_s=math.inf, stream=stream)  # which nobody lives to see
+            yield TraineeEvent(kind="note", t_s=math.inf, stream=stream)  # never reached
 
 
 def _with_accident(training: Training, rng: np.random.Generator) -> Training:

@@ -1,6 +1,6 @@
 """Observer of TensorFlow's compiled functions, nested calls counted as one, and of gradients.
 
-A compiled function is known as a training step if a gradient was taken while it was traced.
+A compiled function counts as a training step if a gradient was taken while it was traced.
 """
 
 from __future__ import annotations
