@@ -1,8 +1,8 @@
 """The long forms of some tests, as commands that print what they saw.
 
-``python -m tests.soak kill --times 20`` kills the search, the guard, a trial and the warm interpreter that runs are
-forked from with SIGKILL at random moments, and runs the same command again each time. ``python -m tests.soak hostile
---budget 30`` searches with trainers that misbehave, and prints how long that took and what was left running.
+``python -m tests.soak kill --times 20`` kills the search, the guard, a trial and the warm interpreter that trials are
+forked from with SIGKILL at random moments, and starts the same command again each time. ``python -m tests.soak
+hostile --budget 30`` searches with trainers that misbehave, and prints how long that took and what was left running.
 ``python -m tests.soak styles --budget 60`` types ``autotune init`` and ``autotune search`` over each trainer of
 tests/trainers, as it comes from its user, and prints the screens, a hash of the project's tree before and after, and
 what differs in it. Those in `MODULES` say themselves what they do (``python -m tests.soak fuzz-edit --help``).
@@ -70,7 +70,7 @@ def kill(times: int, seed: int) -> bool:
     """Kills each of them at random moments, and goes on in the same project."""
     rng = random.Random(seed)
     good = True
-    for victim in ("search", "guard", "run", "zygote"):
+    for victim in ("search", "guard", "trial", "zygote"):
         project, known, lost, stayed, reopened_s = _project(), 0, 0, 0, []
         for _ in range(times):
             search = start_search(project, 6)
@@ -83,7 +83,7 @@ def kill(times: int, seed: int) -> bool:
             stayed += len(left_running(project))
             found = re.search(r"(\d+) earlier trials found", said)
             lost += max(0, known - (int(found[1]) if found else 0)) if "study " in said else 0
-            known = (int(found[1]) if found else 0) + len(re.findall(r"\] run \d", said))
+            known = (int(found[1]) if found else 0) + len(re.findall(r"\] trial \d", said))
             opened = re.search(r"\[\s*([\d.]+)s\] study", said)
             reopened_s.append(float(opened[1]) if opened else float("nan"))
         print(
@@ -96,7 +96,7 @@ def kill(times: int, seed: int) -> bool:
 
 
 def styles(budget_s: float, only: str | None) -> bool:
-    """One draft and one search for each style of trainer."""
+    """One init and one search for each style of trainer."""
     good = True
     for name, style in STYLES.items():
         if only not in (None, name):
@@ -107,18 +107,18 @@ def styles(budget_s: float, only: str | None) -> bool:
         kind = "--from-flags" if style.config is None else "--separate"
         command = [sys.executable, "train.py", *shlex.split(style.flags)]
         print(f"\n=== {name}: python train.py {style.flags}", flush=True)
-        draft = ["init", "--yes", kind, "--config", "config.yaml"]
-        drafted = _autotune(project, *draft, "--", *command)
-        if drafted.returncode == 1:
-            print(drafted.stderr)  # today's config does not train; whoever wants to search all the same says so
-            drafted = _autotune(project, *draft, "--no-proof", "--", *command)
-        if drafted.returncode == 0:
-            print(drafted.stdout)
+        init = ["init", "--yes", kind, "--config", "config.yaml"]
+        made = _autotune(project, *init, "--", *command)
+        if made.returncode == 1:
+            print(made.stderr)  # today's config does not train; whoever wants to search all the same says so
+            made = _autotune(project, *init, "--no-proof", "--", *command)
+        if made.returncode == 0:
+            print(made.stdout)
             searched = _autotune(project, "search", "--config", "config.yaml", "--budget", f"{budget_s:g}s")
             print(searched.stdout if searched.returncode == 0 else searched.stderr)
             good = good and searched.returncode == 0
         else:
-            print(drafted.stderr)
+            print(made.stderr)
             good = False
         own = {"config.autotune.yaml"} if style.config else {"config.yaml"}
         after = {name: content for name, content in tree(project).items() if name not in own}

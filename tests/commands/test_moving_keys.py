@@ -35,7 +35,7 @@ autotune:
 """
 
 
-@pytest.mark.parametrize("separate", [False, True])
+@pytest.mark.parametrize("separate", [False, pytest.param(True, marks=pytest.mark.services)])
 def test_they_are_searched_applied_and_trained_with(project: Path, autotune: Autotune, separate: bool) -> None:
     """The trainer checks each trial; apply writes where values live, run starts with them, revert takes them back."""
     config, beside = project / "config.yaml", project / "config.autotune.yaml"
@@ -66,12 +66,12 @@ def test_they_are_searched_applied_and_trained_with(project: Path, autotune: Aut
     assert {path: path.read_text() for path in before} == before
 
 
-def test_runs_with_another_accumulation_are_not_applied(project: Path, autotune: Autotune) -> None:
+def test_trials_with_another_accumulation_are_not_applied(project: Path, autotune: Autotune) -> None:
     """An accumulation edited since makes all earlier points others: they are neither pooled nor written."""
     config = project / "config.yaml"
     (project / "train.py").write_text(TRAINER)
     config.write_text(CONFIG % sys.executable)
-    searched = autotune("search", "--config", "config.yaml", "--budget", "20s", "--json")
+    searched = autotune("search", "--config", "config.yaml", "--budget", "8s", "--json")
     assert searched.returncode == 0, searched.stderr
 
     edited = config.read_text().replace("grad_accum: 4", "grad_accum: 8")

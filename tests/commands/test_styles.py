@@ -93,7 +93,11 @@ def is_better(answer: Answer, faster: Values) -> None:
     ("style", "faster"),
     [
         ("Python config", {"batch_size": 32, "num_workers": 2}),
-        ("reads its config twice", {"data.batch_size": 32, "model.mixed_precision": True}),
+        pytest.param(
+            "reads its config twice",
+            {"data.batch_size": 32, "model.mixed_precision": True},
+            marks=pytest.mark.services,
+        ),
     ],
 )
 def test_whatever_way_a_trainer_is_configured(project: Callable[[str], Project], style: str, faster: Values) -> None:
@@ -101,6 +105,7 @@ def test_whatever_way_a_trainer_is_configured(project: Callable[[str], Project],
     is_better(project(style).search(BUDGET)[0], faster)
 
 
+@pytest.mark.services
 def test_a_config_of_known_keys_that_is_reached_from_elsewhere(tmp_path: Path) -> None:
     """By a relative path from another directory, in which the trials then start; a key of ours in it would be fatal."""
     style = replace(STYLES["dataclass config"], command="{python} far/away/train.py --config {config}")
@@ -110,6 +115,7 @@ def test_a_config_of_known_keys_that_is_reached_from_elsewhere(tmp_path: Path) -
     assert sorted(path.name for path in tmp_path.iterdir()) == ["far"]
 
 
+@pytest.mark.services
 def test_memory_that_ran_out_and_was_swallowed(project: Callable[[str], Project]) -> None:
     """The larger batches are by far the fastest, and nothing comes of them."""
     answer, _ = project("swallows out of memory").search(BUDGET)
@@ -117,6 +123,7 @@ def test_memory_that_ran_out_and_was_swallowed(project: Callable[[str], Project]
     assert answer["outcomes"]["out of GPU memory"] == 1  # and the still larger batch is not tried
 
 
+@pytest.mark.services
 def test_a_trainer_that_resumes(project: Callable[[str], Project]) -> None:
     """The checkpoint of two weeks is not resumed from, not touched, and named."""
     answer, said = project("resumes").search(BUDGET)
@@ -124,6 +131,7 @@ def test_a_trainer_that_resumes(project: Callable[[str], Project]) -> None:
     assert "checkpoint_dir holds something already" in said
 
 
+@pytest.mark.services
 def test_a_key_that_is_not_read(project: Callable[[str], Project]) -> None:
     """It is said, no new point turns it any more, and the answer leaves it alone."""
     answer, said = project("dead key").search(BUDGET)
@@ -131,6 +139,7 @@ def test_a_key_that_is_not_read(project: Callable[[str], Project]) -> None:
     assert answer["best"]["values"] == {"data.batch_size": 32, "data.prefetch": 4}
 
 
+@pytest.mark.services
 def test_a_cache_beside_the_data(project: Callable[[str], Project]) -> None:
     """The trial that fills it is not compared with those that use it, and it is named."""
     answer, said = project("fills a cache").search(BUDGET)

@@ -4,6 +4,8 @@ import re
 import subprocess
 import sys
 
+import pytest
+
 
 def run(*words: str, **options) -> subprocess.CompletedProcess[str]:
     """Runs ``python -m`` with these words."""
@@ -30,6 +32,7 @@ def test_what_the_sampler_costs_can_be_measured(nvml_library):
     assert float(found[2]) < 50.0  # far above what it is: another machine may be slow
 
 
+@pytest.mark.services
 def test_what_the_monitor_costs_can_be_measured(nvml_library):
     """On a terminal and in a log file; in a second that is not exact."""
     done = run("tests.fake_nvml", "busy", "--", sys.executable, "-m", "autotune.bench", "monitor", "--seconds", "1")
