@@ -27,7 +27,7 @@ SHARED = Path(__file__).resolve().parents[2] / "shared"
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Begins with what takes long: at the end, all workers have something short to do."""
+    """Begin with the tests that take long: at the end, all workers have something short to do."""
     here = Path(__file__).parent
 
     def place(item: pytest.Item) -> int:
@@ -39,14 +39,14 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture(autouse=True)
 def clean_environment(monkeypatch: pytest.MonkeyPatch) -> None:
-    """No test sees the settings of whoever runs it."""
+    """Hide the settings of whoever runs the tests."""
     for name in [name for name in os.environ if name.startswith("AUTOTUNE_")]:
         monkeypatch.delenv(name)
 
 
 @pytest.fixture(params=["plain", "sp ace", "quo'te\"s", "new\nline", "ünïcode-é"])
 def hostile(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
-    """A folder whose name is hard on whoever quotes or splits."""
+    """Folder whose name is hard on whoever quotes or splits."""
     folder = tmp_path / request.param
     folder.mkdir()
     return folder
@@ -54,7 +54,7 @@ def hostile(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
 
 @pytest.fixture
 def in_memory(tmp_path: Path) -> Iterator[Path]:
-    """A folder on a file system in memory, where thousands of folders are made in no time; else any folder."""
+    """Folder on a file system in memory, where thousands of folders are made in no time; else any folder."""
     if not os.path.isdir("/dev/shm"):
         yield tmp_path
         return
@@ -64,7 +64,7 @@ def in_memory(tmp_path: Path) -> Iterator[Path]:
 
 @pytest.fixture
 def shared() -> Iterator[Path]:
-    """A folder like /tmp: everybody may make something in it, and nobody may take away what is another's."""
+    """Folder like /tmp: everybody may make something in it, and nobody may take away what is another's."""
     with tempfile.TemporaryDirectory(prefix="shared ") as name:
         folder = Path(name)
         folder.chmod(0o1777)
@@ -73,7 +73,7 @@ def shared() -> Iterator[Path]:
 
 @pytest.fixture
 def small_disk(tmp_path: Path) -> Iterator[Path]:
-    """A real file system of 256 KiB; skipped where one may not be mounted."""
+    """Real file system of 256 KiB; skipped where one may not be mounted."""
     place = tmp_path / "small disk"
     place.mkdir()
     mounted = subprocess.run(
@@ -87,7 +87,7 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
 
 @pytest.fixture
 def start() -> Iterator[Callable[..., subprocess.Popen[str]]]:
-    """Starts a process that ends with the test."""
+    """Start a process that ends with the test."""
     started = []
 
     def begin(code: str, *arguments: str, **env: str) -> subprocess.Popen[str]:

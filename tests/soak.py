@@ -1,4 +1,4 @@
-"""The long forms of some tests, as commands that print what they saw.
+"""Long forms of some tests, as commands that print what they saw.
 
 ``python -m tests.soak kill --times 20`` kills the search, the guard, a trial and the warm interpreter that trials are
 forked from with SIGKILL at random moments, and starts the same command again each time. ``python -m tests.soak
@@ -50,7 +50,7 @@ def _project(mood: str = "") -> Path:
 
 
 def hostile(budget_s: float) -> bool:
-    """One search for each kind of bad trainer."""
+    """Search once for each kind of bad trainer."""
     good = True
     for mood in MOODS:
         project = _project(mood)
@@ -67,7 +67,7 @@ def hostile(budget_s: float) -> bool:
 
 
 def kill(times: int, seed: int) -> bool:
-    """Kills each of them at random moments, and goes on in the same project."""
+    """Kill each of them at random moments, and go on in the same project."""
     rng = random.Random(seed)
     good = True
     for victim in ("search", "guard", "trial", "zygote"):
@@ -96,7 +96,7 @@ def kill(times: int, seed: int) -> bool:
 
 
 def styles(budget_s: float, only: str | None) -> bool:
-    """One init and one search for each style of trainer."""
+    """Init and search once for each style of trainer."""
     good = True
     for name, style in STYLES.items():
         if only not in (None, name):
@@ -168,7 +168,7 @@ def _strike(search: int, victim: str) -> None:
 
 
 def _settle(project: Path) -> None:
-    """Waits until the guard of a killed search has done its work, at most 5 s."""
+    """Wait until the guard of a killed search has done its work, at most 5 s."""
     wait = threading.Event()
     deadline_s = time.monotonic() + 5
     while left_running(project) and time.monotonic() < deadline_s:
@@ -176,7 +176,7 @@ def _settle(project: Path) -> None:
 
 
 def main() -> int:
-    """Runs one of them."""
+    """Run one of them."""
     if sys.argv[1:2] and sys.argv[1] in MODULES:
         return int(import_module(MODULES[sys.argv[1]]).main(sys.argv[2:]))
     parser = argparse.ArgumentParser(prog="python -m tests.soak", description=__doc__)

@@ -33,7 +33,7 @@ _UNREADABLE = object()
 
 
 class _Constructor(ruamel.yaml.constructor.SafeConstructor):
-    """That of ruamel.yaml, with custom tags kept as opaque values."""
+    """Constructor of ruamel.yaml, with custom tags kept as opaque values."""
 
 
 def _opaque(loader: Any, suffix: str, node: Any) -> Opaque:
@@ -49,7 +49,7 @@ _Constructor.add_multi_constructor("", _opaque)
 
 @dataclass(frozen=True)
 class Wrong:
-    """An edit that did what it must not.
+    """Edit that did what it must not.
 
     Attributes:
         text: The text.
@@ -66,14 +66,14 @@ class Wrong:
 
 @dataclass
 class Outcome:
-    """How some edits went."""
+    """Counts of some edits by their outcome, and those that went wrong."""
 
     counts: Counter[str] = field(default_factory=Counter)
     wrong: list[Wrong] = field(default_factory=list)
 
 
 def fuzz(edits: int, seed: str) -> Outcome:
-    """Makes some edits, and checks each."""
+    """Make some edits, and check each."""
     rng = random.Random(seed)
     outcome = Outcome()
     while outcome.counts.total() < edits:
@@ -95,7 +95,7 @@ def fuzz(edits: int, seed: str) -> Outcome:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Makes them in several processes, and prints how they went."""
+    """Make them in several processes, and print the outcome."""
     parser = argparse.ArgumentParser(prog="python -m tests.soak fuzz-edit", description=__doc__)
     parser.add_argument("--edits", type=int, default=100_000)
     parser.add_argument("--seed", type=int, default=0)
@@ -119,7 +119,7 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def _edit(text: str, path: tuple[str | int, ...], value: Scalar, leaf: Leaf | None) -> str:
-    """Makes one edit, and checks the outcome; returns how it went."""
+    """Make one edit, check it, and return its outcome."""
     new = edit_yaml(text, {path: value})
     assert leaf is not None, "a text that cannot be read was edited"
     if new == text:
@@ -191,7 +191,7 @@ def _shown(value: Scalar) -> str:
 
 
 def _text(rng: random.Random) -> str:
-    """A piece of a config, real or generated, more often than not with a few characters changed."""
+    """Piece of a config, real or generated, more often than not with a few characters changed."""
     real = _real_pieces()
     text = rng.choice(real) if real and rng.random() < 0.4 else _generated(rng)
     for _ in range(rng.choice((0, 0, 1, 1, 2, 4))):

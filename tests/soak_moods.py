@@ -1,4 +1,4 @@
-"""A trainer that misbehaves in the way that its config names: ``python soak_moods.py <config>``.
+"""Trainer that misbehaves in the way that its config names: ``python soak_moods.py <config>``.
 
 For ``python -m tests.soak trainers``. Each mood does its harm once and then trains as others do, or ends.
 """
@@ -21,12 +21,12 @@ import yaml
 
 from autotune.trainee import step
 
-RUN = Path(os.environ.get("AUTOTUNE_TRIAL_DIR", "."))
+TRIAL = Path(os.environ.get("AUTOTUNE_TRIAL_DIR", "."))
 CONFIG = Path(sys.argv[1]) if len(sys.argv) > 1 else Path("config.yaml")
 
 
 def train(loss: float | None = None, step_s: float = 0.01) -> NoReturn:
-    """Trains for ever."""
+    """Train for ever."""
     batch_size = yaml.safe_load(CONFIG.read_text())["data"]["batch_size"] if CONFIG.exists() else 4
     while True:
         time.sleep(step_s)
@@ -37,13 +37,13 @@ def train(loss: float | None = None, step_s: float = 0.01) -> NoReturn:
 
 
 def forever() -> NoReturn:
-    """Does nothing, for ever."""
+    """Do nothing, for ever."""
     while True:
         time.sleep(1000)
 
 
 def away(*, twice: bool = False, deaf: bool = True) -> None:
-    """Leaves a process behind, in a session of its own."""
+    """Leave a process behind, in a session of its own."""
     if os.fork():
         return
     os.setsid()
@@ -56,7 +56,7 @@ def away(*, twice: bool = False, deaf: bool = True) -> None:
 
 
 def nested(levels: int) -> None:
-    """Folders in folders, in the trial's own outputs."""
+    """Make folders in folders, in the trial's own outputs."""
     logs = Path(yaml.safe_load(CONFIG.read_text())["out"]["log_dir"])
     logs.mkdir(parents=True, exist_ok=True)
     folder = os.open(logs, os.O_RDONLY)
@@ -69,14 +69,14 @@ def nested(levels: int) -> None:
 
 
 def many_files(where: str, count: int) -> None:
-    """Files beside the config, in one folder that was there before."""
+    """Make files beside the config, in one folder that was there before."""
     for number in range(count):
         with open(os.path.join(where, f"{os.getpid()}-{number}.npy"), "w"):
             pass
 
 
 def replaced(path: Path, make: Callable[[Path], Any]) -> None:
-    """Puts something else in the place of a file."""
+    """Put something else in the place of a file."""
     with contextlib.suppress(OSError):
         path.unlink()
     with contextlib.suppress(OSError):
@@ -84,14 +84,14 @@ def replaced(path: Path, make: Callable[[Path], Any]) -> None:
 
 
 def pipes() -> None:
-    """FIFOs in place of all that is read of a run."""
+    """Put FIFOs in place of all files of a trial that are read."""
     for name in ("stdout.log", "stderr.log", "imports.jsonl", "unfit.json", "result.json", "zygote.log"):
-        replaced(RUN / name, os.mkfifo)
+        replaced(TRIAL / name, os.mkfifo)
 
 
 def forged(shift_s: float) -> None:
-    """A stream of steps at other times."""
-    with open(RUN / "steps.1.0.jsonl", "w") as file:
+    """Forge a stream of steps at other times."""
+    with open(TRIAL / "steps.1.0.jsonl", "w") as file:
         now_s = time.monotonic() + shift_s
         file.write(json.dumps({"v": 1, "pid": 1, "clock": "monotonic", "start_s": now_s, "source": "x"}) + "\n")
         for number in range(10_000):
@@ -99,22 +99,22 @@ def forged(shift_s: float) -> None:
 
 
 def garbage() -> None:
-    """Steps that are none."""
+    """Write steps that are none."""
     for number in range(20):
-        (RUN / f"steps.{number}.0.jsonl").write_bytes(os.urandom(200_000) + b"\n" + b"[" * 100_000 + b"\n{}\nnull\n")
+        (TRIAL / f"steps.{number}.0.jsonl").write_bytes(os.urandom(200_000) + b"\n" + b"[" * 100_000 + b"\n{}\nnull\n")
 
 
 def huge() -> None:
-    """One line that does not end, and then many."""
-    with open(RUN / "steps.9.0.jsonl", "wb") as file:
+    """Write one line that does not end, and then many."""
+    with open(TRIAL / "steps.9.0.jsonl", "wb") as file:
         file.write(b'{"k": "step", "t_s": ')
         for _ in range(200):
             file.write(b"1" * (1 << 20))
 
 
 def spam() -> NoReturn:
-    """Steps as fast as they can be written."""
-    with open(RUN / f"steps.{os.getpid()}.7.jsonl", "w", buffering=1) as file:
+    """Write steps as fast as they can be written."""
+    with open(TRIAL / f"steps.{os.getpid()}.7.jsonl", "w", buffering=1) as file:
         file.write(
             json.dumps({"v": 1, "pid": os.getpid(), "clock": "monotonic", "start_s": time.monotonic(), "source": "x"})
             + "\n"
@@ -124,19 +124,19 @@ def spam() -> NoReturn:
 
 
 def fill_stdout() -> None:
-    """A gigabyte of text."""
+    """Print a gigabyte of text."""
     for _ in range(1000):
         os.write(1, b"x" * 999_999 + b"\n")
 
 
 def binary() -> None:
-    """What no terminal should see."""
+    """Print what no terminal should see."""
     os.write(1, os.urandom(1 << 20) + b"\x1b]0;gone\x07\x1b[2J")
     os.write(2, os.urandom(1 << 20) + b"\x1b[31m\x1b[2J")
 
 
 def eat_memory() -> NoReturn:
-    """All memory up to a limit of its own."""
+    """Allocate all memory up to a limit of its own."""
     resource.setrlimit(resource.RLIMIT_AS, (2 << 30, 2 << 30))
     held = []
     while True:
@@ -144,19 +144,19 @@ def eat_memory() -> NoReturn:
 
 
 def crowd() -> None:
-    """Two hundred processes."""
+    """Start two hundred processes."""
     for _ in range(200):
         if os.fork() == 0:
             time.sleep(1e6)
 
 
 def kill_parent() -> None:
-    """The guard."""
+    """Kill the guard."""
     os.kill(os.getppid(), signal.SIGKILL)
 
 
 def daemonise() -> None:
-    """Goes on as a daemon; the process that was started ends."""
+    """Go on as a daemon; the process that was started ends."""
     if os.fork():
         os._exit(0)
     os.setsid()
@@ -166,21 +166,21 @@ def daemonise() -> None:
 
 
 def own_limits() -> None:
-    """No file may be larger, and there are hardly any to open."""
+    """Limit its own file sizes and open files."""
     signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
     resource.setrlimit(resource.RLIMIT_FSIZE, (4096, 4096))
     resource.setrlimit(resource.RLIMIT_NOFILE, (16, 16))
 
 
 def journal() -> None:
-    """Half a line at the end of the study's record."""
-    for path in RUN.parents[2].glob("studies/*.journal"):
+    """Append half a line to the study's record."""
+    for path in TRIAL.parents[2].glob("studies/*.journal"):
         with path.open("ab") as file:
             file.write(b'{"op_code": 4, "hello": ')
 
 
 def segfault() -> None:
-    """Ends by a signal."""
+    """End by a signal."""
     ctypes.string_at(0)
 
 
@@ -190,15 +190,15 @@ MOODS: dict[str, Callable[[], Any]] = {
     "forks away with setsid": away,
     "double forks": lambda: away(twice=True),
     "writes 20,000 files beside": lambda: many_files("features", 20_000),
-    "writes 20,000 files in outputs": lambda: many_files(str(RUN / "outputs"), 20_000),
+    "writes 20,000 files in outputs": lambda: many_files(str(TRIAL / "outputs"), 20_000),
     "nests 3,000 folders in outputs": lambda: nested(3000),
     "fills stdout": fill_stdout,
     "prints binary": binary,
     "closes stdout": lambda: (os.close(1), os.close(2)),
     "pipes in place of its logs": pipes,
-    "deletes its folder": lambda: shutil.rmtree(RUN, ignore_errors=True),
-    "locks its folder": lambda: RUN.chmod(0),
-    "renames its folder": lambda: RUN.rename(RUN.with_name("elsewhere")),
+    "deletes its folder": lambda: shutil.rmtree(TRIAL, ignore_errors=True),
+    "locks its folder": lambda: TRIAL.chmod(0),
+    "renames its folder": lambda: TRIAL.rename(TRIAL.with_name("elsewhere")),
     "loss is NaN": lambda: train(loss=float("nan")),
     "garbage steps": garbage,
     "a huge line of steps": huge,
@@ -215,7 +215,7 @@ MOODS: dict[str, Callable[[], Any]] = {
     "raises": lambda: 1 / 0,
     "deletes its config": lambda: CONFIG.unlink(),
     "rewrites its config": lambda: CONFIG.write_text("data: {batch_size: 7}\n\x00"),
-    "stderr.log is a link": lambda: replaced(RUN / "stderr.log", lambda path: path.symlink_to("/etc/passwd")),
+    "stderr.log is a link": lambda: replaced(TRIAL / "stderr.log", lambda path: path.symlink_to("/etc/passwd")),
     "tears the journal": journal,
     "writes over a checkpoint": lambda: Path("model.ckpt").write_bytes(os.urandom(1000)),
     "a pipe in place of a checkpoint": lambda: replaced(Path("model.ckpt"), os.mkfifo),
@@ -225,7 +225,7 @@ MOODS: dict[str, Callable[[], Any]] = {
     "silent for 8 s": lambda: time.sleep(8),
     "another name": lambda: ctypes.CDLL(None).prctl(15, b"systemd", 0, 0, 0),
     "a daemon": daemonise,
-    "empty steps": lambda: (RUN / "steps.5.0.jsonl").touch(),
+    "empty steps": lambda: (TRIAL / "steps.5.0.jsonl").touch(),
     "own limits": own_limits,
     "no environment": lambda: os.execve(sys.executable, [sys.executable, "-c", "import time; time.sleep(1e6)"], {}),
     "a shell with a child": lambda: subprocess.run(["sh", "-c", "sleep 1000000; true"], check=False),

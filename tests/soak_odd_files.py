@@ -49,7 +49,7 @@ class Project:
 
 @dataclass(frozen=True, kw_only=True)
 class Finding:
-    """What one command made of one project.
+    """Outcome of one command on one project.
 
     Attributes:
         project: What is odd about the project.
@@ -67,12 +67,12 @@ class Finding:
 
     @property
     def good(self) -> bool:
-        """Whether it ended by itself, and not as a bug."""
+        """True if the command ended by itself, and not as a bug."""
         return self.code in (0, 1, 2)
 
 
 def odd_projects(count: int, seed: int) -> list[Project]:
-    """Projects that are odd in a named way, then real configs and the named ones with random bytes changed."""
+    """Make projects that are odd in a named way, then real configs and the named ones with random bytes changed."""
     projects = list(_named())[:count]
     rng = random.Random(seed)
     sources = [path.read_bytes() for path in sorted((SHARED / "yaml").glob("*.y*ml"))]
@@ -84,7 +84,7 @@ def odd_projects(count: int, seed: int) -> list[Project]:
 
 
 def look_at(project: Project, *, budget_s: float) -> Iterator[Finding]:
-    """Gives a project to every command, each time in a new folder.
+    """Give a project to every command, each time in a new folder.
 
     Args:
         project: The project.
@@ -111,7 +111,7 @@ def look_at(project: Project, *, budget_s: float) -> Iterator[Finding]:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Runs them all, and prints what went wrong and what took longest."""
+    """Run them all, and print what went wrong and what took longest."""
     parser = argparse.ArgumentParser(prog="python -m tests.soak odd-files", description=__doc__)
     parser.add_argument("--projects", type=int, default=140)
     parser.add_argument("--seed", type=int, default=0)
@@ -182,7 +182,7 @@ def _project(name: str, *, keys: str = "", command: str = _COMMAND, section: str
 
 
 def _mutated(content: bytes, rng: random.Random) -> tuple[bytes, str]:
-    """A config with a few random changes, and what they were."""
+    """Change a config at random in a few places; return the changes as well."""
     said = []
     for _ in range(rng.randint(1, 4)):
         at = rng.randrange(len(content) + 1)

@@ -41,7 +41,7 @@ Line = dict[str, Any]
 
 
 def main(arguments: list[str]) -> int:
-    """Changes records and counts what came of them."""
+    """Change records and count the outcomes."""
     parser = argparse.ArgumentParser(prog="python -m tests.soak fuzz-record", description=__doc__)
     parser.add_argument("--times", type=int, default=2000)
     parser.add_argument("--commands", type=int, default=40, help="so many of them by the commands themselves")
@@ -92,7 +92,7 @@ def main(arguments: list[str]) -> int:
 
 
 def in_process(problem: Problem) -> str:
-    """What becomes of a record, in a word or two."""
+    """Ask for a record in this process; return the outcome in a word or two."""
     try:
         with contextlib.redirect_stdout(io.StringIO()) as said:
             study = Study.of(problem)
@@ -119,13 +119,13 @@ def in_process(problem: Problem) -> str:
 
 
 def changed(original: bytes, rng: random.Random) -> tuple[str, bytes]:
-    """One changed copy of a journal, and how it was changed."""
+    """Change one copy of a journal; return how as well."""
     how = rng.choice([_fields, _fields, _fields, _fields, _attributes, _attributes, _lines, _bytes])
     return how.__name__.strip("_"), how(original, rng)
 
 
 def _fields(original: bytes, rng: random.Random) -> bytes:
-    """Some places of some entries, anything in them."""
+    """Put anything in some places of some entries."""
     lines = [json.loads(line) for line in original.splitlines()]
     for _ in range(rng.randint(1, 4)):
         _odd(rng.choice(lines), rng)
@@ -133,7 +133,7 @@ def _fields(original: bytes, rng: random.Random) -> bytes:
 
 
 def _attributes(original: bytes, rng: random.Random) -> bytes:
-    """What the trials themselves hold, where nothing of Optuna's is touched."""
+    """Change the trials' own attributes, and nothing of Optuna's."""
     lines = [json.loads(line) for line in original.splitlines()]
     trials = [line for line in lines if "user_attrs" in line]
     for _ in range(rng.randint(1, 6)):
@@ -169,7 +169,7 @@ def _places(value: Any, *path: Any) -> list[tuple[Any, ...]]:
 
 
 def _lines(original: bytes, rng: random.Random) -> bytes:
-    """Whole lines: doubled, left out, in another order, foreign ones, and a file of another kind."""
+    """Change whole lines: double, leave out, reorder, foreign ones, and a file of another kind."""
     lines = original.splitlines(keepends=True)
     ways: list[Callable[[], list[bytes]]] = [
         lambda: rng.sample(lines, len(lines)),
@@ -186,7 +186,7 @@ def _lines(original: bytes, rng: random.Random) -> bytes:
 
 
 def _bytes(original: bytes, rng: random.Random) -> bytes:
-    """Single bytes and pieces: flipped, cut out, put in, cut off."""
+    """Change single bytes and pieces: flip, cut out, put in, cut off."""
     content = bytearray(original)
     for _ in range(rng.randint(1, 5)):
         at = rng.randrange(len(content) + 1)

@@ -54,7 +54,7 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def _run(project: Path, arguments: Sequence[str], numbers: Sequence[signal.Signals], delay_s: float) -> tuple[int, int]:
-    """Exit code, and objects on stdout."""
+    """Run a command under signals; return its exit code and the number of objects on stdout."""
     with subprocess.Popen(
         [sys.executable, "-m", "autotune", *arguments],
         cwd=project,
@@ -74,7 +74,7 @@ def _run(project: Path, arguments: Sequence[str], numbers: Sequence[signal.Signa
 
 
 def _objects(said: str) -> int:
-    """How many JSON objects a text consists of; -1 if there is anything else in it."""
+    """Count the JSON objects of which a text consists; -1 if there is anything else in it."""
     decoder, position, count = json.JSONDecoder(), 0, 0
     while position < len(said.rstrip()):
         try:

@@ -27,7 +27,7 @@ WEIGHTS = b"the weights of two weeks"
 
 @dataclass(frozen=True, kw_only=True)
 class Outcome:
-    """What one search came to."""
+    """Outcome of one search."""
 
     mood: str
     over_s: float
@@ -37,7 +37,7 @@ class Outcome:
 
 
 def main(arguments: list[str]) -> int:
-    """Searches with each kind of trainer."""
+    """Search with each kind of trainer."""
     parser = argparse.ArgumentParser(prog="python -m tests.soak trainers", description=__doc__)
     parser.add_argument("--budget", type=float, default=15.0)
     parser.add_argument("--jobs", type=int, default=2)
@@ -61,7 +61,7 @@ def main(arguments: list[str]) -> int:
 
 
 def searched(mood: str, budget_s: float) -> Outcome:
-    """One search in a project of its own, with a checkpoint and a folder of the user's in it."""
+    """Search in a project of its own, with a checkpoint and a folder of the user's in it."""
     project = Path(tempfile.mkdtemp(prefix="autotune soak "))
     text = (CONFIG % TRAINER).replace("out:", f"mood: {json.dumps(mood)}\nfeatures: features\nout:")
     (project / "config.yaml").write_text(text)
@@ -109,7 +109,7 @@ def searched(mood: str, budget_s: float) -> Outcome:
 
 
 def _left_running(project: Path) -> list[str]:
-    """What a trial has left: it carries the trial's folder in its environment, or works in the project."""
+    """List what a trial has left: it carries the trial's folder in its environment, or works in the project."""
     found = []
     for pid in filter(str.isdigit, os.listdir("/proc")):
         try:

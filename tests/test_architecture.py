@@ -1,4 +1,4 @@
-"""The import rules that keep the stages apart, read from the source itself."""
+"""Import rules that keep the stages apart, read from the source itself."""
 
 import ast
 import subprocess
@@ -171,7 +171,7 @@ def test_outside_things_have_one_home(module: Path) -> None:
     ids=lambda module: str(module.relative_to(PACKAGE)),
 )
 def test_all_that_is_printed_goes_through_one_door(module: Path) -> None:
-    """Nobody else prints, makes a console, or writes to the standard streams: text from outside cannot slip through."""
+    """One module prints, makes consoles and writes to the standard streams: text from outside cannot slip through."""
     place = module.relative_to(PACKAGE).as_posix()
     calls = [node.func for node in ast.walk(ast.parse(module.read_text())) if isinstance(node, ast.Call)]
     names = {call.id for call in calls if isinstance(call, ast.Name)}
@@ -182,7 +182,7 @@ def test_all_that_is_printed_goes_through_one_door(module: Path) -> None:
 
 @pytest.mark.parametrize("module", [m for m in _modules() if _stage_of(m) == "trainee"], ids=lambda module: module.name)
 def test_trainee_needs_the_standard_library_only(module: Path) -> None:
-    """What runs inside the user's training process imports nothing that has to be installed."""
+    """Code that runs inside the user's training process imports nothing that has to be installed."""
     outside = {name.split(".")[0] for name in _imports(module)} - set(sys.stdlib_module_names)
     assert outside <= {"autotune"}
 
@@ -196,7 +196,7 @@ def test_the_public_face_is_what_it_says() -> None:
 
 
 def test_importing_the_package_and_asking_for_help_stays_light() -> None:
-    """``--help`` loads neither numpy nor optuna nor the YAML parsers nor rich, and certainly not TensorFlow."""
+    """Neither numpy nor optuna nor the YAML parsers nor rich is loaded by ``--help``, and certainly not TensorFlow."""
     heavy = "{'numpy', 'optuna', 'yaml', 'ruamel', 'pydantic', 'rich', 'tensorflow', 'psutil'}"
     script = (
         "import sys; from autotune.cli import run; code = run(['--help']); "

@@ -1,4 +1,4 @@
-"""The command line's edges: exit codes, where things are said, and what becomes of a bug."""
+"""Edges of the command line: exit codes, which stream says what, and the report of a bug."""
 
 import json
 import os
@@ -23,7 +23,7 @@ Raise = Callable[[BaseException], None]
 
 @pytest.fixture
 def config(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A config in the folder where commands are typed."""
+    """Config in the folder where commands are typed."""
     monkeypatch.chdir(tmp_path)
     path = tmp_path / "config.yaml"
     path.write_text(CONFIG)
@@ -32,7 +32,7 @@ def config(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.fixture
 def status_raises(config: Path, monkeypatch: pytest.MonkeyPatch) -> Raise:
-    """Makes the command ``status`` end in the given exception."""
+    """Make the command ``status`` end in the given exception."""
 
     def replace(error: BaseException) -> None:
         @click.command(context_settings={"ignore_unknown_options": True})
@@ -47,7 +47,7 @@ def status_raises(config: Path, monkeypatch: pytest.MonkeyPatch) -> Raise:
 
 @pytest.mark.parametrize("arguments", [["--help"], ["-h"], ["search", "--help"], ["--version"]])
 def test_help_is_no_error(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
-    """It is what was asked for: on stdout, exit 0."""
+    """Help was asked for: it is on stdout, exit 0."""
     assert run(arguments) == 0
     said = capsys.readouterr()
     assert said.out
@@ -55,7 +55,7 @@ def test_help_is_no_error(arguments: list[str], capsys: pytest.CaptureFixture[st
 
 
 def test_help_lists_every_command(capsys: pytest.CaptureFixture[str]) -> None:
-    """With what it does; the version can be asked for."""
+    """Each command is there with its first sentence; the version can be asked for."""
     run(["--help"])
     listed = capsys.readouterr().out
     for name in ("init", "search", "apply", "revert", "status", "run"):
@@ -88,7 +88,7 @@ def test_help_loads_nothing_heavy() -> None:
     ],
 )
 def test_wrong_usage_is_two(config: Path, capsys: pytest.CaptureFixture[str], arguments: list[str], word: str) -> None:
-    """What the parser can refuse is refused before anything is read, and the message holds what was typed."""
+    """The parser refuses before anything is read, and the message holds what was typed."""
     assert run(arguments) == 2
     said = capsys.readouterr()
     assert word in said.err
@@ -113,7 +113,7 @@ def test_wrong_usage_is_two(config: Path, capsys: pytest.CaptureFixture[str], ar
 def test_wrong_usage_is_an_object_for_scripts(
     config: Path, capsys: pytest.CaptureFixture[str], arguments: list[str]
 ) -> None:
-    """Wherever --json stands; people still find the message on stderr."""
+    """Stdout has the object, wherever --json stands; people still find the message on stderr."""
     assert run(arguments) == 2
     said = capsys.readouterr()
     document = json.loads(said.out)
@@ -128,7 +128,7 @@ def test_wrong_usage_is_an_object_for_scripts(
     ids=["status", "search"],
 )
 def test_an_expected_error_is_one(config: Path, capsys: pytest.CaptureFixture[str], arguments: list[str]) -> None:
-    """What, where and what to do, on stderr; no traceback."""
+    """The message, its place and its remedy are on stderr; no traceback."""
     assert run(arguments) == 1
     said = capsys.readouterr()
     assert said.out == ""
@@ -139,7 +139,7 @@ def test_an_expected_error_is_one(config: Path, capsys: pytest.CaptureFixture[st
 
 @pytest.mark.usefixtures("config")
 def test_an_expected_error_is_an_object_for_scripts(capsys: pytest.CaptureFixture[str]) -> None:
-    """With --json stdout holds one object and nothing else; people still find the message on stderr."""
+    """One object and nothing else is on stdout with --json; people still find the message on stderr."""
     assert run(["status", "--config", "config.yaml", "--json"]) == 1
     said = capsys.readouterr()
     document = json.loads(said.out)
@@ -152,7 +152,7 @@ def test_an_expected_error_is_an_object_for_scripts(capsys: pytest.CaptureFixtur
 
 @pytest.mark.usefixtures("config")
 def test_the_json_of_the_trainer_is_not_ours(capsys: pytest.CaptureFixture[str]) -> None:
-    """Behind -- everything is the trainer's."""
+    """Everything behind -- is the trainer's."""
     assert run(["search", "--config", "absent.yaml", "--", "python", "t.py", "--json"]) == 1
     assert capsys.readouterr().out == ""
 
@@ -160,7 +160,7 @@ def test_the_json_of_the_trainer_is_not_ours(capsys: pytest.CaptureFixture[str])
 def test_the_message_of_an_error_holds_place_and_remedy(
     status_raises: Raise, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Line by line, in the words of whoever raised it."""
+    """Each part has a line, in the words of the error."""
     status_raises(ConfigError("no such key: x", where="c.yaml:3", remedy="Did you mean y?"))
     assert run(["status"]) == 1
     assert capsys.readouterr().err == "autotune: c.yaml:3: no such key: x\nDid you mean y?\n"
@@ -196,7 +196,7 @@ def test_a_bug_is_three_and_leaves_a_crash_log(
 def test_a_crash_log_holds_no_secret(
     status_raises: Raise, capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Neither in the arguments nor where an error quotes it; and only its owner may read it."""
+    """Secrets are taken out of the arguments and of what an error quotes; only its owner may read it."""
     logs = tmp_path / "tmp"
     logs.mkdir()
     monkeypatch.setattr("tempfile.tempdir", str(logs))
@@ -211,7 +211,7 @@ def test_a_crash_log_holds_no_secret(
 
 
 def test_a_usage_error_quotes_no_secret(config: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """As where -- was forgotten in front of the command."""
+    """Trainers' options reach the parser when -- was forgotten."""
     assert run(["status", "--config", str(config), "--token", "hunter2"]) == 2
     assert run(["status", "--config", str(config), "--", "--token", "hunter2"]) == 2
     said = capsys.readouterr()
@@ -233,7 +233,7 @@ def test_an_interrupt_says_so(status_raises: Raise, capsys: pytest.CaptureFixtur
     assert "interrupted" in capsys.readouterr().err
 
 
-def test_what_a_command_returns_is_the_exit_code(config: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_return_value_of_a_command_is_the_exit_code(config: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Commands decide, and None is success."""
 
     def command(code: int | None) -> click.Command:
@@ -248,7 +248,7 @@ def test_what_a_command_returns_is_the_exit_code(config: Path, monkeypatch: pyte
 def test_a_reader_that_goes_away_is_no_crash(
     config: Path, monkeypatch: pytest.MonkeyPatch, arguments: list[str]
 ) -> None:
-    """`| head` closes the pipe: neither a traceback nor a complaint of the interpreter follows."""
+    """A pipe closed by `| head` gives neither a traceback nor a complaint of the interpreter."""
     monkeypatch.delenv("PYTHONUNBUFFERED", raising=False)
     config.write_text(CONFIG + "autotune: {command: '{python} train.py {config}'}\n")
     done = _without_reader(arguments)
@@ -266,7 +266,7 @@ def test_a_reader_that_goes_away_before_an_error_is_no_crash(monkeypatch: pytest
 
 
 def _without_reader(arguments: list[str]) -> subprocess.CompletedProcess[str]:
-    """Runs the command line with a stdout that nobody reads."""
+    """Run the command line with a stdout that nobody reads."""
     read, write = os.pipe()
     os.close(read)
     try:

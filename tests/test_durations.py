@@ -22,7 +22,7 @@ from autotune.durations import format_duration, parse_duration_s
         ("8760h", 365 * 24 * 3600.0),
     ],
 )
-def test_what_people_write_is_read(text: str, seconds: float) -> None:
+def test_durations_as_people_write_them_are_read(text: str, seconds: float) -> None:
     """Hours, minutes and seconds, each optional, fractions and capitals allowed."""
     assert parse_duration_s(text) == seconds
 
@@ -30,7 +30,7 @@ def test_what_people_write_is_read(text: str, seconds: float) -> None:
 @pytest.mark.parametrize(
     "text", ["abc", "", " ", "30", "m", "-5m", "5 m", "30m1h", "1h30", "1d", "5m5m", "1e3s", "nan", "infs"]
 )
-def test_what_is_no_duration_is_refused(text: str) -> None:
+def test_other_words_are_refused(text: str) -> None:
     """The message holds what was written, and shows how to write it."""
     with pytest.raises(ValueError, match="is not a duration; write it like 90s, 30m, 2h or 1h30m") as caught:
         parse_duration_s(text)
@@ -51,7 +51,7 @@ def test_parts_add_up(hours: int, minutes: int, seconds: int) -> None:
 
 
 @given(st.floats(0.05, 365 * 24 * 3600.0))
-def test_what_is_printed_can_be_typed(seconds: float) -> None:
+def test_printed_durations_can_be_typed(seconds: float) -> None:
     """A duration that was shown reads back as nearly the same: to a tenth below 10 s, a minute above an hour."""
     allowed = 0.051 if seconds < 10 else 0.51 if seconds < 3599 else 60
     assert abs(parse_duration_s(format_duration(seconds)) - seconds) <= allowed

@@ -13,7 +13,7 @@ from autotune.files import create_private, make_private_folder, open_regular, re
 
 @pytest.fixture
 def umask_of_a_careless_user() -> Iterator[None]:
-    """A umask that takes nothing away; put back after the test."""
+    """Umask that takes nothing away; put back after the test."""
     before = os.umask(0)
     yield
     os.umask(before)
@@ -41,7 +41,7 @@ NO_FILES: dict[str, Callable[[Path], object]] = {
 
 @pytest.mark.parametrize("plant", NO_FILES.values(), ids=NO_FILES)
 def test_only_regular_files_are_opened(plant: Callable[[Path], object], tmp_path: Path) -> None:
-    """Whatever else has the name is an error at once, for reading as for writing, and nothing behind it is touched."""
+    """Anything else of that name is an error at once, for reading as for writing; nothing behind it is touched."""
     (tmp_path / "victim").write_text("thesis")
     path = tmp_path / "stderr.log"
     plant(path)
@@ -61,7 +61,7 @@ def test_a_device_is_no_regular_file() -> None:
 
 
 @pytest.mark.usefixtures("umask_of_a_careless_user")
-def test_what_is_created_is_for_its_owner_alone(tmp_path: Path) -> None:
+def test_new_files_and_folders_are_for_their_owner_alone(tmp_path: Path) -> None:
     """Neither a folder nor a file lets anybody else in, whatever the umask."""
     make_private_folder(tmp_path / "a" / "b")
     with open_regular(tmp_path / "a" / "b" / "lock", create=True) as file:
@@ -72,7 +72,7 @@ def test_what_is_created_is_for_its_owner_alone(tmp_path: Path) -> None:
 
 
 def test_a_folder_that_is_there_is_closed(tmp_path: Path) -> None:
-    """It was made by an earlier version, with what the umask left; that above it is none of ours."""
+    """An earlier version made it, with what the umask left; the folder above it is none of ours."""
     (tmp_path / "theirs" / "studies").mkdir(parents=True)
     for folder in (tmp_path / "theirs", tmp_path / "theirs" / "studies"):
         folder.chmod(0o755)
@@ -82,17 +82,17 @@ def test_a_folder_that_is_there_is_closed(tmp_path: Path) -> None:
 
 
 def test_a_link_in_the_place_of_a_folder_is_refused(tmp_path: Path) -> None:
-    """What it points to keeps its mode."""
+    """The target of the link keeps its mode."""
     (tmp_path / "elsewhere").mkdir(mode=0o755)
-    (tmp_path / "runs").symlink_to(tmp_path / "elsewhere")
+    (tmp_path / "trials").symlink_to(tmp_path / "elsewhere")
     with pytest.raises(OSError, match="File exists"):
-        make_private_folder(tmp_path / "runs")
+        make_private_folder(tmp_path / "trials")
     assert (tmp_path / "elsewhere").stat().st_mode & 0o777 == 0o755
 
 
 @pytest.mark.parametrize("plant", [os.mkfifo, lambda path: path.symlink_to(path.with_name("victim"))])
-def test_what_was_planted_is_replaced_and_not_written_to(plant: Callable[[Path], object], tmp_path: Path) -> None:
-    """The new file is a regular one, and what the link pointed to is as it was."""
+def test_a_planted_link_is_replaced_and_not_written_to(plant: Callable[[Path], object], tmp_path: Path) -> None:
+    """The new file is a regular one, and the target of the link is as it was."""
     (tmp_path / "victim").write_text("thesis")
     plant(tmp_path / "config.yaml")
     create_private(tmp_path / "config.yaml", b"a: 1\n")

@@ -1,4 +1,4 @@
-"""Which exceptions are the machine's doing, and which are bugs."""
+"""Exceptions that are the machine's doing, and those that are bugs."""
 
 import errno
 import os
@@ -21,8 +21,8 @@ from autotune.limits import expected
         (PermissionError(errno.EACCES, os.strerror(errno.EACCES), "/data/x"), "may be written to"),
     ],
 )
-def test_what_the_machine_is_to_blame_for_has_a_remedy(error: BaseException, words: str) -> None:
-    """Limits and files, each with its own."""
+def test_errors_of_the_machine_have_a_remedy(error: BaseException, words: str) -> None:
+    """Limits and files have each their own."""
     assert words in str(expected(error))
 
 
@@ -34,7 +34,7 @@ def test_a_bug_stays_one(error: BaseException) -> None:
     assert expected(error) is None
 
 
-def test_ours_is_what_it_is() -> None:
-    """Told once is enough."""
+def test_our_own_errors_stay_as_they_are() -> None:
+    """An expected error is not wrapped again."""
     error = StudyError("x")
     assert expected(error) is error

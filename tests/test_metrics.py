@@ -28,7 +28,7 @@ def test_every_figure_of_a_measurement_is_in_the_table():
 
 
 def test_every_figure_of_a_gpu_is_in_the_table():
-    """What is said of it in words, and what it is called, is no figure."""
+    """Words about a GPU, and its name, are no figures."""
     words = {"uuid", "name", "scored", "text", "verdict", "meaning", "devices"}
     figures = {field.name for record in (PooledGpu, PooledGpus) for field in dataclasses.fields(record)}
     assert set(GPU_METRICS) == figures - words

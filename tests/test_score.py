@@ -23,8 +23,8 @@ from autotune.settings.schema import Objective as ConfigObjective
 from autotune.statistics import pooled_variance
 
 
-def run(samples_per_s, cv=None, gpu_utilization=None, filled_samples_per_s=None):
-    """A measurement of that speed, variation, utilization and estimate for filled caches."""
+def measured(samples_per_s, cv=None, gpu_utilization=None, filled_samples_per_s=None):
+    """Measurement of that speed, variation, utilization and estimate for filled caches."""
     return Measurement(
         window_s=4.0,
         steps=80,
@@ -39,15 +39,15 @@ def run(samples_per_s, cv=None, gpu_utilization=None, filled_samples_per_s=None)
     )
 
 
-def test_today_scores_zero():
+def test_the_baseline_scores_zero():
     """The reference against itself is neither faster nor better."""
-    assert ln_speed(run(100, 0.1), run(100, 0.1)) == 0.0
-    assert ln_score(run(100, 0.1), run(100, 0.1)) == 0.0
+    assert ln_speed(measured(100, 0.1), measured(100, 0.1)) == 0.0
+    assert ln_score(measured(100, 0.1), measured(100, 0.1)) == 0.0
 
 
 def test_steadiness_counts_a_quarter():
-    """At equal speed the steadier run wins by a quarter of ln S; with weight 0 it does not."""
-    calm, rough = run(100, 0.0), run(100, 1.0)
+    """At equal speed the steadier trial wins by a quarter of ln S; with weight 0 it does not."""
+    calm, rough = measured(100, 0.0), measured(100, 1.0)
     assert ln_score(calm, rough) == pytest.approx(0.25 * math.log(2))
     assert ln_score(calm, rough, THROUGHPUT) == 0.0
 
@@ -55,7 +55,7 @@ def test_steadiness_counts_a_quarter():
 @pytest.mark.parametrize(("cv", "reference_cv"), [(None, 0.5), (0.5, None), (None, None)])
 def test_unknown_variation_is_neither_praised_nor_blamed(cv, reference_cv):
     """Speed alone counts if one side has too short a window."""
-    assert ln_score(run(110, cv), run(100, reference_cv)) == ln_speed(run(110), run(100))
+    assert ln_score(measured(110, cv), measured(100, reference_cv)) == ln_speed(measured(110), measured(100))
 
 
 @given(st.floats(0, 100), st.floats(0, 100))
@@ -68,7 +68,8 @@ def test_less_variation_is_never_worse(one, other):
 def test_the_unit_of_speed_does_not_matter(speeds, factor):
     """Samples, batches or tokens a second give the same verdict, and the interval holds its ratio."""
     verdicts = [
-        judge([(run(a * k), run(b * k)) for a, b in speeds], prior_variance=0.01, prior_df=10) for k in (1.0, factor)
+        judge([(measured(a * k), measured(b * k)) for a, b in speeds], prior_variance=0.01, prior_df=10)
+        for k in (1.0, factor)
     ]
     assert verdicts[0].speed.ratio == pytest.approx(verdicts[1].speed.ratio, rel=1e-9)
     assert verdicts[0].smallest_gain == pytest.approx(verdicts[1].smallest_gain, rel=1e-6, abs=1e-9)
@@ -77,7 +78,7 @@ def test_the_unit_of_speed_does_not_matter(speeds, factor):
 
 def test_a_clear_gain_is_better():
     """30 % in every pair is shown; the ratio and the number of pairs are said."""
-    verdict = judge([(run(100), run(130))] * 4, prior_variance=0.005, prior_df=12)
+    verdict = judge([(measured(100), measured(130))] * 4, prior_variance=0.005, prior_df=12)
     assert verdict.better
     assert verdict.speed.ratio == pytest.approx(1.3)
     assert verdict.score == verdict.speed
@@ -86,14 +87,14 @@ def test_a_clear_gain_is_better():
 
 def test_a_gain_of_one_percent_is_no_change_however_sure():
     """A real gain below 2 % is not worth a change."""
-    verdict = judge([(run(100), run(101))] * 40, prior_variance=1e-8, prior_df=100)
+    verdict = judge([(measured(100), measured(101))] * 40, prior_variance=1e-8, prior_df=100)
     assert verdict.score.low > 1.0
     assert not verdict.better
 
 
 def test_steadiness_does_not_buy_speed():
     """A steadier config that is 5 % slower has the better score and is still not better."""
-    verdict = judge([(run(100, 0.8), run(95, 0.0))] * 8, prior_variance=1e-5, prior_df=50)
+    verdict = judge([(measured(100, 0.8), measured(95, 0.0))] * 8, prior_variance=1e-5, prior_df=50)
     assert verdict.score.low > 1.02
     assert verdict.speed.high < 0.98
     assert not verdict.better
@@ -102,21 +103,23 @@ def test_steadiness_does_not_buy_speed():
 def test_the_smallest_gain_is_where_the_verdict_turns():
     """A gain just above it, with the same spread, is shown; one just below is not."""
     spread = [0.95, 1.05, 0.97, 1.03]
-    smallest = judge([(run(100), run(100 * s)) for s in spread], prior_variance=0.005, prior_df=10).smallest_gain
+    smallest = judge(
+        [(measured(100), measured(100 * s)) for s in spread], prior_variance=0.005, prior_df=10
+    ).smallest_gain
     for factor, better in ((1.002, True), (0.998, False)):
         gain = (1 + smallest) * factor / math.prod(spread) ** 0.25
-        pairs = [(run(100), run(100 * s * gain)) for s in spread]
+        pairs = [(measured(100), measured(100 * s * gain)) for s in spread]
         assert judge(pairs, prior_variance=0.005, prior_df=10).better is better
 
 
 def test_one_pair_without_any_prior_is_refused():
     """A single difference knows nothing of its spread."""
     with pytest.raises(ValueError, match="give no interval"):
-        judge([(run(100), run(200))], prior_variance=0.0, prior_df=0.0)
+        judge([(measured(100), measured(200))], prior_variance=0.0, prior_df=0.0)
 
 
 def test_more_pairs_are_needed_for_smaller_gains():
-    """Always even, at least 4, at most what there is time for."""
+    """Pairs are always even, at least 4, at most what there is time for."""
     needed = [pairs_needed(math.log(gain), 0.11, prior_df=10) for gain in (1.5, 1.3, 1.2, 1.15, 1.01)]
     assert needed == sorted(needed)
     assert needed[0] == 4
@@ -127,25 +130,25 @@ def test_more_pairs_are_needed_for_smaller_gains():
 
 
 def test_pairs_needed_show_the_gain_as_often_as_promised():
-    """With the number that it asks for, a true gain is found in about the asked share of confirmations."""
+    """A true gain is found in about the asked share of confirmations, with the number of pairs that it asks for."""
     rng = random.Random(11)
     gain, sd = math.log(1.2), 0.08 * math.sqrt(2)
     pairs = pairs_needed(gain, sd, prior_df=12)
     shown = 0
     for _ in range(600):
-        sample = [(run(100), run(100 * math.exp(rng.gauss(gain, sd)))) for _ in range(pairs)]
+        sample = [(measured(100), measured(100 * math.exp(rng.gauss(gain, sd)))) for _ in range(pairs)]
         shown += judge(sample, prior_variance=sd**2, prior_df=12).better
     assert 0.78 <= shown / 600 <= 0.93  # rounding up to an even number gives a little more than 80 %
 
 
 def bimodal(rng):
-    """Draws ln of one trial's speed: two modes, CV 8 % in all, as identical configs were seen to scatter."""
+    """Draw ln of one trial's speed: two modes, CV 8 % in all, as identical configs were seen to scatter."""
     return (0.075 if rng.random() < 0.5 else -0.075) + rng.gauss(0, 0.028)
 
 
 @pytest.mark.parametrize("pairs", [4, 6])
 def test_simulated_confirmations_keep_their_promise(pairs):
-    """With bimodal noise of 8 %: the interval covers 93-98 %, and equal configs are called better in at most 2 %."""
+    """The interval covers 93-98 % with bimodal noise of 8 %, and equal configs are called better in at most 2 %."""
     rng, confirmations = random.Random(2024), 4000
     covered = false_wins = 0
     widths = []
@@ -153,7 +156,9 @@ def test_simulated_confirmations_keep_their_promise(pairs):
         # What a study has by then: a few points measured two or three times.
         repeats = [[bimodal(rng) for _ in range(size)] for size in (3, 3, 2, 2, 2, 2)]
         variance, df = pooled_variance(repeats)
-        sample = [(run(100 * math.exp(bimodal(rng))), run(100 * math.exp(bimodal(rng)))) for _ in range(pairs)]
+        sample = [
+            (measured(100 * math.exp(bimodal(rng))), measured(100 * math.exp(bimodal(rng)))) for _ in range(pairs)
+        ]
         verdict = judge(sample, prior_variance=2 * variance, prior_df=df)
         covered += verdict.speed.low <= 1.0 <= verdict.speed.high
         false_wins += verdict.better
@@ -172,21 +177,21 @@ def test_a_config_can_ask_for_every_objective():
 
 
 def test_by_utilization_speed_and_steadiness_are_not_in_the_score():
-    """80 % instead of 40 % is twice as good, whatever the GPU makes of it; below 1 % all are alike."""
-    busy, idle = run(50, 0.9, gpu_utilization=0.8), run(100, 0.0, gpu_utilization=0.4)
+    """80 % instead of 40 % is twice as good, at any speed of the GPU; below 1 % all are alike."""
+    busy, idle = measured(50, 0.9, gpu_utilization=0.8), measured(100, 0.0, gpu_utilization=0.4)
     assert ln_score(busy, idle, UTILIZATION) == pytest.approx(math.log(2))
-    assert ln_score(run(50, gpu_utilization=0.0), run(50, gpu_utilization=0.01), UTILIZATION) == 0.0
+    assert ln_score(measured(50, gpu_utilization=0.0), measured(50, gpu_utilization=0.01), UTILIZATION) == 0.0
 
 
-def test_a_run_without_utilization_tells_nothing_by_utilization():
-    """It is not 0; for the other objectives it is as good as any."""
-    assert [objective.is_told_by(run(50)) for objective in OBJECTIVES.values()] == [True, False, True]
-    assert UTILIZATION.is_told_by(run(50, gpu_utilization=0.0))
+def test_a_trial_without_utilization_tells_nothing_by_utilization():
+    """Unknown utilization is not 0; for the other objectives the trial is as good as any."""
+    assert [objective.is_told_by(measured(50)) for objective in OBJECTIVES.values()] == [True, False, True]
+    assert UTILIZATION.is_told_by(measured(50, gpu_utilization=0.0))
 
 
 @given(st.floats(-3, 3), st.floats(-3, 3))
 def test_a_slower_point_is_never_the_better_one_by_utilization(lead, speed):
-    """Points 2 % slower or more score below the baseline, the slower the lower; faster ones keep their score."""
+    """Points slower by 2 % or more fall below the baseline, the slower the further; faster ones keep their score."""
     left = lead - UTILIZATION.penalty(lead, speed)
     if speed > math.log(0.98):
         assert left == lead
@@ -198,7 +203,7 @@ def test_a_slower_point_is_never_the_better_one_by_utilization(lead, speed):
 
 def test_by_utilization_speed_must_be_kept_beyond_doubt():
     """Twice as busy at the same speed is better if the pairs are sure of the speed, and not if they are not."""
-    pairs = [(run(100, gpu_utilization=0.4), run(100, gpu_utilization=0.8))] * 8
+    pairs = [(measured(100, gpu_utilization=0.4), measured(100, gpu_utilization=0.8))] * 8
     sure, unsure = (
         judge(pairs, prior_variance=1e-4, prior_df=20, speed_prior=(variance, 20), objective=UTILIZATION)
         for variance in (1e-4, 1e-1)
@@ -216,10 +221,10 @@ def test_by_utilization_speed_must_be_kept_beyond_doubt():
     st.floats(0.0, 1.0),
     st.floats(0.0, 1.0),
 )
-def test_what_full_caches_make_of_two_configs_is_within_the_interval(cold, gains, today_share, candidate_share):
+def test_the_speedup_with_full_caches_is_within_the_interval(cold, gains, today_share, candidate_share):
     """Each is at last at least as fast as measured, and at most as fast as without any wait for data."""
     (today, candidate), filled = cold, [speed * gain for speed, gain in zip(cold, gains, strict=True)]
-    pair = (run(today, filled_samples_per_s=filled[0]), run(candidate, filled_samples_per_s=filled[1]))
+    pair = (measured(today, filled_samples_per_s=filled[0]), measured(candidate, filled_samples_per_s=filled[1]))
     verdict = judge([pair] * 4, prior_variance=1e-4, prior_df=10)
     truth = [
         speed * gain**share for speed, gain, share in zip(cold, gains, (today_share, candidate_share), strict=True)
@@ -231,8 +236,8 @@ def test_what_full_caches_make_of_two_configs_is_within_the_interval(cold, gains
 
 def test_a_gain_that_full_caches_may_take_away_is_not_better():
     """Faster without the wait for data, and as slow as today's with it: nobody knows yet."""
-    uncertain = [(run(10, filled_samples_per_s=100), run(10, filled_samples_per_s=200))] * 6
-    certain = [(run(10, filled_samples_per_s=100), run(150, filled_samples_per_s=200))] * 6
+    uncertain = [(measured(10, filled_samples_per_s=100), measured(10, filled_samples_per_s=200))] * 6
+    certain = [(measured(10, filled_samples_per_s=100), measured(150, filled_samples_per_s=200))] * 6
     verdicts = [judge(pairs, prior_variance=1e-4, prior_df=10) for pairs in (uncertain, certain)]
     assert [verdict.better for verdict in verdicts] == [False, True]
     assert verdicts[0].smallest_gain > 9

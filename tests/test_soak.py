@@ -1,4 +1,4 @@
-"""The short forms of the commands of tests/soak.py that look for what nobody thought of."""
+"""Short forms of the commands of tests/soak.py that look for what nobody thought of."""
 
 from pathlib import Path
 

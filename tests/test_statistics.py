@@ -45,7 +45,7 @@ def test_t_quantile_is_exact_where_a_closed_form_exists(p):
 
 @given(st.floats(0.55, 0.995), st.floats(0.6, 300.0))
 def test_t_quantile_inverts_the_integral_of_the_density(p, df):
-    """For real degrees of freedom too, the density integrates to the asked probability at the quantile."""
+    """The density integrates to the asked probability at the quantile, for real degrees of freedom too."""
     t = student_t_quantile(p, df)
     # Gauss-Legendre over the angle: t = √df · tan(angle) makes the density smooth, cos(angle)^(df - 1).
     nodes, weights = np.polynomial.legendre.leggauss(200)
@@ -57,7 +57,7 @@ def test_t_quantile_inverts_the_integral_of_the_density(p, df):
 
 
 def test_t_quantile_reaches_the_normal():
-    """Without end of degrees of freedom it is the normal quantile, and there is no jump on the way."""
+    """Infinite degrees of freedom give the normal quantile, and there is no jump on the way."""
     assert student_t_quantile(0.975, math.inf) == pytest.approx(1.959963984540054, rel=1e-12)
     assert student_t_quantile(0.975, 0.999e6) == pytest.approx(student_t_quantile(0.975, 1.001e6), rel=1e-8)
 
@@ -77,14 +77,14 @@ def test_mser_cuts_the_warm_up():
 
 
 def test_mser_leaves_a_steady_series_alone():
-    """Without a warm-up next to nothing is thrown away."""
+    """Next to nothing is cut from a series without a warm-up."""
     cuts = [mser5_truncation(np.random.default_rng(seed).normal(1, 0.1, 200)) for seed in range(40)]
     assert np.median(cuts) <= 20
 
 
 @given(st.lists(st.floats(-1e6, 1e6), max_size=120))
 def test_mser_never_drops_more_than_half(series):
-    """At least half of every series stays."""
+    """At least half of any series stays."""
     cut = mser5_truncation(series)
     assert cut % 5 == 0
     assert 2 * cut <= len(series)
@@ -189,7 +189,7 @@ def test_without_a_prior_the_interval_is_the_ordinary_one():
 
 
 def test_a_prior_narrows_and_steadies_the_interval():
-    """With much known from before, differences that agree by luck do not give a tiny interval."""
+    """Differences that agree by luck do not give a tiny interval if much is known from before."""
     lucky, prior_sd = [0.10, 0.10, 0.10, 0.10], 0.08
     _, alone = moderated_interval(lucky, 0.0, 0.0)
     _, moderated = moderated_interval(lucky, prior_sd**2, 12.0)
@@ -199,7 +199,7 @@ def test_a_prior_narrows_and_steadies_the_interval():
 
 @pytest.mark.parametrize(("differences", "prior_df"), [([], 10.0), ([0.1], 0.0), ([], 1.0)])
 def test_no_interval_from_nothing(differences, prior_df):
-    """Without a difference, or without any knowledge of the spread, there is no interval."""
+    """No interval exists without a difference, or without any knowledge of the spread."""
     with pytest.raises(ValueError, match="give no interval"):
         moderated_interval(differences, 0.01, prior_df)
 

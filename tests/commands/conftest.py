@@ -1,4 +1,4 @@
-"""A project with a config and a trainer, and the command line as its user has it."""
+"""Project with a config and a trainer, and the command line as its user has it."""
 
 import os
 import subprocess
@@ -30,7 +30,7 @@ Autotune = Callable[..., subprocess.CompletedProcess[str]]
 
 @pytest.fixture
 def project(tmp_path: Path) -> Path:
-    """A folder with a path that is no fun, and a config in it."""
+    """Folder with a path that is hard to quote, and a config in it."""
     folder = tmp_path / 'it\'s a "project"'
     folder.mkdir()
     (folder / "config.yaml").write_text(CONFIG % TRAINER)
@@ -39,7 +39,7 @@ def project(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def autotune(project: Path) -> Autotune:
-    """Runs one command in the project, as a process of its own."""
+    """Run one command in the project, as a process of its own."""
 
     def run(*arguments: str, env: dict[str, str] | None = None) -> subprocess.CompletedProcess[str]:
         return subprocess.run(
@@ -57,7 +57,7 @@ def autotune(project: Path) -> Autotune:
 
 
 def start_search(project: Path, budget_s: float) -> subprocess.Popen[str]:
-    """Starts a search in the background; what it says about its progress is on ``stderr``."""
+    """Start a search in the background; its progress is on ``stderr``."""
     return subprocess.Popen(
         [sys.executable, "-m", "autotune", "search", "--config", "config.yaml", "--budget", f"{budget_s:g}s"],
         cwd=project,

@@ -1,4 +1,4 @@
-"""A trainer for tests that takes flags: ``python flag_trainer.py --batch_size 4 --num-workers=1 [--use_xla] ...``.
+"""Trainer for tests that takes flags: ``python flag_trainer.py --batch_size 4 --num-workers=1 [--use_xla] ...``.
 
 It "trains" by waiting. ``--steps`` ends it after so many, with the exit status ``--status``.
 """
@@ -13,7 +13,7 @@ from autotune.trainee import step
 
 
 def main() -> int:
-    """Trains, by default for ever."""
+    """Train, by default for ever."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--batch_size", type=int, required=True)
     parser.add_argument("--num-workers", type=int, default=1)

@@ -1,4 +1,4 @@
-"""A trainer that goes well or wrong in the way that its config names: ``python moody_trainer.py <config>``."""
+"""Trainer that goes well or wrong in the way that its config names: ``python moody_trainer.py <config>``."""
 
 import math
 import sys
@@ -13,19 +13,19 @@ STEP_S = 0.01
 
 
 def train(steps: int, step_s: float = STEP_S, loss: Callable[[int], float] = lambda _n: 1.0) -> None:
-    """So many steps."""
+    """Make so many steps."""
     for n in range(steps):
         time.sleep(step_s)
         step(samples=8, loss=loss(n))
 
 
 def late() -> None:
-    """Never comes to its first step."""
+    """Never come to the first step."""
     time.sleep(1e6)
 
 
 def crashes() -> None:
-    """Fails after enough steps to be sure that it trained."""
+    """Fail after enough steps to be sure that it trained."""
     train(3)
     raise ValueError("there is no such layer")
 

@@ -1,4 +1,4 @@
-"""A trainer for tests that puts something else in the place of autotune's files: ``... <config> <kind> <victim>``.
+"""Trainer for tests that puts something else in the place of autotune's files: ``... <config> <kind> <victim>``.
 
 It "trains" by waiting. As soon as steps are seen it replaces every file of its trial, prepares the folder of the next
 trial with the same things, and replaces the files of the search, too. What a link leads to is named by the victim.
@@ -57,7 +57,7 @@ def _spoil(trial: Path, kind: str, victim: str) -> None:
 
 
 def main() -> None:
-    """Trains for ever."""
+    """Train for ever."""
     path, kind, victim = sys.argv[1:]
     size = yaml.safe_load(Path(path).read_text(encoding="utf-8"))["data"]["batch_size"]
     print("Traceback: nothing of this is true", file=sys.stderr, flush=True)

@@ -1,4 +1,4 @@
-"""A trainer with an output folder of its own in its code, in a project where real training has left its checkpoints."""
+"""Trainer with an output folder of its own in its code, in a project that holds the checkpoints of real training."""
 
 import json
 import os
@@ -17,7 +17,7 @@ TWO_WEEKS = b"the weights of two weeks"
 
 @pytest.fixture
 def checkpoint(project: Path) -> Path:
-    """The checkpoint of real training, where the trainer will write whatever its config says."""
+    """Checkpoint of real training, where the trainer will write whatever its config says."""
     config = project / "config.yaml"
     config.write_text(config.read_text().replace("out:", "mood: writes checkpoints\nout:"))
     path = project / "checkpoints" / "last.ckpt"
@@ -27,7 +27,7 @@ def checkpoint(project: Path) -> Path:
 
 
 def goes_on(project: Path) -> None:
-    """Searches until a second trial is over, which nothing but ^C ends."""
+    """Search until a second trial is over, which nothing but ^C ends."""
     with start_search(project, 90) as search:
         assert search.stderr is not None
         said = []
@@ -41,7 +41,7 @@ def goes_on(project: Path) -> None:
 def test_a_checkpoint_that_is_written_over_is_put_back_and_the_search_goes_on(
     project: Path, checkpoint: Path, autotune: Autotune
 ) -> None:
-    """With its times and mode, in every trial; said once; and the answer is one as ever."""
+    """The backup comes back with times and mode, in every trial; it is said once, and there is an answer as ever."""
     checkpoint.chmod(0o640)
     os.utime(checkpoint, ns=(1_000_000_007, 1_000_000_008))
     done = autotune("search", "--config", "config.yaml", "--budget", "12s", "--json")
@@ -61,17 +61,17 @@ def test_a_checkpoint_that_is_written_over_is_put_back_and_the_search_goes_on(
     assert list(project.glob(".autotune/kept/*")) == []
 
 
-def test_what_the_run_that_is_interrupted_has_written_over_is_put_back(project: Path, checkpoint: Path) -> None:
-    """Whenever ^C comes, there are no two weeks to be done again."""
+def test_a_checkpoint_that_an_interrupted_trial_has_written_over_is_put_back(project: Path, checkpoint: Path) -> None:
+    """^C at any moment costs no checkpoint."""
     goes_on(project)
     assert checkpoint.read_bytes() == TWO_WEEKS
     assert list(project.glob(".autotune/kept/*")) == []
 
 
-def test_what_was_too_large_to_copy_ends_the_search_and_the_answer_so_far_is_told(
+def test_a_checkpoint_too_large_to_copy_ends_the_search_with_the_answer_so_far(
     project: Path, checkpoint: Path, autotune: Autotune
 ) -> None:
-    """After that one trial, so that no other file is written over; what it showed is in the object, with the error."""
+    """One trial and no more, so that no other file is written over; the object holds what it showed, and the error."""
     with checkpoint.open("r+b") as file:
         file.truncate(checkpoints.MOST_BYTES + 1)
     done = autotune(*SEARCH, "--json")
@@ -89,8 +89,8 @@ def test_what_was_too_large_to_copy_ends_the_search_and_the_answer_so_far_is_tol
     assert len(list(project.glob(".autotune/trials/*/*"))) == 1
 
 
-def test_moved_away_they_are_safe_and_what_runs_leave_is_nobodys(project: Path, checkpoint: Path) -> None:
-    """The search goes on, and so does the next one, which finds what the first has left."""
+def test_checkpoints_moved_away_are_safe_and_those_of_trials_are_nobodys(project: Path, checkpoint: Path) -> None:
+    """The search goes on, and so does the next one, which finds the files that the first has left."""
     away = project / "safe"
     away.mkdir()
     checkpoint.rename(away / "last.ckpt")
@@ -101,8 +101,10 @@ def test_moved_away_they_are_safe_and_what_runs_leave_is_nobodys(project: Path, 
     assert list(project.glob(".autotune/kept/*")) == []
 
 
-def test_what_the_proof_of_init_writes_over_is_put_back(project: Path, checkpoint: Path, autotune: Autotune) -> None:
-    """And told; the section is written."""
+def test_a_checkpoint_that_the_preflight_of_init_writes_over_is_put_back(
+    project: Path, checkpoint: Path, autotune: Autotune
+) -> None:
+    """The loss is told, and the section is written."""
     config = project / "config.yaml"
     config.write_text(config.read_text().partition("autotune:")[0])
     done = autotune("init", "--config", "config.yaml", "--yes", "--", sys.executable, str(TRAINER), "config.yaml")
@@ -112,8 +114,10 @@ def test_what_the_proof_of_init_writes_over_is_put_back(project: Path, checkpoin
     assert checkpoint.read_bytes() == TWO_WEEKS
 
 
-def test_what_the_proof_leaves_is_no_users_checkpoint(project: Path, checkpoint: Path, autotune: Autotune) -> None:
-    """The search after it writes over that, and goes on."""
+def test_a_checkpoint_that_the_preflight_leaves_is_not_the_users(
+    project: Path, checkpoint: Path, autotune: Autotune
+) -> None:
+    """The search after it writes over that file, and goes on."""
     checkpoint.unlink()
     config = project / "config.yaml"
     section = config.read_text()

@@ -1,4 +1,4 @@
-"""One search whose points end in every way that a trainer has: what it makes of each, and that it goes on."""
+"""One search whose points end in every way that a trainer has: their endings, and that it goes on."""
 
 import json
 import subprocess
@@ -32,7 +32,7 @@ ENDS = {
 
 @pytest.fixture(scope="module")
 def trials(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
-    """What the folders of the search's trials keep, in order."""
+    """Results in the folders of the search's trials, in order."""
     project = tmp_path_factory.mktemp("project")
     (project / "config.yaml").write_text(CONFIG)
     done = subprocess.run(
@@ -51,7 +51,7 @@ def trials(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
 
 @pytest.mark.parametrize("mood", ENDS)
 def test_an_ending_as_a_search_meets_it(trials: list[dict[str, Any]], mood: str) -> None:
-    """Each has its name, its detail, and counts as far as it was measured."""
+    """Each ending has its name and its detail, and counts as far as it was measured."""
     ending, validity, detail = ENDS[mood]
     trial = next(trial for trial in trials if trial["values"]["mood"] == mood)
     assert (trial["ending"], trial["validity"]) == (ending, validity), trial["detail"]

@@ -24,7 +24,7 @@ autotune:
 
 @pytest.mark.parametrize("kind", ["fifo", "folder", "link", "device"])
 def test_a_trainer_that_replaces_our_files(kind: str, project: Path, autotune: Autotune) -> None:
-    """The search ends with an answer or an error, and what a link leads to is as it was."""
+    """The search ends with an answer or an error, and the target of a link is as it was."""
     victim = project / "thesis.txt"
     victim.write_text("all of it")
     leads_to = "/dev/zero" if kind == "device" else str(victim)
@@ -43,7 +43,7 @@ def test_a_trainer_that_replaces_our_files(kind: str, project: Path, autotune: A
 
 @pytest.mark.parametrize("separate", [False, True])
 def test_a_fifo_for_a_config_is_refused(separate: bool, project: Path, autotune: Autotune) -> None:
-    """Nobody writes into it, so reading it would take for ever; the same for the section in a file of its own."""
+    """Reading one that nobody writes into would take for ever; the same for the section in a file of its own."""
     path = project / "config.yaml"
     if separate:
         path.write_text("data: {batch_size: 4}\n")
@@ -57,7 +57,7 @@ def test_a_fifo_for_a_config_is_refused(separate: bool, project: Path, autotune:
 
 
 def test_a_pipe_for_a_config_is_refused(project: Path) -> None:
-    """``--config <(...)``: it can be read once only, and cannot be written to."""
+    """A pipe, ``--config <(...)``, can be read once only, and cannot be written to."""
     line = f"{shlex.quote(sys.executable)} -m autotune search --dry-run --config <(cat config.yaml)"
     done = subprocess.run(
         ["bash", "-c", line],

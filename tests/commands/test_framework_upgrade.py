@@ -1,4 +1,4 @@
-"""What is known of a config after the frameworks beside its trainer's interpreter have changed."""
+"""Records of a config, once the frameworks beside its trainer's interpreter have changed."""
 
 import json
 import shlex
@@ -13,7 +13,7 @@ _FIELD = "'{config}'"  # as `shlex` quotes it
 
 
 def _install(environment: Path, version: str) -> None:
-    """An environment with that TensorFlow, as far as packages' metadata say; its interpreter is the tests' own."""
+    """Make an environment with that TensorFlow, as far as packages' metadata say; its interpreter is the tests' own."""
     packages = environment / "lib" / "python3.11" / "site-packages"
     for old in packages.glob("tensorflow-*"):
         (old / "METADATA").unlink()
@@ -29,7 +29,7 @@ def _install(environment: Path, version: str) -> None:
 
 @pytest.mark.parametrize("typed", [False, True])
 def test_numbers_of_another_version_are_not_applied(project: Path, autotune: Autotune, typed: bool) -> None:
-    """After an upgrade nothing is known yet, and it is said; where the config has no command, that nobody knows."""
+    """Nothing is known yet of a new version, and that is said; where the config has no command, that nobody knows."""
     config, environment = project / "config.yaml", project / "env"
     _install(environment, "2.20.0")
     command = (str(environment / "bin" / "python"), str(TRAINER), "{config}")

@@ -19,7 +19,7 @@ def _is_harmless(done: "subprocess.CompletedProcess[str]") -> bool:
 
 @pytest.fixture
 def hostile(project: Path) -> Path:
-    """A config with control characters in a key and a value, and a trainer that writes such."""
+    """Config with control characters in a key and a value, and a trainer that writes such."""
     trainer = project / "trainer.py"
     unfit = {"package": f"numbers{TITLE}", "kind": "variable", "name": "HOME"}
     leaves = (
@@ -40,7 +40,7 @@ def hostile(project: Path) -> Path:
 
 @pytest.mark.usefixtures("hostile")
 def test_keys_in_the_plan(autotune: Autotune) -> None:
-    """They are shown as they would be written in a YAML text."""
+    """Keys are shown as they would be written in a YAML text."""
     planned = autotune("search", "--config", "config.yaml", "--dry-run")
     assert planned.returncode == 0
     assert "no\\x1b[2Jte.batch_size\\u202e" in planned.stdout
@@ -48,7 +48,7 @@ def test_keys_in_the_plan(autotune: Autotune) -> None:
 
 
 def test_keys_in_an_error(hostile: Path, autotune: Autotune) -> None:
-    """A message names the key, too."""
+    """Messages escape the keys that they name, too."""
     config = hostile / "config.yaml"
     config.write_text(config.read_text().replace('"no\\e[2Jte.batch', '"so\\e[2Jte.batch'))
     failed = autotune("search", "--config", "config.yaml", "--dry-run")
@@ -58,8 +58,8 @@ def test_keys_in_an_error(hostile: Path, autotune: Autotune) -> None:
 
 
 @pytest.mark.usefixtures("hostile")
-def test_what_was_typed_in_an_error_of_usage(autotune: Autotune) -> None:
-    """Names of options are quoted back, as is a command that there is none of."""
+def test_typed_words_in_a_usage_error(autotune: Autotune) -> None:
+    """Names of options are quoted back, as is a command that does not exist."""
     for arguments in (["search", f"--{TITLE}"], [f"sea{TITLE}rch"]):
         refused = autotune(*arguments)
         assert refused.returncode == 2
@@ -67,7 +67,7 @@ def test_what_was_typed_in_an_error_of_usage(autotune: Autotune) -> None:
         assert _is_harmless(refused)
 
 
-def test_a_search_and_what_is_done_with_its_answer(hostile: Path, autotune: Autotune) -> None:
+def test_a_search_and_the_commands_on_its_answer(hostile: Path, autotune: Autotune) -> None:
     """Names of files that a trial left, a record's details, a manifest's values: none reaches the terminal raw."""
     searched = autotune("search", "--config", "config.yaml", "--budget", "12s")
     assert searched.returncode == 0, searched.stderr

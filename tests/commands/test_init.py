@@ -27,19 +27,19 @@ INIT = ("init", "--config", "config.yaml")
 
 @pytest.fixture
 def config(project: Path) -> Path:
-    """The project's config, without a section."""
+    """Config of the project, without a section."""
     path = project / "config.yaml"
     path.write_text(CONFIG)
     return path
 
 
 def files(project: Path) -> list[str]:
-    """What lies in the project, autotune's own folder left out."""
+    """List the project's files; autotune's own folder is left out."""
     return sorted(path.name for path in project.iterdir() if path.name != ".autotune")
 
 
 def answered(project: Path, answers: dict[bytes, bytes], *arguments: str) -> tuple[int, str]:
-    """Runs a command on a terminal, and types an answer when its question is seen; exit status and screen."""
+    """Run a command on a terminal, and type an answer when its question is seen; exit status and screen."""
     pid, terminal = pty.fork()
     if pid == 0:
         os.chdir(project)
@@ -59,7 +59,7 @@ def answered(project: Path, answers: dict[bytes, bytes], *arguments: str) -> tup
 
 
 def test_init_writes_a_section_that_a_search_takes(project: Path, config: Path, autotune: Autotune) -> None:
-    """Table, proof, diff, backup; the old text stays; a dry run of the search shows the same; revert takes it out."""
+    """Table, preflight, diff, backup; the old text stays; a dry run shows the same; revert takes the section out."""
     done = autotune(*INIT, "--yes", *COMMAND)
     assert done.returncode == 0, done.stderr
     assert "data.batch_size    4       2, 4, 8, 16, 32, 64   batch" in done.stdout
@@ -76,7 +76,7 @@ def test_init_writes_a_section_that_a_search_takes(project: Path, config: Path, 
 
 
 def test_without_a_terminal_and_a_yes_nothing_happens(project: Path, config: Path, autotune: Autotune) -> None:
-    """A script learns what would be written and how to go on; no trainer was started for that."""
+    """A script is shown the edit and the way to go on; no trainer was started for that."""
     done = autotune(*INIT, *COMMAND)
     assert done.returncode == 1
     assert "+autotune:" in done.stdout
@@ -87,7 +87,7 @@ def test_without_a_terminal_and_a_yes_nothing_happens(project: Path, config: Pat
 
 
 def test_a_section_beside_the_config(project: Path, config: Path, autotune: Autotune) -> None:
-    """With --separate the config itself stays as it is, to the byte."""
+    """The config itself stays as it is, to the byte, with --separate."""
     assert autotune(*INIT, "--yes", "--no-proof", "--separate", *COMMAND).returncode == 0
     assert config.read_text() == CONFIG
     assert files(project) == ["config.autotune.yaml", "config.yaml"]
@@ -104,8 +104,8 @@ def test_a_section_beside_the_config(project: Path, config: Path, autotune: Auto
         ("mood: ends at once", "no step was seen", "step"),
     ],
 )
-def test_a_failed_proof_stops(config: Path, autotune: Autotune, change: str, said: str, remedy: str) -> None:
-    """Also with --yes: a script must not go on with a trainer that cannot be measured."""
+def test_a_failed_preflight_stops(config: Path, autotune: Autotune, change: str, said: str, remedy: str) -> None:
+    """A script must not go on with a trainer that cannot be measured, also with --yes."""
     config.write_text(f"{CONFIG}{change}\n")
     done = autotune(*INIT, "--yes", *COMMAND)
     assert done.returncode == 1
@@ -125,8 +125,10 @@ def test_a_config_that_is_not_read_stops(project: Path, config: Path, autotune: 
     assert config.read_text() == CONFIG
 
 
-def test_an_interpreter_that_keeps_us_out_is_said_before_the_first_run(config: Path, autotune: Autotune) -> None:
-    """With what to do about it; search says the same of the section's command."""
+def test_an_interpreter_that_keeps_the_observer_out_is_said_before_the_first_trial(
+    config: Path, autotune: Autotune
+) -> None:
+    """The remedy is said, too; search says the same of the section's command."""
     note = "what would see the trainer's steps is kept out by -E and -S in the command: start Python without"
     command = ("--", sys.executable, "-uES", str(TRAINER), "config.yaml")
     assert note in autotune(*INIT, "--yes", "--no-proof", *command).stdout
@@ -135,7 +137,7 @@ def test_an_interpreter_that_keeps_us_out_is_said_before_the_first_run(config: P
 
 
 def test_a_terminal_is_asked(project: Path, config: Path) -> None:
-    """After the diff; no is no, yes writes."""
+    """The question comes after the diff; no is no, yes writes."""
     question = b"Write this to config.yaml?"
     status, screen = answered(project, {question: b"n\n"}, *INIT, "--no-proof", *COMMAND)
     assert (status, config.read_text()) == (0, CONFIG)
@@ -147,8 +149,8 @@ def test_a_terminal_is_asked(project: Path, config: Path) -> None:
     assert config.read_text().startswith(CONFIG + "\nautotune:")
 
 
-def test_a_terminal_decides_on_a_failed_proof(project: Path, config: Path) -> None:
-    """Whoever knows better goes on; else nothing is written."""
+def test_a_terminal_decides_on_a_failed_preflight(project: Path, config: Path) -> None:
+    """The user who knows better goes on; else nothing is written."""
     config.write_text(CONFIG + "mood: ends at once\n")
     go_on = b"Go on all the same?"
     status, screen = answered(project, {go_on: b"n\n"}, *INIT, *COMMAND)
@@ -160,7 +162,7 @@ def test_a_terminal_decides_on_a_failed_proof(project: Path, config: Path) -> No
 
 
 def test_flags_become_a_config(project: Path, autotune: Autotune) -> None:
-    """A trainer that reads no YAML: its flags are found, proved, searched, and trained with."""
+    """A trainer that reads no YAML: its flags are found, tried, searched, and trained with."""
     flags = ("--batch_size", "4", "--num-workers=1", "--use_xla", "--lr", "3e-4", "-v")
     made = ("init", "--from-flags", "--config", "new.yaml")
     done = autotune(*made, "--yes", "--", "MODE=fast", sys.executable, str(FLAG_TRAINER), *flags)
@@ -193,10 +195,10 @@ def test_flags_become_a_config(project: Path, autotune: Autotune) -> None:
         (("--yes", "--", sys.executable, "t.py", "{config}", "db.password=x"), 1, "environment variable"),
     ],
 )
-def test_what_init_cannot_take_is_said(
+def test_commands_that_init_cannot_take_are_refused(
     project: Path, autotune: Autotune, arguments: tuple[str, ...], code: int, said: str
 ) -> None:
-    """In a sentence that names it; nothing is written or started."""
+    """The message names the reason in a sentence; nothing is written or started."""
     done = autotune(*INIT, *arguments)
     assert (done.returncode, done.stdout) == (code, "")
     assert said in done.stderr
@@ -204,7 +206,7 @@ def test_what_init_cannot_take_is_said(
     assert os.listdir(project) == ["config.yaml"]
 
 
-def test_an_interrupted_proof_leaves_nothing(project: Path, config: Path) -> None:
+def test_an_interrupted_preflight_leaves_nothing(project: Path, config: Path) -> None:
     """^C while the trainer starts: no process, no section."""
     config.write_text(CONFIG + "mood: sleeps for ever\n")
     with subprocess.Popen(

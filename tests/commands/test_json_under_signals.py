@@ -31,7 +31,7 @@ def _start(project: Path, *arguments: str) -> "subprocess.Popen[str]":
 
 
 def _listens(process: "subprocess.Popen[str]") -> None:
-    """Waits until both signals have a handler, which is long before anything is read."""
+    """Wait until both signals have a handler, which is long before anything is read."""
     both = 1 << (signal.SIGINT - 1) | 1 << (signal.SIGTERM - 1)
     deadline_s = time.monotonic() + 30
     while time.monotonic() < deadline_s:
@@ -51,13 +51,13 @@ def _line(word: str) -> "Callable[[subprocess.Popen[str]], None]":
     return wait
 
 
-MOMENTS = {"at once": _listens, "in the setup": _line("knob"), "while a trial goes on": _line("exploring")}
+MOMENTS = {"at once": _listens, "while it opens": _line("knob"), "while a trial goes on": _line("exploring")}
 
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("moment", MOMENTS)
 def test_a_search_gives_one_object(project: Path, moment: str, kind: str) -> None:
-    """The answer so far where there is one, else the word for what happened; the exit code says it in any case."""
+    """The answer so far if there is one, else the word for the signal; the exit code says it in any case."""
     with _start(project, "search", "--json", "--budget", "60s") as search:
         MOMENTS[moment](search)
         for number in KINDS[kind]:
@@ -81,7 +81,7 @@ def test_a_search_gives_one_object(project: Path, moment: str, kind: str) -> Non
 
 
 def test_nothing_can_drown_the_last_line(project: Path) -> None:
-    """Somebody who leans on ^C while everything is closed still gets to know that nothing is lost."""
+    """The user who leans on ^C while everything is closed is still told that nothing is lost."""
     with _start(project, "search", "--budget", "60s") as search:
         _line("exploring")(search)
         while search.poll() is None:
@@ -100,7 +100,7 @@ def test_nothing_can_drown_the_last_line(project: Path) -> None:
 @pytest.mark.parametrize("number", CODES, ids=["sigint", "sigterm"])
 @pytest.mark.parametrize("command", ["status", "search", "apply", "revert", "run"])
 def test_every_command_ends_with_its_code(project: Path, command: str, number: signal.Signals) -> None:
-    """From the first moment that it listens, also while it is being imported; never by the signal itself."""
+    """The exit code is its own from the first moment that it listens, also during imports; never the signal itself."""
     with _start(project, command) as process:
         _listens(process)
         process.send_signal(number)
@@ -135,7 +135,7 @@ def test_a_trainer_gets_signals_as_they_are(project: Path) -> None:
 
 
 def test_ending_by_force_when_it_hangs(project: Path) -> None:
-    """Where ending in order does not come to an end, a later ^C ends it all the same, and still says one object."""
+    """A later ^C ends a search whose orderly end hangs, and it still says one object."""
     code = (
         "import sys, time\n"
         "from autotune.process import termination\n"

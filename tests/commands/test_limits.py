@@ -14,7 +14,7 @@ SEARCH = ("-m", "autotune", "search", "--config", "config.yaml", "--budget", "5s
 
 
 def limited(project: Path, what: int, limit: int) -> "subprocess.CompletedProcess[str]":
-    """A short search under a limit."""
+    """Search shortly under a limit."""
     return subprocess.run(
         [sys.executable, *SEARCH],
         cwd=project,
@@ -29,7 +29,7 @@ def limited(project: Path, what: int, limit: int) -> "subprocess.CompletedProces
 
 @pytest.mark.parametrize("mebibytes", [48, 192, 280, 396, 420, 480])
 def test_too_little_address_space_is_an_expected_error(project: Path, mebibytes: int) -> None:
-    """Whatever it is that does not fit; or it does, and there is an answer."""
+    """An expected error says so, whatever it is that does not fit; or all of it does, and there is an answer."""
     done = limited(project, resource.RLIMIT_AS, mebibytes << 20)
     assert done.returncode in (0, 1), done.stderr
     answer = json.loads(done.stdout)
@@ -38,7 +38,7 @@ def test_too_little_address_space_is_an_expected_error(project: Path, mebibytes:
 
 @pytest.mark.parametrize("files", [8, 16, 24])
 def test_too_few_open_files_are_an_expected_error(project: Path, files: int) -> None:
-    """The same."""
+    """An expected error says so, or there is an answer."""
     done = limited(project, resource.RLIMIT_NOFILE, files)
     assert done.returncode in (0, 1), done.stderr
     assert "this is a bug" not in done.stderr

@@ -40,7 +40,7 @@ Start = Callable[..., subprocess.Popen[str]]
 
 
 def monitor(env: dict[str, str], *arguments: str) -> subprocess.CompletedProcess[str]:
-    """Runs it to its end, with its output in a pipe."""
+    """Run the monitor to its end, with its output in a pipe."""
     return subprocess.run(
         [sys.executable, "-m", "autotune", "monitor", *arguments],
         env=env,
@@ -53,14 +53,14 @@ def monitor(env: dict[str, str], *arguments: str) -> subprocess.CompletedProcess
 
 
 def objects(env: dict[str, str], *arguments: str) -> list[dict[str, Any]]:
-    """What it tells scripts, from a command that ends well."""
+    """Parse the objects for scripts, from a command that ends well."""
     done = monitor(env, "--json", *arguments)
     assert (done.returncode, done.stderr) == (0, "")
     return [json.loads(line) for line in done.stdout.splitlines()]
 
 
 class Terminal:
-    """The monitor on a terminal of its own."""
+    """Monitor on a terminal of its own."""
 
     def __init__(self, env: dict[str, str], *arguments: str, columns: int = 80, rows: int = 24) -> None:
         self._master, slave = pty.openpty()
@@ -78,25 +78,25 @@ class Terminal:
         self._decoder = codecs.getincrementaldecoder("utf-8")()
 
     def until(self, words: str) -> None:
-        """Reads on until these words are shown."""
+        """Read on until these words are shown."""
         give_up_s = time.monotonic() + 90.0
         while words not in self.text:
             assert time.monotonic() < give_up_s, f"no {words!r} for 90 s: {self.text}"
             assert self._read(), f"it ended without {words!r}: {self.text}"
 
     def interrupt(self) -> int:
-        """Types ^C; answers how the monitor ended."""
+        """Type ^C; return the monitor's exit status."""
         self.process.send_signal(signal.SIGINT)
         return self.end()
 
     def end(self) -> int:
-        """Reads the rest; answers how the monitor ended."""
+        """Read the rest; return the monitor's exit status."""
         while self._read():
             pass
         return self.process.wait(timeout=60)
 
     def close(self) -> None:
-        """Takes the terminal away, and the monitor with it."""
+        """Take the terminal away, and the monitor with it."""
         self.process.kill()
         self.process.wait(timeout=60)
         os.close(self._master)
@@ -115,7 +115,7 @@ OpenTerminal = Callable[..., Terminal]
 
 @pytest.fixture
 def terminal() -> Iterator[OpenTerminal]:
-    """Opens terminals with a monitor on them."""
+    """Open terminals with a monitor on them."""
     opened = []
 
     def begin(env: dict[str, str], *arguments: str, **size: int) -> Terminal:
@@ -129,7 +129,7 @@ def terminal() -> Iterator[OpenTerminal]:
 
 @pytest.fixture
 def start(start: Start) -> Start:
-    """The same, and it has said its first line."""
+    """Open a terminal whose monitor has said its first line."""
 
     def begin(code: str, *arguments: str, **env: str) -> subprocess.Popen[str]:
         process = start(code, *arguments, **env)
@@ -177,7 +177,7 @@ def test_a_log_file_gets_plain_lines(fake_gpu: Machine) -> None:
 
 
 def test_a_terminal_gets_one_screen_until_interrupted(fake_gpu: Machine, terminal: OpenTerminal) -> None:
-    """^C is how one leaves: the screen goes, the cursor is back, the summary stays, and the exit code is 0."""
+    """^C leaves the monitor: the screen goes, the cursor is back, the summary stays, and the exit code is 0."""
     screen = terminal(fake_gpu(STARVED, began_s_ago=30.0).env)
     screen.until("watched for 1")  # the second screen
     assert screen.interrupt() == 0
@@ -191,7 +191,7 @@ def test_a_terminal_gets_one_screen_until_interrupted(fake_gpu: Machine, termina
 
 
 def test_an_interrupt_cuts_a_given_time_short(fake_gpu: Machine, terminal: OpenTerminal) -> None:
-    """Who asked for ten minutes and got two seconds is told so by the exit code."""
+    """The exit code tells that two seconds of ten minutes were watched."""
     screen = terminal(fake_gpu(STARVED, began_s_ago=30.0).env, "--for", "10m")
     screen.until("watched for")
     assert screen.interrupt() == 130
@@ -211,7 +211,7 @@ def test_a_terminal_without_colour_gets_none(fake_gpu: Machine, terminal: OpenTe
 
 @pytest.mark.parametrize(("columns", "rows"), [(60, 24), (200, 60)])
 def test_eight_gpus_fit_any_terminal(fake_gpu: Machine, terminal: OpenTerminal, columns: int, rows: int) -> None:
-    """Each is there, and no line is wider than the terminal."""
+    """Each GPU is there, and no line is wider than the terminal."""
     eight = Scenario(gpus=tuple(Gpu(busy_percent=Square(2, 40, period_s=2.0)) for _ in range(8)))
     screen = terminal(fake_gpu(eight, began_s_ago=30.0).env, "--for", "1s", columns=columns, rows=rows)
     assert screen.end() == 0
@@ -237,7 +237,7 @@ def test_without_a_driver_it_says_what_to_do() -> None:
 
 
 def test_a_process_that_is_not_there_is_an_error(fake_gpu: Machine) -> None:
-    """And what cannot be one is wrong usage."""
+    """A number that cannot be a process is wrong usage."""
     env = fake_gpu(STARVED).env
     done = monitor(env, "--pid", "99999999")
     assert (done.returncode, done.stdout) == (1, "")
@@ -249,7 +249,7 @@ def test_a_process_that_is_not_there_is_an_error(fake_gpu: Machine) -> None:
 
 
 def test_the_gpus_of_a_process_are_those_it_holds(fake_gpu: Machine, start: Start) -> None:
-    """Its own share and that of others are told apart."""
+    """The share of the process and that of others are told apart."""
     process = start(WAITS)
     machine = fake_gpu(Scenario(gpus=(Gpu(), Gpu(), Gpu()), follow=True), began_s_ago=30.0)
     now_s = time.monotonic()
@@ -269,7 +269,7 @@ def test_the_gpus_of_a_process_are_those_it_holds(fake_gpu: Machine, start: Star
 
 
 def test_a_process_on_no_gpu_yet_shows_those_it_may_use(fake_gpu: Machine, start: Start) -> None:
-    """And it is said that this is a guess."""
+    """The screen says that this is a guess."""
     process = start(WAITS, CUDA_VISIBLE_DEVICES="1")
     machine = fake_gpu(Scenario(gpus=(Gpu(), Gpu())), began_s_ago=30.0)
     reading, *_ = objects(machine.env, "--for", "1s", "--pid", str(process.pid))
@@ -280,7 +280,7 @@ def test_a_process_on_no_gpu_yet_shows_those_it_may_use(fake_gpu: Machine, start
 
 
 def test_a_process_that_sees_no_gpu_has_nothing_to_show(fake_gpu: Machine, start: Start) -> None:
-    """An error with a remedy, and not an empty screen."""
+    """An error with a remedy, and no empty screen."""
     process = start(WAITS, CUDA_VISIBLE_DEVICES="")
     done = monitor(fake_gpu(STARVED).env, "--pid", str(process.pid))
     assert (done.returncode, done.stdout) == (1, "")
@@ -289,7 +289,7 @@ def test_a_process_that_sees_no_gpu_has_nothing_to_show(fake_gpu: Machine, start
 
 
 @pytest.mark.parametrize("has_gpu", [True, False])
-def test_a_run_shows_its_steps_until_it_ends(
+def test_a_training_shows_its_steps_until_it_ends(
     fake_gpu: Machine, terminal: OpenTerminal, start: Start, tmp_path: Path, has_gpu: bool
 ) -> None:
     """Steps, samples and waiting for data, also on a machine without a GPU; the monitor ends with the process."""
@@ -313,7 +313,7 @@ def test_a_driver_call_that_hangs_freezes_nothing(fake_gpu: Machine, terminal: O
 
 
 def test_a_gpu_that_is_lost_comes_back(fake_gpu: Machine, terminal: OpenTerminal) -> None:
-    """While it is lost nothing is shown of it as if it were now."""
+    """Nothing is shown of a lost GPU as if it were now."""
     machine = fake_gpu(
         Scenario(gpus=STARVED.gpus, faults=(Fault(code=15, gpu=0, from_s=34.0, until_s=36.0),)), began_s_ago=30.0
     )
@@ -327,7 +327,7 @@ def test_a_gpu_that_is_lost_comes_back(fake_gpu: Machine, terminal: OpenTerminal
 
 
 def test_an_instance_of_a_gpu_has_no_utilization(fake_gpu: Machine) -> None:
-    """Not measured, with the reason; never 0 %."""
+    """Utilization is shown as not measured, with the reason; never as 0 %."""
     cut = Gpu(mig=True, mig_instances=(MigInstance(busy_percent=50), MigInstance(busy_percent=50)))
     machine = fake_gpu(Scenario(gpus=(cut,)), began_s_ago=30.0)
     reading = objects(machine.env, "--for", "1s")[-2]
@@ -343,7 +343,7 @@ def test_an_instance_of_a_gpu_has_no_utilization(fake_gpu: Machine) -> None:
     assert "MIG" in empty.stderr
 
 
-def test_what_may_not_be_read_is_named(fake_gpu: Machine) -> None:
+def test_readings_that_are_not_permitted_are_named(fake_gpu: Machine) -> None:
     """A driver that answers only administrators leaves gaps that are said, not noughts."""
     faults = tuple(Fault(function=f"nvmlDeviceGet{name}*", code=4) for name in ("PowerUsage", "MemoryInfo"))
     reading = objects(fake_gpu(Scenario(gpus=STARVED.gpus, faults=faults), began_s_ago=30.0).env, "--for", "1s")[0]

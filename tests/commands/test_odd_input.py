@@ -26,7 +26,7 @@ def test_a_text_that_is_no_path_stops_nothing(autotune: Autotune, project: Path)
 
 
 def test_a_long_word_in_a_typed_command(autotune: Autotune) -> None:
-    """It is no path, and the trainer gets it."""
+    """Words too long for a path reach the trainer."""
     word = "w" * 5000
     done = autotune("run", "--dry-run", "--config", "config.yaml", "--", "python", "t.py", "config.yaml", word)
     assert (done.returncode, done.stdout) == (0, f"python t.py config.yaml {word}\n")
@@ -44,8 +44,8 @@ REFUSED = {
 
 
 @pytest.mark.parametrize("text", REFUSED.values(), ids=REFUSED.keys())
-def test_what_cannot_be_used_is_an_expected_error(autotune: Autotune, project: Path, text: str) -> None:
-    """Exit 1, the file, and what to do; not a bug."""
+def test_unusable_input_is_an_expected_error(autotune: Autotune, project: Path, text: str) -> None:
+    """Exit 1, the file, and the remedy; not a bug."""
     (project / "config.yaml").write_text(text)
     done = autotune("search", "--config", "config.yaml", "--dry-run")
     assert done.returncode == 1, done.stderr

@@ -1,4 +1,4 @@
-"""Two users on one machine: what one plants where the other searches is not used, and what is made there is private.
+"""Two users on one machine: folders planted by one are not used by the other's searches, whose own are private.
 
 Mallory attacks. Root is searched as: the Python that runs the tests is often one that nobody else may start. What is
 different for other users is tested with the modules that decide it.
@@ -22,7 +22,7 @@ SHORT = CONFIG.replace("trial: {", "trial: {min_s: 0.3, min_steps: 10, max_s: 0.
 
 @pytest.fixture
 def mine(shared: Path) -> Path:
-    """A project in a place like /tmp."""
+    """Project in a place like /tmp."""
     folder = shared / "project"
     folder.mkdir(mode=0o755)
     (folder / "config.yaml").write_text(SHORT % TRAINER)
@@ -30,7 +30,7 @@ def mine(shared: Path) -> Path:
 
 
 def autotune(project: Path, *arguments: str, umask: int = 0o022) -> subprocess.CompletedProcess[str]:
-    """Runs one command in a project, with a home beside it."""
+    """Run one command in a project, with a home beside it."""
     return subprocess.run(
         [sys.executable, "-m", "autotune", *arguments],
         cwd=project,
@@ -45,7 +45,7 @@ def autotune(project: Path, *arguments: str, umask: int = 0o022) -> subprocess.C
 
 
 def modes(folder: Path) -> dict[str, int]:
-    """What all files and folders below a folder let their users do, but for what trainers put into their outputs."""
+    """Modes of all files and folders below a folder, but for the outputs of trainers."""
     return {
         str(path.relative_to(folder)): path.lstat().st_mode & 0o777
         for path in folder.rglob("*")
@@ -64,7 +64,7 @@ def open_to_others(folder: Path) -> dict[str, str]:
 
 @only_root
 def test_a_planted_state_folder_is_not_used(mine: Path) -> None:
-    """Where anybody may make a folder, another user's is there first: the search says so, and keeps away from it."""
+    """A folder that another user made first, in a place that is open to all, is named and kept away from."""
     with acting_as(MALLORY):
         planted = mine.parent / ".autotune"
         planted.mkdir()
@@ -87,7 +87,7 @@ def test_a_planted_state_folder_is_not_used(mine: Path) -> None:
 
 
 @only_root
-def test_nobody_else_gets_at_the_folder_of_a_run(mine: Path) -> None:
+def test_nobody_else_gets_at_the_folder_of_a_trial(mine: Path) -> None:
     """The trial's folder cannot be renamed, looked into, or found by another user while it is in use."""
     autotune(mine, "search", "--config", "config.yaml", "--budget", "5s")
     state = mine / ".autotune"
@@ -126,7 +126,7 @@ def test_all_that_a_search_makes_is_private(state_dir: str | None, mine: Path) -
 
 
 def test_the_umask_of_a_trainer_stays_the_users(mine: Path) -> None:
-    """What a trainer writes has the mode that it would have without autotune."""
+    """Files of a trainer have the mode that they would have without autotune."""
     trainer = mine / "train.py"
     trainer.write_text("import os, sys; m = os.umask(0); print(f'umask {m:o}', flush=True); sys.exit(1)")
     (mine / "config.yaml").write_text(SHORT % trainer)
@@ -146,7 +146,7 @@ def test_a_link_in_the_place_of_a_lock_is_not_followed(tmp_path: Path) -> None:
 
 
 def test_a_fifo_in_the_place_of_a_lock_is_not_waited_for(tmp_path: Path) -> None:
-    """It is refused at once."""
+    """The lock is refused at once."""
     lock = tmp_path / "study.search"
     os.mkfifo(lock)
     with pytest.raises((OSError, AutotuneError)), sole_search(lock, "study"):

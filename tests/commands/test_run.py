@@ -28,7 +28,7 @@ autotune:
 
 @pytest.fixture
 def config(project: Path) -> Path:
-    """A config with a trainer that takes flags."""
+    """Config with a trainer that takes flags."""
     path = project / "config.yaml"
     path.write_text(CONFIG % FLAG_TRAINER)
     return path
@@ -52,7 +52,7 @@ def test_real_training_gets_the_configs_own_values(autotune: Autotune) -> None:
     }
 
 
-def test_what_apply_writes_is_what_trains(config: Path, autotune: Autotune) -> None:
+def test_applied_values_are_trained_with(config: Path, autotune: Autotune) -> None:
     """A switch that is off is left out of the command."""
     config.write_text(config.read_text().replace("use_xla: true", "use_xla: false").replace('MODE: "on"', "MODE: b"))
     trained = json.loads(autotune("run", "--config", "config.yaml").stdout)
@@ -61,14 +61,14 @@ def test_what_apply_writes_is_what_trains(config: Path, autotune: Autotune) -> N
 
 @pytest.mark.parametrize("status", [1, 3, 77])
 def test_the_exit_status_is_the_trainers(config: Path, autotune: Autotune, status: int) -> None:
-    """Whatever it is; a script cannot tell the difference."""
+    """Scripts cannot tell the difference, whatever the status is."""
     config.write_text(config.read_text().replace("status: 0", f"status: {status}"))
     assert autotune("run", "--config", "config.yaml").returncode == status
 
 
 @pytest.mark.parametrize("signum", [signal.SIGINT, signal.SIGTERM])
 def test_signals_go_to_the_trainer(config: Path, project: Path, signum: signal.Signals) -> None:
-    """It is the same process: it dies of them as it does by itself."""
+    """The same process gets them, and dies of them as it does by itself."""
     config.write_text(config.read_text().replace("steps: 2", "steps: -1"))
     with subprocess.Popen(
         [sys.executable, "-m", "autotune", "run", "--config", "config.yaml"], cwd=project, stdout=subprocess.PIPE
@@ -81,8 +81,8 @@ def test_signals_go_to_the_trainer(config: Path, project: Path, signum: signal.S
         assert running.wait(timeout=60) == -signum
 
 
-def test_what_is_typed_is_read_and_what_closes_the_pipe_ends_it(project: Path) -> None:
-    """Stdin is the trainer's; and it is not left with the signals that Python ignores for itself."""
+def test_stdin_is_the_trainers_and_a_closed_pipe_ends_it(project: Path) -> None:
+    """The trainer reads stdin, and is not left with the signals that Python ignores for itself."""
     (project / "config.yaml").write_text("n: 3\nautotune: {command: 'head -n {n}'}\n")
     trial = [sys.executable, "-m", "autotune", "run", "--config", "config.yaml"]
     done = subprocess.run(trial, cwd=project, input="1\n2\n3\n4\n", capture_output=True, text=True, check=False)
@@ -104,7 +104,7 @@ def test_the_config_itself_is_what_the_trainer_gets(project: Path, autotune: Aut
 
 
 def test_a_dry_run_says_what_would_start(config: Path, autotune: Autotune) -> None:
-    """As a line that could be pasted into a shell."""
+    """The command is shown as a line that could be pasted into a shell."""
     done = autotune("run", "--config", "config.yaml", "--dry-run")
     assert done.stdout.startswith("MODE=on OTHER='' ")
     assert done.stdout.endswith("--batch_size=4 --use_xla --out_dir checkpoints --steps=2 --status=0\n")
@@ -119,8 +119,10 @@ def test_a_dry_run_says_what_would_start(config: Path, autotune: Autotune) -> No
         ("a: 1\nautotune: {command: './script {config}'}\n", "cannot be started"),
     ],
 )
-def test_what_cannot_be_started_is_said(project: Path, autotune: Autotune, text: str, said: str) -> None:
-    """With status 1, as every other expected error."""
+def test_a_command_that_cannot_be_started_is_an_expected_error(
+    project: Path, autotune: Autotune, text: str, said: str
+) -> None:
+    """Exit status 1, as for every other expected error."""
     (project / "config.yaml").write_text(text)
     (project / "script").write_text("no first line\n")
     (project / "script").chmod(0o755)

@@ -18,7 +18,7 @@ SEARCH = ("search", "--config", "config.yaml", "--json")
 
 
 def left_running(project: Path) -> list[int]:
-    """Processes that carry a trial of this project in their environment and are not dead."""
+    """List the processes that carry a trial of this project in their environment and are not dead."""
     left = []
     for process in psutil.process_iter():
         try:
@@ -31,7 +31,7 @@ def left_running(project: Path) -> list[int]:
 
 
 def _tree(project: Path) -> dict[str, str]:
-    """Every file of the project but autotune's own, with a hash of what is in it."""
+    """Hash every file of the project but autotune's own."""
     return {
         str(path.relative_to(project)): hashlib.sha256(path.read_bytes()).hexdigest()
         for path in project.rglob("*")
@@ -82,7 +82,7 @@ def test_search_apply_and_revert(project: Path, autotune: Autotune) -> None:
 
 
 def test_knobs_that_do_nothing_are_left_alone(project: Path, autotune: Autotune) -> None:
-    """Where nothing helps, the answer is that nothing helps, and apply edits nothing."""
+    """The answer is that nothing helps, and apply edits nothing."""
     _write(project, "out:", "dull: true\nout:")
     answer = json.loads(autotune(*SEARCH, "--budget", "12s").stdout)
     assert answer["verdict"] == "no_change"
@@ -93,7 +93,7 @@ def test_knobs_that_do_nothing_are_left_alone(project: Path, autotune: Autotune)
 
 
 def test_a_point_that_crashes_does_not_end_the_search(project: Path, autotune: Autotune) -> None:
-    """A crash is counted by name and taught from; the answer is the best of the others."""
+    """A crash is counted by name and learned from; the answer is the best of the others."""
     _write(project, "out:", "crashes_at: 64\nout:")
     searched = autotune(*SEARCH, "--budget", "90s")
     answer = json.loads(searched.stdout)
@@ -104,7 +104,7 @@ def test_a_point_that_crashes_does_not_end_the_search(project: Path, autotune: A
 
 
 def test_todays_config_may_fail(project: Path, autotune: Autotune) -> None:
-    """A default that crashes is said to, the search goes on, and apply wants to be told twice."""
+    """A default that crashes is reported, the search goes on, and apply refuses without --force."""
     _write(project, "out:", "crashes_at: 4\nout:")
     answer = json.loads(autotune(*SEARCH, "--budget", "15s").stdout)
     assert answer["verdict"] == "no_baseline"
@@ -128,7 +128,7 @@ def test_todays_config_may_fail(project: Path, autotune: Autotune) -> None:
     ],
 )
 def test_the_budget_is_a_wall_and_nothing_stays(project: Path, autotune: Autotune, mood: str) -> None:
-    """Whatever the trainer does, the command is back two seconds after its budget, and alone."""
+    """The command is back two seconds after its budget, and alone, whatever the trainer does."""
     _write(project, "out:", f"mood: {mood}\nout:")
     started_s = time.monotonic()
     searched = autotune(*SEARCH, "--budget", "6s")
@@ -202,7 +202,7 @@ def test_told_to_end(project: Path, signum: signal.Signals, code: int, word: str
 
 
 def test_a_command_typed_with_the_configs_own_path(project: Path, autotune: Autotune) -> None:
-    """As init does, the search gives each trial its own copy in that place; no section is needed."""
+    """The search gives each trial its own copy in that place, as init does; no section is needed."""
     (project / "config.yaml").write_text("data: {batch_size: 4, num_workers: 1}\nout: {log_dir: logs}\n")
     trainer = ("--", sys.executable, str(TRAINER), "./config.yaml")
     planned = autotune("search", "--config", "config.yaml", "--dry-run", *trainer).stdout
@@ -215,7 +215,7 @@ def test_a_command_typed_with_the_configs_own_path(project: Path, autotune: Auto
 
 
 def test_a_secret_in_the_command_is_not_shown(project: Path, autotune: Autotune) -> None:
-    """Neither in the plan nor in the messages, wherever the command comes from; the trial gets what was typed."""
+    """No secret is in the plan or the messages, wherever the command comes from; the trial gets what was typed."""
     trainer = project / "trainer.py"
     trainer.write_text(f"import sys\nassert sys.argv.pop() == '--password=hunter2'\n{TRAINER.read_text()}")
     typed = ("--", sys.executable, "trainer.py", "{config}", "--password=hunter2")
@@ -234,7 +234,7 @@ def test_a_secret_in_the_command_is_not_shown(project: Path, autotune: Autotune)
 
 
 def test_without_a_command_the_way_to_one_is_said(project: Path, autotune: Autotune) -> None:
-    """As a line that can be pasted."""
+    """The message holds a line that can be pasted."""
     (project / "my config.yaml").write_text("data: {batch_size: 4}\n")
     done = autotune("search", "--config", "my config.yaml")
     assert done.returncode == 1
@@ -242,7 +242,7 @@ def test_without_a_command_the_way_to_one_is_said(project: Path, autotune: Autot
 
 
 def test_a_section_by_a_wrong_name_is_asked_about(project: Path, autotune: Autotune) -> None:
-    """Or its knobs would be left out without a word."""
+    """A section that is not recognized would leave its knobs out without a word."""
     _write(project, "autotune:", "autotun:")
     done = autotune("search", "--config", "config.yaml")
     assert done.returncode == 1
@@ -250,14 +250,14 @@ def test_a_section_by_a_wrong_name_is_asked_about(project: Path, autotune: Autot
 
 
 def test_a_wrong_key_in_the_command_is_said_before_anything_starts(project: Path, autotune: Autotune) -> None:
-    """By a dry run, too."""
+    """A dry run says it, too."""
     done = autotune("search", "--config", "config.yaml", "--dry-run", "--", sys.executable, "{data.batchsize}")
     assert done.returncode == 1
     assert "Did you mean {data.batch_size}?" in done.stderr
 
 
 def test_a_variable_in_front_of_the_command(project: Path, autotune: Autotune) -> None:
-    """There is no file that it could go into; the way to set it is said, and nothing is started."""
+    """No file holds such a variable; the way to set it is said, and nothing is started."""
     done = autotune("search", "--config", "config.yaml", "--", "MODE=fast", sys.executable, str(TRAINER), "{config}")
     assert done.returncode == 1
     assert "MODE=... autotune ..." in done.stderr

@@ -1,4 +1,4 @@
-"""Short searches over trainers in the style of real ones: what is found, and that the project is as it was.
+"""Short searches over trainers in the style of real ones: their answers, and that the project is as it was.
 
 Each of these imports TensorFlow; `tests.soak` has the others.
 """
@@ -25,7 +25,7 @@ BUDGET = "110s"
 
 
 def tree(project: Path) -> dict[str, str]:
-    """Everything in a project but autotune's own folder: of a file a hash of what is in it, of a folder that it is."""
+    """Hash each file of a project, and list its folders; autotune's own folder is left out."""
     return {
         str(path.relative_to(project)): hashlib.sha256(path.read_bytes()).hexdigest() if path.is_file() else "folder"
         for path in project.rglob("*")
@@ -34,21 +34,21 @@ def tree(project: Path) -> dict[str, str]:
 
 
 def tree_hash(found: Mapping[str, str]) -> str:
-    """One SHA-256 over a tree's names and contents, in the order of the names."""
+    """Compute one SHA-256 over a tree's names and contents, in the order of the names."""
     return hashlib.sha256(
         "".join(f"{name}\0{content}\0" for name, content in sorted(found.items())).encode()
     ).hexdigest()
 
 
 def with_folders(names: Iterable[str]) -> Iterator[str]:
-    """These files, and the folders that they lie in."""
+    """Yield these files, and the folders that they lie in."""
     for name in names:
         yield name
         yield from map(str, Path(name).parents)
 
 
 class Project:
-    """A trainer's project, in a folder with a hostile name."""
+    """Project of a trainer, in a folder with a hostile name."""
 
     def __init__(self, style: Style, folder: Path) -> None:
         self.style = style
@@ -58,7 +58,7 @@ class Project:
         self.before = tree(folder)
 
     def search(self, budget: str, *, config: Path = Path("config.yaml"), cwd: Path | None = None) -> tuple[Answer, str]:
-        """What ``autotune search`` answers, and what it says on its way; the project may have changed nowhere else."""
+        """Run ``autotune search``: its answer, and its stderr; the project may have changed nowhere else."""
         done = subprocess.run(
             [sys.executable, "-m", "autotune", "search", "--config", config, "--budget", budget, "--json"],
             cwd=cwd or self.folder,
@@ -77,12 +77,12 @@ class Project:
 
 @pytest.fixture
 def project(tmp_path: Path) -> Callable[[str], Project]:
-    """Lays a style's project out."""
+    """Lay a style's project out."""
     return lambda name: Project({**STYLES, **NOTHING_TO_TUNE}[name], tmp_path / 'it\'s a\n"project" é')
 
 
 def is_better(answer: Answer, faster: Values) -> None:
-    """Asserts that some of these values were found and confirmed, and that each trial trained."""
+    """Assert that some of these values were found and confirmed, and that each trial trained."""
     assert answer["verdict"] == "better"
     assert answer["best"]["values"].items() <= faster.items() | answer["baseline"]["values"].items()
     assert answer["speedup"]["low"] > 1.2
@@ -101,13 +101,13 @@ def is_better(answer: Answer, faster: Values) -> None:
     ],
 )
 def test_whatever_way_a_trainer_is_configured(project: Callable[[str], Project], style: str, faster: Values) -> None:
-    """Flags and Python, or YAML that is read twice: each value reaches it, and what pays is found."""
+    """Flags and Python, or YAML that is read twice: each value reaches the trainer, and the best ones are found."""
     is_better(project(style).search(BUDGET)[0], faster)
 
 
 @pytest.mark.services
 def test_a_config_of_known_keys_that_is_reached_from_elsewhere(tmp_path: Path) -> None:
-    """By a relative path from another directory, in which the trials then start; a key of ours in it would be fatal."""
+    """Trials start in that other directory, with a relative path; a key of ours in the config would be fatal."""
     style = replace(STYLES["dataclass config"], command="{python} far/away/train.py --config {config}")
     there = Project(style, tmp_path / "far" / "away")
     answer, _ = there.search(BUDGET, config=Path("far/away/config.yaml"), cwd=tmp_path)
@@ -117,7 +117,7 @@ def test_a_config_of_known_keys_that_is_reached_from_elsewhere(tmp_path: Path) -
 
 @pytest.mark.services
 def test_memory_that_ran_out_and_was_swallowed(project: Callable[[str], Project]) -> None:
-    """The larger batches are by far the fastest, and nothing comes of them."""
+    """Larger batches are by far the fastest, and do not train."""
     answer, _ = project("swallows out of memory").search(BUDGET)
     assert answer["best"]["values"] == {"batch_size": 32}
     assert answer["outcomes"]["out of GPU memory"] == 1  # and the still larger batch is not tried
@@ -133,7 +133,7 @@ def test_a_trainer_that_resumes(project: Callable[[str], Project]) -> None:
 
 @pytest.mark.services
 def test_a_key_that_is_not_read(project: Callable[[str], Project]) -> None:
-    """It is said, no new point turns it any more, and the answer leaves it alone."""
+    """The key is named, no new point turns it any more, and the answer leaves it alone."""
     answer, said = project("dead key").search(BUDGET)
     assert "data.prefetch: the trainer printed 2 each time" in said or "data.prefetch: no effect seen in" in said
     assert answer["best"]["values"] == {"data.batch_size": 32, "data.prefetch": 4}
@@ -141,14 +141,14 @@ def test_a_key_that_is_not_read(project: Callable[[str], Project]) -> None:
 
 @pytest.mark.services
 def test_a_cache_beside_the_data(project: Callable[[str], Project]) -> None:
-    """The trial that fills it is not compared with those that use it, and it is named."""
+    """The trial that fills it is not compared with those that use it, and the cache is named."""
     answer, said = project("fills a cache").search(BUDGET)
     assert "corpus/train/.features is taken for a cache" in said
     assert answer["speedup"]["ratio"] < 4.0  # 2.6 by the batch; the cache alone makes today three times as fast
 
 
 def test_a_training_that_is_over_too_soon(project: Callable[[str], Project]) -> None:
-    """Less than a second in all cannot be measured: the answer is an error that says so, with the remedy."""
+    """Training of less than a second cannot be measured: the answer is an error with the remedy."""
     answer, said = project("ends at once").search(BUDGET)
     assert "gave numbers (completed)" in answer["error"]["message"]
     assert "let it train longer" in said
@@ -161,7 +161,7 @@ def test_data_that_are_read_and_not_trained_on(project: Callable[[str], Project]
 
 
 def test_a_trainer_that_is_no_python(tmp_path: Path) -> None:
-    """Nobody in there could report a step: it is said with the remedy, and nothing is left behind."""
+    """No observer can report a step there: that is said with the remedy, and nothing is left behind."""
     (tmp_path / "train.sh").write_text("test -f $1 && echo trained\n")
     (tmp_path / "config.yaml").write_text('batch_size: 8\nautotune: {command: "sh train.sh {config}"}\n')
     before = tree(tmp_path)

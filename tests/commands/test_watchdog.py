@@ -1,4 +1,4 @@
-"""A search that hangs: it ends soon after its budget, with what it has."""
+"""Searches that hang: they end soon after their budget, with the answer so far."""
 
 import json
 import os
@@ -31,8 +31,8 @@ hangs = locals()[sys.argv[1]]
 from autotune.cli import run
 sys.exit(run(sys.argv[2:], started_s=started_s))
 """
-SETUP = "from autotune.search import problem; problem.open_problem = hangs"
-SECOND_RUN = """
+OPENING = "from autotune.search import problem; problem.open_problem = hangs"
+CONFIRMING = """
 from autotune.search import tuner
 first = tuner.Tuner._explore
 def explore(self):
@@ -62,18 +62,18 @@ def _search(
 
 
 @pytest.mark.parametrize("how", ["sleeps", "opens_a_fifo", "computes"])
-def test_a_setup_that_hangs(project: Path, how: str) -> None:
+def test_an_opening_that_hangs(project: Path, how: str) -> None:
     """The command is back soon after its budget, with an error of one object."""
-    done, took_s = _search(project, how, SETUP, "--json", budget_s=2)
+    done, took_s = _search(project, how, OPENING, "--json", budget_s=2)
     assert done.returncode == 1
     assert json.loads(done.stdout)["error"]["kind"] == "trial"
     assert "something hangs" in done.stderr
     assert 2 < took_s < 2 + 4
 
 
-@pytest.mark.parametrize("where", [SECOND_RUN, CLOSING], ids=["before the confirmation", "at the end"])
+@pytest.mark.parametrize("where", [CONFIRMING, CLOSING], ids=["before the confirmation", "at the end"])
 def test_what_was_measured_is_the_answer(project: Path, where: str) -> None:
-    """The same object as always, with a caution; what guards the trials has ended too, since its stderr is closed."""
+    """The same object as always, with a caution; the guard of the trials has ended too, since its stderr is closed."""
     done, took_s = _search(project, "computes", where, "--json", budget_s=9)
     assert done.returncode == 0, done.stderr
     document = json.loads(done.stdout)
@@ -84,7 +84,7 @@ def test_what_was_measured_is_the_answer(project: Path, where: str) -> None:
 
 
 def test_the_final_screen_is_the_same_for_people(project: Path) -> None:
-    """With the caution on it."""
+    """The screen holds the caution."""
     done, _ = _search(project, "sleeps", CLOSING, budget_s=6)
     assert done.returncode == 0, done.stderr
     assert "Next:  " in done.stdout
@@ -93,7 +93,7 @@ def test_the_final_screen_is_the_same_for_people(project: Path) -> None:
 
 def test_a_call_that_gives_no_other_thread_a_turn(project: Path) -> None:
     """No answer can be given then, but the command ends."""
-    done, took_s = _search(project, "holds_the_interpreter", SETUP, "--json", budget_s=1)
+    done, took_s = _search(project, "holds_the_interpreter", OPENING, "--json", budget_s=1)
     assert done.returncode == 1
     assert done.stdout == ""
     assert "Timeout" in done.stderr
@@ -101,7 +101,7 @@ def test_a_call_that_gives_no_other_thread_a_turn(project: Path) -> None:
 
 
 def test_it_is_silent_where_all_goes_well() -> None:
-    """What ends in time, or never has to, is left alone."""
+    """A search that ends in time, or never has to, is left alone."""
     ends: list[str] = []
     clock = SystemClock()
     for ends_s in (float("inf"), clock.now_s() + 1000.0):

@@ -1,4 +1,4 @@
-"""A trainer for tests: ``python toy_trainer.py <config>`` "trains" by waiting, and reports its steps.
+"""Trainer for tests: ``python toy_trainer.py <config>`` "trains" by waiting, and reports its steps.
 
 A step costs 8 ms and 0.4 ms for each sample, twice that with one worker; so larger batches and a second worker pay.
 ``mood`` in the config makes it a bad trainer of the named kind.
@@ -41,7 +41,7 @@ def _bad(mood: str) -> None:
 
 
 def main() -> None:
-    """Trains for ever."""
+    """Train for ever."""
     with open(sys.argv[1], encoding="utf-8") as file:
         config = yaml.safe_load(file)
     _bad(config.get("mood", ""))

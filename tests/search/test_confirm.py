@@ -16,7 +16,7 @@ from tests.runs import MakeTrial, knob, named, observation
 @pytest.mark.parametrize("seed", range(4))
 @pytest.mark.parametrize("pairs", [2, 4, 6, 12])
 def test_each_pair_has_both_and_neighbours_run_in_opposite_order(pairs: int, seed: int) -> None:
-    """ABBA: so a machine that gets slower at a steady pace favours neither side."""
+    """ABBA order: a machine that gets slower at a steady pace favours neither side."""
     order = list(pair_order(pairs, random.Random(seed)))
     assert [pair for pair, _ in order] == [pair for pair in range(pairs) for _ in range(2)]
     firsts = [is_today for _, is_today in order[::2]]
@@ -29,7 +29,7 @@ def test_each_pair_has_both_and_neighbours_run_in_opposite_order(pairs: int, see
 
 
 def test_who_starts_is_a_matter_of_chance_and_of_the_seed() -> None:
-    """Over many searches each side starts about as often; one seed always gives one order."""
+    """Each side starts about as often over many searches; one seed always gives one order."""
     starts = [next(pair_order(4, random.Random(seed)))[1] for seed in range(400)]
     assert 150 < sum(starts) < 250
     assert list(pair_order(4, random.Random(7))) == list(pair_order(4, random.Random(7)))
@@ -45,18 +45,18 @@ def _better(**believed: float) -> list[Candidate]:
     return better_than_today(named(*observations), beliefs, TODAY)
 
 
-def test_finalists_are_ranked_by_what_is_believed() -> None:
-    """The best first, with what it is believed to gain; what is worse than today's is none."""
+def test_finalists_are_ranked_by_expected_gain() -> None:
+    """The best comes first, with its expected gain; a point worse than the baseline is no finalist."""
     assert [(one.observation.values["n"], one.gain) for one in _better(n1=0.1, n2=0.3, n3=-0.1)] == [(2, 0.3), (1, 0.1)]
 
 
-def test_without_numbers_of_todays_config_nothing_is_better() -> None:
-    """There is nothing to be better than."""
+def test_without_numbers_of_the_baseline_nothing_is_better() -> None:
+    """No point can be better than an unknown one."""
     assert better_than_today(named(observation(SPACE, 0.5, n=1)), {observation(SPACE, n=1).name: 0.5}, TODAY) == []
 
 
 def test_a_small_gain_wants_more_pairs_than_a_large_one_and_no_more_than_there_is_time_for() -> None:
-    """As many as would show it; for less than 2 % only as many as an answer needs."""
+    """Pairs are as many as would show the gain; below 2 % only as many as an answer needs."""
     large, small, tiny = (_better(n1=gain)[0] for gain in (0.7, 0.1, 0.01))
     assert pairs_wanted(large, 0.08, 10.0, budget_s=1800) == 4
     assert pairs_wanted(small, 0.08, 10.0, budget_s=1800) == 12
@@ -65,7 +65,7 @@ def test_a_small_gain_wants_more_pairs_than_a_large_one_and_no_more_than_there_i
 
 
 def _speedy(*speeds: float) -> Candidate:
-    """A candidate with a large gain in score, whose runs were so much faster than today's, in ln speed."""
+    """Make a candidate with a large gain in score, faster than the baseline by so much, in ln speed."""
     today = replace(observation(SPACE, *[0.0] * 8), ln_speeds=(0.0, 0.01) * 4)
     candidate = replace(observation(SPACE, 0.7, n=1), ln_speeds=speeds)
     return better_than_today(named(today, candidate), {today.name: 0.0, candidate.name: 0.7}, TODAY)[0]
@@ -84,7 +84,7 @@ def test_a_point_that_is_hardly_faster_wants_pairs_that_show_it_is_no_slower() -
 
 
 def test_the_best_whose_pairs_fit_is_confirmed(make_trial: MakeTrial) -> None:
-    """A point whose runs take too long for four pairs gives way to the next one."""
+    """A point whose trials take too long for four pairs gives way to the next one."""
     better = _better(n1=0.1, n2=0.3)
     trials = [
         make_trial(SPACE.today, 1.0, duration_s=5.0),
@@ -102,7 +102,7 @@ def _pooled(*periods_s: float | None, scored: bool = True, samples: int = 60) ->
 
 
 def test_a_verdict_on_a_gpu_takes_20_seconds_or_three_periods() -> None:
-    """The longest period of those that are scored; nothing where nothing is measured."""
+    """The longest period of the scored GPUs counts; none where nothing is measured."""
     assert verdict_s(_pooled(None)) == 20.0
     assert verdict_s(_pooled(2.0, 10.0)) == 30.0
     assert verdict_s(_pooled(10.0, scored=False)) == 0.0
@@ -110,8 +110,8 @@ def test_a_verdict_on_a_gpu_takes_20_seconds_or_three_periods() -> None:
     assert verdict_s(None) == 0.0
 
 
-def test_confirming_runs_are_as_long_as_there_is_time_for() -> None:
-    """At most a share of the budget, never more than is left, never shorter than others."""
+def test_confirming_trials_are_as_long_as_there_is_time_for() -> None:
+    """Confirming trials get at most a share of the budget, never more than is left, never less than others."""
 
     def window_s(*, left_s: float = 1e6, budget_s: float = 1e6, wished_s: float = 20.0) -> float:
         return confirming_window_s(2.0, wished_s, 5.0, 8, left_s=left_s, budget_s=budget_s)

@@ -1,4 +1,4 @@
-"""A whole search in virtual time, on a GPU that others use, that gets hot, that is lost, or that is simply watched."""
+"""Whole searches in virtual time, on a GPU that others use, that gets hot, that is lost, or that is simply watched."""
 
 from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass, replace
@@ -67,7 +67,7 @@ _is_a_gpu_probe: type[GpuProbe] = Shows
 
 @dataclass
 class Searched:
-    """What became of a search."""
+    """Outcome of a search: its answer, its events, its duration."""
 
     result: SearchResult
     events: list[Event]
@@ -75,16 +75,16 @@ class Searched:
 
     @property
     def trials(self) -> list[TrialRecord]:
-        """Its trials, in order; the one that only warms up is left out."""
+        """Trials of the search, in order; the one that only warms up is left out."""
         return [event.trial for event in self.events if isinstance(event, TrialEnded)][1:]
 
     @property
     def counting(self) -> list[TrialRecord]:
-        """Those whose numbers count."""
+        """Trials whose numbers count."""
         return [trial for trial in self.trials if trial.comparable]
 
     def said(self) -> str:
-        """Why it went from one phase to the next."""
+        """Reasons of the search for going from one phase to the next."""
         return "\n".join(event.why for event in self.events if isinstance(event, PhaseChanged))
 
 
@@ -93,7 +93,7 @@ Search = Callable[..., Searched]
 
 @pytest.fixture
 def search(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Search:
-    """Searches on a GPU that shows what the test says, each time with a new record."""
+    """Search on a GPU that shows what the test says, each time with a new record."""
     monkeypatch.chdir(tmp_path)
     states = (tmp_path / f"state-{number}" for number in range(10))
 
@@ -121,23 +121,23 @@ def search(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Search:
 
 
 def same(one: TrialRecord, other: TrialRecord) -> bool:
-    """Whether one trial was made in place of the other."""
+    """Return True if one trial was made in place of the other."""
     return (one.point, one.purpose, one.pair) == (other.point, other.purpose, other.pair)
 
 
 def with_successors(trials: list[TrialRecord]) -> Iterable[tuple[TrialRecord, TrialRecord]]:
-    """Each disturbed trial and what came after it."""
+    """Pair each disturbed trial with the trial after it."""
     return ((trial, after) for trial, after in pairwise(trials) if not trial.comparable)
 
 
 def disturbed_by(searched):
-    """What the answer says of trials that something was in the way of; it may say more, of knobs that do nothing."""
+    """Cautions of the answer about disturbed trials; it may hold others, about knobs that do nothing."""
     return [caution for caution in searched.result.cautions if caution.startswith("During ")]
 
 
 @pytest.mark.parametrize("disturbed", [OTHERS, HOT])
-def test_a_disturbed_run_is_made_again_and_teaches_nothing(search, disturbed):
-    """At once, for the same purpose, as the same half of its pair; the answer is what it would be."""
+def test_a_disturbed_trial_is_repeated_and_not_learned_from(search, disturbed):
+    """The repetition comes at once, with the same purpose and half of its pair; the answer is what it would be."""
     searched = search(lambda trial, _: disturbed if trial in (1, 4, 9, 14) else CLEAN)
     spoiled = [trial for trial in searched.trials if trial.validity is disturbed.spoiled]
     assert len(spoiled) == 4
@@ -148,8 +148,8 @@ def test_a_disturbed_run_is_made_again_and_teaches_nothing(search, disturbed):
     assert disturbed_by(searched) == []
 
 
-def test_where_it_goes_on_the_numbers_count_after_all_and_that_is_said(search):
-    """After two more tries the third is the best there is; what could not be excluded is in the answer."""
+def test_the_numbers_of_a_lasting_disturbance_count_after_all_with_a_caution(search):
+    """The third try is the best there is; the answer says what could not be excluded."""
     searched = search(lambda trial, _: OTHERS if trial in (4, 5, 6) else CLEAN)
     tries = searched.trials[3:6]
     assert [trial.validity for trial in tries] == [Validity.CONTAMINATED, Validity.CONTAMINATED, Validity.GOOD]
@@ -171,20 +171,20 @@ def test_a_machine_that_is_never_free_does_not_make_a_search_endless(search):
 
 
 def test_others_and_heat_are_told_apart(search):
-    """A sentence for each."""
+    """Each has a sentence of its own."""
     searched = search(lambda trial, _: OTHERS if trial % 2 else HOT)
     assert len(disturbed_by(searched)) == 2
 
 
 def test_repeats_leave_the_confirmation_its_time(search):
-    """In a short budget the four pairs come before the cleanliness of each run."""
+    """The four pairs come before the cleanliness of each trial in a short budget."""
     searched = search(lambda trial, _: OTHERS, budget_s=130.0)
     assert {trial.pair for trial in searched.counting} >= {0, 1, 2, 3}
     assert searched.result.speedup is not None
 
 
-def test_a_gpu_that_was_lost_and_came_back_costs_one_run(search):
-    """It is made again, and the search goes on."""
+def test_a_gpu_that_was_lost_and_came_back_costs_one_trial(search):
+    """The trial is repeated, and the search goes on."""
     searched = search(lambda trial, _: LOST if trial == 4 else CLEAN)
     lost, after = searched.trials[3:5]
     assert (lost.ending, lost.detail, lost.measurement) == (Ending.GPU_LOST, LOST, None)
@@ -194,7 +194,7 @@ def test_a_gpu_that_was_lost_and_came_back_costs_one_run(search):
 
 
 def test_a_gpu_that_stays_lost_ends_the_search_with_what_it_has(search):
-    """It is waited for a little, then the answer is what is known; no time is burnt on a confirmation."""
+    """The search waits a little, then gives its answer so far; no time is spent on a confirmation."""
     searched = search(lambda trial, _: LOST if trial >= 7 else CLEAN)
     assert [trial.ending for trial in searched.trials[6:]] == [Ending.GPU_LOST] * (1 + MOST_REPEATS)
     assert f"the GPU does not come back ({LOST})" in searched.said()
@@ -203,7 +203,7 @@ def test_a_gpu_that_stays_lost_ends_the_search_with_what_it_has(search):
 
 
 def test_a_gpu_that_stays_lost_in_the_confirmation_ends_that_too(search):
-    """Not a pair more is begun."""
+    """No further pair is begun."""
     firsts = search(lambda trial, _: CLEAN).trials
     first_pair = next(place for place, trial in enumerate(firsts) if trial.purpose is Purpose.CONFIRM)
     searched = search(lambda trial, _: LOST if trial >= first_pair + 3 else CLEAN)
@@ -213,7 +213,7 @@ def test_a_gpu_that_stays_lost_in_the_confirmation_ends_that_too(search):
 
 
 def watched(period_s: float | None = None) -> Callable[[int, float], GpuUsage]:
-    """A GPU whose driver windows are there: at work for half of the time, in a wave if it has a period."""
+    """GPU whose driver windows are there: at work for half of the time, in a wave if it has a period."""
 
     def show(trial: int, length_s: float) -> GpuUsage:
         ends_s = [WINDOW_S * (place + 1) for place in range(int(length_s / WINDOW_S))]
@@ -227,19 +227,19 @@ def watched(period_s: float | None = None) -> Callable[[int, float], GpuUsage]:
 
 
 def lengths_s(searched: Searched, *purposes: Purpose) -> list[float]:
-    """How long trials of these purposes measured."""
+    """Measured durations of the trials of these purposes, in seconds."""
     return [trial.measurement.window_s for trial in searched.counting if trial.purpose in purposes]
 
 
-def test_confirming_runs_last_for_a_verdict_on_the_gpu(search):
-    """20 s where there is time; the trials that search stay short."""
+def test_confirming_trials_last_for_a_verdict_on_the_gpu(search):
+    """Confirming trials take 20 s if there is time; exploring ones stay short."""
     searched = search(watched(), budget_s=1800.0)
     assert min(lengths_s(searched, Purpose.CONFIRM)) >= 20.0
     assert max(lengths_s(searched, Purpose.EXPLORE, Purpose.REPEAT)) < 5.0
     assert searched.result.verdict is Verdict.BETTER
 
 
-def test_a_short_budget_confirms_in_shorter_runs(search):
+def test_a_short_budget_confirms_in_shorter_trials(search):
     """All pairs fit, within the share of the budget that a confirmation may take."""
     searched = search(watched(), budget_s=300.0)
     confirming = [trial for trial in searched.trials if trial.purpose is Purpose.CONFIRM]
@@ -249,8 +249,8 @@ def test_a_short_budget_confirms_in_shorter_runs(search):
     assert searched.result.verdict is Verdict.BETTER
 
 
-def test_where_utilization_is_not_measured_confirming_runs_are_like_others(search):
-    """Nothing is to be seen there."""
+def test_without_a_measured_utilization_confirming_trials_are_like_others(search):
+    """Longer trials would show nothing more there."""
     searched = search(lambda trial, _: GpuUsage(remark="GPU utilization not measured: MIG"), budget_s=1800.0)
     assert max(lengths_s(searched, Purpose.CONFIRM)) < 5.0
     assert all("not measured: MIG" in trial.detail for trial in searched.counting)

@@ -1,4 +1,4 @@
-"""What a search finds out on the way, and says once."""
+"""Findings that a search makes on the way, and says once."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -20,7 +20,7 @@ Learn = Callable[..., TrialRecord]
 
 @pytest.fixture
 def problem(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Problem:
-    """A search that is about to begin."""
+    """Problem of a search that is about to begin."""
     monkeypatch.chdir(tmp_path)
     (tmp_path / "config.yaml").write_text(CONFIG)
     problem = open_problem(Path("config.yaml"), command=None, state_dir=None)
@@ -30,13 +30,13 @@ def problem(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Problem:
 
 @pytest.fixture
 def findings(problem: Problem, tmp_path: Path) -> Findings:
-    """Nothing found yet."""
+    """Findings without any trial."""
     return Findings(problem, SystemClock(), cwd=tmp_path)
 
 
 @pytest.fixture
 def learn(findings: Findings, problem: Problem, make_trial: MakeTrial, tmp_path: Path) -> Learn:
-    """Tells it of a trial: its speed, its purpose, its steps' samples, what it printed, and what differs from today."""
+    """Tell the findings of a trial: speed, purpose, samples of its steps, stdout, and differences from the baseline."""
     trials: list[TrialRecord] = []
 
     def tell(
@@ -65,7 +65,7 @@ def learn(findings: Findings, problem: Problem, make_trial: MakeTrial, tmp_path:
 
 
 def test_a_value_that_the_trainer_prints_otherwise(findings: Findings, learn: Learn) -> None:
-    """It is said once, its knob is not turned any more, and the answer says it again."""
+    """The value is said once, its knob is not turned any more, and the answer says it again."""
     learn(100.0, "num_workers: 1\n")
     learn(200.0, "num_workers: 1\n", num_workers=2)
     learn(200.0, "num_workers: 1\n", num_workers=2)
@@ -76,15 +76,15 @@ def test_a_value_that_the_trainer_prints_otherwise(findings: Findings, learn: Le
     assert findings.cautions[0].startswith(f"data.num_workers: {why}; it is left as it is from now on")
 
 
-def test_what_a_failed_run_prints_proves_nothing(findings: Findings, learn: Learn) -> None:
-    """It may have failed before it read its config."""
+def test_the_output_of_a_failed_trial_is_no_evidence(findings: Findings, learn: Learn) -> None:
+    """The trial may have failed before it read its config."""
     for workers in (1, 2, 2):
         learn(None, "num_workers: 1\n", num_workers=workers)
     assert findings.inert == {}
 
 
 def test_a_batch_size_that_is_not_heeded(findings: Findings, learn: Learn) -> None:
-    """As many samples in each step as before, with four times the batch size."""
+    """Each step has as many samples as before, with four times the batch size."""
     learn(80.0)
     assert findings.inert == {}
     learn(80.0, batch_size=32)
@@ -92,7 +92,7 @@ def test_a_batch_size_that_is_not_heeded(findings: Findings, learn: Learn) -> No
 
 
 def test_steps_unlike_the_config_are_said_once(findings: Findings, learn: Learn) -> None:
-    """Where batches are seen and hold other samples than the config says; the answer says it again."""
+    """Batches that hold other samples than the config says are remarked on once; the answer says it again."""
     learn(100.0)
     learn(100.0, samples=8.0)
     learn(None, samples=4.0)
@@ -106,7 +106,7 @@ def test_steps_unlike_the_config_are_said_once(findings: Findings, learn: Learn)
     assert list(findings.remarks) == [said]
 
 
-def test_losses_are_those_of_todays_first_good_run(findings: Findings, learn: Learn) -> None:
+def test_losses_are_those_of_the_first_good_trial_of_the_baseline(findings: Findings, learn: Learn) -> None:
     """A point's own losses are compared with them."""
     learn(100.0, batch_size=32)
     learn(None, purpose=Purpose.TODAY)
@@ -118,8 +118,8 @@ def test_losses_are_those_of_todays_first_good_run(findings: Findings, learn: Le
     assert findings.baseline_losses is first
 
 
-def test_surroundings_are_looked_at_after_the_first_runs_only(findings: Findings, tmp_path: Path) -> None:
-    """What is written later is told by nobody; it costs time to look."""
+def test_side_effects_are_looked_for_after_the_first_trials_only(findings: Findings, tmp_path: Path) -> None:
+    """Later files are not reported; looking for them costs time."""
     for number in range(TRIALS_LOOKED_AROUND):
         (tmp_path / f"{number}.log").touch()
         assert not findings.look_around(number)

@@ -1,4 +1,4 @@
-"""Which GPUs the trials of a search use, on machines with fake ones; and what is said of that before it begins."""
+"""GPUs that the trials of a search use, on machines with fake ones; and the remarks on them before it begins."""
 
 import shutil
 import subprocess
@@ -40,7 +40,7 @@ def said(ask, *arguments):
         return [error.kind, error.message, error.where, error.remedy]
 
 tell({{
-    "run": asdict(trial_gpus(problem, problem.space.today)),
+    "trial": asdict(trial_gpus(problem, problem.space.today)),
     "watched": watched_gpus(problem),
     "remarks": said(remarks_on_gpus),
     "why_no_gpu": problem.why_no_gpu,
@@ -56,7 +56,7 @@ Ask = Callable[..., dict[str, Any]]
 
 @pytest.fixture
 def ask(fake_gpu: Callable[..., FakeGpu], tmp_path: Path) -> Ask:
-    """What is known of a search in an environment, on a machine with two GPUs."""
+    """Ask a process for the GPUs of a search in an environment, on a machine with two GPUs."""
 
     def asked(
         scenario: Scenario | None = None, *, more: str = "", look: bool = False, env: dict[str, str] | None = None
@@ -72,26 +72,26 @@ def ask(fake_gpu: Callable[..., FakeGpu], tmp_path: Path) -> Ask:
     return asked
 
 
-def test_a_run_may_use_what_it_sees_and_its_model_is_where_the_config_says(ask: Ask) -> None:
+def test_a_trial_may_use_the_gpus_it_sees_and_its_model_is_where_the_config_says(ask: Ask) -> None:
     """Both GPUs are measured; the model's is the one that is scored."""
     told = ask()
-    assert told["run"] == {"uuids": UUIDS[:2], "reported": False, "model": 1}
+    assert told["trial"] == {"uuids": UUIDS[:2], "reported": False, "model": 1}
     assert told["watched"] == UUIDS[:2]
     assert (told["remarks"], told["why_no_gpu"]) == ([], None)
 
 
-def test_the_environment_of_the_runs_decides_not_that_of_the_search_alone(ask: Ask) -> None:
-    """What the config sets for trials goes before what the shell has."""
+def test_the_environment_of_the_trials_decides_not_that_of_the_search_alone(ask: Ask) -> None:
+    """The config's variables for trials go before those of the shell."""
     env = {"CUDA_VISIBLE_DEVICES": "0"}
-    assert ask(env=env)["run"]["uuids"] == UUIDS[:1]
-    assert ask(env=env, more="    env: {CUDA_VISIBLE_DEVICES: 1}")["run"]["uuids"] == UUIDS[1:2]
+    assert ask(env=env)["trial"]["uuids"] == UUIDS[:1]
+    assert ask(env=env, more="    env: {CUDA_VISIBLE_DEVICES: 1}")["trial"]["uuids"] == UUIDS[1:2]
 
 
 def test_all_gpus_that_some_point_may_use_are_watched(ask: Ask) -> None:
-    """Where the variable itself is tuned."""
+    """A tuned CUDA_VISIBLE_DEVICES names more GPUs than the baseline uses."""
     more = '        autotune.env.CUDA_VISIBLE_DEVICES: ["0", "1"]\n    env: {CUDA_VISIBLE_DEVICES: "1"}'
     told = ask(Scenario(gpus=(Gpu(),) * 3), more=more)
-    assert told["run"]["uuids"] == UUIDS[1:2]
+    assert told["trial"]["uuids"] == UUIDS[1:2]
     assert sorted(told["watched"]) == UUIDS[:2]
 
 
@@ -107,9 +107,9 @@ def test_a_gpu_that_is_not_there_is_an_error_with_a_remedy(ask: Ask) -> None:
 
 
 def test_a_list_that_is_cut_short_is_a_remark(ask: Ask) -> None:
-    """What is before the wrong entry is used."""
+    """The GPUs before the wrong entry are used."""
     told = ask(env={"CUDA_VISIBLE_DEVICES": "1,7"})
-    assert told["run"]["uuids"] == UUIDS[1:2]
+    assert told["trial"]["uuids"] == UUIDS[1:2]
     (remark,) = told["remarks"]
     assert remark.endswith("CUDA shows only the GPUs before it")
 
@@ -122,7 +122,7 @@ def test_hidden_gpus_are_why_nothing_is_measured(ask: Ask) -> None:
 
 
 def test_a_busy_gpu_is_refused_with_who_is_on_it(ask: Ask) -> None:
-    """Process, memory and program; what to do is said."""
+    """The error names process, memory and program, and a remedy."""
     with subprocess.Popen([shutil.which("sleep") or "sleep", "1000"]) as tenant:
         busy = Gpu(busy_percent=40, processes=(Process(pid=tenant.pid, memory_bytes=5 << 30, share=1.0),))
         told = ask(Scenario(gpus=(Gpu(), busy)), look=True)
@@ -135,14 +135,14 @@ def test_a_busy_gpu_is_refused_with_who_is_on_it(ask: Ask) -> None:
     assert "--allow-busy-gpu" in remedy
 
 
-def test_a_gpu_that_no_run_uses_may_be_busy(ask: Ask) -> None:
-    """Only those that count are looked at."""
+def test_a_gpu_that_no_trial_uses_may_be_busy(ask: Ask) -> None:
+    """Only GPUs that count are looked at."""
     busy = Gpu(busy_percent=40, processes=(Process(pid=1, memory_bytes=5 << 30, share=1.0),))
     told = ask(Scenario(gpus=(Gpu(), busy)), look=True, env={"CUDA_VISIBLE_DEVICES": "0"})
     assert (told["busy"], told["refused"]) == ([], None)
 
 
-def test_a_study_is_one_of_the_gpus_that_runs_see(ask: Ask) -> None:
+def test_a_study_is_one_of_the_gpus_that_trials_see(ask: Ask) -> None:
     """One card of a kind is as good as another; one is not two, and none is none, wherever that is said."""
     seen = ("0", "1", "0,1", "")
     shell = {which: ask(env={"CUDA_VISIBLE_DEVICES": which}) for which in seen}

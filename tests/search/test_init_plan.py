@@ -1,4 +1,4 @@
-"""What init is about to write, on configs of other projects too."""
+"""Init plans, on configs of other projects too."""
 
 import re
 import sys
@@ -26,7 +26,7 @@ train:
 
 @pytest.fixture
 def config(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A config below a folder with a name that is no fun; commands are typed there."""
+    """Config below a folder with a hostile name; commands are typed there."""
     folder = tmp_path / 'it\'s a "folder"\n'
     folder.mkdir()
     monkeypatch.chdir(folder)
@@ -36,17 +36,17 @@ def config(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def init_plan(config: Path, *words: str, separate: bool = False) -> InitPlan:
-    """The draft for a config."""
+    """Return the init plan for a config."""
     return plan_init(config, read_typed(words or COMMAND), separate=separate, state_dir=None)
 
 
 def written(one: InitPlan) -> None:
-    """Writes a draft without further ado."""
+    """Write an init plan without further ado."""
     one.edit.path.write_bytes(one.edit.new.encode())
 
 
 def _uncommented(text: str) -> str:
-    """The section with its list of knobs taken out of the comment."""
+    """Return the section with its list of knobs taken out of the comment."""
     lines = text.splitlines(keepends=True)
     start = next(i for i, line in enumerate(lines) if line.strip() == "# knobs:")
     end = next(i for i in range(start + 1, len(lines)) if not lines[i].lstrip().startswith("#   "))
@@ -54,8 +54,8 @@ def _uncommented(text: str) -> str:
 
 
 @pytest.mark.parametrize("separate", [False, True])
-def test_a_search_reads_what_was_drafted(config: Path, separate: bool) -> None:
-    """The same knobs, command, outputs; also with the list taken out of its comment."""
+def test_a_search_reads_the_section_as_planned(config: Path, separate: bool) -> None:
+    """A search has the same knobs, command and outputs; also with the list taken out of its comment."""
     one = init_plan(config, separate=separate)
     written(one)
     problem = open_problem(config, command=None, state_dir=None)
@@ -69,7 +69,7 @@ def test_a_search_reads_what_was_drafted(config: Path, separate: bool) -> None:
 
 
 def test_the_config_is_read_where_it_is(config: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """From another directory, by a relative path: the section, the state and the command fit."""
+    """A relative path from another directory: the section, the state and the command fit."""
     monkeypatch.chdir(config.parent.parent)
     relative = Path(config.parent.name, config.name)
     one = init_plan(relative, sys.executable, "train.py", f"--config={relative}")
@@ -103,7 +103,7 @@ def test_there_is_one_section(config: Path, separate: bool, where: str) -> None:
     ],
 )
 def test_a_command_that_cannot_be_started_is_refused(config: Path, words: tuple[str, ...], error, why: str) -> None:
-    """In the words of what was typed, not of the draft."""
+    """The error quotes what was typed, not the plan."""
     with pytest.raises(error, match=why) as caught:
         init_plan(config, *words)
     assert str(caught.value.where).startswith("command")
@@ -111,7 +111,7 @@ def test_a_command_that_cannot_be_started_is_refused(config: Path, words: tuple[
     assert config.read_text() == CONFIG
 
 
-def test_what_is_called_like_a_knob_and_is_none(config: Path) -> None:
+def test_keys_with_the_name_of_a_knob_that_are_none(config: Path) -> None:
     """A list, a template, an alias, words for numbers, null, validation: each is told with its reason."""
     config.write_text("""\
 base: &size 4
@@ -188,7 +188,7 @@ def test_flags_that_make_no_config(
 def test_real_configs_get_a_section_and_keep_every_byte(
     original: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Or are refused in words; a search then reads the same knobs, listed or found."""
+    """A search then reads the same knobs, listed or found; configs that cannot be edited are refused in words."""
     monkeypatch.chdir(tmp_path)
     content = original.read_bytes()
     config = tmp_path / original.name.partition("__")[2]
@@ -215,7 +215,7 @@ def test_real_configs_get_a_section_and_keep_every_byte(
 
 
 def _refusal(config: Path) -> ConfigError | None:
-    """Why a file is no config at all; None if it is one."""
+    """Return the error of a file that is no config at all; None if it is one."""
     try:
         Document.read(config)
     except ConfigError as error:

@@ -1,4 +1,4 @@
-"""The proof of init: a real run of a real trainer shows its steps, and whether it reads its copy of the config."""
+"""Preflight of init: a trial of a real trainer shows its steps, and whether it reads its copy of the config."""
 
 import subprocess
 import sys
@@ -21,22 +21,22 @@ TRAINS = "while True:\n    time.sleep(0.001)\n    step(samples=1)\n"
 
 @pytest.fixture
 def guard() -> Iterator[Guard]:
-    """What owns the runs."""
+    """Owner of the trial's processes."""
     with Guard() as guard:
         yield guard
 
 
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Where training is started; its name is no fun."""
+    """Folder where training is started, with a hostile name."""
     folder = tmp_path / 'it\'s a "folder"\n'
     folder.mkdir()
     monkeypatch.chdir(folder)
     return folder
 
 
-def proof_of(folder: Path, guard: Guard, script: str, *, command: str = "{config}", section: str = "") -> Preflight:
-    """Proves a trainer."""
+def preflight_of(folder: Path, guard: Guard, script: str, *, command: str = "{config}", section: str = "") -> Preflight:
+    """Run the preflight of a trainer with this code."""
     (folder / "train.py").write_text(PREFIX + script)
     (folder / "config.yaml").write_text(
         f"batch_size: 4\nout_dir: out\nautotune:\n{section}  command: \"'{sys.executable}' train.py {command}\"\n"
@@ -47,8 +47,8 @@ def proof_of(folder: Path, guard: Guard, script: str, *, command: str = "{config
 
 
 def test_a_trainer_that_reads_its_config_and_steps(folder: Path, guard: Guard) -> None:
-    """It is stopped after a few steps, and both are known."""
-    preflight = proof_of(folder, guard, READS + TRAINS)
+    """The trial is stopped after a few steps, and both are known."""
+    preflight = preflight_of(folder, guard, READS + TRAINS)
     assert preflight.reached is Reached.READ
     assert preflight.steps >= 3
     assert preflight.first_step_s is not None
@@ -57,27 +57,29 @@ def test_a_trainer_that_reads_its_config_and_steps(folder: Path, guard: Guard) -
 
 
 def test_a_config_that_nobody_opens(folder: Path, guard: Guard) -> None:
-    """The command names it, the trainer reads another file: tuning would change nothing."""
-    preflight = proof_of(folder, guard, "open('config.yaml').read()\n" + TRAINS)
+    """The command names one file, the trainer reads another: tuning would change nothing."""
+    preflight = preflight_of(folder, guard, "open('config.yaml').read()\n" + TRAINS)
     assert preflight.reached is Reached.NOT_READ
     assert preflight.steps >= 3
 
 
 def test_to_look_at_a_config_is_not_to_read_it(folder: Path, guard: Guard) -> None:
-    """Its existence or age tells a trainer nothing of its values."""
-    preflight = proof_of(folder, guard, "import os\nos.stat(sys.argv[1])\nopen(sys.argv[1]).close()\n" + TRAINS)
+    """Existence or age of a file tells a trainer nothing of its values."""
+    preflight = preflight_of(folder, guard, "import os\nos.stat(sys.argv[1])\nopen(sys.argv[1]).close()\n" + TRAINS)
     assert preflight.reached is Reached.NOT_READ
 
 
 def test_a_child_may_read_it(folder: Path, guard: Guard) -> None:
     """A launcher passes the path on."""
     script = "import subprocess\nsubprocess.run(['cat', sys.argv[1]], check=True)\n"
-    assert proof_of(folder, guard, script + TRAINS).reached is Reached.READ
+    assert preflight_of(folder, guard, script + TRAINS).reached is Reached.READ
 
 
 def test_values_on_the_command_line_are_there(folder: Path, guard: Guard) -> None:
     """Nothing has to be read then."""
-    preflight = proof_of(folder, guard, "assert sys.argv[1] == '--batch=4'\n" + TRAINS, command="--batch={batch_size}")
+    preflight = preflight_of(
+        folder, guard, "assert sys.argv[1] == '--batch=4'\n" + TRAINS, command="--batch={batch_size}"
+    )
     assert preflight.reached is Reached.ON_THE_COMMAND_LINE
     assert preflight.steps >= 3
 
@@ -92,15 +94,15 @@ def test_values_on_the_command_line_are_there(folder: Path, guard: Guard) -> Non
     ids=["crashes", "ends", "sleeps"],
 )
 def test_a_trainer_without_steps(folder: Path, guard: Guard, script: str, ending: Ending) -> None:
-    """It is told how it ended, and what it said."""
-    preflight = proof_of(folder, guard, READS + script, section="  trial: {start_timeout_s: 3}\n")
+    """The preflight tells how the trainer ended, and its last words on stderr."""
+    preflight = preflight_of(folder, guard, READS + script, section="  trial: {start_timeout_s: 3}\n")
     assert (preflight.steps, preflight.first_step_s, preflight.ending) == (0, None, ending)
     assert ("no such layer" in preflight.stderr_tail) == (ending is Ending.CRASHED)
 
 
 @pytest.fixture
 def unnoting_disk(tmp_path: Path) -> Iterator[Path]:
-    """A real file system that does not note reads; skipped where one may not be mounted."""
+    """Real file system that does not note reads; skipped where one may not be mounted."""
     place = tmp_path / "noatime disk"
     place.mkdir()
     mount = ["mount", "-t", "tmpfs", "-o", "noatime", "tmpfs", str(place)]
@@ -113,6 +115,6 @@ def unnoting_disk(tmp_path: Path) -> Iterator[Path]:
 def test_a_disk_that_does_not_note_reads(
     unnoting_disk: Path, guard: Guard, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """There it cannot be known, and nothing else is claimed."""
+    """The answer is unknown there, and nothing else is claimed."""
     monkeypatch.setenv("AUTOTUNE_DIR", str(unnoting_disk / "state"))
-    assert proof_of(folder, guard, READS + TRAINS).reached is Reached.UNKNOWN
+    assert preflight_of(folder, guard, READS + TRAINS).reached is Reached.UNKNOWN

@@ -1,4 +1,4 @@
-"""The wall, and how long trials are expected to take."""
+"""The wall, and the expected duration of trials."""
 
 from dataclasses import replace
 
@@ -24,7 +24,7 @@ def test_the_budget_counts_from_the_start_of_the_process() -> None:
     assert budget.left_s() == -5.0
 
 
-def test_a_run_is_expected_to_take_as_long_as_its_point_did(make_trial: MakeTrial) -> None:
+def test_a_trial_is_expected_to_take_as_long_as_its_point_did(make_trial: MakeTrial) -> None:
     """A point that was measured tells for itself, a new one is like all others; a median, so one outlier is none."""
     trials = [make_trial(TODAY, 50.0, duration_s=d) for d in (10.0, 12.0, 90.0)]
     trials += [make_trial(OTHER, 50.0, duration_s=30.0)]
@@ -42,7 +42,7 @@ def test_failures_tell_only_where_there_is_nothing_better(make_trial: MakeTrial)
     assert expected_trial_s([]) == pytest.approx(10.0)
 
 
-def test_the_slow_start_of_the_first_run_is_not_expected_again(make_trial: MakeTrial) -> None:
+def test_the_slow_start_of_the_first_trial_is_not_expected_again(make_trial: MakeTrial) -> None:
     """The first trial of a search imports and reads for the first time; the next one of the same point will not."""
     slow, quick = make_trial(TODAY, 50.0, duration_s=12.0), make_trial(OTHER, 50.0, duration_s=5.0)
     assert slow.measurement

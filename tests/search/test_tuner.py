@@ -1,4 +1,4 @@
-"""A whole search, in virtual time: real settings, record, statistics and judgement around a simulated trainer."""
+"""Whole searches, in virtual time: real settings, record, statistics and judgement around a simulated trainer."""
 
 import errno
 from collections.abc import Callable, Mapping, Sequence
@@ -45,7 +45,7 @@ BIG = CONFIG.replace(
 
 @dataclass
 class Searched:
-    """What became of a search."""
+    """Outcome of a search: its answer or error, its events, its duration."""
 
     result: SearchResult | None
     error: AutotuneError | None
@@ -56,21 +56,21 @@ class Searched:
 
     @property
     def trials(self) -> list[TrialRecord]:
-        """Its trials, in order."""
+        """Trials of the search, in order."""
         return [event.trial for event in self.events if isinstance(event, TrialEnded)]
 
     @property
     def answer(self) -> SearchResult:
-        """Its answer."""
+        """Answer of the search."""
         assert self.result is not None, self.error
         return self.result
 
     def of(self, purpose: Purpose) -> list[TrialRecord]:
-        """Its trials with that purpose."""
+        """Return its trials with that purpose."""
         return [trial for trial in self.trials if trial.purpose is purpose]
 
     def said(self) -> str:
-        """Why it went from one phase to the next."""
+        """Reasons of the search for going from one phase to the next."""
         return "\n".join(event.why for event in self.events if isinstance(event, PhaseChanged))
 
 
@@ -80,26 +80,26 @@ Trainer = Callable[[Mapping[str, Any]], Training]
 
 
 def plain(config: Mapping[str, Any]) -> Training:
-    """A trainer for which a larger batch pays well, a second worker a little, and the cache not at all."""
+    """Train so that a larger batch pays well, a second worker a little, and the cache not at all."""
     data = config["data"]
     step_s = (0.02 + 0.001 * data["batch_size"]) / (1.1 if data["num_workers"] == 2 else 1.0)
     return Training(samples=data["batch_size"], step_s=step_s, noise=0.03, epoch=20)
 
 
 def dull(config: Mapping[str, Any]) -> Training:
-    """A trainer that is as fast whatever one does."""
+    """Train as fast whatever the config says."""
     batch_size = config["data"]["batch_size"]
     return Training(samples=batch_size, step_s=0.005 * batch_size, noise=0.03, epoch=20)
 
 
 def crashing(_config: Mapping[str, Any]) -> Training:
-    """A trainer that is broken."""
+    """Crash before the first step."""
     return Training(steps=0, exit_code=1, stderr="Traceback (most recent call last):\nValueError: no such layer")
 
 
 @pytest.fixture
 def search(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Search:
-    """Searches the config in a folder of its own, each time with the same record."""
+    """Search the config in a folder of its own, each time with the same record."""
     monkeypatch.chdir(tmp_path)
     # The simulated trainers use no GPU, whatever this machine has.
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
@@ -152,13 +152,13 @@ def test_a_better_config_is_found_and_confirmed(search: Search) -> None:
 
 
 def test_a_budget_that_will_not_do_for_a_confirmation_is_said_to_be_one(search: Search) -> None:
-    """As soon as it is known how long a trial takes."""
+    """The remark comes as soon as the duration of a trial is known."""
     assert "none can be confirmed in this search" in search(plain, budget_s=9).said().splitlines()[0]
     assert "none can be confirmed" not in search(plain, budget_s=300).said()
 
 
-def test_today_comes_first(search: Search) -> None:
-    """Today's config is measured before anything else is tried: it is what all is compared with."""
+def test_the_baseline_comes_first(search: Search) -> None:
+    """The user's own config is measured before anything else is tried: all else is compared with it."""
     searched = search(plain, budget_s=100)
     purposes = [trial.purpose for trial in searched.trials]
     assert purposes[0] is Purpose.TODAY
@@ -168,8 +168,8 @@ def test_today_comes_first(search: Search) -> None:
 
 
 @pytest.mark.parametrize(("budget_s", "warm_ups"), [(WARM_UP_FROM_S - 1, 0), (WARM_UP_FROM_S, 1)])
-def test_a_first_run_warms_the_machine_up_where_there_is_time(search: Search, budget_s: float, warm_ups: int) -> None:
-    """It reads the data into the page cache, is short, and its numbers count for nothing."""
+def test_a_first_trial_warms_the_machine_up_if_there_is_time(search: Search, budget_s: float, warm_ups: int) -> None:
+    """This trial reads the data into the page cache, is short, and its numbers count for nothing."""
     searched = search(plain, budget_s=budget_s)
     today = searched.of(Purpose.TODAY)
     assert len(today) == 1 + warm_ups
@@ -178,7 +178,7 @@ def test_a_first_run_warms_the_machine_up_where_there_is_time(search: Search, bu
 
 
 def test_the_confirmation_is_made_of_whole_interleaved_pairs(search: Search) -> None:
-    """At least four, an even number, each with both configs, in trials after all exploring."""
+    """Pairs are at least four, even in number, each of both configs, in trials after all exploring."""
     searched = search(plain, budget_s=300)
     confirming = searched.of(Purpose.CONFIRM)
     assert searched.trials[-len(confirming) :] == confirming
@@ -193,7 +193,7 @@ def test_the_confirmation_is_made_of_whole_interleaved_pairs(search: Search) -> 
 
 
 def test_nothing_better_is_an_answer_without_a_confirmation(search: Search) -> None:
-    """Where everything is slower than today's config, no time is spent on pairs, and the rest is not used up."""
+    """No time is spent on pairs if everything is slower than the baseline, and the rest is not used up."""
 
     def slower(config: Mapping[str, Any]) -> Training:
         changed = sum(value not in (8, 1, "none") for value in config["data"].values())
@@ -225,14 +225,14 @@ def _slow(config: Mapping[str, Any]) -> Training:
 @pytest.mark.parametrize("trainer", [plain, dull, crashing, _silent, _slow], ids=lambda trainer: trainer.__name__)
 @pytest.mark.parametrize("budget_s", [2.0, 15.0, 61.0, 200.0])
 def test_the_budget_is_a_wall(search: Search, trainer: Trainer, budget_s: float) -> None:
-    """Whatever the trainer does, it is over in time."""
+    """The search is over in time, whatever the trainer does."""
     searched = search(trainer, budget_s=budget_s)
     assert searched.took_s <= budget_s
     assert (searched.result is None) is (searched.error is not None)
 
 
-def test_a_budget_too_short_for_one_run_says_so(search: Search) -> None:
-    """The error tells that it is the budget, and what to do."""
+def test_a_budget_too_short_for_one_trial_says_so(search: Search) -> None:
+    """The error names the budget as the reason, and the remedy."""
     searched = search(_slow, budget_s=20)
     assert searched.error is not None
     assert "budget of 20s" in searched.error.message
@@ -267,7 +267,7 @@ def test_one_point_that_crashes_does_not_end_the_search(search: Search) -> None:
     assert searched.answer.best.values["data.num_workers"] == 1
 
 
-def test_todays_config_that_fails_is_no_baseline(search: Search) -> None:
+def test_a_config_that_fails_is_no_baseline(search: Search) -> None:
     """The search goes on, and its answer says that there is nothing to compare with."""
 
     def today_crashes(config: Mapping[str, Any]) -> Training:
@@ -305,8 +305,8 @@ def test_caches_that_do_not_fill_in_time_are_left_alone(search: Search) -> None:
     assert searched.answer.verdict is Verdict.BETTER
 
 
-def test_a_cache_in_todays_config_that_does_not_fill_is_measured_as_it_is(search: Search) -> None:
-    """Today's config is still the unit of everything, also with a cache that never gets warm in a run."""
+def test_a_cache_of_the_baseline_that_does_not_fill_is_measured_as_it_is(search: Search) -> None:
+    """The baseline is still the unit of everything, also with a cache that never gets warm in a trial."""
 
     def long_epochs(config: Mapping[str, Any]) -> Training:
         training = plain(config)
@@ -320,7 +320,7 @@ def test_a_cache_in_todays_config_that_does_not_fill_is_measured_as_it_is(search
 
 
 def test_a_cache_that_pays_after_the_first_pass_is_found(search: Search) -> None:
-    """Its speed is that of a warm cache."""
+    """The speed is that of a warm cache."""
 
     def cached(config: Mapping[str, Any]) -> Training:
         training = plain(config)
@@ -333,7 +333,7 @@ def test_a_cache_that_pays_after_the_first_pass_is_found(search: Search) -> None
 
 
 def test_a_point_that_never_starts_costs_no_more_than_its_timeout(search: Search) -> None:
-    """It is named, and the rest of the budget goes on."""
+    """The point is named, and the rest of the budget goes on."""
     searched = search(_silent, budget_s=600)
     silent = [trial for trial in searched.trials if trial.ending is Ending.NEVER_STARTED]
     assert silent
@@ -380,8 +380,8 @@ def test_whoever_watches_is_told_everything(search: Search) -> None:
     assert all(speedup > 1 for speedup in news)
 
 
-def test_each_run_has_its_own_config_and_leaves_its_result(search: Search) -> None:
-    """What ran can be looked up, by a name that no other trial has."""
+def test_each_trial_has_its_own_config_and_leaves_its_result(search: Search) -> None:
+    """Config and result can be looked up, by a name that no other trial has."""
     searched = search(plain, budget_s=60)
     plans = searched.simulator.plans
     assert len({plan.trial_id for plan in plans}) == len(plans) == len(searched.trials)
@@ -394,8 +394,8 @@ def test_each_run_has_its_own_config_and_leaves_its_result(search: Search) -> No
     assert set(kept) <= {plan.folder.name for plan in plans}
 
 
-def test_what_runs_out_of_memory_at_todays_batch_does_not_end_the_search(search: Search) -> None:
-    """Today's batch works: what failed with it was something else, and other combinations are tried."""
+def test_out_of_memory_at_the_baselines_batch_does_not_end_the_search(search: Search) -> None:
+    """The baseline's batch works: the failure was of something else, and other combinations are tried."""
 
     def two_workers_are_too_many(config: Mapping[str, Any]) -> Training:
         if config["data"]["num_workers"] == 2:
@@ -408,7 +408,7 @@ def test_what_runs_out_of_memory_at_todays_batch_does_not_end_the_search(search:
 
 
 def test_a_point_that_stopped_working_is_not_repeated_for_ever(search: Search) -> None:
-    """Runs that fail count against the six that a point may have."""
+    """Trials that fail count against the six that a point may have."""
     made = iter(range(10_000))
 
     def breaks(config: Mapping[str, Any]) -> Training:
@@ -420,8 +420,8 @@ def test_a_point_that_stopped_working_is_not_repeated_for_ever(search: Search) -
     assert max(repeats.count(point) for point in repeats) <= 6
 
 
-def test_runs_that_never_started_are_no_runs(search: Search) -> None:
-    """When the wall comes in the middle of a confirmation, what was still planned is not recorded as killed."""
+def test_trials_that_never_started_are_not_recorded(search: Search) -> None:
+    """The wall in the middle of a confirmation does not record the trials still planned as killed."""
     made = iter(range(10_000))
 
     def slows_down(config: Mapping[str, Any]) -> Training:
@@ -432,7 +432,7 @@ def test_runs_that_never_started_are_no_runs(search: Search) -> None:
 
 
 def test_a_crash_before_the_cache_is_warm_is_a_crash(search: Search) -> None:
-    """It is no reason to leave caches alone, and is not called one."""
+    """Such a crash is no reason to leave caches alone."""
 
     def crashes_with_two_workers(config: Mapping[str, Any]) -> Training:
         return crashing(config) if config["data"]["num_workers"] == 2 else plain(config)
@@ -444,7 +444,7 @@ def test_a_crash_before_the_cache_is_warm_is_a_crash(search: Search) -> None:
 
 
 def test_a_point_that_never_starts_does_not_eat_the_budget(search: Search) -> None:
-    """Where all others start in a second, five minutes of silence are not waited for again and again."""
+    """Five minutes of silence are not waited for again and again if all others start in a second."""
 
     def two_workers_hang(config: Mapping[str, Any]) -> Training:
         return replace(plain(config), start_s=inf) if config["data"]["num_workers"] == 2 else plain(config)
@@ -461,21 +461,21 @@ def test_a_gain_that_cannot_be_shown_is_not_confirmed_for_ever(search: Search, s
 
 
 def test_a_candidate_that_is_worth_nothing_does_not_cut_the_exploring_short(search: Search) -> None:
-    """What is kept back for a confirmation stays below half of the budget."""
+    """Time kept back for a confirmation stays below half of the budget."""
     searched = search(dull, budget_s=300, config=BIG)
     confirming = sum(trial.duration_s for trial in searched.of(Purpose.CONFIRM))
     assert confirming <= 150
 
 
 def test_a_later_search_without_time_does_not_deny_what_is_known(search: Search) -> None:
-    """A point known to be faster is the candidate, also where this search could only measure today's config."""
+    """A point known to be faster is the candidate, also if this search could only measure the baseline."""
     first = search(plain, budget_s=60)
     assert first.answer.verdict is Verdict.BETTER
     assert "nothing that was tried is faster" not in search(plain, budget_s=12).answer.why
 
 
-def test_runs_too_short_to_measure_are_shown(search: Search) -> None:
-    """The error points at what is printed, so there is something to print; and it does not take twenty runs."""
+def test_trials_too_short_to_measure_are_shown(search: Search) -> None:
+    """The error points at what is printed, so there is something to print; and it does not take twenty trials."""
     searched = search(lambda _config: Training(steps=9), budget_s=1800, config=BIG)
     assert searched.error is not None
     assert searched.tuner.failures
@@ -489,12 +489,12 @@ def test_a_crash_in_the_confirmation_does_not_cost_the_answer(search: Search) ->
     def unlucky(config: Mapping[str, Any]) -> Training:
         nonlocal made
         made += 1
-        return crashing(config) if made == unlucky_run else plain(config)
+        return crashing(config) if made == unlucky_trial else plain(config)
 
-    unlucky_run = 0
+    unlucky_trial = 0
     quiet = search(unlucky, budget_s=300)
     first_pair = next(number for number, trial in enumerate(quiet.trials) if trial.purpose is Purpose.CONFIRM)
-    made, unlucky_run = 0, first_pair + 3
+    made, unlucky_trial = 0, first_pair + 3
     searched = search(unlucky, budget_s=300, fresh=True)
     crashed = [trial for trial in searched.of(Purpose.CONFIRM) if not trial.comparable]
     assert len(crashed) == 1
@@ -526,8 +526,8 @@ def test_a_config_that_always_fails_in_its_confirmation_is_given_up(search: Sear
     assert searched.answer.verdict is Verdict.NO_CHANGE
 
 
-def test_caches_that_cannot_fill_are_compared_by_what_they_will_make_of_it(search: Search) -> None:
-    """Today's config caches, and one pass takes hours: what loading costs now is nothing then, so a larger batch leads.
+def test_configs_whose_caches_cannot_fill_are_compared_as_if_they_were_full(search: Search) -> None:
+    """The baseline caches, and one pass takes hours: the cost of loading now is nothing then, so a larger batch leads.
 
     As it is now, while loading is what takes the time, the second worker would look best. What full caches really make
     of it no trial has shown, so it is not called better, and the interval holds it.
@@ -558,7 +558,7 @@ def test_caches_that_cannot_fill_are_compared_by_what_they_will_make_of_it(searc
     assert "caches take longer to fill than there was time" in answer.why
 
 
-def test_a_run_that_was_cut_short_as_hopeless_is_learned_from(search: Search) -> None:
+def test_a_trial_that_was_cut_short_as_hopeless_is_learned_from(search: Search) -> None:
     """A value that makes training far slower is tried once or twice, and not in half of the space."""
     config = BIG.replace("data.cache: [none, memory]", "data.cache: [none, memory]\n        data.slow: [false, true]")
     config = config.replace("cache: none\n", "cache: none\n    slow: false\n", 1)
@@ -572,7 +572,7 @@ def test_a_run_that_was_cut_short_as_hopeless_is_learned_from(search: Search) ->
     assert len(slow) <= 0.2 * len(searched.trials)
 
 
-def test_what_ten_more_minutes_would_gain_is_known_at_the_end(search: Search) -> None:
+def test_the_gain_of_ten_more_minutes_is_estimated_at_the_end(search: Search) -> None:
     """A large space that was hardly looked at promises more than one that was tried out."""
     little, all_of_it = search(plain, budget_s=60, config=BIG).answer, search(plain, budget_s=900).answer
     assert little.gain_of_ten_minutes is not None
@@ -596,23 +596,23 @@ def test_in_a_short_budget_something_is_tried_and_confirmed(search: Search) -> N
 
 
 def test_while_nothing_is_better_a_short_budget_is_used_to_go_on_trying(search: Search) -> None:
-    """Time that would be too short to confirm another point is not left over: the next search knows what it showed."""
+    """Time too short to confirm another point is spent on exploring: the next search knows what it showed."""
     searched = search(dull, budget_s=30, config=BIG)
     assert searched.answer.verdict is Verdict.NO_CHANGE
     assert searched.took_s > 20
     assert "for the time that is left" not in searched.said()
 
 
-def test_after_a_few_runs_nothing_is_foretold(search: Search) -> None:
-    """What more time would gain is not known after two or three trials, and not said."""
+def test_after_a_few_trials_no_gain_is_estimated(search: Search) -> None:
+    """The gain of more time is unknown after two or three trials, and not said."""
     searched = search(dull, budget_s=20, config=BIG)
     assert len(searched.trials) < 10
     assert searched.answer.gain_of_ten_minutes is None
 
 
 @pytest.mark.parametrize("trials", [2, 4])
-def test_what_ends_a_search_before_its_time_leaves_the_answer_so_far(search: Search, trials: int) -> None:
-    """All that was measured is in it, with a caution; the trouble itself is told besides."""
+def test_trouble_that_ends_a_search_early_leaves_the_answer_so_far(search: Search, trials: int) -> None:
+    """All measurements are in it, with a caution; the trouble itself is told besides."""
 
     def ends(event: Event) -> None:
         if isinstance(event, TrialEnded) and event.trial.number == trials - 1:
@@ -646,8 +646,8 @@ def test_a_record_that_is_lost_while_it_is_searched_leaves_the_answer_so_far(sea
 
 
 @pytest.mark.parametrize("error", [MemoryError(), OSError(errno.ENOSPC, "No space left on device")])
-def test_what_the_machine_refuses_leaves_the_answer_so_far(search: Search, error: Exception) -> None:
-    """A disk that is full, or memory that is, after half an hour of measuring."""
+def test_a_full_disk_or_memory_leaves_the_answer_so_far(search: Search, error: Exception) -> None:
+    """Half an hour of measuring is not lost to it."""
 
     def ends(event: Event) -> None:
         if isinstance(event, TrialStarted) and event.number == 4:
@@ -660,7 +660,7 @@ def test_what_the_machine_refuses_leaves_the_answer_so_far(search: Search, error
 
 
 def test_trouble_before_any_number_is_an_error(search: Search) -> None:
-    """There is nothing to answer with."""
+    """No answer can be given then."""
 
     def ends(event: Event) -> None:
         if isinstance(event, TrialStarted):
