@@ -110,7 +110,7 @@ def styles(budget_s: float, only: str | None) -> bool:
         init = ["init", "--yes", kind, "--config", "config.yaml"]
         made = _autotune(project, *init, "--", *command)
         if made.returncode == 1:
-            print(made.stderr)  # today's config does not train; whoever wants to search all the same says so
+            print(made.stderr)  # the user's config does not train; whoever wants to search all the same says so
             made = _autotune(project, *init, "--no-proof", "--", *command)
         if made.returncode == 0:
             print(made.stdout)

@@ -129,7 +129,7 @@ def test_stages_import_only_what_they_may(module: Path) -> None:
 
 
 def test_no_module_needs_itself() -> None:
-    """There is no circle of imports, whatever its length; one made inside a function counts too."""
+    """Imports have no circle, whatever its length; one made inside a function counts too."""
     names = {
         ".".join(("autotune", *module.relative_to(PACKAGE).with_suffix("").parts)): module for module in _modules()
     }
@@ -196,7 +196,7 @@ def test_the_public_face_is_what_it_says() -> None:
 
 
 def test_importing_the_package_and_asking_for_help_stays_light() -> None:
-    """Neither numpy nor optuna nor the YAML parsers nor rich is loaded by ``--help``, and certainly not TensorFlow."""
+    """Help loads neither numpy nor optuna nor the YAML parsers nor rich, and certainly not TensorFlow."""
     heavy = "{'numpy', 'optuna', 'yaml', 'ruamel', 'pydantic', 'rich', 'tensorflow', 'psutil'}"
     script = (
         "import sys; from autotune.cli import run; code = run(['--help']); "

@@ -62,7 +62,7 @@ def test_a_device_is_no_regular_file() -> None:
 
 @pytest.mark.usefixtures("umask_of_a_careless_user")
 def test_new_files_and_folders_are_for_their_owner_alone(tmp_path: Path) -> None:
-    """Neither a folder nor a file lets anybody else in, whatever the umask."""
+    """Nobody else gets into such a folder or file, whatever the umask."""
     make_private_folder(tmp_path / "a" / "b")
     with open_regular(tmp_path / "a" / "b" / "lock", create=True) as file:
         file.write(b"1")

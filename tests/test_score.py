@@ -46,7 +46,7 @@ def test_the_baseline_scores_zero():
 
 
 def test_steadiness_counts_a_quarter():
-    """At equal speed the steadier trial wins by a quarter of ln S; with weight 0 it does not."""
+    """The steadier of two equally fast trials wins by a quarter of ln S; with weight 0 it does not."""
     calm, rough = measured(100, 0.0), measured(100, 1.0)
     assert ln_score(calm, rough) == pytest.approx(0.25 * math.log(2))
     assert ln_score(calm, rough, THROUGHPUT) == 0.0
@@ -223,8 +223,8 @@ def test_by_utilization_speed_must_be_kept_beyond_doubt():
 )
 def test_the_speedup_with_full_caches_is_within_the_interval(cold, gains, today_share, candidate_share):
     """Each is at last at least as fast as measured, and at most as fast as without any wait for data."""
-    (today, candidate), filled = cold, [speed * gain for speed, gain in zip(cold, gains, strict=True)]
-    pair = (measured(today, filled_samples_per_s=filled[0]), measured(candidate, filled_samples_per_s=filled[1]))
+    (baseline, candidate), filled = cold, [speed * gain for speed, gain in zip(cold, gains, strict=True)]
+    pair = (measured(baseline, filled_samples_per_s=filled[0]), measured(candidate, filled_samples_per_s=filled[1]))
     verdict = judge([pair] * 4, prior_variance=1e-4, prior_df=10)
     truth = [
         speed * gain**share for speed, gain, share in zip(cold, gains, (today_share, candidate_share), strict=True)
@@ -235,7 +235,7 @@ def test_the_speedup_with_full_caches_is_within_the_interval(cold, gains, today_
 
 
 def test_a_gain_that_full_caches_may_take_away_is_not_better():
-    """Faster without the wait for data, and as slow as today's with it: nobody knows yet."""
+    """Faster without the wait for data, and as slow as the baseline with it: nobody knows yet."""
     uncertain = [(measured(10, filled_samples_per_s=100), measured(10, filled_samples_per_s=200))] * 6
     certain = [(measured(10, filled_samples_per_s=100), measured(150, filled_samples_per_s=200))] * 6
     verdicts = [judge(pairs, prior_variance=1e-4, prior_df=10) for pairs in (uncertain, certain)]

@@ -22,7 +22,9 @@ autotune:
 """
 
 
-@pytest.mark.parametrize("kind", ["fifo", "folder", "link", "device"])
+@pytest.mark.parametrize(
+    "kind", ["fifo", "link", *(pytest.param(kind, marks=pytest.mark.services) for kind in ("folder", "device"))]
+)
 def test_a_trainer_that_replaces_our_files(kind: str, project: Path, autotune: Autotune) -> None:
     """The search ends with an answer or an error, and the target of a link is as it was."""
     victim = project / "thesis.txt"

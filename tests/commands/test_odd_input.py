@@ -20,7 +20,7 @@ def test_a_text_that_is_no_path_stops_nothing(autotune: Autotune, project: Path)
     """A search makes its first trials, whatever texts the config holds."""
     texts = "".join(f"{name}:\n  {keys}\n" for name, keys in TEXTS.items())
     (project / "config.yaml").write_text(f"{texts}\n{CONFIG % TRAINER}")
-    done = autotune("search", "--config", "config.yaml", "--budget", "12s")
+    done = autotune("search", "--config", "config.yaml", "--budget", "8s")
     assert done.returncode == 0, done.stderr
     assert "trial 0" in done.stderr
 
@@ -57,7 +57,7 @@ def test_a_batch_that_is_a_word_is_searched(autotune: Autotune, project: Path) -
     """The user's own values for a known key may be of another kind than what it holds."""
     config = (CONFIG % TRAINER).replace("[4, 16, 64]", "[small]")
     (project / "config.yaml").write_text(config)
-    done = autotune("search", "--config", "config.yaml", "--budget", "10s")
+    done = autotune("search", "--config", "config.yaml", "--budget", "8s")
     assert done.returncode in (0, 1), done.stderr
 
 
@@ -73,8 +73,8 @@ def test_a_damaged_manifest_is_an_expected_error(autotune: Autotune, project: Pa
     flags = ("--config", "config.yaml", "--state-dir", "state")
     assert autotune("revert", *flags).returncode == 1
     (project / "config.yaml").write_text("batch_size: 4\n")
-    drafted = autotune("init", "--no-proof", "--yes", *flags, "--", "python", "train.py", "config.yaml")
-    assert drafted.returncode == 0, drafted.stderr
+    made = autotune("init", "--no-proof", "--yes", *flags, "--", "python", "train.py", "config.yaml")
+    assert made.returncode == 0, made.stderr
     (manifest,) = (project / "state" / "backups").rglob("*.json")
     manifest.write_text(manifest.read_text().replace('"number": 1', '"number": [1]'))
     done = autotune("revert", *flags)

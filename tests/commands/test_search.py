@@ -140,7 +140,7 @@ def test_the_budget_is_a_wall_and_nothing_stays(project: Path, autotune: Autotun
 
 
 def test_the_same_command_goes_on(project: Path, autotune: Autotune) -> None:
-    """A second search finds the trials of the first, measures today anew, and spends its time elsewhere."""
+    """A second search finds the trials of the first, measures the baseline anew, and spends its time elsewhere."""
     autotune(*SEARCH, "--budget", "6s")
     second = autotune("search", "--config", "config.yaml", "--budget", "30s")
     found = re.search(r"(\d+) earlier trials found", second.stderr)
@@ -207,7 +207,7 @@ def test_a_command_typed_with_the_configs_own_path(project: Path, autotune: Auto
     trainer = ("--", sys.executable, str(TRAINER), "./config.yaml")
     planned = autotune("search", "--config", "config.yaml", "--dry-run", *trainer).stdout
     assert f"command: {sys.executable} {TRAINER} {{config}}" in planned
-    searched = autotune(*SEARCH, "--budget", "10s", *trainer)
+    searched = autotune(*SEARCH, "--budget", "7s", *trainer)
     assert searched.returncode == 0, searched.stderr
     with_braces = autotune("status", "--config", "config.yaml", "--json")
     assert json.loads(with_braces.stdout)["study"] == json.loads(searched.stdout)["study"]
@@ -266,7 +266,7 @@ def test_a_variable_in_front_of_the_command(project: Path, autotune: Autotune) -
 
 def test_status_says_what_became_of_the_config(project: Path, autotune: Autotune) -> None:
     """An edit by hand since the search: the answer is for the values of then."""
-    assert autotune(*SEARCH, "--budget", "10s").returncode == 0
+    assert autotune(*SEARCH, "--budget", "7s").returncode == 0
     assert "Edited since" not in autotune("status", "--config", "config.yaml").stdout
     _write(project, "batch_size: 4 ", "batch_size: 16 ")
     edited = autotune("status", "--config", "config.yaml").stdout

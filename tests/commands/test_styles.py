@@ -144,7 +144,7 @@ def test_a_cache_beside_the_data(project: Callable[[str], Project]) -> None:
     """The trial that fills it is not compared with those that use it, and the cache is named."""
     answer, said = project("fills a cache").search(BUDGET)
     assert "corpus/train/.features is taken for a cache" in said
-    assert answer["speedup"]["ratio"] < 4.0  # 2.6 by the batch; the cache alone makes today three times as fast
+    assert answer["speedup"]["ratio"] < 4.0  # 2.6 by the batch; the cache alone makes the baseline three times as fast
 
 
 def test_a_training_that_is_over_too_soon(project: Callable[[str], Project]) -> None:

@@ -22,10 +22,10 @@ def test_each_pair_has_both_and_neighbours_run_in_opposite_order(pairs: int, see
     firsts = [is_today for _, is_today in order[::2]]
     assert [is_today for _, is_today in order[1::2]] == [not first for first in firsts]
     assert all(one != other for one, other in pairwise(firsts))
-    today, candidate = (
+    baseline, candidate = (
         [turn for turn, (_, is_today) in enumerate(order) if is_today is side] for side in (True, False)
     )
-    assert sum(today) == sum(candidate)
+    assert sum(baseline) == sum(candidate)
 
 
 def test_who_starts_is_a_matter_of_chance_and_of_the_seed() -> None:
@@ -66,9 +66,9 @@ def test_a_small_gain_wants_more_pairs_than_a_large_one_and_no_more_than_there_i
 
 def _speedy(*speeds: float) -> Candidate:
     """Make a candidate with a large gain in score, faster than the baseline by so much, in ln speed."""
-    today = replace(observation(SPACE, *[0.0] * 8), ln_speeds=(0.0, 0.01) * 4)
+    baseline = replace(observation(SPACE, *[0.0] * 8), ln_speeds=(0.0, 0.01) * 4)
     candidate = replace(observation(SPACE, 0.7, n=1), ln_speeds=speeds)
-    return better_than_today(named(today, candidate), {today.name: 0.0, candidate.name: 0.7}, TODAY)[0]
+    return better_than_today(named(baseline, candidate), {baseline.name: 0.0, candidate.name: 0.7}, TODAY)[0]
 
 
 def test_a_point_that_is_hardly_faster_wants_pairs_that_show_it_is_no_slower() -> None:

@@ -162,7 +162,7 @@ def test_the_numbers_of_a_lasting_disturbance_count_after_all_with_a_caution(sea
 
 
 def test_a_machine_that_is_never_free_does_not_make_a_search_endless(search):
-    """There is a wall of repeats for the whole search too; it comes to an answer, with the caution."""
+    """The whole search has a limit of repeats too; it comes to an answer, with the caution."""
     searched = search(lambda trial, _: OTHERS)
     assert len(searched.trials) - len(searched.counting) <= MOST_IN_A_SEARCH
     assert searched.result.verdict is Verdict.BETTER

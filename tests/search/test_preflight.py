@@ -43,7 +43,7 @@ def preflight_of(folder: Path, guard: Guard, script: str, *, command: str = "{co
     )
     problem = open_problem(Path("config.yaml"), command=None, state_dir=None)
     problem.state.create()
-    return run_preflight(problem, ProcessRunner(guard, SystemClock()), SystemClock(), name="proof")
+    return run_preflight(problem, ProcessRunner(guard, SystemClock()), SystemClock(), name="preflight")
 
 
 def test_a_trainer_that_reads_its_config_and_steps(folder: Path, guard: Guard) -> None:
@@ -94,7 +94,7 @@ def test_values_on_the_command_line_are_there(folder: Path, guard: Guard) -> Non
     ids=["crashes", "ends", "sleeps"],
 )
 def test_a_trainer_without_steps(folder: Path, guard: Guard, script: str, ending: Ending) -> None:
-    """The preflight tells how the trainer ended, and its last words on stderr."""
+    """The preflight tells how the trainer ended, and the end of its stderr."""
     preflight = preflight_of(folder, guard, READS + script, section="  trial: {start_timeout_s: 3}\n")
     assert (preflight.steps, preflight.first_step_s, preflight.ending) == (0, None, ending)
     assert ("no such layer" in preflight.stderr_tail) == (ending is Ending.CRASHED)

@@ -171,10 +171,10 @@ def test_the_baseline_comes_first(search: Search) -> None:
 def test_a_first_trial_warms_the_machine_up_if_there_is_time(search: Search, budget_s: float, warm_ups: int) -> None:
     """This trial reads the data into the page cache, is short, and its numbers count for nothing."""
     searched = search(plain, budget_s=budget_s)
-    today = searched.of(Purpose.TODAY)
-    assert len(today) == 1 + warm_ups
-    assert [trial.validity for trial in today] == [Validity.COLD] * warm_ups + [Validity.GOOD]
-    assert all(trial.comparable is None for trial in today[:warm_ups])
+    baseline = searched.of(Purpose.TODAY)
+    assert len(baseline) == 1 + warm_ups
+    assert [trial.validity for trial in baseline] == [Validity.COLD] * warm_ups + [Validity.GOOD]
+    assert all(trial.comparable is None for trial in baseline[:warm_ups])
 
 
 def test_the_confirmation_is_made_of_whole_interleaved_pairs(search: Search) -> None:
@@ -289,7 +289,7 @@ def test_a_trainer_that_never_trains_is_given_up_soon(search: Search) -> None:
 
 
 def test_caches_that_do_not_fill_in_time_are_left_alone(search: Search) -> None:
-    """One pass takes too long for a trial: the cache keeps today's value, that is said, and no cold number counts."""
+    """One pass takes too long for a trial: the baseline's value stays, with a remark, and no cold number counts."""
 
     def long_epochs(config: Mapping[str, Any]) -> Training:
         training = plain(config)
@@ -313,8 +313,8 @@ def test_a_cache_of_the_baseline_that_does_not_fill_is_measured_as_it_is(search:
         return Training(samples=training.samples, step_s=training.step_s, noise=0.03, epoch=100_000)
 
     searched = search(long_epochs, budget_s=200, config=CONFIG.replace("cache: none", "cache: memory"))
-    today = searched.of(Purpose.TODAY)
-    assert [trial.validity for trial in today][-2:] == [Validity.COLD, Validity.GOOD]
+    baseline = searched.of(Purpose.TODAY)
+    assert [trial.validity for trial in baseline][-2:] == [Validity.COLD, Validity.GOOD]
     assert "caches stay as they are" in searched.said()
     assert searched.answer.verdict is Verdict.BETTER
 
@@ -342,7 +342,7 @@ def test_a_point_that_never_starts_costs_no_more_than_its_timeout(search: Search
 
 
 def test_the_same_command_goes_on_where_it_stopped(search: Search) -> None:
-    """A second search finds the trials of the first, measures today's config anew, and explores nothing twice."""
+    """A second search finds the trials of the first, measures the baseline anew, and explores nothing twice."""
     first = search(plain, budget_s=60)
     second = search(plain, budget_s=300, seed=1)
     started = second.events[0]
