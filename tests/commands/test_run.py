@@ -84,11 +84,11 @@ def test_signals_go_to_the_trainer(config: Path, project: Path, signum: signal.S
 def test_stdin_is_the_trainers_and_a_closed_pipe_ends_it(project: Path) -> None:
     """The trainer reads stdin, and is not left with the signals that Python ignores for itself."""
     (project / "config.yaml").write_text("n: 3\nautotune: {command: 'head -n {n}'}\n")
-    trial = [sys.executable, "-m", "autotune", "run", "--config", "config.yaml"]
-    done = subprocess.run(trial, cwd=project, input="1\n2\n3\n4\n", capture_output=True, text=True, check=False)
+    command = [sys.executable, "-m", "autotune", "run", "--config", "config.yaml"]
+    done = subprocess.run(command, cwd=project, input="1\n2\n3\n4\n", capture_output=True, text=True, check=False)
     assert done.stdout == "1\n2\n3\n"
     (project / "config.yaml").write_text("word: y\nautotune: {command: 'yes {word}'}\n")
-    with subprocess.Popen(trial, cwd=project, stdout=subprocess.PIPE) as endless:
+    with subprocess.Popen(command, cwd=project, stdout=subprocess.PIPE) as endless:
         assert endless.stdout is not None
         assert endless.stdout.readline() == b"y\n"
         endless.stdout.close()

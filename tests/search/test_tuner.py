@@ -509,15 +509,15 @@ def test_a_crash_in_the_confirmation_does_not_cost_the_answer(search: Search) ->
 
 def test_a_config_that_always_fails_in_its_confirmation_is_given_up(search: Search) -> None:
     """Two failures in a row are no accident: no further trial of the confirmation is made."""
-    made, good_runs = 0, 1_000
+    made, good_trials = 0, 1_000
 
     def tired(config: Mapping[str, Any]) -> Training:
         nonlocal made
         made += 1
-        return crashing(config) if made > good_runs and config["data"]["batch_size"] == 32 else plain(config)
+        return crashing(config) if made > good_trials and config["data"]["batch_size"] == 32 else plain(config)
 
     quiet = search(tired, budget_s=300)
-    made, good_runs = 0, len(quiet.trials) - len(quiet.of(Purpose.CONFIRM))
+    made, good_trials = 0, len(quiet.trials) - len(quiet.of(Purpose.CONFIRM))
     searched = search(tired, budget_s=300, fresh=True)
     confirming = searched.of(Purpose.CONFIRM)
     assert [trial.ending for trial in confirming[-2:]] == [Ending.CRASHED, Ending.CRASHED]
