@@ -182,41 +182,59 @@ class TrialExit:
 
 
 @dataclass(frozen=True, kw_only=True)
-class GpuMeasurement:
-    """What one GPU showed over the steady window of a run.
+class GpuFigures:
+    """Figures of one GPU over a stretch of time: of a trial, of all trials of a point, or of a monitor's last minute.
+
+    The one list of what is measured of a GPU; the records of each stage hold one of these as their ``figures``.
+    Shares are 0..1 of the stretch; None is "not known", never 0.
 
     Attributes:
-        uuid: Its UUID; that of a MIG instance for an instance.
-        name: As the driver names it.
-        scored: Whether it is one that the score looks at: the model's, where the data has another.
-        utilization: Share of the window in which a kernel ran, 0..1; None means not measured.
-        covered_fraction: Share of the window that driver windows cover.
-        busy_windows: The driver windows wholly inside, each (end in seconds from the start of the window, length in
-            seconds, share of it in which a kernel ran): what the trials of a point are pooled from.
-        peak_memory_bytes: Most memory in use by all, from the start of the run.
-        memory_total_bytes: What it has.
-        energy_j: Drawn over the window.
+        uuid: UUID of the GPU; that of a MIG instance for an instance.
+        name: Name that the driver gives it.
+        utilization: Share of time in which at least one kernel ran.
+        covered_fraction: Share of the stretch that driver windows cover.
+        memory_total_bytes: Memory of the device.
+        peak_memory_bytes: Most memory in use by all processes; of a trial, from its start on.
+        power_w: Mean electric power.
+        energy_j: Energy drawn over the stretch.
         sm_activity: Share of the multiprocessors' time that was used; of Hopper and later.
         tensor_activity: The same of the tensor cores.
         dram_activity: The same of the memory's bandwidth.
-        foreign_fraction: Share of the window in which somebody else's kernels ran; None where that cannot be known.
-        throttled_fraction: Share of the window in which heat or a power brake held the clocks down.
+        own_fraction: Share of time in which kernels of the trial's own processes ran.
+        foreign_fraction: The same of other processes. Both are sums over processes, which may overlap.
+        throttled_fraction: Share of the readings with a reason of `throttling.THROTTLING`: heat or a power brake.
     """
 
     uuid: str
     name: str
-    scored: bool = True
     utilization: float | None = None
     covered_fraction: float = 0.0
-    busy_windows: tuple[tuple[float, float, float], ...] = ()
-    peak_memory_bytes: int | None = None
     memory_total_bytes: int | None = None
+    peak_memory_bytes: int | None = None
+    power_w: float | None = None
     energy_j: float | None = None
     sm_activity: float | None = None
     tensor_activity: float | None = None
     dram_activity: float | None = None
+    own_fraction: float | None = None
     foreign_fraction: float | None = None
     throttled_fraction: float | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class GpuMeasurement:
+    """Measurement of one GPU over the steady window of a trial.
+
+    Attributes:
+        figures: Figures over the window; no utilization where that of the window is not to be relied on.
+        scored: Whether it is one that the score looks at: the model's, where the data has another.
+        busy_windows: The driver windows wholly inside, each (end in seconds from the start of the window, length in
+            seconds, share of it in which a kernel ran): what the trials of a point are pooled from.
+    """
+
+    figures: GpuFigures
+    scored: bool = True
+    busy_windows: tuple[tuple[float, float, float], ...] = ()
 
     def __post_init__(self) -> None:
         last_s = -math.inf
@@ -266,12 +284,12 @@ class Measurement:
     gpus: tuple[GpuMeasurement, ...] = ()
 
     @property
-    def fullest_gpu(self) -> GpuMeasurement | None:
-        """GPU with the largest share of its memory in use; None if no GPU reports both figures."""
+    def fullest_gpu(self) -> GpuFigures | None:
+        """Figures of the GPU with the largest share of its memory in use; None if no GPU reports both figures."""
         known = {
-            gpu.peak_memory_bytes / gpu.memory_total_bytes: gpu
+            gpu.figures.peak_memory_bytes / gpu.figures.memory_total_bytes: gpu.figures
             for gpu in self.gpus
-            if gpu.peak_memory_bytes is not None and gpu.memory_total_bytes
+            if gpu.figures.peak_memory_bytes is not None and gpu.figures.memory_total_bytes
         }
         return known[max(known)] if known else None
 

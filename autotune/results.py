@@ -3,8 +3,9 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import Any
 
-from autotune.records import Scalar, Values
+from autotune.records import GpuFigures, Scalar, Values
 
 
 class Verdict(StrEnum):
@@ -26,61 +27,48 @@ class Ratio:
 
 @dataclass(frozen=True, kw_only=True)
 class PooledGpu:
-    """What one GPU showed over all comparable trials of a point; `metrics.GPU_METRICS` describes its numbers.
+    """One GPU over all comparable trials of a point; `metrics.GPU_METRICS` describes its numbers.
 
-    What is said of utilization is None as long as too little of it was seen; `text` says how much is missing.
+    Utilization and what is derived from it are None as long as too little of it was seen; `text` says how much is
+    missing.
 
     Attributes:
-        uuid: Its UUID; that of a MIG instance for an instance.
-        name: As the driver names it.
+        figures: Figures over all trials.
         scored: Whether it is one that the score looks at.
         text: Its utilization for people: ``2-40 % cyclic, period 2.1 s``, ``not enough yet: 34 of 60 driver samples``
             or ``not measured``.
         verdict: ``flat``, ``cyclic``, ``bursty`` or ``drift``.
-        meaning: What that usually means, and what usually helps.
-        samples: Driver windows, over all runs.
-        covered_fraction: Share of the trials' windows that they cover.
-        utilization: Share of time in which a kernel ran.
-        p10: Utilization that at least a tenth of this time is at or below.
+        meaning: Usual cause of that pattern, and its usual remedy.
+        samples: Number of driver windows, over all trials.
+        p10: Utilization that at least a tenth of the time covered is at or below.
         duty_fraction: Share of this time at the high level; None also where the two levels are as good as one.
         low: The lower of the two levels between which utilization moves.
         high: The upper one.
         period_s: Length of a cycle; None unless the verdict is ``cyclic``.
-        peak_memory_bytes: Most memory in use in any run.
-        energy_per_sample_j: What this GPU drew for each sample.
-        sm_activity: Share of the multiprocessors' time that was used; of Hopper and later.
-        tensor_activity: The same of the tensor cores.
-        dram_activity: The same of the memory's bandwidth.
-        foreign_fraction: Share of time in which somebody else's kernels ran.
-        throttled_fraction: Share of time in which heat or a power brake held the clocks down.
+        energy_per_sample_j: Energy that this GPU drew for each sample.
     """
 
-    uuid: str
-    name: str
+    figures: GpuFigures
     scored: bool
     text: str
     verdict: str | None = None
     meaning: str | None = None
     samples: int = 0
-    covered_fraction: float = 0.0
-    utilization: float | None = None
     p10: float | None = None
     duty_fraction: float | None = None
     low: float | None = None
     high: float | None = None
     period_s: float | None = None
-    peak_memory_bytes: int | None = None
     energy_per_sample_j: float | None = None
-    sm_activity: float | None = None
-    tensor_activity: float | None = None
-    dram_activity: float | None = None
-    foreign_fraction: float | None = None
-    throttled_fraction: float | None = None
+
+    def value(self, name: str) -> Any:
+        """Return a field of this record or of its figures by its name."""
+        return getattr(self.figures if hasattr(self.figures, name) else self, name)
 
 
 @dataclass(frozen=True, kw_only=True)
 class PooledGpus:
-    """What the GPUs showed over all comparable trials of a point.
+    """The GPUs of a point over all its comparable trials.
 
     Attributes:
         devices: In the order in which the trials see them.

@@ -1,14 +1,24 @@
 """Runs as a study keeps them, for tests of what is made of them."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import fields, replace
 from statistics import fmean
 from types import MappingProxyType
-from typing import Any
+from typing import Any, TypeVar
 
 import pytest
 
-from autotune.records import Ending, GpuMeasurement, Measurement, Purpose, Scalar, TrialRecord, Validity, Values
+from autotune.records import (
+    Ending,
+    GpuFigures,
+    GpuMeasurement,
+    Measurement,
+    Purpose,
+    Scalar,
+    TrialRecord,
+    Validity,
+    Values,
+)
 from autotune.sampler.observations import Observation
 from autotune.space.knob import Knob, Label
 from autotune.space.space import Space, point_name
@@ -51,22 +61,33 @@ def named(*observations: Observation) -> dict[str, Observation]:
     return {observation.name: observation for observation in observations}
 
 
+OfAGpu = TypeVar("OfAGpu")
+
+
+def changed_gpu(record: OfAGpu, **changes: Any) -> OfAGpu:
+    """Return a record of one GPU with other values in its fields or in those of its figures."""
+    names = {field.name for field in fields(GpuFigures)}
+    figures = replace(record.figures, **{name: value for name, value in changes.items() if name in names})
+    others = {name: value for name, value in changes.items() if name not in names}
+    return replace(record, figures=figures, **others)
+
+
 def gpu(busy: Sequence[float], *, window_s: float = 0.25, **changes: Any) -> GpuMeasurement:
-    """What a trial showed of its GPU: so many driver windows without gaps, each busy for that share."""
-    fields: dict[str, Any] = {
-        "uuid": "GPU-0",
-        "name": "NVIDIA A100",
-        "utilization": fmean(busy) if busy else None,
-        "covered_fraction": 1.0 if busy else 0.0,
-        "busy_windows": tuple((window_s * (place + 1), window_s, share) for place, share in enumerate(busy)),
-    }
-    return GpuMeasurement(**{**fields, **changes})
+    """Measurement of a GPU: so many driver windows without gaps, each busy for that share."""
+    figures = GpuFigures(
+        uuid="GPU-0",
+        name="NVIDIA A100",
+        utilization=fmean(busy) if busy else None,
+        covered_fraction=1.0 if busy else 0.0,
+    )
+    windows = tuple((window_s * (place + 1), window_s, share) for place, share in enumerate(busy))
+    return changed_gpu(GpuMeasurement(figures=figures, busy_windows=windows), **changes)
 
 
 def on_gpu(trial: TrialRecord, *shown: float | GpuMeasurement) -> TrialRecord:
     """The same trial on GPUs; a number is a GPU that was busy for that share, without any driver windows."""
     gpus = tuple(one for one in shown if isinstance(one, GpuMeasurement))
-    scored = [one.utilization for one in gpus if one.scored] or [one for one in shown if isinstance(one, float)]
+    scored = [one.figures.utilization for one in gpus if one.scored] or [one for one in shown if isinstance(one, float)]
     known = [busy for busy in scored if busy is not None]
     assert trial.measurement is not None
     window_s = max((one.busy_windows[-1][0] for one in gpus if one.busy_windows), default=trial.measurement.window_s)

@@ -23,6 +23,7 @@ from autotune.gpu.collect.records import (
 from autotune.gpu.driver_windows import BusyWindow
 from autotune.gpu.throttling import THROTTLING
 from autotune.gpu.usage import MOST_LOST, Attribution, DeviceUsage
+from autotune.records import GpuFigures
 
 _BESIDE_S = 2 * STATE_S  # a reading that far outside a stretch still tells about its end
 _LEAST_READ = 0.5  # of a stretch must lie between readings, for a mean over it
@@ -108,34 +109,37 @@ class DeviceTimeline:
         failed, unreliable = _failures(self.counts, t0_s, t1_s)
         memory_from_s, memory_to_s = t0_s if started_s is None else started_s, t1_s + STATE_S
         memory = [state.memory_bytes for state in self.states if memory_from_s <= state.t_s <= memory_to_s]
-        return DeviceUsage(
+        figures = GpuFigures(
             uuid=self.uuid,
             name=self.name or self.uuid,
-            t0_s=t0_s,
-            t1_s=t1_s,
-            windows=tuple(windows),
-            polled=self.polled,
             utilization=None if busy is None or (self.polled and busy == 0.0) else min(1.0, busy),
             covered_fraction=min(1.0, covered_s / (t1_s - t0_s)),
             memory_total_bytes=self.memory_bytes,
             peak_memory_bytes=max((used for used in memory if used is not None), default=None),
             power_w=power_w,
             energy_j=None if power_w is None else power_w * (t1_s - t0_s),
+            sm_activity=_activity(activity, lambda record: record.sm),
+            tensor_activity=_activity(activity, lambda record: record.tensor),
+            dram_activity=_activity(activity, lambda record: record.dram),
+            own_fraction=own,
+            foreign_fraction=foreign,
+            throttled_fraction=_mean(float(not THROTTLING.isdisjoint(some)) for some in reasons),
+        )
+        return DeviceUsage(
+            figures=figures,
+            t0_s=t0_s,
+            t1_s=t1_s,
+            windows=tuple(windows),
+            polled=self.polled,
             energy_counted=counted,
             sm_clock_mhz=_mean(state.sm_clock_mhz for state in states),
             temperature_start_c=_nearest(beside, t0_s),
             temperature_end_c=_nearest(beside, t1_s),
-            throttled_fraction=_mean(float(not THROTTLING.isdisjoint(some)) for some in reasons),
             clock_reasons={
                 reason: count / len(reasons) for reason, count in Counter(r for some in reasons for r in some).items()
             },
-            own_fraction=own,
-            foreign_fraction=foreign,
             foreign_pids=foreign_pids,
             attribution=attribution,
-            sm_activity=_activity(activity, lambda record: record.sm),
-            tensor_activity=_activity(activity, lambda record: record.tensor),
-            dram_activity=_activity(activity, lambda record: record.dram),
             failed=failed,
             unreliable=unreliable,
             absent=dict(self.absent),

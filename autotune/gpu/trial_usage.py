@@ -33,7 +33,9 @@ def usage_of_trial(seen: DevicesUsage, trial: TrialGpus, trouble: str | None = N
     if why_none and trouble:
         why_none = trouble
     spoiled, how = _spoiled(used)
-    memory = [device.peak_memory_bytes for device in seen.devices if device.peak_memory_bytes is not None]
+    memory = [
+        device.figures.peak_memory_bytes for device in seen.devices if device.figures.peak_memory_bytes is not None
+    ]
     return GpuUsage(
         utilization=None if why_none else replace(seen, devices=tuple(scored)).utilization,
         peak_memory_bytes=max(memory, default=None),
@@ -47,30 +49,30 @@ def usage_of_trial(seen: DevicesUsage, trial: TrialGpus, trouble: str | None = N
 
 def _works(device: DeviceUsage) -> bool:
     """Whether something of the trial ran there, as far as that can be told."""
-    return bool(device.utilization if device.own_fraction is None else device.own_fraction)
+    return bool(device.figures.utilization if device.figures.own_fraction is None else device.figures.own_fraction)
 
 
 def _why_none(scored: Sequence[DeviceUsage]) -> str | None:
     for device in scored:
         if why := device.invalid or device.why_no_utilization:
             return why
-        if device.covered_fraction < LEAST_COVERED:
-            return f"{device.name}: only {device.covered_fraction:.0%} of the window was seen"
+        if device.figures.covered_fraction < LEAST_COVERED:
+            return f"{device.figures.name}: only {device.figures.covered_fraction:.0%} of the window was seen"
     return None
 
 
 def _spoiled(used: Sequence[DeviceUsage]) -> tuple[Validity | None, str]:
     """What spoiled the trial, as far as that is known, and how."""
-    worst = max(used, key=lambda device: device.foreign_fraction or 0.0)
-    if (worst.foreign_fraction or 0.0) > MOST_FOREIGN:
+    worst = max(used, key=lambda device: device.figures.foreign_fraction or 0.0)
+    if (worst.figures.foreign_fraction or 0.0) > MOST_FOREIGN:
         pids = ", ".join(map(str, worst.foreign_pids))
-        share = f"{worst.foreign_fraction:.0%}"
-        return Validity.CONTAMINATED, f"{worst.name}: others (process {pids}) used it for {share} of the time"
-    worst = max(used, key=lambda device: device.throttled_fraction or 0.0)
-    if (worst.throttled_fraction or 0.0) > MOST_THROTTLED:
+        share = f"{worst.figures.foreign_fraction:.0%}"
+        return Validity.CONTAMINATED, f"{worst.figures.name}: others (process {pids}) used it for {share} of the time"
+    worst = max(used, key=lambda device: device.figures.throttled_fraction or 0.0)
+    if (worst.figures.throttled_fraction or 0.0) > MOST_THROTTLED:
         why = ", ".join(sorted(THROTTLING.intersection(worst.clock_reasons)))
-        share = f"{worst.throttled_fraction:.0%}"
-        return Validity.THROTTLED, f"{worst.name}: its clocks were held down for {share} of the time ({why})"
+        share = f"{worst.figures.throttled_fraction:.0%}"
+        return Validity.THROTTLED, f"{worst.figures.name}: its clocks were held down for {share} of the time ({why})"
     return None, ""
 
 
@@ -80,18 +82,7 @@ def _measurement(device: DeviceUsage, *, scored: bool) -> GpuMeasurement:
         since_s = round(end_s - device.t0_s, 6)
         windows.append((since_s, min(round(length_s, 6), since_s), busy))  # no rounding puts one outside
     return GpuMeasurement(
-        uuid=device.uuid,
-        name=device.name,
+        figures=replace(device.figures, utilization=None) if device.invalid else device.figures,
         scored=scored,
-        utilization=None if device.invalid else device.utilization,
-        covered_fraction=device.covered_fraction,
         busy_windows=tuple(windows),
-        peak_memory_bytes=device.peak_memory_bytes,
-        memory_total_bytes=device.memory_total_bytes,
-        energy_j=device.energy_j,
-        sm_activity=device.sm_activity,
-        tensor_activity=device.tensor_activity,
-        dram_activity=device.dram_activity,
-        foreign_fraction=device.foreign_fraction,
-        throttled_fraction=device.throttled_fraction,
     )

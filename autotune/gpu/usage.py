@@ -8,7 +8,7 @@ from enum import StrEnum
 from autotune.gpu.collect.records import Capability
 from autotune.gpu.driver_windows import BusyWindow
 from autotune.gpu.throttling import THROTTLING
-from autotune.records import Scalar
+from autotune.records import GpuFigures, Scalar
 
 MOST_LOST = 0.05
 """Share of the readings that may fail in passing; beyond it a number is not to be relied on."""
@@ -30,65 +30,41 @@ class Attribution(StrEnum):
 
 @dataclass(frozen=True, kw_only=True)
 class DeviceUsage:
-    """One GPU over one stretch of time. Shares are 0..1 of that time; None is "not known", never 0.
+    """Usage of one GPU over one stretch of time. Shares are 0..1 of that time; None is "not known", never 0.
 
     Attributes:
+        figures: Figures over the stretch. The mean utilization is weighted by time; polled zeros are not believed:
+            there are devices without a meter that answer 0 for ever (NVIDIA Thor, seen by the authors of rezolus).
+            Memory is of one reading a second, up to the first after the stretch.
         t0_s: Start of the stretch.
         t1_s: Its end.
         windows: The driver windows that lie wholly inside; what `oscillation.Segment.within` takes.
         polled: Whether they come from `PolledWindows`, and lie up to a driver window late.
-        utilization: In which at least one kernel ran, weighted by time. Polled zeros are not believed: there are
-            devices without a meter that answer 0 for ever (NVIDIA Thor, seen by the authors of rezolus).
-        covered_fraction: Share of the stretch that the driver windows cover.
-        memory_total_bytes: What the device has.
-        peak_memory_bytes: Most that was in use by all, of one reading a second up to the first after the stretch; from
-            the start of the trial on, where that was said.
-        power_w: Mean electric power.
-        energy_j: Energy over the stretch.
         energy_counted: Whether the device counted the energy itself; else it is from one reading of power a second.
         sm_clock_mhz: Mean of the readings.
         temperature_start_c: Temperature at the start of the stretch.
         temperature_end_c: Temperature at its end.
-        throttled_fraction: Share of the readings with a reason of `gpu_clocks.THROTTLING`.
         clock_reasons: Share of the readings with each reason that was seen, throttling or not.
-        own_fraction: In which kernels of the trial's own processes ran.
-        foreign_fraction: In which kernels of others ran; both sums over processes, which may overlap.
         foreign_pids: Processes that are not the trial's and whose kernels ran, as the driver numbers them.
-        attribution: How the two were told apart.
-        sm_activity: Share of the multiprocessors that were busy.
-        tensor_activity: Share of time in which tensor cores worked.
-        dram_activity: Share of the memory's bandwidth.
+        attribution: Method by which own kernels were told from those of others.
         failed: How many readings failed in passing, by `Capability`.
         unreliable: The capabilities of which more than `MOST_LOST` of the readings failed.
         absent: What the device never tells, and why.
         lost: How the device ended, one of `gpu_errors.FATAL_NAMES`; None if it did not.
     """
 
-    uuid: str
-    name: str
+    figures: GpuFigures
     t0_s: float
     t1_s: float
     windows: Sequence[BusyWindow] = ()
     polled: bool = False
-    utilization: float | None = None
-    covered_fraction: float = 0.0
-    memory_total_bytes: int | None = None
-    peak_memory_bytes: int | None = None
-    power_w: float | None = None
-    energy_j: float | None = None
     energy_counted: bool = False
     sm_clock_mhz: float | None = None
     temperature_start_c: int | None = None
     temperature_end_c: int | None = None
-    throttled_fraction: float | None = None
     clock_reasons: Mapping[str, float] = field(default_factory=dict)
-    own_fraction: float | None = None
-    foreign_fraction: float | None = None
     foreign_pids: tuple[int, ...] = ()
     attribution: Attribution = Attribution.UNKNOWN
-    sm_activity: float | None = None
-    tensor_activity: float | None = None
-    dram_activity: float | None = None
     failed: Mapping[str, int] = field(default_factory=dict)
     unreliable: tuple[str, ...] = ()
     absent: Mapping[str, str] = field(default_factory=dict)
@@ -98,31 +74,31 @@ class DeviceUsage:
     def invalid(self) -> str | None:
         """Why the utilization must not be used, for people; None if it may, as far as there is one."""
         if self.lost:
-            return f"{self.name}: {self.lost}"
+            return f"{self.figures.name}: {self.lost}"
         for capability in (Capability.SAMPLES, Capability.RATES):
             if capability in self.unreliable:
-                return f"{self.name}: more than {MOST_LOST:.0%} of the readings of its {capability} failed"
+                return f"{self.figures.name}: more than {MOST_LOST:.0%} of the readings of its {capability} failed"
         return None
 
     @property
     def why_never_measured(self) -> str | None:
         """Why it will not report utilization in any other trial either, for people; None where that is not known."""
         why = self.absent.get(Capability.RATES)
-        return None if why is None else f"{self.name}: it does not report utilization ({why})"
+        return None if why is None else f"{self.figures.name}: it does not report utilization ({why})"
 
     @property
     def why_no_utilization(self) -> str | None:
         """Why there is no utilization, for people; None where there is one."""
-        if self.utilization is not None:
+        if self.figures.utilization is not None:
             return None
         if self.lost:
-            return f"{self.name}: {self.lost}"
+            return f"{self.figures.name}: {self.lost}"
         if self.why_never_measured:
-            only = "; the activity of its units is known" if self.sm_activity is not None else ""
+            only = "; the activity of its units is known" if self.figures.sm_activity is not None else ""
             return f"{self.why_never_measured}{only}"
         if self.windows:
-            return f"{self.name}: it reports 0 % throughout, as devices do that do not measure it"
-        return f"{self.name}: no driver window lies wholly in this time"
+            return f"{self.figures.name}: it reports 0 % throughout, as devices do that do not measure it"
+        return f"{self.figures.name}: no driver window lies wholly in this time"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -142,36 +118,42 @@ class DevicesUsage:
     @property
     def utilization(self) -> float | None:
         """Mean over the devices; None unless it is known of each."""
-        total = _sum(device.utilization for device in self.devices)
+        total = _sum(device.figures.utilization for device in self.devices)
         return None if total is None else total / len(self.devices)
 
     @property
     def peak_memory_bytes(self) -> int | None:
         """Sum of the devices' peaks, which need not have been at the same moment."""
-        total = _sum(device.peak_memory_bytes for device in self.devices)
+        total = _sum(device.figures.peak_memory_bytes for device in self.devices)
         return None if total is None else round(total)
 
     @property
     def power_w(self) -> float | None:
         """Of all devices together."""
-        return _sum(device.power_w for device in self.devices)
+        return _sum(device.figures.power_w for device in self.devices)
 
     @property
     def energy_j(self) -> float | None:
         """Of all devices together."""
-        return _sum(device.energy_j for device in self.devices)
+        return _sum(device.figures.energy_j for device in self.devices)
 
     @property
     def foreign_fraction(self) -> float | None:
         """That of the device with the most of it; None if it is unknown of one, and none is known to be above 0."""
-        known = [device.foreign_fraction for device in self.devices if device.foreign_fraction is not None]
+        known = [
+            device.figures.foreign_fraction for device in self.devices if device.figures.foreign_fraction is not None
+        ]
         worst = max(known, default=0.0)
         return worst if worst > 0.0 or (known and len(known) == len(self.devices)) else None
 
     @property
     def throttled_fraction(self) -> float | None:
         """That of the device that was throttled most: the slowest holds up the others."""
-        known = [device.throttled_fraction for device in self.devices if device.throttled_fraction is not None]
+        known = [
+            device.figures.throttled_fraction
+            for device in self.devices
+            if device.figures.throttled_fraction is not None
+        ]
         return max(known, default=None)
 
     @property
@@ -202,13 +184,13 @@ class DevicesUsage:
         found: dict[str, Scalar] = {"gpu_driver": self.driver or None}
         for place, device in enumerate(self.devices):
             found |= {
-                f"gpu{place}.name": device.name,
+                f"gpu{place}.name": device.figures.name,
                 f"gpu{place}.sm_clock_mhz": device.sm_clock_mhz,
                 f"gpu{place}.temperature_start_c": device.temperature_start_c,
                 f"gpu{place}.temperature_end_c": device.temperature_end_c,
-                f"gpu{place}.throttled_fraction": device.throttled_fraction,
+                f"gpu{place}.throttled_fraction": device.figures.throttled_fraction,
                 f"gpu{place}.clock_reasons": ", ".join(sorted(device.clock_reasons)) or None,
-                f"gpu{place}.foreign_fraction": device.foreign_fraction,
+                f"gpu{place}.foreign_fraction": device.figures.foreign_fraction,
                 f"gpu{place}.attribution": device.attribution.value,
             }
         return found

@@ -128,10 +128,10 @@ class GpuWatch:
         lost = dict(self._lost)
         found = {}
         for use in minute.devices:
-            state = self._states.get(use.uuid)
-            found[use.uuid] = GpuNow(
-                trouble=_trouble(use.uuid, lost.get(None) or lost.get(use.uuid) or silent),
-                busy=None if use.utilization is None else _newest(use, now_s),
+            state = self._states.get(use.figures.uuid)
+            found[use.figures.uuid] = GpuNow(
+                trouble=_trouble(use.figures.uuid, lost.get(None) or lost.get(use.figures.uuid) or silent),
+                busy=None if use.figures.utilization is None else _newest(use, now_s),
                 state=state if state is not None and now_s - state.t_s <= _STALE_S else None,
                 use=use,
                 utilization=self._judge(use, now_s, step_s),
@@ -139,18 +139,20 @@ class GpuWatch:
         return found
 
     def _judge(self, use: DeviceUsage, now_s: float, step_s: float | None) -> Utilization:
-        judged_s, judged = self._judged.get(use.uuid, (-math.inf, None))
+        judged_s, judged = self._judged.get(use.figures.uuid, (-math.inf, None))
         if judged is None or judged.missing or now_s - judged_s >= _VERDICT_LOOKS * self._every_s:
             windows = use.windows
             if len(windows) < LEAST_SAMPLES:
-                longer = {device.uuid: device for device in self._readings.between(now_s - KEPT_S, now_s).devices}
-                windows = longer[use.uuid].windows[-LEAST_SAMPLES:]
+                longer = {
+                    device.figures.uuid: device for device in self._readings.between(now_s - KEPT_S, now_s).devices
+                }
+                windows = longer[use.figures.uuid].windows[-LEAST_SAMPLES:]
             since_s, until_s = use.t0_s, now_s
             if windows:  # the driver may have begun to tell only now, and may be late by some windows
                 since_s = windows[0][0] - windows[0][1]
                 until_s = max(windows[-1][0], now_s - _STALE_S)
             judged = pooled_utilization([Segment.within(since_s, until_s, windows)], step_s=step_s)
-            self._judged[use.uuid] = (now_s, judged)
+            self._judged[use.figures.uuid] = (now_s, judged)
         return judged
 
     def _new_sampler(self) -> GpuPoller:

@@ -8,8 +8,29 @@ from dataclasses import asdict, dataclass, fields
 from datetime import datetime
 from typing import Any
 
+from autotune.records import GpuFigures
+
 FORMAT = 1
 """Version of the objects that ``monitor --json`` prints, one a line."""
+
+_OF_A_READING = (
+    "uuid",
+    "name",
+    "memory_total_bytes",
+    "throttled_fraction",
+    "own_fraction",
+    "foreign_fraction",
+    "sm_activity",
+)
+_OF_THE_SUMMARY = (
+    "uuid",
+    "name",
+    "utilization",
+    "peak_memory_bytes",
+    "memory_total_bytes",
+    "power_w",
+    "throttled_fraction",
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,41 +62,30 @@ class ShownGpu:
 
     Attributes:
         label: The driver's number for it, e.g. ``GPU 0``.
+        figures: Figures over the last minute. The activity of units is asked for instances of GPUs alone, of which
+            there is no utilization; own and foreign kernels are None where no process is watched.
         trouble: Why it tells nothing at this moment; None while it does.
-        utilization: Share of the newest second in which a kernel ran.
-        minute_utilization: The same of the last minute.
+        busy: Share of the newest second in which a kernel ran.
         why_no_utilization: Why there is none, for people; None where there is.
         memory_used_bytes: In use by all.
         clock_reasons: Why its clocks are held down now; empty if nothing holds them.
-        throttled_fraction: Share of the last minute's readings in which heat or a power brake did.
-        throttle_reasons: Which of these.
-        own_fraction: Share of the last minute in which kernels of the watched process and its children ran.
-        foreign_fraction: The same for all others.
-        sm_activity: Share of the multiprocessors that were busy in the last minute; asked for instances of GPUs alone,
-            of which there is no utilization.
+        throttle_reasons: Why they were held down in the last minute, as far as heat or a power brake did it.
         absent: What the device never tells, and why, each for people.
         verdict: None while there is not enough to judge by; then `why_no_verdict` says what is missing.
         windows: End, length and busy share of each driver window of the last minute.
     """
 
     label: str
-    uuid: str
-    name: str
+    figures: GpuFigures
     trouble: str | None = None
-    utilization: float | None = None
-    minute_utilization: float | None = None
+    busy: float | None = None
     why_no_utilization: str | None = None
     memory_used_bytes: int | None = None
-    memory_total_bytes: int | None = None
     power_w: float | None = None
     temperature_c: int | None = None
     sm_clock_mhz: int | None = None
     clock_reasons: tuple[str, ...] | None = None
-    throttled_fraction: float | None = None
     throttle_reasons: tuple[str, ...] = ()
-    own_fraction: float | None = None
-    foreign_fraction: float | None = None
-    sm_activity: float | None = None
     absent: tuple[str, ...] = ()
     verdict: ShownVerdict | None = None
     why_no_verdict: str | None = None
@@ -128,25 +138,17 @@ class GpuSummary:
     """One GPU over all the time it was watched.
 
     Attributes:
-        utilization: Mean share of time in which a kernel ran; None if it was not measured.
-        peak_memory_bytes: Most that was in use by all, of one reading every second or two.
-        power_w: Mean of the readings.
+        figures: Figures over this time, as far as a monitor keeps them: utilization, memory (of one reading every
+            second or two), power and throttling.
         highest_temperature_c: Highest of the readings.
-        throttled_fraction: Share of the readings in which heat or a power brake held the clocks down.
         why_no_utilization: Why the last minute has none, for people; None where it has.
         verdict: That on the last minute; None where there was not enough to judge by.
         trouble: Why it told nothing in the end; None if it did.
     """
 
     label: str
-    uuid: str
-    name: str
-    utilization: float | None
-    peak_memory_bytes: int | None
-    memory_total_bytes: int | None
-    power_w: float | None
+    figures: GpuFigures
     highest_temperature_c: int | None
-    throttled_fraction: float | None
     why_no_utilization: str | None
     verdict: ShownVerdict | None
     trouble: str | None
@@ -183,7 +185,7 @@ def summary_document(summary: MonitorSummary) -> dict[str, Any]:
         "kind": "summary",
         **_stamp(summary),
         "process": None if summary.process is None else asdict(summary.process),
-        "gpus": [asdict(gpu) for gpu in summary.gpus],
+        "gpus": [{**_figures(gpu, _OF_THE_SUMMARY), **_own_fields(gpu)} for gpu in summary.gpus],
     }
 
 
@@ -196,5 +198,17 @@ def _stamp(moment: MonitorReading | MonitorSummary) -> dict[str, Any]:
 
 
 def _gpu(gpu: ShownGpu) -> dict[str, Any]:
-    shown = {item.name: getattr(gpu, item.name) for item in fields(gpu) if item.name != "windows"}
-    return {**shown, "verdict": None if gpu.verdict is None else asdict(gpu.verdict)}
+    shown = {**_figures(gpu, _OF_A_READING), **_own_fields(gpu)}
+    del shown["windows"]
+    shown["utilization"] = shown.pop("busy")
+    shown["minute_utilization"] = gpu.figures.utilization
+    return shown
+
+
+def _own_fields(gpu: ShownGpu | GpuSummary) -> dict[str, Any]:
+    own = {item.name: getattr(gpu, item.name) for item in fields(gpu) if item.name != "figures"}
+    return {**own, "verdict": None if gpu.verdict is None else asdict(gpu.verdict)}
+
+
+def _figures(gpu: ShownGpu | GpuSummary, names: Sequence[str]) -> dict[str, Any]:
+    return {name: getattr(gpu.figures, name) for name in names}

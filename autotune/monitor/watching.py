@@ -1,6 +1,7 @@
 """Brings together what a monitor shows: GPUs, and the process that was asked for."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from types import TracebackType
 from typing import Self
 
@@ -149,15 +150,15 @@ class Monitor:
         totals = self._watch.totals(uuid)
         return GpuSummary(
             label=self._labels[uuid],
-            uuid=uuid,
-            name=gpu.use.name,
-            # Within the first second nothing new is known, but what the driver remembered.
-            utilization=gpu.use.utilization if totals.utilization is None else totals.utilization,
-            peak_memory_bytes=totals.peak_memory_bytes,
-            memory_total_bytes=gpu.use.memory_total_bytes,
-            power_w=totals.power_w,
+            figures=replace(
+                gpu.use.figures,
+                # Within the first second nothing new is known, but what the driver remembered.
+                utilization=gpu.use.figures.utilization if totals.utilization is None else totals.utilization,
+                peak_memory_bytes=totals.peak_memory_bytes,
+                power_w=totals.power_w,
+                throttled_fraction=totals.throttled_fraction,
+            ),
             highest_temperature_c=totals.highest_temperature_c,
-            throttled_fraction=totals.throttled_fraction,
             why_no_utilization=gpu.use.why_no_utilization,
             verdict=_verdict(gpu),
             trouble=gpu.trouble,
@@ -191,36 +192,29 @@ def _holds(gpu: GpuNow, pids: frozenset[int]) -> bool:
 
 def _shown(label: str, gpu: GpuNow, *, is_owned: bool) -> ShownGpu:
     use, verdict = gpu.use, _verdict(gpu)
-    state = gpu.state or GpuState(t_s=use.t1_s, uuid=use.uuid)
+    state = gpu.state or GpuState(t_s=use.t1_s, uuid=use.figures.uuid)
     return ShownGpu(
         label=label,
-        uuid=use.uuid,
-        name=use.name,
+        figures=use.figures if is_owned else replace(use.figures, own_fraction=None, foreign_fraction=None),
         trouble=gpu.trouble,
-        utilization=gpu.busy,
-        minute_utilization=use.utilization,
+        busy=gpu.busy,
         why_no_utilization=use.why_no_utilization,
         memory_used_bytes=state.memory_bytes,
-        memory_total_bytes=use.memory_total_bytes,
         power_w=state.power_w,
         temperature_c=state.temperature_c,
         sm_clock_mhz=state.sm_clock_mhz,
         clock_reasons=state.reasons,
-        throttled_fraction=use.throttled_fraction,
         throttle_reasons=tuple(sorted(use.clock_reasons.keys() & THROTTLING)),
-        own_fraction=use.own_fraction if is_owned else None,
-        foreign_fraction=use.foreign_fraction if is_owned else None,
-        sm_activity=use.sm_activity,
         absent=tuple(f"{what} ({use.absent[what]})" for what in _SHOWN if what in use.absent),
         verdict=verdict,
-        why_no_verdict=describe(gpu.utilization) if verdict is None and use.utilization is not None else None,
+        why_no_verdict=describe(gpu.utilization) if verdict is None and use.figures.utilization is not None else None,
         windows=use.windows,
     )
 
 
 def _verdict(gpu: GpuNow) -> ShownVerdict | None:
     seen = gpu.utilization.oscillation
-    if gpu.utilization.missing or gpu.use.utilization is None or seen.pattern is Pattern.INSUFFICIENT:
+    if gpu.utilization.missing or gpu.use.figures.utilization is None or seen.pattern is Pattern.INSUFFICIENT:
         return None
     is_idle = seen.pattern is Pattern.FLAT and seen.mean is not None and seen.mean < _IDLE
     return ShownVerdict(

@@ -51,12 +51,12 @@ def gpu_notes(baseline: Side, why_no_gpu: str | None) -> list[str]:
         return notes
     devices = baseline.gpus.devices
     if len(devices) > 1:
-        names = ", ".join(f"GPU {place} is {plain(device.name)}" for place, device in enumerate(devices))
+        names = ", ".join(f"GPU {place} is {plain(device.figures.name)}" for place, device in enumerate(devices))
         scored = " and ".join(f"GPU {place}" for place, device in enumerate(devices) if device.scored)
         notes.append(f"{names}; the score looks at {scored}.")
-    told = [device for device in devices if device.scored and device.utilization is not None and device.meaning]
+    told = [device for device in devices if device.scored and device.figures.utilization is not None and device.meaning]
     if told:
-        idlest = min(told, key=lambda device: device.utilization or 0.0)
+        idlest = min(told, key=lambda device: device.figures.utilization or 0.0)
         notes.append(f"Today's GPU utilization is {idlest.verdict}, which usually means: {idlest.meaning}.")
     return notes
 
@@ -96,7 +96,7 @@ def _effective_row(sides: Sequence[Side]) -> list[str]:
 
 def _utilization_rows(sides: Sequence[Side]) -> list[list[str]]:
     """The verdicts in words: one row for each GPU that some side shows."""
-    devices = [{device.uuid: device for device in side.gpus.devices} if side.gpus else {} for side in sides]
+    devices = [{device.figures.uuid: device for device in side.gpus.devices} if side.gpus else {} for side in sides]
     uuids = list(dict.fromkeys(uuid for side in devices for uuid in side))
     some_are_not_scored = any(not device.scored for side in devices for device in side.values())
     return [
@@ -117,6 +117,6 @@ def _verdict(device: PooledGpu | None, *, mark: bool) -> str:
 def _over_scored(side: Side, name: str) -> float | None:
     """Mean of a figure over the scored GPUs of a side; None unless it is known of each."""
     devices = side.gpus.devices if side.gpus else ()
-    values: list[float | None] = [getattr(device, name) for device in devices if device.scored]
+    values: list[float | None] = [device.value(name) for device in devices if device.scored]
     known = [value for value in values if value is not None]
     return fmean(known) if known and len(known) == len(values) else None

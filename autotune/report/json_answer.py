@@ -5,10 +5,13 @@ from dataclasses import asdict
 from typing import Any
 
 from autotune.errors import AutotuneError
-from autotune.results import SearchResult, Side
+from autotune.metrics import GPU_METRICS
+from autotune.results import PooledGpus, SearchResult, Side
 
 FORMAT = 2
 """Format version of the object."""
+
+_WORDS = ("uuid", "name", "scored", "text", "verdict", "meaning")  # of a GPU, beside its numbers
 
 
 def answer_document(
@@ -68,5 +71,11 @@ def _whole(side: Side) -> dict[str, Any]:
     return {
         "values": dict(side.values),
         "metrics": dict(side.metrics) if side.metrics else None,
-        "gpus": asdict(side.gpus) if side.gpus else None,
+        "gpus": _gpus(side.gpus) if side.gpus else None,
     }
+
+
+def _gpus(gpus: PooledGpus) -> dict[str, Any]:
+    """Return what is said of the GPUs of a side; a device's figures stand beside its other fields."""
+    names = [name for name in (*_WORDS, *GPU_METRICS) if name != "effective_utilization"]
+    return {**asdict(gpus), "devices": [{name: device.value(name) for name in names} for device in gpus.devices]}

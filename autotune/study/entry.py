@@ -12,13 +12,14 @@ from typing import Any
 
 from pydantic import TypeAdapter, ValidationError
 
-from autotune.records import GpuMeasurement, Measurement, TrialRecord
+from autotune.records import GpuFigures, GpuMeasurement, Measurement, TrialRecord
 
-FORMAT = 1
-"""Version of the attributes of a run."""
+FORMAT = 2
+"""Version of the attributes of a trial. In 1 the figures of a GPU stood beside its other fields; it is still read."""
 
 _A_BIT_MORE = 1e-6  # than 1, which a mean of shares may come to by rounding
 _SHARE = (0.0, 1.0 + _A_BIT_MORE)
+_SHARES = (0.0, 1e6)  # sums over processes, whose kernels may run at the same time
 _LONGEST_S = 1e12
 _TIME = (0.0, _LONGEST_S)
 _RATE = (1e-30, 1e18)  # so that no ratio of two leaves what a float can hold
@@ -45,11 +46,13 @@ _RANGES: Mapping[str, tuple[float, float]] = {
     "utilization": _SHARE,
     "covered_fraction": _SHARE,
     "memory_total_bytes": _BYTES,
+    "power_w": _AMOUNT,
     "energy_j": _AMOUNT,
     "sm_activity": _SHARE,
     "tensor_activity": _SHARE,
     "dram_activity": _SHARE,
-    "foreign_fraction": _SHARE,
+    "own_fraction": _SHARES,
+    "foreign_fraction": _SHARES,
     "throttled_fraction": _SHARE,
 }
 """The numbers of a trial, least and most; absent is allowed where the type allows it."""
@@ -77,8 +80,10 @@ def record_of(number: int, attributes: Mapping[str, Any]) -> TrialRecord:
     Raises:
         ValueError: It is none of ours, of another format, or holds what no trial can; with the reason, of one line.
     """
-    if attributes.get("format") != FORMAT or isinstance(attributes["format"], bool):
+    if attributes.get("format") not in (1, FORMAT) or isinstance(attributes["format"], bool):
         raise ValueError("another format")
+    if attributes["format"] == 1:
+        attributes = _of_format_1(attributes)
     missing = [field.name for field in fields(TrialRecord) if field.name not in attributes and field.name != "number"]
     if missing:
         raise ValueError(f"no {missing[0]}")
@@ -96,11 +101,21 @@ def record_of(number: int, attributes: Mapping[str, Any]) -> TrialRecord:
         if len(record.measurement.gpus) > _MOST_GPUS:
             raise ValueError("too many GPUs")
         for gpu in record.measurement.gpus:
-            _check(gpu)
+            _check(gpu.figures)
+            _check_windows(gpu)
     return record
 
 
-def _check(part: TrialRecord | Measurement | GpuMeasurement) -> None:
+def _of_format_1(attributes: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return attributes of format 1 as those of format 2; what is no trial of ours stays as it is, to be refused."""
+    measurement = attributes.get("measurement")
+    if not isinstance(measurement, Mapping) or not isinstance(measurement.get("gpus"), list):
+        return attributes
+    gpus = [{**gpu, "figures": gpu} if isinstance(gpu, Mapping) else gpu for gpu in measurement["gpus"]]
+    return {**attributes, "measurement": {**measurement, "gpus": gpus}}
+
+
+def _check(part: TrialRecord | Measurement | GpuFigures) -> None:
     for field in fields(part):
         value = getattr(part, field.name)
         if field.name not in _RANGES or value is None:
@@ -108,8 +123,10 @@ def _check(part: TrialRecord | Measurement | GpuMeasurement) -> None:
         least, most = _RANGES[field.name]
         if not least <= value <= most:  # also where it is NaN
             raise ValueError(f"{field.name} out of range")
-    if isinstance(part, GpuMeasurement):
-        if len(part.busy_windows) > _MOST_WINDOWS:
-            raise ValueError("busy_windows: too many")
-        if any(abs(end_s) > _LONGEST_S or length_s > _LONGEST_S for end_s, length_s, _ in part.busy_windows):
-            raise ValueError("busy_windows out of range")
+
+
+def _check_windows(gpu: GpuMeasurement) -> None:
+    if len(gpu.busy_windows) > _MOST_WINDOWS:
+        raise ValueError("busy_windows: too many")
+    if any(abs(end_s) > _LONGEST_S or length_s > _LONGEST_S for end_s, length_s, _ in gpu.busy_windows):
+        raise ValueError("busy_windows out of range")

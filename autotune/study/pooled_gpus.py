@@ -18,10 +18,11 @@ from autotune.measure.utilization import (
     effective_utilization,
     pooled_utilization,
 )
-from autotune.records import GpuMeasurement, Measurement, TrialRecord
+from autotune.records import GpuFigures, GpuMeasurement, Measurement, TrialRecord
 from autotune.results import PooledGpu, PooledGpus
 
 _Seen = Sequence[tuple[Measurement, GpuMeasurement | None]]  # each trial of a point, and what it showed of one device
+_Shown = Sequence[tuple[Measurement, GpuFigures]]  # those that showed it
 
 
 def pooled_gpus(trials: Sequence[Measurement], best_rate: float | None) -> PooledGpus | None:
@@ -69,9 +70,10 @@ def _busy_point(trials: Sequence[Measurement]) -> BusyPoint:
 
 def _by_device(trials: Sequence[Measurement]) -> list[_Seen]:
     """All trials for each device that some trial showed: of one without it the time counts as not covered."""
-    uuids = dict.fromkeys(gpu.uuid for trial in trials for gpu in trial.gpus)
+    uuids = dict.fromkeys(gpu.figures.uuid for trial in trials for gpu in trial.gpus)
     return [
-        [(trial, next((gpu for gpu in trial.gpus if gpu.uuid == uuid), None)) for trial in trials] for uuid in uuids
+        [(trial, next((gpu for gpu in trial.gpus if gpu.figures.uuid == uuid), None)) for trial in trials]
+        for uuid in uuids
     ]
 
 
@@ -93,43 +95,60 @@ def _utilization(seen: _Seen) -> Utilization:
 
 def _segment(trial: Measurement, gpu: GpuMeasurement | None) -> Segment:
     # Windows of a utilization that is not believed are none.
-    windows = gpu.busy_windows if gpu is not None and gpu.utilization is not None else ()
+    windows = gpu.busy_windows if gpu is not None and gpu.figures.utilization is not None else ()
     ends_s, lengths_s, busy = np.array(windows, dtype=float).reshape(-1, 3).T
     covered_s = float(lengths_s.sum())
     # The steps add up to less than the window where pauses were left out of them; the GPU was watched in those too.
-    asked_s = covered_s / gpu.covered_fraction if gpu and covered_s and gpu.covered_fraction else trial.window_s
+    covered_fraction = gpu.figures.covered_fraction if gpu else 0.0
+    asked_s = covered_s / covered_fraction if covered_s and covered_fraction else trial.window_s
     return Segment(asked_s=asked_s, ends_s=ends_s, lengths_s=lengths_s, busy=busy)
 
 
 def _pooled(seen: _Seen) -> PooledGpu:
-    """One device over the trials of a point."""
-    shown = [(trial, gpu) for trial, gpu in seen if gpu is not None]
-    first, utilization = shown[0][1], _utilization(seen)
+    """Pool one device over the trials of a point."""
+    shown = [(trial, gpu.figures) for trial, gpu in seen if gpu is not None]
+    utilization = _utilization(seen)
     enough = utilization.missing is None
     wave = utilization.oscillation if enough else Oscillation(pattern=Pattern.INSUFFICIENT)
-    memory = [gpu.peak_memory_bytes for _, gpu in shown if gpu.peak_memory_bytes is not None]
     return PooledGpu(
-        uuid=first.uuid,
-        name=first.name,
+        figures=_pooled_figures(shown, utilization),
         scored=_is_scored(seen),
         text=describe(utilization) if utilization.samples else "not measured",
         verdict=wave.pattern.value if enough else None,
         meaning=MEANINGS[wave.pattern] if enough else None,
         samples=utilization.samples,
-        covered_fraction=utilization.covered_fraction,
-        utilization=utilization.mean,
         p10=wave.p10,
         duty_fraction=wave.duty if _has_two_levels(wave) else None,
         low=wave.low,
         high=wave.high,
         period_s=wave.period_s,
-        peak_memory_bytes=max(memory, default=None),
         energy_per_sample_j=_energy_per_sample_j(shown),
-        sm_activity=_mean(shown, lambda gpu: gpu.sm_activity),
-        tensor_activity=_mean(shown, lambda gpu: gpu.tensor_activity),
-        dram_activity=_mean(shown, lambda gpu: gpu.dram_activity),
-        foreign_fraction=_mean(shown, lambda gpu: gpu.foreign_fraction),
-        throttled_fraction=_mean(shown, lambda gpu: gpu.throttled_fraction),
+    )
+
+
+def _pooled_figures(shown: _Shown, utilization: Utilization) -> GpuFigures:
+    """Pool the figures of one device: shares and power by time, energy as a sum, memory by its peak.
+
+    Args:
+        shown: The trials that showed the device, at least one.
+        utilization: Its utilization over all trials of the point, those that did not show it included.
+    """
+    _, first = shown[0]
+    return GpuFigures(
+        uuid=first.uuid,
+        name=first.name,
+        utilization=utilization.mean,
+        covered_fraction=utilization.covered_fraction,
+        memory_total_bytes=_most(figures.memory_total_bytes for _, figures in shown),
+        peak_memory_bytes=_most(figures.peak_memory_bytes for _, figures in shown),
+        power_w=_mean(shown, lambda figures: figures.power_w),
+        energy_j=_sum(figures.energy_j for _, figures in shown),
+        sm_activity=_mean(shown, lambda figures: figures.sm_activity),
+        tensor_activity=_mean(shown, lambda figures: figures.tensor_activity),
+        dram_activity=_mean(shown, lambda figures: figures.dram_activity),
+        own_fraction=_mean(shown, lambda figures: figures.own_fraction),
+        foreign_fraction=_mean(shown, lambda figures: figures.foreign_fraction),
+        throttled_fraction=_mean(shown, lambda figures: figures.throttled_fraction),
     )
 
 
@@ -137,16 +156,25 @@ def _has_two_levels(wave: Oscillation) -> bool:
     return wave.low is not None and wave.high is not None and wave.high - wave.low >= LEAST_SWING
 
 
-def _energy_per_sample_j(shown: Sequence[tuple[Measurement, GpuMeasurement]]) -> float | None:
-    known = [(trial, gpu.energy_j) for trial, gpu in shown if gpu.energy_j is not None]
-    samples = math.fsum(trial.samples_per_s * trial.window_s for trial, _ in known)
-    return math.fsum(energy_j for _, energy_j in known) / samples if known else None
+def _energy_per_sample_j(shown: _Shown) -> float | None:
+    known = [trial for trial, figures in shown if figures.energy_j is not None]
+    samples = math.fsum(trial.samples_per_s * trial.window_s for trial in known)
+    energy_j = _sum(figures.energy_j for _, figures in shown)
+    return None if energy_j is None else energy_j / samples
 
 
-def _mean(
-    shown: Sequence[tuple[Measurement, GpuMeasurement]], share: Callable[[GpuMeasurement], float | None]
-) -> float | None:
-    """Mean of a share of time over the trials that know it, each by its length."""
-    known = [(value, trial.window_s) for trial, gpu in shown if (value := share(gpu)) is not None]
+def _most(values: Iterable[int | None]) -> int | None:
+    return max((value for value in values if value is not None), default=None)
+
+
+def _sum(values: Iterable[float | None]) -> float | None:
+    """Return the sum of those that are known; None where none is."""
+    known = [value for value in values if value is not None]
+    return math.fsum(known) if known else None
+
+
+def _mean(shown: _Shown, value: Callable[[GpuFigures], float | None]) -> float | None:
+    """Return the mean over the trials that know it, each weighted by the length of its window."""
+    known = [(figure, trial.window_s) for trial, figures in shown if (figure := value(figures)) is not None]
     total_s = math.fsum(length_s for _, length_s in known)
-    return math.fsum(value * length_s for value, length_s in known) / total_s if known else None
+    return math.fsum(figure * length_s for figure, length_s in known) / total_s if total_s else None

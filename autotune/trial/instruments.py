@@ -86,9 +86,9 @@ class Instruments:
             return False
         use = self._gpus.between(began_s, ended_s, self._run, own_pids=self._pids, started_s=began_s)
         return use is not None and any(
-            (device.peak_memory_bytes or 0) >= _FULL * device.memory_total_bytes
+            (device.figures.peak_memory_bytes or 0) >= _FULL * device.figures.memory_total_bytes
             for device in use.devices
-            if device.memory_total_bytes
+            if device.figures.memory_total_bytes
         )
 
     def measure(

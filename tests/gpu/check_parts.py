@@ -156,9 +156,16 @@ def loads(place: Place) -> Part:
         use, truth = _watched(place, busy_ms, idle_ms)
         verdict = describe(pooled_utilization([Segment.within(use.t0_s, use.t1_s, use.windows)] * 3))
         raw[name] = {"truth": truth, "verdict": verdict, **_numbers(use)}
-        shown = (truth, use.utilization, use.own_fraction, use.sm_activity, use.tensor_activity, use.dram_activity)
+        shown = (
+            truth,
+            use.figures.utilization,
+            use.figures.own_fraction,
+            use.figures.sm_activity,
+            use.figures.tensor_activity,
+            use.figures.dram_activity,
+        )
         reasons = ", ".join(f"{reason} {share:.0%}" for reason, share in use.clock_reasons.items())
-        power = "-" if use.power_w is None else f"{use.power_w:.0f} W"
+        power = "-" if use.figures.power_w is None else f"{use.figures.power_w:.0f} W"
         rows.append([name, *map(_percent, shown), power, reasons or "-", verdict])
     heads = ["load", "truth", "utilization", "own", "SM", "tensor", "DRAM", "power", "clocks", "verdict"]
     text = markdown_table(heads, rows) + "\n\nTruth is the time from each burst's first launch to its last wait. SM, "
@@ -173,8 +180,9 @@ def attribution(place: Place) -> Part:
         foreign = _busy_fraction(Path(name, "stranger"), use.t0_s, use.t1_s)
     raw = {"own_truth": truth, "foreign_truth": foreign, "stranger": stranger.pid, **_numbers(use)}
     text = (
-        f"Ours was busy for {_percent(truth)} and is said to be for {_percent(use.own_fraction)}; a stranger for "
-        f"{_percent(foreign)} and {_percent(use.foreign_fraction)} ({use.attribution.value}). The stranger is process "
+        f"Ours was busy for {_percent(truth)} and is said to be for {_percent(use.figures.own_fraction)}; "
+        f"a stranger for {_percent(foreign)} and {_percent(use.figures.foreign_fraction)} "
+        f"({use.attribution.value}). The stranger is process "
         f"{stranger.pid}; the driver names {list(use.foreign_pids) or 'nobody'}. Bursts of two processes take turns, "
         "so each lasts longer than its kernels."
     )
@@ -264,7 +272,8 @@ def _numbers(use: DeviceUsage) -> dict[str, Any]:
         "dram_activity power_w energy_counted sm_clock_mhz temperature_start_c temperature_end_c throttled_fraction "
         "clock_reasons peak_memory_bytes failed absent"
     )
-    return {**{name: getattr(use, name) for name in names.split()}, "attribution": use.attribution.value}
+    every = {**vars(use), **vars(use.figures)}
+    return {**{name: every[name] for name in names.split()}, "attribution": use.attribution.value}
 
 
 def _spread(values: Sequence[float]) -> dict[str, float]:

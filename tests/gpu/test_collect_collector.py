@@ -110,13 +110,13 @@ def test_a_run_has_its_readings_and_keeps_what_was_said(stage):
         use = on.use()
         on.sampling.close()
         assert use.utilization == pytest.approx(0.5, abs=0.1)
-        assert use.devices[0].covered_fraction > 0.7
+        assert use.devices[0].figures.covered_fraction > 0.7
         first = [row["k"] for row in map(json.loads, on.kept.read_text().splitlines())]
         assert first[:2] == ["start", "gpu"]
         assert {"busy", "state", "counts"} <= set(first)
         on.open()  # the next trial: what the sampler said once, before it began, holds for it too
         on.until_measured()
-        assert on.use().devices[0].name == WAVE.name
+        assert on.use().devices[0].figures.name == WAVE.name
         on.sampling.close()
         assert [json.loads(line)["k"] for line in on.kept.read_text().splitlines()][:2] == ["start", "gpu"]
     assert list(on.folder.iterdir()) == [on.kept]
@@ -240,7 +240,7 @@ def test_gpus_are_known_by_how_they_begin(stage):
     with on.sampling:
         on.open()
         on.until_measured()
-        assert on.use(TrialGpus(uuids=("GPU-0000",), reported=True)).devices[0].uuid == UUID
+        assert on.use(TrialGpus(uuids=("GPU-0000",), reported=True)).devices[0].figures.uuid == UUID
         use = on.use(TrialGpus(uuids=("GPU-ffff",), reported=True))
         assert use.utilization is None
         assert "the trainer uses GPU-ffff, which this search does not see" in use.remark

@@ -21,8 +21,9 @@ NO_SAMPLES = Fault(function="nvmlDeviceGetSamples", code=3)
 ONE = f"""
 from dataclasses import asdict
 use_ = use(20, 42, 22, 40, own_pids={{{OWN}}})
-tell({{**asdict(use_.devices[0]), "windows": len(use_.devices[0].windows), "invalid": use_.invalid,
-      "why": use_.devices[0].why_no_utilization}})
+one = use_.devices[0]
+tell({{**asdict(one), **asdict(one.figures), "windows": len(one.windows), "invalid": use_.invalid,
+      "why": one.why_no_utilization}})
 """
 
 
@@ -73,7 +74,7 @@ def test_whose_kernels_ran_is_known_of_a_run_of_one_second(fake_gpu):
     """The driver is asked often enough that some answers are about nobody but who was there since the start."""
     code = f"""
 run = use(20, 24, 22.6, 23.6, own_pids={{{OWN}}}, started_s=22.3)
-tell([run.devices[0].own_fraction, run.devices[0].foreign_fraction, run.devices[0].attribution])
+tell([run.devices[0].figures.own_fraction, run.devices[0].figures.foreign_fraction, run.devices[0].attribution])
 """
     machine = fake_gpu(Scenario(gpus=(Gpu(busy_percent=60, processes=TWO),)), at_s=0)
     assert machine.run(STAGE + code) == [pytest.approx(0.45), pytest.approx(0.15), "by process id"]
@@ -184,7 +185,7 @@ def test_one_lost_gpu_does_not_stop_the_other(fake_gpu):
         STAGE
         + """
 both = use(20, 42, 22, 40, uuids=[uuid(1), uuid(0)])
-tell([(one.uuid, one.lost, one.utilization) for one in both.devices])
+tell([(one.figures.uuid, one.lost, one.figures.utilization) for one in both.devices])
 """
     )
     assert told[0][1:] == [None, pytest.approx(0.8)]
@@ -204,7 +205,8 @@ def test_a_mig_instance_has_activity_and_no_utilization(fake_gpu):
         STAGE
         + """
 (one,) = use(20, 42, 22, 40, uuids=["MIG-a"]).devices
-tell([one.utilization, one.why_no_utilization, one.sm_activity, one.peak_memory_bytes, one.invalid])
+seen = one.figures
+tell([seen.utilization, one.why_no_utilization, seen.sm_activity, seen.peak_memory_bytes, one.invalid])
 """
     )
     assert told[0] is None

@@ -65,9 +65,9 @@ for place in range(1, {len(cases)} + 1):
         "lost": [(row["uuid"], row["name"]) for row in map(json.loads, lines) if row["k"] == "lost"],
         "absent": list(device.absent),
         "unreliable": device.unreliable,
-        "utilization": device.utilization,
-        "power_w": device.power_w,
-        "foreign": device.foreign_fraction,
+        "utilization": device.figures.utilization,
+        "power_w": device.figures.power_w,
+        "foreign": device.figures.foreign_fraction,
     }})
 tell(told)
 """,

@@ -79,7 +79,7 @@ def test_heat_is_told_and_the_third_run_counts(searched: dict[str, Searched]) ->
     trials = searched["hot"].trials()[:3]
     assert [trial["validity"] for trial in trials] == [Validity.THROTTLED, Validity.THROTTLED, Validity.GOOD]
     assert all("heat (hardware)" in trial["detail"] for trial in trials), searched["hot"].complained
-    assert all(trial["measurement"]["gpus"][0]["throttled_fraction"] > 0.9 for trial in trials)
+    assert all(trial["measurement"]["gpus"][0]["figures"]["throttled_fraction"] > 0.9 for trial in trials)
 
 
 def test_the_first_run_of_a_longer_search_is_cold(searched: dict[str, Searched]) -> None:

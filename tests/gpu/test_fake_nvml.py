@@ -777,7 +777,7 @@ sampler = GpuPoller([uuid], readings.add, SystemClock())
 deadline_s = now_s + 30.0
 while True:
     wait_s = sampler.step()
-    (use,) = readings.between(now_s - 12.0, now_s - 0.5, started_s=-math.inf).devices
+    use = readings.between(now_s - 12.0, now_s - 0.5, started_s=-math.inf).devices[0].figures
     if use.covered_fraction >= 0.9 or readings.why_lost or time.monotonic() > deadline_s:
         break
     time.sleep(wait_s)

@@ -167,7 +167,7 @@ def test_activity_that_may_not_be_read_costs_nothing_else(searched):
     done = searched["activity forbidden"]
     for trial in done.trials():
         assert (trial["ending"], trial["detail"]) == (Ending.STOPPED, ""), done.complained
-        (gpu,) = trial["measurement"]["gpus"]
+        gpu = trial["measurement"]["gpus"][0]["figures"]
         assert (gpu["uuid"], gpu["sm_activity"]) == (UUID.format(0), None)
         assert gpu["utilization"] == trial["measurement"]["gpu_utilization"]
         assert gpu["utilization"] > 0.3

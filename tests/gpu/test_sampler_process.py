@@ -208,7 +208,7 @@ def test_what_concerns_no_device_may_fail_too(samplers):
             for record in records_of(file):
                 readings.add(record)
             (device,) = readings.between(now_s - 10.0, now_s).devices
-            return device.utilization is not None
+            return device.figures.utilization is not None
 
         until(is_read, f"{call}: {code}")
 

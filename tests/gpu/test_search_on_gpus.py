@@ -159,7 +159,7 @@ def test_a_run_that_somebody_disturbed_is_made_again(searched):
     first, disturbed, *others = (trial for trial in done.trials() if trial["validity"] != Validity.COLD)
     assert (first["validity"], disturbed["validity"]) == (Validity.GOOD, Validity.CONTAMINATED), done.complained
     assert f"others (process {os.getpid()}) used it for" in disturbed["detail"]
-    assert disturbed["measurement"]["gpus"][0]["foreign_fraction"] == pytest.approx(0.33, abs=0.15)
+    assert disturbed["measurement"]["gpus"][0]["figures"]["foreign_fraction"] == pytest.approx(0.33, abs=0.15)
     again = next(trial for trial in others if trial["validity"] == Validity.GOOD)
     assert again["point"] == disturbed["point"]
     assert others.index(again) <= 1

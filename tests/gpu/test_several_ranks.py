@@ -26,8 +26,9 @@ def test_ranks_that_report_no_steps_are_the_runs_own(gpu_project):
     trials = [trial for trial in done.trials() if trial["validity"] != Validity.COLD]
     assert trials, done.complained
     assert {trial["validity"] for trial in trials} == {Validity.GOOD}, done.complained
-    first, second = trials[0]["measurement"]["gpus"]
-    assert (first["scored"], second["scored"]) == (True, True)
+    gpus = trials[0]["measurement"]["gpus"]
+    assert [gpu["scored"] for gpu in gpus] == [True, True]
+    first, second = (gpu["figures"] for gpu in gpus)
     assert (first["foreign_fraction"], second["foreign_fraction"]) == (0.0, 0.0)
     assert second["utilization"] == pytest.approx(0.8, abs=0.1)
     conditions = trials[0]["conditions"]

@@ -56,9 +56,9 @@ def test_own_and_foreign_shares_are_those_of_the_intervals(machine, tmp_path):
     def truth(pids=None):
         return busy_fraction(machine.tenants, 0, t0_s, t1_s, pids=pids)
 
-    assert device.utilization == pytest.approx(truth(), abs=0.02)
-    assert device.own_fraction == pytest.approx(sum(truth({pid}) for pid in own_pids), abs=0.02)
-    assert device.foreign_fraction == pytest.approx(truth({os.getpid()}), abs=0.02)
+    assert device.figures.utilization == pytest.approx(truth(), abs=0.02)
+    assert device.figures.own_fraction == pytest.approx(sum(truth({pid}) for pid in own_pids), abs=0.02)
+    assert device.figures.foreign_fraction == pytest.approx(truth({os.getpid()}), abs=0.02)
     assert device.foreign_pids == (os.getpid(),)
     assert device.attribution is Attribution.BY_PROCESS
     assert use.contaminated

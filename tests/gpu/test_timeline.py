@@ -58,55 +58,59 @@ def test_only_whole_driver_windows_count():
         t_s=3.0, uuid="A", source="", windows=((0.5, 0.5, 1.0), (1.0, 0.5, 0.2), (1.5, 0.5, 0.3), (2.0, 0.5, 1.0))
     )
     use = device(rows, t0_s=0.4, t1_s=1.9)
-    assert use.utilization == pytest.approx(0.25)
-    assert use.covered_fraction == pytest.approx(1.0 / 1.5)
+    assert use.figures.utilization == pytest.approx(0.25)
+    assert use.figures.covered_fraction == pytest.approx(1.0 / 1.5)
     assert len(use.windows) == 2
-    assert device(rows, t0_s=0.1, t1_s=0.9).utilization is None
+    assert device(rows, t0_s=0.1, t1_s=0.9).figures.utilization is None
 
 
 def test_windows_are_weighted_by_their_time():
     """Half a second of 100 % and one second of 40 % are 60 %."""
     rows = BusyWindows(t_s=3.0, uuid="A", source="", windows=((1.5, 0.5, 1.0), (2.5, 1.0, 0.4)))
-    assert device(rows, t0_s=1.0, t1_s=2.5).utilization == pytest.approx(0.6)
+    assert device(rows, t0_s=1.0, t1_s=2.5).figures.utilization == pytest.approx(0.6)
 
 
 def test_a_polled_zero_is_not_believed():
     """There are devices that answer 0 % whatever they do: that is no reading, and never 0 %."""
     use = device(windows(0.0, source=Capability.RATES))
-    assert use.utilization is None
+    assert use.figures.utilization is None
     assert "reports 0 % throughout" in use.why_no_utilization
-    assert device(windows(0.0)).utilization == 0.0
+    assert device(windows(0.0)).figures.utilization == 0.0
 
 
 def test_energy_comes_from_the_counter_where_there_is_one():
     """A counter sees what readings of power once a second miss."""
     use = device(*states(energy_j=lambda t_s: 1_000.0 + 250.0 * t_s))
-    assert (use.energy_j, use.power_w, use.energy_counted) == (pytest.approx(2_500.0), pytest.approx(250.0), True)
+    assert (use.figures.energy_j, use.figures.power_w, use.energy_counted) == (
+        pytest.approx(2_500.0),
+        pytest.approx(250.0),
+        True,
+    )
 
 
 def test_energy_is_else_integrated():
     """Power that rises from 100 W to 200 W over ten seconds is 1.5 kJ."""
     use = device(*states(power_w=lambda t_s: 50.0 + 10.0 * t_s))
-    assert (use.energy_j, use.energy_counted) == (pytest.approx(1_500.0), False)
+    assert (use.figures.energy_j, use.energy_counted) == (pytest.approx(1_500.0), False)
 
 
 def test_a_counter_that_started_anew_is_not_used():
     """A driver that was loaded again counts from zero; energy is never negative."""
     use = device(*states(energy_j=lambda t_s: 100.0 * (t_s % 10)))
-    assert use.energy_j == pytest.approx(1_000.0)
+    assert use.figures.energy_j == pytest.approx(1_000.0)
     assert not use.energy_counted
 
 
 def test_the_last_second_may_be_unread():
     """Asked at once after the stretch, energy and temperature are known all the same."""
     use = device(*states(until_s=14, energy_j=lambda t_s: 100.0 * t_s))
-    assert use.energy_j == pytest.approx(1_000.0)
+    assert use.figures.energy_j == pytest.approx(1_000.0)
     assert use.temperature_end_c == 50
 
 
 def test_too_few_readings_are_no_energy():
     """What was not read for most of the stretch is not known."""
-    assert device(*states(until_s=9)).energy_j is None
+    assert device(*states(until_s=9)).figures.energy_j is None
 
 
 def test_heat_clocks_and_throttling_are_those_of_the_stretch():
@@ -120,7 +124,7 @@ def test_heat_clocks_and_throttling_are_those_of_the_stretch():
     )
     assert (use.temperature_start_c, use.temperature_end_c) == (45, 55)
     assert use.sm_clock_mhz == pytest.approx((5 * 1_000 + 6 * 500) / 11)
-    assert use.throttled_fraction == pytest.approx(6 / 11)
+    assert use.figures.throttled_fraction == pytest.approx(6 / 11)
     assert use.clock_reasons == {"power limit": pytest.approx(1.0), "heat (driver)": pytest.approx(6 / 11)}
 
 
@@ -135,8 +139,8 @@ def test_a_power_limit_is_no_throttling():
 def test_memory_counts_from_the_start_of_the_run():
     """The peak of the warm-up is a peak too, where the start is known."""
     told = list(states(memory_bytes=lambda t_s: 9 if t_s == 3 else 5))
-    assert device(*told).peak_memory_bytes == 5
-    assert device(*told, started_s=2.0).peak_memory_bytes == 9
+    assert device(*told).figures.peak_memory_bytes == 5
+    assert device(*told, started_s=2.0).figures.peak_memory_bytes == 9
 
 
 def test_own_kernels_are_told_from_a_strangers():
@@ -146,7 +150,7 @@ def test_own_kernels_are_told_from_a_strangers():
     )
     use = known.between(5.0, 15.0, own_pids={OWN, 11, 12})
     (one,) = use.devices
-    assert (one.own_fraction, one.foreign_fraction) == (pytest.approx(0.6), pytest.approx(0.2))
+    assert (one.figures.own_fraction, one.figures.foreign_fraction) == (pytest.approx(0.6), pytest.approx(0.2))
     assert one.foreign_pids == (STRANGER,)
     assert one.attribution is Attribution.BY_PROCESS
     assert use.contaminated
@@ -155,7 +159,7 @@ def test_own_kernels_are_told_from_a_strangers():
 def test_a_stranger_counts_for_as_long_as_it_worked():
     """2 s of 50 % in 10 s are 10 %."""
     told = [*shares(((OWN, 0.5),), 0, 8), *shares(((OWN, 0.5), (STRANGER, 0.5)), 8, 10), *shares(((OWN, 0.5),), 10, 20)]
-    assert device(windows(0.5), *told, own_pids={OWN}).foreign_fraction == pytest.approx(0.1)
+    assert device(windows(0.5), *told, own_pids={OWN}).figures.foreign_fraction == pytest.approx(0.1)
 
 
 def test_in_a_container_who_came_after_the_start_is_taken_for_the_run():
@@ -168,7 +172,7 @@ def test_in_a_container_who_came_after_the_start_is_taken_for_the_run():
     ]
     use = device(*told, own_pids={77}, started_s=2.5)
     assert use.attribution is Attribution.BY_ARRIVAL
-    assert (use.own_fraction, use.foreign_fraction) == (pytest.approx(0.6), pytest.approx(0.2))
+    assert (use.figures.own_fraction, use.figures.foreign_fraction) == (pytest.approx(0.6), pytest.approx(0.2))
     assert device(*told, own_pids={77}).attribution is Attribution.UNKNOWN
 
 
@@ -181,7 +185,7 @@ def test_a_driver_that_hides_processes_leaves_them_unknown():
 
 def test_an_idle_gpu_has_no_stranger():
     """Nothing ran, so nobody else's kernels did."""
-    assert device(windows(0.0), *states(holders=()), *shares(()), own_pids={OWN}).foreign_fraction == 0.0
+    assert device(windows(0.0), *states(holders=()), *shares(()), own_pids={OWN}).figures.foreign_fraction == 0.0
 
 
 def counts(failed, *, tried=4, from_s=0, until_s=20):
@@ -279,8 +283,8 @@ def test_several_gpus_are_there_one_by_one_and_in_sum():
         *shares(((OWN, 0.2), (STRANGER, 0.1)), uuid="B"),
     ]
     use = readings(*told, uuids=("B", "A")).between(5.0, 15.0, own_pids={OWN})
-    assert [one.uuid for one in use.devices] == ["B", "A"]
-    assert [one.utilization for one in use.devices] == pytest.approx([0.3, 0.9])
+    assert [one.figures.uuid for one in use.devices] == ["B", "A"]
+    assert [one.figures.utilization for one in use.devices] == pytest.approx([0.3, 0.9])
     assert use.utilization == pytest.approx(0.6)
     assert use.energy_j == pytest.approx(1_500.0)
     assert use.power_w == pytest.approx(150.0)

@@ -1,38 +1,39 @@
 """Promises of what the record of a trial says of its GPUs: no number that is not known, and the reason in words."""
 
-from dataclasses import replace
-
 import pytest
 
 from autotune.gpu.trial_usage import usage_of_trial
 from autotune.gpu.usage import Attribution, DevicesUsage, DeviceUsage
 from autotune.measure.oscillation import Segment
 from autotune.measure.probe import TrialGpus
-from autotune.records import Validity
+from autotune.records import GpuFigures, Validity
+from tests.runs import changed_gpu
 
 T0_S = 1234.567891
 WINDOWS = tuple((T0_S + 0.25 * (place + 1), 0.25, busy) for place, busy in enumerate((0.2, 0.4, 0.6, 0.8) * 2))
 BUSY = DeviceUsage(
-    uuid="GPU-1",
-    name="H100",
+    figures=GpuFigures(
+        uuid="GPU-1",
+        name="H100",
+        utilization=0.5,
+        covered_fraction=1.0,
+        peak_memory_bytes=5 << 30,
+        power_w=300.0,
+        energy_j=600.0,
+        own_fraction=0.5,
+        foreign_fraction=0.0,
+    ),
     t0_s=T0_S,
     t1_s=T0_S + 2.0,
     windows=WINDOWS,
-    utilization=0.5,
-    covered_fraction=1.0,
-    peak_memory_bytes=5 << 30,
-    power_w=300.0,
-    energy_j=600.0,
-    own_fraction=0.5,
-    foreign_fraction=0.0,
     attribution=Attribution.BY_PROCESS,
 )
-IDLE = replace(BUSY, uuid="GPU-2", utilization=0.0, power_w=70.0, peak_memory_bytes=1 << 30, own_fraction=0.0)
+IDLE = changed_gpu(BUSY, uuid="GPU-2", utilization=0.0, power_w=70.0, peak_memory_bytes=1 << 30, own_fraction=0.0)
 
 
 def used(*devices, trouble=None, lost=None, **trial):
     """What the record says of these devices."""
-    gpus = TrialGpus(uuids=tuple(device.uuid for device in devices), **trial)
+    gpus = TrialGpus(uuids=tuple(device.figures.uuid for device in devices), **trial)
     return usage_of_trial(DevicesUsage(devices=devices, driver="565", lost=lost), gpus, trouble)
 
 
@@ -68,7 +69,7 @@ def test_a_run_that_never_got_to_its_gpu_is_idle_not_unknown():
 
 def test_where_the_data_has_a_gpu_of_its_own_the_models_is_scored():
     """Both are measured."""
-    use = used(replace(IDLE, own_fraction=0.1, utilization=0.1), BUSY, model=1)
+    use = used(changed_gpu(IDLE, own_fraction=0.1, utilization=0.1), BUSY, model=1)
     assert use.utilization == 0.5
     assert [gpu.scored for gpu in use.devices] == [False, True]
 
@@ -84,7 +85,7 @@ def test_where_the_data_has_a_gpu_of_its_own_the_models_is_scored():
 )
 def test_what_is_not_known_is_absent_and_says_why(change, why):
     """Never 0 %; what else was measured stays."""
-    use = used(replace(BUSY, **change))
+    use = used(changed_gpu(BUSY, **change))
     assert use.utilization is None
     assert why in use.remark
     assert use.power_w == 300.0
@@ -93,32 +94,32 @@ def test_what_is_not_known_is_absent_and_says_why(change, why):
 def test_a_lost_driver_and_a_silent_sampler_are_the_reason():
     """The sampler's own trouble says more than that nothing came of it."""
     assert "driver not loaded" in used(BUSY, lost="driver not loaded").remark
-    nothing = replace(BUSY, utilization=None, windows=())
+    nothing = changed_gpu(BUSY, utilization=None, windows=())
     assert used(nothing, trouble="the GPU sampler has ended").remark.endswith("not measured: the GPU sampler has ended")
     assert used(BUSY, trouble="silent since").remark == ""  # it had said enough before
 
 
 def test_kernels_of_others_contaminate_a_run():
     """From 1 % on; who it was is said, and the speed is kept for people to see."""
-    use = used(replace(BUSY, foreign_fraction=0.2, foreign_pids=(4711,)))
+    use = used(changed_gpu(BUSY, foreign_fraction=0.2, foreign_pids=(4711,)))
     assert use.spoiled is Validity.CONTAMINATED
     assert use.remark == "H100: others (process 4711) used it for 20% of the time"
     assert use.utilization == 0.5
-    assert used(replace(BUSY, foreign_fraction=0.005)).spoiled is None
-    assert used(replace(BUSY, foreign_fraction=None)).spoiled is None
+    assert used(changed_gpu(BUSY, foreign_fraction=0.005)).spoiled is None
+    assert used(changed_gpu(BUSY, foreign_fraction=None)).spoiled is None
 
 
 def test_others_on_a_gpu_that_the_run_leaves_alone_do_no_harm():
     """They are not in its way."""
-    elsewhere = replace(IDLE, utilization=0.9, foreign_fraction=0.9, foreign_pids=(4711,))
+    elsewhere = changed_gpu(IDLE, utilization=0.9, foreign_fraction=0.9, foreign_pids=(4711,))
     use = used(BUSY, elsewhere)
     assert (use.spoiled, use.utilization) == (None, 0.5)
 
 
 def test_heat_throttles_a_run_and_a_power_limit_does_not():
     """Only what would be otherwise another time spoils a run."""
-    hot = replace(BUSY, throttled_fraction=0.5, clock_reasons={"heat (driver)": 0.5, "power limit": 1.0})
+    hot = changed_gpu(BUSY, throttled_fraction=0.5, clock_reasons={"heat (driver)": 0.5, "power limit": 1.0})
     use = used(hot)
     assert use.spoiled is Validity.THROTTLED
     assert use.remark == "H100: its clocks were held down for 50% of the time (heat (driver))"
-    assert used(replace(BUSY, throttled_fraction=0.0, clock_reasons={"power limit": 1.0})).spoiled is None
+    assert used(changed_gpu(BUSY, throttled_fraction=0.0, clock_reasons={"power limit": 1.0})).spoiled is None

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from autotune.measure.probe import GpuUsage, HostUsage
 from autotune.measure.window import WindowGoal, main_stream, measure_trial, steady_window
-from autotune.records import GpuMeasurement, TraineeEvent
+from autotune.records import GpuFigures, GpuMeasurement, TraineeEvent
 
 
 def events_of(durations_s, *, start_s=100.0, stream="7.0", samples=None, work=None, wait_s=None):
@@ -139,7 +139,7 @@ def test_what_the_probes_saw_is_carried_along():
     window = steady_window(events_of([0.1] * 31))
     bare = measure_trial(window, started_s=100.0)
     assert (bare.cpu_cores, bare.peak_memory_bytes, bare.gpu_utilization) == (None, None, None)
-    gpu = GpuMeasurement(uuid="GPU-1", name="H100", utilization=0.4)
+    gpu = GpuMeasurement(figures=GpuFigures(uuid="GPU-1", name="H100", utilization=0.4))
     full = measure_trial(
         window,
         started_s=100.0,

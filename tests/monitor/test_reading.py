@@ -17,6 +17,8 @@ from autotune.monitor.reading import (
     reading_document,
     summary_document,
 )
+from autotune.records import GpuFigures
+from tests.runs import changed_gpu
 
 BEAT = "the step waits for data at a regular beat: more prefetch, more workers or a cache"
 CYCLIC = ShownVerdict(
@@ -24,18 +26,20 @@ CYCLIC = ShownVerdict(
 )
 STARVED = ShownGpu(
     label="GPU 0",
-    uuid="GPU-0",
-    name="NVIDIA H100 80GB HBM3",
-    utilization=0.4,
-    minute_utilization=0.21,
+    figures=GpuFigures(
+        uuid="GPU-0",
+        name="NVIDIA H100 80GB HBM3",
+        utilization=0.21,
+        memory_total_bytes=80 << 30,
+        throttled_fraction=0.0,
+        sm_activity=0.1,
+    ),
+    busy=0.4,
     memory_used_bytes=int(12.4 * 2**30),
-    memory_total_bytes=80 << 30,
     power_w=190.4,
     temperature_c=54,
     sm_clock_mhz=1980,
     clock_reasons=("power limit",),
-    throttled_fraction=0.0,
-    sm_activity=0.1,
     verdict=CYCLIC,
     windows=[(place / 2, 0.5, 0.02 if place // 2 % 2 else 0.4) for place in range(1, 121)],
 )
@@ -81,7 +85,7 @@ def test_a_starved_gpu_on_an_ordinary_terminal() -> None:
 
 def test_a_process_shows_its_pace_and_its_share() -> None:
     """Steps, samples, waiting for data; and whose kernels ran."""
-    shared = replace(STARVED, own_fraction=0.18, foreign_fraction=0.03)
+    shared = changed_gpu(STARVED, own_fraction=0.18, foreign_fraction=0.03)
     shown = texts(seen(shared, process=PROCESS), width=120)
     assert shown[1] == "process 4711: 12.3 steps/s, 395 samples/s, waits for data 62 %"
     assert shown[4].endswith("1980 MHz (power limit)")
@@ -110,12 +114,11 @@ def test_what_is_not_measured_is_never_nought() -> None:
     """Where the driver gives no utilization there is no percentage, but the reason, and what is known instead."""
     bare = ShownGpu(
         label="GPU 0 MIG 0",
-        uuid="MIG-0",
-        name="NVIDIA H100 80GB HBM3 MIG 1g.10gb",
+        figures=GpuFigures(
+            uuid="MIG-0", name="NVIDIA H100 80GB HBM3 MIG 1g.10gb", memory_total_bytes=10 << 30, sm_activity=0.31
+        ),
         why_no_utilization="it does not report utilization (Not Supported); the activity of its units is known",
         memory_used_bytes=0,
-        memory_total_bytes=10 << 30,
-        sm_activity=0.31,
         absent=("power (Not Supported)",),
     )
     shown = texts(seen(bare), width=100)
@@ -132,8 +135,7 @@ def test_trouble_stands_in_place_of_the_figures() -> None:
     """What a GPU said before it was lost is not shown as if it were now; its last minute is."""
     lost = ShownGpu(
         label="GPU 1",
-        uuid="GPU-1",
-        name="NVIDIA A100",
+        figures=GpuFigures(uuid="GPU-1", name="NVIDIA A100"),
         trouble="the NVIDIA driver has not answered for 12 s (memory)",
         windows=STARVED.windows,
     )
@@ -146,13 +148,13 @@ def test_trouble_stands_in_place_of_the_figures() -> None:
 
 def test_throttling_is_said_with_its_reason() -> None:
     """It makes a training slow, and no knob helps."""
-    hot = replace(STARVED, throttled_fraction=0.35, throttle_reasons=("heat (hardware)",))
+    hot = changed_gpu(STARVED, throttled_fraction=0.35, throttle_reasons=("heat (hardware)",))
     assert texts(seen(hot))[-1] == "  throttled in 35 % of the last minute: heat (hardware)"
 
 
 def test_many_gpus_fit_an_ordinary_terminal() -> None:
     """Eight of them in two lines each, with the meaning of what they do once; on 60 columns too."""
-    eight = seen(*(replace(STARVED, label=f"GPU {place}") for place in range(8)))
+    eight = seen(*(changed_gpu(STARVED, label=f"GPU {place}") for place in range(8)))
     shown = texts(eight, width=80, height=24)
     assert shown[2] == "GPU 0   40 %  12.4 of 80.0 GiB  190 W   54 °C  1980 MHz  power limit"
     assert shown[3].endswith(" 30 s  2-40 % cyclic, period 2.0 s")
@@ -170,7 +172,7 @@ def test_many_gpus_fit_an_ordinary_terminal() -> None:
 
 def test_a_screen_never_holds_more_than_fits() -> None:
     """Long sentences are wrapped, names are cut, and no line is wider than the terminal."""
-    odd = replace(
+    odd = changed_gpu(
         STARVED,
         name="N" * 100,
         verdict=None,
@@ -184,14 +186,14 @@ def test_a_screen_never_holds_more_than_fits() -> None:
 
 def test_a_name_cannot_steer_the_terminal() -> None:
     """What the driver calls a device is text from outside."""
-    shown = "\n".join(texts(seen(replace(STARVED, name="A\x1b[2JB\nC"))))
+    shown = "\n".join(texts(seen(changed_gpu(STARVED, name="A\x1b[2JB\nC"))))
     assert "AB C" in shown
     assert "\x1b" not in shown
 
 
 def test_a_log_file_gets_a_line_for_each_gpu_and_the_process() -> None:
     """Each says which GPU and when, so that it can be found by `grep`."""
-    assert log_lines(seen(STARVED, replace(STARVED, label="GPU 1", verdict=None), process=PROCESS)) == [
+    assert log_lines(seen(STARVED, changed_gpu(STARVED, label="GPU 1", verdict=None), process=PROCESS)) == [
         "12:01:33 process 4711: 12.3 steps/s, 395 samples/s, waits for data 62 %",
         "12:01:33 GPU 0  40 % now  21 % in the last minute  12.4 of 80.0 GiB  190 W  54 °C  1980 MHz (power limit)"
         "  2-40 % cyclic, period 2.0 s",
@@ -205,12 +207,17 @@ def test_a_script_gets_plain_values() -> None:
     assert (document["format"], document["kind"]) == (1, "reading")
     assert (document["utc"], document["monotonic_s"]) == ("2030-01-01T12:01:33.000+00:00", 1065.25)
     (gpu,) = document["gpus"]
-    assert gpu["utilization"] == 0.4
+    assert (gpu["utilization"], gpu["minute_utilization"]) == (0.4, 0.21)
     assert gpu["verdict"]["pattern"] == "cyclic"
     assert gpu["verdict"]["period_s"] == 2.0
     assert gpu["own_fraction"] is None
     assert gpu["clock_reasons"] == ["power limit"]
-    assert "windows" not in gpu
+    assert set(gpu) == {
+        *("label", "uuid", "name", "trouble", "utilization", "minute_utilization", "why_no_utilization"),
+        *("memory_used_bytes", "memory_total_bytes", "power_w", "temperature_c", "sm_clock_mhz", "clock_reasons"),
+        *("throttled_fraction", "throttle_reasons", "own_fraction", "foreign_fraction", "sm_activity", "absent"),
+        *("verdict", "why_no_verdict"),
+    }
     assert document["process"]["samples_per_s"] == 394.9
     assert reading_document(seen(STARVED))["process"] is None
 
@@ -219,19 +226,21 @@ def test_the_last_words_are_about_all_the_time() -> None:
     """Means and peaks of each GPU, and what its last minute means, once."""
     one = GpuSummary(
         label="GPU 0",
-        uuid="GPU-0",
-        name="NVIDIA H100 80GB HBM3",
-        utilization=0.213,
-        peak_memory_bytes=20 << 30,
-        memory_total_bytes=80 << 30,
-        power_w=196.0,
+        figures=GpuFigures(
+            uuid="GPU-0",
+            name="NVIDIA H100 80GB HBM3",
+            utilization=0.213,
+            peak_memory_bytes=20 << 30,
+            memory_total_bytes=80 << 30,
+            power_w=196.0,
+            throttled_fraction=0.05,
+        ),
         highest_temperature_c=61,
-        throttled_fraction=0.05,
         why_no_utilization=None,
         verdict=CYCLIC,
         trouble=None,
     )
-    bare = replace(
+    bare = changed_gpu(
         one, label="GPU 1", utilization=None, peak_memory_bytes=None, power_w=None, highest_temperature_c=None,
         throttled_fraction=None, verdict=None, trouble="GPU lost",
     )  # fmt: skip
@@ -247,3 +256,7 @@ def test_the_last_words_are_about_all_the_time() -> None:
     document = json.loads(json.dumps(summary_document(summary)))
     assert (document["kind"], document["watched_s"]) == ("summary", 600.0)
     assert document["gpus"][1]["utilization"] is None
+    assert set(document["gpus"][0]) == {
+        *("label", "uuid", "name", "utilization", "peak_memory_bytes", "memory_total_bytes", "power_w"),
+        *("highest_temperature_c", "throttled_fraction", "why_no_utilization", "verdict", "trouble"),
+    }

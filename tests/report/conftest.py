@@ -8,8 +8,9 @@ import pytest
 
 from autotune.events import TrialEnded
 from autotune.metrics import values_of
-from autotune.records import Ending, Measurement, Purpose, TrialRecord, Validity, Values
+from autotune.records import Ending, GpuFigures, Measurement, Purpose, TrialRecord, Validity, Values
 from autotune.results import Change, PooledGpu, PooledGpus, Ratio, SearchResult, Side, Verdict
+from tests.runs import changed_gpu
 
 TODAY: Values = {"data.batch_size": 8, "data.cache": "none", "train.xla": False}
 BEST: Values = {"data.batch_size": 32, "data.cache": "memory", "train.xla": False}
@@ -33,17 +34,15 @@ def measured(samples_per_s: float) -> Measurement:
 
 
 def pooled_gpu(text: str, utilization: float | None, **changes: Any) -> PooledGpu:
-    """Return the pooled GPU metrics of a point's trials."""
-    fields: dict[str, Any] = {
-        "uuid": "GPU-0",
-        "name": "NVIDIA H100",
-        "scored": True,
-        "text": text,
-        "verdict": None if utilization is None else text.split(" % ")[1].split(",")[0],
-        "meaning": None if utilization is None else f"what {text} means",
-        "utilization": utilization,
-    }
-    return PooledGpu(**{**fields, **changes})
+    """One GPU over the pooled a point."""
+    gpu = PooledGpu(
+        figures=GpuFigures(uuid="GPU-0", name="NVIDIA H100", utilization=utilization),
+        scored=True,
+        text=text,
+        verdict=None if utilization is None else text.split(" % ")[1].split(",")[0],
+        meaning=None if utilization is None else f"what {text} means",
+    )
+    return changed_gpu(gpu, **changes)
 
 
 def on_gpus(side: Side | None, *devices: PooledGpu, effective_utilization: float | None = None, **figures: Any) -> Side:

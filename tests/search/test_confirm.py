@@ -6,6 +6,7 @@ from itertools import pairwise
 
 import pytest
 
+from autotune.records import GpuFigures
 from autotune.results import PooledGpu, PooledGpus
 from autotune.search.confirm import Candidate, affordable, better_than_today, pair_order, pairs_wanted
 from autotune.search.schedule import confirming_window_s, verdict_s
@@ -97,7 +98,8 @@ def test_the_best_whose_pairs_fit_is_confirmed(make_trial: MakeTrial) -> None:
 
 
 def _pooled(*periods_s: float | None, scored: bool = True, samples: int = 60) -> PooledGpus:
-    gpus = (PooledGpu(uuid="GPU", name="H100", scored=scored, text="", samples=samples, period_s=p) for p in periods_s)
+    figures = GpuFigures(uuid="GPU", name="H100")
+    gpus = (PooledGpu(figures=figures, scored=scored, text="", samples=samples, period_s=p) for p in periods_s)
     return PooledGpus(devices=tuple(gpus))
 
 

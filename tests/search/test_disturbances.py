@@ -11,7 +11,7 @@ import yaml
 from autotune.clock import VirtualClock
 from autotune.events import Event, PhaseChanged, TrialEnded
 from autotune.measure.probe import GpuProbe, GpuUsage, TrialGpus
-from autotune.records import Ending, GpuMeasurement, Purpose, TrialRecord, Validity
+from autotune.records import Ending, GpuFigures, GpuMeasurement, Purpose, TrialRecord, Validity
 from autotune.results import SearchResult, Verdict
 from autotune.search.disturbances import MOST_IN_A_SEARCH, MOST_REPEATS
 from autotune.search.problem import open_problem
@@ -220,7 +220,8 @@ def watched(period_s: float | None = None) -> Callable[[int, float], GpuUsage]:
         wave = [0.9 if period_s and end_s % period_s < period_s / 2 else 0.1 for end_s in ends_s]
         windows = tuple((end_s, WINDOW_S, busy) for end_s, busy in zip(ends_s, wave, strict=True))
         covered = len(ends_s) * WINDOW_S / length_s
-        gpu = GpuMeasurement(uuid="GPU-1", name="H100", utilization=0.5, covered_fraction=covered, busy_windows=windows)
+        figures = GpuFigures(uuid="GPU-1", name="H100", utilization=0.5, covered_fraction=covered)
+        gpu = GpuMeasurement(figures=figures, busy_windows=windows)
         return GpuUsage(utilization=0.5, devices=(gpu,))
 
     return show

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from autotune.records import GpuMeasurement, Purpose, TrialRecord
+from autotune.records import GpuFigures, GpuMeasurement, Purpose, TrialRecord
 from autotune.score import OBJECTIVES
 from autotune.space.space import Space
 from autotune.study.entry import attributes_of, record_of
@@ -76,13 +76,14 @@ def test_a_run_is_read_as_it_was_written(make_trial: MakeTrial) -> None:
         ("measurement.gpu_memory_bytes", 1 << 80),
         ("measurement.peak_memory_bytes", -1),
         ("measurement.gpus", [{}]),
-        ("measurement.gpus.0.utilization", float("nan")),
-        ("measurement.gpus.0.covered_fraction", -0.1),
+        ("measurement.gpus.0.figures", None),
+        ("measurement.gpus.0.figures.utilization", float("nan")),
+        ("measurement.gpus.0.figures.covered_fraction", -0.1),
         ("measurement.gpus.0.busy_windows", [[1.0, 0.5]]),
         ("measurement.gpus.0.busy_windows", [[1.0, 0.5, 2.0]]),
         ("measurement.gpus.0.busy_windows.0.1", 1e300),
         ("format", True),
-        ("format", 2),
+        ("format", 3),
     ],
 )
 def test_what_no_run_can_hold_is_not_read(make_trial: MakeTrial, path: str, value: object) -> None:
@@ -95,6 +96,25 @@ def test_what_no_run_can_hold_is_not_read(make_trial: MakeTrial, path: str, valu
     place[last] = value
     with pytest.raises(ValueError, match=r"^[ -~]+$"):
         record_of(0, attributes)
+
+
+def test_an_entry_of_format_1_is_read(make_trial: MakeTrial) -> None:
+    """The figures of a GPU stood beside its other fields then; some were not recorded."""
+    trial = on_gpu(make_trial(VALUES, 60.0, number=3), gpu([0.5, 1.0], sm_activity=0.25))
+    attributes = written(trial)
+    (device,) = attributes["measurement"]["gpus"]
+    figures = device.pop("figures")
+    del figures["power_w"], figures["own_fraction"]
+    device |= figures
+    assert record_of(3, {**attributes, "format": 1}) == trial
+    with pytest.raises(ValueError, match="figures"):
+        record_of(3, attributes)
+
+
+def test_kernels_of_several_processes_may_overlap(make_trial: MakeTrial) -> None:
+    """Their shares are summed, and the sum may pass 1."""
+    trial = on_gpu(make_trial(VALUES, 60.0, number=3), gpu([1.0], own_fraction=1.4, foreign_fraction=1.2))
+    assert record_of(3, written(trial)) == trial
 
 
 @pytest.mark.parametrize("name", ["search", "values", "measurement", "pair", "detail", "format"])
@@ -162,6 +182,6 @@ def test_whatever_is_changed_in_a_record_gives_an_answer_or_leaves_the_run_out(
 
 def test_the_shares_of_a_gpu_are_looked_at(make_trial: MakeTrial) -> None:
     """A device that is busy for more than all the time is none."""
-    device = GpuMeasurement(uuid="GPU-0", name="x", sm_activity=1.5)
+    device = GpuMeasurement(figures=GpuFigures(uuid="GPU-0", name="x", sm_activity=1.5))
     with pytest.raises(ValueError, match="sm_activity out of range"):
         record_of(0, written(on_gpu(make_trial(VALUES, 60.0), device)))

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from autotune.records import GpuMeasurement, Measurement
+from autotune.records import GpuFigures, GpuMeasurement, Measurement
 from autotune.results import PooledGpus
 from autotune.study.pooled_gpus import pooled_gpus, study_busy_rate
 from autotune.study.record import Study
@@ -39,13 +39,13 @@ def test_the_runs_of_a_point_are_told_together(shown) -> None:
     short = shown(gpu(WAVE * 6))
     alone = _only(pooled_gpus([short], None))
     assert alone.text == "not enough yet: 48 of 60 driver samples"
-    assert (alone.verdict, alone.meaning, alone.utilization, alone.p10, alone.low) == (None,) * 5
+    assert (alone.verdict, alone.meaning, alone.figures.utilization, alone.p10, alone.low) == (None,) * 5
 
     device = _only(pooled_gpus([short, short], None))
     assert device.text == "2-40 % cyclic, period 2.0 s"
-    assert (device.verdict, device.samples, device.covered_fraction) == ("cyclic", 96, 1.0)
+    assert (device.verdict, device.samples, device.figures.covered_fraction) == ("cyclic", 96, 1.0)
     assert "waits for data" in device.meaning
-    figures = (device.utilization, device.p10, device.duty_fraction, device.low, device.high, device.period_s)
+    figures = (device.figures.utilization, device.p10, device.duty_fraction, device.low, device.high, device.period_s)
     assert figures == pytest.approx((0.21, 0.02, 0.5, 0.02, 0.4, 2.0), abs=0.01)
 
 
@@ -64,15 +64,15 @@ def test_pauses_within_the_window_are_time_too(shown) -> None:
     """The steps add up to 6 s of 15 s; what the driver covers is counted against what it was asked for."""
     trial = shown(gpu([0.9] * 60, covered_fraction=1.0))
     device = _only(pooled_gpus([replace(trial, window_s=6.0)], None))
-    assert device.covered_fraction == pytest.approx(1.0)
+    assert device.figures.covered_fraction == pytest.approx(1.0)
 
 
 def test_a_gpu_that_does_not_report_has_no_utilization(shown) -> None:
     """Also where its windows say 0 throughout and are not believed: never 0 %. What else it tells is there."""
     silent = gpu([0.0] * 80, utilization=None, sm_activity=0.3, peak_memory_bytes=2**30)
     device = _only(pooled_gpus([shown(silent)], None))
-    assert (device.text, device.utilization, device.samples) == ("not measured", None, 0)
-    assert (device.sm_activity, device.peak_memory_bytes) == (0.3, 2**30)
+    assert (device.text, device.figures.utilization, device.samples) == ("not measured", None, 0)
+    assert (device.figures.sm_activity, device.figures.peak_memory_bytes) == (0.3, 2**30)
 
 
 def test_without_any_gpu_there_is_nothing(shown) -> None:
@@ -85,7 +85,7 @@ def test_two_gpus_are_kept_apart_and_the_scored_one_counts(shown) -> None:
     data, model = gpu([0.05] * 80, scored=False), gpu([0.8] * 80, uuid="GPU-1", name="NVIDIA T4")
     both = pooled_gpus([shown(data, model)], None)
     assert both is not None
-    assert [(device.name, device.text, device.scored) for device in both.devices] == [
+    assert [(device.figures.name, device.text, device.scored) for device in both.devices] == [
         ("NVIDIA A100", "5 % flat", False),
         ("NVIDIA T4", "80 % flat", True),
     ]
@@ -106,10 +106,11 @@ def test_shares_of_time_count_by_time_energy_by_samples_memory_by_its_peak(shown
         shown(gpu([0.5] * 40)),
     ]
     device = _only(pooled_gpus(trials, None))
-    assert device.sm_activity == pytest.approx(0.35)
+    assert device.figures.sm_activity == pytest.approx(0.35)
     assert device.energy_per_sample_j == pytest.approx(1.0)
-    assert device.peak_memory_bytes == 7
-    assert device.tensor_activity is None
+    assert device.figures.peak_memory_bytes == 7
+    assert device.figures.tensor_activity is None
+    assert device.figures.energy_j == pytest.approx(2500.0)
 
 
 def test_effective_utilization_needs_the_studys_limit(shown) -> None:
@@ -143,7 +144,7 @@ def test_windows_that_cannot_be_are_refused() -> None:
         ((1.0, 0.5, float("nan")),),
     ):
         with pytest.raises(ValueError, match="driver windows"):
-            GpuMeasurement(uuid="GPU-0", name="", busy_windows=windows)
+            GpuMeasurement(figures=GpuFigures(uuid="GPU-0", name=""), busy_windows=windows)
 
 
 def test_driver_windows_come_back_from_the_record(make_trial: MakeTrial, tmp_path: Path) -> None:

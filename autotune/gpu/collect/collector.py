@@ -121,7 +121,7 @@ class GpuCollector:
         self._take()
         self._catch_up(t1_s)
         seen = self._readings.between(t0_s, t1_s, own_pids=own_pids, started_s=started_s)
-        devices = {device.uuid: device for device in seen.devices}
+        devices = {device.figures.uuid: device for device in seen.devices}
         trouble = self._given_up or self._why_silent(silent_s=_HUSHED_S, blocked_s=_HUSHED_S)
         for uuid in known:
             device = devices[uuid]
