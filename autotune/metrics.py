@@ -336,7 +336,7 @@ METRICS: Mapping[str, Metric] = MappingProxyType({metric.name: metric for metric
 """Every metric by name, in the order in which people should see them."""
 
 GPU_METRICS: Mapping[str, Metric] = MappingProxyType({metric.name: metric for metric in _GPU_TABLE})
-"""The same for what a point's trials showed of one GPU, and of all (`results.PooledGpu`, `results.PooledGpus`)."""
+"""Metrics of one GPU over a point's trials, and of all of them (`results.PooledGpu`, `results.PooledGpus`)."""
 
 
 def values_of(measurement: Measurement) -> dict[str, float | None]:

@@ -1,1 +1,1 @@
-"""NVIDIA GPUs: the driver, which are there, who is on them, what they did."""
+"""NVIDIA GPUs: driver, discovery, occupancy, throttling, timeline and usage."""

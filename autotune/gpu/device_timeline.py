@@ -1,4 +1,4 @@
-"""All that was told of one GPU, and what that says of a stretch of time."""
+"""Timeline of one GPU: its records, and its usage over any stretch of time."""
 
 import math
 from bisect import bisect_left, bisect_right
@@ -33,17 +33,16 @@ _ROUNDING_S = 1e-3
 
 @dataclass
 class _Loss:
-    """A device did not answer between two times."""
+    """Stretch of time in which a device did not answer."""
 
     name: str
-    why: str
     since_s: float
     until_s: float = math.inf
 
 
 @dataclass(kw_only=True)
 class DeviceTimeline:
-    """All records of one device, each kind in order of time, and what they say of a stretch of it."""
+    """Records of one device, each kind in order of time."""
 
     uuid: str
     name: str = ""
@@ -58,7 +57,7 @@ class DeviceTimeline:
     losses: list[_Loss] = field(default_factory=list)
 
     def keep(self, record: Record) -> None:
-        """Takes a record of this device."""
+        """Add a record of this device."""
         match record:
             case GpuFound():
                 self.name, self.memory_bytes = record.name, record.memory_bytes
@@ -80,21 +79,16 @@ class DeviceTimeline:
             case CapabilityOff():
                 self.absent[record.capability] = record.why
             case GpuLost():
-                self.losses.append(_Loss(record.name, record.why, record.t_s))
+                self.losses.append(_Loss(record.name, record.t_s))
 
     def forget(self, before_s: float) -> None:
-        """Drops what was read before that time; what the device never tells, and how it was lost, stays."""
+        """Drop readings from before that time; absent capabilities and losses stay."""
         del self.windows[: bisect_left(self.windows, before_s, key=lambda window: window[0])]
         for records in (self.states, self.shares, self.activity, self.counts):
             del records[: bisect_left(records, before_s, key=lambda record: record.t_s)]
 
-    @property
-    def why_lost(self) -> str | None:
-        """Why the device does not answer, for people; None while it does."""
-        return self.losses[-1].why if self.losses and math.isinf(self.losses[-1].until_s) else None
-
     def between(self, t0_s: float, t1_s: float, own_pids: frozenset[int], started_s: float | None) -> DeviceUsage:
-        """See `GpuTimeline.between`."""
+        """Return the usage over a stretch of time; see `GpuTimeline.between`."""
         windows = _inside(self.windows, t0_s, t1_s)
         covered_s = math.fsum(length_s for _, length_s, _ in windows)
         busy = math.fsum(length_s * busy for _, length_s, busy in windows) / covered_s if covered_s else None
@@ -149,7 +143,7 @@ class DeviceTimeline:
     def _shares(
         self, t0_s: float, t1_s: float, busy: float | None, own_pids: frozenset[int], started_s: float | None
     ) -> tuple[float | None, float | None, tuple[int, ...], Attribution]:
-        """Own share, foreign share, foreign processes, and how they were told apart."""
+        """Return own share, foreign share, foreign processes, and the method that told them apart."""
         unknown = (None, None, (), Attribution.UNKNOWN)
         # What began before the trial is also about whoever was there then, such as the trial before it.
         known = [record for record in self.shares if started_s is None or record.t0_s >= started_s]
@@ -188,7 +182,10 @@ def _inside(windows: Sequence[BusyWindow], t0_s: float, t1_s: float) -> list[Bus
 
 
 def _mean_power(states: Sequence[GpuState], t0_s: float, t1_s: float) -> tuple[float | None, bool]:
-    """Mean power of a stretch, and whether the device counted its energy; the last second may be unread as yet."""
+    """Return the mean power of a stretch, and True if the device counted its energy.
+
+    The last second of the stretch may not have been read yet.
+    """
     counter = [(state.t_s, state.energy_j) for state in states if state.energy_j is not None]
     known = _known_part(counter, t0_s, t1_s)
     started_anew = any(later[1] < earlier[1] for earlier, later in pairwise(counter))  # with the driver
@@ -205,7 +202,7 @@ def _mean_power(states: Sequence[GpuState], t0_s: float, t1_s: float) -> tuple[f
 
 
 def _known_part(points: Sequence[tuple[float, float]], t0_s: float, t1_s: float) -> tuple[float, float] | None:
-    """The part of a stretch that lies between the first and the last reading; None if that is not most of it."""
+    """Return the part of a stretch between the first and the last reading; None if that is not most of it."""
     if not points:
         return None
     start_s, end_s = max(t0_s, points[0][0]), min(t1_s, points[-1][0])
@@ -213,7 +210,7 @@ def _known_part(points: Sequence[tuple[float, float]], t0_s: float, t1_s: float)
 
 
 def _at(points: Sequence[tuple[float, float]], t_s: float) -> float:
-    """The value at a time between the first and the last of the points, in a line between its neighbours."""
+    """Return the value at a time between the first and the last point, interpolated linearly."""
     place = bisect_left(points, t_s, key=lambda point: point[0])
     if points[place][0] == t_s:
         return points[place][1]
@@ -234,14 +231,14 @@ def _overlap_s(record: ProcessShares | UnitActivity, t0_s: float, t1_s: float) -
 def _activity(
     told: Sequence[tuple[UnitActivity, float]], value: Callable[[UnitActivity], float | None]
 ) -> float | None:
-    """Mean over the time that is known; the records at the ends count with the part that lies inside."""
+    """Return the mean over the known time; records at the ends count with the part that lies inside."""
     known = [(share, overlap_s) for record, overlap_s in told if (share := value(record)) is not None]
     total_s = math.fsum(overlap_s for _, overlap_s in known)
     return math.fsum(share * overlap_s for share, overlap_s in known) / total_s if total_s else None
 
 
 def _failures(counts: Sequence[ReadingCounts], t0_s: float, t1_s: float) -> tuple[dict[str, int], tuple[str, ...]]:
-    """How many readings failed, and of which capabilities too many did."""
+    """Return the number of failed readings by capability, and the capabilities of which too many failed."""
     told = [record for record in counts if t0_s <= record.t_s <= t1_s + STATE_S]  # each is about the second before it
     if not any(record.failed for record in told):
         return {}, ()

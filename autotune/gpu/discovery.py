@@ -1,4 +1,4 @@
-"""The GPUs of this machine; or why there are none, and what to do about it."""
+"""Discovery of the GPUs of this machine, or of the reason why there are none and its remedy."""
 
 import queue
 import threading
@@ -8,28 +8,28 @@ from typing import TypeVar
 from autotune.errors import GpuError
 from autotune.gpu.driver import GpuInventory, gpus
 
-_PATIENCE_S = 10.0
+_TIME_LIMIT_S = 10.0
 
 Answer = TypeVar("Answer")
 
 
 def look_for_gpus() -> GpuInventory:
-    """Lists the GPUs that the driver knows, or says why there are none; waits for a driver for 10 s at most."""
+    """Return the GPUs that the driver knows, or the reason why there are none, within 10 s."""
     found = in_time(gpus)
     if found is not None:
         return found
     return GpuInventory(
         gpus=(),
-        why_none=f"the NVIDIA driver has not answered for {_PATIENCE_S:.0f} s",
+        why_none=f"the NVIDIA driver has not answered for {_TIME_LIMIT_S:.0f} s",
         remedy="`dmesg` may say why; a driver that hangs in the kernel goes with a reboot only.",
     )
 
 
 def present_gpus() -> GpuInventory:
-    """The same, of a machine that has GPUs.
+    """Return the GPUs that the driver knows, at least one.
 
     Raises:
-        GpuError: There is none, or no driver that works, or it does not answer: what, and what helps.
+        GpuError: There is none, or no driver that works, or it does not answer; with the remedy.
     """
     found = look_for_gpus()
     if found.why_none:
@@ -38,7 +38,11 @@ def present_gpus() -> GpuInventory:
 
 
 def in_time(question: Callable[[], Answer]) -> Answer | None:
-    """Asks in a thread that is left behind if there is no answer in time; None then. What it raises comes out."""
+    """Return the answer to a question, or None after 10 s; the question is asked in a thread, left behind then.
+
+    Raises:
+        Exception: Whatever the question raises.
+    """
     answers: queue.SimpleQueue[tuple[Answer | None, BaseException | None]] = queue.SimpleQueue()
 
     def ask() -> None:
@@ -47,9 +51,9 @@ def in_time(question: Callable[[], Answer]) -> Answer | None:
         except BaseException as error:  # noqa: BLE001 -- raised again by who asked
             answers.put((None, error))
 
-    threading.Thread(target=ask, name="gpu-presence", daemon=True).start()
+    threading.Thread(target=ask, name="gpu-discovery", daemon=True).start()
     try:
-        answer, error = answers.get(timeout=_PATIENCE_S)
+        answer, error = answers.get(timeout=_TIME_LIMIT_S)
     except queue.Empty:
         return None
     if error is not None:

@@ -1,4 +1,4 @@
-"""The NVIDIA driver's own answers, as plain values: the only module that talks to NVML.
+"""Answers of the NVIDIA driver as plain values: the only module that talks to NVML.
 
 ``pynvml`` is imported when a driver is asked for, never before. Every call raises `DriverError` where the driver
 refuses; nothing here decides what that means for a measurement.
@@ -31,12 +31,12 @@ class Memory(NamedTuple):
 
 
 class Holder(NamedTuple):
-    """A process that holds a device.
+    """Process that holds a device.
 
     Attributes:
-        pid: As the driver sees it: on the host, also for one who asks from inside a container.
-        memory_bytes: None where the driver does not say.
-        computes: Whether it is there to compute; else only to draw.
+        pid: Process id on the host, also for one who asks from inside a container.
+        memory_bytes: Memory that it holds; None where the driver does not say.
+        computes: Whether it has a compute context; else it only draws.
     """
 
     pid: int
@@ -45,7 +45,7 @@ class Holder(NamedTuple):
 
 
 class Activity(NamedTuple):
-    """What the units of a GPU did between two GPM samples, each 0..1, None where it gave no number.
+    """Activity of the units of a GPU between two GPM samples, each 0..1, None where there is no number.
 
     Attributes:
         sm: Share of the streaming multiprocessors that were busy.
@@ -60,10 +60,10 @@ class Activity(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class GpuFacts:
-    """One GPU, as its driver describes it.
+    """Description of one GPU by its driver.
 
     Attributes:
-        memory_bytes: None where the driver does not say.
+        memory_bytes: Total memory; None where the driver does not say.
         index: The driver's number for it, which need not be CUDA's.
         pci_bus_id: Domain, bus, device and function in hexadecimal; empty where the driver does not say.
         mig_uuids: Its instances, if it is in MIG mode; else None.
@@ -79,14 +79,14 @@ class GpuFacts:
 
 @dataclass(frozen=True, kw_only=True)
 class GpuInventory:
-    """The GPUs of this machine.
+    """GPUs of this machine.
 
     Attributes:
         gpus: In the order of the driver, which need not be CUDA's.
-        why_none: Why there is none, for people; None if there is one.
-        remedy: What helps against that, for people.
+        why_none: Reason, for people, why there is none; None if there is one.
+        remedy: Remedy for that, for people.
         is_without_driver: Whether there is not even a driver's library, as on most machines without a GPU.
-        silent: Sentences on GPUs that do not answer, and what helps, where others do.
+        silent: Sentences on GPUs that do not answer, with the remedy, where others do.
     """
 
     gpus: tuple[GpuFacts, ...]
@@ -97,7 +97,7 @@ class GpuInventory:
 
     @property
     def remarks(self) -> tuple[str, ...]:
-        """What helps where something does not work, for people who know already why there is no GPU."""
+        """Remedies for people who already know why there is no GPU."""
         if self.remedy is None or self.is_without_driver:
             return self.silent
         return (f"To have the GPU measured: {self.remedy}",)
@@ -114,7 +114,7 @@ def _translated(pynvml: Any) -> Iterator[None]:
 
 
 class Driver:
-    """The driver's library, in use until `close`.
+    """Driver's library, in use until `close`.
 
     Raises:
         DriverError: There is no driver, or it does not work.
@@ -141,32 +141,32 @@ class Driver:
         self.close()
 
     def close(self) -> None:
-        """Lets the library go."""
+        """Shut the library down."""
         with contextlib.suppress(self._pynvml.NVMLError):  # a lost GPU makes this fail too, and nothing is left to free
             self._pynvml.nvmlShutdown()
 
     def version(self) -> str:
-        """The driver's version, e.g. ``565.57.01``."""
+        """Return the driver's version, e.g. ``565.57.01``."""
         with _translated(self._pynvml):
             return str(self._pynvml.nvmlSystemGetDriverVersion())
 
     def count(self) -> int:
-        """How many GPUs there are; an instance of MIG is not one."""
+        """Return the number of GPUs; an instance of MIG is not one."""
         with _translated(self._pynvml):
             return int(self._pynvml.nvmlDeviceGetCount())
 
     def device_at(self, index: int) -> "Device":
-        """The GPU of a number below `count`."""
+        """Return the GPU of a number below `count`."""
         with _translated(self._pynvml):
             return Device(self._pynvml, self._pynvml.nvmlDeviceGetHandleByIndex(index))
 
     def device(self, uuid: str) -> "Device":
-        """The GPU, or the MIG instance, of a UUID."""
+        """Return the GPU, or the MIG instance, of a UUID."""
         with _translated(self._pynvml):
             return Device(self._pynvml, self._pynvml.nvmlDeviceGetHandleByUUID(uuid), is_mig=is_mig_uuid(uuid))
 
     def process_name(self, pid: int) -> str:
-        """The program of a process that the driver knows."""
+        """Return the program of a process that the driver knows."""
         with _translated(self._pynvml):
             try:
                 return str(self._pynvml.nvmlSystemGetProcessName(pid))
@@ -175,7 +175,7 @@ class Driver:
 
 
 def _why_unfit() -> str | None:
-    """Why the library that is there cannot be loaded, in the words of dlopen(3); None if there is none, or it can."""
+    """Return the error of dlopen(3) for a library that is there and cannot be loaded; None otherwise."""
     try:
         ctypes.CDLL(_LIBRARY)
     except OSError as error:
@@ -195,62 +195,62 @@ class Device:
         self._metrics: Any = None  # 23 kB, made once
 
     def name(self) -> str:
-        """What it is sold as."""
+        """Return the product name."""
         return str(self._ask("nvmlDeviceGetName"))
 
     def uuid(self) -> str:
-        """What CUDA calls it too."""
+        """Return the UUID, which CUDA knows too."""
         return str(self._ask("nvmlDeviceGetUUID"))
 
     def pci_bus_id(self) -> str:
-        """Where it is plugged in, in an order that text has too."""
+        """Return the PCI bus id, which sorts as text."""
         return str(self._ask("nvmlDeviceGetPciInfo").busId)
 
     def in_mig_mode(self) -> bool:
-        """Whether it is cut into MIG instances; raises "not supported" where it cannot be."""
+        """Return True if it is cut into MIG instances; raises "not supported" where it cannot be."""
         return bool(self._ask("nvmlDeviceGetMigMode")[0])
 
     def mig_uuids(self) -> Iterator[str]:
-        """The MIG instances that it is cut into; those that do not answer are left out."""
+        """Yield the UUIDs of its MIG instances; those that do not answer are left out."""
         for index in range(_if_known(lambda: int(self._ask("nvmlDeviceGetMaxMigDeviceCount"))) or 0):
             with contextlib.suppress(DriverError):  # numbers may be missing
                 instance = self._ask("nvmlDeviceGetMigDeviceHandleByIndex", index)
                 yield Device(self._pynvml, instance, is_mig=True).uuid()
 
     def busy_samples(self, since_us: int) -> list[tuple[int, int]]:
-        """Stamp and percent of each driver window after that stamp, as the driver gives them: garbage included."""
+        """Return stamp and percent of each driver window after that stamp, garbage of the driver included."""
         kind, rows = self._ask("nvmlDeviceGetSamples", self._pynvml.NVML_GPU_UTILIZATION_SAMPLES, since_us)
         # Which field of the union holds the value; a percentage is an unsigned int in the drivers we know of.
         name = "ullVal" if kind == self._pynvml.NVML_VALUE_TYPE_UNSIGNED_LONG_LONG else "uiVal"
         return [(int(row.timeStamp), int(getattr(row.sampleValue, name))) for row in rows]
 
     def busy_percent(self) -> int:
-        """How busy it was in the newest driver window."""
+        """Return the utilization in the newest driver window, in percent."""
         return int(self._ask("nvmlDeviceGetUtilizationRates").gpu)
 
     def memory(self) -> Memory:
-        """Memory in use by all."""
+        """Return the memory in use by all processes."""
         memory = self._ask("nvmlDeviceGetMemoryInfo")
         return Memory(int(memory.used), int(memory.total))
 
     def power_w(self) -> float:
-        """Electric power, on most devices averaged over the last second."""
+        """Return the electric power, on most devices averaged over the last second."""
         return float(self._ask("nvmlDeviceGetPowerUsage")) / 1e3
 
     def energy_j(self) -> float:
-        """Energy since the driver was loaded."""
+        """Return the energy drawn since the driver was loaded."""
         return float(self._ask("nvmlDeviceGetTotalEnergyConsumption")) / 1e3
 
     def temperature_c(self) -> int:
-        """Temperature of the die."""
+        """Return the temperature of the die."""
         return int(self._ask("nvmlDeviceGetTemperature", self._pynvml.NVML_TEMPERATURE_GPU))
 
     def sm_clock_mhz(self) -> int:
-        """Clock of the streaming multiprocessors."""
+        """Return the clock of the streaming multiprocessors."""
         return int(self._ask("nvmlDeviceGetClockInfo", self._pynvml.NVML_CLOCK_SM))
 
     def clock_reasons(self) -> int:
-        """Why the clocks are held down, as a bit mask; see gpu_clocks.py."""
+        """Return the reasons for which the clocks are held down, as a bit mask; see `throttling`."""
         try:
             with _translated(self._pynvml):
                 return int(self._reasons(self._handle))
@@ -262,7 +262,7 @@ class Device:
             return self.clock_reasons()
 
     def holders(self) -> list[Holder]:
-        """The processes that hold it; in a container the driver may show none of them."""
+        """Return the processes that hold it; in a container the driver may show none of them."""
         found: dict[int, Holder] = {}
         for function, computes in (
             ("nvmlDeviceGetGraphicsRunningProcesses", False),
@@ -281,17 +281,17 @@ class Device:
         return list(found.values())
 
     def process_shares(self, since_us: int) -> list[tuple[int, float]]:
-        """Process, and the share 0..1 of the time since that stamp in which its kernels ran."""
+        """Return each process with the share 0..1 of the time since that stamp in which its kernels ran."""
         rows = self._ask("nvmlDeviceGetProcessUtilization", since_us)
         return [(int(row.pid), row.smUtil / 100.0) for row in rows if row.pid and row.smUtil <= _HIGHEST_PERCENT]
 
     def has_gpm(self) -> bool:
-        """Whether it counts the activity of its units (GPM, Hopper and newer)."""
+        """Return True if it counts the activity of its units (GPM, Hopper and newer)."""
         with _translated(self._pynvml):
             return bool(self._pynvml.nvmlGpmQueryDeviceSupport(self._gpu()).isSupportedDevice)
 
     def gpm_sample(self) -> "GpmSample":
-        """The counters as they stand now."""
+        """Return the counters of its units as they stand now."""
         with _translated(self._pynvml):
             sample = GpmSample(self._pynvml)
             try:
@@ -306,7 +306,7 @@ class Device:
             return sample
 
     def activity(self, first: "GpmSample", second: "GpmSample") -> Activity:
-        """What happened between two samples, which must lie more than 100 ms apart to give numbers."""
+        """Return the activity between two samples, which must lie more than 100 ms apart to give numbers."""
         nvml = self._pynvml
         names = ("SM_UTIL", "ANY_TENSOR_UTIL", "DRAM_BW_UTIL")
         if self._metrics is None:
@@ -321,7 +321,7 @@ class Device:
         return Activity(*(_share(self._metrics.metrics[place]) for place in range(len(names))))
 
     def _gpu(self) -> Any:
-        """The handle of the whole GPU."""
+        """Return the handle of the whole GPU."""
         return self._ask("nvmlDeviceGetDeviceHandleFromMigDeviceHandle") if self._is_mig else self._handle
 
     def _ask(self, function: str, *arguments: Any) -> Any:
@@ -337,7 +337,7 @@ class GpmSample:
         self.handle = pynvml.nvmlGpmSampleAlloc()
 
     def free(self) -> None:
-        """Gives the memory back."""
+        """Return the memory to the driver."""
         with contextlib.suppress(self._pynvml.NVMLError):
             self._pynvml.nvmlGpmSampleFree(self.handle)
 
@@ -349,12 +349,12 @@ def _share(metric: Any) -> float | None:
 
 
 def is_mig_uuid(uuid: str) -> bool:
-    """Whether a UUID is that of a MIG instance."""
+    """Return True for the UUID of a MIG instance."""
     return uuid.startswith(_MIG_PREFIX)
 
 
 def gpus() -> GpuInventory:
-    """Lists the GPUs that the driver knows; takes milliseconds, so ask once."""
+    """Return the GPUs that the driver knows; takes milliseconds, so ask once."""
     found: list[GpuFacts] = []
     errors: list[tuple[str, DriverError]] = []
     try:
@@ -376,7 +376,7 @@ def gpus() -> GpuInventory:
 
 
 def facts(device: Device, index: int) -> GpuFacts:
-    """Describes a GPU.
+    """Return the description of a GPU.
 
     Raises:
         DriverError: It does not even say its name and its UUID, or it is lost.

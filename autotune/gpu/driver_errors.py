@@ -1,4 +1,4 @@
-"""What the error codes of the NVIDIA driver mean for one who reads on.
+"""Error codes of the NVIDIA driver: their consequences for further readings, and remedies.
 
 The codes are those of ``nvmlReturn_t`` in nvml.h, which are part of its binary interface (NVML API Reference Guide,
 "nvmlDeviceEnumvs"). The rule behind the table: one error switches a reading off only if the code says that it will
@@ -11,7 +11,7 @@ from types import MappingProxyType
 
 
 class Trouble(StrEnum):
-    """What a failed reading means."""
+    """Consequence of a failed reading."""
 
     NOTHING_NEW = "nothing new"
     CAPABILITY_OFF = "this device never answers this"
@@ -21,13 +21,13 @@ class Trouble(StrEnum):
 
     @property
     def is_fatal(self) -> bool:
-        """Whether no reading of the device will succeed any more."""
+        """True if no reading of the device will succeed any more."""
         return self in (Trouble.DEVICE_LOST, Trouble.DRIVER_LOST)
 
 
 NO_LIBRARY, FUNCTION_NOT_FOUND = 12, 13
 UNFIT_LIBRARY = -1
-"""Our own: there is a file of the library's name, and it cannot be loaded."""
+"""A code of our own: there is a file of the library's name, and it cannot be loaded."""
 
 _NOTHING_NEW = frozenset(
     {
@@ -58,10 +58,10 @@ FATAL_NAMES: Mapping[int, str] = MappingProxyType(
         28: "GPU not found",
     }
 )
-"""How a trial ends that met such a code."""
+"""Names of the losses, as the ending of a trial shows them."""
 
 REMEDY = "See whether `nvidia-smi` works in this very shell."
-"""What helps against whatever is not known any better, for people."""
+"""Remedy where none is known for the code itself, for people."""
 
 _OTHER_LIBRARY = (
     "see with `ldconfig -p | grep nvidia-ml` whether there are several libraries, and keep LD_LIBRARY_PATH from naming "
@@ -91,7 +91,7 @@ _OF_ONE_DEVICE = frozenset({15, 16, 28})
 
 
 def trouble(code: int) -> Trouble:
-    """Sorts a return code of NVML; a code that nobody knows is taken as passing."""
+    """Return the consequence of a return code of NVML; an unknown code is taken as passing."""
     if code in _NOTHING_NEW:
         return Trouble.NOTHING_NEW
     if code in _CAPABILITY_OFF:
@@ -102,11 +102,11 @@ def trouble(code: int) -> Trouble:
 
 
 class DriverError(Exception):
-    """A call of the driver's library failed.
+    """Failed call of the driver's library.
 
     Attributes:
-        code: Its return code.
-        words: What the library says about it.
+        code: Return code of NVML.
+        words: The library's own text for it.
     """
 
     def __init__(self, code: int, words: str) -> None:
@@ -116,12 +116,12 @@ class DriverError(Exception):
 
     @property
     def trouble(self) -> Trouble:
-        """What it means."""
+        """Consequence for further readings."""
         return trouble(self.code)
 
     @property
     def for_people(self) -> str:
-        """A sentence about it."""
+        """Sentence about the failure."""
         if self.code == NO_LIBRARY:
             return "no NVIDIA driver on this machine (libnvidia-ml.so.1 not found)"
         name = FATAL_NAMES.get(self.code)
@@ -132,10 +132,10 @@ class DriverError(Exception):
 
     @property
     def remedy(self) -> str:
-        """What helps, for people."""
+        """Remedy, for people."""
         return _REMEDIES.get(self.code, REMEDY)
 
 
 def remedy_of(name: str) -> str:
-    """What helps against one of `FATAL_NAMES`, for people."""
+    """Return the remedy for one of `FATAL_NAMES`, for people."""
     return next((_REMEDIES[code] for code, other in FATAL_NAMES.items() if other == name and code in _REMEDIES), REMEDY)

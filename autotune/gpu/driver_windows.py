@@ -1,7 +1,7 @@
-"""From what a driver says about how busy a GPU was to windows of time on the monotonic clock.
+"""Driver windows: a driver's utilization samples as windows of time on the monotonic clock.
 
-A window is ``(end_s, length_s, busy)``: when it ended, how long it was, the share of it in which a kernel ran, 0..1.
-That is what `oscillation.Segment.within` takes.
+A window is ``(end_s, length_s, busy)``: its end, its length, and the share of it in which a kernel ran, 0..1, as
+`oscillation.Segment.within` takes it.
 """
 
 import math
@@ -26,7 +26,7 @@ BusyWindow = tuple[float, float, float]
 
 
 def clock_offset_s(stamp_us: int, *, now_s: float, epoch_s: float) -> float:
-    """What to add to a driver's stamp in seconds to put it on the monotonic clock.
+    """Return the offset that puts a driver's stamp in seconds on the monotonic clock.
 
     Most drivers stamp in microseconds since 1970, some since boot; no machine has been up for 30 years. A stamp that
     would lie in the future (boot time that counts suspension) is taken as now: if it is the newest, it is off by its
@@ -43,7 +43,7 @@ def clock_offset_s(stamp_us: int, *, now_s: float, epoch_s: float) -> float:
 
 
 class SampledWindows:
-    """Makes windows of a driver's samples, each once; a sample stands for the time since the one before it.
+    """Windows made of a driver's samples, each once; a sample stands for the time since the one before it.
 
     The very first sample, and one after a gap longer than `LONGEST_S`, has no known window and makes none. Where
     samples are left out, the next one stands for the usual spacing only, and what was left out is a gap, not filled
@@ -53,7 +53,7 @@ class SampledWindows:
 
     def __init__(self) -> None:
         self.newest_us = 0
-        """Stamp of the newest sample: what to ask the driver to go on from."""
+        """Stamp of the newest sample, from which the driver is asked to go on."""
         self._offset_s: float | None = None
         self._epoch_at_zero_s: float | None = None  # seconds since 1970 at zero of the monotonic clock
         self._spacings_us: deque[int] = deque(maxlen=_SPACINGS)
@@ -62,11 +62,11 @@ class SampledWindows:
 
     @property
     def newest_end_s(self) -> float | None:
-        """When the newest window ended; None before the first."""
+        """End of the newest window; None before the first."""
         return None if self._offset_s is None else self.newest_us / 1e6 + self._offset_s
 
     def of(self, samples: Sequence[tuple[int, int]], *, now_s: float, epoch_s: float) -> list[BusyWindow]:
-        """The windows of what is new among some samples.
+        """Return the windows of the new ones among some samples.
 
         Args:
             samples: Stamp in the driver's microseconds and percent, in any order, with any of the earlier ones among
@@ -102,11 +102,11 @@ class SampledWindows:
         return windows
 
     def overdue(self, now_s: float) -> bool:
-        """Whether samples are missing, right after all that there are were taken."""
+        """Return True if samples are overdue, right after all that there are were taken."""
         return self._missing(now_s) > _OVERDUE
 
     def idle(self, now_s: float) -> list[BusyWindow]:
-        """The windows that are missing, right after the driver said that the device is idle; all but the last."""
+        """Return the missing windows but the last, right after the driver said that the device is idle."""
         self._idle = True
         count = int(self._missing(now_s)) - 1
         if count <= 0:
@@ -115,7 +115,7 @@ class SampledWindows:
         return self._of_idleness(since_us, self.newest_us)
 
     def _missing(self, now_s: float) -> float:
-        """For how many windows there should be samples and are none."""
+        """Return the number of windows for which there should be samples and are none."""
         usual_us, newest_end_s = self._usual_us(), self.newest_end_s
         if newest_end_s is None or usual_us <= 0:
             return 0.0
@@ -129,12 +129,12 @@ class SampledWindows:
         return [(end_us / 1e6 + self._offset_s, length_us / 1e6, 0.0) for end_us in ends_us]
 
     def _usual_us(self) -> int:
-        """A low quartile: among samples with gaps between them it is still the spacing without."""
+        """Return a low quartile of the spacings: with gaps among the samples it is still the spacing without."""
         ranked = sorted(self._spacings_us)
         return ranked[len(ranked) // 4] if ranked else 0
 
     def _follow_the_wall_clock(self, epoch_at_zero_s: float) -> None:
-        """Moves with the stamps where they are those of a wall clock that was just set."""
+        """Shift the offset where the stamps are those of a wall clock that was just set."""
         if self._offset_s is None or self._epoch_at_zero_s is None:
             return
         step_s = epoch_at_zero_s - self._epoch_at_zero_s
@@ -145,7 +145,7 @@ class SampledWindows:
 
 
 class PolledWindows:
-    """Makes windows of a value that is polled, for devices that keep no samples.
+    """Windows made of a value that is polled, for devices that keep no samples.
 
     The driver repeats its newest value until it has the next. So equal neighbours are merged, up to 1 s, the longest
     driver window, and stand for the time over which they were shown: as they describe the window before that, all lies
@@ -156,7 +156,7 @@ class PolledWindows:
         self._shown: tuple[float, float, int] | None = None  # since when, last seen when, what
 
     def of(self, percent: int, *, now_s: float) -> list[BusyWindow]:
-        """The windows that this reading completes."""
+        """Return the windows that this reading completes."""
         if self._shown is None or now_s - self._shown[1] > LONGEST_S or percent > 100:
             self._shown = (now_s, now_s, percent) if percent <= 100 else None
             return []

@@ -1,4 +1,4 @@
-"""Who is on the GPUs before a search begins: a GPU that somebody else works on cannot be measured."""
+"""Occupancy of the GPUs before a search begins: a GPU that somebody else works on cannot be measured."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -19,13 +19,13 @@ Answer = TypeVar("Answer")
 
 @dataclass(frozen=True, kw_only=True)
 class Occupant:
-    """A process that holds a GPU.
+    """Process that holds a GPU.
 
     Attributes:
-        pid: As the driver numbers it.
-        memory_bytes: None where the driver does not say.
+        pid: Process id in the driver's namespace.
+        memory_bytes: Memory that it holds; None where the driver does not say.
         name: Its program; None where it cannot be known.
-        computes: Whether it is there to compute; else it draws.
+        computes: Whether it has a compute context; else it only draws.
     """
 
     pid: int
@@ -36,12 +36,12 @@ class Occupant:
 
 @dataclass(frozen=True, kw_only=True)
 class GpuOccupancy:
-    """Who is on one GPU.
+    """Processes and load found on one GPU.
 
     Attributes:
-        tenants: May be empty in a container although there are some.
+        occupants: Processes that hold it; in a container the driver may hide them.
         utilization: Share of the last second, 0..1, in which kernels ran; None where it is not reported.
-        memory_used_bytes: In use by all; None where it is not reported.
+        memory_used_bytes: Memory in use by all processes; None where it is not reported.
         why_unknown: Why nothing is known of this GPU, for people; None if something is.
     """
 
@@ -54,12 +54,12 @@ class GpuOccupancy:
 
     @property
     def busy(self) -> bool:
-        """Whether somebody works on it: a process that computes, or kernels that run."""
+        """True if somebody works on it: a process that computes, or kernels that run."""
         return any(occupant.computes for occupant in self.occupants) or (self.utilization or 0.0) >= BUSY_FRACTION
 
 
 def busy_gpus(uuids: Sequence[str], clock: Clock) -> tuple[GpuOccupancy, ...]:
-    """Looks who is on some GPUs now; of these only the busy ones, and those of which nothing can be known.
+    """Return those of some GPUs that are busy now, and those of which nothing can be known.
 
     Raises:
         DriverError: There is no driver, or it does not work.
@@ -77,7 +77,7 @@ def _occupancy(driver: Driver, uuid: str, clock: Clock) -> GpuOccupancy:
         return GpuOccupancy(
             uuid=uuid,
             name=_if_told(device.name) or uuid,
-            occupants=tuple(_tenant(driver, holder) for holder in holders),
+            occupants=tuple(_occupant(driver, holder) for holder in holders),
             utilization=_recent_utilization(device, clock),
             memory_used_bytes=None if memory is None else memory.used_bytes,
         )
@@ -85,7 +85,7 @@ def _occupancy(driver: Driver, uuid: str, clock: Clock) -> GpuOccupancy:
         return GpuOccupancy(uuid=uuid, name=uuid, why_unknown=error.for_people)
 
 
-def _tenant(driver: Driver, holder: Holder) -> Occupant:
+def _occupant(driver: Driver, holder: Holder) -> Occupant:
     return Occupant(
         pid=holder.pid,
         memory_bytes=holder.memory_bytes,

@@ -1,4 +1,4 @@
-"""Why a GPU's clocks are held down, and which of these reasons spoil a measurement.
+"""Reasons for which a GPU's clocks are held down, and those of them that spoil a measurement.
 
 The bits are ``nvmlClocksEventReasons`` of nvml.h, called throttle reasons before driver 535. Which count, by the NVML
 API Reference Guide ("NvmlClocksEventReasons") and the notes on the same bits in the DCGM API reference:
@@ -38,6 +38,6 @@ THROTTLING = frozenset({"hardware slowdown", "heat (driver)", "heat (hardware)",
 
 
 def reasons_of(mask: int) -> tuple[str, ...]:
-    """Names the bits of a mask; one that later drivers may have added is named by its number."""
+    """Return the names of the bits of a mask; one that later drivers may have added is named by its number."""
     bits = (1 << place for place in range(mask.bit_length()))
     return tuple(REASONS.get(bit, f"reason {bit:#x}") for bit in bits if mask & bit)

@@ -1,20 +1,20 @@
-"""The reader's side of the GPU sampler: collects its records and answers what was seen over a stretch of time."""
+"""Timeline of some GPUs: the records of the collector, and their usage over any stretch of time."""
 
 import math
 import threading
 from collections.abc import Collection, Sequence
 
-from autotune.gpu.collect.records import CallBlocked, Capability, GpuLost, Record, StreamStarted, of_line
+from autotune.gpu.collect.records import CallBlocked, Capability, GpuLost, Record, StreamStarted
 from autotune.gpu.device_timeline import DeviceTimeline
 from autotune.gpu.usage import DevicesUsage
 
 
 class GpuTimeline:
-    """What a sampler has told so far. May be fed by one thread and asked by another.
+    """Records of some devices so far; one thread may add records while another asks.
 
     Args:
         uuids: The devices that count, in the order in which the trial sees them.
-        since_s: Since when the sampler should be telling.
+        since_s: Monotonic time from which on records are to be expected.
     """
 
     def __init__(self, uuids: Sequence[str], *, since_s: float) -> None:
@@ -26,18 +26,8 @@ class GpuTimeline:
         self._newest_s = since_s
         self._blocked: CallBlocked | None = None
 
-    def add_line(self, line: str) -> None:
-        """Takes a line of the stream.
-
-        Raises:
-            ValueError: It is torn, or none of ours.
-        """
-        record = of_line(line)
-        if record is not None:
-            self.add(record)
-
     def add(self, record: Record) -> None:
-        """Takes a record; those of other devices are left out."""
+        """Add a record; those of other devices are left out."""
         with self._lock:
             self._newest_s = max(self._newest_s, record.t_s)
             if isinstance(record, CallBlocked):
@@ -52,37 +42,29 @@ class GpuTimeline:
                 self._seen[record.uuid].keep(record)
 
     def forget(self, before_s: float) -> None:
-        """Drops what was read before that time, so that one who watches for days needs no more memory for it."""
+        """Drop records from before that time, so that days of watching need no more memory."""
         with self._lock:
             for seen in self._seen.values():
                 seen.forget(before_s)
 
     @property
     def reached_s(self) -> float:
-        """Until when it is known how busy the devices were; minus infinity before the first driver window.
+        """Time up to which the utilization of all devices is known; minus infinity before the first driver window.
 
-        Devices that never tell are left out.
+        Devices that never report it are left out.
         """
         with self._lock:
             telling = [seen.windows for seen in self._seen.values() if Capability.RATES not in seen.absent]
             return min((windows[-1][0] if windows else -math.inf for windows in telling), default=math.inf)
 
-    @property
-    def why_lost(self) -> str | None:
-        """Why nothing more can come of the driver, or of one of the devices, for people; None while it can."""
-        with self._lock:
-            if self._lost is not None:
-                return self._lost.why
-            return next(filter(None, (seen.why_lost for seen in self._seen.values())), None)
-
     def why_silent(self, now_s: float, *, limit_s: float) -> str | None:
-        """Why nothing has come for longer than `limit_s`, for people; None if something has.
+        """Return the reason, for people, why no record has come for longer than `limit_s`; None if one has.
 
-        What is lost is silent too: see `why_lost` first.
+        A device that is lost is silent too, which `GpuLost` has told.
 
         Args:
             now_s: Monotonic time of the question.
-            limit_s: At least a few seconds: the sampler tells something every second.
+            limit_s: At least a few seconds: the collector writes a record every second.
         """
         with self._lock:
             newest_s, blocked = self._newest_s, self._blocked
@@ -96,7 +78,7 @@ class GpuTimeline:
     def between(
         self, t0_s: float, t1_s: float, *, own_pids: Collection[int] = (), started_s: float | None = None
     ) -> DevicesUsage:
-        """What was seen over a past stretch of monotonic time.
+        """Return the usage of the devices over a past stretch of monotonic time.
 
         Args:
             t0_s: Its start.
@@ -104,7 +86,7 @@ class GpuTimeline:
             own_pids: Processes of the trial, as this process numbers them; also those that have ended.
             started_s: When the trial was started. From then on memory counts; and where process ids are those of
                 another namespace, a process that came later is taken for the trial's own. None: memory counts from
-                `t0_s`, and whose such a process is, is not known.
+                `t0_s`, and the owner of such a process is not known.
         """
         with self._lock:
             return DevicesUsage(

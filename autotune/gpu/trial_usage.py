@@ -1,4 +1,4 @@
-"""From what was seen of some GPUs to what the record of a trial says of them."""
+"""Usage of a trial's GPUs as its record keeps it, made from the usage of devices."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -12,19 +12,19 @@ LEAST_COVERED = 0.5
 """Share of the window that driver windows must cover for the utilization of a single trial to be given."""
 
 NOT_MEASURED = "gpu_not_measured"
-"""Condition of a trial: why its utilization is not known, for people; None where it is."""
+"""Name of a trial's condition: the reason, for people, why its utilization is not known; None where it is."""
 
 
 def usage_of_trial(seen: DevicesUsage, trial: TrialGpus, trouble: str | None = None) -> GpuUsage:
-    """Condenses what was seen over a trial's window.
+    """Condense the usage of devices over a trial's window.
 
     A GPU that the trial may use, and on which nothing of it ran, says nothing about the trial: it is measured, and
     neither scored nor asked for others who use it.
 
     Args:
-        seen: The GPUs that the trial may use, in the order in which it sees them, at least one.
-        trial: What else is known of them.
-        trouble: Why the sampler says nothing at present, for people; None if it does.
+        seen: Usage of the GPUs that the trial may use, in the order in which it sees them, at least one.
+        trial: The trial's GPUs, as far as the trial and its config name them.
+        trouble: Reason, for people, why the collector is silent at present; None if it is not.
     """
     used = [device for device in seen.devices if trial.reported or _works(device)] or list(seen.devices)
     has_model = trial.model is not None and trial.model < len(seen.devices)
@@ -48,7 +48,7 @@ def usage_of_trial(seen: DevicesUsage, trial: TrialGpus, trouble: str | None = N
 
 
 def _works(device: DeviceUsage) -> bool:
-    """Whether something of the trial ran there, as far as that can be told."""
+    """Return True if something of the trial ran there, as far as that can be told."""
     return bool(device.figures.utilization if device.figures.own_fraction is None else device.figures.own_fraction)
 
 
@@ -62,7 +62,7 @@ def _why_none(scored: Sequence[DeviceUsage]) -> str | None:
 
 
 def _spoiled(used: Sequence[DeviceUsage]) -> tuple[Validity | None, str]:
-    """What spoiled the trial, as far as that is known, and how."""
+    """Return what spoiled the trial, as far as that is known, and a sentence about it."""
     worst = max(used, key=lambda device: device.figures.foreign_fraction or 0.0)
     if (worst.figures.foreign_fraction or 0.0) > MOST_FOREIGN:
         pids = ", ".join(map(str, worst.foreign_pids))

@@ -1,4 +1,4 @@
-"""What was seen of the GPUs of a trial over one stretch of time, each number with what it stands on."""
+"""Usage of the GPUs of a trial over one stretch of time, each number with its evidence."""
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
@@ -7,7 +7,6 @@ from enum import StrEnum
 
 from autotune.gpu.collect.records import Capability
 from autotune.gpu.driver_windows import BusyWindow
-from autotune.gpu.throttling import THROTTLING
 from autotune.records import GpuFigures, Scalar
 
 MOST_LOST = 0.05
@@ -21,7 +20,7 @@ MOST_THROTTLED = 0.1
 
 
 class Attribution(StrEnum):
-    """How a trial's own kernels were told from those of others."""
+    """Method by which a trial's own kernels were told from those of others."""
 
     BY_PROCESS = "by process id"
     BY_ARRIVAL = "by who came after the start"  # in a container; a stranger who came then too is not told apart
@@ -38,7 +37,7 @@ class DeviceUsage:
             Memory is of one reading a second, up to the first after the stretch.
         t0_s: Start of the stretch.
         t1_s: Its end.
-        windows: The driver windows that lie wholly inside; what `oscillation.Segment.within` takes.
+        windows: The driver windows that lie wholly inside, as `oscillation.Segment.within` takes them.
         polled: Whether they come from `PolledWindows`, and lie up to a driver window late.
         energy_counted: Whether the device counted the energy itself; else it is from one reading of power a second.
         sm_clock_mhz: Mean of the readings.
@@ -47,10 +46,10 @@ class DeviceUsage:
         clock_reasons: Share of the readings with each reason that was seen, throttling or not.
         foreign_pids: Processes that are not the trial's and whose kernels ran, as the driver numbers them.
         attribution: Method by which own kernels were told from those of others.
-        failed: How many readings failed in passing, by `Capability`.
+        failed: Number of readings that failed in passing, by `Capability`.
         unreliable: The capabilities of which more than `MOST_LOST` of the readings failed.
-        absent: What the device never tells, and why.
-        lost: How the device ended, one of `gpu_errors.FATAL_NAMES`; None if it did not.
+        absent: Capabilities that the device never answers, and the reason.
+        lost: Loss of the device, one of `driver_errors.FATAL_NAMES`; None if it was not lost.
     """
 
     figures: GpuFigures
@@ -72,7 +71,7 @@ class DeviceUsage:
 
     @property
     def invalid(self) -> str | None:
-        """Why the utilization must not be used, for people; None if it may, as far as there is one."""
+        """Reason, for people, why the utilization must not be used; None if it may, as far as there is one."""
         if self.lost:
             return f"{self.figures.name}: {self.lost}"
         for capability in (Capability.SAMPLES, Capability.RATES):
@@ -82,13 +81,13 @@ class DeviceUsage:
 
     @property
     def why_never_measured(self) -> str | None:
-        """Why it will not report utilization in any other trial either, for people; None where that is not known."""
+        """Reason, for people, why no trial will get its utilization either; None where that is not known."""
         why = self.absent.get(Capability.RATES)
         return None if why is None else f"{self.figures.name}: it does not report utilization ({why})"
 
     @property
     def why_no_utilization(self) -> str | None:
-        """Why there is no utilization, for people; None where there is one."""
+        """Reason, for people, why there is no utilization; None where there is one."""
         if self.figures.utilization is not None:
             return None
         if self.lost:
@@ -103,12 +102,12 @@ class DeviceUsage:
 
 @dataclass(frozen=True, kw_only=True)
 class DevicesUsage:
-    """The GPUs of a trial over one stretch of time.
+    """Usage of the GPUs of a trial over one stretch of time.
 
     Attributes:
         devices: In the order in which the trial sees them.
-        driver: The driver's version; empty if it does not say.
-        lost: How the driver ended; None if it did not.
+        driver: Version of the driver; empty if it does not say.
+        lost: Sentence on the loss of the driver; None if it was not lost.
     """
 
     devices: tuple[DeviceUsage, ...]
@@ -117,70 +116,18 @@ class DevicesUsage:
 
     @property
     def utilization(self) -> float | None:
-        """Mean over the devices; None unless it is known of each."""
+        """Mean utilization of the devices; None unless it is known of each."""
         total = _sum(device.figures.utilization for device in self.devices)
         return None if total is None else total / len(self.devices)
 
     @property
-    def peak_memory_bytes(self) -> int | None:
-        """Sum of the devices' peaks, which need not have been at the same moment."""
-        total = _sum(device.figures.peak_memory_bytes for device in self.devices)
-        return None if total is None else round(total)
-
-    @property
     def power_w(self) -> float | None:
-        """Of all devices together."""
+        """Mean power of all devices together; None unless it is known of each."""
         return _sum(device.figures.power_w for device in self.devices)
 
     @property
-    def energy_j(self) -> float | None:
-        """Of all devices together."""
-        return _sum(device.figures.energy_j for device in self.devices)
-
-    @property
-    def foreign_fraction(self) -> float | None:
-        """That of the device with the most of it; None if it is unknown of one, and none is known to be above 0."""
-        known = [
-            device.figures.foreign_fraction for device in self.devices if device.figures.foreign_fraction is not None
-        ]
-        worst = max(known, default=0.0)
-        return worst if worst > 0.0 or (known and len(known) == len(self.devices)) else None
-
-    @property
-    def throttled_fraction(self) -> float | None:
-        """That of the device that was throttled most: the slowest holds up the others."""
-        known = [
-            device.figures.throttled_fraction
-            for device in self.devices
-            if device.figures.throttled_fraction is not None
-        ]
-        return max(known, default=None)
-
-    @property
-    def contaminated(self) -> bool:
-        """Whether it is known that somebody else's kernels ran for longer than may be."""
-        return (self.foreign_fraction or 0.0) > MOST_FOREIGN
-
-    @property
-    def throttled(self) -> bool:
-        """Whether it is known that clocks were held down for longer than may be."""
-        return (self.throttled_fraction or 0.0) > MOST_THROTTLED
-
-    @property
-    def throttle_reasons(self) -> tuple[str, ...]:
-        """Why devices were throttled, without repeats."""
-        return tuple(sorted({reason for device in self.devices for reason in device.clock_reasons} & THROTTLING))
-
-    @property
-    def invalid(self) -> str | None:
-        """Why these numbers must not be used, for people; None if they may."""
-        if self.lost:
-            return self.lost
-        return next((device.invalid for device in self.devices if device.invalid), None)
-
-    @property
     def conditions(self) -> dict[str, Scalar]:
-        """What these numbers depend on besides the trial's values; kept with them."""
+        """Conditions of these numbers besides the trial's values, kept with them."""
         found: dict[str, Scalar] = {"gpu_driver": self.driver or None}
         for place, device in enumerate(self.devices):
             found |= {
@@ -197,7 +144,7 @@ class DevicesUsage:
 
 
 def _sum(values: Iterable[float | None]) -> float | None:
-    """None unless there are some and all are known."""
+    """Return the sum; None unless there are some values and all are known."""
     every = list(values)
     known = [value for value in every if value is not None]
     return math.fsum(known) if every and len(known) == len(every) else None

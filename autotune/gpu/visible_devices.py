@@ -1,4 +1,4 @@
-"""Which GPUs a process will see: CUDA_VISIBLE_DEVICES and CUDA_DEVICE_ORDER read as CUDA reads them.
+"""GPUs that a process will see: CUDA_VISIBLE_DEVICES and CUDA_DEVICE_ORDER, read as CUDA reads them.
 
 Sources: CUDA C++ Programming Guide, "CUDA Environment Variables"; MIG User Guide, "Running CUDA Applications on
 Bare-Metal" (a process sees one MIG instance at most, and then no whole GPU); and for what the guides leave open
@@ -19,14 +19,14 @@ _PCI_ORDER = "PCI_BUS_ID"
 
 @dataclass(frozen=True, kw_only=True)
 class VisibleDevices:
-    """The devices that a process with some environment will see.
+    """Devices that a process with some environment will see.
 
     Attributes:
         uuids: In the order in which CUDA numbers them.
-        why_none: Why there is none, for people; None if there is one.
-        cut: What the setting names and this machine does not have, for people; None if it has all. CUDA says nothing of
-            that, and goes on with the devices before it.
-        assumed: What could not be known and was assumed, for people; None if nothing was.
+        why_none: Reason, for people, why there is none; None if there is one.
+        cut: Sentence, for people, on a device that the setting names and this machine lacks; None if it has all. CUDA
+            reports no error, and goes on with the devices before it.
+        assumed: Sentence, for people, on an assumption that had to be made; None if none was.
     """
 
     uuids: tuple[str, ...]
@@ -36,11 +36,11 @@ class VisibleDevices:
 
 
 def visible_devices(gpus: Sequence[GpuFacts], environment: Mapping[str, str]) -> VisibleDevices:
-    """Resolves the devices for a process with that environment.
+    """Return the devices that a process with that environment will see.
 
     Args:
-        gpus: Those of the machine, at least one.
-        environment: What the process will be started with.
+        gpus: GPUs of the machine, at least one.
+        environment: Environment with which the process will be started.
     """
     ordered = sorted(gpus, key=lambda gpu: (gpu.pci_bus_id, gpu.index))
     # A GPU that is cut into instances is not there itself.
@@ -73,7 +73,7 @@ def visible_devices(gpus: Sequence[GpuFacts], environment: Mapping[str, str]) ->
 
 
 def _says_stop(entry: str) -> bool:
-    """Whether an entry is one that people write in order to end the list: nothing, or a negative number."""
+    """Return True for an entry that people write to end the list: nothing, or a negative number."""
     return not entry.strip() or entry.strip().startswith("-")
 
 

@@ -1,1 +1,1 @@
-"""What the machine did during a trial: steps, host and GPU, and the statistics that turn them into numbers."""
+"""Measurements of a trial: steps, host and GPU, and the statistics that turn them into numbers."""

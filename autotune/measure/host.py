@@ -1,4 +1,4 @@
-"""What the host is and what a process tree takes from it: the reader of psutil, /proc and cgroups."""
+"""Facts of the host, and the CPU time and memory of a process tree: the reader of psutil, /proc and cgroups."""
 
 import math
 import os
@@ -28,13 +28,13 @@ _BFLOAT16_FEATURES = ("avx512_bf16", "amx_bf16", "bf16")  # x86, and ARM's in th
 
 @dataclass(frozen=True, kw_only=True)
 class MachineFacts:
-    """What this process may use of the machine it runs on.
+    """Resources of the machine that this process may use.
 
     Attributes:
-        cores: CPUs it may run on, a cgroup's quota rounded up; at least 1.
+        cores: CPUs that it may run on, a cgroup's quota rounded up; at least 1.
         memory_bytes: Main memory, or a cgroup's limit if that is less.
-        cpu_model: As the kernel prints it.
-        cpu_bfloat16: Whether the CPU multiplies bfloat16 itself.
+        cpu_model: Model of the CPU as the kernel prints it.
+        cpu_bfloat16: True if the CPU multiplies bfloat16 itself.
         hostname: The node's name.
         boot_id: The kernel's name for this boot: it tells a restarted machine from one that went on. None if
             the kernel does not say.
@@ -49,10 +49,10 @@ class MachineFacts:
 
 
 def machine_facts(root: Path = Path("/")) -> MachineFacts:
-    """Reads what the machine is.
+    """Read the facts of the machine.
 
     Args:
-        root: Where ``proc`` and ``sys`` are mounted.
+        root: Folder in which ``proc`` and ``sys`` are mounted.
     """
     cores = [float(len(os.sched_getaffinity(0))), *_cpu_quotas(root)]
     memory = [psutil.virtual_memory().total, *_memory_limits(root)]
@@ -70,7 +70,7 @@ def machine_facts(root: Path = Path("/")) -> MachineFacts:
 
 
 def _cpu_quotas(root: Path) -> Iterator[float]:
-    """Limits in cores; a limit of any ancestor binds as well."""
+    """Yield the limits in cores; a limit of any ancestor binds as well."""
     for folder in _cgroup_folders(root):
         quota, _, period = (_text(folder / "cpu.max") or "max").partition(" ")  # v2: one file
         if quota == "max":
@@ -81,7 +81,7 @@ def _cpu_quotas(root: Path) -> Iterator[float]:
 
 
 def _memory_limits(root: Path) -> Iterator[int]:
-    """Limits in bytes; v1 writes a number beyond any machine's memory for none."""
+    """Yield the limits in bytes; v1 writes a number beyond any machine's memory for none."""
     for folder in _cgroup_folders(root):
         for name in ("memory.max", "memory.limit_in_bytes"):
             limit = _text(folder / name)
@@ -90,7 +90,7 @@ def _memory_limits(root: Path) -> Iterator[int]:
 
 
 def _cgroup_folders(root: Path) -> list[Path]:
-    """The folders of our cgroups in every hierarchy, each before its ancestors.
+    """Return the folders of our cgroups in every hierarchy, each before its ancestors.
 
     A container may see the host's path in ``/proc/self/cgroup`` while its own cgroup is mounted at the top:
     folders that do not exist are left out, and the walk to the top finds it.
@@ -126,7 +126,7 @@ class _ProcessStat:
 
 
 def _process_stat(pid: int) -> _ProcessStat | None:
-    """One reading of proc_pid_stat(5), some 30 µs; None if there is no such process."""
+    """Read proc_pid_stat(5), which takes some 30 µs; None if there is no such process."""
     text = _text(f"/proc/{pid}/stat")
     if not text:
         return None
@@ -141,7 +141,7 @@ def _process_stat(pid: int) -> _ProcessStat | None:
 
 
 def _descendants(pid: int) -> list[int]:
-    """All processes below one, each after its parent; empty if it is gone.
+    """Return all descendants of a process, each after its parent; empty if it is gone.
 
     The kernel's own lists of children cost as much as the tree has threads. Kernels built without them leave
     the scan of all processes of the machine, which costs several times more on a large server.
@@ -177,7 +177,7 @@ class _Sample:
 
 
 class HostProbe:
-    """CPU time and memory of all processes of a trial; see `Probe`.
+    """Probe of the CPU time and memory of all processes of a trial; see `Probe`.
 
     It samples up to 4 times a second from a thread of its own, less often where a sample is so dear that this
     would take more than 1 % of a core. A process that has ended keeps the CPU time last seen of it.
@@ -193,17 +193,21 @@ class HostProbe:
         self._samples: list[_Sample] = []
         self._cpu_s: dict[tuple[int, float], float] = {}  # by pid and start: pids come back
         self._pids: frozenset[int] = frozenset()
-        self._sampler: Poller | None = None
+        self._poller: Poller | None = None
 
     def open(self, device: TrialProcesses) -> None:
-        """Starts watching a trial; one that is already gone gives no samples."""
+        """Start watching a trial; one that is already gone gives no samples."""
         first = _process_stat(device.pid)
         session = 0 if first is None else first.session
-        self._sampler = Poller(lambda: self._read(device, session), name=f"host-probe-{device.pid}")
-        self._sampler.start()
+        self._poller = Poller(lambda: self._read(device, session), name=f"host-probe-{device.pid}")
+        self._poller.start()
 
     def between(self, t0_s: float, t1_s: float) -> HostUsage | None:
-        """See `Probe.between`; CPU time is the mean over the samples inside. None before the first sample."""
+        """Return the usage; see `Probe.between`. CPU time is the mean over the samples inside.
+
+        Returns:
+            None before the first sample.
+        """
         with self._lock:
             samples, pids = [sample for sample in self._samples if sample.t_s <= t1_s], self._pids
         if not samples:
@@ -215,15 +219,15 @@ class HostProbe:
         return HostUsage(cpu_cores=cpu_cores, peak_memory_bytes=samples[-1].peak_memory_bytes, pids=pids)
 
     def close(self) -> None:
-        """See `Probe.close`."""
-        if self._sampler is not None:
-            self._sampler.stop()
-            self._sampler = None
+        """Stop watching; see `Probe.close`."""
+        if self._poller is not None:
+            self._poller.stop()
+            self._poller = None
 
     def _read(self, trial: TrialProcesses, session: int) -> float | None:
-        """One sample; answers when the next is due, None once nothing of the trial is left."""
+        """Take a sample; return the seconds until the next, None once nothing of the trial is left."""
         began_s = time.thread_time()
-        stats = self._of_the_run(trial, session)
+        stats = self._of_the_trial(trial, session)
         if not stats:
             return None
         memory_bytes = 0
@@ -242,8 +246,8 @@ class HostProbe:
             )
         return max(_FASTEST_S, (time.thread_time() - began_s) / _COST_SHARE)
 
-    def _of_the_run(self, trial: TrialProcesses, session: int) -> dict[int, _ProcessStat]:
-        """The processes of a trial that are alive."""
+    def _of_the_trial(self, trial: TrialProcesses, session: int) -> dict[int, _ProcessStat]:
+        """Return the processes of a trial that are alive."""
         below = {pid: stat for pid in _descendants(os.getpid()) if (stat := _process_stat(pid)) is not None}
         own: dict[int, _ProcessStat] = {}
         for pid, stat in below.items():
@@ -259,7 +263,7 @@ class HostProbe:
 
 
 def _carries(pid: int, trial_id: str) -> bool:
-    """Whether a process was started as one of that run."""
+    """Return True if a process was started as one of that trial."""
     try:
         with open(f"/proc/{pid}/environ", "rb") as file:
             return f"AUTOTUNE_TRIAL_ID={trial_id}".encode() in file.read().split(b"\0")

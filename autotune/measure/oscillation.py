@@ -1,4 +1,4 @@
-"""Whether a GPU's utilization stands still, beats, bursts or drifts: a verdict on driver windows, pure functions.
+"""Oscillation of a GPU's utilization: flat, cyclic, bursty or drifting. A verdict on driver windows, pure functions.
 
 A driver does not say when the GPU was busy, only for which share of each of its sample windows (1/6 s to 1 s). A cycle
 shows in that series from 3 windows a period on. A faster one is averaged away, or folded into a slow beat that is
@@ -55,7 +55,7 @@ _SAME_PERIOD = 0.1  # a beat's period moves quickly with the step time, which va
 
 
 class Pattern(StrEnum):
-    """What utilization does over time."""
+    """Pattern of utilization over time."""
 
     FLAT = "flat"
     CYCLIC = "cyclic"
@@ -66,12 +66,12 @@ class Pattern(StrEnum):
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Segment:
-    """The driver windows of one trial, in order of time.
+    """Driver windows of one trial, in order of time.
 
     Attributes:
         asked_s: Length of the steady window that they were taken from.
-        ends_s: When each driver window ended.
-        lengths_s: How long each was. There may be gaps between them.
+        ends_s: End of each driver window.
+        lengths_s: Length of each. There may be gaps between them.
         busy: Share of each in which a kernel ran, 0..1.
     """
 
@@ -90,7 +90,7 @@ class Segment:
 
     @classmethod
     def within(cls, t0_s: float, t1_s: float, windows: Iterable[tuple[float, float, float]]) -> "Segment":
-        """Keeps the driver windows that lie wholly in the steady window.
+        """Return the driver windows that lie wholly in the steady window.
 
         Args:
             t0_s: Start of the steady window.
@@ -111,18 +111,18 @@ class Segment:
 
     @property
     def mids_s(self) -> Series:
-        """The middle of each driver window."""
+        """Middle of each driver window."""
         return self.ends_s - self.lengths_s / 2
 
     @property
     def span_s(self) -> float:
-        """From the start of the first driver window to the end of the last, gaps included."""
+        """Time from the start of the first driver window to the end of the last, gaps included."""
         return float(self.ends_s[-1] - self.ends_s[0] + self.lengths_s[0])
 
 
 @dataclass(frozen=True, kw_only=True)
 class Oscillation:
-    """What utilization did over time; levels are shares of time, 0..1, and absent where there was no window.
+    """Verdict on utilization over time; levels are shares of time, 0..1, and absent where there was no window.
 
     Attributes:
         pattern: The verdict.
@@ -147,19 +147,19 @@ class Oscillation:
 
 
 def oscillation(segments: Sequence[Segment], *, step_s: float | None = None) -> Oscillation:
-    """The verdict on the utilization of one point.
+    """Return the verdict on the utilization of one point.
 
     * ``cyclic``: the two groups are `LEAST_SWING` apart, mostly within segments, and explain `LEAST_SPLIT` of the
       variance, and the autocorrelation peaks at one period and again at two. The first peak must also be beyond chance.
     * ``drift``: not cyclic, and within segments of `LEAST_TREND_S` the trend rises or falls by `LEAST_RISE`, beyond
       what chance does to one of them: what begins with each trial, such as a wave, is alike in all, so that more trials
-      do not make a trend surer. That one trial lies above another is no drift: runs differ for many reasons.
+      do not make a trend surer. That one trial lies above another is no drift: trials differ for many reasons.
     * ``bursty``: neither, and the groups are `LEAST_SWING` apart.
     * ``flat``: none of these. ``insufficient``: fewer than `LEAST_WINDOWS` driver windows.
 
     Args:
-        segments: One for each run. Levels are those of all trials; the trend and the period are looked for within each,
-            never across their borders, and must be common to all.
+        segments: One for each trial. Levels are those of all trials; the trend and the period are looked for within
+            each, never across their borders, and must be common to all.
         step_s: Time of a training step, positive, where it is known and steady. A wave faster than the driver windows
             can show as a slow beat; with this it is recognized, and no period is claimed.
     """
@@ -205,7 +205,7 @@ def _centre_s(segment: Segment) -> float:
 
 
 def _slope_per_s(segments: Sequence[Segment]) -> float:
-    """Slope of the straight lines through the segments, each at a level of its own but all of one slope."""
+    """Return the slope of the straight lines through the segments, each at a level of its own but all of one slope."""
     covariance = variance = 0.0
     for segment in segments:
         offsets_s = segment.mids_s - _centre_s(segment)
@@ -215,7 +215,7 @@ def _slope_per_s(segments: Sequence[Segment]) -> float:
 
 
 def _slope_error_per_s(rows: Sequence[Series], window_s: float) -> float:
-    """Standard error of that slope, as from the longest segment alone; what is correlated counts less."""
+    """Return the standard error of that slope, as from the longest segment alone; what is correlated counts less."""
     known = np.concatenate([row[~np.isnan(row)] for row in rows])
     spread = max(float(np.var(np.flatnonzero(~np.isnan(row))) * np.sum(~np.isnan(row))) for row in rows)
     if spread <= 0.0:
@@ -241,7 +241,7 @@ class _Levels:
 
 
 def _two_levels(values: Series, weights: Series) -> _Levels:
-    """Splits the windows where the variance between the two groups is largest (Otsu 1979).
+    """Split the windows where the variance between the two groups is largest (Otsu 1979).
 
     The windows that contain an edge lie between the levels and pull the means of the groups together. A level is
     the median of those that lie beyond the mean of their group, or little before it.
@@ -271,9 +271,9 @@ def _two_levels(values: Series, weights: Series) -> _Levels:
 
 
 def _swing_within(rows: Sequence[Series]) -> float:
-    """Distance of the two levels that the windows fall into about the means of their own runs.
+    """Return the distance of the two levels of the windows about the means of their own trials.
 
-    Without it, runs at unlike levels would lend their distance to any ripple in them; one alone cannot.
+    Without it, trials at unlike levels would lend their distance to any ripple in them; one alone cannot.
     """
     if len(rows) == 1:
         return math.inf
@@ -282,7 +282,7 @@ def _swing_within(rows: Sequence[Series]) -> float:
 
 
 def _duty(values: Series, weights: Series, levels: _Levels) -> float | None:
-    """The share of time at the high level; a window between the levels was there for a part of its length."""
+    """Return the share of time at the high level; a window between the levels counts in proportion."""
     if levels.high <= levels.low:
         return None
     shares = np.clip((values - levels.low) / (levels.high - levels.low), 0.0, 1.0)
@@ -290,14 +290,14 @@ def _duty(values: Series, weights: Series, levels: _Levels) -> float | None:
 
 
 def _quantile(values: Series, weights: Series, share: float) -> float:
-    """The smallest of the values that at least this share of the weight is at or below."""
+    """Return the smallest of the values that at least this share of the weight is at or below."""
     order = np.argsort(values, kind="stable")
     reached = np.cumsum(weights[order])
     return float(values[order][np.searchsorted(reached, share * reached[-1] * (1 - 1e-9))])
 
 
 def _resampled(segment: Segment, trend: Series, cell_s: float) -> Series:
-    """Averages over cells of equal length, without trend and mean; NaN where less than half of a cell is covered."""
+    """Return averages over equal cells, without trend and mean; NaN where less than half of a cell is covered."""
     # Stamps may be rounded so that windows overlap a little: each counts from the end of the one before.
     starts_s = np.maximum(segment.ends_s - segment.lengths_s, np.concatenate(([-math.inf], segment.ends_s[:-1])))
     lengths_s = segment.ends_s - starts_s
@@ -314,13 +314,13 @@ def _resampled(segment: Segment, trend: Series, cell_s: float) -> Series:
 
 
 def _integral(amounts: Series) -> Series:
-    """The running sum at the start and the end of each window."""
+    """Return the running sum at the start and the end of each window."""
     after = np.cumsum(amounts)
     return np.column_stack((after - amounts, after)).ravel()
 
 
 def _period(rows: Sequence[Series]) -> float | None:
-    """The period in cells; None if what happens is not periodic, or fewer than 3 cycles were seen.
+    """Return the period in cells; None if the series is not periodic, or has fewer than 3 cycles.
 
     One peak is not enough: random bursts have one in up to a case of ten, and two that fit together in one of fifty.
     """
@@ -343,7 +343,7 @@ def _period(rows: Sequence[Series]) -> float | None:
 
 
 def _autocorrelation(rows: Sequence[Series], lags: int) -> Series | None:
-    """Autocorrelation at lags 0 to ``lags``, averaged over the pairs there are; None if nothing varies."""
+    """Return the autocorrelation at lags 0 to ``lags``, averaged over the pairs there are; None if nothing varies."""
     products, pairs = np.zeros(lags + 1), np.zeros(lags + 1)
     for row in rows:
         known = (~np.isnan(row)).astype(float)
@@ -356,7 +356,7 @@ def _autocorrelation(rows: Sequence[Series], lags: int) -> Series | None:
 
 
 def _interpolated(correlation: Series) -> Series:
-    """The autocorrelation at `_FINE` points a lag, by a windowed sinc (Duchon, "Lanczos filtering", 1979).
+    """Return the autocorrelation at `_FINE` points a lag, by a windowed sinc (Duchon, "Lanczos filtering", 1979).
 
     From two cells a period on this is right between the lags as well. A peak at 2.5 lags would otherwise be missed, and
     the one at 5 taken for the period.
@@ -372,7 +372,7 @@ def _interpolated(correlation: Series) -> Series:
 
 
 def _peaks(fine: Series, first: int, last: int) -> list[int]:
-    """The highest place of each positive stretch that begins after ``first`` and peaks before ``last``."""
+    """Return the highest place of each positive stretch that begins after ``first`` and peaks before ``last``."""
     positive = (fine > 0.0).astype(int)
     positive[: first + 1] = 0
     changes = np.diff(np.concatenate(([0], positive, [0])))
@@ -382,7 +382,7 @@ def _peaks(fine: Series, first: int, last: int) -> list[int]:
 
 
 def _refined(fine: Series, first: int) -> float | None:
-    """The period in cells from all peaks that repeat the first, by least squares; None if not even one does."""
+    """Return the period in cells from all peaks that repeat the first, by least squares; None if none does."""
     weighted, weight = float(first), 1.0
     for multiple in range(2, len(fine)):
         period = weighted / weight
@@ -400,13 +400,13 @@ def _refined(fine: Series, first: int) -> float | None:
 
 
 def _is_beat(period: float, swing: float, mean: float, step: float) -> bool:
-    """Whether a wave at the pace of the steps would look like this through driver windows.
+    """Return True if a wave at the pace of the steps would look like this through driver windows.
 
     A window holds a whole number of steps and a remainder; only the remainder moves the window's share, and by no
     more than there is busy or idle time in it.
 
     Args:
-        period: Of what was found, in driver windows.
+        period: Period that was found, in driver windows.
         swing: Distance between its groups.
         mean: Its mean.
         step: Time of a step, in driver windows.

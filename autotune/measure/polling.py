@@ -1,11 +1,11 @@
-"""A thread that takes one reading after another until it is told to stop."""
+"""Poller: a thread that takes one reading after another until it is stopped."""
 
 import threading
 from collections.abc import Callable
 
 
 class Poller:
-    """Calls ``read`` in a daemon thread; ``read`` answers how many seconds to wait, or None for no more.
+    """Daemon thread that calls ``read``, which returns the seconds until the next call, or None for no more.
 
     Waiting here is for an event and not on the injected clock: it only sets how densely the instrument reads,
     every reading carries its own stamp, and `stop` must not have to wait for the next one.
@@ -17,14 +17,14 @@ class Poller:
         self._thread = threading.Thread(target=self._loop, name=name, daemon=True)
 
     def start(self) -> None:
-        """Takes the first reading now, in the thread."""
+        """Start the thread, which takes the first reading now."""
         self._thread.start()
 
     def stop(self, *, deadline_s: float = 2.0) -> bool:
-        """Ends the readings.
+        """End the readings.
 
         Args:
-            deadline_s: How long to wait for a reading that is under way.
+            deadline_s: Time to wait for a reading that is under way.
 
         Returns:
             False if that reading did not return in time: a driver call can hang, and then the daemon thread

@@ -1,4 +1,4 @@
-"""The seams between a trial and the instruments that watch it from outside."""
+"""Protocols of the instruments that watch a trial from outside."""
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
@@ -8,39 +8,39 @@ from typing import Protocol, TypeVar
 from autotune.records import GpuMeasurement, Scalar, Validity
 
 Device = TypeVar("Device", contravariant=True)
-Use = TypeVar("Use", covariant=True)
+Usage = TypeVar("Usage", covariant=True)
 
 
-class Probe(Protocol[Device, Use]):
-    """An instrument that watches one device (or process tree) during one run.
+class Probe(Protocol[Device, Usage]):
+    """Instrument that watches one device (or process tree) during one trial.
 
     A probe is opened once and closed once; who opened it closes it. It never ends a trial: what cannot be
     read is absent from the answer.
     """
 
     def open(self, device: Device) -> None:
-        """Starts watching; returns at once.
+        """Start watching; return at once.
 
         Args:
-            device: What to watch, such as a trial's processes.
+            device: Object to watch, such as a trial's processes.
         """
         ...
 
-    def between(self, t0_s: float, t1_s: float) -> Use | None:
-        """What was seen over a past stretch of monotonic time; None if it was not measured."""
+    def between(self, t0_s: float, t1_s: float) -> Usage | None:
+        """Return the usage over a past stretch of monotonic time; None if it was not measured."""
         ...
 
     def close(self) -> None:
-        """Stops watching and frees the device; may be called again, and without `open`."""
+        """Stop watching and free the device; may be called again, and without `open`."""
         ...
 
 
 @dataclass(frozen=True, kw_only=True)
 class TrialProcesses:
-    """By what the processes of one trial are known.
+    """Identity of the processes of one trial.
 
     Attributes:
-        trial_id: What they carry in ``AUTOTUNE_TRIAL_ID``; a fork of a warm interpreter does so in its memory only.
+        trial_id: Value of their ``AUTOTUNE_TRIAL_ID``; a fork of a warm interpreter does so in its memory only.
         pid: One of them, such as the first that reported.
     """
 
@@ -50,13 +50,13 @@ class TrialProcesses:
 
 @dataclass(frozen=True, kw_only=True)
 class HostUsage:
-    """What a trial's processes took from the host.
+    """Host resources that a trial's processes used.
 
     Attributes:
         cpu_cores: Their CPU time per second of wall time; None where it was looked at for less than half of that time.
         peak_memory_bytes: Largest sum of their resident sets so far. Pages that processes share count once
             for each, so this is an upper bound.
-        pids: The processes that were seen so far; also those that have ended.
+        pids: Ids of the processes seen so far; also of those that have ended.
     """
 
     cpu_cores: float | None
@@ -66,11 +66,11 @@ class HostUsage:
 
 @dataclass(frozen=True, kw_only=True)
 class TrialGpus:
-    """The GPUs of one trial, in the order in which it sees them.
+    """GPUs of one trial, in the order in which it sees them.
 
     Attributes:
-        uuids: Their UUIDs, or how they begin.
-        reported: Whether the trial itself says that it uses them; else it may use them.
+        uuids: Their UUIDs, or the beginnings of these.
+        reported: True if the trial itself says that it uses them; else it may use them.
         model: Place of the one that the model is on, where the config says so: utilization is that of this one.
     """
 
@@ -81,17 +81,17 @@ class TrialGpus:
 
 @dataclass(frozen=True, kw_only=True)
 class GpuUsage:
-    """What a trial did to its GPUs.
+    """Usage of a trial's GPUs.
 
     Attributes:
         utilization: Share of time in which at least one kernel ran, 0..1, weighted by time, mean of the scored GPUs;
             None where it was not measured.
         peak_memory_bytes: Most memory that was in use on one of them so far, by all; None if it cannot be read.
         power_w: Mean electric power of all of them together; None if it cannot be read.
-        devices: What each GPU showed; empty if that was not told apart.
+        devices: Measurement of each GPU; empty if they were not told apart.
         spoiled: `Validity.CONTAMINATED` or `Validity.THROTTLED` if that is known; else None.
-        remark: Why there is no utilization, or what spoiled the trial, for people; empty if there is no such thing.
-        conditions: What these numbers depend on besides the trial's values.
+        remark: Sentence, for people, on missing utilization or on what spoiled the trial; empty if there is neither.
+        conditions: Conditions of these numbers besides the trial's values.
     """
 
     utilization: float | None = None
@@ -104,18 +104,18 @@ class GpuUsage:
 
 
 class GpuProbe(Protocol):
-    """Watches the GPUs of one trial after the other. Like a `Probe` it never ends a run."""
+    """Instrument that watches the GPUs of one trial after the other. Like a `Probe` it never ends a trial."""
 
     def open(self, kept: Path) -> None:
-        """A trial is about to be started; returns at once.
+        """Prepare for a trial that is about to be started; return at once.
 
         Args:
-            kept: File for the raw readings of that run.
+            kept: File for the raw readings of that trial.
         """
         ...
 
     def lost(self, trial: TrialGpus) -> str | None:
-        """Why a GPU of the trial, or its driver, does not answer any more, for people; None while they do.
+        """Return the reason, for people, why a GPU of the trial, or its driver, is lost; None while none is.
 
         To be called every second or so: it also takes what there is to read.
         """
@@ -124,7 +124,7 @@ class GpuProbe(Protocol):
     def between(
         self, t0_s: float, t1_s: float, trial: TrialGpus, *, own_pids: Collection[int], started_s: float
     ) -> GpuUsage | None:
-        """What was seen over a past stretch of monotonic time; None if nothing is measured here.
+        """Return the usage over a past stretch of monotonic time; None if nothing is measured here.
 
         Args:
             t0_s: Its start.
@@ -136,5 +136,5 @@ class GpuProbe(Protocol):
         ...
 
     def close(self) -> None:
-        """The trial has ended; may be called again, and without `open`."""
+        """End the readings of the trial; may be called again, and without `open`."""
         ...

@@ -1,7 +1,7 @@
-"""The GPU utilization of a point, pooled over its trials, and how far it turns into samples.
+"""GPU utilization of a point, pooled over its trials, and the effective utilization.
 
-A single trial is too short to say what its GPU did: what one point's trials saw is put together, and nothing is said
-before there is enough of it.
+A single trial is too short for a verdict on its GPU: the driver windows of all trials of a point are pooled, and there
+is no verdict before there are enough of them.
 """
 
 import math
@@ -13,7 +13,7 @@ from autotune.measure.oscillation import Oscillation, Pattern, Segment, oscillat
 from autotune.statistics import moderated_interval, pooled_variance
 
 LEAST_SAMPLES = 60
-"""Driver windows, over all trials of a point, below which nothing is said."""
+"""Driver windows, over all trials of a point, below which there is no verdict."""
 
 LEAST_COVERAGE = 0.9
 """Share of the steady windows that driver windows must cover."""
@@ -21,7 +21,7 @@ LEAST_COVERAGE = 0.9
 _ROUNDING = 1e-9  # 13.5 s of 15 s are enough
 
 LEAST_BUSY_TRIALS = 2
-"""Runs that a point needs for its rate to be a limit for others."""
+"""Trials that a point needs for its rate to be a limit for others."""
 
 LEAST_BUSY = 0.3
 """Utilization that such a point needs: a rate per busy second is uncertain where few seconds were busy."""
@@ -41,16 +41,16 @@ MEANINGS: Mapping[Pattern, str] = MappingProxyType(
         Pattern.INSUFFICIENT: "too little was seen to tell: measure longer",
     }
 )
-"""What each pattern usually means, and what usually helps."""
+"""Usual cause of each pattern, and its usual remedy."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Utilization:
-    """What the driver showed over all trials of a point.
+    """Utilization over all trials of a point.
 
     Attributes:
-        trials: Runs of which there is at least one driver window.
-        samples: Driver windows.
+        trials: Number of trials with at least one driver window.
+        samples: Number of driver windows.
         covered_fraction: Share of the steady windows that they cover, 0..1.
         oscillation: Levels, mean and verdict. They are there before there is enough to be shown: see `missing`.
     """
@@ -62,7 +62,7 @@ class Utilization:
 
     @property
     def missing(self) -> str | None:
-        """Why nothing may be said yet, for people; None once there is enough."""
+        """Reason, for people, why there is no verdict yet; None once there is enough."""
         if self.samples < LEAST_SAMPLES:
             return f"{self.samples} of {LEAST_SAMPLES} driver samples"
         if self.covered_fraction < LEAST_COVERAGE - _ROUNDING:
@@ -77,7 +77,7 @@ class Utilization:
 
 
 def pooled_utilization(segments: Sequence[Segment], *, step_s: float | None = None) -> Utilization:
-    """Puts the trials of a point together; each driver window counts with its length.
+    """Pool the trials of a point; each driver window counts with its length.
 
     Args:
         segments: One for each trial, also those without any driver window: their time was asked for.
@@ -94,7 +94,7 @@ def pooled_utilization(segments: Sequence[Segment], *, step_s: float | None = No
 
 
 def describe(utilization: Utilization) -> str:
-    """What people read, e.g. ``2-40 % cyclic, period 2.1 s``, ``91 % flat`` or ``not enough yet: ...``."""
+    """Return the verdict in words, e.g. ``2-40 % cyclic, period 2.1 s``, ``91 % flat`` or ``not enough yet: ...``."""
     seen = utilization.oscillation
     if utilization.missing or seen.mean is None or seen.low is None or seen.high is None:
         return f"not enough yet: {utilization.missing}"
@@ -115,10 +115,10 @@ def _percent(share: float) -> int:
 
 
 def busy_rate(samples_per_s: float, utilization: float) -> float:
-    """Training samples for each second that the GPU was busy: ``T / U`` of one run.
+    """Return the training samples for each second that the GPU was busy: ``T / U`` of one trial.
 
     Args:
-        samples_per_s: Throughput of the run.
+        samples_per_s: Throughput of the trial.
         utilization: Its utilization over the same steady window, above 0.
 
     Raises:
@@ -131,11 +131,11 @@ def busy_rate(samples_per_s: float, utilization: float) -> float:
 
 @dataclass(frozen=True, kw_only=True)
 class BusyPoint:
-    """What the limit of a study is learned from.
+    """Point from which the limit of a study is learned.
 
     Attributes:
-        utilization: Of all trials of the point; None while not enough is known.
-        rates: `busy_rate` of each of its runs.
+        utilization: Utilization over all trials of the point; None while not enough is known.
+        rates: `busy_rate` of each of its trials.
     """
 
     utilization: float | None
@@ -143,15 +143,15 @@ class BusyPoint:
 
 
 def best_busy_rate(points: Iterable[BusyPoint]) -> float | None:
-    """The rate that the GPU has shown to be able to keep up: ``r*``.
+    """Return the rate that the GPU has shown to be able to keep up: ``r*``.
 
-    For each point of at least `LEAST_BUSY_TRIALS` runs and a utilization of `LEAST_BUSY`, the lower end of the 95 %
-    interval of its rate, on logarithms, by a moderated t: how much runs differ is pooled with the repeats of the other
-    points (`moderated_interval`). Of these the highest, so that one lucky run does not become a limit that nothing
+    For each point of at least `LEAST_BUSY_TRIALS` trials and a utilization of `LEAST_BUSY`, the lower end of the 95 %
+    interval of its rate, on logarithms, by a moderated t: the variance of trials is pooled with that of the other
+    points (`moderated_interval`). Of these the highest, so that one lucky trial does not become a limit that nothing
     reaches.
 
     Args:
-        points: All points of a study, whether or not they qualify.
+        points: All points of a study; those that do not qualify are left out.
 
     Returns:
         Training samples per busy second; None ("not known yet") while no point qualifies.
@@ -171,7 +171,7 @@ def best_busy_rate(points: Iterable[BusyPoint]) -> float | None:
 
 
 def effective_utilization(samples_per_s: float, best_rate: float) -> float:
-    """The share of the GPU's shown ability that training really uses: ``E = U · (T/U) / r* = T / r*``.
+    """Return the share of the GPU's shown ability that training really uses: ``E = U · (T/U) / r* = T / r*``.
 
     Utilization cancels: a slower kernel that keeps the GPU busier does not raise it.
 

@@ -1,4 +1,4 @@
-"""From the steps that a trial reported to its steady window, and from that to its `Measurement`.
+"""Steady window of a trial, found in the steps that it reported, and the `Measurement` made of it.
 
 A step's time is the distance from the step before it in the same stream. The first step has none: it holds
 the start of the process, tracing and compiling.
@@ -39,14 +39,14 @@ LEAST_STEPS = 5
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Window:
-    """The steady part of a trial, step by step; steps that contain a pause are left out.
+    """Steady part of a trial, step by step; steps that contain a pause are left out.
 
     Attributes:
-        first_step_end_s: When the trial's first step ended.
-        t0_s: When the first step of the window began.
-        t1_s: When the last step of the window ended.
+        first_step_end_s: End of the trial's first step.
+        t0_s: Start of the first step of the window.
+        t1_s: End of the last step of the window.
         durations_s: Time of each step.
-        waits_s: How long each step waited for data; NaN where not reported, None if by none.
+        waits_s: Time for which each step waited for data; NaN where not reported, None if by none.
         samples: Samples of each step; None unless known for all.
         work: Frames or tokens of each step; None unless known for all.
     """
@@ -61,7 +61,7 @@ class Window:
 
     @property
     def steps(self) -> int:
-        """Steps in the window."""
+        """Number of steps in the window."""
         return len(self.durations_s)
 
     @property
@@ -71,13 +71,13 @@ class Window:
 
     @property
     def units(self) -> Series:
-        """What a step did, as finely as it is known: its work, else its samples, else 1."""
+        """Units of work of each step: its work, else its samples, else 1."""
         if self.work is not None:
             return self.work
         return self.samples if self.samples is not None else np.ones(self.steps)
 
     def samples_per_s(self, default_samples: float | None) -> float:
-        """Throughput.
+        """Return the throughput.
 
         Args:
             default_samples: Samples in a step where the steps do not say: the batch size of the config. None counts
@@ -87,7 +87,7 @@ class Window:
         return (counted if self.samples is None else float(self.samples.sum())) / self.time_s
 
     def filled_samples_per_s(self, default_samples: float | None) -> float | None:
-        """Throughput without the time that the steps waited for data; None where they do not say, or do nothing else.
+        """Return the throughput without waiting for data; None where steps do not report it, or do nothing else.
 
         Where a cache is still being filled, this is about what it will be once it is full: loading costs next to
         nothing then.
@@ -100,16 +100,16 @@ class Window:
         return self.samples_per_s(default_samples) * self.time_s / working_s
 
     def fastest_step_samples_per_s(self, default_samples: float | None) -> float:
-        """Throughput if all steps were like the fastest: an upper bound that a warm-up cannot pull down."""
+        """Return the throughput if all steps were like the fastest: an upper bound that a warm-up cannot pull down."""
         samples = np.full(self.steps, default_samples or 1.0) if self.samples is None else self.samples
         return float((samples / self.durations_s).max())
 
     def cv(self) -> float | None:
-        """Variation of the time per unit of work; None if the window is too short for 4 blocks."""
+        """Return the variation of the time per unit of work; None if the window is too short for 4 blocks."""
         return block_cv(self.durations_s, self.units)
 
     def within_variance_s(self) -> float:
-        """Relative variance of this trial's throughput over 1 s of its window, autocorrelation included.
+        """Return the relative variance of this trial's throughput over 1 s of its window, autocorrelation included.
 
         Over ``L`` seconds it is this divided by ``L``; an input of `statistics.optimal_window_s`.
         """
@@ -120,12 +120,12 @@ class Window:
 
 @dataclass(frozen=True, kw_only=True)
 class WindowGoal:
-    """How long a window has to be, and when to look whether it is.
+    """Length that a window has to have, and the times at which to look for it.
 
     Looking costs a pass over all steps, so it happens at chosen times only. The goal is a *length*, never a
     precision: a rule that stops once the numbers look precise would stop at lucky moments (it holds its ±5 % 56-90 %
     of the time). Each next look is due when the goal could be met at the earliest, and at least a quarter
-    of its length later. MSER-5 cuts at most half, so about five looks settle any run.
+    of its length later. MSER-5 cuts at most half, so about five looks settle any trial.
 
     Attributes:
         min_s: Least length.
@@ -143,15 +143,15 @@ class WindowGoal:
         return max(self.min_s, self.target_s)
 
     def is_met_by(self, window: Window | None) -> bool:
-        """Whether the window is long enough."""
+        """Return True if the window is long enough."""
         return window is not None and window.time_s >= self.length_s and window.steps >= self.min_steps
 
     def next_look_s(self, now_s: float, window: Window | None) -> float:
-        """When to look again, after a look that did not meet the goal.
+        """Return the time of the next look, after one that did not meet the goal.
 
         Args:
             now_s: Time of this look.
-            window: What was seen; None if there was no window yet.
+            window: Window so far; None if there was none yet.
         """
         if window is None:
             return now_s + self.length_s / 4
@@ -160,13 +160,13 @@ class WindowGoal:
 
 
 def main_stream(events: Sequence[TraineeEvent]) -> str | None:
-    """The stream with the most steps, the earliest of equals; None if no step was reported."""
+    """Return the stream with the most steps, the earliest of equals; None if no step was reported."""
     steps = Counter(event.stream for event in events if event.kind == "step")
     return max(steps, key=steps.__getitem__) if steps else None
 
 
 def steady_window(events: Sequence[TraineeEvent], *, after_s: float | None = None) -> Window | None:
-    """Finds the steady window of a run.
+    """Find the steady window of a trial.
 
     The first step is dropped, then what came before ``after_s``, then the steps with pauses in them, then the
     warm-up that MSER-5 finds in the time per unit of work.
@@ -202,7 +202,7 @@ def steady_window(events: Sequence[TraineeEvent], *, after_s: float | None = Non
 
 
 def _window(steps: Sequence[TraineeEvent], kept: NDArray[np.intp]) -> Window:
-    """The window of those steps; ``kept`` counts from the second step, the first that has a time."""
+    """Return the window of those steps; ``kept`` counts from the second step, the first that has a time."""
     ends_s = np.array([step.t_s for step in steps])
     chosen = [steps[index + 1] for index in kept]
     return Window(
@@ -217,14 +217,14 @@ def _window(steps: Sequence[TraineeEvent], kept: NDArray[np.intp]) -> Window:
 
 
 def _amounts(column: list[float | None]) -> Series | None:
-    """The column as an array, if every step has a positive amount that can be one."""
+    """Return the column as an array, if every step has a plausible positive amount."""
     if any(amount is None or not _SMALLEST_AMOUNT < amount < _LARGEST_AMOUNT for amount in column):
         return None
     return np.array(column, dtype=float)
 
 
 def _waits(column: list[float | None]) -> Series | None:
-    """The column with NaN for None, if any step has a value."""
+    """Return the column with NaN for None, if any step has a value."""
     waits_s = np.array(column, dtype=float)
     return None if np.isnan(waits_s).all() else waits_s
 
@@ -238,15 +238,15 @@ def measure_trial(
     gpu: GpuUsage | None = None,
     filling: bool = False,
 ) -> Measurement:
-    """Condenses a window to the numbers that are kept.
+    """Condense a window to the numbers that are kept.
 
     Args:
-        window: The steady window of the run.
-        started_s: When the trial's process was started.
+        window: Steady window of the trial.
+        started_s: Start of the trial's process.
         default_samples: See `Window.samples_per_s`.
-        host: What the host probe saw between the window's ends; None if not sampled.
-        gpu: What was seen of the GPUs between the window's ends; None if nothing was.
-        filling: Whether the trial's caches were still being filled.
+        host: Usage of the host between the window's ends; None if not sampled.
+        gpu: Usage of the GPUs between the window's ends; None if not measured.
+        filling: True if the trial's caches were still being filled.
     """
     p50_s, p95_s = np.percentile(window.durations_s, (50, 95))
     samples_per_s = window.samples_per_s(default_samples)

@@ -1,4 +1,4 @@
-"""What a monitor draws on a terminal: one screen, again and again in the same place."""
+"""Display of a monitor on a terminal: one screen, redrawn in the same place."""
 
 from collections.abc import Sequence
 from types import TracebackType
@@ -14,7 +14,7 @@ from autotune.monitor.sparkline import ASCII, BLOCKS
 
 
 class MonitorDisplay:
-    """A context that owns the lower part of the terminal, and leaves nothing behind.
+    """Context that owns the lower part of the terminal, and leaves nothing behind.
 
     Args:
         console: A terminal that can move its cursor.
@@ -38,7 +38,7 @@ class MonitorDisplay:
         self._live.stop()
 
     def show(self, reading: MonitorReading) -> None:
-        """Draws a reading in place of the one before it.
+        """Draw a reading in place of the one before it.
 
         Raises:
             BrokenPipeError: The terminal is gone, and nobody would see it any more.

@@ -1,4 +1,4 @@
-"""GPUs watched for as long as somebody looks: what they do now, and what their last minute was like."""
+"""Watch of GPUs for a monitor: their state now, and their last minute."""
 
 import math
 import threading
@@ -26,10 +26,10 @@ from autotune.measure.utilization import LEAST_SAMPLES, Utilization, pooled_util
 from autotune.monitor.totals import GpuTotals
 
 MINUTE_S = 60.0
-"""What the figures and the verdict are about."""
+"""Stretch of time that the figures and the verdict are about."""
 
 KEPT_S = 1.5 * MINUTE_S
-"""For how long readings are kept; the verdict looks back this far where driver windows are long and so are few."""
+"""Time for which readings are kept; the verdict looks back this far where driver windows are long and so are few."""
 
 _NOW_S = 1.0
 _STALE_S = 3.0  # a reading that old says nothing of now
@@ -49,22 +49,22 @@ class GpuNow:
     """One GPU at the moment of a look.
 
     Attributes:
-        trouble: Why it tells nothing now, for people; None while it does.
+        trouble: Reason, for people, why it gives no readings now; None while it does.
         busy: Share of the newest second, 0..1, in which a kernel ran; None where that is not known.
         state: The newest reading of everything else; None if that is too old to be called now.
-        use: The last minute.
-        utilization: The last minute judged, 20 s ago at most.
+        usage: Usage over the last minute.
+        utilization: Verdict on the last minute, 20 s old at most.
     """
 
     trouble: str | None
     busy: float | None
     state: GpuState | None
-    use: DeviceUsage
+    usage: DeviceUsage
     utilization: Utilization
 
 
 class GpuWatch:
-    """Reads GPUs in a thread until `close`, and looks again for a driver that was lost.
+    """Poller of GPUs in a thread until `close`; looks again for a driver that was lost.
 
     A driver call that hangs does so in that thread, which is then left to the end of the process: nothing here waits
     for it.
@@ -72,7 +72,7 @@ class GpuWatch:
     Args:
         uuids: The devices, at least one; MIG instances are allowed.
         clock: Stamps and paces the readings.
-        by_process: Whether it is of interest whose kernels run.
+        by_process: True to tell kernels apart by process, which costs as much as all else.
 
     Attributes:
         driver: The driver's version; empty where it does not say, and before the first reading.
@@ -90,7 +90,7 @@ class GpuWatch:
         self._lost: dict[str | None, str] = {}
         self._totals = {uuid: GpuTotals(since_s=began_s) for uuid in self._uuids}
         self._judged: dict[str, tuple[float, Utilization]] = {}
-        self._sampler = self._new_sampler()
+        self._poller = self._new_poller()
         self._polls = False
         self._has_read = threading.Event()
         self._threads = (
@@ -99,23 +99,23 @@ class GpuWatch:
         )
 
     def start(self) -> None:
-        """Begins to read; comes back with the first reading, or without it if that takes more than two seconds."""
+        """Start the readings; return with the first one, or without it after two seconds."""
         for thread in self._threads:
             thread.start()
         self._has_read.wait(_FIRST_S)
 
     def close(self) -> None:
-        """Ends the readings and lets the driver go."""
+        """End the readings and close the driver."""
         ended = [thread.stop(deadline_s=_NOW_S) for thread in self._threads]
         if all(ended):  # else a call hangs, and still uses the driver
-            self._sampler.close()
+            self._poller.close()
 
     def totals(self, uuid: str) -> GpuTotals:
-        """A device over all the time it was watched."""
+        """Return the totals of a device over all the time it was watched."""
         return self._totals[uuid]
 
     def look(self, *, own_pids: Collection[int] = (), step_s: float | None = None) -> dict[str, GpuNow]:
-        """What is known now, by UUID.
+        """Return the devices as they are now, by UUID.
 
         Args:
             own_pids: Processes whose kernels are not called foreign; also those that have ended.
@@ -133,7 +133,7 @@ class GpuWatch:
                 trouble=_trouble(use.figures.uuid, lost.get(None) or lost.get(use.figures.uuid) or silent),
                 busy=None if use.figures.utilization is None else _newest(use, now_s),
                 state=state if state is not None and now_s - state.t_s <= _STALE_S else None,
-                use=use,
+                usage=use,
                 utilization=self._judge(use, now_s, step_s),
             )
         return found
@@ -155,20 +155,20 @@ class GpuWatch:
             self._judged[use.figures.uuid] = (now_s, judged)
         return judged
 
-    def _new_sampler(self) -> GpuPoller:
+    def _new_poller(self) -> GpuPoller:
         return GpuPoller(self._uuids, self._take, self._clock, left_out=self._left_out)
 
     def _read(self) -> float:
-        wait_s = self._sampler.step()
+        wait_s = self._poller.step()
         self._has_read.set()
         if wait_s is None:  # the driver is gone; perhaps it is being replaced
-            self._sampler.close()
-            self._sampler = self._new_sampler()
+            self._poller.close()
+            self._poller = self._new_poller()
             return _RETRY_S
         return max(wait_s, _POLLED_S if self._polls else self._every_s + _LATE_S)
 
     def _watch_the_reader(self) -> float:
-        self._sampler.tell_if_blocked()
+        self._poller.tell_if_blocked()
         return _NOW_S
 
     def _take(self, record: Record) -> None:
@@ -193,12 +193,12 @@ class GpuWatch:
 
 
 def look_every_s(gpus: int) -> float:
-    """How often so many GPUs are looked at, in seconds."""
+    """Return the seconds between two looks at so many GPUs."""
     return STATE_S if gpus <= _FEW else 2 * STATE_S
 
 
 def _left_out(uuids: Sequence[str], *, by_process: bool) -> frozenset[Capability]:
-    """What the driver is not asked, since it costs as much as all else and nobody would see it."""
+    """Return the readings that are left out: they cost as much as all else and would not be shown."""
     processes = () if by_process else (Capability.HOLDERS, Capability.SHARES)
     # The activity of its units is all that is known of an instance of a GPU; of others there is utilization.
     units = () if any(map(is_mig_uuid, uuids)) else (Capability.ACTIVITY,)
@@ -206,12 +206,12 @@ def _left_out(uuids: Sequence[str], *, by_process: bool) -> frozenset[Capability
 
 
 def _trouble(uuid: str, why: str | None) -> str | None:
-    """Without the name of the device, where it is that of this one; that of another which all wait for stays."""
+    """Return the sentence without this device's UUID; that of another device, which all wait for, stays."""
     return None if why is None else why.removeprefix(f"{uuid}: ")
 
 
 def _newest(use: DeviceUsage, now_s: float) -> float | None:
-    """How busy the device was in its newest second; windows may end a second ago, and be a second long."""
+    """Return the utilization of the newest second; windows may end a second ago, and be a second long."""
     if not use.windows or now_s - use.windows[-1][0] > _STALE_S:
         return None
     since_s = use.windows[-1][0] - _NOW_S

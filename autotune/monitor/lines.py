@@ -1,4 +1,4 @@
-"""A monitor's reading in words: the lines of a screen of any size, those of a log file, and the last ones."""
+"""Lines of a monitor: those of a screen of any size, those of a log file, and those of the summary."""
 
 import textwrap
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -23,10 +23,10 @@ _LATE_S = 5.0
 
 
 def screen(reading: MonitorReading, *, width: int, height: int, levels: str = BLOCKS) -> list[Line]:
-    """What fits a terminal: a paragraph for each GPU, else two lines, else one.
+    """Return the lines that fit a terminal: a paragraph for each GPU, else two lines, else one.
 
     Args:
-        reading: What to show.
+        reading: Reading to show.
         width: Columns of the terminal; lines are made for at least 40.
         height: Rows of the terminal.
         levels: See `sparkline`.
@@ -49,7 +49,7 @@ def screen(reading: MonitorReading, *, width: int, height: int, levels: str = BL
 
 
 def log_lines(reading: MonitorReading) -> list[str]:
-    """One line for each GPU, and one for the process."""
+    """Return one line for each GPU, and one for the process."""
     stamp = f"{reading.utc:%H:%M:%S}"
     lines = [f"{stamp} {part}" for part in _process_words(reading.process)]
     for gpu in reading.gpus:
@@ -59,7 +59,7 @@ def log_lines(reading: MonitorReading) -> list[str]:
 
 
 def summary_lines(summary: MonitorSummary) -> list[str]:
-    """What is left on the screen: each GPU over all the time, and what its last minute means."""
+    """Return the lines that stay on the screen: each GPU over all the time, and the meaning of its last minute."""
     lines = [f"Watched for {format_duration(summary.watched_s)}."]
     if summary.process is not None and summary.process.ended:
         lines[0] = f"Process {summary.process.pid} has ended. {lines[0]}"
@@ -129,7 +129,7 @@ def _paragraph(gpu: ShownGpu, width: int, levels: str) -> Iterator[Line]:
 
 
 def _drawn(gpu: ShownGpu, room: int, levels: str) -> str:
-    """The last minute, or as much of it as the room shows, with its length behind it."""
+    """Return the sparkline of the last minute, or of as much of it as there is room for, with its length."""
     cells = room - len(" 60 s")
     span_s = span_for(cells)
     line = sparkline(gpu.windows, until_s=gpu.windows[-1][0], span_s=span_s, cells=cells, levels=levels)
@@ -137,7 +137,7 @@ def _drawn(gpu: ShownGpu, room: int, levels: str) -> str:
 
 
 def _rows(reading: MonitorReading, width: int, levels: str) -> Iterator[Line]:
-    """Two lines for each GPU."""
+    """Yield two lines for each GPU."""
     for gpu in reading.gpus:
         yield from _row(gpu, width, verdict=False)
         if gpu.trouble:
@@ -160,14 +160,14 @@ def _row(gpu: ShownGpu, width: int, *, verdict: bool) -> Iterator[Line]:
 
 
 def _meanings(reading: MonitorReading, width: int) -> Iterator[Line]:
-    """What the verdicts mean, each once."""
+    """Yield the meanings of the verdicts, each once."""
     meanings = {gpu.verdict.pattern: gpu.verdict.meaning for gpu in reading.gpus if gpu.verdict}
     for pattern, meaning in meanings.items():
         yield from _wrapped(f"{pattern}: {meaning}", width, indent="", style="dim")
 
 
 def _figures(gpu: ShownGpu) -> list[str]:
-    """What the GPU does now; what is not known is left out, but for utilization, of which it is said."""
+    """Return the GPU's figures now; unknown ones are left out, but for utilization, which is named as such."""
     figures = [f"{_percent(gpu.busy)} now" if gpu.busy is not None else "utilization not measured"]
     if gpu.figures.utilization is not None:
         figures.append(f"{_percent(gpu.figures.utilization)} in the last minute")
@@ -234,7 +234,7 @@ def _percent(share: float) -> str:
 
 
 def _flow(parts: Iterable[str], width: int, indent: str = _INDENT) -> Iterator[str]:
-    """Puts the parts side by side, as many on a line as fit."""
+    """Yield lines with the parts side by side, as many as fit."""
     line = ""
     for part in parts:
         if line and len(indent) + len(line) + len(_GAP) + len(part) > width:

@@ -1,4 +1,4 @@
-"""The process that a monitor was asked for: which processes and GPUs are its own, and the pace of its steps."""
+"""Process that a monitor was asked for: its processes and GPUs, and the pace of its steps."""
 
 from collections.abc import Mapping
 
@@ -10,15 +10,15 @@ from autotune.monitor.step_pace import RecentSteps, StepPace
 from autotune.process.watched_process import WatchedProcess
 
 _LOOK_S = 5.0  # between looks for the place where it reports its steps
-_NO_RUN = "reports no steps (runs that autotune starts do)"
+_NO_STEPS = "reports no steps (runs that autotune starts do)"
 _NO_PACE = "no two steps in the last minute"
 
 
 class MonitoredProcess:
-    """A process, all below it, and its steps.
+    """A process, its descendants, and its steps.
 
     Args:
-        pid: Its id.
+        pid: Process id.
         clock: The machine's clock.
 
     Raises:
@@ -38,12 +38,12 @@ class MonitoredProcess:
 
     @property
     def has_ended(self) -> bool:
-        """Whether it is gone."""
+        """True once it is gone."""
         return self._process.has_ended
 
     @property
     def has_steps(self) -> bool:
-        """Whether there is a place where it reports its steps."""
+        """True if it has a folder where it reports its steps."""
         return self._reader is not None
 
     @property
@@ -52,19 +52,19 @@ class MonitoredProcess:
         return None if self._pace is None else 1.0 / self._pace.steps_per_s
 
     def pids(self) -> frozenset[int]:
-        """It and all below it; also what has ended a short while ago."""
+        """Return its id and those of its descendants, also of those that have ended a short while ago."""
         return self._process.pids()
 
     def environ(self) -> Mapping[str, str] | None:
-        """The environment that it was started with; None where that may not be read."""
+        """Return the environment that it was started with; None where that may not be read."""
         return self._process.environ()
 
     def says_it_uses(self, uuid: str) -> bool:
-        """Whether it reported a GPU as its own: how one knows in a container, where the driver's ids are others."""
+        """Return True if it reported a GPU as its own: the only way in a container, where process ids differ."""
         return any(uuid.startswith(device) for device in self._devices)
 
     def read(self) -> None:
-        """Reads what it reported since the last time."""
+        """Read the steps that it reported since the last time."""
         now_s = self._clock.now_s()
         if self._reader is None and now_s >= self._look_s:
             self._look_s = now_s + _LOOK_S
@@ -77,10 +77,10 @@ class MonitoredProcess:
             self._pace = self._recent.pace(now_s)
 
     def shown(self) -> ShownProcess:
-        """What is shown of it."""
+        """Return the record that is shown of it."""
         pace = self._pace
         if pace is None:
-            why = _NO_PACE if self.has_steps else _NO_RUN
+            why = _NO_PACE if self.has_steps else _NO_STEPS
             return ShownProcess(pid=self.pid, ended=self.has_ended, why_no_steps=why)
         return ShownProcess(
             pid=self.pid,

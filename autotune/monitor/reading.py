@@ -1,6 +1,6 @@
-"""What a monitor has seen at one moment, as people's screens and scripts get it, and its object for scripts.
+"""Readings of a monitor as screens and scripts get them, and their JSON objects.
 
-The records here are filled by the command from what the measuring stage knows. Shares are 0..1, absent is None.
+The records here are filled by `watching`. Shares are 0..1, absent is None.
 """
 
 from collections.abc import Sequence
@@ -35,7 +35,7 @@ _OF_THE_SUMMARY = (
 
 @dataclass(frozen=True, kw_only=True)
 class ShownVerdict:
-    """What utilization did over the last minute.
+    """Verdict on the utilization of the last minute.
 
     Attributes:
         pattern: ``flat``, ``cyclic``, ``bursty`` or ``drift``.
@@ -44,7 +44,7 @@ class ShownVerdict:
         mean: Average over the time that the windows cover.
         period_s: Length of a cycle; None unless the pattern is ``cyclic``.
         text: All that in a few words.
-        meaning: What it usually means, and what usually helps.
+        meaning: Usual cause of the pattern, and its usual remedy.
     """
 
     pattern: str
@@ -64,14 +64,15 @@ class ShownGpu:
         label: The driver's number for it, e.g. ``GPU 0``.
         figures: Figures over the last minute. The activity of units is asked for instances of GPUs alone, of which
             there is no utilization; own and foreign kernels are None where no process is watched.
-        trouble: Why it tells nothing at this moment; None while it does.
+        trouble: Reason why it gives no readings at this moment; None while it does.
         busy: Share of the newest second in which a kernel ran.
-        why_no_utilization: Why there is none, for people; None where there is.
-        memory_used_bytes: In use by all.
-        clock_reasons: Why its clocks are held down now; empty if nothing holds them.
-        throttle_reasons: Why they were held down in the last minute, as far as heat or a power brake did it.
-        absent: What the device never tells, and why, each for people.
-        verdict: None while there is not enough to judge by; then `why_no_verdict` says what is missing.
+        why_no_utilization: Reason, for people, why there is no utilization; None where there is.
+        memory_used_bytes: Memory in use by all processes now.
+        power_w: Electric power now.
+        clock_reasons: Reasons for which its clocks are held down now; empty if there are none.
+        throttle_reasons: Those of the last minute that count as throttling.
+        absent: Readings that the device never gives, with the reason, for people.
+        verdict: None while there is not enough to judge by; then `why_no_verdict` names what is missing.
         windows: End, length and busy share of each driver window of the last minute.
     """
 
@@ -94,13 +95,13 @@ class ShownGpu:
 
 @dataclass(frozen=True, kw_only=True)
 class ShownProcess:
-    """The process that was asked for, and the pace of its steps over the last minute if it reports any.
+    """Process that was asked for, and the pace of its steps over the last minute if it reports any.
 
     Attributes:
-        ended: Whether it is gone.
+        ended: True once it is gone.
         silent_s: Time since its newest step; None where no step is known.
         data_wait_fraction: Share of the time that its loop waited for data.
-        why_no_steps: Why no pace is known, for people; None where it is.
+        why_no_steps: Reason, for people, why no pace is known; None where it is.
     """
 
     pid: int
@@ -114,14 +115,14 @@ class ShownProcess:
 
 @dataclass(frozen=True, kw_only=True)
 class MonitorReading:
-    """All that is shown at one moment.
+    """Reading of a monitor at one moment.
 
     Attributes:
         t_s: Monotonic time.
         watched_s: Time since the watching began.
-        driver: The driver's version; empty where it does not say.
-        process: None if all GPUs are watched.
-        notes: What has to be said about which GPUs these are, for people.
+        driver: Version of the driver; empty where it does not say.
+        process: The process that was asked for; None if all GPUs are watched.
+        notes: Sentences, for people, on the choice of these GPUs.
     """
 
     t_s: float
@@ -135,15 +136,15 @@ class MonitorReading:
 
 @dataclass(frozen=True, kw_only=True)
 class GpuSummary:
-    """One GPU over all the time it was watched.
+    """Summary of one GPU over all the time it was watched.
 
     Attributes:
         figures: Figures over this time, as far as a monitor keeps them: utilization, memory (of one reading every
             second or two), power and throttling.
         highest_temperature_c: Highest of the readings.
-        why_no_utilization: Why the last minute has none, for people; None where it has.
-        verdict: That on the last minute; None where there was not enough to judge by.
-        trouble: Why it told nothing in the end; None if it did.
+        why_no_utilization: Reason, for people, why the last minute has no utilization; None where it has.
+        verdict: Verdict on the last minute; None where there was not enough to judge by.
+        trouble: Reason why it gave no readings in the end; None if it did.
     """
 
     label: str
@@ -156,7 +157,7 @@ class GpuSummary:
 
 @dataclass(frozen=True, kw_only=True)
 class MonitorSummary:
-    """What is said in the end."""
+    """Summary of a monitor at its end."""
 
     t_s: float
     utc: datetime
@@ -166,7 +167,7 @@ class MonitorSummary:
 
 
 def reading_document(reading: MonitorReading) -> dict[str, Any]:
-    """The object of one moment."""
+    """Return the JSON object of one moment; the figures of a GPU stand beside its other fields."""
     return {
         "format": FORMAT,
         "kind": "reading",
@@ -179,7 +180,7 @@ def reading_document(reading: MonitorReading) -> dict[str, Any]:
 
 
 def summary_document(summary: MonitorSummary) -> dict[str, Any]:
-    """The object of the last line."""
+    """Return the JSON object of the last line; the figures of a GPU stand beside its other fields."""
     return {
         "format": FORMAT,
         "kind": "summary",

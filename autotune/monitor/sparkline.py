@@ -1,4 +1,4 @@
-"""A stretch of utilization as one line of characters."""
+"""Sparkline: a stretch of utilization as one line of characters."""
 
 import math
 from collections.abc import Sequence
@@ -16,21 +16,21 @@ _ROUNDING = 1e-6  # an eighth must be the eighth that it is
 
 
 def span_for(cells: int) -> float:
-    """How many seconds a line of so many cells should show: a minute, or less where its cells would be too long."""
+    """Return the seconds that a line of so many cells shows: a minute, or less where cells would be too long."""
     return next((span_s for span_s in (60.0, 30.0) if span_s <= cells * _LONGEST_CELL_S), 15.0)
 
 
 def sparkline(
     windows: Sequence[tuple[float, float, float]], *, until_s: float, span_s: float, cells: int, levels: str = BLOCKS
 ) -> str:
-    """The time up to ``until_s``, oldest first; each cell shows the mean of its time, a space what is not known.
+    """Return the time up to ``until_s``, oldest first, a mean in each cell; a space stands for what is not known.
 
     Borders of cells stay where they are while time goes on, so that a line moves to the left and never flickers.
 
     Args:
         windows: End, length and busy share 0..1 of each driver window, in order of time.
-        until_s: End of what is shown, but for less than a cell.
-        span_s: How much time the line shows.
+        until_s: End of the line, but for less than a cell.
+        span_s: Length of time that the line shows.
         cells: Length of the line.
         levels: Characters from idle to fully busy.
     """
@@ -52,6 +52,6 @@ def sparkline(
 
 
 def _integral(amounts: NDArray[np.float64]) -> NDArray[np.float64]:
-    """The running sum at the start and the end of each window; straight in between, and level in a gap."""
+    """Return the running sum at the start and the end of each window; straight in between, and level in a gap."""
     after = np.cumsum(amounts)
     return np.column_stack((after - amounts, after)).ravel()

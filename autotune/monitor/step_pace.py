@@ -1,4 +1,4 @@
-"""How fast a training steps at this moment, from what it writes about itself."""
+"""Pace of a training at this moment, from the steps that it reports."""
 
 import math
 from bisect import bisect_left
@@ -11,11 +11,11 @@ from autotune.records import TraineeEvent
 
 @dataclass(frozen=True, kw_only=True)
 class StepPace:
-    """The pace of a training's loop over a past stretch of time.
+    """Pace of a training loop over a past stretch of time.
 
     Attributes:
-        steps_per_s: From the first step of the stretch to the last.
-        samples_per_s: None where a step does not say how many samples it had.
+        steps_per_s: Steps per second, from the first step of the stretch to the last.
+        samples_per_s: Samples per second; None where a step does not say how many samples it had.
         data_wait_fraction: Share of the time, 0..1, in which the loop waited for data; None where steps do not say.
         newest_s: Monotonic time of the last step.
     """
@@ -27,7 +27,7 @@ class StepPace:
 
 
 class RecentSteps:
-    """Remembers the steps of a stretch of time; it has no warm-up to cut, since nothing is compared with it.
+    """Steps of the last stretch of time; no warm-up is cut, since nothing is compared with it.
 
     Args:
         length_s: Length of the stretch.
@@ -38,11 +38,11 @@ class RecentSteps:
         self._steps: list[TraineeEvent] = []
 
     def add(self, events: Sequence[TraineeEvent]) -> None:
-        """Takes events, in order of time; only steps count."""
+        """Add events, in order of time; only steps count."""
         self._steps += [event for event in events if event.kind == "step"]
 
     def pace(self, now_s: float) -> StepPace | None:
-        """The pace of the busiest loop; None with fewer than two steps in the stretch up to ``now_s``."""
+        """Return the pace of the busiest loop; None with fewer than two steps in the stretch up to ``now_s``."""
         del self._steps[: bisect_left(self._steps, now_s - self._length_s, key=lambda step: step.t_s)]
         stream = main_stream(self._steps)
         steps = [step for step in self._steps if step.stream == stream]

@@ -1,4 +1,4 @@
-"""One GPU over all the time that somebody watched it, in a few numbers."""
+"""Totals of one GPU over all the time that it was watched."""
 
 import math
 
@@ -9,13 +9,14 @@ _ROUNDING_S = 1e-3
 
 
 class GpuTotals:
-    """Adds up the records of one device as they come; takes the same little memory for a minute as for a month.
+    """Totals of the records of one device, in constant memory.
 
     Args:
         since_s: Driver windows from before that time do not count.
 
     Attributes:
-        peak_memory_bytes: Most that was in use by all, of one reading every second or two; None before the first.
+        peak_memory_bytes: Most memory in use by all processes, of a reading every second or two; None before the
+            first.
         highest_temperature_c: Highest of the readings; None before the first.
     """
 
@@ -42,11 +43,11 @@ class GpuTotals:
 
     @property
     def throttled_fraction(self) -> float | None:
-        """Share of the readings that show throttling, see gpu_clocks.py."""
+        """Share of the readings that show throttling, see `throttling`."""
         return self._throttled.value
 
     def keep(self, record: Record) -> None:
-        """Takes a record of this device."""
+        """Add a record of this device."""
         if isinstance(record, BusyWindows):
             self._polled = record.source == Capability.RATES
             # A device that came back tells its ring again.

@@ -1,4 +1,4 @@
-"""Brings together what a monitor shows: GPUs, and the process that was asked for."""
+"""Monitor of GPUs, and of a process that uses them: the readings that are shown."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -30,7 +30,7 @@ _SHOWN = (
 
 
 class Monitor:
-    """Watches the GPUs of this machine, or those of a process; a context, outside of which nothing is read.
+    """Monitor of the GPUs of this machine, or of those of a process; a context, outside of which nothing is read.
 
     Args:
         pid: The process; None watches all GPUs.
@@ -75,16 +75,16 @@ class Monitor:
 
     @property
     def has_ended(self) -> bool:
-        """Whether the process that was asked for is gone."""
+        """True once the process that was asked for is gone."""
         return self._process is not None and self._process.has_ended
 
     @property
     def every_s(self) -> float:
-        """How often there is something new to see, in seconds."""
+        """Seconds between two readings that differ."""
         return look_every_s(len(self._labels))
 
     def reading(self) -> MonitorReading:
-        """What is known now.
+        """Return the reading of this moment.
 
         Raises:
             GpuError: The process uses no GPU, and reports no steps.
@@ -102,7 +102,7 @@ class Monitor:
         )
 
     def summary(self) -> MonitorSummary:
-        """What is said in the end."""
+        """Return the summary of all the time that was watched."""
         return MonitorSummary(
             t_s=self._clock.now_s(),
             utc=self._clock.utc(),
@@ -112,7 +112,7 @@ class Monitor:
         )
 
     def _may_use(self, present: Sequence[GpuFacts]) -> tuple[tuple[str, ...], tuple[str, ...]]:
-        """The devices to show while it is not known which the process uses, and what has to be said about that."""
+        """Return the devices to show while it is not known which the process uses, and notes on that."""
         every = tuple(self._labels)
         if self._process is None:
             return every, ()
@@ -129,7 +129,7 @@ class Monitor:
         return visible.uuids, (f"{unknown} (yet); {those} are shown.", *(f"{note}." for note in further))
 
     def _look(self) -> Mapping[str, GpuNow]:
-        """The devices that are shown, by UUID."""
+        """Return the devices that are shown, by UUID."""
         if self._process is None:
             return {} if self._watch is None else self._watch.look()
         self._process.read()
@@ -151,22 +151,22 @@ class Monitor:
         return GpuSummary(
             label=self._labels[uuid],
             figures=replace(
-                gpu.use.figures,
+                gpu.usage.figures,
                 # Within the first second nothing new is known, but what the driver remembered.
-                utilization=gpu.use.figures.utilization if totals.utilization is None else totals.utilization,
+                utilization=gpu.usage.figures.utilization if totals.utilization is None else totals.utilization,
                 peak_memory_bytes=totals.peak_memory_bytes,
                 power_w=totals.power_w,
                 throttled_fraction=totals.throttled_fraction,
             ),
             highest_temperature_c=totals.highest_temperature_c,
-            why_no_utilization=gpu.use.why_no_utilization,
+            why_no_utilization=gpu.usage.why_no_utilization,
             verdict=_verdict(gpu),
             trouble=gpu.trouble,
         )
 
 
 def _labels(present: Sequence[GpuFacts]) -> dict[str, str]:
-    """A name for each device; a GPU that is cut into instances is not there itself.
+    """Return a label for each device; a GPU that is cut into instances has none itself.
 
     Raises:
         GpuError: There are only such GPUs, and no instances.
@@ -191,7 +191,7 @@ def _holds(gpu: GpuNow, pids: frozenset[int]) -> bool:
 
 
 def _shown(label: str, gpu: GpuNow, *, is_owned: bool) -> ShownGpu:
-    use, verdict = gpu.use, _verdict(gpu)
+    use, verdict = gpu.usage, _verdict(gpu)
     state = gpu.state or GpuState(t_s=use.t1_s, uuid=use.figures.uuid)
     return ShownGpu(
         label=label,
@@ -214,7 +214,7 @@ def _shown(label: str, gpu: GpuNow, *, is_owned: bool) -> ShownGpu:
 
 def _verdict(gpu: GpuNow) -> ShownVerdict | None:
     seen = gpu.utilization.oscillation
-    if gpu.utilization.missing or gpu.use.figures.utilization is None or seen.pattern is Pattern.INSUFFICIENT:
+    if gpu.utilization.missing or gpu.usage.figures.utilization is None or seen.pattern is Pattern.INSUFFICIENT:
         return None
     is_idle = seen.pattern is Pattern.FLAT and seen.mean is not None and seen.mean < _IDLE
     return ShownVerdict(

@@ -1,4 +1,4 @@
-"""What was measured of today's config, beside the best or what was tried: the table of the final screen."""
+"""Comparison of today's config with the best, or with the candidate: the table of the final screen."""
 
 from collections.abc import Sequence
 from statistics import fmean
@@ -16,12 +16,12 @@ _OF_THE_TRIAL_ON_A_GPU = ("energy_per_sample_j", "gpu_memory_bytes")
 
 
 def metrics_table(baseline: Side, other: Side | None, column: str) -> Table:
-    """The table.
+    """Return the table of metrics.
 
     Args:
         baseline: Today's config.
-        other: What it is compared with; None, or one without numbers, leaves today's alone.
-        column: What the other is called.
+        other: Side that it is compared with; None, or one without numbers, leaves today's alone.
+        column: Heading of the other.
     """
     sides = [side for side in (baseline, other) if side is not None and side.metrics]
     table = Table(box=None, pad_edge=False, padding=(0, 3, 0, 0))
@@ -40,11 +40,11 @@ def metrics_table(baseline: Side, other: Side | None, column: str) -> Table:
 
 
 def gpu_notes(baseline: Side, why_no_gpu: str | None) -> list[str]:
-    """What has to be said about the GPUs beside the table: why there are none, their names, what today's do.
+    """Return notes on the GPUs below the table: the reason for none, their names, the verdict on today's.
 
     Args:
         baseline: Today's config.
-        why_no_gpu: Why utilization is not measured; None if it is.
+        why_no_gpu: Reason why utilization is not measured; None if it is.
     """
     notes = [f"GPU utilization was not measured: {plain(why_no_gpu)}."] if why_no_gpu else []
     if baseline.gpus is None:
@@ -83,7 +83,7 @@ def _gpu_rows(sides: Sequence[Side]) -> list[list[str]]:
 
 
 def _plain_utilization(side: Side) -> str:
-    """Utilization of trials of which no driver windows were kept."""
+    """Return the utilization of trials of which no driver windows were kept."""
     value = (side.metrics or {}).get("gpu_utilization")
     return _NOT_MEASURED if value is None else METRICS["gpu_utilization"].text(value)
 
@@ -95,7 +95,7 @@ def _effective_row(sides: Sequence[Side]) -> list[str]:
 
 
 def _utilization_rows(sides: Sequence[Side]) -> list[list[str]]:
-    """The verdicts in words: one row for each GPU that some side shows."""
+    """Return the verdicts in words: one row for each GPU that some side shows."""
     devices = [{device.figures.uuid: device for device in side.gpus.devices} if side.gpus else {} for side in sides]
     uuids = list(dict.fromkeys(uuid for side in devices for uuid in side))
     some_are_not_scored = any(not device.scored for side in devices for device in side.values())
@@ -115,7 +115,7 @@ def _verdict(device: PooledGpu | None, *, mark: bool) -> str:
 
 
 def _over_scored(side: Side, name: str) -> float | None:
-    """Mean of a figure over the scored GPUs of a side; None unless it is known of each."""
+    """Return the mean of a figure over the scored GPUs of a side; None unless it is known of each."""
     devices = side.gpus.devices if side.gpus else ()
     values: list[float | None] = [device.value(name) for device in devices if device.scored]
     known = [value for value in values if value is not None]

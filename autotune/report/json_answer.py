@@ -76,6 +76,6 @@ def _whole(side: Side) -> dict[str, Any]:
 
 
 def _gpus(gpus: PooledGpus) -> dict[str, Any]:
-    """Return what is said of the GPUs of a side; a device's figures stand beside its other fields."""
+    """Return the GPUs of a side; the figures of a device stand beside its other fields."""
     names = [name for name in (*_WORDS, *GPU_METRICS) if name != "effective_utilization"]
     return {**asdict(gpus), "devices": [{name: device.value(name) for name in names} for device in gpus.devices]}

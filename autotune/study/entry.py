@@ -1,4 +1,4 @@
-"""An entry of the record: a trial as the journal keeps it, and what is asked of it before it is read back.
+"""Entry of the record: a trial as the journal keeps it, and its validation when it is read back.
 
 Somebody may have changed the file. What has another type than a trial of ours, or a number that no trial can show, is
 not read: nothing that comes after has to expect it.
@@ -64,18 +64,18 @@ _adapter: TypeAdapter[TrialRecord] = TypeAdapter(TrialRecord)
 
 
 def attributes_of(record: TrialRecord) -> dict[str, Any]:
-    """A trial as it is written; its number is its place."""
+    """Return a trial as it is written; its number is its place."""
     attributes = asdict(record)
     del attributes["number"]
     return {"format": FORMAT, **attributes}
 
 
 def record_of(number: int, attributes: Mapping[str, Any]) -> TrialRecord:
-    """Reads a trial back.
+    """Read a trial back.
 
     Args:
         number: Its place in the record.
-        attributes: What is written there, as JSON gives it.
+        attributes: Attributes written there, as JSON gives them.
 
     Raises:
         ValueError: It is none of ours, of another format, or holds what no trial can; with the reason, of one line.

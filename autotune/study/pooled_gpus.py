@@ -1,4 +1,4 @@
-"""What the GPUs showed over all comparable trials of a point, and how far their time was turned into samples."""
+"""GPUs of a point pooled over its comparable trials, and the effective utilization of a study."""
 
 import math
 from collections.abc import Callable, Iterable, Sequence
@@ -26,7 +26,7 @@ _Shown = Sequence[tuple[Measurement, GpuFigures]]  # those that showed it
 
 
 def pooled_gpus(trials: Sequence[Measurement], best_rate: float | None) -> PooledGpus | None:
-    """Puts together what the trials of a point showed of their GPUs.
+    """Pool the GPUs of the trials of a point.
 
     Args:
         trials: The comparable trials of one point.
@@ -47,7 +47,7 @@ def pooled_gpus(trials: Sequence[Measurement], best_rate: float | None) -> Poole
 
 
 def study_busy_rate(records: Iterable[TrialRecord]) -> float | None:
-    """The most samples that a second of GPU time has shown to be good for, over all points: ``r*``.
+    """Return the highest rate of samples per busy second that any point has shown: ``r*``.
 
     Args:
         records: All trials of the study.
@@ -69,7 +69,7 @@ def _busy_point(trials: Sequence[Measurement]) -> BusyPoint:
 
 
 def _by_device(trials: Sequence[Measurement]) -> list[_Seen]:
-    """All trials for each device that some trial showed: of one without it the time counts as not covered."""
+    """Return all trials for each device that some trial showed: without it, a trial's time counts as not covered."""
     uuids = dict.fromkeys(gpu.figures.uuid for trial in trials for gpu in trial.gpus)
     return [
         [(trial, next((gpu for gpu in trial.gpus if gpu.figures.uuid == uuid), None)) for trial in trials]
@@ -78,7 +78,7 @@ def _by_device(trials: Sequence[Measurement]) -> list[_Seen]:
 
 
 def _scored_utilization(seen: Sequence[_Seen]) -> float | None:
-    """Mean of the scored devices; None unless enough is known of each."""
+    """Return the mean of the scored devices; None unless enough is known of each."""
     scored = [_utilization(device).mean for device in seen if _is_scored(device)]
     known = [mean for mean in scored if mean is not None]
     return math.fsum(known) / len(known) if known and len(known) == len(scored) else None

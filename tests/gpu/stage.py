@@ -47,7 +47,7 @@ def readings(lines, uuids=None):
     '''What a reader knows that was given these lines.'''
     known = GpuTimeline(uuids or [uuid()], since_s=ORIGIN_S)
     for line in lines:
-        known.add_line(line)
+        known.add(of_line(line))
     return known
 
 def use(from_s, until_s, t0_s, t1_s, uuids=None, **options):

@@ -22,7 +22,7 @@ ONE = f"""
 from dataclasses import asdict
 use_ = use(20, 42, 22, 40, own_pids={{{OWN}}})
 one = use_.devices[0]
-tell({{**asdict(one), **asdict(one.figures), "windows": len(one.windows), "invalid": use_.invalid,
+tell({{**asdict(one), **asdict(one.figures), "windows": len(one.windows), "invalid": use_.lost or one.invalid,
       "why": one.why_no_utilization}})
 """
 
@@ -194,8 +194,10 @@ tell([(one.figures.uuid, one.lost, one.figures.utilization) for one in both.devi
 
 def test_a_gpu_that_is_not_there_is_said(fake_gpu):
     """A UUID of another machine is no GPU of this one."""
-    told = fake_gpu(at_s=0).run(STAGE + 'tell(readings(sample(0, 3, ["GPU-x"]), ["GPU-x"]).why_lost)')
-    assert told.startswith("GPU-x: ")
+    told = fake_gpu(at_s=0).run(
+        STAGE + 'tell([of_line(line).kind + " " + of_line(line).why for line in sample(0, 3, ["GPU-x"])[1:]])'
+    )
+    assert [line.startswith("lost GPU-x: ") for line in told] == [True]
 
 
 def test_a_mig_instance_has_activity_and_no_utilization(fake_gpu):

@@ -773,16 +773,21 @@ from autotune.gpu.driver import gpus
 inventory = gpus()
 uuid, now_s = inventory.gpus[-1].uuid, time.monotonic()
 readings = GpuTimeline([uuid], since_s=now_s)
-sampler = GpuPoller([uuid], readings.add, SystemClock())
+lost = []
+def take(record):
+    readings.add(record)
+    if record.kind == "lost":
+        lost.append(record.why)
+sampler = GpuPoller([uuid], take, SystemClock())
 deadline_s = now_s + 30.0
 while True:
     wait_s = sampler.step()
     use = readings.between(now_s - 12.0, now_s - 0.5, started_s=-math.inf).devices[0].figures
-    if use.covered_fraction >= 0.9 or readings.why_lost or time.monotonic() > deadline_s:
+    if use.covered_fraction >= 0.9 or lost or time.monotonic() > deadline_s:
         break
     time.sleep(wait_s)
 tell([[gpu.name for gpu in inventory.gpus], [use.utilization, use.covered_fraction, use.peak_memory_bytes],
-      readings.why_lost])
+      lost])
 sampler.close()
 """
 
@@ -793,9 +798,9 @@ def test_the_sampler_measures_a_wave(fake_gpu, since_boot):
     wave = Square(10, 90, period_s=0.5)
     gpu = Gpu(busy_percent=wave, memory_used_bytes=7 << 30)
     machine = fake_gpu(Scenario(gpus=(Gpu(name="other"), gpu), stamps_since_boot=since_boot), began_s_ago=60)
-    names, use, why_lost = machine.run(SAMPLER)
+    names, use, lost = machine.run(SAMPLER)
     assert names == ["other", "NVIDIA H100 80GB HBM3"]
-    assert why_lost is None
+    assert lost == []
     utilization, covered, memory_bytes = use
     assert utilization == pytest.approx(0.5, abs=0.02)
     assert covered > 0.9
@@ -804,11 +809,11 @@ def test_the_sampler_measures_a_wave(fake_gpu, since_boot):
 
 def test_the_sampler_says_when_a_gpu_is_lost(fake_gpu):
     """A GPU that fell off its bus is not measured, and the reason is the driver's."""
-    lost = Fault(function="nvmlDeviceGetSamples", code=LOST)
-    machine = fake_gpu(Scenario(faults=(lost,)), began_s_ago=60)
-    _, use, why_lost = machine.run(SAMPLER)
+    fault = Fault(function="nvmlDeviceGetSamples", code=LOST)
+    machine = fake_gpu(Scenario(faults=(fault,)), began_s_ago=60)
+    _, use, lost = machine.run(SAMPLER)
     assert use[0] is None
-    assert "GPU is lost" in why_lost
+    assert "GPU is lost" in lost[0]
 
 
 def test_the_sampler_sees_what_a_tenant_writes(fake_gpu):

@@ -109,34 +109,34 @@ def test_what_one_call_cannot_tell_costs_nothing_else(known, call, code):
     assert list(seen.absent) == ([Capability.SAMPLES, *absent] if lost is Capability.RATES else absent)
     assert list(seen.failed) == ([lost] if means is Trouble.PASSING else [])
     if lost not in (Capability.SAMPLES, Capability.RATES):
-        assert seen.utilization == healthy.utilization == pytest.approx(0.5)
+        assert seen.figures.utilization == healthy.figures.utilization == pytest.approx(0.5)
         assert seen.invalid is None
     elif lost is Capability.SAMPLES and means is Trouble.CAPABILITY_OFF:
         assert seen.polled
-        assert seen.utilization == pytest.approx(0.5)
+        assert seen.figures.utilization == pytest.approx(0.5)
     else:
         # Where no sample ever comes, the driver is asked for its rates after some seconds.
-        assert seen.polled if seen.utilization is not None else seen.why_no_utilization
-        assert (seen.utilization is None) or lost is Capability.SAMPLES
+        assert seen.polled if seen.figures.utilization is not None else seen.why_no_utilization
+        assert (seen.figures.utilization is None) or lost is Capability.SAMPLES
         assert (seen.invalid is not None) == (means is Trouble.PASSING)
     told = {
-        Capability.MEMORY: seen.peak_memory_bytes,
+        Capability.MEMORY: seen.figures.peak_memory_bytes,
         Capability.TEMPERATURE: seen.temperature_end_c,
         Capability.CLOCK: seen.sm_clock_mhz,
-        Capability.REASONS: seen.throttled_fraction,
+        Capability.REASONS: seen.figures.throttled_fraction,
         Capability.SHARES: seen.foreign_pids or None,
-        Capability.ACTIVITY: seen.sm_activity,
+        Capability.ACTIVITY: seen.figures.sm_activity,
     }
     assert {capability for capability, value in told.items() if value is None} <= {lost, Capability.SHARES}
 
 
 FORKS = """
 import sys
-from autotune.gpu.collect.process import sample
+from autotune.gpu.collect.process import collect
 for scenario, file in json.load(sys.stdin):
     if os.fork() == 0:
         os.environ["AUTOTUNE_FAKE_NVML"] = scenario
-        sample(file, [{uuid!r}])
+        collect(file, [{uuid!r}])
         os._exit(0)
 while True:
     try:

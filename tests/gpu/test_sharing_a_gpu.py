@@ -61,4 +61,3 @@ def test_own_and_foreign_shares_are_those_of_the_intervals(machine, tmp_path):
     assert device.figures.foreign_fraction == pytest.approx(truth({os.getpid()}), abs=0.02)
     assert device.foreign_pids == (os.getpid(),)
     assert device.attribution is Attribution.BY_PROCESS
-    assert use.contaminated

@@ -50,7 +50,7 @@ def test_a_starved_gpu_is_seen_as_it_is(known, period_s):
     """The mean is right to a point, the beat has its name, and its period is right to 5 % from 1 s on."""
     course, readings = known[f"period {period_s}"]
     truth = course.mean(0.0, RUN_S)
-    assert use_of(readings, 0.0, RUN_S).utilization == pytest.approx(truth, abs=0.01)
+    assert use_of(readings, 0.0, RUN_S).figures.utilization == pytest.approx(truth, abs=0.01)
     seen = oscillation([segment_of(readings, 0.0, RUN_S)])
     assert seen.pattern is Pattern.CYCLIC
     assert seen.mean == pytest.approx(truth, abs=0.01)

@@ -66,7 +66,7 @@ until(lambda: watch.look()[FIRST].trouble)
 now = watch.look()[FIRST]
 until(lambda: watch.look()[FIRST].state is None)
 watch.close()
-tell([now.trouble, len(now.use.windows) > 60])
+tell([now.trouble, len(now.usage.windows) > 60])
 """
     )
     assert told[1]

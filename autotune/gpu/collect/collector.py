@@ -1,4 +1,4 @@
-"""The GPU sampler of one search: a process below the guard, and what it says of each run."""
+"""Collector of one search: a process below the guard that polls the GPUs, and the readings of each trial."""
 
 import contextlib
 import os
@@ -24,27 +24,27 @@ from autotune.measure.probe import GpuProbe, GpuUsage, TrialGpus
 from autotune.process.guard import Guard, GuardLost
 
 SILENT_S = 10.0
-"""A sampler that has said nothing for so long has ended, or hangs: it says something every second."""
+"""A collector that has written nothing for so long has ended, or hangs: it writes a record every second."""
 
 BLOCKED_S = 60.0
-"""So long a driver call may take: another sampler would have to wait for the driver too."""
+"""Time that a driver call may take: another collector would have to wait for the driver too."""
 
-_START_S = 30.0  # until the first word: a driver without persistence mode takes its time
+_START_S = 30.0  # until the first record: a driver without persistence mode takes its time
 _LAST_WINDOWS_S = 0.6  # for what the driver has still to say of a trial's end
 _LOOK_S = 0.05
 _UNTOLD = "If that is a matter of rights, ask whoever runs the machine; runs are compared by throughput all the same."
-_HUSHED_S = 3.0  # so long a silence explains why a trial has no readings
+_SILENT_FOR_A_TRIAL_S = 3.0  # so long a silence explains why a trial has no readings
 
 
 class GpuCollector:
-    """Keeps one sampler for as long as a search lasts, replaces it once, and hands each trial its readings.
+    """GPU probe of a search: keeps one collector process, replaces it once, and gives each trial its usage.
 
-    Used in a ``with`` statement, inside that of the guard; see `GpuProbe` for what is done for each run.
+    Used in a ``with`` statement, inside that of the guard; see `GpuProbe` for what is done for each trial.
 
     Args:
-        guard: The sampler lives below it. Owned by the caller.
-        uuids: The devices that runs may use, at least one.
-        files: Through which the sampler talks; they are gone at the end.
+        guard: The collector process lives below it. Owned by the caller.
+        uuids: The devices that trials may use, at least one.
+        files: Files that the collector process writes; they are gone at the end.
         clock: The machine's clock.
 
     Attributes:
@@ -83,9 +83,9 @@ class GpuCollector:
     # One trial
 
     def open(self, kept: Path) -> None:
-        """See `GpuProbe.open`."""
+        """Open a trial's timeline; see `GpuProbe.open`."""
         self._take()
-        self._look_after(run_begins=True)
+        self._look_after(trial_begins=True)
         self._readings = GpuTimeline(self._uuids, since_s=self._clock.now_s())
         with contextlib.suppress(OSError):  # the disk is full: the raw readings are for people only
             self._kept = TextIOWrapper(open_new(kept), encoding="utf-8")
@@ -94,7 +94,7 @@ class GpuCollector:
             self._keep(line)
 
     def lost(self, trial: TrialGpus) -> str | None:
-        """See `GpuProbe.lost`; a mishap that is not known to be final does not count."""
+        """Return the loss of a trial's GPU; see `GpuProbe.lost`. A failure not known to be final does not count."""
         self._take()
         self._look_after()
         losses = self._stream.losses
@@ -108,7 +108,10 @@ class GpuCollector:
     def between(
         self, t0_s: float, t1_s: float, trial: TrialGpus, *, own_pids: Collection[int], started_s: float
     ) -> GpuUsage | None:
-        """See `GpuProbe.between`; waits half a second at most for what the driver has still to say."""
+        """Return the usage of a trial's GPUs; see `GpuProbe.between`.
+
+        It waits for 0.6 s at most until the last driver windows are there.
+        """
         if self._readings is None:
             return None
         known = self._known(trial)
@@ -122,7 +125,7 @@ class GpuCollector:
         self._catch_up(t1_s)
         seen = self._readings.between(t0_s, t1_s, own_pids=own_pids, started_s=started_s)
         devices = {device.figures.uuid: device for device in seen.devices}
-        trouble = self._given_up or self._why_silent(silent_s=_HUSHED_S, blocked_s=_HUSHED_S)
+        trouble = self._given_up or self._why_silent(silent_s=_SILENT_FOR_A_TRIAL_S, blocked_s=_SILENT_FOR_A_TRIAL_S)
         for uuid in known:
             device = devices[uuid]
             if why := device.why_never_measured or (None if device.lost else device.invalid):
@@ -130,7 +133,7 @@ class GpuCollector:
         return usage_of_trial(replace(seen, devices=tuple(devices[uuid] for uuid in known)), trial, trouble)
 
     def close(self) -> None:
-        """See `GpuProbe.close`."""
+        """Close the trial's timeline; see `GpuProbe.close`."""
         self._readings = None
         if self._kept is not None:
             with contextlib.suppress(OSError):
@@ -143,7 +146,7 @@ class GpuCollector:
             self.remarks.append(remark)
 
     def _known(self, trial: TrialGpus) -> list[str]:
-        """The UUIDs of a trial's GPUs; a trial may have said only how they begin."""
+        """Return the UUIDs of a trial's GPUs; a trial may have said only how they begin."""
         found = (next((uuid for uuid in self._uuids if uuid.startswith(name)), None) for name in trial.uuids)
         return [uuid for uuid in found if uuid is not None]
 
@@ -169,7 +172,7 @@ class GpuCollector:
             except OSError:
                 self._kept = None
 
-    # The sampler
+    # The process
 
     def _begin(self) -> None:
         self._begun += 1
@@ -193,15 +196,15 @@ class GpuCollector:
         with contextlib.suppress(GuardLost):
             self._guard.stop_sidecar(self._name)
 
-    def _look_after(self, *, run_begins: bool = False) -> None:
-        """Replaces a sampler that is of no use any more; the second one is not replaced."""
+    def _look_after(self, *, trial_begins: bool = False) -> None:
+        """Replace a collector process that is of no use any more; the second one is not replaced."""
         if self._given_up:
             return
-        if self._guard.pid != self._guard_pid:  # the guard was replaced, and took the sampler with it
+        if self._guard.pid != self._guard_pid:  # the guard was replaced, and took the collector with it
             self._begin()
             return
         # A trial that has lost its driver has to hear of that first.
-        lost = self._stream.losses.get(None) if run_begins else None
+        lost = self._stream.losses.get(None) if trial_begins else None
         why = lost.why if lost else self._why_silent(silent_s=SILENT_S, blocked_s=BLOCKED_S)
         if why is None:
             return
@@ -214,7 +217,7 @@ class GpuCollector:
             self._begin()
 
     def _why_silent(self, *, silent_s: float, blocked_s: float) -> str | None:
-        """Why nothing comes, for people; None if something does, or nothing has to."""
+        """Return the reason, for people, why no records come; None if some do, or none have to."""
         now_s, newest = self._clock.now_s(), self._stream.newest
         if None in self._stream.losses or self._stream.losses.keys() >= set(self._uuids):
             return None
@@ -235,9 +238,9 @@ _is_a_gpu_probe: type[GpuProbe] = GpuCollector
 
 @contextlib.contextmanager
 def gpu_collector(uuids: Sequence[str], guard: Guard, stream: Path, clock: Clock) -> Iterator[GpuCollector | None]:
-    """The sampler of a search, for as long as that lasts; None where its trials use no GPU. See `GpuCollector`.
+    """Yield the collector of a search; None where its trials use no GPU. See `GpuCollector`.
 
-    What the samplers of earlier searches have left beside `stream` is taken away.
+    Files that the collectors of earlier searches have left beside `stream` are removed.
     """
     remove_abandoned(stream.parent)
     if not uuids:

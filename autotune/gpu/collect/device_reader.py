@@ -1,4 +1,4 @@
-"""The readings of one GPU: what the driver is asked, how often, and what becomes of a failure."""
+"""Readings of one GPU: the questions to the driver, their intervals, and the consequences of a failure."""
 
 import math
 from collections import Counter
@@ -24,24 +24,24 @@ from autotune.gpu.driver_windows import BusyWindow, PolledWindows, SampledWindow
 from autotune.gpu.throttling import reasons_of
 
 DRAIN_S = 0.25
-"""Between two drains of the driver's ring of samples, which holds some 16 s: none is lost at this pace."""
+"""Interval between two drains of the driver's ring of samples, which holds some 16 s: none is lost at this pace."""
 
 POLL_S = 0.1
-"""Between two readings of a device that keeps no samples."""
+"""Interval between two readings of a device that keeps no samples."""
 
 _FIRST_SAMPLE_S = 3.0  # drivers make one in a second at most, also of an idle device
 
 BLOCKED_S = 2.0
-"""A driver call that takes longer is told of: the dear ones take milliseconds."""
+"""A driver call that takes longer is recorded: the slow ones take milliseconds."""
 
 Answer = TypeVar("Answer")
 
 
 class Questions:
-    """Asks the driver, in such a way that another thread can see which question has no answer.
+    """Questions to the driver, asked so that another thread can see which of them has no answer.
 
     Args:
-        clock: Says since when.
+        clock: Stamps the questions.
     """
 
     def __init__(self, clock: Clock) -> None:
@@ -50,7 +50,7 @@ class Questions:
         self._told: tuple[str | None, str, float] | None = None
 
     def ask(self, uuid: str | None, about: str, question: Callable[[], Answer]) -> Answer:
-        """Asks; what the question raises comes out."""
+        """Return the answer to a question; whatever that raises passes through."""
         self._open = (uuid, about, self._clock.now_s())
         try:
             return question()
@@ -58,7 +58,7 @@ class Questions:
             self._open = None
 
     def blocked(self) -> CallBlocked | None:
-        """The question that has been open for longer than `BLOCKED_S`, once; for another thread."""
+        """Return the question that has been open for longer than `BLOCKED_S`, once; for another thread."""
         now_s, still_open = self._clock.now_s(), self._open
         if still_open is None or still_open == self._told or now_s - still_open[2] < BLOCKED_S:
             return None
@@ -68,17 +68,17 @@ class Questions:
 
 
 class DeviceReader:
-    """Takes the readings of one device when they are due, and tells them.
+    """Reader of one device: takes its readings when they are due, and emits them as records.
 
     Its methods raise `DriverError` where the device, or the driver, is lost, and only there.
 
     Args:
-        uuid: What the records call the device.
-        device: Answers.
-        questions: Where it can be seen what is being asked.
+        uuid: Name of the device in the records.
+        device: The device itself.
+        questions: Through which the device is asked.
         tell: Takes the records.
         clock: Stamps and paces the readings.
-        left_out: What is not asked, and not told of either.
+        left_out: Capabilities that are not asked for.
     """
 
     def __init__(
@@ -108,20 +108,20 @@ class DeviceReader:
 
     @property
     def due_s(self) -> float:
-        """When there is something to read."""
+        """Monotonic time of the next reading."""
         return min(self._busy_due_s, self._state_due_s)
 
     def name(self) -> str | None:
-        """What the device is called."""
+        """Return the name of the device."""
         return self._answer(Capability.NAME, self._device.name)
 
     def memory_total_bytes(self) -> int | None:
-        """How much memory the device has."""
+        """Return the total memory of the device."""
         memory = self._answer(Capability.MEMORY, self._device.memory)
         return None if memory is None else memory.total_bytes
 
     def read(self) -> None:
-        """Takes the readings that are due."""
+        """Take the readings that are due."""
         now_s = self._clock.now_s()
         if now_s >= self._busy_due_s:
             self._busy_due_s = now_s + self._read_busy()
@@ -135,7 +135,7 @@ class DeviceReader:
             self._tell_counts()
 
     def close(self) -> None:
-        """Gives back what the driver has lent."""
+        """Free the memory that the driver has lent."""
         if self._gpm is not None:
             self._gpm[0].free()
             self._gpm = None
@@ -143,7 +143,7 @@ class DeviceReader:
     def _answer(
         self, capability: Capability, question: Callable[[], Answer], *, nothing: Answer | None = None
     ) -> Answer | None:
-        """What the driver says: `nothing` if that is nothing new, None if it says nothing, now or ever."""
+        """Return the driver's answer: `nothing` if it has nothing new, None if it does not answer, now or ever."""
         if capability in self._off:
             return None
         self._tried[capability] += 1
@@ -165,7 +165,7 @@ class DeviceReader:
         self._tell(CapabilityOff(t_s=self._clock.now_s(), uuid=self._uuid, capability=capability, why=why))
 
     def _read_busy(self) -> float:
-        """Tells of new driver windows; answers when to look again."""
+        """Emit new driver windows; return the seconds until the next look."""
         if Capability.SAMPLES not in self._off:
             since_us = self._sampled.newest_us
             none: list[tuple[int, int]] = []
@@ -180,7 +180,7 @@ class DeviceReader:
         return math.inf if Capability.RATES in self._off else POLL_S
 
     def _keeps_no_samples(self) -> bool:
-        """Whether the driver has none, which it does not say: it only never has a first one."""
+        """Return True if the driver has no samples, which it does not say: there only never is a first one."""
         return self._sampled.newest_end_s is None and self._clock.now_s() - self._began_s > _FIRST_SAMPLE_S
 
     def _windows_of(self, samples: Sequence[tuple[int, int]]) -> list[BusyWindow]:
@@ -219,7 +219,10 @@ class DeviceReader:
         )
 
     def _read_shares(self) -> None:
-        """Whose kernels ran since the last time; from driver window to driver window, as the driver averages them."""
+        """Emit the shares of processes since the last time, from driver window to driver window.
+
+        The driver averages over these.
+        """
         until_us, until_s = self._sampled.newest_us, self._sampled.newest_end_s
         if Capability.SAMPLES in self._off:  # nothing gives the driver's clock: most count from 1970
             until_us, until_s = int(self._clock.utc().timestamp() * 1e6), self._clock.now_s()
@@ -243,7 +246,7 @@ class DeviceReader:
         self._shares_from = (until_us, until_s)
 
     def _read_activity(self) -> None:
-        """The activity of the units since the last time, from the counters at both ends."""
+        """Emit the activity of the units since the last time, from the counters at both ends."""
         if self._gpm is None and Capability.ACTIVITY not in self._off:
             supported = self._answer(Capability.ACTIVITY, self._device.has_gpm)
             if supported is False:

@@ -1,6 +1,6 @@
-"""The files through which the GPU samplers of a search talk: held while it lives, removed when it is over.
+"""Files that the GPU collectors of a search write: locked while it lives, removed when it is over.
 
-A search that is killed leaves them behind; the next one in the same state folder takes them away.
+A search that is killed leaves them behind; the next one in the same state folder removes them.
 """
 
 import contextlib
@@ -12,13 +12,13 @@ from collections import defaultdict
 from pathlib import Path
 
 _OURS = re.compile(r"(\d{8}T\d{6}Z-[A-Za-z0-9._-]+-\d+\.gpu\.jsonl)(\.\d+|\.log)?")
-"""``<search>.gpu.jsonl``, which a search holds, and what its samplers have beside it."""
+"""``<search>.gpu.jsonl``, which a search locks, and its further files beside it."""
 
 _LOCKED = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 
 
 class CollectorFiles:
-    """The files of one search.
+    """Files of one search.
 
     Args:
         path: The first of them; the others are beside it.
@@ -30,16 +30,16 @@ class CollectorFiles:
 
     @property
     def log(self) -> Path:
-        """For what samplers print, which is nothing unless they break."""
+        """File for the output of collectors, which is empty unless they break."""
         return self._path.with_name(f"{self._path.name}.log")
 
     def stream(self, number: int) -> Path:
-        """The file of the first sampler, the second, and so on."""
+        """Return the file of the first collector, the second, and so on."""
         return self._path if number == 1 else self._path.with_name(f"{self._path.name}.{number}")
 
     def hold(self) -> None:
-        """Makes the first file and holds it, so that no other search takes it for an abandoned one."""
-        with contextlib.suppress(OSError):  # the disk is full: the sampler will be silent, and that is said
+        """Create the first file and lock it, so that no other search takes it for an abandoned one."""
+        with contextlib.suppress(OSError):  # the disk is full: the collector will be silent, and that is said
             while self._held is None:
                 file = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
                 fcntl.flock(file, fcntl.LOCK_EX)
@@ -49,7 +49,7 @@ class CollectorFiles:
                     os.close(file)
 
     def remove(self) -> None:
-        """Takes all of them away; may be called again."""
+        """Remove all of them; may be called again."""
         for path in self._path.parent.iterdir():
             if path.name.startswith(self._path.name):
                 with contextlib.suppress(OSError):  # gone already, or a folder, which is none of ours
@@ -60,12 +60,12 @@ class CollectorFiles:
 
 
 def remove_abandoned(folder: Path) -> None:
-    """Takes away what searches that are over have left in a folder.
+    """Remove the files that earlier searches have left in a folder.
 
-    Only regular files of exactly our names, whose search holds them no more; what cannot be removed stays.
+    Only regular files of exactly our names, whose search locks them no more; what cannot be removed stays.
 
     Args:
-        folder: That of all searches.
+        folder: Folder of all searches.
     """
     found: defaultdict[Path, list[Path]] = defaultdict(list)
     for path in folder.iterdir():

@@ -1,4 +1,4 @@
-"""Asks the driver what the GPUs do, again and again, and tells it as a stream of records.
+"""Poller of GPUs: asks the driver again and again, and emits a stream of records.
 
 It is made to be a small process of its own: `GpuPoller.step` is what its loop calls, and a driver call that hangs
 hangs there and nowhere else. How often, and why not more often: utilization is drained from the driver's ring of
@@ -17,17 +17,17 @@ from autotune.gpu.driver import Driver
 from autotune.gpu.driver_errors import FATAL_NAMES, DriverError, Trouble
 
 _RETRY_S = 5.0  # until a lost GPU is looked for again
-_PATIENCE_S = 2.0  # with a driver, or a GPU, that fails in passing when it is first asked
+_TRY_S = 2.0  # with a driver, or a GPU, that fails in passing when it is first asked
 
 
 class GpuPoller:
-    """Reads some devices for as long as `step` is called; not thread-safe but for `tell_if_blocked`.
+    """Poller of some devices, driven by `step`; not thread-safe but for `tell_if_blocked`.
 
     Args:
         uuids: The devices; MIG instances are allowed.
         tell: Takes the records, in order. It may be called from the thread of `tell_if_blocked` too.
         clock: Stamps and paces the readings.
-        left_out: What nobody wants to know, and the driver is not asked.
+        left_out: Capabilities that the driver is not asked for.
     """
 
     def __init__(
@@ -50,7 +50,7 @@ class GpuPoller:
         self._questions = Questions(clock)
 
     def step(self) -> float | None:
-        """Does what is due; answers after how many seconds to call again, None if there is no point in it.
+        """Take the readings that are due; return the seconds until the next call, None if there is no point in it.
 
         It raises nothing that the driver does: each failure is a record.
         """
@@ -68,13 +68,13 @@ class GpuPoller:
         return max(0.0, min(dues_s) - self._clock.now_s()) if dues_s else None
 
     def tell_if_blocked(self) -> None:
-        """Tells of a driver call that does not return; to be called from another thread, every second or so."""
+        """Emit a record of a driver call that does not return; call it from another thread, every second or so."""
         blocked = self._questions.blocked()
         if blocked is not None:
             self._tell(blocked)
 
     def close(self) -> None:
-        """Lets the driver go; may be called again."""
+        """Close the driver; may be called again."""
         for reader in self._readers.values():
             reader.close()
         self._readers.clear()
@@ -132,10 +132,10 @@ class GpuPoller:
             self._tell_lost(uuid, error)
 
     def _may_pass(self, uuid: str | None, error: DriverError) -> bool:
-        """Whether what cannot be had yet is worth another try before it is called lost."""
+        """Return True if a driver or device that fails is worth another try before it is called lost."""
         now_s = self._clock.now_s()
         since_s = self._failing_since_s.setdefault(uuid, now_s)
-        return error.trouble is Trouble.PASSING and now_s - since_s < _PATIENCE_S
+        return error.trouble is Trouble.PASSING and now_s - since_s < _TRY_S
 
     def _tell_lost(self, uuid: str | None, error: DriverError) -> None:
         if uuid is None:

@@ -1,7 +1,7 @@
-"""The GPU sampler as a process of its own: ``python -P -m autotune.gpu.collect.process FILE UUID...``.
+"""GPU collector as a process of its own: ``python -P -m autotune.gpu.collect.process FILE UUID...``.
 
 A driver call can hang for good. Here it hangs in a process that nobody waits for: it can be killed and, if it is stuck
-in the kernel, left behind. What it says is appended to the file, see gpu_records.py, one write for each line. It ends
+in the kernel, left behind. Its records are appended to the file, see `records`, one write for each line. It ends
 when there is no point in going on, when its parent is gone, and when it cannot write.
 """
 
@@ -20,8 +20,8 @@ from autotune.measure.polling import Poller
 _WATCH_S = 1.0
 
 
-def sample(path: str, uuids: Sequence[str]) -> None:
-    """Samples until the driver is lost or the parent is gone.
+def collect(path: str, uuids: Sequence[str]) -> None:
+    """Poll until the driver is lost or the parent is gone.
 
     Args:
         path: File to append to; made if it is not there.
@@ -36,22 +36,22 @@ def sample(path: str, uuids: Sequence[str]) -> None:
     def tell(record: Record) -> None:
         os.write(file.fileno(), to_line(record).encode("ascii"))
 
-    sampler = GpuPoller(uuids, tell, clock)
+    poller = GpuPoller(uuids, tell, clock)
 
     def watch() -> float:
         if os.getppid() != parent:
             os._exit(0)  # from this thread: the other one may be stuck in the driver
         with contextlib.suppress(OSError):  # which the other thread will meet too
-            sampler.tell_if_blocked()
+            poller.tell_if_blocked()
         return _WATCH_S
 
     Poller(watch, name="gpu-watch").start()
-    while (wait_s := sampler.step()) is not None:
+    while (wait_s := poller.step()) is not None:
         clock.wait(wait_s)
 
 
 if __name__ == "__main__":
     try:
-        sample(sys.argv[1], sys.argv[2:])
+        collect(sys.argv[1], sys.argv[2:])
     except OSError as error:
         sys.exit(f"the GPU sampler cannot write: {error}")

@@ -1,8 +1,8 @@
-"""What the GPU sampler says, one frozen record at a time, and how that is written as a line of JSON.
+"""Records of the GPU collector, and their form as lines of JSON.
 
-The sampler lives where a driver call may hang, its reader elsewhere: lines are all that passes between them. Times are
-seconds of the monotonic clock, shares are 0..1, what could not be read is None. A reader ignores kinds of record and
-fields that it does not know.
+The collector lives where a driver call may hang, its reader elsewhere: lines are all that passes between them. Times
+are seconds of the monotonic clock, shares are 0..1, what could not be read is None. A reader ignores kinds of record
+and fields that it does not know.
 """
 
 import json
@@ -15,11 +15,11 @@ FORMAT = 1
 
 
 STATE_S = 1.0
-"""Between two records of each kind but `BusyWindows` and `ProcessShares`, which come more often."""
+"""Interval between two records of each kind but `BusyWindows` and `ProcessShares`, which come more often."""
 
 
 class Capability(StrEnum):
-    """What a driver may or may not tell of a device; the values are for people."""
+    """Reading that a driver may or may not give of a device; the values are for people."""
 
     NAME = "name"
     SAMPLES = "utilization samples"
@@ -37,11 +37,11 @@ class Capability(StrEnum):
 
 @dataclass(frozen=True, kw_only=True)
 class StreamStarted:
-    """The sampler has a driver.
+    """Start of the stream: the collector has a driver.
 
     Attributes:
         v: `FORMAT`.
-        pid: The process of the sampler.
+        pid: Process id of the collector.
         driver: The driver's version; empty where it does not say.
     """
 
@@ -54,7 +54,7 @@ class StreamStarted:
 
 @dataclass(frozen=True, kw_only=True)
 class GpuFound:
-    """A device is being read, from now on; again after it was lost and came back."""
+    """Start of the readings of a device; again after it was lost and came back."""
 
     kind: ClassVar[str] = "gpu"
     t_s: float
@@ -65,11 +65,11 @@ class GpuFound:
 
 @dataclass(frozen=True, kw_only=True)
 class BusyWindows:
-    """How busy a device was, in order of time, none of it told before.
+    """New driver windows of a device, in order of time.
 
     Attributes:
-        source: Where the windows come from: `Capability.SAMPLES` or `Capability.RATES`.
-        windows: See gpu_windows.py.
+        source: Reading that the windows come from: `Capability.SAMPLES` or `Capability.RATES`.
+        windows: End, length and busy share of each; see `driver_windows`.
     """
 
     kind: ClassVar[str] = "busy"
@@ -81,12 +81,12 @@ class BusyWindows:
 
 @dataclass(frozen=True, kw_only=True)
 class GpuState:
-    """A device at one moment.
+    """State of a device at one moment.
 
     Attributes:
-        memory_bytes: In use by all.
-        energy_j: Since the driver was loaded.
-        reasons: Why its clocks are held down; see gpu_clocks.py.
+        memory_bytes: Memory in use by all processes.
+        energy_j: Energy drawn since the driver was loaded.
+        reasons: Reasons for which its clocks are held down; see `throttling`.
         holders: Process, its memory, and whether it computes (else draws), of those that hold the device.
     """
 
@@ -104,7 +104,7 @@ class GpuState:
 
 @dataclass(frozen=True, kw_only=True)
 class ProcessShares:
-    """Whose kernels ran from `t0_s` to `t_s`: process, and its share of that time."""
+    """Shares of the time from `t0_s` to `t_s` in which kernels of each process ran."""
 
     kind: ClassVar[str] = "shares"
     t0_s: float
@@ -115,7 +115,7 @@ class ProcessShares:
 
 @dataclass(frozen=True, kw_only=True)
 class UnitActivity:
-    """What the units of a device did from `t0_s` to `t_s`; see `nvml.Activity`."""
+    """Activity of the units of a device from `t0_s` to `t_s`; see `driver.Activity`."""
 
     kind: ClassVar[str] = "activity"
     t0_s: float
@@ -128,7 +128,7 @@ class UnitActivity:
 
 @dataclass(frozen=True, kw_only=True)
 class CapabilityOff:
-    """The device will never tell this."""
+    """Reading that the device will never give."""
 
     kind: ClassVar[str] = "off"
     t_s: float
@@ -139,7 +139,7 @@ class CapabilityOff:
 
 @dataclass(frozen=True, kw_only=True)
 class ReadingCounts:
-    """How many readings were tried since the last such record, and how many of them failed in passing."""
+    """Number of readings tried since the last such record, and of those that failed in passing."""
 
     kind: ClassVar[str] = "counts"
     t_s: float
@@ -150,11 +150,11 @@ class ReadingCounts:
 
 @dataclass(frozen=True, kw_only=True)
 class GpuLost:
-    """A device, or the driver, does not answer any more.
+    """Loss of a device, or of the driver: it does not answer any more.
 
     Attributes:
-        uuid: None: the driver, and with it every device. It is the last record then.
-        name: One of `gpu_errors.FATAL_NAMES`.
+        uuid: The device; None for the driver, and with it every device, and this is the last record.
+        name: One of `driver_errors.FATAL_NAMES`.
         why: A sentence for people.
     """
 
@@ -167,7 +167,7 @@ class GpuLost:
 
 @dataclass(frozen=True, kw_only=True)
 class CallBlocked:
-    """A question to the driver has had no answer since `since_s`."""
+    """Question to the driver that has had no answer since `since_s`."""
 
     kind: ClassVar[str] = "blocked"
     t_s: float
@@ -207,12 +207,12 @@ _KINDS: dict[str, type[Record]] = {
 
 
 def to_line(record: Record) -> str:
-    """The record as a line of JSON, newline included."""
+    """Return a record as a line of JSON, newline included."""
     return json.dumps({"k": record.kind, **asdict(record)}, separators=(",", ":"), allow_nan=False) + "\n"
 
 
 def of_line(line: str) -> Record | None:
-    """The record of a line; None for a kind that this version does not know.
+    """Return the record of a line; None for a kind that this version does not know.
 
     Raises:
         ValueError: The line is torn or is none of ours.

@@ -1,4 +1,4 @@
-"""Reads on in the file that a GPU sampler writes, and knows what of it is still true for those who come later."""
+"""Reader of the file that a GPU collector writes, with the records that still hold for later readers."""
 
 from pathlib import Path
 from typing import BinaryIO
@@ -15,11 +15,11 @@ from autotune.gpu.collect.records import (
     of_line,
 )
 
-_LONGEST_LINE_BYTES = 1 << 20  # what is longer is none of the sampler's
+_LONGEST_LINE_BYTES = 1 << 20  # what is longer is none of the collector's
 
 
 class GpuStream:
-    """What one sampler has said so far.
+    """Records of one collector so far.
 
     Args:
         path: The file; it need not be there yet.
@@ -38,11 +38,11 @@ class GpuStream:
         self.losses: dict[str | None, GpuLost] = {}
 
     def read(self) -> list[tuple[Record, str]]:
-        """What was written since the last time, as records and as it was written; other lines are left out."""
+        """Return the records written since the last time, each with its line; other lines are left out."""
         if self._file is None:
             try:
                 self._file = open_regular(self._path)
-            except OSError:  # not there yet; or something else is, and the sampler cannot write either
+            except OSError:  # not there yet; or something else is, and the collector cannot write either
                 return []
         *lines, self._torn = (self._torn + self._file.read()).split(b"\n")
         if len(self._torn) > _LONGEST_LINE_BYTES:
@@ -61,16 +61,16 @@ class GpuStream:
 
     @property
     def standing(self) -> list[tuple[Record, str]]:
-        """What goes on being true: the devices, what they never tell, how they were lost, who is on them."""
+        """Records that still hold: devices, absent capabilities, losses, and the last states."""
         return list(self._standing.values())
 
     @property
     def blocked(self) -> CallBlocked | None:
-        """The question to the driver that has no answer; None if there is none."""
+        """Question to the driver that has no answer; None if there is none."""
         return self.newest if isinstance(self.newest, CallBlocked) else None
 
     def close(self) -> None:
-        """Closes the file; may be called again."""
+        """Close the file; may be called again."""
         if self._file is not None:
             self._file.close()
 
