@@ -1,4 +1,4 @@
-"""The one table of metrics: what each is called, its unit and range, which way is better, how it is printed.
+"""Table of metrics: label, unit, range, direction and printed form of each.
 
 Whoever shows a `records.Measurement` or a `results.PooledGpu` goes through this table; adding a metric is one entry.
 """
@@ -12,11 +12,11 @@ from types import MappingProxyType
 from autotune.records import Measurement
 
 ABSENT = "-"
-"""What people read where nothing was measured."""
+"""Text where nothing was measured."""
 
 
 class Direction(StrEnum):
-    """Which way is better."""
+    """Direction in which a metric is better."""
 
     HIGHER = "higher"
     LOWER = "lower"
@@ -44,7 +44,7 @@ class Metric:
     show: Callable[[float], str]
 
     def text(self, value: float | None) -> str:
-        """What people read, with its unit; `ABSENT` where there is no value."""
+        """Return a value as text with its unit; `ABSENT` where there is none."""
         return ABSENT if value is None else self.show(value)
 
 
@@ -340,5 +340,5 @@ GPU_METRICS: Mapping[str, Metric] = MappingProxyType({metric.name: metric for me
 
 
 def values_of(measurement: Measurement) -> dict[str, float | None]:
-    """A measurement as name and value, in the order of `METRICS`."""
+    """Return a measurement as name and value, in the order of `METRICS`."""
     return {name: getattr(measurement, name) for name in METRICS}

@@ -68,11 +68,11 @@ class PooledGpu:
 
 @dataclass(frozen=True, kw_only=True)
 class PooledGpus:
-    """The GPUs of a point over all its comparable trials.
+    """GPUs of a point over all its comparable trials.
 
     Attributes:
-        devices: In the order in which the trials see them.
-        utilization: Mean of the scored ones; None unless it is known of each.
+        devices: The GPUs in the order in which the trials see them.
+        utilization: Mean utilization of the scored ones; None unless it is known of each.
         effective_utilization: Share of what the GPUs have shown to be able to do that training really uses; None while
             the study does not know that. Above 1 by as much as the study's limit, a lower bound, is too low.
     """

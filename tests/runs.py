@@ -1,4 +1,4 @@
-"""Runs as a study keeps them, for tests of what is made of them."""
+"""Trials as a study keeps them, for tests of their pooling and summaries."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields, replace
@@ -47,7 +47,7 @@ def observation(
     memory: Mapping[str, Any] = MappingProxyType({}),
     **changes: Scalar,
 ) -> Observation:
-    """What is known of today's point with these changes; a knob is named by the last part of its path."""
+    """Return the observation of today's point with these changes; a knob is named by the last part of its path."""
     paths = {path.rpartition(".")[2]: path for path in space.today}
     values = {**space.today, **{paths[name]: value for name, value in changes.items()}}
     durations_s = (5.0,) * (len(scores) + len(endings))
@@ -57,7 +57,7 @@ def observation(
 
 
 def named(*observations: Observation) -> dict[str, Observation]:
-    """Levels as the search passes them on."""
+    """Return observations as the search passes them on, by name of the point."""
     return {observation.name: observation for observation in observations}
 
 

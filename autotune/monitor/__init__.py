@@ -1,1 +1,1 @@
-"""The live view of the GPUs, and of a process on them."""
+"""Live view of the GPUs, and of a process on them."""

@@ -30,7 +30,7 @@ from tests.gpu.check_parts import (
     loads,
     out_of_memory,
 )
-from tests.gpu.sampler_process import DEADLINE_S
+from tests.gpu.collector_process import DEADLINE_S
 
 HERE = Path(__file__).parent
 FAKE = "fake"

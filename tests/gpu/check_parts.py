@@ -22,7 +22,7 @@ from autotune.measure.oscillation import Segment
 from autotune.measure.utilization import describe, pooled_utilization
 from autotune.records import TrialExit
 from autotune.trial.outcome import ending_of
-from tests.gpu.sampler_process import reading, records_of, until
+from tests.gpu.collector_process import reading, records_of, until
 
 LOADED_S = 12.0
 CALLS = 200
@@ -51,7 +51,7 @@ _WORK = {
 
 @dataclass(frozen=True, kw_only=True)
 class Place:
-    """Where the check is made.
+    """Place of the check.
 
     Attributes:
         gpu: The GPU.
@@ -113,7 +113,7 @@ def _new_samples(device: Device, since_us: int) -> list[tuple[int, int]]:
 
 
 def call_costs(place: Place) -> Part:
-    """What each question to the driver takes."""
+    """Time that each question to the driver takes."""
     rows, raw = [], {}
     with Driver() as driver:
         device = driver.device(place.gpu.uuid)
@@ -150,7 +150,7 @@ def call_costs(place: Place) -> Part:
 
 
 def loads(place: Place) -> Part:
-    """The sampler beside loads whose busy time is known: half busy, fully busy, and starved at a beat."""
+    """The collector beside loads whose busy time is known: half busy, fully busy, and starved at a beat."""
     rows, raw = [], {}
     for name, busy_ms, idle_ms in (("half busy", 40, 40), ("busy", 100, 0), ("starved", 480, 720)):
         use, truth = _watched(place, busy_ms, idle_ms)
@@ -190,7 +190,7 @@ def attribution(place: Place) -> Part:
 
 
 def out_of_memory(place: Place) -> Part:
-    """What the framework says when the GPU's memory is used up, and how that is named."""
+    """Message of the framework when the GPU's memory is used up, and the ending that it gets."""
     assert place.framework is not None
     done = subprocess.run(
         [place.python, "-c", _OUT_OF_MEMORY[place.framework]],
@@ -242,7 +242,7 @@ def _load(place: Place, busy_ms: float, idle_ms: float, file: Path) -> Iterator[
 
 
 def _watched(place: Place, busy_ms: float, idle_ms: float) -> tuple[DeviceUsage, float]:
-    """What the sampler's process says of a load, and the truth."""
+    """Return the usage that the collector's process gives of a load, and the truth."""
     with tempfile.TemporaryDirectory() as name:
         lines, bursts = Path(name, "samples.jsonl"), Path(name, "bursts")
         with _load(place, busy_ms, idle_ms, bursts) as load, reading(lines, [place.gpu.uuid], env=place.env):

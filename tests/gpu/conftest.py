@@ -29,7 +29,7 @@ UUID = "GPU-{:08x}-0000-4000-8000-000000000000"
 
 
 def is_todays(line: str) -> bool:
-    """Whether a line on stderr says that today's config has been measured: the first trial that counts."""
+    """Return True for the line on stderr that today's config has been measured: the first trial that counts."""
     return re.search(r"\] trial \d+ +today .* 1\.00x ", line) is not None
 
 
@@ -111,19 +111,19 @@ class Searched:
 
     @property
     def answer(self) -> dict[str, Any]:
-        """What it said with ``--json``."""
+        """Answer of ``--json``."""
         answer: dict[str, Any] = json.loads(self.said)
         return answer
 
     def trials(self) -> list[dict[str, Any]]:
-        """What the search made of each of its trials, in order of time, with the folder's path as ``folder``."""
+        """Return the results of all trials, in order of time, with the folder's path as ``folder``."""
         # A trial that was interrupted has none.
         results = sorted(self.project.folder.glob(".autotune/trials/*/*/result.json"))
         return [{**json.loads(result.read_text()), "folder": result.parent} for result in results]
 
 
 def raw_samples(folder: Path) -> list[Record]:
-    """What the sampler said of a trial, as it is kept in its folder."""
+    """Return the records of the collector that are kept in a trial's folder."""
     lines = (folder / "samples.jsonl").read_text().splitlines()
     return [record for record in map(of_line, lines) if record is not None]
 

@@ -66,7 +66,7 @@ FRAMEWORKS = {"torch": _torch, "tensorflow": _tensorflow, "fake": _fake}
 
 
 def _kernels_of(burst: Burst, busy_s: float) -> int:
-    """How many kernels take that long."""
+    """Return the number of kernels that take that long."""
     burst(20)  # the first ones load libraries
     kernels = 20
     while True:

@@ -1,4 +1,4 @@
-"""A sampler on a fake GPU in frozen time: what the tests of the GPU's measuring side play on."""
+"""A collector on a fake GPU in frozen time: what the tests of the GPU's measuring side play on."""
 
 from tests.fake_nvml.library import FROZEN_EPOCH_S, FROZEN_ORIGIN_S
 

@@ -35,7 +35,7 @@ CODES = {
 
 
 def starting(project: GpuProject, **env: str) -> subprocess.CompletedProcess[str]:
-    """A search that is interrupted before its first run."""
+    """A search that is interrupted before its first trial."""
     search = ("search", "--config", "config.yaml", "--budget", "60s")
     done = project.autotune(*search, env=env, hear=lambda line: "] study " in line)
     return subprocess.CompletedProcess(done.args, done.returncode, done.stdout, done.stderr.replace("\n", " "))
@@ -45,7 +45,7 @@ def starting(project: GpuProject, **env: str) -> subprocess.CompletedProcess[str
 def told(
     gpu_project: Callable[..., GpuProject], tmp_path_factory: pytest.TempPathFactory
 ) -> dict[str, subprocess.CompletedProcess[str]]:
-    """How searches begin, by what is wrong; all at the same time."""
+    """First words of searches, by what is wrong; all at the same time."""
 
     def failing(*faults: Fault, config: str = CONFIG) -> GpuProject:
         return gpu_project(machine_with(2, faults=faults), config)
@@ -116,14 +116,14 @@ def test_what_helps_against_a_driver_that_does_not_work_is_said_once(told, name,
 
 
 def test_objective_utilization_needs_a_gpu(told):
-    """What cannot be measured cannot be searched for."""
+    """An objective that cannot be measured is refused."""
     assert told["objective"].returncode == 1
     assert "objective: utilization needs a GPU" in told["objective"].stderr
     assert "driver and library differ in version" in told["objective"].stderr
 
 
 def test_a_gpu_that_somebody_works_on(gpu_project):
-    """Who it is, is said before any trial; with --allow-busy-gpu see test_search_on_gpus.py."""
+    """Its process is named before any trial; with --allow-busy-gpu see test_search_on_gpus.py."""
     project = gpu_project(machine_with(1), CONFIG)
     tenant = BusyWriter(project.machine.tenants, memory_bytes=3 << 30)
     tenant.kernel(time.monotonic(), time.monotonic() + 120.0)

@@ -36,10 +36,10 @@ class ShiftedClock(SystemClock):
 
 
 class Stage:
-    """A sampler of a search on a machine with fake GPUs.
+    """A collector of a search on a machine with fake GPUs.
 
     Attributes:
-        collector: The sampler.
+        collector: The collector.
         clock: Its clock.
         guard: Its guard.
         folder: Where its files are.
@@ -57,23 +57,23 @@ class Stage:
         self.sampling.open(self.kept)
 
     def lost(self) -> str | None:
-        """What a look at the sampler says."""
+        """Return the loss that a look at the collector finds."""
         return self.sampling.lost(RUN)
 
     def use(self, trial: TrialGpus = RUN, length_s: float = 2.0) -> GpuUsage:
-        """What was seen of the last seconds."""
+        """Return the usage of the last seconds."""
         now_s = time.monotonic()
         use = self.sampling.between(now_s - length_s, now_s, trial, own_pids=(), started_s=now_s - 60.0)
         assert use is not None
         return use
 
     def pids(self) -> list[int]:
-        """The samplers that live."""
+        """The collectors that live."""
         below = psutil.Process(self.guard.pid).children()
         return [process.pid for process in below if process.status() != psutil.STATUS_ZOMBIE]
 
     def until(self, condition: Callable[[], object]) -> None:
-        """Looks at the sampler, as a trial does, until something holds."""
+        """Looks at the collector, as a trial does, until something holds."""
         deadline_s = time.monotonic() + 60.0
         while not condition():
             assert time.monotonic() < deadline_s, "it took too long"
@@ -89,7 +89,7 @@ class Stage:
 def stage(
     fake_gpu: Callable[..., FakeGpu], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> Iterator[Callable[..., Stage]]:
-    """Makes the sampler of a machine that has been up for a while."""
+    """Makes the collector of a machine that has been up for a while."""
     with Guard() as guard:
 
         def make(*faults: Fault, gpu: Gpu = WAVE) -> Stage:
@@ -102,7 +102,7 @@ def stage(
 
 
 def test_a_run_has_its_readings_and_keeps_what_was_said(stage):
-    """Utilization of its window, and the sampler's own words in its folder, from the first line on what it needs."""
+    """Utilization of its window, and the collector's own words in its folder, from the first line on what it needs."""
     on = stage()
     with on.sampling:
         on.open()
@@ -123,7 +123,7 @@ def test_a_run_has_its_readings_and_keeps_what_was_said(stage):
 
 
 def test_at_the_end_no_sampler_is_left(stage):
-    """The guard goes on, for other runs."""
+    """The guard goes on, for other trials."""
     on = stage()
     with on.sampling:
         on.open()
@@ -162,7 +162,7 @@ def test_a_killed_sampler_is_replaced_once(stage):
 
 
 def test_a_driver_call_that_hangs_stops_nobody(stage):
-    """The trial goes on without readings and knows why; a sampler that hangs for a minute is killed and replaced."""
+    """The trial goes on without readings and knows why; a collector that hangs for a minute is killed and replaced."""
     on = stage(Fault(function="nvmlDeviceGetMemoryInfo*", after_calls=4, delay_s=3600.0))
     with on.sampling:
         on.open()
@@ -194,7 +194,7 @@ def test_a_lost_gpu_is_told_and_so_is_that_it_is_back(stage):
 
 
 def test_a_driver_that_is_gone_is_asked_once_more(stage):
-    """By a new sampler, when the next trial begins; after that it stays lost for this search."""
+    """By a new collector, when the next trial begins; after that it stays lost for this search."""
     on = stage(Fault(function="nvmlDeviceGet*", code=9, from_s=64.0))
     with on.sampling:
         on.open()
@@ -213,7 +213,7 @@ def test_a_driver_that_is_gone_is_asked_once_more(stage):
 
 
 def test_a_driver_without_rights_is_no_loss(stage):
-    """A mishap that need not be final costs the number and not the run."""
+    """A mishap that need not be final costs the number and not the trial."""
     on = stage(Fault(function="nvmlInit*", code=4))
     with on.sampling:
         on.open()

@@ -1,4 +1,4 @@
-"""Promises about the files of GPU samplers: a search's own go with it, and those of a killed one with the next."""
+"""Promises about the files of GPU collectors: a search's own go with it, and those of a killed one with the next."""
 
 import os
 import subprocess
@@ -25,7 +25,7 @@ sys.stdin.read()
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """Where the files of all searches are."""
+    """Folder of the files of all searches."""
     folder = tmp_path / "searches"
     folder.mkdir()
     return folder

@@ -1,4 +1,4 @@
-"""Promises of the GPU sampler, on a fake GPU behind the real bindings: what it says is what the GPU does."""
+"""Promises of the GPU collector, on a fake GPU behind the real bindings: what it says is what the GPU does."""
 
 import pytest
 
@@ -29,7 +29,7 @@ tell({{**asdict(one), **asdict(one.figures), "windows": len(one.windows), "inval
 
 @pytest.fixture
 def seen(fake_gpu):
-    """What is said of 18 s of a GPU, its sampler running 2 s before and after: as a dictionary."""
+    """Usage of 18 s of a GPU, its collector running 2 s before and after: as a dictionary."""
 
     def of(*, faults=(), **options):
         scenario = {name: options.pop(name) for name in list(options) if name in Scenario.__dataclass_fields__}
@@ -70,7 +70,7 @@ def test_drivers_that_keep_time_in_their_own_way_say_the_same(seen, options):
     assert one["covered_fraction"] > 0.98
 
 
-def test_whose_kernels_ran_is_known_of_a_run_of_one_second(fake_gpu):
+def test_whose_kernels_ran_is_known_of_a_trial_of_one_second(fake_gpu):
     """The driver is asked often enough that some answers are about nobody but who was there since the start."""
     code = f"""
 run = use(20, 24, 22.6, 23.6, own_pids={{{OWN}}}, started_s=22.3)
@@ -81,7 +81,7 @@ tell([run.devices[0].figures.own_fraction, run.devices[0].figures.foreign_fracti
 
 
 def test_a_driver_that_samples_processes_rarely_tells_no_less(seen):
-    """What it has not told yet is in its next answer: no time of nobody's is made up."""
+    """Its next answer has what this one lacks: no time of nobody's is made up."""
     silent = tuple(
         Fault(function="nvmlDeviceGetProcessUtilization", code=6, from_s=second + 0.1, until_s=second + 0.9)
         for second in range(20, 42)
@@ -139,7 +139,7 @@ def test_an_old_driver_calls_clock_reasons_by_another_name(seen):
 
 
 def test_activity_that_may_not_be_read_is_off_with_the_reason(seen):
-    """Where profiling is for administrators, all else goes on."""
+    """All else goes on where profiling is for administrators."""
     one = seen(faults=(Fault(function="nvmlGpmSampleGet", code=4),))
     assert one["absent"] == {"unit activity": "Insufficient Permissions"}
     assert one["sm_activity"] is None
@@ -217,7 +217,7 @@ tell([seen.utilization, one.why_no_utilization, seen.sm_activity, seen.peak_memo
 
 
 def test_a_call_that_blocks_is_named(fake_gpu):
-    """The sampler's other thread says which question has no answer."""
+    """The collector's other thread says which question has no answer."""
     blocked = Fault(function="nvmlDeviceGetComputeRunningProcesses_v3", delay_s=600.0)
     told = fake_gpu(Scenario(faults=(blocked,)), at_s=0).run(
         STAGE

@@ -1,4 +1,4 @@
-"""Promises of the sampler's process: light, never an orphan, and without a word where it cannot write."""
+"""Promises of the collector's process: light, never an orphan, and without a word where it cannot write."""
 
 import os
 import select

@@ -1,4 +1,4 @@
-"""Promises of the GPU sampler's lines: what is written is read back, and nothing unknown breaks a reader."""
+"""Promises of the GPU collector's lines: what is written is read back, and nothing unknown breaks a reader."""
 
 import json
 
@@ -94,6 +94,6 @@ def test_a_kind_of_a_later_version_is_ignored():
 
 @pytest.mark.parametrize("line", ["", '{"k":"gpu","t_s":1', "17", '{"k":"gpu","t_s":1.0}'])
 def test_a_torn_line_is_an_error(line):
-    """What is not whole is not guessed at."""
+    """A part of a line is not guessed at."""
     with pytest.raises(ValueError, match=r".+"):
         of_line(line)

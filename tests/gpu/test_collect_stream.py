@@ -1,4 +1,4 @@
-"""Promises of the reader of a sampler's file: whatever is in it, what is whole arrives once."""
+"""Promises of the reader of a collector's file: whatever is in it, what is whole arrives once."""
 
 import json
 
@@ -27,7 +27,7 @@ def write(path, *what):
 
 
 def records(stream):
-    """What is new."""
+    """Return the new records."""
     return [record for record, _ in stream.read()]
 
 

@@ -27,7 +27,7 @@ def test_no_gpu_has_a_reason():
 
 
 def test_a_machine_without_a_driver_is_a_driver_error():
-    """What cannot be opened says so as our own error, not as one of the bindings."""
+    """The error is our own, not one of the bindings."""
     if gpus().gpus:
         pytest.skip("there is a driver here")
     with pytest.raises(DriverError) as caught:

@@ -1,4 +1,4 @@
-"""Promises of the GPU sampler when the driver fails: every error code at every call that it makes."""
+"""Promises of the GPU collector when the driver fails: every error code at every call that it makes."""
 
 import pynvml
 import pytest
@@ -39,7 +39,7 @@ LENGTH_S = 20  # of the scenario, for each case; the sampler runs for 4 of them
 
 @pytest.fixture(scope="module")
 def outcomes(nvml_library, tmp_path_factory):
-    """What a sampler said while one call always failed with one code: by function and code."""
+    """Outcome where one call always failed with one code: by function and code."""
     cases = [(function, code) for function in (*FUNCTIONS, *NO_ANSWER) for code in CODES]
     faults = tuple(
         Fault(function=function, code=code, from_s=place * LENGTH_S, until_s=(place + 1) * LENGTH_S)
@@ -77,7 +77,7 @@ tell(told)
 
 
 def test_no_code_at_any_call_is_a_traceback(outcomes):
-    """Every call that the sampler makes, with every code of the bindings and one of the future."""
+    """Every call that the collector makes, with every code of the bindings and one of the future."""
     assert len(outcomes) == (len(FUNCTIONS) + len(NO_ANSWER)) * len(CODES)
 
 

@@ -41,7 +41,7 @@ FAILING = {
 
 
 def enough(trials: int, line: str) -> bool:
-    """Whether a line on stderr is about so-and-so-many-th run: then the search is interrupted."""
+    """Return True for the line on stderr about that trial: then the search is interrupted."""
     return f"] trial {trials - 1} " in line
 
 

@@ -223,7 +223,7 @@ tell(seen)
 
 
 def test_what_the_ring_no_longer_holds_is_lost(fake_gpu):
-    """Who drains too late misses samples, as with a driver."""
+    """A drain that comes too late misses samples, as with a driver."""
     told = fake_gpu(busy(Ramp(0, 100, 0, 100), window_s=1.0, ring=5), at_s=10).run(PERCENTS)
     assert told == [6, 7, 8, 9, 10]
 
@@ -560,7 +560,7 @@ tell(told)
 
 
 def test_a_fault_can_wait_for_its_switch(fake_gpu):
-    """What happens at a moment that nobody knows beforehand: it fails while the switch is on, for all processes."""
+    """It fails while the switch is on, for all processes: a fault at a moment that nobody knows beforehand."""
     machine = fake_gpu(Scenario(faults=(Fault(function="nvmlDeviceGetName", code=LOST, switch="pulled"),)))
     code = "nvmlInit(); tell(code_of(nvmlDeviceGetName, nvmlDeviceGetHandleByIndex(0)))"
     told = [machine.run(code)]
@@ -794,7 +794,7 @@ sampler.close()
 
 @pytest.mark.parametrize("since_boot", [False, True])
 def test_the_sampler_measures_a_wave(fake_gpu, since_boot):
-    """Autotune's own sampler finds the mean of the true function, with either sort of stamps."""
+    """Autotune's own collector finds the mean of the true function, with either sort of stamps."""
     wave = Square(10, 90, period_s=0.5)
     gpu = Gpu(busy_percent=wave, memory_used_bytes=7 << 30)
     machine = fake_gpu(Scenario(gpus=(Gpu(name="other"), gpu), stamps_since_boot=since_boot), began_s_ago=60)
@@ -817,7 +817,7 @@ def test_the_sampler_says_when_a_gpu_is_lost(fake_gpu):
 
 
 def test_the_sampler_sees_what_a_tenant_writes(fake_gpu):
-    """A trainer that starves its GPU every other quarter of a second leaves it half idle, to the sampler too."""
+    """A trainer that starves its GPU every other quarter of a second leaves it half idle, to the collector too."""
     machine = fake_gpu(Scenario(follow=True), began_s_ago=30)
     writer = BusyWriter(machine.tenants, memory_bytes=1 << 30)
     for quarter in range(0, 600, 2):

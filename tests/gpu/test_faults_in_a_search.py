@@ -83,7 +83,7 @@ def runs_after_todays(searched: Searched) -> list[dict[str, Any]]:
 
 @pytest.mark.parametrize("name", FAULTS)
 def test_no_fault_hangs_or_breaks_a_search(searched, name):
-    """It shows no traceback, and neither a trial nor the sampler is left."""
+    """It shows no traceback, and neither a trial nor the collector is left."""
     done = searched[name]
     assert done.returncode == (0 if name in FOR_GOOD else 130), done.complained
     assert "Traceback" not in done.complained
@@ -92,7 +92,7 @@ def test_no_fault_hangs_or_breaks_a_search(searched, name):
 
 
 @pytest.mark.parametrize("name", FOR_GOOD)
-def test_what_is_lost_for_good_ends_runs_and_search_by_name(searched, name):
+def test_what_is_lost_for_good_ends_trials_and_search_by_name(searched, name):
     """The trial that meets it, and two repeats, end as "GPU lost" with the driver's reason; then the search ends."""
     done = searched[name]
     others = runs_after_todays(done)
@@ -120,7 +120,7 @@ def test_what_happened_and_what_helps_is_said_once(searched, name, what, helps):
 
 
 def test_a_gpu_that_comes_back_is_measured_again(searched):
-    """What was lost on the way counts for nothing, and is made again."""
+    """A trial that was lost on the way counts for nothing, and is made again."""
     done = searched["GPU needs a reset, then works again"]
     lost, *later = runs_after_todays(done)
     assert lost["ending"] == Ending.GPU_LOST, done.complained
@@ -132,7 +132,7 @@ def test_a_gpu_that_comes_back_is_measured_again(searched):
 
 
 def test_a_hiccup_is_none_of_the_users_business(searched):
-    """A third of a second in which no call succeeds costs no run."""
+    """A third of a second in which no call succeeds costs no trial."""
     done = searched["hiccup of all calls"]
     assert {trial["ending"] for trial in done.trials()} == {Ending.STOPPED}, done.complained
     assert [trial["detail"] for trial in done.trials() if "GPU" in trial["detail"]] == []
@@ -163,7 +163,7 @@ def test_without_utilization_it_goes_on_by_speed_and_says_why(searched, name, wh
 
 
 def test_activity_that_may_not_be_read_costs_nothing_else(searched):
-    """Where GPM is for administrators, utilization is measured all the same."""
+    """Utilization is measured all the same where GPM is for administrators."""
     done = searched["activity forbidden"]
     for trial in done.trials():
         assert (trial["ending"], trial["detail"]) == (Ending.STOPPED, ""), done.complained
@@ -174,7 +174,7 @@ def test_activity_that_may_not_be_read_costs_nothing_else(searched):
 
 
 def test_a_call_that_blocks_for_half_a_minute_holds_nothing_up(searched):
-    """Runs go on beside it and count, without a utilization; only the sampler waits."""
+    """Runs go on beside it and count, without a utilization; only the collector waits."""
     done = searched["blocked"]
     others = runs_after_todays(done)
     for trial in others:

@@ -19,7 +19,7 @@ tell([asdict(gpu) for gpu in busy_gpus([uuid(0)], FrozenClock(20.0))])
 
 @pytest.fixture
 def busy(fake_gpu):
-    """What is said of the one GPU at 20 s: a list that is empty if it is idle."""
+    """Occupancy of the one GPU at 20 s: a list that is empty if it is idle."""
 
     def of(gpu, **options):
         return fake_gpu(Scenario(gpus=(gpu,), **options), at_s=0).run(LOOK)
@@ -49,7 +49,7 @@ def test_a_process_without_a_name_is_named_by_its_number(busy):
 
 
 def test_kernels_of_nobody_make_it_busy(busy):
-    """Where processes are hidden, what runs still shows: in the last second."""
+    """Kernels of the last second still show where processes are hidden."""
     (gpu,) = busy(Gpu(busy_percent=Timeline(((0.0, 0), (19.0, 80)))))
     assert gpu["utilization"] == pytest.approx(0.8)
     assert busy(Gpu(busy_percent=Timeline(((0.0, 80), (18.5, 0))))) == []

@@ -167,7 +167,7 @@ def test_a_run_that_somebody_disturbed_is_made_again(searched):
     assert known["cautions"] == []
 
 
-def test_where_somebody_stays_runs_are_made_three_times_at_most(searched):
+def test_where_somebody_stays_trials_are_made_three_times_at_most(searched):
     """With --allow-busy-gpu the search goes on beside a tenant: after two repeats a trial counts as it is."""
     done = searched["shared"]
     assert f"process {os.getpid()}" in done.complained

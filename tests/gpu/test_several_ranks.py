@@ -20,7 +20,7 @@ autotune:
 """
 
 
-def test_ranks_that_report_no_steps_are_the_runs_own(gpu_project):
+def test_ranks_that_report_no_steps_are_the_trials_own(gpu_project):
     """Both GPUs are its own, and nobody else was on them: no trial is made again, and both count."""
     done = gpu_project(machine_with(2), CONFIG).search(90.0, hear=is_todays)
     trials = [trial for trial in done.trials() if trial["validity"] != Validity.COLD]

@@ -11,8 +11,8 @@ from autotune.gpu.timeline import GpuTimeline
 from autotune.gpu.usage import Attribution
 from tests.fake_nvml.busy_reader import busy_fraction
 from tests.fake_nvml.busy_writer import BusyWriter
+from tests.gpu.collector_process import reading, records_of, until
 from tests.gpu.conftest import TRAINER, UUID, machine_with
-from tests.gpu.sampler_process import reading, records_of, until
 
 CONFIG = "{data: {batch_size: %d}, training: {}, costs: {load_s: 0.002, kernel_s: 0.001}}"
 WATCHED_S = 5.0

@@ -48,7 +48,7 @@ def readings(*records, uuids=("A",)):
 
 
 def device(*records, t0_s=5.0, t1_s=15.0, **options):
-    """What is said of the one device from 5 s to 15 s."""
+    """Return the usage of the one device from 5 s to 15 s."""
     return readings(*records).between(t0_s, t1_s, **options).devices[0]
 
 
@@ -109,7 +109,7 @@ def test_the_last_second_may_be_unread():
 
 
 def test_too_few_readings_are_no_energy():
-    """What was not read for most of the stretch is not known."""
+    """A mean over a stretch that was mostly not read is not known."""
     assert device(*states(until_s=9)).figures.energy_j is None
 
 
@@ -133,7 +133,7 @@ def test_a_power_limit_is_no_throttling():
     assert device(*states(reasons=("power limit", "idle"))).figures.throttled_fraction == 0.0
 
 
-def test_memory_counts_from_the_start_of_the_run():
+def test_memory_counts_from_the_start_of_the_trial():
     """The peak of the warm-up is a peak too, where the start is known."""
     told = list(states(memory_bytes=lambda t_s: 9 if t_s == 3 else 5))
     assert device(*told).figures.peak_memory_bytes == 5
@@ -158,7 +158,7 @@ def test_a_stranger_counts_for_as_long_as_it_worked():
     assert device(windows(0.5), *told, own_pids={OWN}).figures.foreign_fraction == pytest.approx(0.1)
 
 
-def test_in_a_container_who_came_after_the_start_is_taken_for_the_run():
+def test_in_a_container_who_came_after_the_start_is_taken_for_the_trial():
     """Process ids of the host mean nothing inside; who was there before is a stranger."""
     told = [
         *states(0, 2, holders=((STRANGER, 5, True),)),

@@ -32,12 +32,12 @@ IDLE = changed_gpu(BUSY, uuid="GPU-2", utilization=0.0, power_w=70.0, peak_memor
 
 
 def used(*devices, trouble=None, lost=None, **trial):
-    """What the record says of these devices."""
+    """Return the usage of a trial on these devices."""
     gpus = TrialGpus(uuids=tuple(device.figures.uuid for device in devices), **trial)
     return usage_of_trial(DevicesUsage(devices=devices, driver="565", lost=lost), gpus, trouble)
 
 
-def test_a_clean_run_has_its_numbers_and_nothing_to_remark():
+def test_a_clean_trial_has_its_numbers_and_nothing_to_remark():
     """Utilization, memory, power; the driver windows count from the start of the trial's window."""
     use = used(BUSY)
     assert (use.utilization, use.peak_memory_bytes, use.power_w) == (0.5, 5 << 30, 300.0)
@@ -49,7 +49,7 @@ def test_a_clean_run_has_its_numbers_and_nothing_to_remark():
     assert len(Segment.within(0.0, 2.0, gpu.busy_windows).busy) == len(WINDOWS)
 
 
-def test_a_gpu_that_the_run_left_alone_is_not_scored():
+def test_a_gpu_that_the_trial_left_alone_is_not_scored():
     """A trainer that sees two GPUs and uses one is judged by that one; both are in the record."""
     use = used(BUSY, IDLE)
     assert use.utilization == 0.5
@@ -57,7 +57,7 @@ def test_a_gpu_that_the_run_left_alone_is_not_scored():
     assert [gpu.scored for gpu in use.devices] == [True, False]
 
 
-def test_a_gpu_that_the_run_says_it_uses_is_scored_also_if_it_idles():
+def test_a_gpu_that_the_trial_says_it_uses_is_scored_also_if_it_idles():
     """Then an idle one is what there is to see."""
     assert used(BUSY, IDLE, reported=True).utilization == 0.25
 
@@ -92,14 +92,14 @@ def test_what_is_not_known_is_absent_and_says_why(change, why):
 
 
 def test_a_lost_driver_and_a_silent_sampler_are_the_reason():
-    """The sampler's own trouble says more than that nothing came of it."""
+    """The collector's own trouble says more than that nothing came of it."""
     assert "driver not loaded" in used(BUSY, lost="driver not loaded").remark
     nothing = changed_gpu(BUSY, utilization=None, windows=())
     assert used(nothing, trouble="the GPU sampler has ended").remark.endswith("not measured: the GPU sampler has ended")
     assert used(BUSY, trouble="silent since").remark == ""  # it had said enough before
 
 
-def test_kernels_of_others_contaminate_a_run():
+def test_kernels_of_others_contaminate_a_trial():
     """From 1 % on; who it was is said, and the speed is kept for people to see."""
     use = used(changed_gpu(BUSY, foreign_fraction=0.2, foreign_pids=(4711,)))
     assert use.spoiled is Validity.CONTAMINATED
@@ -109,15 +109,15 @@ def test_kernels_of_others_contaminate_a_run():
     assert used(changed_gpu(BUSY, foreign_fraction=None)).spoiled is None
 
 
-def test_others_on_a_gpu_that_the_run_leaves_alone_do_no_harm():
+def test_others_on_a_gpu_that_the_trial_leaves_alone_do_no_harm():
     """They are not in its way."""
     elsewhere = changed_gpu(IDLE, utilization=0.9, foreign_fraction=0.9, foreign_pids=(4711,))
     use = used(BUSY, elsewhere)
     assert (use.spoiled, use.utilization) == (None, 0.5)
 
 
-def test_heat_throttles_a_run_and_a_power_limit_does_not():
-    """Only what would be otherwise another time spoils a run."""
+def test_heat_throttles_a_trial_and_a_power_limit_does_not():
+    """Only what would be otherwise another time spoils a trial."""
     hot = changed_gpu(BUSY, throttled_fraction=0.5, clock_reasons={"heat (driver)": 0.5, "power limit": 1.0})
     use = used(hot)
     assert use.spoiled is Validity.THROTTLED

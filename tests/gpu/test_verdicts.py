@@ -1,4 +1,4 @@
-"""Promises about utilization as a whole: fake driver, real bindings, sampler, its reader, verdict."""
+"""Promises about utilization as a whole: fake driver, real bindings, collector, its reader, verdict."""
 
 import numpy as np
 import pytest
@@ -6,7 +6,7 @@ import pytest
 from autotune.bench.oscillation_verdicts import GpuCourse, ramp, random_bursts, square_wave, white_noise
 from autotune.measure.oscillation import Pattern, oscillation
 from tests.fake_nvml.library import FakeGpu
-from tests.gpu.verdicts import machine_showing, read_by_the_sampler, segment_of, use_of
+from tests.gpu.verdicts import machine_showing, read_by_the_collector, segment_of, use_of
 
 WINDOW_S = 1 / 6
 RUN_S = 30.0
@@ -20,7 +20,7 @@ def starved(period_s: float) -> GpuCourse:
 
 
 def not_cyclic(chance: int) -> dict[str, GpuCourse]:
-    """What goes up and down, or up, and has no period that a driver could show."""
+    """Courses that go up and down, or up, and have no period that a driver could show."""
     rng = np.random.default_rng(chance)
     return {
         f"white noise {chance}": white_noise(0.4, 0.2, WINDOW_S, length_s=RUN_S + 5, rng=rng),
@@ -35,13 +35,13 @@ def not_cyclic(chance: int) -> dict[str, GpuCourse]:
 
 @pytest.fixture(scope="module")
 def known(nvml_library, tmp_path_factory):
-    """What the sampler has read of all of them, side by side on one machine: course and readings by name."""
+    """Course and readings of all of them by name, side by side on one machine."""
     courses = {f"period {period_s}": starved(period_s) for period_s in PERIODS_S}
     for chance in CHANCES:
         courses |= not_cyclic(chance)
     shown = machine_showing(list(courses.values()), WINDOW_S)
     machine = FakeGpu(nvml_library, tmp_path_factory.mktemp("machine"), shown, at_s=0.0, began_s_ago=0.0)
-    readings = read_by_the_sampler(machine, len(courses), RUN_S)
+    readings = read_by_the_collector(machine, len(courses), RUN_S)
     return {name: (courses[name], one) for name, one in zip(courses, readings, strict=True)}
 
 

@@ -47,7 +47,7 @@ def test_a_list_is_read_as_cuda_reads_it(setting, uuids):
 
 @pytest.mark.parametrize("setting", ["", " ", "-1", "-1,0"])
 def test_hiding_every_gpu_is_a_reason_and_no_mistake(setting):
-    """What people write to have no GPU is said back to them."""
+    """The setting that hides all GPUs is named in the reason."""
     seen = visible(setting)
     assert seen.uuids == ()
     assert "hides every GPU" in seen.why_none

@@ -1,8 +1,8 @@
 """The verdicts on GPU utilization through all of the measuring side: ``python -m tests.gpu.verdicts --scenarios 200``.
 
 ``python -m autotune.bench oscillation`` works out itself what a driver would show of its random scenarios. Here a fake
-driver shows them, the unmodified bindings and the sampler read them, and what the sampler's reader says of each trial
-is judged. The driver and the sampler share a frozen clock, so an hour of GPU time takes seconds.
+driver shows them, the unmodified bindings and the collector read them, and the usage of each trial is judged.
+The driver and the collector share a frozen clock, so an hour of GPU time takes seconds.
 """
 
 import argparse
@@ -40,8 +40,8 @@ def _timeline(course: GpuCourse) -> fake.Timeline:
     return fake.Timeline(tuple((float(t_s), float(percent)) for t_s, percent in points))
 
 
-def read_by_the_sampler(machine: FakeGpu, gpus: int, until_s: float) -> list[GpuTimeline]:
-    """What a reader knows of each GPU after the sampler has read them until then, in the time of the courses."""
+def read_by_the_collector(machine: FakeGpu, gpus: int, until_s: float) -> list[GpuTimeline]:
+    """Return the timeline of each GPU after the collector has read them until then, in the time of the courses."""
     code = f"tell(sample(0, {LEAD_S + until_s + _AFTER_S}, [uuid(place) for place in range({gpus})]))"
     records: defaultdict[str, list[Record]] = defaultdict(list)
     for record in filter(None, map(of_line, machine.run(STAGE + code, timeout_s=600.0))):
@@ -59,7 +59,7 @@ def read_by_the_sampler(machine: FakeGpu, gpus: int, until_s: float) -> list[Gpu
 
 
 def use_of(known: GpuTimeline, t0_s: float, t1_s: float) -> DeviceUsage:
-    """What is said about a stretch, in the time of the courses."""
+    """Return the usage over a stretch, in the time of the courses."""
     origin_s = FROZEN_ORIGIN_S + LEAD_S
     (device,) = known.between(origin_s + t0_s, origin_s + t1_s).devices
     return device
@@ -81,7 +81,7 @@ def judge_all(scenarios: Sequence[Scenario]) -> list[Outcome]:
             until_s = max(max(one.starts_s) + one.run_s for one in some)
             shown = machine_showing([one.course for one in some], window_s)
             with machine_of(shown, at_s=0.0) as machine:
-                known = read_by_the_sampler(machine, len(some), until_s)
+                known = read_by_the_collector(machine, len(some), until_s)
             for scenario, readings in zip(some, known, strict=True):
                 trials = [segment_of(readings, start_s, start_s + scenario.run_s) for start_s in scenario.starts_s]
                 outcomes.append(scenario.judged(trials))

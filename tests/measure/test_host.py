@@ -73,7 +73,7 @@ time.sleep(600)
 
 
 def a_run(pid):
-    """What the probe is opened with, where nothing carries the name of a run."""
+    """Processes of a trial whose id nothing carries."""
     return TrialProcesses(trial_id="none", pid=pid)
 
 
@@ -102,7 +102,7 @@ def probe():
 
 
 def use_once_known(probe, trainer, t0_s):
-    """What the probe saw since ``t0_s``, as soon as it can tell; the trainer's ticks are what we wait for."""
+    """Return the usage since ``t0_s``, as soon as there is one; the trainer's ticks are waited for."""
     deadline_s = time.monotonic() + 60
     while time.monotonic() < deadline_s:
         trainer.stdout.readline()
@@ -147,7 +147,7 @@ def test_what_ended_processes_took_is_not_forgotten(probe, trainer):
     assert after.peak_memory_bytes >= before.peak_memory_bytes > 64 * 2**20
 
 
-def test_all_processes_of_a_run_are_its_own(probe, tmp_path):
+def test_all_processes_of_a_trial_are_its_own(probe, tmp_path):
     """Whichever of them it is opened with; not those of the guard, nor a companion's."""
     told = tmp_path / "pids"
     known = {}
@@ -248,7 +248,7 @@ def test_limits_of_an_old_container_are_respected(tmp_path):
 
 
 def test_no_limit_is_no_limit(tmp_path):
-    """What v1 and v2 write for "unlimited" leaves the machine as it is."""
+    """The words of v1 and v2 for "unlimited" leave the machine as it is."""
     root = written(
         tmp_path,
         {

@@ -87,7 +87,7 @@ def test_lost_and_irregular_driver_windows_do_not_hide_a_cycle(period_s):
 
 
 def test_a_pause_of_the_driver_keeps_the_cycle_in_step():
-    """After a gap of 5 s the cycle is looked for where it is, not where the samples would put it."""
+    """The cycle is looked for at its time, also after a gap of 5 s, not where the samples would put it."""
     _, seen_windows, _ = wave(2.1)
     rows = zip(seen_windows.ends_s, seen_windows.lengths_s, seen_windows.busy, strict=True)
     gap = Segment.within(0.0, RUN_S, [row for row in rows if not 11.0 < row[0] < 16.0])
@@ -111,7 +111,7 @@ def test_a_cycle_on_a_slope_is_a_cycle():
 
 
 def called(courses, **options):
-    """How often each verdict falls."""
+    """Return the number of times that each verdict falls."""
     verdicts = []
     for seed, course in enumerate(courses):
         windows = course.seen(0.0, RUN_S, WINDOW_S, rng=np.random.default_rng(seed))
@@ -150,7 +150,7 @@ def test_a_slope_is_drift(first, last):
 
 
 def test_a_step_from_one_level_to_another_is_drift():
-    """What becomes fast in the middle of the window has not settled."""
+    """A trial that becomes fast in the middle of the window has not settled."""
     course = GpuCourse(borders_s=np.array([0.0, 15.0, RUN_S]), levels=np.array([0.2, 0.8]))
     assert called([course.with_noise(np.random.default_rng(seed), 0.1) for seed in SEEDS]) == {
         Pattern.DRIFT: len(SEEDS)
@@ -268,7 +268,7 @@ def test_a_trend_counts_from_15_points_on(rise, pattern):
 
 
 def test_two_levels_must_explain_a_cycle():
-    """What is mostly in the middle, and at times above or below, has no low and high to cycle between."""
+    """A course that is mostly in the middle, and at times above or below, has no levels to cycle between."""
     middle = np.tile([0.5] * 8 + [0.0] + [0.5] * 8 + [1.0], 10)
     assert oscillation([segment(middle)]).pattern is Pattern.BURSTY
     two = np.tile([0.0] * 9 + [1.0] * 9, 10)
@@ -299,7 +299,7 @@ def test_whatever_comes_the_numbers_are_those_of_the_time_covered(windows):
 
 
 @given(st.floats(0.0, 1e7), st.sampled_from([0.7, 2.1, 8.0]), st.integers(0, 5))
-def test_when_a_run_was_made_does_not_matter(shift_s, period_s, seed):
+def test_when_a_trial_was_made_does_not_matter(shift_s, period_s, seed):
     """On a machine that is up for months the same windows give the same verdict."""
     _, windows, _ = wave(period_s, seed=seed)
     later = Segment(

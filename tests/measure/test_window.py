@@ -112,7 +112,7 @@ def test_no_window_from_too_few_steps(steps):
 
 
 def test_samples_fall_back_to_the_batch_size():
-    """Where steps do not say, the batch size of the config counts, and else each step is one."""
+    """The batch size of the config counts where steps do not say, and else each step is one."""
     window = steady_window(events_of([0.1] * 51))
     assert measure_trial(window, started_s=100.0, default_samples=32.0).samples_per_s == pytest.approx(320.0)
     assert measure_trial(window, started_s=100.0).samples_per_s == pytest.approx(10.0)
@@ -153,7 +153,7 @@ def test_what_the_probes_saw_is_carried_along():
 
 @given(st.lists(st.floats(0.0, 2.0), min_size=1, max_size=150))
 def test_any_series_of_steps_is_measurable_or_has_no_window(durations_s):
-    """Steps at the same instant included, a window always gives finite numbers within its run."""
+    """Steps at the same instant included, a window always gives finite numbers within its trial."""
     window = steady_window(events_of(durations_s))
     if window is not None:
         measured = measure_trial(window, started_s=100.0)
@@ -162,7 +162,7 @@ def test_any_series_of_steps_is_measurable_or_has_no_window(durations_s):
         assert 0 < measured.samples_per_s < np.inf
 
 
-def test_noise_within_a_run_predicts_that_of_shorter_windows():
+def test_noise_within_a_trial_predicts_that_of_shorter_windows():
     """The variance over 1 s, divided by the length, is what means over pieces of that length show."""
     random = np.random.default_rng(3)
     noise = random.normal(0, 0.01, 40_001)

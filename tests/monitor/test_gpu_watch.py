@@ -99,7 +99,7 @@ watch.close()
 
 
 def test_what_is_old_is_forgotten():
-    """Who watches for days needs the memory of a minute; what is kept says the same as before."""
+    """Days of watching need the memory of a minute; the kept readings say the same as before."""
     known = GpuTimeline(["GPU-0"], since_s=0.0)
     for second in range(1, 200):
         window = (float(second), 1.0, second % 2 / 2)

@@ -1,4 +1,4 @@
-"""What a monitor shows: on screens of all sizes, in log files, to scripts, and in the end."""
+"""Readings of a monitor: on screens of all sizes, in log files, for scripts, and the summary."""
 
 import json
 from dataclasses import replace
@@ -111,7 +111,7 @@ def test_what_a_process_does_not_say_is_left_out(process: ShownProcess, words: s
 
 
 def test_what_is_not_measured_is_never_nought() -> None:
-    """Where the driver gives no utilization there is no percentage, but the reason, and what is known instead."""
+    """Without utilization there is no percentage, but the reason, and the figures that are known instead."""
     bare = ShownGpu(
         label="GPU 0 MIG 0",
         figures=GpuFigures(
@@ -132,7 +132,7 @@ def test_what_is_not_measured_is_never_nought() -> None:
 
 
 def test_trouble_stands_in_place_of_the_figures() -> None:
-    """What a GPU said before it was lost is not shown as if it were now; its last minute is."""
+    """Figures from before the loss are not shown as if they were now; the last minute is."""
     lost = ShownGpu(
         label="GPU 1",
         figures=GpuFigures(uuid="GPU-1", name="NVIDIA A100"),
@@ -185,7 +185,7 @@ def test_a_screen_never_holds_more_than_fits() -> None:
 
 
 def test_a_name_cannot_steer_the_terminal() -> None:
-    """What the driver calls a device is text from outside."""
+    """The name of a device is text from outside."""
     shown = "\n".join(texts(seen(changed_gpu(STARVED, name="A\x1b[2JB\nC"))))
     assert "AB C" in shown
     assert "\x1b" not in shown

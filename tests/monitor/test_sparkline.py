@@ -30,7 +30,7 @@ def test_what_is_not_known_is_blank() -> None:
 
 
 def test_a_line_moves_and_does_not_flicker() -> None:
-    """What is past keeps its character while time goes on."""
+    """A cell keeps its character while time goes on."""
     windows = wave(90, 0.0, 0.9, 0.3, length_s=1 / 6)
     lines = [sparkline(windows, until_s=60.0 + late_s, span_s=30.0, cells=60) for late_s in (0.0, 0.2, 0.49, 0.5, 1.0)]
     assert lines[0] == lines[1] == lines[2]

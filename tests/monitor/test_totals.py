@@ -7,7 +7,7 @@ from autotune.monitor.totals import GpuTotals
 
 
 def busy(*windows: tuple[float, float, float], source: str = "utilization samples") -> BusyWindows:
-    """Driver windows as the sampler tells them."""
+    """Driver windows as the collector tells them."""
     return BusyWindows(t_s=windows[-1][0], uuid="GPU-0", source=source, windows=windows)
 
 
@@ -17,7 +17,7 @@ def state(**fields: object) -> GpuState:
 
 
 def totals(*records: Record) -> GpuTotals:
-    """What is known after these records of a GPU that is watched since second 100."""
+    """Return the totals after these records of a GPU that is watched since second 100."""
     kept = GpuTotals(since_s=100.0)
     for record in records:
         kept.keep(record)
@@ -25,7 +25,7 @@ def totals(*records: Record) -> GpuTotals:
 
 
 def test_utilization_is_weighted_by_time_and_begins_with_the_watching():
-    """What the driver remembers of the time before does not count, nor what it tells a second time."""
+    """Windows from before the watching do not count, nor those that the driver tells a second time."""
     kept = totals(busy((99.5, 1.0, 1.0), (100.5, 1.0, 1.0), (101.5, 1.0, 0.9)), busy((102.0, 0.5, 0.3)))
     assert kept.utilization == pytest.approx(0.7)
     kept.keep(busy((101.5, 1.0, 0.9), (102.0, 0.5, 0.3)))

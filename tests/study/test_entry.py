@@ -86,7 +86,7 @@ def test_a_run_is_read_as_it_was_written(make_trial: MakeTrial) -> None:
         ("format", 3),
     ],
 )
-def test_what_no_run_can_hold_is_not_read(make_trial: MakeTrial, path: str, value: object) -> None:
+def test_what_no_trial_can_hold_is_not_read(make_trial: MakeTrial, path: str, value: object) -> None:
     """Wrong types and absurd numbers, wherever they stand; the reason is one printable line."""
     attributes = written(on_gpu(make_trial(VALUES, 60.0), gpu([0.5, 1.0])))
     place: Any = attributes
@@ -147,7 +147,7 @@ def places(value: Any, *path: str | int) -> list[tuple[str | int, ...]]:
 
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.data())
-def test_whatever_is_changed_in_a_record_gives_an_answer_or_leaves_the_run_out(
+def test_whatever_is_changed_in_a_record_gives_an_answer_or_leaves_the_trial_out(
     make_trial: MakeTrial, data: st.DataObject
 ) -> None:
     """Nothing that passes the door can break what works out the answer."""

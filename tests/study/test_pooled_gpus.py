@@ -1,4 +1,4 @@
-"""What the GPUs of a point showed over its trials, and the study's limit."""
+"""GPUs of a point pooled over its trials, and the study's limit."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -34,8 +34,8 @@ def _only(gpus: PooledGpus | None) -> object:
     return device
 
 
-def test_the_runs_of_a_point_are_told_together(shown) -> None:
-    """Neither run has seen enough for a verdict; both together have, and its figures are there."""
+def test_the_trials_of_a_point_are_told_together(shown) -> None:
+    """Neither trial has seen enough for a verdict; both together have, and its figures are there."""
     short = shown(gpu(WAVE * 6))
     alone = _only(pooled_gpus([short], None))
     assert alone.text == "not enough yet: 48 of 60 driver samples"
@@ -148,7 +148,7 @@ def test_windows_that_cannot_be_are_refused() -> None:
 
 
 def test_driver_windows_come_back_from_the_record(make_trial: MakeTrial, tmp_path: Path) -> None:
-    """What a later search, or `status`, pools is what was measured."""
+    """A later search, or `status`, pools what was measured."""
     study = Study("s", tmp_path / "s.journal")
     written = study.append(on_gpu(make_trial(POINT, 80.0), gpu(WAVE, sm_activity=0.5)))
     (read,) = Study("s", tmp_path / "s.journal").records()

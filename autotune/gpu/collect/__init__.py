@@ -1,1 +1,1 @@
-"""The collector of GPU readings: a process that polls the driver, and the stream that it writes."""
+"""Collector of GPU readings: a process that polls the driver, and the stream that it writes."""

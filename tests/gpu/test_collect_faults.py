@@ -1,4 +1,4 @@
-"""Promises of the sampler's process: whatever one call of the driver does, the others go on, or the end has a name.
+"""Promises of the collector's process: whatever one call of the driver does, the others go on, or the end has a name.
 
 All codes at all calls: errors of one device on a machine that has a GPU for each of them, errors of the driver in a
 process for each.
@@ -20,8 +20,8 @@ from autotune.gpu.driver_errors import FATAL_NAMES, Trouble, trouble
 from autotune.gpu.timeline import GpuTimeline
 from tests.fake_nvml.library import FakeGpu
 from tests.fake_nvml.scenario import Fault, Gpu, Process, Scenario
+from tests.gpu.collector_process import DEADLINE_S, reading, records_of, until
 from tests.gpu.conftest import UUID
-from tests.gpu.sampler_process import DEADLINE_S, reading, records_of, until
 
 OF_A_DEVICE = {
     "nvmlDeviceGetName": Capability.NAME,
@@ -67,7 +67,7 @@ FATAL = {"uninitialized": 1, "driver not loaded": 9, "library not found": 12, "v
 
 @pytest.fixture(scope="module")
 def known(nvml_library, tmp_path_factory):
-    """What one sampler has read in a few seconds on a machine on which every GPU has another fault."""
+    """Usage that one collector has read in a few seconds on a machine on which every GPU has another fault."""
     cases = list(itertools.product(OF_A_DEVICE, CODES))
     faults = [Fault(function=call, code=CODES[code], gpu=place) for place, (call, code) in enumerate(cases)]
     polled = [place for place, (call, _) in enumerate(cases) if OF_A_DEVICE[call] is Capability.RATES]
@@ -148,7 +148,7 @@ while True:
 
 @pytest.fixture
 def samplers(fake_gpu, tmp_path):
-    """Starts a sampler for each fault, each on a machine of its own; gives the process above them and their files."""
+    """Starts a collector for each fault, each on a machine of its own; gives the process above them and their files."""
     started = []
 
     def start(faults: list[Fault]) -> tuple[subprocess.Popen[str], list[Path]]:
@@ -196,7 +196,7 @@ def test_a_lost_driver_ends_the_sampler_whichever_call_meets_it(samplers):
 
 
 def test_what_concerns_no_device_may_fail_too(samplers):
-    """Where the driver's version, or GPM's memory, cannot be had the GPU is read all the same."""
+    """The GPU is read all the same where the driver's version, or GPM's memory, cannot be had."""
     calls = ("nvmlSystemGetDriverVersion", "nvmlGpmSampleAlloc", "nvmlGpmMetricsGet")
     cases = [(call, code) for call, code in itertools.product(calls, CODES) if not trouble(CODES[code]).is_fatal]
     _, files = samplers([Fault(function=call, code=CODES[code]) for call, code in cases])

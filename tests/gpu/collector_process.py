@@ -1,4 +1,4 @@
-"""The sampler's process as tests start it."""
+"""The collector's process as tests start it."""
 
 import subprocess
 import sys
@@ -15,7 +15,7 @@ DEADLINE_S = 60.0
 
 @contextmanager
 def reading(file: Path, uuids: Sequence[str], *, env: Mapping[str, str]) -> Iterator[subprocess.Popen[bytes]]:
-    """A sampler at work; it must not have ended by itself, nor have complained."""
+    """A collector at work; it must not have ended by itself, nor have complained."""
     command = [sys.executable, "-P", "-m", gpu_process.__name__, str(file), *uuids]
     with subprocess.Popen(command, env=env, stderr=subprocess.PIPE) as process:
         try:
@@ -27,7 +27,7 @@ def reading(file: Path, uuids: Sequence[str], *, env: Mapping[str, str]) -> Iter
 
 
 def records_of(file: Path) -> list[Record]:
-    """What it has said so far, whole lines only."""
+    """Return its records so far, whole lines only."""
     lines = file.read_text().splitlines(keepends=True) if file.exists() else []
     return [record for record in map(of_line, (line for line in lines if line.endswith("\n"))) if record is not None]
 
