@@ -37,7 +37,7 @@ class Ending(StrEnum):
     GPU_LOST = "GPU lost"  # or its driver: it does not answer any more
     DIVERGED = "diverged"  # the loss became NaN or infinite, or far higher than the baseline's at the same step
     HUNG = "hung"  # steps came, then none for too long
-    NEVER_STARTED = "never started"  # no step within run.start_timeout_s
+    NEVER_STARTED = "never started"  # no step within trial.start_timeout_s
     NO_STEPS = "no steps seen"  # it ended by itself and reported no step
     OBSERVER_MISSING = "observer missing"  # ... and nothing inside it could have reported any
     KILLED_BY_BUDGET = "killed by budget"

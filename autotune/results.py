@@ -128,7 +128,7 @@ class SearchResult:
         score_ratio: The same for the score, steadiness included.
         smallest_gain: The smallest gain that the confirmation could have shown, e.g. 0.05; None without one.
         same_training: The best point that leaves the training itself unchanged, with its speed ratio.
-        trials: Runs of this search.
+        trials: Number of trials of this search.
         outcomes: How often each ending came in this search.
         changes: What the best (or candidate) changes.
         gain_of_ten_minutes: How much faster the best point would get on average in ten more minutes of searching, e.g.

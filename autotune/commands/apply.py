@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 @click.command(name="apply")
 @config_option
-@click.option("--trial", type=int, metavar="RUN", help="Take the values of this trial instead of the best.")
+@click.option("--trial", type=int, metavar="TRIAL", help="Take the values of this trial instead of the best.")
 @dry_run_option
 @force_option
 @state_dir_option
@@ -97,14 +97,14 @@ def apply_values(
 
     if not problem.space.contains(values):
         raise ConfigError(
-            "the values of that run are not among those that this config allows now",
+            "the values of that trial are not among those that this config allows now",
             where=str(problem.config_path),
             remedy="Widen the domains under autotune: knobs:, or search again.",
         )
     if not problem.space.is_named(point, values):
         moving = ", ".join(path for knob in problem.space.knobs for path in knob.paths[1:])
         raise ConfigError(
-            f"a key that moves with the values of that run held something else then than it would now: {moving}",
+            f"a key that moves with the values of that trial held something else then than it would now: {moving}",
             where=str(problem.config_path),
             remedy="Put back what it was when that search began, or search again.",
         )

@@ -190,8 +190,8 @@ class CheckpointBackups:
         self._leave_to_others(others)
         self._tell(
             back,
-            f"{what} wrote over or took away what it found there: {{}}; put back from a copy, as after every run. If a "
-            "key of the config says where the trainer writes, name it under redirect:",
+            f"{what} wrote over or took away what it found there: {{}}; put back from a copy, as after every trial. If "
+            "a key of the config says where the trainer writes, name it under redirect:",
         )
 
     def _leave_to_others(self, files: Sequence[KeptFile]) -> None:

@@ -73,7 +73,8 @@ class SideEffects:
         trial = "the proof" if number is None else f"trial {number}"
         said = f"while {trial} went on, outside its folder: {', '.join(parts)}. autotune takes nothing away there"
         if cache:
-            said += f"; {names_of(cache, self._cwd)} is taken for a cache, so that run is not compared with later ones"
+            names = names_of(cache, self._cwd)
+            said += f"; {names} is taken for a cache, so that trial is not compared with later ones"
         if len(cache) < len(traces.new) + len(traces.changed):
             said += "; where a key says where it goes, name that key under redirect:"
         if traces.unseen:

@@ -136,7 +136,7 @@ class Problem:
 
     @cached_property
     def conditions(self) -> dict[str, Scalar]:
-        """What the numbers of a trial depend on besides its values; kept with each run."""
+        """What the numbers of a trial depend on besides its values; kept with each trial."""
         return {
             "autotune": __version__,
             "host": socket.gethostname(),

@@ -49,7 +49,7 @@ EXPLANATIONS: Mapping[Ending, Explanation] = {
     ),
     Ending.NEVER_STARTED: Explanation(
         sentence="No step was seen within the time allowed for starting.",
-        remedy="Raise run.start_timeout_s if the trainer needs longer; else see that it reports its steps.",
+        remedy="Raise trial.start_timeout_s if the trainer needs longer; else see that it reports its steps.",
     ),
     Ending.NO_STEPS: Explanation(
         sentence="The trainer ended by itself and no step of it was seen.",

@@ -1,6 +1,7 @@
 """``import autotune``: a search and its record, as a library's user has them."""
 
 import os
+import re
 import subprocess
 import sys
 import textwrap
@@ -35,6 +36,24 @@ def test_a_search_and_its_study_from_python(project: Path) -> None:
         check=False,
     )
     assert (done.returncode, done.stdout) == (0, ""), done.stderr
+
+
+def test_the_examples_of_the_documentation_run(project: Path) -> None:
+    """One after another as they stand, in the folder of a config with a command."""
+    page = (Path(__file__).parents[2] / "docs" / "library.md").read_text()
+    examples = [block for block in re.findall(r"```python\n(.*?)```", page, re.DOTALL) if "import autotune" in block]
+    assert len(examples) == 3
+    done = subprocess.run(
+        [sys.executable, "-c", "\n".join(examples)],
+        cwd=project,
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=100,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert "amp: yes" in done.stdout
 
 
 def test_a_config_that_cannot_be_searched_is_an_error_to_catch(project: Path) -> None:

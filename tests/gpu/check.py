@@ -94,7 +94,7 @@ def report(place: Place, version: str, inventory: GpuInventory) -> str:
         print(f"{make.__name__.replace('_', ' ')} ...", file=sys.stderr)
         why_not = _why_not(place, needs)
         if why_not:
-            texts.append(f"## {make.__name__.replace('_', ' ').capitalize()}\n\nnot trial: {why_not}")
+            texts.append(f"## {make.__name__.replace('_', ' ').capitalize()}\n\nnot run: {why_not}")
             continue
         try:
             part = make(place)

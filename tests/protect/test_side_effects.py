@@ -71,7 +71,7 @@ def test_what_is_new_among_the_data_is_taken_for_a_cache(project: Path) -> None:
     found = around.of_the_trial(3)
     assert found is not None
     assert found.fills_a_cache
-    assert "corpus/train/features.npy is taken for a cache, so that run is not compared" in found.sentence
+    assert "corpus/train/features.npy is taken for a cache, so that trial is not compared" in found.sentence
     assert "redirect:" not in found.sentence
 
 

@@ -34,7 +34,7 @@ def measured(samples_per_s: float) -> Measurement:
 
 
 def pooled_gpu(text: str, utilization: float | None, **changes: Any) -> PooledGpu:
-    """One GPU over the pooled a point."""
+    """One GPU over the trials of a point."""
     gpu = PooledGpu(
         figures=GpuFigures(uuid="GPU-0", name="NVIDIA H100", utilization=utilization),
         scored=True,
