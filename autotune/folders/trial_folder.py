@@ -21,10 +21,13 @@ _INJECTED = "_autotune_trainee"
 MARKER = ".autotune-trial"
 """Name of the file that marks a folder as made by autotune; no folder without it is ever emptied or removed."""
 
-FORMAT = 1
-"""Format version of the files in the folder."""
+MARKER_FORMAT = 1
+"""Format version of the marker."""
 
-_MARKER_TEXT = f'{{"format": {FORMAT}}}\n'
+RESULT_FORMAT = 2
+"""Format version of the result; in format 1 the figures of a GPU were not a record of their own."""
+
+_MARKER_TEXT = f'{{"format": {MARKER_FORMAT}}}\n'
 _TAIL_BYTES = 32 << 10
 _OWN_IMPORT = re.compile(r"^( *)from autotune\.trainee\b", re.MULTILINE)
 
@@ -151,7 +154,7 @@ class TrialFolder:
         try:
             if not self.is_ours():
                 raise FileNotFoundError(errno.ENOENT, "the trial's folder is gone", str(self.path))
-            text = json.dumps({"format": FORMAT, **result}, indent=2) + "\n"
+            text = json.dumps({"format": RESULT_FORMAT, **result}, indent=2) + "\n"
             create_private(self.result, text.encode())  # whatever the trainer may have put there, e.g. a link
         except OSError as error:
             _log.warning("%s could not be written: %s", self.result, error.strerror)

@@ -9,8 +9,8 @@ from autotune.clock import Clock
 from autotune.events import Event, TrialProgress
 from autotune.files import open_regular
 
-FORMAT = 1
-"""Format version of the lines."""
+FORMAT = 2
+"""Format version of the lines; in format 1 the figures of a GPU were not a record of their own."""
 
 _log = logging.getLogger(__name__)
 

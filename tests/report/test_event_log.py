@@ -22,12 +22,12 @@ def test_each_event_is_one_line_of_json(tmp_path: Path, run_ended: MakeEnded) ->
     clock.wait(1.5)
     log(SearchEnded(verdict=Verdict.BETTER, trials=1, elapsed_s=2.0))
     ended, last = (json.loads(line) for line in path.read_text().splitlines())
-    assert (ended["format"], ended["event"], ended["utc"]) == (1, "TrialEnded", "2030-01-01T00:00:00.000+00:00")
+    assert (ended["format"], ended["event"], ended["utc"]) == (2, "TrialEnded", "2030-01-01T00:00:00.000+00:00")
     assert ended["trial"]["values"] == BEST
     assert ended["trial"]["detail"] == "two\nlines, é"
     assert ended["trial"]["measurement"]["samples_per_s"] == 61.5
     assert last == {
-        "format": 1,
+        "format": 2,
         "event": "SearchEnded",
         "utc": "2030-01-01T00:00:01.500+00:00",
         "verdict": "better",
