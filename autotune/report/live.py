@@ -21,6 +21,7 @@ from autotune.events import (
     TrialStarted,
 )
 from autotune.report.lines import changes_text, event_line, gpu_text, running_line
+from autotune.report.safe_text import safe_text
 
 
 class SearchDisplay:
@@ -84,7 +85,8 @@ class SearchDisplay:
         if line is not None:
             # A log file gets the whole line; on a terminal the rest of a long one is in the final table anyway.
             is_run = isinstance(event, TrialEnded | IncumbentChanged) and self._console.is_terminal
-            self._console.print(Text(line), no_wrap=True, overflow="ellipsis" if is_run else None, soft_wrap=not is_run)
+            text = Text(safe_text(line))  # Text would drop some control characters rather than show them
+            self._console.print(text, no_wrap=True, overflow="ellipsis" if is_run else None, soft_wrap=not is_run)
 
     def _elapsed_s(self) -> float:
         return self._clock.now_s() - self._started_s

@@ -69,7 +69,7 @@ def observe_run(runner: Runner, folder: Path, *argv: object, **env: str) -> Obse
 
 
 @pytest.fixture
-def trial(tmp_path: Path) -> Iterator[Callable[..., Observed]]:
+def run(tmp_path: Path) -> Iterator[Callable[..., Observed]]:
     """Runs a command in a fresh process."""
     with Guard() as guard:
         runner = ProcessRunner(guard, SystemClock())
