@@ -1,4 +1,4 @@
-"""What a search answers: the point it recommends beside today's config, and how sure it is of that."""
+"""Result of a search: the recommended point beside the baseline, and the certainty of the comparison."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -9,7 +9,7 @@ from autotune.records import GpuFigures, Scalar, Values
 
 
 class Verdict(StrEnum):
-    """What a search says in the end."""
+    """Verdict of a search."""
 
     BETTER = "better"
     NO_CHANGE = "no_change"
@@ -118,7 +118,7 @@ class Change:
 
 @dataclass(frozen=True, kw_only=True)
 class SearchResult:
-    """What is known at the end of a search, worked out from the record alone.
+    """Result of a search, worked out from the record alone.
 
     Attributes:
         baseline: Today's config.

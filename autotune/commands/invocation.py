@@ -93,7 +93,7 @@ class Invocation:
                 self.answer(lambda: say_object(error_object(kind=kind, **clean)))
 
     def _take(self) -> bool:
-        """Whether the answer is for the caller to give."""
+        """Return True if the caller gives the answer."""
         try:
             self._right.pop()
         except IndexError:

@@ -1,4 +1,4 @@
-"""What is logged and nobody else handles: warnings, on stderr, printed as all else is."""
+"""Handler of log records that nobody else handles: warnings, on stderr, printed as all else is."""
 
 import logging
 

@@ -58,7 +58,7 @@ def command(pid: int | None, for_s: float | None, as_json: bool) -> int:
 
 @contextlib.contextmanager
 def _shown(console: "Console", *, as_json: bool) -> "Iterator[Callable[[MonitorReading], None]]":
-    """What to call with each reading."""
+    """Return the function to call with each reading."""
     from autotune.monitor.display import MonitorDisplay
     from autotune.monitor.lines import log_lines
     from autotune.monitor.reading import reading_document

@@ -25,7 +25,7 @@ _CLEARING_S = 0.3  # for a display that may hang as well
 
 
 class SearchAnswer:
-    """What a search can say at any moment, and how it says it.
+    """Answer of a search as it stands at any moment, and the way it is printed.
 
     Args:
         call: Of the command; answers once.

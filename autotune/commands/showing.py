@@ -1,4 +1,4 @@
-"""What several commands show of a search."""
+"""Notes and lines that several commands show of a search."""
 
 import os
 import sys
@@ -44,7 +44,7 @@ def show_plan(console: Console, problem: Problem, budget_s: float) -> None:
 
 
 def output_notes(problem: Problem) -> list[str]:
-    """What the user should know of their outputs before the first run."""
+    """Return what the user should know of their outputs before the first trial."""
     settings = problem.settings
     beside = (Path.cwd(), problem.config_path.absolute().parent)
     notes = [
@@ -60,7 +60,7 @@ def output_notes(problem: Problem) -> list[str]:
 
 
 def command_notes(problem: Problem) -> list[str]:
-    """What the user should know of the trainer's command before the first run."""
+    """Return what the user should know of the trainer's command before the first trial."""
     argv = [token.replace("{python}", sys.executable) for token in problem.command]
     command = python_command(argv, cwd=Path.cwd(), search_path=os.environ.get("PATH"))
     if command is None or not command.keeping_out:

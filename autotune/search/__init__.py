@@ -1,1 +1,1 @@
-"""Which run comes next, and when to stop: the record, the proposals, the budget, the confirmation."""
+"""Search loop: the choice of the next trial, the division of the time, the confirmation, the end."""

@@ -76,7 +76,7 @@ def better_than_today(
 
 
 def pairs_wanted(candidate: Candidate, sd: float, pair_length_s: float, *, budget_s: float) -> int:
-    """How many pairs would probably show the gain that is expected, at a bearable share of the budget.
+    """Return the number of pairs that probably show the expected gain, at a bearable share of the budget.
 
     And that it is no slower than today's: where the score is not made of speed (`objective: utilization`), or the gain
     is one of steadiness, that may take more pairs.

@@ -17,14 +17,14 @@ _WHAT = {
 
 
 class Disturbances:
-    """What one search did about disturbed runs."""
+    """Repetitions of disturbed trials in one search."""
 
     def __init__(self) -> None:
         self._repeats = 0
         self._accepted: list[tuple[Validity, str]] = []
 
     def may_repeat(self, tries: int) -> bool:
-        """Whether a trial may be made again that was made so often, this time included."""
+        """Return True if a trial may be made again that was made so often, this time included."""
         return tries <= MOST_REPEATS and self._repeats < MOST_IN_A_SEARCH
 
     def repeated(self) -> None:
@@ -41,7 +41,7 @@ class Disturbances:
         self._accepted.append((how, detail))
 
     def cautions(self, trials: Sequence[TrialRecord]) -> tuple[str, ...]:
-        """What could not be excluded, a sentence for each sort of disturbance.
+        """Return what could not be excluded, a sentence for each sort of disturbance.
 
         Args:
             trials: All trials of the search.

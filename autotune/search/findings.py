@@ -1,4 +1,4 @@
-"""What a search finds out about the trainer besides how fast it is, and what is said of it.
+"""Findings about the trainer besides its speed, and the cautions that follow from them.
 
 What it leaves outside its trials' folders, which knobs it does not heed, whether its steps hold as many samples as the
 config says, and how its loss goes: each is found in trials that are made anyway, told once when it is found, and again
@@ -25,7 +25,7 @@ _READ_BYTES = 1 << 16  # of what a trainer prints: its configuration comes first
 
 
 class Findings:
-    """What one search has found out; made before its first run.
+    """Findings of one search; made before its first trial.
 
     Args:
         problem: What is tuned.
@@ -51,7 +51,7 @@ class Findings:
 
     @property
     def cautions(self) -> tuple[str, ...]:
-        """What the reader of the answer should know of all this."""
+        """Return what the reader of the answer should know of all this."""
         return tuple(self._said)
 
     def look_around(self, number: int) -> bool:

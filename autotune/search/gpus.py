@@ -1,4 +1,4 @@
-"""Which GPUs the trials of a search use, and whether these are there and free."""
+"""GPUs that the trials of a search use, and the checks that they are there and free."""
 
 from collections.abc import Iterator
 
@@ -27,7 +27,7 @@ def trial_gpus(problem: Problem, values: Values) -> TrialGpus:
 
 
 def request_for(problem: Problem, values: Values, *, name: str) -> TrialRequest:
-    """What it takes to run a point.
+    """Return the request for a trial of a point.
 
     Args:
         problem: What is tuned.
@@ -48,7 +48,7 @@ def watched_gpus(problem: Problem) -> tuple[str, ...]:
 
 
 def remarks_on_gpus(problem: Problem) -> list[str]:
-    """What the user should know about the GPUs, and the choice of them.
+    """Return what the user should know about the GPUs, and the choice of them.
 
     Raises:
         GpuError: CUDA_VISIBLE_DEVICES names a GPU that is not there, and so all trials would go without one.
@@ -68,7 +68,7 @@ def remarks_on_gpus(problem: Problem) -> list[str]:
 
 
 def busy_remarks(problem: Problem, clock: Clock) -> list[str]:
-    """Who is on the GPUs that the trials would use, one sentence for each that is not free; empty if all are."""
+    """Return a sentence on its occupants for each GPU of the trials that is not free; empty if all are."""
     uuids = watched_gpus(problem)
     busy: tuple[GpuOccupancy, ...] | None = ()
     for look in range(_LOOKS if uuids else 0):
@@ -111,7 +111,7 @@ def _visible(problem: Problem) -> Iterator[VisibleDevices]:
 
 
 def _model_place(problem: Problem, values: Values) -> int | None:
-    """Which of a trial's GPUs the model is on, where the config says it."""
+    """Return the position of the model's GPU among those of a trial, where the config says it."""
     present: Scalar
     for path, present in problem.settings.scalars.items():
         row = known_knob(path, present)

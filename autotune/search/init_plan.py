@@ -1,4 +1,4 @@
-"""What `autotune init` is about to write, and what a search will make of it: decided before anything is written."""
+"""Plan of `autotune init`: what it is about to write and what a search will make of it, before anything is written."""
 
 import os
 import sys
@@ -150,7 +150,7 @@ def _new_file(path: Path, text: str) -> ConfigEdit:
 
 
 def _opened(config: Path, files: Mapping[str, str], state_dir: Path | None) -> Problem:
-    """What a search would read if these files stood in the config's folder."""
+    """Open the problem that a search would read if these files stood in the config's folder."""
     state = StateFolder.locate(config, explicit=state_dir, environ=os.environ)
     with tempfile.TemporaryDirectory(prefix="autotune-draft-") as folder:
         for name, text in files.items():

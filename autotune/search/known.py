@@ -1,4 +1,4 @@
-"""What is known of a config on this machine: the trials of its study, and the answer that they give."""
+"""Study of a config on this machine: its trials, and the answer that they give."""
 
 from collections.abc import Sequence
 from dataclasses import replace

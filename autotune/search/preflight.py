@@ -20,7 +20,7 @@ _LONG_AGO_S = 1_000_000_000  # since the epoch: in 2001
 
 
 class Reached(StrEnum):
-    """Whether the trial's config came to the trainer."""
+    """Certainty that the trial's config came to the trainer."""
 
     READ = "read"  # the copy was opened and read during the trial
     ON_THE_COMMAND_LINE = "on the command line"  # values are part of the command itself
@@ -30,7 +30,7 @@ class Reached(StrEnum):
 
 @dataclass(frozen=True, kw_only=True)
 class Preflight:
-    """What one short trial showed.
+    """Result of one short trial.
 
     Attributes:
         steps: Steps that were seen.
@@ -112,7 +112,7 @@ class _Unread:
         trial.unlink()
 
     def was_read(self) -> bool | None:
-        """Whether anybody has read it since; None if that cannot be known."""
+        """Return True if anybody has read it since; None if that cannot be known."""
         try:
             status = self._path.stat()
         except FileNotFoundError:  # the trainer has cleared up

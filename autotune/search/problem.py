@@ -40,7 +40,7 @@ _PYTHON_FIELD = "{python}"
 
 @dataclass(frozen=True, kw_only=True)
 class Problem:
-    """What one search works on.
+    """Subject of one search.
 
     Attributes:
         config_path: The config as the user typed it.
@@ -73,7 +73,7 @@ class Problem:
 
     @property
     def trainer(self) -> Trainer:
-        """What trials start, and where."""
+        """Command that trials start, and its folder."""
         return Trainer(
             config_path=self.config_path,
             settings=self.settings,
@@ -89,7 +89,7 @@ class Problem:
 
     @property
     def limits(self) -> TrialLimits:
-        """How long trials may take."""
+        """Limits on the length of trials."""
         return self.settings.section.trial
 
     @property
@@ -120,12 +120,12 @@ class Problem:
 
     @property
     def objective(self) -> Objective:
-        """What is searched for."""
+        """Objective of the search."""
         return OBJECTIVES[self.settings.section.objective]
 
     @property
     def measures(self) -> str:
-        """What the score is made of, for the user."""
+        """Description of the score for the user."""
         parts = self.objective.measures
         return f"{parts} (GPU utilization not measured: {self.why_no_gpu})" if self.why_no_gpu else parts
 
@@ -136,7 +136,7 @@ class Problem:
 
     @cached_property
     def conditions(self) -> dict[str, Scalar]:
-        """What the numbers of a trial depend on besides its values; kept with each trial."""
+        """Conditions that the numbers of a trial depend on besides its values; kept with each trial."""
         return {
             "autotune": __version__,
             "host": socket.gethostname(),
@@ -165,7 +165,7 @@ class Problem:
         return float(size) if isinstance(size, int) else None
 
     def config_changed(self) -> bool:
-        """Whether the config's file is no longer what was read: runs go on with what was."""
+        """Return True if the config's file is no longer what was read; trials go on with what was."""
         try:
             return Document.read(self.config_path).text != self.settings.document.text
         except ConfigError:
@@ -326,7 +326,7 @@ def _choices(domain: Domain) -> tuple[Scalar, ...]:
 
 
 def _interpreter(program: str) -> Path:
-    """Where the trainer's interpreter probably is; a wrong guess only makes a study's name less telling."""
+    """Guess the place of the trainer's interpreter; a wrong guess only makes a study's name less telling."""
     if program.startswith(_PYTHON_FIELD):
         return Path(sys.executable)
     for folder in ["", *os.environ.get("PATH", "").split(os.pathsep)]:

@@ -64,7 +64,7 @@ class Budget:
 
 
 def expected_trial_s(trials: Sequence[TrialRecord], point: str | None = None) -> float:
-    """How long the next trial will take: as the trials of this point did, else as all did.
+    """Predict the length of the next trial: as the trials of this point took, else as all did.
 
     Args:
         trials: Runs of this search; those of other searches may have run on a colder machine.
@@ -77,7 +77,7 @@ def expected_trial_s(trials: Sequence[TrialRecord], point: str | None = None) ->
 
 
 def _usual_s(trial: TrialRecord, trials: Sequence[TrialRecord]) -> float:
-    """How long a trial would have taken had it not been the first, which starts with nothing imported or cached."""
+    """Return a trial's length without what only a first trial takes, which starts with nothing imported or cached."""
     later = [other.measurement.first_step_s for other in trials[1:] if other.measurement]
     if trial is not trials[0] or not trial.measurement or not later:
         return trial.duration_s
@@ -85,12 +85,12 @@ def _usual_s(trial: TrialRecord, trials: Sequence[TrialRecord]) -> float:
 
 
 def pair_s(trials: Sequence[TrialRecord], today: str, candidate: str | None) -> float:
-    """How long one pair of a confirmation will take."""
+    """Predict the length of one pair of a confirmation."""
     return expected_trial_s(trials, today) + expected_trial_s(trials, candidate)
 
 
 def start_timeout_s(trials: Sequence[TrialRecord], limit_s: float) -> float:
-    """How long a new point may take to its first step: compiling takes time, but not many times all others.
+    """Limit the time of a new point to its first step: compiling takes time, but not many times all others.
 
     Args:
         trials: Runs of this search.
@@ -101,7 +101,7 @@ def start_timeout_s(trials: Sequence[TrialRecord], limit_s: float) -> float:
 
 
 def time_limit_s(trials: Sequence[TrialRecord], *, settles: bool, left_s: float, budget_s: float) -> float:
-    """How long one trial may take while exploring.
+    """Limit the length of one trial while exploring.
 
     Args:
         trials: Runs of this search.
@@ -115,12 +115,12 @@ def time_limit_s(trials: Sequence[TrialRecord], *, settles: bool, left_s: float,
 
 
 def baseline_cache_time_limit_s(budget_s: float) -> float:
-    """How long today's config may take to fill its caches and be measured."""
+    """Limit the time that the baseline may take to fill its caches and be measured."""
     return _LEAST_OF_A_PASS_S + _MOST_OF_TODAYS_PASS * budget_s
 
 
 def longest_trial_s(trials: Sequence[TrialRecord], today: str, left_s: float) -> float:
-    """How long a trial of a new point may be expected to take, so that there is time to confirm it afterwards.
+    """Return the longest expected length of a new point's trial that leaves time to confirm it.
 
     Args:
         trials: Runs of this search.
@@ -131,7 +131,7 @@ def longest_trial_s(trials: Sequence[TrialRecord], today: str, left_s: float) ->
 
 
 def verdict_s(gpus: PooledGpus | None) -> float:
-    """How long a trial has to be watched to see what its GPU does: 20 s, or three periods if that is more.
+    """Return the time that shows what a trial's GPU does: 20 s, or three periods if that is more.
 
     Args:
         gpus: What is known of it; None where utilization is not measured.
@@ -146,7 +146,7 @@ def verdict_s(gpus: PooledGpus | None) -> float:
 def confirming_window_s(
     usual_s: float, wished_s: float, run_s: float, trials: int, *, left_s: float, budget_s: float
 ) -> float:
-    """How long confirming trials measure: as long as is wished for, as far as there is time.
+    """Return the window of confirming trials: as long as is wished for, as far as there is time.
 
     Args:
         usual_s: How long other trials measure; never less.

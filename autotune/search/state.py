@@ -1,4 +1,4 @@
-"""What one search knows: the level of each point on record, the model of them all, and what its own trials showed."""
+"""State of one search: the level of each point on record, the model of them all, and its own trials."""
 
 from collections.abc import Sequence
 from statistics import median
@@ -105,11 +105,11 @@ class SearchState:
         return self._acquisition.next_trial(self.today, possible, why_not, longest_s)
 
     def promise(self, trials: int) -> float:
-        """How much better the best point will probably be, in ln score, after so many more runs."""
+        """Predict the gain of the best point, in ln score, after so many more trials."""
         return self._acquisition.promise(self.today, trials, self._feasible().why_not)
 
     def goal(self) -> WindowGoal:
-        """How long the next trial measures: the best use of time at the noise that this study has shown."""
+        """Return the window of the next trial: the best use of time at the noise that this study has shown."""
         limits = self._problem.limits
         starts_s = [trial.measurement.first_step_s for trial in self.trials if trial.measurement]
         target_s = limits.min_s
@@ -149,7 +149,7 @@ class SearchState:
         return max((trial.comparable.samples_per_s for trial in asked if trial.comparable), default=0.0)
 
     def has_settled(self) -> bool:
-        """Whether some trial's caches were filled in time, so that another's were too large or too slow."""
+        """Return True if some trial's caches were filled in time, so that another's were too large or too slow."""
         return any(trial.comparable and self.space.settles(trial.values) for trial in self.trials)
 
     def _data_wait(self) -> float | None:

@@ -198,7 +198,7 @@ class Tuner:
 
     @property
     def outcomes(self) -> Counter[str]:
-        """How often each ending came in this search."""
+        """Number of trials of this search by ending."""
         return Counter(trial.ending.value for trial in self._known.trials)
 
     def _emit(self, event: Event) -> None:
@@ -292,11 +292,11 @@ class Tuner:
             return
 
     def _trials_in(self, left_s: float) -> float:
-        """How many trials would fit, as far as so many can be looked ahead."""
+        """Return the number of trials that would fit, as far as so many can be looked ahead."""
         return min(_FORESEEN_TRIALS, max(0.0, left_s) / expected_trial_s(self._known.trials))
 
     def _longest_trial_s(self) -> float:
-        """How long a trial of a new point may be expected to take."""
+        """Return the longest expected length of a trial of a new point."""
         if self._reserved_s() == 0.0:
             return math.inf  # nothing to confirm yet: what is learned of another point is there for the next search
         return longest_trial_s(self._known.trials, self._known.today, self._budget.left_s())
@@ -321,7 +321,7 @@ class Tuner:
         return len(self._known.trials) >= 2 and all(trial.ending in _ALIKE_FOR_ALL for trial in self._known.trials)
 
     def _gain_of_ten_minutes(self) -> float | None:
-        """How much faster the best point would get on average, e.g. 0.02; None before the model can tell."""
+        """Predict the average gain of the best point, e.g. 0.02; None before the model can tell."""
         telling = [trial for trial in self._known.trials if trial.comparable and trial.purpose is not Purpose.CONFIRM]
         if len(telling) < _FORETELLING_TRIALS:
             return None
@@ -369,7 +369,7 @@ class Tuner:
                 return
 
     def _longer_for_a_verdict_s(self, run_s: float, trials: int, left_s: float) -> float:
-        """How much longer than others confirming trials measure, to see what a GPU does that is measured.
+        """Return the extra time of confirming trials that shows what a measured GPU does.
 
         Args:
             run_s: How long a trial takes that measures as usual.

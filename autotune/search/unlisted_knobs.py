@@ -1,4 +1,4 @@
-"""What of a config is called like a knob and is none, with the reason."""
+"""Keys of a config that are called like a knob and are none, with the reason."""
 
 from collections.abc import Iterator
 from typing import Any
