@@ -30,7 +30,7 @@ class Findings:
     Args:
         problem: What is tuned.
         clock: Source of time.
-        cwd: Where runs start.
+        cwd: The folder that trials start in.
 
     Attributes:
         inert: Knobs that the trainer does not heed, with what shows it.

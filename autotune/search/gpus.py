@@ -43,7 +43,7 @@ def request_for(problem: Problem, values: Values, *, name: str) -> TrialRequest:
 
 
 def watched_gpus(problem: Problem) -> tuple[str, ...]:
-    """The UUIDs of the GPUs that runs of this search may use."""
+    """Return the UUIDs of the GPUs that trials of this search may use."""
     return tuple(dict.fromkeys(uuid for visible in _visible(problem) for uuid in visible.uuids))
 
 
@@ -101,7 +101,7 @@ def require_free_gpus(problem: Problem, clock: Clock) -> None:
 
 
 def _visible(problem: Problem) -> Iterator[VisibleDevices]:
-    """For each environment that runs can have: today's, and those with one of the variables turned."""
+    """For each environment that trials can have: today's, and those with one of the variables turned."""
     today = problem.space.today
     yield problem.visible_gpus(today)
     for knob in problem.space.knobs:

@@ -47,7 +47,7 @@ class Problem:
         settings: The config and its ``autotune:`` section.
         space: What may vary.
         skipped: Known knobs that are left out, with the reason.
-        machine: What the numbers depend on; its GPUs are those that runs can see.
+        machine: What the numbers depend on; its GPUs are those that trials can see.
         gpus: All GPUs that are there, as their driver describes them; empty if there is none that can be seen.
         why_no_gpu: Why utilization is not measured; None if it is.
         gpu_remarks: Sentences on GPUs, or a driver, that do not work, and what helps; empty where they do, and on a
@@ -289,7 +289,7 @@ def _visible(found: Sequence[GpuFacts], environment: Mapping[str, str], why_none
 
 
 def _this_machine(gpus: tuple[Gpu, ...]) -> Machine:
-    """This machine, with the GPUs of it that runs can see."""
+    """This machine, with the GPUs of it that trials can see."""
     facts = machine_facts()
     return Machine(
         cpu_cores=facts.cores,

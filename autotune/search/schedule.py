@@ -24,7 +24,7 @@ MOST_OF_THE_REST = 0.1
 
 _LEAST_START_S = 60.0  # that a new point may take to its first step ...
 _SLOWER_START = 5.0  # ... or this many times the longest start so far
-# Share of the budget that one trial may wait for its caches to fill: a confirmation has at least four such runs, and
+# Share of the budget that one trial may wait for its caches to fill: a confirmation has at least four such trials, and
 # eight where today's config fills caches too.
 _MOST_OF_A_PASS = 0.1
 _MOST_OF_TODAYS_PASS = 0.06

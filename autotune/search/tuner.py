@@ -63,7 +63,7 @@ _REALIZED = 0.45  # of what the model promises, on average over the benchmark's 
 _FORESEEN_TRIALS = 10
 _FORETELLING_TRIALS = 10  # before these the model promises whatever it was told to hope for
 _PAIRS_WITH_TIME_TO_SPARE = 6  # four show a large gain, but not how large
-_MOST_FAILURES = 5  # runs that all gave nothing, before the search gives up
+_MOST_FAILURES = 5  # trials that all gave nothing, before the search gives up
 _ALIKE_FOR_ALL = frozenset({Ending.NEVER_STARTED, Ending.OBSERVER_MISSING})  # no other values would make steps seen
 _GPU_COMES_BACK_S = 10.0  # between trials, while a GPU that was lost does not answer
 _OUTRUNS = 2.0  # times as fast as any trial before, and memory is said to have run out: work was left out
@@ -80,13 +80,36 @@ class Failed:
     folder: Path
 
 
+@dataclass(frozen=True, kw_only=True)
+class PlannedTrial:
+    """A trial that the search has decided on.
+
+    Attributes:
+        values: The point.
+        purpose: Why it is run.
+        pair: Of a confirming trial, its pair.
+        ends_s: When it is killed if it still runs, before the wall; on the clock's monotonic time.
+        patient_s: After how many seconds it is stopped with whatever it has shown.
+        goal: How long to measure; None for what the study's noise makes worthwhile.
+        warms_up: Whether it only warms the machine up, and is not compared with others.
+    """
+
+    values: Values
+    purpose: Purpose
+    pair: int | None = None
+    ends_s: float = math.inf
+    patient_s: float = math.inf
+    goal: WindowGoal | None = None
+    warms_up: bool = False
+
+
 class Tuner:
     """One search.
 
     Args:
         problem: What is tuned, where, and on what.
         study: The record; held by this search alone.
-        runner: Makes the runs.
+        runner: Makes the trials.
         budget: The wall.
         clock: Source of time.
         consumers: Told everything that happens.
@@ -122,6 +145,7 @@ class Tuner:
         self._instruments = instruments or (lambda: Instruments.of_machine(clock, None))
         self._rng = random.Random(seed)
         self._today = problem.space.today
+        self._baseline = PlannedTrial(values=self._today, purpose=Purpose.TODAY)
         self._findings = Findings(problem, clock, cwd=Path.cwd())
         self._known = SearchState(problem, study, self._findings, seed=seed)
         self._filling = False  # caches take too long to fill, and are filled in every trial
@@ -155,7 +179,7 @@ class Tuner:
         )
         try:
             if self._budget.budget_s >= WARM_UP_FROM_S:
-                self._run(self._today, Purpose.TODAY, goal=_WARM_UP, warms_up=True)
+                self._run(replace(self._baseline, goal=_WARM_UP, warms_up=True))
             self._measure_baseline()
             self._explore()
             self._confirm()
@@ -219,16 +243,15 @@ class Tuner:
             TrialError: The budget ended before that, or what is searched for cannot be measured.
         """
         patient_s = baseline_cache_time_limit_s(self._budget.budget_s)
-        record = self._measure(
-            self._today, Purpose.TODAY, patient_s=patient_s if self._known.space.settles(self._today) else math.inf
-        )
+        fills_caches = self._known.space.settles(self._today)
+        record = self._measure(replace(self._baseline, patient_s=patient_s) if fills_caches else self._baseline)
         if record.validity is Validity.COLD and self._filled_files:
-            record = self._measure(self._today, Purpose.TODAY)  # with what the first one left behind
+            record = self._measure(self._baseline)  # with what the first one left behind
         elif record.validity is Validity.COLD:
             self._leave_caches_alone()
-            record = self._measure(self._today, Purpose.TODAY)
+            record = self._measure(self._baseline)
         if self._may_have_been_an_accident(record):
-            record = self._measure(self._today, Purpose.TODAY)  # all depends on it
+            record = self._measure(self._baseline)  # all depends on it
         if record.comparable and not self._problem.objective.is_told_by(record.comparable):
             raise TrialError(
                 "objective: utilization, but the GPU's utilization was not measured while today's config ran",
@@ -283,7 +306,9 @@ class Tuner:
                     self._known.trials, settles=settles, left_s=left_s, budget_s=self._budget.budget_s
                 )
                 purpose = Purpose.REPEAT if choice.is_repeat else Purpose.EXPLORE
-                record = self._measure(choice.values, purpose, ends_s=now_s + left_s, patient_s=patient_s)
+                record = self._measure(
+                    PlannedTrial(values=choice.values, purpose=purpose, ends_s=now_s + left_s, patient_s=patient_s)
+                )
                 if record.validity is Validity.COLD and not self._known.has_settled():
                     self._leave_caches_alone()
                 continue
@@ -360,19 +385,20 @@ class Tuner:
         for done, (pair, is_today) in enumerate(pair_order(pairs, self._rng), start=1):
             values = self._today if is_today else finalist.observation.values
             others_s = (2 * pairs - done) * (length_s / 2 + longer_s)
-            record = self._measure(values, Purpose.CONFIRM, pair=pair, goal=goal, kept_s=others_s)
+            trial = PlannedTrial(values=values, purpose=Purpose.CONFIRM, pair=pair, goal=goal)
+            record = self._measure(trial, kept_s=others_s)
             if self._may_have_been_an_accident(record):
-                record = self._measure(values, Purpose.CONFIRM, pair=pair, goal=goal, kept_s=others_s)
+                record = self._measure(trial, kept_s=others_s)
             if self._gpu_lost:
                 self._emit(PhaseChanged(phase="ending", why=self._gpu_lost))
             if not record.comparable:
                 return
 
-    def _longer_for_a_verdict_s(self, run_s: float, trials: int, left_s: float) -> float:
+    def _longer_for_a_verdict_s(self, trial_s: float, trials: int, left_s: float) -> float:
         """Return the extra time of confirming trials that shows what a measured GPU does.
 
         Args:
-            run_s: How long a trial takes that measures as usual.
+            trial_s: How long a trial takes that measures as usual.
             trials: How many there will be.
             left_s: The time for them.
         """
@@ -380,7 +406,7 @@ class Tuner:
         today = [trial.comparable for trial in self._known.good_baseline_trials() if trial.comparable]
         wished_s = verdict_s(pooled_gpus(today, None))
         return (
-            confirming_window_s(usual_s, wished_s, run_s, trials, left_s=left_s, budget_s=self._budget.budget_s)
+            confirming_window_s(usual_s, wished_s, trial_s, trials, left_s=left_s, budget_s=self._budget.budget_s)
             - usual_s
         )
 
@@ -391,38 +417,21 @@ class Tuner:
 
     # One trial
 
-    def _measure(
-        self,
-        values: Values,
-        purpose: Purpose,
-        *,
-        pair: int | None = None,
-        ends_s: float = math.inf,
-        patient_s: float = math.inf,
-        goal: WindowGoal | None = None,
-        kept_s: float = 0.0,
-    ) -> TrialRecord:
-        """Runs a point, and again, a few times at most, as long as something else is in the way.
+    def _measure(self, trial: PlannedTrial, *, kept_s: float = 0.0) -> TrialRecord:
+        """Make a trial, and again, a few times at most, as long as something else is in the way.
 
-        The arguments are those of `_run`, and `kept_s`: time that has to be left for other runs.
+        Args:
+            trial: The trial.
+            kept_s: Time in seconds that has to be left for other trials.
         """
         tries = 0
         while True:
             tries += 1
-            left_s = min(self._budget.wall_s, ends_s) - self._clock.now_s() - kept_s
-            run_s = max(
-                expected_trial_s(self._known.trials, self._problem.space.name(values)), goal.length_s if goal else 0.0
-            )
-            may_repeat = left_s >= 2 * run_s and self._disturbances.may_repeat(tries)
-            record = self._run(
-                values,
-                purpose,
-                pair=pair,
-                ends_s=ends_s,
-                patient_s=patient_s,
-                goal=goal,
-                counts_anyway=not may_repeat,
-            )
+            left_s = min(self._budget.wall_s, trial.ends_s) - self._clock.now_s() - kept_s
+            usual_s = expected_trial_s(self._known.trials, self._problem.space.name(trial.values))
+            length_s = max(usual_s, trial.goal.length_s if trial.goal else 0.0)
+            may_repeat = left_s >= 2 * length_s and self._disturbances.may_repeat(tries)
+            record = self._run(trial, counts_anyway=not may_repeat)
             lost = record.ending is Ending.GPU_LOST
             if not may_repeat or not (lost or record.validity in DISTURBED):
                 break
@@ -432,74 +441,41 @@ class Tuner:
         self._gpu_lost = f"the GPU does not come back ({record.detail})" if lost else None
         return record
 
-    def _run(
-        self,
-        values: Values,
-        purpose: Purpose,
-        *,
-        pair: int | None = None,
-        ends_s: float = math.inf,
-        patient_s: float = math.inf,
-        goal: WindowGoal | None = None,
-        warms_up: bool = False,
-        counts_anyway: bool = False,
-    ) -> TrialRecord:
-        """One trial: plan, start, watch, stop, measure, write down.
+    def _run(self, trial: PlannedTrial, *, counts_anyway: bool = False) -> TrialRecord:
+        """Make one trial: start, watch, stop, measure, write down.
 
         Args:
-            values: The point.
-            purpose: Why it is run.
-            pair: Of a confirming trial, its pair.
-            ends_s: When it is killed if it still runs, before the wall.
-            patient_s: After how long it is stopped with whatever it has shown.
-            goal: How long to measure; None for what the study's noise makes worthwhile.
-            warms_up: Whether it only warms the machine up, and is not compared with others.
+            trial: The trial.
             counts_anyway: Whether it is compared with others also if it was disturbed.
         """
         number, started_s = self._study.next_number, self._clock.now_s()
-        changes, limit_s = self._known.space.changes(values), self._problem.limits.start_timeout_s
-        self._emit(TrialStarted(number=number, purpose=purpose, changes=changes, pair=pair))
-        explores = purpose is Purpose.EXPLORE
-        policy = TrialPolicy(
-            goal=goal or self._known.goal(),
-            settles=not warms_up and self._known.space.settles(values),
-            filling=self._filling,
-            deadline_s=min(self._budget.wall_s, ends_s),
-            give_up_s=started_s + patient_s,
-            start_timeout_s=start_timeout_s(self._known.trials, limit_s) if explores else None,
-            hopeless_below=_HOPELESS * self._known.pace() if explores and not self._filling else 0.0,
-            baseline_losses=None if purpose is Purpose.TODAY else self._findings.baseline_losses,
-            outruns_from=_OUTRUNS * self._known.pace(),
-        )
+        changes = self._known.space.changes(trial.values)
+        self._emit(TrialStarted(number=number, purpose=trial.purpose, changes=changes, pair=trial.pair))
         done = execute(
             self._problem.trainer,
-            request_for(self._problem, values, name=self._trial_name(number)),
-            policy,
+            request_for(self._problem, trial.values, name=self._trial_name(number)),
+            self._policy(trial, started_s),
             TrialTools(runner=self._runner, instruments=self._instruments(), clock=self._clock),
             progress=lambda steps: self._emit(
                 TrialProgress(number=number, elapsed_s=self._clock.now_s() - started_s, steps=steps)
             ),
         )
         self._filled_files = self._findings.look_around(number)
-        cold = warms_up or self._filled_files
-        validity = Validity.COLD if cold and done.measurement else done.validity
-        if validity in DISTURBED and counts_anyway:
-            self._disturbances.accepted(validity, done.detail)
-            validity = Validity.GOOD
+        validity = self._validity(trial, done, counts_anyway=counts_anyway)
         record = self._study.append(
             TrialRecord(
                 number=number,
                 search=self._name,
-                point=self._problem.space.name(values),
-                values=values,
-                purpose=purpose,
-                pair=pair,
+                point=self._problem.space.name(trial.values),
+                values=trial.values,
+                purpose=trial.purpose,
+                pair=trial.pair,
                 ending=done.ending,
                 validity=validity,
                 ended_utc=self._clock.utc().isoformat(timespec="seconds"),
                 duration_s=done.duration_s,
                 measurement=done.measurement,
-                detail="" if warms_up and done.measurement else done.detail,  # it need not show anything
+                detail="" if trial.warms_up and done.measurement else done.detail,  # it need not show anything
                 conditions={**self._problem.conditions, **done.conditions},
             )
         )
@@ -513,9 +489,34 @@ class Tuner:
         self._note_failure(record, done)
         speedup = self._known.speedup([record])
         self._emit(TrialEnded(trial=record, changes=changes, speedup=speedup, stderr_tail=done.stderr_tail))
-        if purpose is not Purpose.CONFIRM:
+        if trial.purpose is not Purpose.CONFIRM:
             self._emit_incumbent()
         return record
+
+    def _policy(self, trial: PlannedTrial, started_s: float) -> TrialPolicy:
+        """Return when a trial is measured, given up and ended, as far as it is known when it starts."""
+        explores = trial.purpose is Purpose.EXPLORE
+        limit_s = self._problem.limits.start_timeout_s
+        return TrialPolicy(
+            goal=trial.goal or self._known.goal(),
+            settles=not trial.warms_up and self._known.space.settles(trial.values),
+            filling=self._filling,
+            deadline_s=min(self._budget.wall_s, trial.ends_s),
+            give_up_s=started_s + trial.patient_s,
+            start_timeout_s=start_timeout_s(self._known.trials, limit_s) if explores else None,
+            hopeless_below=_HOPELESS * self._known.pace() if explores and not self._filling else 0.0,
+            baseline_losses=None if trial.purpose is Purpose.TODAY else self._findings.baseline_losses,
+            outruns_from=_OUTRUNS * self._known.pace(),
+        )
+
+    def _validity(self, trial: PlannedTrial, done: Execution, *, counts_anyway: bool) -> Validity:
+        """Return what the numbers of a trial are good for, seen from the search; noted if they count in spite of it."""
+        is_cold = done.measurement and (trial.warms_up or self._filled_files)
+        validity = Validity.COLD if is_cold else done.validity
+        if validity in DISTURBED and counts_anyway:
+            self._disturbances.accepted(validity, done.detail)
+            return Validity.GOOD
+        return validity
 
     def _note_failure(self, record: TrialRecord, done: Execution) -> None:
         """Keeps the first trial of each kind that gave no numbers by a fault of the trainer's."""
