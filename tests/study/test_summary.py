@@ -2,7 +2,9 @@
 
 import math
 import random
+import shutil
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,6 +14,7 @@ from autotune.results import SearchResult, Verdict
 from autotune.score import EFFECTIVE_UTILIZATION, UTILIZATION, Objective
 from autotune.space.knob import Label
 from autotune.space.space import Space, point_name
+from autotune.study.record import Study
 from autotune.study.summary import latest_search, pairs_of, pooled, summarize
 from tests.runs import MakeTrial, gpu, knob, on_gpu
 
@@ -364,3 +367,24 @@ def test_what_comes_after_a_search_leaves_its_answer_alone(history: History) -> 
     for speed in (30.0, 60.0, 38.0, 70.0):
         history.run(WORKERS, speed, Purpose.EXPLORE)
     assert history.answer("s1") == before
+
+
+def test_a_study_of_the_first_format_still_has_its_answer(tmp_path: Path) -> None:
+    """Written by a real search of the toy trainer before entries had a record of each GPU's figures; it goes on."""
+    kept = Path(__file__).with_name("format_1.journal")
+    path = tmp_path / "s.journal"
+    shutil.copyfile(kept, path)
+    study = Study("config-7cff431c-429a-8405", path)
+    records = study.records()
+    assert [trial.number for trial in records] == list(range(12))
+    space = Space(knobs=(knob("data.num_workers", 1, 2), knob("data.batch_size", 4, 16, 64, label=Label.BATCH)))
+    search = latest_search(records, EFFECTIVE_UTILIZATION)
+    assert search is not None
+    answer = summarize(records, search, space, objective=EFFECTIVE_UTILIZATION)
+    assert answer is not None
+    assert (answer.verdict, answer.best and answer.best.values) == (
+        Verdict.BETTER,
+        {"data.num_workers": 2, "data.batch_size": 64},
+    )
+    study.append(records[-1])
+    assert len(Study(study.name, path).records()) == 13
