@@ -97,22 +97,27 @@ def on_gpu(trial: TrialRecord, *shown: float | GpuMeasurement) -> TrialRecord:
     )
 
 
+def measured(samples_per_s: float) -> Measurement:
+    """A trial's numbers on a machine without a GPU."""
+    return Measurement(
+        window_s=2.0,
+        steps=20,
+        samples_per_s=samples_per_s,
+        cv=0.1,
+        step_p50_s=0.1,
+        step_p95_s=0.12,
+        data_wait_fraction=0.5,
+        first_step_s=8.0,
+    )
+
+
 @pytest.fixture
 def make_trial() -> MakeTrial:
     """Makes one finished trial with the given speed; ``samples_per_s=None`` makes a crashed one."""
     count = iter(range(10_000))
 
     def make(values: Values, samples_per_s: float | None, **changes: Any) -> TrialRecord:
-        measurement = samples_per_s and Measurement(
-            window_s=2.0,
-            steps=20,
-            samples_per_s=samples_per_s,
-            cv=0.1,
-            step_p50_s=0.1,
-            step_p95_s=0.12,
-            data_wait_fraction=0.5,
-            first_step_s=8.0,
-        )
+        measurement = samples_per_s and measured(samples_per_s)
         fields: dict[str, Any] = {
             "number": next(count),
             "search": "s1",

@@ -98,9 +98,9 @@ PRINTING = {
     "write": set(),
     "writelines": set(),
 }
-"""What puts text on a terminal, and where it may be called; what is printed passes one filter there."""
-WRITING_FILES = {"cli.py", "report/event_log.py"}
-"""What writes into files of its own."""
+"""Calls that put text on a terminal, and the modules that may make them; all passes one filter there."""
+WRITING_FILES = {"cli.py"}
+"""Modules that write into files of their own."""
 
 
 def _modules() -> list[Path]:

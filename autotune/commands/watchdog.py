@@ -13,7 +13,7 @@ from typing import Self
 from autotune.clock import Clock
 
 LATE_S = 1.5
-"""After the end of the budget: then the process is ended by force, and gone half a second later."""
+"""Time after the end of the budget, when the process is ended by force; it is gone half a second later."""
 
 _LAST_RESORT_S = 4.0  # after the end of the budget, also where no other thread of Python gets a turn
 

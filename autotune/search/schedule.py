@@ -17,7 +17,7 @@ CAUTION = 1.2
 _FIRST_GUESS_S = 10.0
 
 SLOWER_THAN_USUAL = 3.0
-"""How many times the usual length one trial may take while exploring ..."""
+"""Times the usual length that one trial may take while exploring ..."""
 
 MOST_OF_THE_REST = 0.1
 """... or this share of the time left, if that is more."""
@@ -67,21 +67,23 @@ def expected_trial_s(trials: Sequence[TrialRecord], point: str | None = None) ->
     """Predict the length of the next trial: as the trials of this point took, else as all did.
 
     Args:
-        trials: Runs of this search; those of other searches may have run on a colder machine.
+        trials: Trials of this search; those of other searches may have run on a colder machine.
         point: Name of the point; None for a new one.
     """
-    good = [(trial, _usual_s(trial, trials)) for trial in trials if trial.comparable]
+    durations_s = [_usual_first_s(trials), *(trial.duration_s for trial in trials[1:])] if trials else []
+    good = [(trial, duration_s) for trial, duration_s in zip(trials, durations_s, strict=True) if trial.comparable]
     own = [duration_s for trial, duration_s in good if trial.point == point]
     everybody = [duration_s for _, duration_s in good] or [trial.duration_s for trial in trials]
     return median(own or everybody or [_FIRST_GUESS_S])
 
 
-def _usual_s(trial: TrialRecord, trials: Sequence[TrialRecord]) -> float:
-    """Return a trial's length without what only a first trial takes, which starts with nothing imported or cached."""
+def _usual_first_s(trials: Sequence[TrialRecord]) -> float:
+    """Return the first trial's length without what only it takes: it starts with nothing imported or cached."""
+    first = trials[0]
     later = [other.measurement.first_step_s for other in trials[1:] if other.measurement]
-    if trial is not trials[0] or not trial.measurement or not later:
-        return trial.duration_s
-    return trial.duration_s - max(0.0, trial.measurement.first_step_s - median(later))
+    if not first.measurement or not later:
+        return first.duration_s
+    return first.duration_s - max(0.0, first.measurement.first_step_s - median(later))
 
 
 def pair_s(trials: Sequence[TrialRecord], today: str, candidate: str | None) -> float:
@@ -93,7 +95,7 @@ def start_timeout_s(trials: Sequence[TrialRecord], limit_s: float) -> float:
     """Limit the time of a new point to its first step: compiling takes time, but not many times all others.
 
     Args:
-        trials: Runs of this search.
+        trials: Trials of this search.
         limit_s: The limit in the config.
     """
     starts_s = [trial.measurement.first_step_s for trial in trials if trial.measurement]
@@ -104,7 +106,7 @@ def time_limit_s(trials: Sequence[TrialRecord], *, settles: bool, left_s: float,
     """Limit the length of one trial while exploring.
 
     Args:
-        trials: Runs of this search.
+        trials: Trials of this search.
         settles: Whether it waits for its caches to fill.
         left_s: What is left of the time for exploring.
         budget_s: The whole budget.
@@ -123,7 +125,7 @@ def longest_trial_s(trials: Sequence[TrialRecord], today: str, left_s: float) ->
     """Return the longest expected length of a new point's trial that leaves time to confirm it.
 
     Args:
-        trials: Runs of this search.
+        trials: Trials of this search.
         today: Name of today's point.
         left_s: What is left of the budget.
     """
@@ -164,7 +166,7 @@ def least_confirmation_s(trials: Sequence[TrialRecord], today: str) -> float:
     """Return what the pairs of a confirmation take at least, starts left out: that of the first trial is slower.
 
     Args:
-        trials: Runs of this search.
+        trials: Trials of this search.
         today: Name of today's point.
     """
     measured = [

@@ -8,29 +8,15 @@ import pytest
 
 from autotune.events import TrialEnded
 from autotune.metrics import values_of
-from autotune.records import Ending, GpuFigures, Measurement, Purpose, TrialRecord, Validity, Values
+from autotune.records import Ending, GpuFigures, Purpose, TrialRecord, Validity, Values
 from autotune.results import Change, PooledGpu, PooledGpus, Ratio, SearchResult, Side, Verdict
-from tests.runs import changed_gpu
+from tests.runs import changed_gpu, measured
 
 TODAY: Values = {"data.batch_size": 8, "data.cache": "none", "train.xla": False}
 BEST: Values = {"data.batch_size": 32, "data.cache": "memory", "train.xla": False}
 
 MakeEnded = Callable[..., TrialEnded]
 MakeResult = Callable[..., SearchResult]
-
-
-def measured(samples_per_s: float) -> Measurement:
-    """A trial's numbers on a machine without a GPU."""
-    return Measurement(
-        window_s=2.0,
-        steps=20,
-        samples_per_s=samples_per_s,
-        cv=0.1,
-        step_p50_s=0.1,
-        step_p95_s=0.12,
-        data_wait_fraction=0.5,
-        first_step_s=8.0,
-    )
 
 
 def pooled_gpu(text: str, utilization: float | None, **changes: Any) -> PooledGpu:

@@ -7,7 +7,8 @@ import pytest
 from autotune.events import IncumbentChanged, PhaseChanged, SearchEnded, SearchStarted, TrialProgress, TrialStarted
 from autotune.records import Ending, Purpose, Scalar, Validity
 from autotune.report.lines import changes_text, event_line, running_line, trial_line, value_text
-from tests.report.conftest import TODAY, MakeEnded, measured
+from tests.report.conftest import TODAY, MakeEnded
+from tests.runs import measured
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,8 @@ from autotune.clock import VirtualClock
 from autotune.events import Event, IncumbentChanged, PhaseChanged, SearchEnded, TrialProgress, TrialStarted
 from autotune.records import Purpose
 from autotune.report.live import SearchDisplay
-from tests.report.conftest import TODAY, MakeEnded, measured
+from tests.report.conftest import TODAY, MakeEnded
+from tests.runs import measured
 
 
 def test_a_log_file_gets_lines_and_nothing_else(run_ended: MakeEnded) -> None:
