@@ -111,7 +111,7 @@ def styles(budget_s: float, only: str | None) -> bool:
         made = _autotune(project, *init, "--", *command)
         if made.returncode == 1:
             print(made.stderr)  # the user's config does not train; whoever wants to search all the same says so
-            made = _autotune(project, *init, "--no-proof", "--", *command)
+            made = _autotune(project, *init, "--no-preflight", "--", *command)
         if made.returncode == 0:
             print(made.stdout)
             searched = _autotune(project, "search", "--config", "config.yaml", "--budget", f"{budget_s:g}s")

@@ -22,7 +22,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from autotune.commands.apply import apply_values
+from autotune.commands.applying import ChosenValues, apply_values
 from autotune.commands.showing import text_console
 from autotune.errors import AutotuneError
 from autotune.report.answer import print_answer
@@ -101,15 +101,9 @@ def in_process(problem: Problem) -> str:
             console = text_console()
             print_answer(console, result, config="config.yaml", elapsed_s=None)
             if result.verdict is Verdict.BETTER and result.best and result.baseline:
-                apply_values(
-                    problem,
-                    result.best.point,
-                    result.best.values,
-                    result.baseline.values,
-                    console=console,
-                    force=True,
-                    dry_run=True,
-                )
+                best, today = result.best, result.baseline.values
+                new = ChosenValues(point=best.point, values=best.values, today=today)
+                apply_values(problem, new, console, force=True, dry_run=True)
         return "ESCAPE SEQUENCE: BUG" if "\x1b" in said.getvalue() else f"answer: {result.verdict.value}"
     except AutotuneError as error:
         return f"expected error: {error.kind}"

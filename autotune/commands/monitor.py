@@ -60,7 +60,7 @@ def command(pid: int | None, for_s: float | None, as_json: bool) -> int:
 def _shown(console: "Console", *, as_json: bool) -> "Iterator[Callable[[MonitorReading], None]]":
     """Return the function to call with each reading."""
     from autotune.monitor.display import MonitorDisplay
-    from autotune.monitor.lines import log_lines
+    from autotune.monitor.layout import log_lines
     from autotune.monitor.reading import reading_document
 
     if as_json:
@@ -80,7 +80,7 @@ def _shown(console: "Console", *, as_json: bool) -> "Iterator[Callable[[MonitorR
 
 
 def _say(console: "Console", summary: "MonitorSummary", *, as_json: bool) -> None:
-    from autotune.monitor.lines import summary_lines
+    from autotune.monitor.layout import summary_lines
     from autotune.monitor.reading import summary_document
 
     if as_json:

@@ -61,7 +61,7 @@ class SearchAnswer:
 
         Args:
             result: The answer.
-            failures: Runs that gave no numbers, one for each kind of ending; for people.
+            failures: Trials that gave no numbers, one for each kind of ending; for people.
             ended_by: What ended the search before its time; None if nothing did.
         """
         assert self._known is not None, "what has a result has begun"

@@ -12,8 +12,9 @@ from autotune.process.python_command import python_command
 from autotune.records import Ending
 from autotune.report.answer import Failure
 from autotune.report.console import text_console
-from autotune.report.lines import value_text
-from autotune.report.preview import KnobRow, print_plan
+from autotune.report.knob_table import KnobRow
+from autotune.report.plain_text import value_text
+from autotune.report.search_plan import SearchPlan, print_plan
 from autotune.search.problem import Problem
 from autotune.search.tuner import Failed
 from autotune.settings.outputs import holding_something
@@ -31,9 +32,8 @@ def show_remarks(state: StateFolder) -> None:
 
 def show_plan(console: Console, problem: Problem, budget_s: float) -> None:
     """Shows what a search is about to do."""
-    print_plan(
-        console,
-        knob_rows(problem),
+    plan = SearchPlan(
+        knobs=knob_rows(problem),
         skipped={skipped.path: skipped.why for skipped in problem.skipped} | dict(problem.settings.outputs.left),
         combinations=problem.space.size,
         redirected=problem.settings.outputs.redirected,
@@ -41,6 +41,7 @@ def show_plan(console: Console, problem: Problem, budget_s: float) -> None:
         command=masked(problem.command),
         budget_s=budget_s,
     )
+    print_plan(console, plan)
 
 
 def output_notes(problem: Problem) -> list[str]:

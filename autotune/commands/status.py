@@ -30,8 +30,9 @@ def command(call: Invocation, config: Path, as_json: bool, state_dir: Path | Non
         from autotune.events import TrialEnded
         from autotune.report.answer import print_answer
         from autotune.report.console import text_console
+        from autotune.report.event_lines import trial_line
         from autotune.report.json_answer import answer_document
-        from autotune.report.lines import plain, trial_line
+        from autotune.report.plain_text import plain
         from autotune.results import Verdict
         from autotune.search.known import Study
         from autotune.search.problem import open_problem
@@ -70,7 +71,7 @@ def command(call: Invocation, config: Path, as_json: bool, state_dir: Path | Non
 
 def _differing(problem: "Problem", values: "Values") -> list[str]:
     """The keys that hold something else now, in words."""
-    from autotune.report.lines import value_text
+    from autotune.report.plain_text import value_text
     from autotune.space.knob import same_scalar
 
     now = problem.space.today

@@ -8,7 +8,7 @@ from rich.console import Console, ConsoleOptions, RenderResult
 from rich.live import Live
 from rich.segment import Segment
 
-from autotune.monitor.lines import Line, screen
+from autotune.monitor.layout import Line, screen
 from autotune.monitor.reading import MonitorReading
 from autotune.monitor.sparkline import ASCII, BLOCKS
 

@@ -70,7 +70,7 @@ class SideEffects:
             for what, paths in (("new:", traces.new), ("changed:", traces.changed), ("gone:", traces.gone))
             if paths
         ]
-        trial = "the proof" if number is None else f"trial {number}"
+        trial = "the preflight trial" if number is None else f"trial {number}"
         said = f"while {trial} went on, outside its folder: {', '.join(parts)}. autotune takes nothing away there"
         if cache:
             names = names_of(cache, self._cwd)

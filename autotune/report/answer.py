@@ -11,7 +11,7 @@ from rich.text import Text
 from autotune.durations import format_duration
 from autotune.records import TrialRecord
 from autotune.report.comparison import gpu_notes, metrics_table
-from autotune.report.lines import changes_text, plain, value_text
+from autotune.report.plain_text import changes_text, plain, value_text
 from autotune.results import Ratio, SearchResult, Side, Verdict
 from autotune.score import UTILIZATION
 

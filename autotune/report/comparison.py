@@ -6,7 +6,7 @@ from statistics import fmean
 from rich.table import Table
 
 from autotune.metrics import GPU_METRICS, METRICS
-from autotune.report.lines import plain
+from autotune.report.plain_text import plain
 from autotune.results import PooledGpu, Side
 
 _NOT_MEASURED = "not measured"

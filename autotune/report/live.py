@@ -20,7 +20,8 @@ from autotune.events import (
     TrialProgress,
     TrialStarted,
 )
-from autotune.report.lines import changes_text, event_line, gpu_text, running_line
+from autotune.report.event_lines import event_line, gpu_text, running_line
+from autotune.report.plain_text import changes_text
 from autotune.report.safe_text import safe_text
 
 

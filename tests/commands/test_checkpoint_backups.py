@@ -109,7 +109,7 @@ def test_a_checkpoint_that_the_preflight_of_init_writes_over_is_put_back(
     config.write_text(config.read_text().partition("autotune:")[0])
     done = autotune("init", "--config", "config.yaml", "--yes", "--", sys.executable, str(TRAINER), "config.yaml")
     assert done.returncode == 0, done.stderr
-    assert "the proof wrote over or took away what it found there: checkpoints/last.ckpt" in done.stderr
+    assert "the preflight trial wrote over or took away what it found there: checkpoints/last.ckpt" in done.stderr
     assert "autotune:" in config.read_text()
     assert checkpoint.read_bytes() == TWO_WEEKS
 
@@ -124,6 +124,6 @@ def test_a_checkpoint_that_the_preflight_leaves_is_not_the_users(
     config.write_text(config.read_text().partition("autotune:")[0])
     done = autotune("init", "--config", "config.yaml", "--yes", "--", sys.executable, str(TRAINER), "config.yaml")
     assert done.returncode == 0, done.stderr
-    assert "while the proof went on, outside its folder: new: checkpoints/last.ckpt" in done.stderr
+    assert "while the preflight trial went on, outside its folder: new: checkpoints/last.ckpt" in done.stderr
     config.write_text(section)
     goes_on(project)

@@ -81,18 +81,18 @@ def test_without_a_terminal_and_a_yes_nothing_happens(project: Path, config: Pat
     assert done.returncode == 1
     assert "+autotune:" in done.stdout
     assert "--yes" in done.stderr
-    assert "Proof" not in done.stderr
+    assert "Preflight" not in done.stderr
     assert config.read_text() == CONFIG
     assert os.listdir(project) == ["config.yaml"]
 
 
 def test_a_section_beside_the_config(project: Path, config: Path, autotune: Autotune) -> None:
     """The config itself stays as it is, to the byte, with --separate."""
-    assert autotune(*INIT, "--yes", "--no-proof", "--separate", *COMMAND).returncode == 0
+    assert autotune(*INIT, "--yes", "--no-preflight", "--separate", *COMMAND).returncode == 0
     assert config.read_text() == CONFIG
     assert files(project) == ["config.autotune.yaml", "config.yaml"]
     assert "data.batch_size" in autotune("search", "--config", "config.yaml", "--dry-run").stdout
-    again = autotune(*INIT, "--yes", "--no-proof", *COMMAND)
+    again = autotune(*INIT, "--yes", "--no-preflight", *COMMAND)
     assert again.returncode == 1
     assert "config.autotune.yaml: there is an autotune section already" in again.stderr
 
@@ -100,7 +100,7 @@ def test_a_section_beside_the_config(project: Path, config: Path, autotune: Auto
 @pytest.mark.parametrize(
     ("change", "said", "remedy"),
     [
-        ("mood: crashes", "there is no such layer", "--no-proof"),
+        ("mood: crashes", "there is no such layer", "--no-preflight"),
         ("mood: ends at once", "no step was seen", "step"),
     ],
 )
@@ -131,7 +131,7 @@ def test_an_interpreter_that_keeps_the_observer_out_is_said_before_the_first_tri
     """The remedy is said, too; search says the same of the section's command."""
     note = "what would see the trainer's steps is kept out by -E and -S in the command: start Python without"
     command = ("--", sys.executable, "-uES", str(TRAINER), "config.yaml")
-    assert note in autotune(*INIT, "--yes", "--no-proof", *command).stdout
+    assert note in autotune(*INIT, "--yes", "--no-preflight", *command).stdout
     assert note in autotune("search", "--config", "config.yaml", "--dry-run").stdout
     assert note not in autotune("search", "--config", "config.yaml", "--dry-run", *COMMAND).stdout
 
@@ -139,12 +139,12 @@ def test_an_interpreter_that_keeps_the_observer_out_is_said_before_the_first_tri
 def test_a_terminal_is_asked(project: Path, config: Path) -> None:
     """The question comes after the diff; no is no, yes writes."""
     question = b"Write this to config.yaml?"
-    status, screen = answered(project, {question: b"n\n"}, *INIT, "--no-proof", *COMMAND)
+    status, screen = answered(project, {question: b"n\n"}, *INIT, "--no-preflight", *COMMAND)
     assert (status, config.read_text()) == (0, CONFIG)
     assert screen.index("+autotune:") < screen.index("Write this")
     assert "[y/N]" in screen
     assert "Nothing was written." in screen
-    status, screen = answered(project, {question: b"y\n"}, *INIT, "--no-proof", *COMMAND)
+    status, screen = answered(project, {question: b"y\n"}, *INIT, "--no-preflight", *COMMAND)
     assert status == 0
     assert config.read_text().startswith(CONFIG + "\nautotune:")
 
@@ -218,7 +218,7 @@ def test_an_interrupted_preflight_leaves_nothing(project: Path, config: Path) ->
         text=True,
     ) as init:
         assert init.stderr is not None
-        while "Proof" not in init.stderr.readline():
+        while "Preflight" not in init.stderr.readline():
             pass
         init.send_signal(2)
         assert init.wait(timeout=60) == 130

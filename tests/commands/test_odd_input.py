@@ -73,7 +73,7 @@ def test_a_damaged_manifest_is_an_expected_error(autotune: Autotune, project: Pa
     flags = ("--config", "config.yaml", "--state-dir", "state")
     assert autotune("revert", *flags).returncode == 1
     (project / "config.yaml").write_text("batch_size: 4\n")
-    made = autotune("init", "--no-proof", "--yes", *flags, "--", "python", "train.py", "config.yaml")
+    made = autotune("init", "--no-preflight", "--yes", *flags, "--", "python", "train.py", "config.yaml")
     assert made.returncode == 0, made.stderr
     (manifest,) = (project / "state" / "backups").rglob("*.json")
     manifest.write_text(manifest.read_text().replace('"number": 1', '"number": [1]'))

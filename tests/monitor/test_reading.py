@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 
 import pytest
 
-from autotune.monitor.lines import log_lines, screen, summary_lines
+from autotune.monitor.layout import log_lines, screen, summary_lines
 from autotune.monitor.reading import (
     GpuSummary,
     MonitorReading,

@@ -40,7 +40,7 @@ def on_gpus(side: Side | None, *devices: PooledGpu, effective_utilization: float
 
 
 @pytest.fixture
-def run_ended() -> MakeEnded:
+def trial_ended() -> MakeEnded:
     """The event at the end of a trial that went well; fields of its record and of itself can be changed."""
 
     def make(*, changes: Any = None, speedup: float | None = 1.5, **fields: Any) -> TrialEnded:

@@ -248,17 +248,17 @@ def test_the_next_command_can_be_pasted(search_result: MakeResult, path: str, ty
     assert f"--config {typed}" in _screen(search_result(), config=path)
 
 
-def test_what_looks_like_markup_is_shown_as_it_is(search_result: MakeResult, run_ended: MakeEnded) -> None:
+def test_what_looks_like_markup_is_shown_as_it_is(search_result: MakeResult, trial_ended: MakeEnded) -> None:
     """A value or a message in brackets is text of the user's, no formatting."""
     change = Change(path="x", old="[red]", new="[/red]", worth=1.2, group=0, label="unknown")
-    failure = _failure(run_ended, detail="KeyError: '[bold]'")
+    failure = _failure(trial_ended, detail="KeyError: '[bold]'")
     screen = _screen(search_result(changes=(change,)), failures=[failure])
     assert _row(screen, "x ")[1:3] == ["[red]", "[/red]"]
     assert "KeyError: '[bold]'" in screen
 
 
-def _failure(run_ended: MakeEnded, *, count: int = 1, detail: str = "", stderr: str = "") -> Failure:
-    trial = run_ended(
+def _failure(trial_ended: MakeEnded, *, count: int = 1, detail: str = "", stderr: str = "") -> Failure:
+    trial = trial_ended(
         ending=Ending.CRASHED, validity=Validity.UNMEASURED, measurement=None, values=BEST, detail=detail
     ).trial
     return Failure(
@@ -271,10 +271,10 @@ def _failure(run_ended: MakeEnded, *, count: int = 1, detail: str = "", stderr: 
     )
 
 
-def test_failures_are_named_counted_and_quoted(search_result: MakeResult, run_ended: MakeEnded) -> None:
+def test_failures_are_named_counted_and_quoted(search_result: MakeResult, trial_ended: MakeEnded) -> None:
     """A failure shows its ending, last output, remedy, and folder of logs."""
     said = "\n".join(f"line {number}" for number in range(20))
-    failures = [_failure(run_ended, count=3, detail="ValueError: no", stderr=said), _failure(run_ended)]
+    failures = [_failure(trial_ended, count=3, detail="ValueError: no", stderr=said), _failure(trial_ended)]
     screen = _screen(search_result(), failures=failures)
     assert "3 trials crashed: The trainer ended with an error." in screen
     assert "1 trial crashed" in screen

@@ -13,11 +13,11 @@ from autotune.search.event_log import EventLog
 from tests.report.conftest import BEST, MakeEnded
 
 
-def test_each_event_is_one_line_of_json(tmp_path: Path, run_ended: MakeEnded) -> None:
+def test_each_event_is_one_line_of_json(tmp_path: Path, trial_ended: MakeEnded) -> None:
     """With a format, a name and a stamp; whole trials included, progress within a trial not."""
     path, clock = tmp_path / "s.events.jsonl", VirtualClock()
     log = EventLog(path, clock)
-    log(run_ended(detail="two\nlines, é"))
+    log(trial_ended(detail="two\nlines, é"))
     log(TrialProgress(number=0, elapsed_s=1.0, steps=3))
     clock.wait(1.5)
     log(SearchEnded(verdict=Verdict.BETTER, trials=1, elapsed_s=2.0))

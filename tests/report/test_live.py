@@ -13,7 +13,7 @@ from tests.report.conftest import TODAY, MakeEnded
 from tests.runs import measured
 
 
-def test_a_log_file_gets_lines_and_nothing_else(run_ended: MakeEnded) -> None:
+def test_a_log_file_gets_lines_and_nothing_else(trial_ended: MakeEnded) -> None:
     """One for each thing worth knowing, in order, without escape sequences or half-drawn bars."""
     clock, file = VirtualClock(1000.0), StringIO()
     console = Console(file=file, width=40)
@@ -23,7 +23,7 @@ def test_a_log_file_gets_lines_and_nothing_else(run_ended: MakeEnded) -> None:
         for steps in range(50):
             clock.wait(0.1)
             display(TrialProgress(number=3, elapsed_s=0.1 * steps, steps=steps))
-        display(run_ended(changes={"data.cache": "[memory]"}))
+        display(trial_ended(changes={"data.cache": "[memory]"}))
         display(IncumbentChanged(values=TODAY, changes={"data.cache": "[memory]"}, speedup=1.5))
         display(SearchEnded(verdict=None, trials=1, elapsed_s=5.0))
     shown = file.getvalue()
@@ -34,11 +34,11 @@ def test_a_log_file_gets_lines_and_nothing_else(run_ended: MakeEnded) -> None:
     assert "cache=[memory]" in lines[1]
 
 
-def test_a_long_line_stays_one_line(run_ended: MakeEnded) -> None:
+def test_a_long_line_stays_one_line(trial_ended: MakeEnded) -> None:
     """In a log file a trial is found by `grep`, however much it changes."""
     file = StringIO()
     with SearchDisplay(Console(file=file, width=40), VirtualClock(), started_s=0.0, budget_s=60.0) as display:
-        display(run_ended(changes={f"section.knob_{i}": i for i in range(20)}))
+        display(trial_ended(changes={f"section.knob_{i}": i for i in range(20)}))
     assert len(file.getvalue().splitlines()) == 1
 
 
@@ -60,11 +60,11 @@ def test_a_terminal_sees_what_runs_now() -> None:
     assert last[2].endswith("\x1b[2K")
 
 
-def test_a_terminal_sees_how_busy_the_gpu_was(run_ended: MakeEnded) -> None:
+def test_a_terminal_sees_how_busy_the_gpu_was(trial_ended: MakeEnded) -> None:
     """Of the last trial; nothing is said where that was not measured."""
-    busy = run_ended(measurement=replace(measured(61.5), gpu_utilization=0.41))
+    busy = trial_ended(measurement=replace(measured(61.5), gpu_utilization=0.41))
     assert "1 trials, the last GPU 41 % starting" in _last_drawn(busy)
-    assert "2 trials starting" in _last_drawn(busy, run_ended())
+    assert "2 trials starting" in _last_drawn(busy, trial_ended())
 
 
 def _last_drawn(*events: Event) -> str:

@@ -4,8 +4,8 @@ import io
 
 from rich.console import Console
 
-from autotune.report.init_preview import print_inventory
-from autotune.report.preview import KnobRow
+from autotune.report.inventory import Inventory, print_inventory
+from autotune.report.knob_table import KnobRow
 
 ROW = KnobRow(paths=("data.batch_size", "grad_accum"), today=8, choices=(4, 8), label="batch", sentence="per step")
 
@@ -13,14 +13,14 @@ ROW = KnobRow(paths=("data.batch_size", "grad_accum"), today=8, choices=(4, 8), 
 def shown(*rows: KnobRow) -> str:
     """The screen, 100 columns wide."""
     console = Console(file=io.StringIO(), width=100, highlight=False, markup=False)
-    print_inventory(
-        console,
-        rows,
+    inventory = Inventory(
+        knobs=rows,
         not_taken={"a.prefetch": "it is a list", "-v\x1b[31m": "short"},
         redirected=("log_dir", "out.dir"),
         left={"save_dir": "it is built on another key"},
         command=("python", "train.py", "{config}"),
     )
+    print_inventory(console, inventory)
     assert isinstance(console.file, io.StringIO)
     return console.file.getvalue()
 

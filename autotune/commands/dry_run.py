@@ -1,4 +1,4 @@
-"""The preview of a search: what it would do, and what could be in its way."""
+"""Dry run of a search: what it would do, and what could be in its way."""
 
 from rich.console import Console
 
@@ -8,7 +8,7 @@ from autotune.search.gpus import busy_remarks, remarks_on_gpus
 from autotune.search.problem import Problem
 
 
-def preview(console: Console, problem: Problem, budget_s: float, clock: Clock) -> None:
+def show_dry_run(console: Console, problem: Problem, budget_s: float, clock: Clock) -> None:
     """Show what a search would do, and what could be in its way.
 
     Raises:

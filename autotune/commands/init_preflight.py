@@ -1,4 +1,4 @@
-"""The proof of `autotune init`: one short trial, and what it showed."""
+"""Preflight of `autotune init`: one short trial, and what it showed."""
 
 import os
 import socket
@@ -18,7 +18,7 @@ from autotune.protect.checkpoints import CheckpointBackups
 from autotune.protect.side_effects import SideEffects
 from autotune.records import Ending
 from autotune.report.console import text_console
-from autotune.report.lines import plain
+from autotune.report.plain_text import plain
 from autotune.search.preflight import Preflight, Reached, run_preflight
 from autotune.search.problem import Problem
 from autotune.study.journal import sole_search
@@ -38,7 +38,7 @@ def show_preflight(problem: Problem, *, may_ask: bool) -> None:
 
     Args:
         problem: The config and the command.
-        may_ask: Whether somebody is there to say that a failed proof does not matter.
+        may_ask: True if somebody is there to say that a failed preflight does not matter.
 
     Raises:
         TrialError: No step was seen, the config did not reach the trainer, or it wrote over the user's checkpoints.
@@ -46,8 +46,8 @@ def show_preflight(problem: Problem, *, may_ask: bool) -> None:
     """
     console, clock = text_console(stderr=True), SystemClock()
     problem.state.create()
-    name = f"proof-{clock.utc():%Y%m%dT%H%M%SZ}-{socket.gethostname()}-{os.getpid()}"
-    console.print("\nProof: one short trial, to see its steps ...", soft_wrap=True)
+    name = f"preflight-{clock.utc():%Y%m%dT%H%M%SZ}-{socket.gethostname()}-{os.getpid()}"
+    console.print("\nPreflight: one short trial, to see its steps ...", soft_wrap=True)
     waiting = console.status("waiting for the first step") if console.is_terminal else nullcontext()
     checkpoints = CheckpointBackups(problem.trainer, clock, cwd=Path.cwd(), name=name)
     with sole_search(problem.journal.with_suffix(".search"), problem.study), Guard() as guard, checkpoints:
@@ -55,7 +55,7 @@ def show_preflight(problem: Problem, *, may_ask: bool) -> None:
         side_effects = SideEffects(problem.trainer, clock, cwd=Path.cwd())
         with waiting:
             preflight = run_preflight(problem, ZygoteRunner(guard, clock), clock, name=name)
-        left, loss = side_effects.of_the_trial(None), checkpoints.loss("the proof")
+        left, loss = side_effects.of_the_trial(None), checkpoints.loss("the preflight trial")
     for remark in checkpoints.remarks:
         console.print(plain(remark, longest=1000), soft_wrap=True)
     if left is not None:
@@ -86,20 +86,20 @@ def _trouble(preflight: Preflight) -> TrialError | None:
         return TrialError(
             f"no step was seen: {explained.sentence}{detail}",
             where=str(preflight.folder.path),
-            remedy=f"{explained.remedy}\nTo go on without a proof: --no-proof.",
+            remedy=f"{explained.remedy}\nTo go on without a preflight: --no-preflight.",
         )
     if preflight.ending not in (Ending.STOPPED, Ending.COMPLETED):
         return TrialError(
             f"training ended after {_steps(preflight)}: {explained.sentence} ({preflight.detail})",
             where=str(preflight.folder.path),
-            remedy=f"{explained.remedy}\nTo go on without a proof: --no-proof.",
+            remedy=f"{explained.remedy}\nTo go on without a preflight: --no-preflight.",
         )
     if preflight.reached is Reached.NOT_READ:
         return TrialError(
             "steps were seen, but nobody read the trial's own copy of the config, so no tuned value would count",
             where=str(preflight.folder.config),
             remedy="See that {config} stands where the command takes the path of its config, and that nothing else "
-            "decides which file is read.\nTo go on without a proof: --no-proof.",
+            "decides which file is read.\nTo go on without a preflight: --no-preflight.",
         )
     return None
 

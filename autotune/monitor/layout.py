@@ -8,7 +8,7 @@ from autotune.durations import format_duration
 from autotune.metrics import ABSENT, METRICS
 from autotune.monitor.reading import GpuSummary, MonitorReading, MonitorSummary, ShownGpu, ShownProcess
 from autotune.monitor.sparkline import BLOCKS, span_for, sparkline
-from autotune.report.lines import plain
+from autotune.report.plain_text import plain
 
 Line = tuple[str, str]
 """Text, and its style in the words of ``rich``; empty for none."""

@@ -1,0 +1,164 @@
+"""Steps of ``autotune apply`` and ``autotune search --apply``: choosing values, and writing them into the config."""
+
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+from rich.console import Console
+
+from autotune.clock import SystemClock
+from autotune.commands.printing import ask
+from autotune.errors import ConfigError, TrialError
+from autotune.records import Values
+from autotune.results import SearchResult, Verdict
+from autotune.search.known import Study
+from autotune.search.problem import Problem
+from autotune.settings.apply import plan_edit, write_edit
+from autotune.settings.load import Settings, load_settings
+from autotune.space.knob import same_scalar
+
+
+@dataclass(frozen=True, kw_only=True)
+class ChosenValues:
+    """Values that are to be written into a config.
+
+    Attributes:
+        point: Name of their point.
+        values: The values, by dotted path.
+        today: The values that the search took as today's.
+    """
+
+    point: str
+    values: Values
+    today: Values
+
+
+def values_of_trial(study: Study, result: SearchResult, number: int, config: Path, *, force: bool) -> ChosenValues:
+    """Return the values of a trial.
+
+    Args:
+        study: The study.
+        result: The answer of the study, whose baseline says what was today's.
+        number: The trial's number.
+        config: The config as it was typed.
+        force: True to take them although the trial gave no numbers.
+
+    Raises:
+        TrialError: There is no such trial, or it gave no numbers.
+    """
+    chosen = next((trial for trial in study.trials if trial.number == number), None)
+    if chosen is None:
+        raise TrialError(
+            f"there is no trial {number} in study {study.name}",
+            where=str(study.path),
+            remedy=f"It has the trials 0 to {len(study.trials) - 1}; see `autotune status --config {config}`.",
+        )
+    if not chosen.comparable and not force:
+        raise TrialError(
+            f"trial {number} gave no numbers to go by ({chosen.ending.value})",
+            where=str(study.path),
+            remedy="Choose another trial, or write its values all the same with --force.",
+        )
+    return ChosenValues(point=chosen.point, values=chosen.values, today=_today(result))
+
+
+def best_values(result: SearchResult, config: Path, *, force: bool) -> ChosenValues:
+    """Return the best values of an answer, whose verdict is another than "no change".
+
+    Args:
+        result: The answer.
+        config: The config as it was typed.
+        force: True to take them although there was no baseline to compare them with.
+
+    Raises:
+        TrialError: There was no baseline.
+    """
+    if result.verdict is Verdict.NO_BASELINE and not force:
+        raise TrialError(
+            "these values were never compared with today's: today's config gave no numbers",
+            where=str(config),
+            remedy="Write them all the same with --force.",
+        )
+    assert result.best is not None, "a search with numbers and another verdict has a best point"
+    return ChosenValues(point=result.best.point, values=result.best.values, today=_today(result))
+
+
+def apply_values(
+    problem: Problem, new: ChosenValues, console: Console, *, force: bool = False, dry_run: bool = False
+) -> None:
+    """Write a point into the config.
+
+    Args:
+        problem: The problem of that config.
+        new: The values; refused if their point is none of the space any more.
+        console: Console that the diff is printed on.
+        force: True to overwrite without asking where a value is neither today's nor the new one.
+        dry_run: True to show the diff only.
+
+    Raises:
+        ConfigError: The point is none of the space any more, or a value was edited and nobody is there to ask.
+        click.Abort: A value was edited, and somebody was asked and said no.
+    """
+    _require_allowed(problem, new)
+    # Read again: the search may have taken half an hour, and the file may have been edited since.
+    settings = load_settings(problem.config_path)
+    edited = _edited(settings, new)
+    if edited and not dry_run and not force:
+        _ask("Edited since the search: " + "; ".join(edited) + ". Overwrite?", str(problem.config_path))
+    if not _write(problem, settings, new, console, dry_run=dry_run):
+        console.print(f"Nothing to do: {problem.config_path} holds these values already.", soft_wrap=True)
+
+
+def _today(result: SearchResult) -> Values:
+    return result.baseline.values if result.baseline else {}
+
+
+def _require_allowed(problem: Problem, new: ChosenValues) -> None:
+    if not problem.space.contains(new.values):
+        raise ConfigError(
+            "the values of that trial are not among those that this config allows now",
+            where=str(problem.config_path),
+            remedy="Widen the domains under autotune: knobs:, or search again.",
+        )
+    if not problem.space.is_named(new.point, new.values):
+        moving = ", ".join(path for knob in problem.space.knobs for path in knob.paths[1:])
+        raise ConfigError(
+            f"a key that moves with the values of that trial held something else then than it would now: {moving}",
+            where=str(problem.config_path),
+            remedy="Put back what it was when that search began, or search again.",
+        )
+
+
+def _edited(settings: Settings, new: ChosenValues) -> list[str]:
+    """Return the keys that hold neither what the search took as today's nor the new value, in words."""
+    present = {path: settings.today(path) for path in new.values}
+    return [
+        f"{path} is {present[path]}, the search took {new.today[path]} as today's"
+        for path in new.values
+        if path in new.today
+        and not same_scalar(present[path], new.today[path])
+        and not same_scalar(present[path], new.values[path])
+    ]
+
+
+def _write(problem: Problem, settings: Settings, new: ChosenValues, console: Console, *, dry_run: bool) -> bool:
+    """Show the change to each file, and write it; return False if there is nothing to change."""
+    changed = False
+    for file, edits in settings.edits(problem.space.keys(new.values)).items():
+        edit = plan_edit(file, edits)
+        if edit.nothing_to_do:
+            continue
+        changed = True
+        console.print(edit.diff, soft_wrap=True, end="")
+        if not dry_run:
+            problem.state.create()
+            backup = write_edit(edit, problem.state.backups, SystemClock())
+            console.print(f"\nWritten to {file}; the file as it was: {backup}", soft_wrap=True)
+    return changed
+
+
+def _ask(question: str, where: str) -> None:
+    """Ask for a yes; without a terminal to ask on, say how to go on."""
+    if sys.stdin is None or not sys.stdin.isatty():
+        raise ConfigError(question.removesuffix(" Overwrite?"), where=where, remedy="Overwrite it with --force.")
+    ask(question, must=True)

@@ -1,0 +1,79 @@
+"""Steps of ``autotune init``: planning the section, showing what was found, and writing it."""
+
+import shlex
+
+from rich.console import Console
+
+from autotune.clock import SystemClock
+from autotune.commands.init_request import InitRequest
+from autotune.commands.printing import ask
+from autotune.commands.showing import command_notes, knob_rows, show_remarks
+from autotune.errors import ConfigError
+from autotune.report.inventory import Inventory, print_inventory
+from autotune.search.init_plan import InitPlan, plan_init, plan_init_from_flags
+from autotune.search.unlisted_knobs import not_taken
+from autotune.settings.apply import create_file, write_edit
+from autotune.settings.secrets import masked
+from autotune.settings.typed import read_typed, refuse_secrets
+
+
+def plan_requested(request: InitRequest) -> InitPlan:
+    """Plan the section that a request asks for.
+
+    Raises:
+        AutotuneError: The command holds a secret or cannot be carried out, or the section cannot be added.
+    """
+    typed = read_typed(request.trainer)
+    refuse_secrets(typed.words)
+    if request.from_flags:
+        return plan_init_from_flags(request.config, typed, state_dir=request.state_dir)
+    return plan_init(request.config, typed, separate=request.separate, state_dir=request.state_dir)
+
+
+def show_inventory(console: Console, plan: InitPlan) -> None:
+    """Show the knobs that were found, the keys that only look like knobs, the outputs, and the command."""
+    problem = plan.problem
+    show_remarks(problem.state)
+    left_flags = plan.flags.left if plan.flags else {}
+    inventory = Inventory(
+        knobs=knob_rows(problem),
+        not_taken={**{skipped.path: skipped.why for skipped in not_taken(problem)}, **left_flags},
+        redirected=problem.settings.outputs.redirected,
+        left=problem.settings.outputs.left,
+        command=masked(problem.command),
+    )
+    print_inventory(console, inventory)
+    for note in command_notes(problem):
+        console.print(note, soft_wrap=True)
+
+
+def write_if_wanted(console: Console, plan: InitPlan, request: InitRequest) -> None:
+    """Show the change, and write it after a yes, which may have been typed as ``--yes``.
+
+    Raises:
+        ConfigError: There is nobody to ask, or the file cannot be written.
+    """
+    path = plan.edit.path
+    console.print()
+    console.print(plan.edit.diff, soft_wrap=True, end="")
+    if not (request.yes or request.may_ask):
+        raise ConfigError(
+            "this is what would be written; nothing was, because there is nobody here to ask",
+            where=str(path),
+            remedy="Write it with --yes.",
+        )
+    if request.may_ask and not ask(f"\nWrite this to {path}?"):
+        console.print("Nothing was written.")
+        return
+    _write(console, plan)
+    console.print(f"Next:  autotune search --config {shlex.quote(str(request.config))} --budget 30m", soft_wrap=True)
+
+
+def _write(console: Console, plan: InitPlan) -> None:
+    if plan.is_new:
+        create_file(plan.edit.path, plan.edit.new)
+        console.print(f"\nWritten to {plan.edit.path}.", soft_wrap=True)
+        return
+    plan.problem.state.create()
+    backup = write_edit(plan.edit, plan.problem.state.backups, SystemClock())
+    console.print(f"\nWritten to {plan.edit.path}; the file as it was: {backup}", soft_wrap=True)

@@ -1,0 +1,40 @@
+"""Request of a search: what was typed after ``autotune search``."""
+
+import math
+from dataclasses import dataclass
+from pathlib import Path
+
+
+@dataclass(frozen=True, kw_only=True)
+class SearchRequest:
+    """Options and arguments of ``autotune search``, under the names that click gives them.
+
+    Attributes:
+        config: The config as it was typed.
+        budget_s: The wall for everything, in seconds.
+        seed: Makes the choices repeatable; 0 or more.
+        fresh: True to start a new record.
+        apply: True to write the best values into the config if they are better.
+        same_training: True to turn only knobs that leave the training itself unchanged.
+        allow_busy_gpu: True to search although somebody else is on the GPU.
+        dry_run: True to show what would happen, and start nothing.
+        as_json: True to print the answer as one JSON object on stdout.
+        state_dir: Folder of all state; None finds the place by the config.
+        trainer: The trainer's command as typed behind ``--``; empty takes that of the section.
+    """
+
+    config: Path
+    budget_s: float
+    seed: int
+    fresh: bool
+    apply: bool
+    same_training: bool
+    allow_busy_gpu: bool
+    dry_run: bool
+    as_json: bool
+    state_dir: Path | None
+    trainer: tuple[str, ...]
+
+    def ends_s(self, started_s: float) -> float:
+        """Return the end of the budget of a process that started then, on the same clock; infinity for a dry run."""
+        return math.inf if self.dry_run else started_s + self.budget_s

@@ -1,0 +1,108 @@
+"""Steps of ``autotune search``: opening the problem, searching with a live display, and applying the answer."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from rich.console import Console
+
+from autotune.clock import Clock
+from autotune.commands.applying import ChosenValues, apply_values
+from autotune.commands.search_answer import SearchAnswer
+from autotune.commands.search_request import SearchRequest
+from autotune.commands.showing import failures, show_plan
+from autotune.errors import AutotuneError
+from autotune.report.answer import Failure, print_failures
+from autotune.report.console import text_console
+from autotune.report.live import SearchDisplay
+from autotune.results import SearchResult, Verdict
+from autotune.search.open import OpenSearch, SearchOptions, open_search
+from autotune.search.problem import Problem, open_problem
+from autotune.settings.typed import typed_tokens
+
+
+@dataclass(frozen=True, kw_only=True)
+class Finished:
+    """A search that came to its end.
+
+    Attributes:
+        result: The answer.
+        failures: Trials that gave no numbers, one for each kind of ending.
+        ended_by: Error that ended it before its time; None if there was none.
+    """
+
+    result: SearchResult
+    failures: list[Failure]
+    ended_by: AutotuneError | None
+
+
+def open_requested(request: SearchRequest) -> Problem:
+    """Open the problem that a request names.
+
+    Raises:
+        AutotuneError: It cannot be searched as it is.
+    """
+    command = typed_tokens(request.trainer, request.config, Path.cwd())
+    problem = open_problem(
+        request.config, command=command, state_dir=request.state_dir, same_training=request.same_training
+    )
+    problem.require_runnable()
+    return problem
+
+
+def search_with_display(
+    problem: Problem, request: SearchRequest, answer: SearchAnswer, clock: Clock, *, started_s: float
+) -> Finished:
+    """Show what a search is about to do, and search, with a live display on stderr.
+
+    Args:
+        problem: What is tuned; runnable.
+        request: Budget and the like.
+        answer: Told of the search as soon as it has a record, so that whatever ends it early can answer from that.
+        clock: The machine's clock.
+        started_s: When the process started, on the clock's monotonic time; the budget counts from there.
+
+    Raises:
+        AutotuneError: The search cannot begin, or no trial gave numbers.
+    """
+    progress = text_console(stderr=True)
+    show_plan(progress, problem, request.budget_s)
+    options = SearchOptions(
+        budget_s=request.budget_s,
+        started_s=started_s,
+        seed=request.seed,
+        fresh=request.fresh,
+        allow_busy_gpu=request.allow_busy_gpu,
+    )
+    display = SearchDisplay(progress, clock, started_s=started_s, budget_s=request.budget_s)
+    with open_search(problem, options, clock, display) as search:
+        answer.begin(problem, search)
+        answer.clear = display.close
+        result = _result(search, display, progress)
+    if problem.config_changed():
+        progress.print(
+            f"{request.config} was changed during the search; the answer is for the file as it was at the start.",
+            soft_wrap=True,
+        )
+    tuner = search.tuner
+    return Finished(result=result, failures=failures(tuner.failures, result.outcomes), ended_by=tuner.ended_by)
+
+
+def apply_if_better(problem: Problem, result: SearchResult) -> None:
+    """Write the best values of a search into the config, if they are better than the baseline.
+
+    Raises:
+        AutotuneError: They cannot be written, or the config was edited and nobody is there to ask.
+    """
+    if result.verdict is Verdict.BETTER and result.best and result.baseline:
+        new = ChosenValues(point=result.best.point, values=result.best.values, today=result.baseline.values)
+        apply_values(problem, new, text_console(stderr=True))
+
+
+def _result(search: OpenSearch, display: SearchDisplay, console: Console) -> SearchResult:
+    """Search; where that ends in an error, show the output of the trials that failed."""
+    try:
+        with display:
+            return search.run()
+    except AutotuneError:
+        print_failures(console, failures(search.tuner.failures, search.tuner.outcomes))
+        raise

@@ -1,0 +1,50 @@
+"""Table of knobs: key, present value, choices, effect on the training, description."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from rich.table import Table
+
+from autotune.records import Scalar
+from autotune.report.plain_text import value_text
+
+_MOST_CHOICES = 8
+
+
+@dataclass(frozen=True, kw_only=True)
+class KnobRow:
+    """Table row of a knob.
+
+    Attributes:
+        paths: The keys that it sets.
+        today: Present value.
+        choices: Values that may be tried.
+        label: Effect on the training.
+        sentence: Description; empty for a knob of the user's own.
+    """
+
+    paths: Sequence[str]
+    today: Scalar
+    choices: Sequence[Scalar]
+    label: str
+    sentence: str
+
+
+def knob_table(knobs: Sequence[KnobRow]) -> Table:
+    """Return the table, with a row for each knob."""
+    table = Table(box=None, pad_edge=False, padding=(0, 3, 0, 0), expand=True)
+    for column in ("knob", "today", "tried", "for the training"):
+        table.add_column(column, style="dim" if column == "for the training" else None, no_wrap=True)
+    table.add_column("", style="dim", no_wrap=True, ratio=1)  # the sentence gets what is left of the width
+    for knob in knobs:
+        table.add_row(
+            "\n".join(knob.paths), value_text(knob.today), _choices_text(knob.choices), knob.label, knob.sentence
+        )
+    return table
+
+
+def _choices_text(choices: Sequence[Scalar]) -> str:
+    shown = [value_text(choice) for choice in choices]
+    if len(shown) > _MOST_CHOICES:
+        shown = [*shown[: _MOST_CHOICES - 2], "…", shown[-1]]
+    return ", ".join(shown)

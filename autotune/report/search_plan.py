@@ -1,0 +1,54 @@
+"""Plan of a search as it is shown before the first trial: the knobs, their values, the outputs, the command."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from rich.console import Console
+from rich.text import Text
+
+from autotune.durations import format_duration
+from autotune.report.knob_table import KnobRow, knob_table
+from autotune.report.plain_text import plain
+
+
+@dataclass(frozen=True, kw_only=True)
+class SearchPlan:
+    """Plan of a search, for people.
+
+    Attributes:
+        knobs: Rows of the knobs.
+        skipped: Keys that are not tuned, with the reason.
+        combinations: Number of points of the space.
+        redirected: Output keys that point into each trial's own folder.
+        notes: Further remarks.
+        command: The trainer's command, without secrets.
+        budget_s: The whole budget, in seconds.
+    """
+
+    knobs: Sequence[KnobRow]
+    skipped: Mapping[str, str]
+    combinations: int
+    redirected: Sequence[str]
+    notes: Sequence[str]
+    command: Sequence[str]
+    budget_s: float
+
+
+def print_plan(console: Console, plan: SearchPlan) -> None:
+    """Print the knobs, the skipped keys with reasons, the redirected outputs, and the command."""
+    console.print(knob_table(plan.knobs))
+    for line in _lines(plan):
+        console.print(Text(line, style="dim"), soft_wrap=True)
+
+
+def _lines(plan: SearchPlan) -> list[str]:
+    lines = [f"not tuned: {path} ({why})" for path, why in plan.skipped.items()]
+    if plan.redirected:
+        lines.append(f"into each trial's own folder, starting empty: {', '.join(plan.redirected)}")
+    return [
+        *lines,
+        *(plain(note) for note in plan.notes),
+        f"command: {' '.join(plan.command)}",
+        f"{plan.combinations:,} combinations; {format_duration(plan.budget_s)} for everything, "
+        "part of it kept back to confirm the best against today's values",
+    ]
