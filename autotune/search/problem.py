@@ -29,7 +29,7 @@ from autotune.space.build import Skipped, build_space
 from autotune.space.catalog import is_for_validation, known_knob
 from autotune.space.knob import ladder
 from autotune.space.space import Space
-from autotune.study.identity import FRAMEWORK, framework_versions, study_name
+from autotune.study.identity import FRAMEWORK, StudyIdentity, framework_versions
 from autotune.trial.plan import Trainer
 
 CHOOSING_GPUS = ("CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER")
@@ -252,8 +252,8 @@ def open_problem(
     typed_command = tuple(command) if command else None
     used = typed_command or settings.command or ()
     frameworks = framework_versions(_interpreter(used[0])) if used else {}
-    study = study_name(
-        config.stem,
+    identity = StudyIdentity(
+        stem=config.stem,
         config=settings.trial_document.data,
         left_out=[*(path for knob in space.knobs for path in knob.paths), *settings.outputs.redirected],
         fixed=settings.section.fixed,
@@ -277,7 +277,7 @@ def open_problem(
         gpu_remarks=found.remarks,
         typed_command=typed_command,
         state=StateFolder.locate(config, explicit=state_dir, environ=os.environ),
-        study=study,
+        study=identity.name,
         frameworks=frameworks,
     )
 

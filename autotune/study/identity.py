@@ -8,7 +8,8 @@ import hashlib
 import json
 import re
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -22,24 +23,11 @@ FRAMEWORK = "framework."
 """Prefix of the trial conditions that hold the version of a framework."""
 
 
-def study_name(
-    stem: str,
-    *,
-    config: Mapping[str, Any],
-    left_out: Iterable[str],
-    fixed: Mapping[str, Any],
-    command: Sequence[str],
-    environment: Mapping[str, str],
-    objective: str,
-    machine: Machine,
-    frameworks: Mapping[str, str],
-) -> str:
-    """Return the study's name: config stem and three hashes, of the frameworks, the command, and first of the rest.
+@dataclass(frozen=True, kw_only=True)
+class StudyIdentity:
+    """Everything that the trials of a study have in common.
 
-    So the study of a command that was given once can be found by the other parts of its name, and studies of other
-    framework versions can be recognized.
-
-    Args:
+    Attributes:
         stem: Name of the config file without its suffix.
         config: The parsed config, without its ``autotune:`` section.
         left_out: Dotted paths that do not count: knobs and output paths.
@@ -50,17 +38,42 @@ def study_name(
         machine: The hardware class, with the GPUs that trials see.
         frameworks: Versions of the frameworks that the trainer will import.
     """
-    dropped = set(left_out)
-    identity = {
-        "config": _without(config, dropped, ()),
-        "fixed": dict(fixed),
-        "environment": {name: text for name, text in environment.items() if f"autotune.env.{name}" not in dropped},
-        "objective": objective,
-        "cpu": [machine.cpu_model, machine.cpu_cores, round(machine.memory_bytes / _GIB)],
-        "gpus": [[gpu.name, gpu.memory_bytes and round(gpu.memory_bytes / _GIB)] for gpu in machine.gpus],
-    }
-    name = re.sub("[^A-Za-z0-9_.]+", "_", stem).strip("._")[:40] or "config"
-    return f"{name}-{_digest(identity)[:8]}-{_digest(dict(frameworks))[:4]}-{_digest(list(command))[:4]}"
+
+    stem: str
+    config: Mapping[str, Any]
+    left_out: Collection[str]
+    fixed: Mapping[str, Any]
+    command: Sequence[str]
+    environment: Mapping[str, str]
+    objective: str
+    machine: Machine
+    frameworks: Mapping[str, str]
+
+    @property
+    def name(self) -> str:
+        """Name of the study: config stem and three hashes, of the frameworks, the command, and first of the rest.
+
+        So the study of a command that was given once can be found by the other parts of its name, and studies of other
+        framework versions can be recognized.
+        """
+        stem = re.sub("[^A-Za-z0-9_.]+", "_", self.stem).strip("._")[:40] or "config"
+        return (
+            f"{stem}-{_digest(self._training_and_machine())[:8]}-{_digest(dict(self.frameworks))[:4]}"
+            f"-{_digest(list(self.command))[:4]}"
+        )
+
+    def _training_and_machine(self) -> dict[str, Any]:
+        dropped, machine = set(self.left_out), self.machine
+        return {
+            "config": _without(self.config, dropped, ()),
+            "fixed": dict(self.fixed),
+            "environment": {
+                name: text for name, text in self.environment.items() if f"autotune.env.{name}" not in dropped
+            },
+            "objective": self.objective,
+            "cpu": [machine.cpu_model, machine.cpu_cores, round(machine.memory_bytes / _GIB)],
+            "gpus": [[gpu.name, gpu.memory_bytes and round(gpu.memory_bytes / _GIB)] for gpu in machine.gpus],
+        }
 
 
 def framework_versions(executable: Path) -> dict[str, str]:

@@ -6,18 +6,16 @@ So ``search``, ``status`` and ``apply`` give the same answer, at once or after a
 import math
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from statistics import fmean, median
 
 from autotune.gpu.trial_usage import NOT_MEASURED
 from autotune.metrics import METRICS, values_of
 from autotune.records import Measurement, Purpose, TrialRecord
-from autotune.results import SearchResult, Side, Verdict
+from autotune.results import Change, SearchResult, Side, Verdict
 from autotune.sampler.observations import between_trial_variance_of, expected_sd_of
 from autotune.score import (
     LEAST_PAIRS,
-    LEAST_SCORE_GAIN,
-    LEAST_SPEED,
     THROUGHPUT,
     Judgement,
     Objective,
@@ -28,13 +26,9 @@ from autotune.score import (
 from autotune.space.space import Space
 from autotune.study.changes import changes_worth
 from autotune.study.pooled_gpus import pooled_gpus, study_busy_rate
+from autotune.study.reasons import Evidence, reason
 
-_FILLING = (
-    "; caches take longer to fill than there was time, so runs were compared without the time they waited for data, "
-    "and the interval holds whatever full caches will make of the two"
-)
-
-_UNEVEN = 1.3  # runs that differ by 8 % are within that 99 times in 100
+_UNEVEN = 1.3  # trials that differ by 8 % are within that 99 times in 100
 
 _MOST_PRIOR_DF = 2.0
 """Most degrees of freedom of the prior from other points: points differ in spread, more so with longer steps."""
@@ -90,78 +84,132 @@ def summarize(
     records = _until_the_end_of(search, records)
     trials = [trial for trial in records if trial.search == search]
     good = _telling(trials, objective)
-    if not good:
-        return None
-    # Each search starts with the baseline, also where that fails.
+    # Each search starts with the baseline, also where that fails. Where its record could not be read, nothing means
+    # anything.
     today = next((trial for trial in trials if trial.purpose is Purpose.TODAY), None)
-    if today is None:
-        return None  # its record could not be read, and without it nothing means anything
-    busy_rate = study_busy_rate(records)
-    why_no_gpu = why_no_gpu or _why_not_measured(good)
-    baseline_trials = [trial for trial in good if trial.point == today.point]
-    baseline = _side(today, baseline_trials, busy_rate)
-    outcomes = dict(Counter(trial.ending.value for trial in trials))
+    if not good or today is None:
+        return None
+    searched = _Searched(
+        trials=trials,
+        good=good,
+        today=today,
+        space=space,
+        objective=objective,
+        busy_rate=study_busy_rate(records),
+        why_no_gpu=why_no_gpu or _why_not_measured(good),
+    )
+    if not searched.baseline_trials:
+        return _without_baseline(searched)
+    others = [trial for trial in records if trial.purpose is not Purpose.CONFIRM or trial.search != search]
+    return _compared(searched, others)
 
-    confirmed = [trial for trial in good if trial.purpose is Purpose.CONFIRM and trial.point != today.point]
-    best = confirmed[0].point if confirmed else _best(good, today.point, objective)
-    best_trials = [trial for trial in good if trial.point == best]
-    answer = _side(best_trials[0], best_trials, busy_rate) if best_trials else None
-    changes = (
-        tuple(changes_worth(good, today.values, answer.values, space, sd=expected_sd_of(good, THROUGHPUT)))
-        if answer
-        else ()
+
+@dataclass(frozen=True, kw_only=True)
+class _Searched:
+    """Trials of one search that has a baseline on record, and what is needed to read them.
+
+    Attributes:
+        trials: All of them, oldest first.
+        good: Those with comparable numbers that tell the objective; at least one.
+        today: The first trial of the baseline, which may have failed.
+        space: The present search space.
+        objective: The objective of the search.
+        busy_rate: See `study_busy_rate`.
+        why_no_gpu: Reason why utilization was not measured; None if it was, or that is not known.
+    """
+
+    trials: Sequence[TrialRecord]
+    good: Sequence[TrialRecord]
+    today: TrialRecord
+    space: Space
+    objective: Objective
+    busy_rate: float | None
+    why_no_gpu: str | None
+
+    @property
+    def baseline_trials(self) -> list[TrialRecord]:
+        """Good trials of the baseline."""
+        return [trial for trial in self.good if trial.point == self.today.point]
+
+    @property
+    def outcomes(self) -> dict[str, int]:
+        """Number of trials with each ending."""
+        return dict(Counter(trial.ending.value for trial in self.trials))
+
+    def baseline(self) -> Side:
+        """Pool the trials of the baseline."""
+        return _side(self.today, self.baseline_trials, self.busy_rate)
+
+    def candidate(self) -> Side | None:
+        """Pool the trials of the confirmed point, else of the best one; None if nothing is better than the baseline."""
+        today = self.today.point
+        confirmed = [trial for trial in self.good if trial.purpose is Purpose.CONFIRM and trial.point != today]
+        best = confirmed[0].point if confirmed else _best(self.good, today, self.objective)
+        trials = [trial for trial in self.good if trial.point == best]
+        return _side(trials[0], trials, self.busy_rate) if trials else None
+
+    def changes_of(self, candidate: Side | None) -> tuple[Change, ...]:
+        """Return the changes from the baseline to a candidate, with their main effects on the speed."""
+        if candidate is None:
+            return ()
+        sd = expected_sd_of(self.good, THROUGHPUT)
+        return tuple(changes_worth(self.good, self.today.values, candidate.values, self.space, sd=sd))
+
+
+def _without_baseline(searched: _Searched) -> SearchResult:
+    """Return the answer of a search whose baseline gave no numbers: the best of what did."""
+    candidate, today = searched.candidate(), searched.today
+    ended = f"{today.ending.value}: {today.detail}" if today.detail else today.ending.value
+    return SearchResult(
+        verdict=Verdict.NO_BASELINE,
+        why=f"today's config gave no numbers ({ended}), so there is nothing to compare with",
+        baseline=searched.baseline(),
+        best=candidate,
+        candidate=None,
+        speedup=None,
+        score_ratio=None,
+        smallest_gain=None,
+        same_training=None,
+        trials=len(searched.trials),
+        outcomes=searched.outcomes,
+        changes=tuple(replace(change, worth=None) for change in searched.changes_of(candidate)),
+        objective=searched.objective.name,
+        why_no_gpu=searched.why_no_gpu,
     )
 
-    if not baseline_trials:
-        return SearchResult(
-            verdict=Verdict.NO_BASELINE,
-            why=f"today's config gave no numbers ({_ended(today)}), so there is nothing to compare with",
-            baseline=baseline,
-            best=answer,
-            candidate=None,
-            speedup=None,
-            score_ratio=None,
-            smallest_gain=None,
-            same_training=None,
-            trials=len(trials),
-            outcomes=outcomes,
-            changes=tuple(replace(change, worth=None) for change in changes),
-            objective=objective.name,
-            why_no_gpu=why_no_gpu,
-        )
 
-    pairs = pairs_of(good, today.point)
-    others = [trial for trial in records if trial.purpose is not Purpose.CONFIRM or trial.search != search]
+def _compared(searched: _Searched, others: Sequence[TrialRecord]) -> SearchResult:
+    """Return the answer of a search with a baseline; trials outside its confirmation give the prior of their spread."""
+    good, objective = searched.good, searched.objective
+    baseline, candidate = searched.baseline(), searched.candidate()
+    pairs = pairs_of(good, searched.today.point)
     judgement = _judgement(pairs, others, objective) if len(pairs) >= LEAST_PAIRS else None
     better = judgement is not None and judgement.better
+    evidence = Evidence(
+        judgement=judgement,
+        pairs=len(pairs),
+        has_candidate=candidate is not None,
+        explored=any(trial.purpose is Purpose.EXPLORE for trial in searched.trials),
+        filling=any(trial.measurement and trial.measurement.filled_samples_per_s for trial in good),
+        by_utilization=objective.by_utilization,
+    )
     return SearchResult(
         verdict=Verdict.BETTER if better else Verdict.NO_CHANGE,
-        why=_why(
-            judgement,
-            answer,
-            len(pairs),
-            explored=any(trial.purpose is Purpose.EXPLORE for trial in trials),
-            filling=any(trial.measurement and trial.measurement.filled_samples_per_s for trial in good),
-            objective=objective,
-        ),
+        why=reason(evidence),
         baseline=baseline,
-        best=answer if better else baseline,
-        candidate=None if better else answer,
+        best=candidate if better else baseline,
+        candidate=None if better else candidate,
         speedup=judgement.speed if judgement else None,
         score_ratio=judgement.score if judgement else None,
         smallest_gain=judgement.smallest_gain if judgement else None,
-        same_training=_same_training(good, baseline_trials, space, objective, busy_rate),
-        trials=len(trials),
-        outcomes=outcomes,
-        changes=changes,
+        same_training=_same_training(searched),
+        trials=len(searched.trials),
+        outcomes=searched.outcomes,
+        changes=searched.changes_of(candidate),
         objective=objective.name,
-        why_no_gpu=why_no_gpu,
-        cautions=_unevenness(baseline_trials),
+        why_no_gpu=searched.why_no_gpu,
+        cautions=_unevenness(searched.baseline_trials),
     )
-
-
-def _ended(trial: TrialRecord) -> str:
-    return f"{trial.ending.value}: {trial.detail}" if trial.detail else trial.ending.value
 
 
 def _until_the_end_of(search: str, records: Sequence[TrialRecord]) -> Sequence[TrialRecord]:
@@ -236,20 +284,15 @@ def _mean_scores(good: Sequence[TrialRecord], today: str, objective: Objective) 
     }
 
 
-def _same_training(
-    good: Sequence[TrialRecord],
-    baseline: Sequence[TrialRecord],
-    space: Space,
-    objective: Objective,
-    busy_rate: float | None,
-) -> tuple[Side, float] | None:
+def _same_training(searched: _Searched) -> tuple[Side, float] | None:
     """Return the best point that leaves the training unchanged, with its speedup over the baseline."""
+    good, baseline = searched.good, searched.baseline_trials
     today = baseline[0].point
-    means = _mean_scores(good, today, objective)
+    means = _mean_scores(good, today, searched.objective)
     alike = {
         trial.point: trial
         for trial in good
-        if trial.point != today and space.is_same_training(trial.values, baseline[0].values)
+        if trial.point != today and searched.space.is_same_training(trial.values, baseline[0].values)
     }
     if not alike:
         return None
@@ -257,7 +300,7 @@ def _same_training(
     if means[best] <= means[today]:
         return None
     trials = [trial for trial in good if trial.point == best]
-    return _side(alike[best], trials, busy_rate), speed_over(trials, baseline)
+    return _side(alike[best], trials, searched.busy_rate), speed_over(trials, baseline)
 
 
 def speed_over(trials: Sequence[TrialRecord], baseline: Sequence[TrialRecord]) -> float:
@@ -279,52 +322,4 @@ def _unevenness(baseline: Sequence[TrialRecord]) -> tuple[str, ...]:
     return (
         f"Of {len(speeds)} trials of today's config, one was {ratio:.2f} times as fast as another: something else may "
         "be at work on this machine, or a few seconds do not show how fast this training is.",
-    )
-
-
-def _why(
-    judgement: Judgement | None,
-    answer: Side | None,
-    pairs: int,
-    *,
-    explored: bool,
-    filling: bool,
-    objective: Objective,
-) -> str:
-    """Return the reason for the verdict, for the user.
-
-    Args:
-        judgement: Result of the pairs; None if there were too few.
-        answer: The confirmed point, or the candidate.
-        pairs: Number of complete pairs.
-        explored: True if any point but the baseline was tried.
-        filling: True if the caches of the trials were still being filled.
-        objective: The objective of the search.
-    """
-    if answer is None and not explored:
-        return "there was no time to try anything but today's values"
-    if answer is None and objective.by_utilization:
-        return "nothing that was tried keeps the GPU busier without being slower than today's values"
-    if answer is None:
-        return "nothing that was tried is faster than today's values"
-    if judgement is None and pairs == 0:
-        return "the best point was not confirmed against today's config: its pairs did not fit, or failed"
-    if judgement is None:
-        return f"only {pairs} of at least {LEAST_PAIRS} confirming pairs could be measured"
-    if judgement.better:
-        return f"confirmed by {judgement.pairs} interleaved pairs with today's config" + (_FILLING if filling else "")
-    if objective.by_utilization and judgement.score.low > LEAST_SCORE_GAIN:
-        return (
-            f"{judgement.pairs} interleaved pairs with today's config show a busier GPU, but not that training is no "
-            f"slower: the interval of its speed begins at {judgement.speed.low:.2f}x, and {LEAST_SPEED}x is needed"
-        )
-    if filling:
-        return (
-            f"{judgement.pairs} interleaved pairs with today's config do not show a gain that would stay: caches take "
-            f"longer to fill than there was time, and with full ones it may be from {judgement.speed.low:.2f}x to "
-            f"{judgement.speed.high:.2f}x as fast"
-        )
-    return (
-        f"{judgement.pairs} interleaved pairs with today's config do not show a gain; "
-        f"one of {judgement.smallest_gain:.0%} or more would probably have been seen"
     )

@@ -10,11 +10,12 @@ import pytest
 
 from autotune.folders.state_folder import StateFolder
 from autotune.records import Gpu, Machine
-from autotune.study.identity import framework_versions, study_name
+from autotune.study.identity import StudyIdentity, framework_versions
 
 MACHINE = Machine(cpu_cores=8, cpu_model="A", memory_bytes=32 << 30)
 CONFIG = {"data": {"batch_size": 8, "path": "/d"}, "out": {"dir": "a"}, "layers": [{"size": 1}, {"size": 2}]}
 GIVEN: dict[str, Any] = {
+    "stem": "config",
     "config": CONFIG,
     "left_out": ["data.batch_size", "out.dir"],
     "fixed": {"epochs": 1},
@@ -24,11 +25,11 @@ GIVEN: dict[str, Any] = {
     "machine": MACHINE,
     "frameworks": {"tensorflow": "2.21.0"},
 }
-NAME = study_name("config", **GIVEN)
+NAME = StudyIdentity(**GIVEN).name
 
 
 def _name(**changes: Any) -> str:
-    return study_name("config", **{**GIVEN, **changes})
+    return StudyIdentity(**{**GIVEN, **changes}).name
 
 
 def _config(**changes: Any) -> dict[str, Any]:
@@ -105,7 +106,7 @@ def test_command_and_frameworks_show_in_parts_of_their_own() -> None:
 @pytest.mark.parametrize("stem", ["a b", "a/../b", "x" * 300, "a\nb", "a'b\"c", "Größe", "v1.2-final"])
 def test_any_stem_gives_a_name_for_a_file(stem: str) -> None:
     """Short, and nothing in it that a shell, or the state folder, would take for something else."""
-    name = study_name(stem, **GIVEN)
+    name = _name(stem=stem)
     assert len(name) < 80
     assert StateFolder(Path("/state")).trials(name) == Path("/state/trials") / name
 
@@ -113,7 +114,7 @@ def test_any_stem_gives_a_name_for_a_file(stem: str) -> None:
 @pytest.mark.parametrize("stem", ["_base", ".hidden", "конфиг", "-x", ".."])
 def test_a_stem_that_starts_oddly_gives_a_name_for_a_folder(stem: str) -> None:
     """Every config name gives a valid folder name for its trials."""
-    name = study_name(stem, **GIVEN)
+    name = _name(stem=stem)
     assert StateFolder(Path("/state")).trials(name) == Path("/state/trials") / name
 
 
