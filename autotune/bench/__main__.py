@@ -3,6 +3,7 @@
 import argparse
 import sys
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from autotune.bench.grid import measure_grid, parse_axis
 from autotune.bench.oscillation_verdicts import benchmark_oscillation
@@ -15,63 +16,16 @@ from autotune.bench.simulation.calibration import calibrate
 from autotune.durations import parse_duration_s
 from autotune.errors import AutotuneError
 
+if TYPE_CHECKING:
+    Commands = argparse._SubParsersAction[argparse.ArgumentParser]
+
 
 def main() -> int:
     """Run one benchmark."""
     parser = argparse.ArgumentParser(prog="python -m autotune.bench", description=__doc__)
     commands = parser.add_subparsers(dest="benchmark", required=True)
-    grid = commands.add_parser("grid", help="measure every combination of some values, in random order")
-    grid.add_argument("--config", type=Path, required=True)
-    grid.add_argument("--repeats", type=int, default=2, help="runs of each point (default: 2)")
-    grid.add_argument("--seed", type=int, default=0)
-    grid.add_argument("--state-dir", type=Path)
-    grid.add_argument("--out", type=Path, help="where the raw numbers go, as JSON lines")
-    grid.add_argument("axes", nargs="+", metavar="KEY=V1,V2", help="e.g. data.batch_size=8,32; data.cache=none,memory")
-    grid.set_defaults(run=_grid)
-    start = commands.add_parser("start", help="measure what starting and stopping a trial takes, fresh and warm")
-    start.add_argument("--config", type=Path, required=True)
-    start.add_argument("--trials", type=int, default=20, help="runs of each kind (default: 20)")
-    start.add_argument("--state-dir", type=Path)
-    start.set_defaults(run=_start)
-    choose = commands.add_parser(
-        "choose", help="measure what one choice of the next trial takes, by length of the record"
-    )
-    choose.add_argument("--config", type=Path, required=True)
-    choose.add_argument("--trials", type=int, nargs="+", default=[10, 100, 300, 1000], help="lengths of the record")
-    choose.add_argument("--seed", type=int, default=0)
-    choose.set_defaults(run=_choose)
-    search = commands.add_parser("search", help="compare the search with other ways to tune, on simulated trainers")
-    search.add_argument("--seeds", type=_seeds, default=range(100), metavar="0-31", help="scenarios (default: 0-99)")
-    search.add_argument("--aa", type=int, default=0, metavar="N", help="searches with nothing to find (default: 0)")
-    search.add_argument("--report", action="store_true", help="the scenarios that are kept for reports, and 2,000 A/A")
-    search.add_argument("--budgets", type=_budgets_s, default="5m,30m", help="default: %(default)s")
-    search.add_argument("--jobs", type=int, default=1, help="processes at work (default: 1)")
-    search.add_argument("--out", type=Path, default=Path("bench-search"), help="folder of the results; gone on with")
-    search.set_defaults(run=_search)
-    calibration = commands.add_parser(
-        "calibrate", help="fit the simulated trainers to measured ones, and say how well they agree"
-    )
-    calibration.set_defaults(run=lambda _arguments: calibrate())
-    oscillation = commands.add_parser("oscillation", help="judge simulated GPU utilization, and compare with the truth")
-    oscillation.add_argument("--scenarios", type=int, default=200, help="default: %(default)s")
-    oscillation.add_argument("--seed", type=int, default=0)
-    oscillation.set_defaults(run=_oscillation)
-    observe = commands.add_parser("observe", help="what is seen of trainers that report nothing, and what that costs")
-    observe.add_argument("styles", nargs="*", metavar="STYLE", help="e.g. fit loop-compiled torch (default: all)")
-    observe.add_argument("--python", default=sys.executable, help="the interpreter that has the frameworks")
-    observe.add_argument("--pairs", type=int, default=5, help="of trainings, for the cost of a step (default: 5)")
-    observe.add_argument("--steps", type=int, default=200, help="in a block, of which a training has 20 (default: 200)")
-    observe.set_defaults(run=_observe)
-    sampler = commands.add_parser("sampler", help="measure what the GPU sampler costs, and what it costs a training")
-    sampler.add_argument("--seconds", type=float, default=60.0, help="for which it is watched (default: 60)")
-    sampler.add_argument("--config", type=Path, help="train with this config, with the sampler and without it in turn")
-    sampler.add_argument("--pairs", type=int, default=10, help="trainings of each kind (default: 10)")
-    sampler.add_argument("--train", type=float, default=20.0, help="seconds of each that count (default: 20)")
-    sampler.add_argument("--state-dir", type=Path)
-    sampler.set_defaults(run=_sampler)
-    monitor = commands.add_parser("monitor", help="measure what `autotune monitor` costs")
-    monitor.add_argument("--seconds", type=float, default=60.0, help="for which it is watched (default: 60)")
-    monitor.set_defaults(run=lambda arguments: print(measure_monitor(seconds=arguments.seconds)))
+    for add in _BENCHMARKS:
+        add(commands)
     arguments = parser.parse_args()
     try:
         arguments.run(arguments)
@@ -79,6 +33,19 @@ def main() -> int:
         print(error, file=sys.stderr)
         return 1
     return 0
+
+
+def _add_grid(commands: "Commands") -> None:
+    parser = commands.add_parser("grid", help="measure every combination of some values, in random order")
+    parser.add_argument("--config", type=Path, required=True)
+    parser.add_argument("--repeats", type=int, default=2, help="trials of each point (default: 2)")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--state-dir", type=Path)
+    parser.add_argument("--out", type=Path, help="where the raw numbers go, as JSON lines")
+    parser.add_argument(
+        "axes", nargs="+", metavar="KEY=V1,V2", help="e.g. data.batch_size=8,32; data.cache=none,memory"
+    )
+    parser.set_defaults(run=_grid)
 
 
 def _grid(arguments: argparse.Namespace) -> None:
@@ -92,16 +59,41 @@ def _grid(arguments: argparse.Namespace) -> None:
     )
 
 
-def _observe(arguments: argparse.Namespace) -> None:
-    benchmark_observer(python=arguments.python, styles=arguments.styles, pairs=arguments.pairs, steps=arguments.steps)
+def _add_start(commands: "Commands") -> None:
+    parser = commands.add_parser("start", help="measure what starting and stopping a trial takes, fresh and warm")
+    parser.add_argument("--config", type=Path, required=True)
+    parser.add_argument("--trials", type=int, default=20, help="of each kind (default: 20)")
+    parser.add_argument("--state-dir", type=Path)
+    parser.set_defaults(run=_start)
 
 
 def _start(arguments: argparse.Namespace) -> None:
     measure_start(arguments.config, trials=arguments.trials, state_dir=arguments.state_dir)
 
 
+def _add_choose(commands: "Commands") -> None:
+    parser = commands.add_parser(
+        "choose", help="measure what one choice of the next trial takes, by length of the record"
+    )
+    parser.add_argument("--config", type=Path, required=True)
+    parser.add_argument("--trials", type=int, nargs="+", default=[10, 100, 300, 1000], help="lengths of the record")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.set_defaults(run=_choose)
+
+
 def _choose(arguments: argparse.Namespace) -> None:
     time_choices(arguments.config, arguments.trials, seed=arguments.seed)
+
+
+def _add_search(commands: "Commands") -> None:
+    parser = commands.add_parser("search", help="compare the search with other ways to tune, on simulated trainers")
+    parser.add_argument("--seeds", type=_seeds, default=range(100), metavar="0-31", help="scenarios (default: 0-99)")
+    parser.add_argument("--aa", type=int, default=0, metavar="N", help="searches with nothing to find (default: 0)")
+    parser.add_argument("--report", action="store_true", help="the scenarios that are kept for reports, and 2,000 A/A")
+    parser.add_argument("--budgets", type=_budgets_s, default="5m,30m", help="default: %(default)s")
+    parser.add_argument("--jobs", type=int, default=1, help="processes at work (default: 1)")
+    parser.add_argument("--out", type=Path, default=Path("bench-search"), help="folder of the results; gone on with")
+    parser.set_defaults(run=_search)
 
 
 def _search(arguments: argparse.Namespace) -> None:
@@ -119,8 +111,45 @@ def _search(arguments: argparse.Namespace) -> None:
     )
 
 
+def _add_calibrate(commands: "Commands") -> None:
+    parser = commands.add_parser(
+        "calibrate", help="fit the simulated trainers to measured ones, and say how well they agree"
+    )
+    parser.set_defaults(run=lambda _arguments: calibrate())
+
+
+def _add_oscillation(commands: "Commands") -> None:
+    parser = commands.add_parser("oscillation", help="judge simulated GPU utilization, and compare with the truth")
+    parser.add_argument("--scenarios", type=int, default=200, help="default: %(default)s")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.set_defaults(run=_oscillation)
+
+
 def _oscillation(arguments: argparse.Namespace) -> None:
     print(benchmark_oscillation(scenarios=arguments.scenarios, seed=arguments.seed), end="")
+
+
+def _add_observe(commands: "Commands") -> None:
+    parser = commands.add_parser("observe", help="what is seen of trainers that report nothing, and what that costs")
+    parser.add_argument("styles", nargs="*", metavar="STYLE", help="e.g. fit loop-compiled torch (default: all)")
+    parser.add_argument("--python", default=sys.executable, help="the interpreter that has the frameworks")
+    parser.add_argument("--pairs", type=int, default=5, help="of trainings, for the cost of a step (default: 5)")
+    parser.add_argument("--steps", type=int, default=200, help="in a block, of which a training has 20 (default: 200)")
+    parser.set_defaults(run=_observe)
+
+
+def _observe(arguments: argparse.Namespace) -> None:
+    benchmark_observer(python=arguments.python, styles=arguments.styles, pairs=arguments.pairs, steps=arguments.steps)
+
+
+def _add_sampler(commands: "Commands") -> None:
+    parser = commands.add_parser("sampler", help="measure what the GPU sampler costs, and what it costs a training")
+    parser.add_argument("--seconds", type=float, default=60.0, help="for which it is watched (default: 60)")
+    parser.add_argument("--config", type=Path, help="train with this config, with the sampler and without it in turn")
+    parser.add_argument("--pairs", type=int, default=10, help="trainings of each kind (default: 10)")
+    parser.add_argument("--train", type=float, default=20.0, help="seconds of each that count (default: 20)")
+    parser.add_argument("--state-dir", type=Path)
+    parser.set_defaults(run=_sampler)
 
 
 def _sampler(arguments: argparse.Namespace) -> None:
@@ -135,6 +164,12 @@ def _sampler(arguments: argparse.Namespace) -> None:
     )
 
 
+def _add_monitor(commands: "Commands") -> None:
+    parser = commands.add_parser("monitor", help="measure what `autotune monitor` costs")
+    parser.add_argument("--seconds", type=float, default=60.0, help="for which it is watched (default: 60)")
+    parser.set_defaults(run=lambda arguments: print(measure_monitor(seconds=arguments.seconds)))
+
+
 def _seeds(text: str) -> range:
     """Parse ``0-31``, both ends included, or a single seed."""
     first, dash, last = text.partition("-")
@@ -147,6 +182,19 @@ def _seeds(text: str) -> range:
 def _budgets_s(text: str) -> tuple[float, ...]:
     """Parse ``5m,30m``."""
     return tuple(sorted({parse_duration_s(budget) for budget in text.split(",")}))
+
+
+_BENCHMARKS = (
+    _add_grid,
+    _add_start,
+    _add_choose,
+    _add_search,
+    _add_calibrate,
+    _add_oscillation,
+    _add_observe,
+    _add_sampler,
+    _add_monitor,
+)
 
 
 if __name__ == "__main__":

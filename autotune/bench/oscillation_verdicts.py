@@ -72,52 +72,65 @@ class GpuCourse:
         levels = self.levels[at] + rng.normal(0.0, sd, len(at))
         return GpuCourse(borders_s=borders_s, levels=np.clip(levels, 0.0, 1.0))
 
-    def seen(
-        self,
-        t0_s: float,
-        t1_s: float,
-        window_s: float,
-        *,
-        rng: np.random.Generator,
-        wobble: float = 0.0,
-        lost: float = 0.0,
-    ) -> Segment:
+    def seen(self, t0_s: float, t1_s: float, driver: "DriverWindows", rng: np.random.Generator) -> Segment:
         """Return the driver's view of a steady window.
 
         Args:
             t0_s: Start of the steady window; the driver's windows begin anywhere.
             t1_s: End of the steady window.
-            window_s: Length of the driver's windows.
+            driver: The driver's windows.
             rng: Random generator.
-            wobble: Relative irregularity of their lengths.
-            lost: Fraction of them that is lost.
         """
-        borders_s = np.arange(t0_s - rng.uniform(0.0, window_s), t1_s + window_s, window_s)
-        borders_s += rng.uniform(-wobble / 2, wobble / 2, len(borders_s)) * window_s
+        borders_s = np.arange(t0_s - rng.uniform(0.0, driver.length_s), t1_s + driver.length_s, driver.length_s)
+        borders_s += rng.uniform(-driver.wobble / 2, driver.wobble / 2, len(borders_s)) * driver.length_s
         lengths_s = np.diff(borders_s)
         busy = np.round(np.diff(self.busy_s(borders_s)) / lengths_s, 2)  # drivers say whole percent
-        kept = rng.uniform(size=len(busy)) >= lost
+        kept = rng.uniform(size=len(busy)) >= driver.lost
         rows = np.column_stack((borders_s[1:], lengths_s, np.clip(busy, 0.0, 1.0)))[kept]
         return Segment.within(t0_s, t1_s, [(end_s, length_s, share) for end_s, length_s, share in rows])
 
 
-def square_wave(
-    period_s: float,
-    duty: float,
-    low: float,
-    high: float,
-    *,
-    length_s: float,
-    rng: np.random.Generator,
-    jitter: float = 0.0,
-) -> GpuCourse:
-    """Return a wave between two levels with a random phase; jitter is the relative spread of its periods."""
-    cycles = int(1.5 * length_s / period_s) + 10
-    periods_s = period_s * np.clip(rng.normal(1.0, jitter, cycles), 0.3, 3.0)
-    ends_s = np.cumsum(periods_s) - rng.uniform(0.0, period_s)
-    starts_s = ends_s - periods_s
-    borders_s = np.append(np.column_stack((starts_s, starts_s + duty * periods_s)).ravel(), ends_s[-1])
-    return GpuCourse(borders_s=borders_s, levels=np.tile([high, low], cycles))
+@dataclass(frozen=True, kw_only=True)
+class DriverWindows:
+    """Sample windows of a driver.
+
+    Attributes:
+        length_s: Mean length of a window.
+        wobble: Relative irregularity of the lengths.
+        lost: Fraction of the windows that is lost.
+    """
+
+    length_s: float
+    wobble: float = 0.0
+    lost: float = 0.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class SquareWave:
+    """Wave between two levels.
+
+    Attributes:
+        period_s: Mean period.
+        duty: Fraction of a period at the high level.
+        low: The low level, 0..1.
+        high: The high level, 0..1.
+        jitter: Relative spread of the periods.
+    """
+
+    period_s: float
+    duty: float
+    low: float
+    high: float
+    jitter: float = 0.0
+
+    def course(self, length_s: float, rng: np.random.Generator) -> GpuCourse:
+        """Draw a course of at least this length, with a random phase."""
+        cycles = int(1.5 * length_s / self.period_s) + 10
+        periods_s = self.period_s * np.clip(rng.normal(1.0, self.jitter, cycles), 0.3, 3.0)
+        ends_s = np.cumsum(periods_s) - rng.uniform(0.0, self.period_s)
+        starts_s = ends_s - periods_s
+        borders_s = np.append(np.column_stack((starts_s, starts_s + self.duty * periods_s)).ravel(), ends_s[-1])
+        return GpuCourse(borders_s=borders_s, levels=np.tile([self.high, self.low], cycles))
 
 
 def random_bursts(
@@ -150,7 +163,7 @@ class Scenario:
         truth: True behaviour.
         course: Utilization over time.
         window_s: Length of the driver's windows.
-        run_s: Length of each trial.
+        trial_s: Length of each trial.
         starts_s: Starts of the trials, in the time of the course.
         period_s: The true period; None if there is none.
     """
@@ -158,14 +171,14 @@ class Scenario:
     truth: Truth
     course: GpuCourse
     window_s: float
-    run_s: float
+    trial_s: float
     starts_s: Sequence[float]
     period_s: float | None
 
     def judged(self, segments: Sequence[Segment]) -> "Outcome":
         """Return the verdict on the driver's view of the trials."""
         seen = oscillation(segments, step_s=self.period_s if self.truth is Truth.TOO_FAST_TOLD else None)
-        true_mean = float(np.mean([self.course.mean(start_s, start_s + self.run_s) for start_s in self.starts_s]))
+        true_mean = float(np.mean([self.course.mean(start_s, start_s + self.trial_s) for start_s in self.starts_s]))
         assert seen.mean is not None  # every scenario has windows
         return Outcome(truth=self.truth, period_s=self.period_s, seen=seen, mean_error=abs(seen.mean - true_mean))
 
@@ -210,44 +223,40 @@ def _judge_scenario(rng: np.random.Generator) -> Outcome:
     """Draw a scenario, compute the driver's view of it, and judge that."""
     scenario = draw_scenario(rng)
     wobble, lost = float(rng.choice([0.0, 0.03])), float(rng.choice([0.0, 0.05]))
+    driver = DriverWindows(length_s=scenario.window_s, wobble=wobble, lost=lost)
     return scenario.judged(
-        [
-            scenario.course.seen(
-                start_s, start_s + scenario.run_s, scenario.window_s, rng=rng, wobble=wobble, lost=lost
-            )
-            for start_s in scenario.starts_s
-        ]
+        [scenario.course.seen(start_s, start_s + scenario.trial_s, driver, rng) for start_s in scenario.starts_s]
     )
 
 
 def draw_scenario(rng: np.random.Generator) -> Scenario:
     """Draw a random scenario."""
     window_s = float(rng.choice([1 / 6, 1 / 6, 1 / 2, 1.0]))
-    run_s = float(rng.choice([20.0, 30.0, 60.0]))
+    trial_s = float(rng.choice([20.0, 30.0, 60.0]))
     trials = int(rng.integers(1, 4))
     truth = Truth(rng.choice([truth.value for truth in Truth]))
-    course = _course(truth, window_s, run_s, rng)
+    course = _course(truth, window_s, trial_s, rng)
     starts_s = [0.0] if truth is Truth.DRIFT else list(rng.uniform(0.0, _BEFORE_S, trials))
     return Scenario(
         truth=truth,
         course=course.with_noise(rng, float(rng.uniform(0.0, 0.1))),
         window_s=window_s,
-        run_s=run_s,
+        trial_s=trial_s,
         starts_s=starts_s,
-        period_s=_period_s(course, starts_s, run_s) if truth in _CYCLES else None,
+        period_s=_period_s(course, starts_s, trial_s) if truth in _CYCLES else None,
     )
 
 
-def _course(truth: Truth, window_s: float, run_s: float, rng: np.random.Generator) -> GpuCourse:
+def _course(truth: Truth, window_s: float, trial_s: float, rng: np.random.Generator) -> GpuCourse:
     """Draw a course with that behaviour."""
-    length_s = run_s + _BEFORE_S
+    length_s = trial_s + _BEFORE_S
     low = float(rng.uniform(0.0, 0.4))
     high = low + float(rng.uniform(0.25, 0.6))
     if truth is Truth.STEADY:
         return GpuCourse(borders_s=np.array([0.0, length_s]), levels=np.array([high]))
     if truth is Truth.DRIFT:
         ends = (low, high) if rng.uniform() < 0.5 else (high, low)
-        return ramp(*ends, length_s=run_s)
+        return ramp(*ends, length_s=trial_s)
     if truth is Truth.NOISE:
         return white_noise(high, float(rng.uniform(0.05, 0.25)), window_s, length_s=length_s, rng=rng)
     if truth is Truth.BURSTS:
@@ -255,17 +264,17 @@ def _course(truth: Truth, window_s: float, run_s: float, rng: np.random.Generato
         return random_bursts(burst_s, pause_s, low, high, length_s=length_s, rng=rng)
     ends_s = {
         # Not quite a third: the driver windows at the ends of a trial are only partly in it.
-        Truth.CYCLE: (LEAST_PERIOD_WINDOWS * window_s, run_s / 3.5),
-        Truth.TOO_SLOW: (run_s / 2.8, run_s / 1.5),
+        Truth.CYCLE: (LEAST_PERIOD_WINDOWS * window_s, trial_s / 3.5),
+        Truth.TOO_SLOW: (trial_s / 2.8, trial_s / 1.5),
     }.get(truth, (0.4 * window_s, 0.98 * LEAST_PERIOD_WINDOWS * window_s))
     period_s = float(np.exp(rng.uniform(*np.log(ends_s))))
     duty, jitter = float(rng.uniform(0.2, 0.8)), float(rng.choice([0.0, 0.05]))
-    return square_wave(period_s, duty, low, high, length_s=length_s, rng=rng, jitter=jitter)
+    return SquareWave(period_s=period_s, duty=duty, low=low, high=high, jitter=jitter).course(length_s, rng)
 
 
-def _period_s(course: GpuCourse, starts_s: Sequence[float], run_s: float) -> float | None:
+def _period_s(course: GpuCourse, starts_s: Sequence[float], trial_s: float) -> float | None:
     """Return the true period over all trials, so that jitter in the few cycles of one trial is no error."""
-    cycles_s = [course.cycle_s(start_s, start_s + run_s) for start_s in starts_s]
+    cycles_s = [course.cycle_s(start_s, start_s + trial_s) for start_s in starts_s]
     known_s = [cycle_s for cycle_s in cycles_s if cycle_s is not None]
     return float(np.mean(known_s)) if known_s else None
 

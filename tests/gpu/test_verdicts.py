@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from autotune.bench.oscillation_verdicts import GpuCourse, ramp, random_bursts, square_wave, white_noise
+from autotune.bench.oscillation_verdicts import GpuCourse, SquareWave, ramp, random_bursts, white_noise
 from autotune.measure.oscillation import Pattern, oscillation
 from tests.fake_nvml.library import FakeGpu
 from tests.gpu.verdicts import machine_showing, read_by_the_collector, segment_of, use_of
@@ -16,20 +16,20 @@ CHANCES = range(3)
 
 def starved(period_s: float) -> GpuCourse:
     """A GPU that is fed at a beat: 2 % for one half of the time, 40 % for the other."""
-    return square_wave(period_s, 0.5, 0.02, 0.40, length_s=RUN_S + 5, rng=np.random.default_rng(7))
+    wave = SquareWave(period_s=period_s, duty=0.5, low=0.02, high=0.40)
+    return wave.course(RUN_S + 5, np.random.default_rng(7))
 
 
 def not_cyclic(chance: int) -> dict[str, GpuCourse]:
     """Courses that go up and down, or up, and have no period that a driver could show."""
     rng = np.random.default_rng(chance)
+    beat = SquareWave(period_s=WINDOW_S * (0.96, 1.03, 0.52)[chance], duty=0.5, low=0.0, high=1.0)
     return {
         f"white noise {chance}": white_noise(0.4, 0.2, WINDOW_S, length_s=RUN_S + 5, rng=rng),
         f"ramp {chance}": ramp(0.02, 0.4 + 0.2 * chance, length_s=RUN_S),
         f"bursts {chance}": random_bursts(0.4, 0.4 + 0.4 * chance, 0.02, 0.9, length_s=RUN_S + 5, rng=rng),
         # Steps of a little more or less than a driver window: the shares of the windows wander slowly up and down.
-        f"beat {chance}": square_wave(
-            WINDOW_S * (0.96, 1.03, 0.52)[chance], 0.5, 0.0, 1.0, length_s=RUN_S + 5, rng=rng
-        ),
+        f"beat {chance}": beat.course(RUN_S + 5, rng),
     }
 
 

@@ -78,12 +78,12 @@ def judge_all(scenarios: Sequence[Scenario]) -> list[Outcome]:
         alike = [scenario for scenario in scenarios if scenario.window_s == window_s]
         for first in range(0, len(alike), _AT_ONCE):
             some = alike[first : first + _AT_ONCE]
-            until_s = max(max(one.starts_s) + one.run_s for one in some)
+            until_s = max(max(one.starts_s) + one.trial_s for one in some)
             shown = machine_showing([one.course for one in some], window_s)
             with machine_of(shown, at_s=0.0) as machine:
                 known = read_by_the_collector(machine, len(some), until_s)
             for scenario, readings in zip(some, known, strict=True):
-                trials = [segment_of(readings, start_s, start_s + scenario.run_s) for start_s in scenario.starts_s]
+                trials = [segment_of(readings, start_s, start_s + scenario.trial_s) for start_s in scenario.starts_s]
                 outcomes.append(scenario.judged(trials))
     return outcomes
 

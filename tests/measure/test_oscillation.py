@@ -10,11 +10,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from autotune.bench.oscillation_verdicts import (
+    DriverWindows,
     GpuCourse,
+    SquareWave,
     benchmark_oscillation,
     ramp,
     random_bursts,
-    square_wave,
     white_noise,
 )
 from autotune.measure.oscillation import LEAST_WINDOWS, Oscillation, Pattern, Segment, oscillation
@@ -22,6 +23,7 @@ from autotune.measure.oscillation import LEAST_WINDOWS, Oscillation, Pattern, Se
 WINDOW_S = 1 / 6
 RUN_S = 30.0
 SEEDS = range(12)
+WINDOWS = DriverWindows(length_s=WINDOW_S)
 
 
 def segment(busy, *, window_s=WINDOW_S, t0_s=0.0):
@@ -43,8 +45,9 @@ def numbers(seen):
 def wave(period_s, *, duty=0.5, low=0.02, high=0.40, jitter=0.0, window_s=WINDOW_S, seed=0, **view):
     """A wave, the trial that saw it, and the period that it had in truth."""
     rng = np.random.default_rng(seed)
-    course = square_wave(period_s, duty, low, high, length_s=RUN_S, rng=rng, jitter=jitter)
-    return course, course.seen(0.0, RUN_S, window_s, rng=rng, **view), course.cycle_s(0.0, RUN_S)
+    course = SquareWave(period_s=period_s, duty=duty, low=low, high=high, jitter=jitter).course(RUN_S, rng)
+    driver = DriverWindows(length_s=window_s, **view)
+    return course, course.seen(0.0, RUN_S, driver, rng), course.cycle_s(0.0, RUN_S)
 
 
 @pytest.mark.parametrize("period_s", [0.5, 0.55, 0.7, 1.0, 1.3, 2.1, 3.0, 4.7, 8.0])
@@ -101,9 +104,7 @@ def test_a_cycle_on_a_slope_is_a_cycle():
     rising = np.interp(np.arange(0.0, RUN_S, 0.01), times_s, np.linspace(0.0, 0.4, 600))
     fine_s = np.arange(0.0, RUN_S + 0.005, 0.01)
     levels = np.diff(course.busy_s(fine_s)) / 0.01 + rising
-    seen = oscillation(
-        [GpuCourse(borders_s=fine_s, levels=levels).seen(0.0, RUN_S, WINDOW_S, rng=np.random.default_rng(1))]
-    )
+    seen = oscillation([GpuCourse(borders_s=fine_s, levels=levels).seen(0.0, RUN_S, WINDOWS, np.random.default_rng(1))])
     assert seen.pattern is Pattern.CYCLIC
     assert seen.period_s == pytest.approx(2.1, rel=0.05)
     assert seen.rise == pytest.approx(0.4, abs=0.1)
@@ -114,7 +115,7 @@ def called(courses, **options):
     """Return the number of times that each verdict falls."""
     verdicts = []
     for seed, course in enumerate(courses):
-        windows = course.seen(0.0, RUN_S, WINDOW_S, rng=np.random.default_rng(seed))
+        windows = course.seen(0.0, RUN_S, WINDOWS, np.random.default_rng(seed))
         verdicts.append(oscillation([windows], **options).pattern)
     return {pattern: verdicts.count(pattern) for pattern in set(verdicts)}
 
@@ -144,7 +145,7 @@ def test_random_bursts_are_not_a_cycle(burst_s, pause_s):
 def test_a_slope_is_drift(first, last):
     """A ramp has no period, and its rise is what it rises by, with its sign."""
     course = ramp(first, last, length_s=RUN_S)
-    seen = oscillation([course.seen(0.0, RUN_S, WINDOW_S, rng=np.random.default_rng(0))])
+    seen = oscillation([course.seen(0.0, RUN_S, WINDOWS, np.random.default_rng(0))])
     assert seen.pattern is Pattern.DRIFT
     assert seen.rise == pytest.approx(last - first, abs=0.02)
 
@@ -197,8 +198,8 @@ def test_a_cycle_that_came_less_than_three_times_is_not_one_yet():
 def test_runs_of_a_point_are_put_together_but_never_glued():
     """Short trials show the period together; when they were made, and in which order, is no matter."""
     rng = np.random.default_rng(5)
-    course = square_wave(2.1, 0.5, 0.02, 0.40, length_s=300.0, rng=rng)
-    trials = [course.seen(t0_s, t0_s + 7.0, WINDOW_S, rng=rng) for t0_s in (3.0, 100.7, 251.9)]
+    course = SquareWave(period_s=2.1, duty=0.5, low=0.02, high=0.40).course(300.0, rng)
+    trials = [course.seen(t0_s, t0_s + 7.0, WINDOWS, rng) for t0_s in (3.0, 100.7, 251.9)]
     together = oscillation(trials)
     assert together.pattern is Pattern.CYCLIC
     assert together.period_s == pytest.approx(2.1, rel=0.05)
@@ -211,7 +212,7 @@ def test_runs_of_a_point_are_put_together_but_never_glued():
 
 def runs_alike(course, run_s, count):
     """Runs that all begin where the course does, seen through driver windows of any phase."""
-    return [course.seen(0.0, run_s, WINDOW_S, rng=np.random.default_rng(seed)) for seed in range(count)]
+    return [course.seen(0.0, run_s, WINDOWS, np.random.default_rng(seed)) for seed in range(count)]
 
 
 @pytest.mark.parametrize("first", [0.02, 0.40])

@@ -39,7 +39,7 @@ def time_choices(config: Path, lengths: Sequence[int], *, seed: int) -> None:
     """
     rng, clock = random.Random(seed), SystemClock()
     print("Medians, in milliseconds.")
-    print(f"{'runs':>6} {'points':>7}  {'levels':>8} {'ask':>8} {'tell':>8} {'all':>8} {'slowest':>8}")
+    print(f"{'trials':>6} {'points':>7}  {'levels':>8} {'ask':>8} {'tell':>8} {'all':>8} {'slowest':>8}")
     with tempfile.TemporaryDirectory() as folder:
         problem = open_problem(config, command=None, state_dir=Path(folder))
         problem.state.create()

@@ -20,7 +20,7 @@ class Setting(StrEnum):
     """Kind of trials that the other methods make."""
 
     SHIPPED = "as shipped"  # a fresh process and a minute for each trial
-    SAME_RUNNER = "same runner"  # warm processes, and runs as long as ours: only the search differs
+    SAME_RUNNER = "same runner"  # warm processes, and trials as long as ours: only the search differs
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -66,7 +66,7 @@ def methods_table(comparisons: Sequence[HeadToHead], setting: Setting) -> str:
         rows.append(cells)
     regret_heads = [f"regret after {format_duration(budget_s)}, median (quartiles)" for budget_s in budgets_s]
     return markdown_table(
-        ["method", *regret_heads, f"within {CLOSE:.0%}", f"time to {CLOSE:.0%}, median", "runs", "time used"], rows
+        ["method", *regret_heads, f"within {CLOSE:.0%}", f"time to {CLOSE:.0%}, median", "trials", "time used"], rows
     )
 
 
