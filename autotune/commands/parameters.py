@@ -29,7 +29,7 @@ config_option = click.option(
 state_dir_option = click.option(
     "--state-dir",
     type=click.Path(path_type=Path, file_okay=False),
-    help="Where studies and runs are kept (default: .autotune beside .git, or AUTOTUNE_DIR).",
+    help="Where studies and trials are kept (default: .autotune beside .git, or AUTOTUNE_DIR).",
 )
 seed_option = click.option(
     "--seed",

@@ -49,7 +49,7 @@ def output_notes(problem: Problem) -> list[str]:
     settings = problem.settings
     beside = (Path.cwd(), problem.config_path.absolute().parent)
     notes = [
-        f"{key} holds something already: runs start from empty, and do not resume from it"
+        f"{key} holds something already: trials start from empty, and do not resume from it"
         for key in holding_something(settings.trial_document, settings.outputs.redirected, *beside)
     ]
     return notes + [

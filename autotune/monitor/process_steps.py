@@ -10,7 +10,7 @@ from autotune.monitor.step_pace import RecentSteps, StepPace
 from autotune.process.watched_process import WatchedProcess
 
 _LOOK_S = 5.0  # between looks for the place where it reports its steps
-_NO_STEPS = "reports no steps (runs that autotune starts do)"
+_NO_STEPS = "reports no steps (trials of autotune do)"
 _NO_PACE = "no two steps in the last minute"
 
 

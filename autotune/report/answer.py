@@ -107,7 +107,7 @@ def _headline(result: SearchResult) -> Text:
     if result.candidate is None and result.smallest_gain is None:
         return Text.assemble(("No change: ", "bold"), "nothing better than today's values was found.")
     if _is_undecided(result):
-        return Text.assemble(("No change: ", "bold"), "runs differ too much from one another to tell.")
+        return Text.assemble(("No change: ", "bold"), "trials differ too much from one another to tell.")
     return Text.assemble(("No change: ", "bold"), "today's values are as good as any that were tried.")
 
 

@@ -85,9 +85,9 @@ class SearchDisplay:
         line = event_line(event, self._elapsed_s())
         if line is not None:
             # A log file gets the whole line; on a terminal the rest of a long one is in the final table anyway.
-            is_run = isinstance(event, TrialEnded | IncumbentChanged) and self._console.is_terminal
+            is_trial = isinstance(event, TrialEnded | IncumbentChanged) and self._console.is_terminal
             text = Text(safe_text(line))  # Text would drop some control characters rather than show them
-            self._console.print(text, no_wrap=True, overflow="ellipsis" if is_run else None, soft_wrap=not is_run)
+            self._console.print(text, no_wrap=True, overflow="ellipsis" if is_trial else None, soft_wrap=not is_trial)
 
     def _elapsed_s(self) -> float:
         return self._clock.now_s() - self._started_s

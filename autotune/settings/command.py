@@ -55,7 +55,7 @@ def split_command(text: str, where: str) -> tuple[str, ...]:
         raise ConfigError(
             f"the command sets {name} in front, which only a shell understands",
             where=where,
-            remedy=f"Set it before: export {name}=...; runs get the environment of whoever starts the search."
+            remedy=f"Set it before: export {name}=...; trials get the environment of whoever starts the search."
             if is_secret_name(name)
             else f"Put it into the autotune section: env: {{{name}: {value!r}}}",
         )

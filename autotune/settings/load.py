@@ -210,7 +210,7 @@ def _check_key(settings: Settings, path: str, part: str) -> None:
     is_variable = path.startswith(ENV) and part == "knobs"
     if path.split(".")[0] == SECTION and not is_variable:
         raise ConfigError(
-            f"{path} is a key of the autotune section, which runs do not see",
+            f"{path} is a key of the autotune section, which trials do not see",
             where=where,
             remedy=f"Name a key of the config; variables are knobs by the name {ENV}NAME.",
         )

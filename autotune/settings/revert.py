@@ -1,11 +1,14 @@
 """Reverting of writes to the user's config: makes the plan, which `autotune.settings.apply` carries out."""
 
+import shlex
 from pathlib import Path
 
 from autotune.errors import CannotEditYaml, ConfigError
 from autotune.records import Scalar
 from autotune.settings.apply import ConfigEdit, Conflict, changes_of
 from autotune.settings.backups import Backups, Entry, ValueChange
+from autotune.settings.load import separate_path
+from autotune.settings.paths import exists
 from autotune.settings.schema import SECTION
 from autotune.settings.text.cut import differs_by_key
 from autotune.settings.text.document import Document
@@ -40,7 +43,18 @@ def plan_revert(path: Path, backups_folder: Path) -> ConfigEdit:
     raise ConfigError(
         "no apply or init is left to be undone here",
         where=str(path),
-        remedy=f"Backups of every earlier state are kept in {backups_folder}.",
+        remedy=f"Backups of every earlier state are kept in {backups_folder}.{_on_separate(path)}",
+    )
+
+
+def _on_separate(config: Path) -> str:
+    """Return the remedy where the section stands in a file of its own; empty where it does not."""
+    beside = separate_path(config)
+    if not exists(beside):
+        return ""
+    return (
+        f"\nThe section stands in {beside}, a file of its own: what was applied there is reverted with --config "
+        f"{shlex.quote(str(beside))}; `init --separate` made the file anew, so it is undone by deleting it."
     )
 
 

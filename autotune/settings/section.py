@@ -8,10 +8,11 @@ from dataclasses import dataclass
 from autotune.errors import ConfigError
 from autotune.records import Scalar
 from autotune.settings.command import split_command
-from autotune.settings.schema import SECTION, TrialLimits
+from autotune.settings.schema import SECTION, Section
 from autotune.settings.text.splice import new_scalar
 
-_LIMITS = TrialLimits()
+_DEFAULTS = Section()
+_LIMITS = _DEFAULTS.trial
 _QUOTE = '"'  # `on` and `010` are texts here, and a command is easier to read with its own quotes inside
 _BARE = re.compile(r"[\w@%+=:,./{}?!-]+")  # no shell reads these otherwise, and placeholders stay readable
 
@@ -67,9 +68,14 @@ def section_lines(
         "redirect: []         # further keys that say where the trainer writes",
         "redirect_except: []  # keys that look like it, and are not",
         "set: {}              # values for trials only",
-        f"trial: {{start_timeout_s: {_LIMITS.start_timeout_s:g}, min_s: {_LIMITS.min_s:g}, "
-        f"min_steps: {_LIMITS.min_steps}, max_s: {_LIMITS.max_s:g}}}",
+        *(() if env else ("env: {}              # environment of every trial, and of `autotune run`",)),
+        f"objective: {_DEFAULTS.objective}  # or throughput, or utilization (of the GPU)",
         "keep_effective_batch: false  # true: gradient accumulation makes up for a smaller batch",
+        "keep_outputs: false          # true: what a trial wrote into its folder stays there after its end",
+        "Of a trial: the longest time to its first step; the shortest time, the fewest steps and the longest time",
+        "that are measured; the share of the memory that has to stay free (what would need more is not tried):",
+        f"trial: {{start_timeout_s: {_LIMITS.start_timeout_s:g}, min_s: {_LIMITS.min_s:g}, "
+        f"min_steps: {_LIMITS.min_steps}, max_s: {_LIMITS.max_s:g}, memory_margin: {_LIMITS.memory_margin:g}}}",
     ]
     lines = [f"  # {comment}" for comment in comments]
     if env:

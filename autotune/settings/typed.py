@@ -56,7 +56,8 @@ def read_typed(words: Sequence[str]) -> TypedCommand:
             raise ConfigError(
                 f"{match[1]} looks like a secret, and the command goes into a file",
                 where=_WHERE,
-                remedy=f"Set it before: export {match[1]}=...; runs get the environment of whoever starts the search.",
+                remedy=f"Set it before: export {match[1]}=...; trials get the environment of whoever starts the "
+                "search.",
             )
         env[match[1]] = match[2]
         words = words[1:]
@@ -79,8 +80,8 @@ def refuse_secrets(words: Sequence[str]) -> None:
         raise ConfigError(
             f"{secrets[0].name} looks like a secret, and the command goes into a file",
             where=_WHERE,
-            remedy="Let the trainer read it from an environment variable, or from a file; runs get the environment of\n"
-            "whoever starts the search. Only for one search, it may stand in the command behind -- of autotune search.",
+            remedy="Let the trainer read it from an environment variable, or from a file; trials get the environment\n"
+            "of whoever starts the search. For one search only, it may stand behind the -- of autotune search.",
         )
 
 
@@ -107,7 +108,7 @@ def typed_tokens(words: Sequence[str], config: Path, cwd: Path) -> tuple[str, ..
             f"the command sets {names} in front, which only a shell understands",
             where=_WHERE,
             remedy=f"Set it in front of autotune instead: {next(iter(typed.env))}=... autotune ...; "
-            "runs get the environment of whoever starts them.",
+            "trials get the environment of whoever starts them.",
         )
     return typed.tokens(config, cwd)
 

@@ -137,5 +137,5 @@ def _read(trials: Sequence[FrozenTrial], path: Path) -> list[TrialRecord]:
             unread.append(f"{trial.number} ({error})")
     if unread:
         named = ", ".join(unread[:_NAMED]) + (f" and {len(unread) - _NAMED} more" if len(unread) > _NAMED else "")
-        _log.warning("runs that cannot be read are left out of the record %s: %s", path, named)
+        _log.warning("trials that cannot be read are left out of the record %s: %s", path, named)
     return records

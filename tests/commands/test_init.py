@@ -92,6 +92,10 @@ def test_a_section_beside_the_config(project: Path, config: Path, autotune: Auto
     assert config.read_text() == CONFIG
     assert files(project) == ["config.autotune.yaml", "config.yaml"]
     assert "data.batch_size" in autotune("search", "--config", "config.yaml", "--dry-run").stdout
+    reverted = autotune("revert", "--config", "config.yaml")
+    assert reverted.returncode == 1
+    assert "The section stands in config.autotune.yaml, a file of its own" in reverted.stderr
+    assert "it is undone by deleting it" in reverted.stderr
     again = autotune(*INIT, "--yes", "--no-preflight", *COMMAND)
     assert again.returncode == 1
     assert "config.autotune.yaml: there is an autotune section already" in again.stderr

@@ -200,7 +200,7 @@ def test_what_could_not_be_told_is_not_called_as_good(search_result: MakeResult)
     screen = _screen(
         search_result(verdict=Verdict.NO_CHANGE, best=whole.baseline, candidate=whole.best, score_ratio=anything)
     )
-    assert "No change: runs differ too much from one another to tell." in screen
+    assert "No change: trials differ too much from one another to tell." in screen
     assert "as good as any" not in screen
     assert "the same command may tell" in screen
 

@@ -50,9 +50,11 @@ def test_the_defaults_that_it_shows_are_the_defaults() -> None:
     """A line that is uncommented and left as it is changes nothing."""
     lines = section_lines(("t", "{config}"), env={}, knobs=(), redirected=())
     shown = [
-        line.replace("# ", "", 1) for line in lines if re.match(r"  # (redirect|redirect_except|set|trial|keep)", line)
+        line.replace("# ", "", 1)
+        for line in lines
+        if re.match(r"  # (redirect|redirect_except|set|env|objective|trial|keep_\w+): ", line)
     ]
-    assert len(shown) == 5
+    assert len(shown) == 8
     section = read([lines[0], *shown, lines[-1]])
     assert section.trial == TrialLimits()
     assert (section.redirect, section.redirect_except, section.fixed, section.keep_effective_batch) == (

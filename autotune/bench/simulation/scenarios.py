@@ -99,7 +99,7 @@ class Scenario:
         """
         import_s = self.place.import_s if fresh_processes else self.place.fork_s
         trainer = partial(self._train, start_s=import_s + self.training.setup_s)
-        # Repeats and pairs run the same texts again, and reading one takes longer than simulating its run.
+        # Repeats and pairs run the same texts again, and reading one takes longer than simulating its trial.
         return SimulatedRunner(clock, cache(trainer), seed=seed, drift=self.training.drift)
 
     def instruments(self, runner: SimulatedRunner) -> Instruments:
