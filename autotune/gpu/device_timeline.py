@@ -13,7 +13,6 @@ from autotune.gpu.collect.records import (
     Capability,
     CapabilityOff,
     GpuFound,
-    GpuLost,
     GpuState,
     ProcessShares,
     ReadingCounts,
@@ -31,15 +30,6 @@ _BUSY_AT_ALL = 0.01
 _ROUNDING_S = 1e-3
 
 
-@dataclass
-class _Loss:
-    """Stretch of time in which a device did not answer."""
-
-    name: str
-    since_s: float
-    until_s: float = math.inf
-
-
 @dataclass(kw_only=True)
 class DeviceTimeline:
     """Records of one device, each kind in order of time."""
@@ -54,15 +44,12 @@ class DeviceTimeline:
     activity: list[UnitActivity] = field(default_factory=list)
     counts: list[ReadingCounts] = field(default_factory=list)
     absent: dict[str, str] = field(default_factory=dict)
-    losses: list[_Loss] = field(default_factory=list)
 
     def keep(self, record: Record) -> None:
         """Add a record of this device."""
         match record:
             case GpuFound():
                 self.name, self.memory_bytes = record.name, record.memory_bytes
-                if self.losses:
-                    self.losses[-1].until_s = record.t_s
             case BusyWindows():
                 self.polled = record.source == Capability.RATES
                 last_s = self.windows[-1][0] if self.windows else -math.inf
@@ -78,17 +65,21 @@ class DeviceTimeline:
                 self.counts.append(record)
             case CapabilityOff():
                 self.absent[record.capability] = record.why
-            case GpuLost():
-                self.losses.append(_Loss(record.name, record.t_s))
+            case _:
+                pass
 
     def forget(self, before_s: float) -> None:
-        """Drop readings from before that time; absent capabilities and losses stay."""
+        """Drop readings from before that time; absent capabilities stay, and so does the newest state.
+
+        Its process list tells who held the device before a trial began.
+        """
         del self.windows[: bisect_left(self.windows, before_s, key=lambda window: window[0])]
-        for records in (self.states, self.shares, self.activity, self.counts):
+        del self.states[: bisect_left(self.states[:-1], before_s, key=lambda state: state.t_s)]
+        for records in (self.shares, self.activity, self.counts):
             del records[: bisect_left(records, before_s, key=lambda record: record.t_s)]
 
     def between(self, t0_s: float, t1_s: float, own_pids: frozenset[int], started_s: float | None) -> DeviceUsage:
-        """Return the usage over a stretch of time; see `GpuTimeline.between`."""
+        """Return the usage over a stretch of time but for losses; see `GpuTimeline.between`."""
         windows = _inside(self.windows, t0_s, t1_s)
         covered_s = math.fsum(length_s for _, length_s, _ in windows)
         busy = math.fsum(length_s * busy for _, length_s, busy in windows) / covered_s if covered_s else None
@@ -137,7 +128,6 @@ class DeviceTimeline:
             failed=failed,
             unreliable=unreliable,
             absent=dict(self.absent),
-            lost=next((loss.name for loss in self.losses if loss.since_s <= t1_s and loss.until_s >= t0_s), None),
         )
 
     def _shares(

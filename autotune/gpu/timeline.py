@@ -3,10 +3,12 @@
 import math
 import threading
 from collections.abc import Collection, Sequence
+from dataclasses import replace
 
+from autotune.gpu.availability import GpuAvailability
 from autotune.gpu.collect.records import CallBlocked, Capability, GpuLost, Record, StreamStarted
 from autotune.gpu.device_timeline import DeviceTimeline
-from autotune.gpu.usage import DevicesUsage
+from autotune.gpu.usage import DevicesUsage, DeviceUsage
 
 
 class GpuTimeline:
@@ -15,6 +17,9 @@ class GpuTimeline:
     Args:
         uuids: The devices that count, in the order in which the trial sees them.
         since_s: Monotonic time from which on records are to be expected.
+
+    Attributes:
+        availability: Losses and silences, by the same records.
     """
 
     def __init__(self, uuids: Sequence[str], *, since_s: float) -> None:
@@ -22,27 +27,25 @@ class GpuTimeline:
         self._lock = threading.Lock()
         self._seen = {uuid: DeviceTimeline(uuid=uuid) for uuid in self._uuids}
         self._driver = ""
-        self._lost: GpuLost | None = None
-        self._newest_s = since_s
-        self._blocked: CallBlocked | None = None
+        self.availability = GpuAvailability(self._uuids, since_s=since_s)
 
     def add(self, record: Record) -> None:
         """Add a record; those of other devices are left out."""
+        self.availability.add(record)
         with self._lock:
-            self._newest_s = max(self._newest_s, record.t_s)
-            if isinstance(record, CallBlocked):
-                self._blocked = record
-                return
-            self._blocked = None
-            if isinstance(record, StreamStarted):
-                self._driver, self._lost = record.driver, None
-            elif record.uuid is None:
-                self._lost = record
-            elif record.uuid in self._seen:
-                self._seen[record.uuid].keep(record)
+            match record:
+                case StreamStarted():
+                    self._driver = record.driver
+                    for seen in self._seen.values():
+                        seen.absent.clear()  # it may be another driver now; what is still absent is said again
+                case GpuLost() | CallBlocked():
+                    pass
+                case _ if record.uuid in self._seen:
+                    self._seen[record.uuid].keep(record)
 
     def forget(self, before_s: float) -> None:
         """Drop records from before that time, so that days of watching need no more memory."""
+        self.availability.forget(before_s)
         with self._lock:
             for seen in self._seen.values():
                 seen.forget(before_s)
@@ -56,24 +59,6 @@ class GpuTimeline:
         with self._lock:
             telling = [seen.windows for seen in self._seen.values() if Capability.RATES not in seen.absent]
             return min((windows[-1][0] if windows else -math.inf for windows in telling), default=math.inf)
-
-    def why_silent(self, now_s: float, *, limit_s: float) -> str | None:
-        """Return the reason, for people, why no record has come for longer than `limit_s`; None if one has.
-
-        A device that is lost is silent too, which `GpuLost` has told.
-
-        Args:
-            now_s: Monotonic time of the question.
-            limit_s: At least a few seconds: the collector writes a record every second.
-        """
-        with self._lock:
-            newest_s, blocked = self._newest_s, self._blocked
-        if blocked is not None and now_s - blocked.since_s > limit_s:
-            which = f"{blocked.uuid}: " if blocked.uuid else ""
-            lasting_s = now_s - blocked.since_s
-            return f"{which}the NVIDIA driver has not answered for {lasting_s:.0f} s ({blocked.capability})"
-        silent_s = now_s - newest_s
-        return f"the GPU sampler has said nothing for {silent_s:.0f} s" if silent_s > limit_s else None
 
     def between(
         self, t0_s: float, t1_s: float, *, own_pids: Collection[int] = (), started_s: float | None = None
@@ -89,10 +74,12 @@ class GpuTimeline:
                 `t0_s`, and the owner of such a process is not known.
         """
         with self._lock:
-            return DevicesUsage(
-                devices=tuple(
-                    self._seen[uuid].between(t0_s, t1_s, frozenset(own_pids), started_s) for uuid in self._uuids
-                ),
-                driver=self._driver,
-                lost=None if self._lost is None or self._lost.t_s > t1_s else self._lost.why,
-            )
+            driver = self._driver
+            usages = [self._seen[uuid].between(t0_s, t1_s, frozenset(own_pids), started_s) for uuid in self._uuids]
+        # The driver's loss is that of all devices, and spoils no stretch that ended before it.
+        lost = next((loss.why for loss in self.availability.losses() if loss.t_s <= t1_s), None)
+        return DevicesUsage(devices=tuple(map(self._with_loss, usages)), driver=driver, lost=lost)
+
+    def _with_loss(self, usage: DeviceUsage) -> DeviceUsage:
+        loss = self.availability.loss_within(usage.figures.uuid, usage.t0_s, usage.t1_s)
+        return usage if loss is None else replace(usage, lost=loss.name)

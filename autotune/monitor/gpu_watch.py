@@ -6,13 +6,12 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 from autotune.clock import Clock
+from autotune.gpu.availability import Silence, SilenceLimits
 from autotune.gpu.collect.poller import GpuPoller
 from autotune.gpu.collect.records import (
     STATE_S,
     Capability,
     CapabilityOff,
-    GpuFound,
-    GpuLost,
     GpuState,
     Record,
     StreamStarted,
@@ -33,7 +32,7 @@ KEPT_S = 1.5 * MINUTE_S
 
 _NOW_S = 1.0
 _STALE_S = 3.0  # a reading that old says nothing of now
-_SILENT_S = 3.0
+_SILENT = SilenceLimits(start_s=3.0, record_s=3.0, answer_s=3.0)
 _FIRST_S = 2.0  # for the first reading
 _RETRY_S = 5.0  # until a driver that was lost is asked again
 _FEW = 4  # GPUs; more are looked at half as often, so that to watch them takes less than 0.5 % of a core
@@ -87,7 +86,6 @@ class GpuWatch:
         self.driver = ""
         self._readings = GpuTimeline(uuids, since_s=began_s)
         self._states: dict[str, GpuState] = {}
-        self._lost: dict[str | None, str] = {}
         self._totals = {uuid: GpuTotals(since_s=began_s) for uuid in self._uuids}
         self._judged: dict[str, tuple[float, Utilization]] = {}
         self._poller = self._new_poller()
@@ -124,19 +122,26 @@ class GpuWatch:
         now_s = self._clock.now_s()
         self._readings.forget(now_s - KEPT_S)
         minute = self._readings.between(now_s - MINUTE_S, now_s, own_pids=own_pids)
-        silent = self._readings.why_silent(now_s, limit_s=_SILENT_S)
-        lost = dict(self._lost)
+        silence = self._readings.availability.silence(now_s, _SILENT)
         found = {}
         for use in minute.devices:
             state = self._states.get(use.figures.uuid)
             found[use.figures.uuid] = GpuNow(
-                trouble=_trouble(use.figures.uuid, lost.get(None) or lost.get(use.figures.uuid) or silent),
+                trouble=self._trouble(use.figures.uuid, silence),
                 busy=None if use.figures.utilization is None else _newest(use, now_s),
                 state=state if state is not None and now_s - state.t_s <= _STALE_S else None,
                 usage=use,
                 utilization=self._judge(use, now_s, step_s),
             )
         return found
+
+    def _trouble(self, uuid: str, silence: Silence | None) -> str | None:
+        """Return the reason why a device gives no readings now; other devices, which all wait for, are named in it."""
+        if losses := self._readings.availability.losses([uuid]):
+            return losses[0].why.removeprefix(f"{uuid}: ")
+        if silence is None:
+            return None
+        return silence.why if silence.uuid in (None, uuid) else f"{silence.uuid}: {silence.why}"
 
     def _judge(self, use: DeviceUsage, now_s: float, step_s: float | None) -> Utilization:
         judged_s, judged = self._judged.get(use.figures.uuid, (-math.inf, None))
@@ -175,12 +180,7 @@ class GpuWatch:
         self._readings.add(record)
         match record:
             case StreamStarted():
-                self._lost.pop(None, None)
                 self.driver = record.driver
-            case GpuFound():
-                self._lost.pop(record.uuid, None)
-            case GpuLost():
-                self._lost[record.uuid] = record.why
             case CapabilityOff(capability=Capability.SAMPLES):
                 self._polls = True
             case GpuState():
@@ -203,11 +203,6 @@ def _left_out(uuids: Sequence[str], *, by_process: bool) -> frozenset[Capability
     # The activity of its units is all that is known of an instance of a GPU; of others there is utilization.
     units = () if any(map(is_mig_uuid, uuids)) else (Capability.ACTIVITY,)
     return frozenset((*processes, *units))
-
-
-def _trouble(uuid: str, why: str | None) -> str | None:
-    """Return the sentence without this device's UUID; that of another device, which all wait for, stays."""
-    return None if why is None else why.removeprefix(f"{uuid}: ")
 
 
 def _newest(use: DeviceUsage, now_s: float) -> float | None:

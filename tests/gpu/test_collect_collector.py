@@ -12,7 +12,7 @@ import psutil
 import pytest
 
 from autotune.clock import SystemClock
-from autotune.gpu.collect.collector import BLOCKED_S, SILENT_S, GpuCollector
+from autotune.gpu.collect.collector import REPLACED, GpuCollector
 from autotune.gpu.collect.files import CollectorFiles
 from autotune.gpu.driver_errors import remedy_of
 from autotune.measure.probe import GpuUsage, TrialGpus
@@ -143,21 +143,21 @@ def test_a_killed_sampler_is_replaced_once(stage):
         first = on.pids()
         os.kill(first[0], signal.SIGKILL)
         on.until(lambda: on.pids() == [])
-        on.clock.ahead_s = SILENT_S + 1.0
+        on.clock.ahead_s = REPLACED.record_s + 1.0
         on.until(lambda: on.pids() not in ([], first))
         on.clock.ahead_s = 0.0
         assert not on.sampling.remarks
         on.until_measured()
         os.kill(on.pids()[0], signal.SIGKILL)
         on.until(lambda: on.pids() == [])
-        on.clock.ahead_s = SILENT_S + 1.0
+        on.clock.ahead_s = REPLACED.record_s + 1.0
         on.until(lambda: on.sampling.remarks)
         assert on.lost() is None
         use = on.use(length_s=0.1)
         assert use.utilization is None
-        assert "the GPU sampler has said nothing for" in use.remark
+        assert "the GPU collector has said nothing for" in use.remark
         (remark,) = on.sampling.remarks
-        assert remark.startswith("GPU utilization is not measured any more in this search: the GPU sampler has said")
+        assert remark.startswith("GPU utilization is not measured any more in this search: the GPU collector has said")
         assert on.pids() == []
 
 
@@ -171,7 +171,7 @@ def test_a_driver_call_that_hangs_stops_nobody(stage):
         on.until(lambda: "the NVIDIA driver has not answered for" in on.use(length_s=0.1).remark)
         assert on.lost() is None
         assert on.pids() == first  # for a while it may come back
-        on.clock.ahead_s = BLOCKED_S + 1.0
+        on.clock.ahead_s = REPLACED.answer_s + 1.0
         on.until(lambda: on.pids() not in ([], first))
         asked_s = time.monotonic()
     on.guard.close()

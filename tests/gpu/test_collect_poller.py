@@ -223,19 +223,22 @@ def test_a_call_that_blocks_is_named(fake_gpu):
         STAGE
         + """
 import sys, threading
+from autotune.gpu.availability import SilenceLimits
 known, clock = GpuTimeline([uuid()], since_s=ORIGIN_S), FrozenClock()
 sampler = GpuPoller([uuid()], known.add, clock)
 threading.Thread(target=sampler.step, daemon=True).start()
-while "process list" not in str(known.why_silent(clock.now_s(), limit_s=10.0)):
+LIMITS = SilenceLimits(start_s=10.0, record_s=10.0, answer_s=10.0)
+while not (silence := known.availability.silence(clock.now_s(), LIMITS)) or "process list" not in silence.why:
     clock.t_s += 1.0
     sampler.tell_if_blocked()
     time.sleep(0.01)  # for the other thread
-tell(known.why_silent(clock.now_s(), limit_s=10.0))
+tell([silence.uuid, silence.why])
 sys.stdout.flush()
 os._exit(0)
 """
     )
-    assert told.startswith("GPU-00000000-0000-4000-8000-000000000000: the NVIDIA driver has not answered for ")
+    assert told[0] == "GPU-00000000-0000-4000-8000-000000000000"
+    assert told[1].startswith("the NVIDIA driver has not answered for ")
 
 
 def test_the_sampler_is_cheap(fake_gpu):

@@ -44,7 +44,7 @@ def test_a_file_that_cannot_be_written_is_one_line(fake_gpu, tmp_path):
         check=False,
     )
     assert done.returncode == 1
-    assert done.stderr.startswith("the GPU sampler cannot write: ")
+    assert done.stderr.startswith("the GPU collector cannot write: ")
     assert done.stderr.count("\n") == 1
 
 

@@ -4,8 +4,8 @@ import pytest
 
 from autotune.gpu.collect.records import (
     BusyWindows,
-    CallBlocked,
     Capability,
+    CapabilityOff,
     GpuFound,
     GpuLost,
     GpuState,
@@ -242,23 +242,25 @@ def test_a_lost_driver_is_said_of_the_time_since_and_until_it_is_back():
     assert known.between(5.0, 41.0).lost is None
 
 
-def test_silence_is_noticed_and_named():
-    """Nothing for longer than allowed: who is silent, since when, and over which question."""
-    known = readings(found(10.0))
-    assert known.why_silent(15.0, limit_s=5.0) is None
-    assert known.why_silent(16.0, limit_s=5.0) == "the GPU sampler has said nothing for 6 s"
-    known.add(CallBlocked(t_s=13.0, uuid="A", capability=Capability.HOLDERS, since_s=11.0))
-    assert known.why_silent(15.0, limit_s=5.0) is None
-    said = known.why_silent(17.0, limit_s=5.0)
-    assert said == "A: the NVIDIA driver has not answered for 6 s (process list)"
-    known.add(found(18.0))
-    assert known.why_silent(18.0, limit_s=5.0) is None
+def test_a_new_driver_may_give_what_the_old_one_did_not():
+    """A capability is absent for as long as the driver that said so is there."""
+    off = CapabilityOff(t_s=1.0, uuid="A", capability=Capability.RATES, why="Not Supported")
+    known = readings(found(0.0), off)
+    assert known.between(0.0, 2.0).devices[0].why_never_measured
+    known.add(StreamStarted(t_s=40.0, v=1, pid=1, driver="580"))
+    assert known.between(0.0, 2.0).devices[0].why_never_measured is None
 
 
-def test_a_sampler_that_never_spoke_is_silent_since_it_was_started():
-    """Not even its first word came."""
-    assert GpuTimeline(["A"], since_s=100.0).why_silent(107.0, limit_s=5.0) is not None
-    assert GpuTimeline(["A"], since_s=100.0).why_silent(104.0, limit_s=5.0) is None
+def test_who_held_the_device_before_a_trial_is_not_forgotten():
+    """The newest state stays, all others from before go; so a stranger is still told from the trial's own process."""
+    told = [*states(0, 4, holders=((STRANGER, None, True),))]
+    known = readings(found(0.0), *told)
+    known.forget(5.0)
+    for record in (windows(0.5, 5.0), *shares(((STRANGER, 0.2), (OWN, 0.3)), 5), *states(6, 20)):
+        known.add(record)
+    use = known.between(5.0, 15.0, own_pids={4711}, started_s=5.0).devices[0]
+    assert use.attribution == Attribution.BY_ARRIVAL
+    assert use.foreign_pids == (STRANGER,)
 
 
 def test_several_gpus_are_there_one_by_one_and_in_sum():

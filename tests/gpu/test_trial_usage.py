@@ -95,7 +95,9 @@ def test_a_lost_driver_and_a_silent_sampler_are_the_reason():
     """The collector's own trouble says more than that nothing came of it."""
     assert "driver not loaded" in used(BUSY, lost="driver not loaded").remark
     nothing = changed_gpu(BUSY, utilization=None, windows=())
-    assert used(nothing, trouble="the GPU sampler has ended").remark.endswith("not measured: the GPU sampler has ended")
+    assert used(nothing, trouble="the GPU collector has ended").remark.endswith(
+        "not measured: the GPU collector has ended"
+    )
     assert used(BUSY, trouble="silent since").remark == ""  # it had said enough before
 
 

@@ -14,6 +14,7 @@ from typing import Self
 import autotune
 from autotune.clock import Clock
 from autotune.files import open_new
+from autotune.gpu.availability import SilenceLimits
 from autotune.gpu.collect import process as gpu_process
 from autotune.gpu.collect.files import CollectorFiles, remove_abandoned
 from autotune.gpu.collect.stream import GpuStream
@@ -23,17 +24,19 @@ from autotune.gpu.trial_usage import usage_of_trial
 from autotune.measure.probe import GpuProbe, GpuUsage, TrialGpus
 from autotune.process.guard import Guard, GuardLost
 
-SILENT_S = 10.0
-"""A collector that has written nothing for so long has ended, or hangs: it writes a record every second."""
+REPLACED = SilenceLimits(
+    start_s=30.0,  # a driver without persistence mode takes its time
+    record_s=10.0,  # it has ended, or hangs: it writes a record every second
+    answer_s=60.0,  # another collector would have to wait for the driver too
+)
+"""Silences after which a collector is replaced."""
 
-BLOCKED_S = 60.0
-"""Time that a driver call may take: another collector would have to wait for the driver too."""
+_EXPLAINED = SilenceLimits(start_s=REPLACED.start_s, record_s=3.0, answer_s=3.0)
+"""Silences that explain why a trial has no readings."""
 
-_START_S = 30.0  # until the first record: a driver without persistence mode takes its time
 _LAST_WINDOWS_S = 0.6  # for what the driver has still to say of a trial's end
 _LOOK_S = 0.05
 _UNTOLD = "If that is a matter of rights, ask whoever runs the machine; runs are compared by throughput all the same."
-_SILENT_FOR_A_TRIAL_S = 3.0  # so long a silence explains why a trial has no readings
 
 
 class GpuCollector:
@@ -59,10 +62,10 @@ class GpuCollector:
         self._begun = 0
         self._was_replaced = False
         self._guard_pid: int | None = None
-        self._started_s = clock.now_s()
         self._stream = GpuStream(files.stream(1))
         self._given_up: str | None = None  # why
-        self._readings: GpuTimeline | None = None  # of the trial that goes on
+        self._timeline = GpuTimeline(self._uuids, since_s=clock.now_s())  # of all trials, one after the other
+        self._is_open = False
         self._kept: TextIOWrapper | None = None
         self._said: set[str] = set()
         self.remarks: deque[str] = deque()
@@ -86,20 +89,19 @@ class GpuCollector:
         """Open a trial's timeline; see `GpuProbe.open`."""
         self._take()
         self._look_after(trial_begins=True)
-        self._readings = GpuTimeline(self._uuids, since_s=self._clock.now_s())
+        self._timeline.forget(self._clock.now_s())
+        self._is_open = True
         with contextlib.suppress(OSError):  # the disk is full: the raw readings are for people only
             self._kept = TextIOWrapper(open_new(kept), encoding="utf-8")
-        for record, line in self._stream.standing:
-            self._readings.add(record)
+        for line in self._stream.standing:
             self._keep(line)
 
     def lost(self, trial: TrialGpus) -> str | None:
         """Return the loss of a trial's GPU; see `GpuProbe.lost`. A failure not known to be final does not count."""
         self._take()
         self._look_after()
-        losses = self._stream.losses
-        some = (losses[uuid] for uuid in (None, *self._known(trial)) if uuid in losses)
-        loss = next((loss for loss in some if loss.name in FATAL_NAMES.values()), None)
+        losses = self._timeline.availability.losses(self._known(trial))
+        loss = next((loss for loss in losses if loss.name in FATAL_NAMES.values()), None)
         if loss is None:
             return None
         self._say_once(f"{loss.why.removesuffix('.')}. {remedy_of(loss.name)}")
@@ -112,7 +114,7 @@ class GpuCollector:
 
         It waits for 0.6 s at most until the last driver windows are there.
         """
-        if self._readings is None:
+        if not self._is_open:
             return None
         known = self._known(trial)
         if len(known) < len(trial.uuids):
@@ -123,9 +125,9 @@ class GpuCollector:
             return None
         self._take()
         self._catch_up(t1_s)
-        seen = self._readings.between(t0_s, t1_s, own_pids=own_pids, started_s=started_s)
+        seen = self._timeline.between(t0_s, t1_s, own_pids=own_pids, started_s=started_s)
         devices = {device.figures.uuid: device for device in seen.devices}
-        trouble = self._given_up or self._why_silent(silent_s=_SILENT_FOR_A_TRIAL_S, blocked_s=_SILENT_FOR_A_TRIAL_S)
+        trouble = self._given_up or self._why_silent(_EXPLAINED)
         for uuid in known:
             device = devices[uuid]
             if why := device.why_never_measured or (None if device.lost else device.invalid):
@@ -134,7 +136,7 @@ class GpuCollector:
 
     def close(self) -> None:
         """Close the trial's timeline; see `GpuProbe.close`."""
-        self._readings = None
+        self._is_open = False
         if self._kept is not None:
             with contextlib.suppress(OSError):
                 self._kept.close()
@@ -151,19 +153,17 @@ class GpuCollector:
         return [uuid for uuid in found if uuid is not None]
 
     def _catch_up(self, t1_s: float) -> None:
-        assert self._readings is not None
         give_up_s = self._clock.now_s() + _LAST_WINDOWS_S
-        while self._readings.reached_s < t1_s and self._clock.now_s() < give_up_s:
-            if self._given_up or self._stream.losses or self._stream.blocked:
+        while self._timeline.reached_s < t1_s and self._clock.now_s() < give_up_s:
+            if self._given_up or not self._timeline.availability.is_undisturbed:
                 return
             self._clock.wait(_LOOK_S)
             self._take()
 
     def _take(self) -> None:
         for record, line in self._stream.read():
-            if self._readings is not None:
-                self._readings.add(record)
-                self._keep(line)
+            self._timeline.add(record)
+            self._keep(line)
 
     def _keep(self, line: str) -> None:
         if self._kept is not None:
@@ -179,7 +179,7 @@ class GpuCollector:
         self._stream.close()
         path = self._files.stream(self._begun)
         self._stream = GpuStream(path)
-        self._started_s = self._clock.now_s()
+        self._timeline.availability.restart(self._clock.now_s())
         # Where autotune itself comes from, and nothing of the user's that could stand in its way (-P).
         env = {**os.environ, "PYTHONPATH": str(Path(autotune.__file__).parents[1])}
         argv = (sys.executable, "-P", "-m", gpu_process.__name__, str(path), *self._uuids)
@@ -190,7 +190,7 @@ class GpuCollector:
 
     @property
     def _name(self) -> str:
-        return f"gpu sampler {self._begun}"
+        return f"gpu collector {self._begun}"
 
     def _dismiss(self) -> None:
         with contextlib.suppress(GuardLost):
@@ -204,8 +204,8 @@ class GpuCollector:
             self._begin()
             return
         # A trial that has lost its driver has to hear of that first.
-        lost = self._stream.losses.get(None) if trial_begins else None
-        why = lost.why if lost else self._why_silent(silent_s=SILENT_S, blocked_s=BLOCKED_S)
+        driver = self._timeline.availability.losses() if trial_begins else ()
+        why = driver[0].why if driver else self._why_silent(REPLACED)
         if why is None:
             return
         self._dismiss()
@@ -216,21 +216,9 @@ class GpuCollector:
             self._was_replaced = True
             self._begin()
 
-    def _why_silent(self, *, silent_s: float, blocked_s: float) -> str | None:
-        """Return the reason, for people, why no records come; None if some do, or none have to."""
-        now_s, newest = self._clock.now_s(), self._stream.newest
-        if None in self._stream.losses or self._stream.losses.keys() >= set(self._uuids):
-            return None
-        if newest is None:
-            waited_s = now_s - self._started_s
-            return f"the GPU sampler has not begun after {waited_s:.0f} s" if waited_s > _START_S else None
-        blocked = self._stream.blocked
-        if blocked is not None:
-            lasting_s = now_s - blocked.since_s
-            why = f"the NVIDIA driver has not answered for {lasting_s:.0f} s ({blocked.capability})"
-            return why if lasting_s > blocked_s else None
-        silence_s = now_s - newest.t_s
-        return f"the GPU sampler has said nothing for {silence_s:.0f} s" if silence_s > silent_s else None
+    def _why_silent(self, limits: SilenceLimits) -> str | None:
+        silence = self._timeline.availability.silence(self._clock.now_s(), limits)
+        return None if silence is None else silence.why
 
 
 _is_a_gpu_probe: type[GpuProbe] = GpuCollector

@@ -44,8 +44,10 @@ class GpuPoller:
         self._clock = clock
         self._driver: Driver | None = None
         self._readers: dict[str, DeviceReader] = {}
+        # What to ask next, and what need not be told twice. `GpuAvailability`, which knows a loss from the records made
+        # here, is asked in other processes and must not decide on questions to the driver.
         self._look_again_s = dict.fromkeys(self._uuids, -math.inf)
-        self._said_lost: set[str] = set()
+        self._told_lost: set[str] = set()
         self._failing_since_s: dict[str | None, float] = {}
         self._questions = Questions(clock)
 
@@ -114,7 +116,7 @@ class GpuPoller:
         name, memory_bytes = reader.name(), reader.memory_total_bytes()
         self._readers[uuid] = reader
         self._look_again_s.pop(uuid)
-        self._said_lost.discard(uuid)
+        self._told_lost.discard(uuid)
         self._failing_since_s.pop(uuid, None)
         self._tell(GpuFound(t_s=self._clock.now_s(), uuid=uuid, name=name or uuid, memory_bytes=memory_bytes))
         return reader
@@ -127,8 +129,8 @@ class GpuPoller:
             self._look_again_s[uuid] = self._clock.now_s() + DRAIN_S
             return
         self._look_again_s[uuid] = self._clock.now_s() + _RETRY_S
-        if uuid not in self._said_lost:
-            self._said_lost.add(uuid)
+        if uuid not in self._told_lost:
+            self._told_lost.add(uuid)
             self._tell_lost(uuid, error)
 
     def _may_pass(self, uuid: str | None, error: DriverError) -> bool:

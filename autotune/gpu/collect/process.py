@@ -54,4 +54,4 @@ if __name__ == "__main__":
     try:
         collect(sys.argv[1], sys.argv[2:])
     except OSError as error:
-        sys.exit(f"the GPU sampler cannot write: {error}")
+        sys.exit(f"the GPU collector cannot write: {error}")

@@ -1,11 +1,10 @@
-"""Reader of the file that a GPU collector writes, with the records that still hold for later readers."""
+"""Reader of the file that a GPU collector writes, with the lines that still hold for later readers."""
 
 from pathlib import Path
 from typing import BinaryIO
 
 from autotune.files import open_regular
 from autotune.gpu.collect.records import (
-    CallBlocked,
     CapabilityOff,
     GpuFound,
     GpuLost,
@@ -23,19 +22,13 @@ class GpuStream:
 
     Args:
         path: The file; it need not be there yet.
-
-    Attributes:
-        newest: The latest record; None before the first.
-        losses: The devices that do not answer any more; under None, the driver.
     """
 
     def __init__(self, path: Path) -> None:
         self._path = path
         self._file: BinaryIO | None = None
         self._torn = b""
-        self._standing: dict[tuple[str, str | None, str], tuple[Record, str]] = {}
-        self.newest: Record | None = None
-        self.losses: dict[str | None, GpuLost] = {}
+        self._standing: dict[tuple[str, str | None, str], str] = {}
 
     def read(self) -> list[tuple[Record, str]]:
         """Return the records written since the last time, each with its line; other lines are left out."""
@@ -60,14 +53,9 @@ class GpuStream:
         return told
 
     @property
-    def standing(self) -> list[tuple[Record, str]]:
-        """Records that still hold: devices, absent capabilities, losses, and the last states."""
+    def standing(self) -> list[str]:
+        """Lines of the records that still hold: devices, absent capabilities, losses, and the last states."""
         return list(self._standing.values())
-
-    @property
-    def blocked(self) -> CallBlocked | None:
-        """Question to the driver that has no answer; None if there is none."""
-        return self.newest if isinstance(self.newest, CallBlocked) else None
 
     def close(self) -> None:
         """Close the file; may be called again."""
@@ -75,24 +63,17 @@ class GpuStream:
             self._file.close()
 
     def _note(self, record: Record, text: str) -> None:
-        self.newest = record
         match record:
             case StreamStarted():
-                self._stand((record.kind, None, ""), record, text)
+                key: tuple[str, str | None, str] = (record.kind, None, "")
             case GpuFound():
-                self.losses.pop(record.uuid, None)
                 self._standing.pop((GpuLost.kind, record.uuid, ""), None)
-                self._stand((record.kind, record.uuid, ""), record, text)
-            case GpuLost():
-                self.losses[record.uuid] = record
-                self._stand((record.kind, record.uuid, ""), record, text)
+                key = (record.kind, record.uuid, "")
+            case GpuLost() | GpuState():
+                key = (record.kind, record.uuid, "")
             case CapabilityOff():
-                self._stand((record.kind, record.uuid, record.capability), record, text)
-            case GpuState():
-                self._stand((record.kind, record.uuid, ""), record, text)
+                key = (record.kind, record.uuid, record.capability)
             case _:
-                pass
-
-    def _stand(self, key: tuple[str, str | None, str], record: Record, text: str) -> None:
-        self._standing.pop(key, None)  # it goes to the end: records are kept in order of time
-        self._standing[key] = (record, text)
+                return
+        self._standing.pop(key, None)  # it goes to the end: they are kept in order of time
+        self._standing[key] = text
