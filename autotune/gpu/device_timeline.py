@@ -5,7 +5,7 @@ from bisect import bisect_left, bisect_right
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
-from itertools import pairwise
+from itertools import chain, pairwise
 
 from autotune.gpu.collect.records import (
     STATE_S,
@@ -88,24 +88,20 @@ class DeviceTimeline:
         power_w, counted = _mean_power(beside, t0_s, t1_s)
         reasons = [state.reasons for state in states if state.reasons is not None]
         own, foreign, foreign_pids, attribution = self._shares(t0_s, t1_s, busy, own_pids, started_s)
-        activity = [
-            (record, overlap_s) for record in self.activity if (overlap_s := _overlap_s(record, t0_s, t1_s)) > 0.0
-        ]
+        sm, tensor, dram = self._mean_activity(t0_s, t1_s)
         failed, unreliable = _failures(self.counts, t0_s, t1_s)
-        memory_from_s, memory_to_s = t0_s if started_s is None else started_s, t1_s + STATE_S
-        memory = [state.memory_bytes for state in self.states if memory_from_s <= state.t_s <= memory_to_s]
         figures = GpuFigures(
             uuid=self.uuid,
             name=self.name or self.uuid,
             utilization=None if busy is None or (self.polled and busy == 0.0) else min(1.0, busy),
             covered_fraction=min(1.0, covered_s / (t1_s - t0_s)),
             memory_total_bytes=self.memory_bytes,
-            peak_memory_bytes=max((used for used in memory if used is not None), default=None),
+            peak_memory_bytes=self._peak_memory_bytes(t0_s if started_s is None else started_s, t1_s + STATE_S),
             power_w=power_w,
             energy_j=None if power_w is None else power_w * (t1_s - t0_s),
-            sm_activity=_activity(activity, lambda record: record.sm),
-            tensor_activity=_activity(activity, lambda record: record.tensor),
-            dram_activity=_activity(activity, lambda record: record.dram),
+            sm_activity=sm,
+            tensor_activity=tensor,
+            dram_activity=dram,
             own_fraction=own,
             foreign_fraction=foreign,
             throttled_fraction=_mean(float(not THROTTLING.isdisjoint(some)) for some in reasons),
@@ -120,14 +116,25 @@ class DeviceTimeline:
             sm_clock_mhz=_mean(state.sm_clock_mhz for state in states),
             temperature_start_c=_nearest(beside, t0_s),
             temperature_end_c=_nearest(beside, t1_s),
-            clock_reasons={
-                reason: count / len(reasons) for reason, count in Counter(r for some in reasons for r in some).items()
-            },
+            clock_reasons=_share_by_reason(reasons),
             foreign_pids=foreign_pids,
             attribution=attribution,
             failed=failed,
             unreliable=unreliable,
             absent=dict(self.absent),
+        )
+
+    def _peak_memory_bytes(self, t0_s: float, t1_s: float) -> int | None:
+        memory = (state.memory_bytes for state in self.states if t0_s <= state.t_s <= t1_s)
+        return max((used for used in memory if used is not None), default=None)
+
+    def _mean_activity(self, t0_s: float, t1_s: float) -> tuple[float | None, float | None, float | None]:
+        """Return the mean activity of the SMs, the tensor cores and the DRAM."""
+        told = [(record, overlap_s) for record in self.activity if (overlap_s := _overlap_s(record, t0_s, t1_s)) > 0.0]
+        return (
+            _activity(told, lambda record: record.sm),
+            _activity(told, lambda record: record.tensor),
+            _activity(told, lambda record: record.dram),
         )
 
     def _shares(
@@ -212,6 +219,11 @@ def _nearest(states: Iterable[GpuState], t_s: float) -> int | None:
     known = [state for state in states if state.temperature_c is not None and abs(state.t_s - t_s) <= _BESIDE_S]
     nearest = min(known, key=lambda state: abs(state.t_s - t_s), default=None)
     return None if nearest is None else nearest.temperature_c
+
+
+def _share_by_reason(reasons: Sequence[tuple[str, ...]]) -> dict[str, float]:
+    """Return the share of the readings that show each reason."""
+    return {reason: count / len(reasons) for reason, count in Counter(chain.from_iterable(reasons)).items()}
 
 
 def _overlap_s(record: ProcessShares | UnitActivity, t0_s: float, t1_s: float) -> float:

@@ -179,9 +179,8 @@ def oscillation(segments: Sequence[Segment], *, step_s: float | None = None) -> 
     # A cycle that does not fit the segment a whole number of times has a small trend too: the levels stay raw.
     levelled = busy - np.concatenate(trends) if drifts else busy
     levels = _two_levels(levelled, lengths_s)
-    deep = levels.swing >= LEAST_SWING - _ROUNDING
-    seen = Oscillation(
-        pattern=Pattern.BURSTY if deep else Pattern.FLAT,
+    verdict = Oscillation(
+        pattern=Pattern.BURSTY if levels.are_apart else Pattern.FLAT,
         low=min(1.0, max(0.0, levels.low)),
         high=min(1.0, max(0.0, levels.high)),
         mean=mean,
@@ -190,14 +189,13 @@ def oscillation(segments: Sequence[Segment], *, step_s: float | None = None) -> 
         rise=rise,
     )
     if len(busy) < LEAST_WINDOWS:
-        return replace(seen, pattern=Pattern.INSUFFICIENT)
-
-    if deep and levels.split >= LEAST_SPLIT and _swing_within(rows) >= levels.swing / 2:
-        period = _period(rows)
-        if period is not None and period >= _SHORTEST * LEAST_PERIOD_WINDOWS:
-            beat = step_s is not None and _is_beat(period, levels.swing, mean, step_s / window_s)
-            return seen if beat else replace(seen, pattern=Pattern.CYCLIC, period_s=period * window_s)
-    return replace(seen, pattern=Pattern.DRIFT) if drifts else seen
+        return replace(verdict, pattern=Pattern.INSUFFICIENT)
+    period = _cycle(rows, levels)
+    if period is None:
+        return replace(verdict, pattern=Pattern.DRIFT) if drifts else verdict
+    if step_s is not None and _is_beat(period, levels.swing, mean, step_s / window_s):
+        return verdict
+    return replace(verdict, pattern=Pattern.CYCLIC, period_s=period * window_s)
 
 
 def _centre_s(segment: Segment) -> float:
@@ -239,6 +237,11 @@ class _Levels:
     swing: float
     split: float
 
+    @property
+    def are_apart(self) -> bool:
+        """True if the distance counts."""
+        return self.swing >= LEAST_SWING - _ROUNDING
+
 
 def _two_levels(values: Series, weights: Series) -> _Levels:
     """Split the windows where the variance between the two groups is largest (Otsu 1979).
@@ -268,6 +271,14 @@ def _two_levels(values: Series, weights: Series) -> _Levels:
         swing=high - low,
         split=float(between[best]) / variance,
     )
+
+
+def _cycle(rows: Sequence[Series], levels: _Levels) -> float | None:
+    """Return the driver windows in one cycle; None if there is no cycle, or none that the driver can show."""
+    if not levels.are_apart or levels.split < LEAST_SPLIT or _swing_within(rows) < levels.swing / 2:
+        return None
+    period = _period(rows)
+    return period if period is not None and period >= _SHORTEST * LEAST_PERIOD_WINDOWS else None
 
 
 def _swing_within(rows: Sequence[Series]) -> float:

@@ -8,7 +8,7 @@ and fields that it does not know.
 import json
 from dataclasses import asdict, dataclass, fields
 from enum import StrEnum
-from typing import Any, ClassVar
+from typing import Any, ClassVar, get_args
 
 FORMAT = 1
 """Version of the lines; changed when an old reader would misread them."""
@@ -189,21 +189,7 @@ Record = (
     | CallBlocked
 )
 
-_KINDS: dict[str, type[Record]] = {
-    kind.kind: kind
-    for kind in (
-        StreamStarted,
-        GpuFound,
-        BusyWindows,
-        GpuState,
-        ProcessShares,
-        UnitActivity,
-        CapabilityOff,
-        ReadingCounts,
-        GpuLost,
-        CallBlocked,
-    )
-}
+_KINDS: dict[str, type[Record]] = {kind.kind: kind for kind in get_args(Record)}
 
 
 def to_line(record: Record) -> str:
