@@ -142,17 +142,17 @@ def _observe(arguments: argparse.Namespace) -> None:
     benchmark_observer(python=arguments.python, styles=arguments.styles, pairs=arguments.pairs, steps=arguments.steps)
 
 
-def _add_sampler(commands: "Commands") -> None:
-    parser = commands.add_parser("sampler", help="measure what the GPU sampler costs, and what it costs a training")
+def _add_collector(commands: "Commands") -> None:
+    parser = commands.add_parser("collector", help="measure what the GPU collector costs, itself and a training")
     parser.add_argument("--seconds", type=float, default=60.0, help="for which it is watched (default: 60)")
-    parser.add_argument("--config", type=Path, help="train with this config, with the sampler and without it in turn")
+    parser.add_argument("--config", type=Path, help="train with this config, with the collector and without in turn")
     parser.add_argument("--pairs", type=int, default=10, help="trainings of each kind (default: 10)")
     parser.add_argument("--train", type=float, default=20.0, help="seconds of each that count (default: 20)")
     parser.add_argument("--state-dir", type=Path)
-    parser.set_defaults(run=_sampler)
+    parser.set_defaults(run=_collector)
 
 
-def _sampler(arguments: argparse.Namespace) -> None:
+def _collector(arguments: argparse.Namespace) -> None:
     print(
         measure_collector(
             seconds=arguments.seconds,
@@ -192,7 +192,7 @@ _BENCHMARKS = (
     _add_calibrate,
     _add_oscillation,
     _add_observe,
-    _add_sampler,
+    _add_collector,
     _add_monitor,
 )
 

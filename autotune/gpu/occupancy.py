@@ -65,8 +65,8 @@ def busy_gpus(uuids: Sequence[str], clock: Clock) -> tuple[GpuOccupancy, ...]:
         DriverError: There is no driver, or it does not work.
     """
     with Driver() as driver:
-        seen = [_occupancy(driver, uuid, clock) for uuid in uuids]
-    return tuple(gpu for gpu in seen if gpu.busy or gpu.why_unknown)
+        found = [_occupancy(driver, uuid, clock) for uuid in uuids]
+    return tuple(gpu for gpu in found if gpu.busy or gpu.why_unknown)
 
 
 def _occupancy(driver: Driver, uuid: str, clock: Clock) -> GpuOccupancy:

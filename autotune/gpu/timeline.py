@@ -25,7 +25,7 @@ class GpuTimeline:
     def __init__(self, uuids: Sequence[str], *, since_s: float) -> None:
         self._uuids = tuple(uuids)
         self._lock = threading.Lock()
-        self._seen = {uuid: DeviceTimeline(uuid=uuid) for uuid in self._uuids}
+        self._devices = {uuid: DeviceTimeline(uuid=uuid) for uuid in self._uuids}
         self._driver = ""
         self.availability = GpuAvailability(self._uuids, since_s=since_s)
 
@@ -36,19 +36,19 @@ class GpuTimeline:
             match record:
                 case StreamStarted():
                     self._driver = record.driver
-                    for seen in self._seen.values():
-                        seen.absent.clear()  # it may be another driver now; what is still absent is said again
+                    for device in self._devices.values():
+                        device.absent.clear()  # it may be another driver now; what is still absent is said again
                 case GpuLost() | CallBlocked():
                     pass
-                case _ if record.uuid in self._seen:
-                    self._seen[record.uuid].keep(record)
+                case _ if record.uuid in self._devices:
+                    self._devices[record.uuid].keep(record)
 
     def forget(self, before_s: float) -> None:
         """Drop records from before that time, so that days of watching need no more memory."""
         self.availability.forget(before_s)
         with self._lock:
-            for seen in self._seen.values():
-                seen.forget(before_s)
+            for device in self._devices.values():
+                device.forget(before_s)
 
     @property
     def reached_s(self) -> float:
@@ -57,7 +57,7 @@ class GpuTimeline:
         Devices that never report it are left out.
         """
         with self._lock:
-            telling = [seen.windows for seen in self._seen.values() if Capability.RATES not in seen.absent]
+            telling = [device.windows for device in self._devices.values() if Capability.RATES not in device.absent]
             return min((windows[-1][0] if windows else -math.inf for windows in telling), default=math.inf)
 
     def between(
@@ -75,7 +75,7 @@ class GpuTimeline:
         """
         with self._lock:
             driver = self._driver
-            usages = [self._seen[uuid].between(t0_s, t1_s, frozenset(own_pids), started_s) for uuid in self._uuids]
+            usages = [self._devices[uuid].between(t0_s, t1_s, frozenset(own_pids), started_s) for uuid in self._uuids]
         # The driver's loss is that of all devices, and spoils no stretch that ended before it.
         lost = next((loss.why for loss in self.availability.losses() if loss.t_s <= t1_s), None)
         return DevicesUsage(devices=tuple(map(self._with_loss, usages)), driver=driver, lost=lost)

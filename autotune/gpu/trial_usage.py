@@ -15,35 +15,35 @@ NOT_MEASURED = "gpu_not_measured"
 """Name of a trial's condition: the reason, for people, why its utilization is not known; None where it is."""
 
 
-def usage_of_trial(seen: DevicesUsage, trial: TrialGpus, trouble: str | None = None) -> GpuUsage:
+def usage_of_trial(usage: DevicesUsage, trial: TrialGpus, trouble: str | None = None) -> GpuUsage:
     """Condense the usage of devices over a trial's window.
 
     A GPU that the trial may use, and on which nothing of it ran, says nothing about the trial: it is measured, and
     neither scored nor asked for others who use it.
 
     Args:
-        seen: Usage of the GPUs that the trial may use, in the order in which it sees them, at least one.
+        usage: Usage of the GPUs that the trial may use, in the order in which it sees them, at least one.
         trial: The trial's GPUs, as far as the trial and its config name them.
         trouble: Reason, for people, why the collector is silent at present; None if it is not.
     """
-    used = [device for device in seen.devices if trial.reported or _works(device)] or list(seen.devices)
-    has_model = trial.model is not None and trial.model < len(seen.devices)
-    scored = [seen.devices[trial.model]] if trial.model is not None and has_model else used
-    why_none = seen.lost or _why_none(scored)
+    used = [device for device in usage.devices if trial.reported or _works(device)] or list(usage.devices)
+    has_model = trial.model is not None and trial.model < len(usage.devices)
+    scored = [usage.devices[trial.model]] if trial.model is not None and has_model else used
+    why_none = usage.lost or _why_none(scored)
     if why_none and trouble:
         why_none = trouble
     spoiled, how = _spoiled(used)
     memory = [
-        device.figures.peak_memory_bytes for device in seen.devices if device.figures.peak_memory_bytes is not None
+        device.figures.peak_memory_bytes for device in usage.devices if device.figures.peak_memory_bytes is not None
     ]
     return GpuUsage(
-        utilization=None if why_none else replace(seen, devices=tuple(scored)).utilization,
+        utilization=None if why_none else replace(usage, devices=tuple(scored)).utilization,
         peak_memory_bytes=max(memory, default=None),
-        power_w=replace(seen, devices=tuple(used)).power_w,
-        devices=tuple(_measurement(device, scored=device in scored) for device in seen.devices),
+        power_w=replace(usage, devices=tuple(used)).power_w,
+        devices=tuple(_measurement(device, scored=device in scored) for device in usage.devices),
         spoiled=spoiled,
         remark="; ".join(part for part in (why_none and f"GPU utilization not measured: {why_none}", how) if part),
-        conditions={**seen.conditions, NOT_MEASURED: why_none},
+        conditions={**usage.conditions, NOT_MEASURED: why_none},
     )
 
 

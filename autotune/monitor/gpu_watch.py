@@ -124,14 +124,14 @@ class GpuWatch:
         minute = self._readings.between(now_s - MINUTE_S, now_s, own_pids=own_pids)
         silence = self._readings.availability.silence(now_s, _SILENT)
         found = {}
-        for use in minute.devices:
-            state = self._states.get(use.figures.uuid)
-            found[use.figures.uuid] = GpuNow(
-                trouble=self._trouble(use.figures.uuid, silence),
-                busy=None if use.figures.utilization is None else _newest(use, now_s),
+        for usage in minute.devices:
+            state = self._states.get(usage.figures.uuid)
+            found[usage.figures.uuid] = GpuNow(
+                trouble=self._trouble(usage.figures.uuid, silence),
+                busy=None if usage.figures.utilization is None else _newest(usage, now_s),
                 state=state if state is not None and now_s - state.t_s <= _STALE_S else None,
-                usage=use,
-                utilization=self._judge(use, now_s, step_s),
+                usage=usage,
+                utilization=self._judge(usage, now_s, step_s),
             )
         return found
 
@@ -143,21 +143,21 @@ class GpuWatch:
             return None
         return silence.why if silence.uuid in (None, uuid) else f"{silence.uuid}: {silence.why}"
 
-    def _judge(self, use: DeviceUsage, now_s: float, step_s: float | None) -> Utilization:
-        judged_s, judged = self._judged.get(use.figures.uuid, (-math.inf, None))
+    def _judge(self, usage: DeviceUsage, now_s: float, step_s: float | None) -> Utilization:
+        judged_s, judged = self._judged.get(usage.figures.uuid, (-math.inf, None))
         if judged is None or judged.missing or now_s - judged_s >= _VERDICT_LOOKS * self._every_s:
-            windows = use.windows
+            windows = usage.windows
             if len(windows) < LEAST_SAMPLES:
                 longer = {
                     device.figures.uuid: device for device in self._readings.between(now_s - KEPT_S, now_s).devices
                 }
-                windows = longer[use.figures.uuid].windows[-LEAST_SAMPLES:]
-            since_s, until_s = use.t0_s, now_s
+                windows = longer[usage.figures.uuid].windows[-LEAST_SAMPLES:]
+            since_s, until_s = usage.t0_s, now_s
             if windows:  # the driver may have begun to tell only now, and may be late by some windows
                 since_s = windows[0][0] - windows[0][1]
                 until_s = max(windows[-1][0], now_s - _STALE_S)
             judged = pooled_utilization([Segment.within(since_s, until_s, windows)], step_s=step_s)
-            self._judged[use.figures.uuid] = (now_s, judged)
+            self._judged[usage.figures.uuid] = (now_s, judged)
         return judged
 
     def _new_poller(self) -> GpuPoller:
@@ -205,10 +205,10 @@ def _left_out(uuids: Sequence[str], *, by_process: bool) -> frozenset[Capability
     return frozenset((*processes, *units))
 
 
-def _newest(use: DeviceUsage, now_s: float) -> float | None:
+def _newest(usage: DeviceUsage, now_s: float) -> float | None:
     """Return the utilization of the newest second; windows may end a second ago, and be a second long."""
-    if not use.windows or now_s - use.windows[-1][0] > _STALE_S:
+    if not usage.windows or now_s - usage.windows[-1][0] > _STALE_S:
         return None
-    since_s = use.windows[-1][0] - _NOW_S
-    recent = [(length_s, busy) for end_s, length_s, busy in use.windows if end_s > since_s]
+    since_s = usage.windows[-1][0] - _NOW_S
+    recent = [(length_s, busy) for end_s, length_s, busy in usage.windows if end_s > since_s]
     return math.fsum(length_s * busy for length_s, busy in recent) / math.fsum(length_s for length_s, _ in recent)

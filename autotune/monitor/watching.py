@@ -191,38 +191,38 @@ def _holds(gpu: GpuNow, pids: frozenset[int]) -> bool:
 
 
 def _shown(label: str, gpu: GpuNow, *, is_owned: bool) -> ShownGpu:
-    use, verdict = gpu.usage, _verdict(gpu)
-    state = gpu.state or GpuState(t_s=use.t1_s, uuid=use.figures.uuid)
+    usage, verdict = gpu.usage, _verdict(gpu)
+    state = gpu.state or GpuState(t_s=usage.t1_s, uuid=usage.figures.uuid)
     return ShownGpu(
         label=label,
-        figures=use.figures if is_owned else replace(use.figures, own_fraction=None, foreign_fraction=None),
+        figures=usage.figures if is_owned else replace(usage.figures, own_fraction=None, foreign_fraction=None),
         trouble=gpu.trouble,
         busy=gpu.busy,
-        why_no_utilization=use.why_no_utilization,
+        why_no_utilization=usage.why_no_utilization,
         memory_used_bytes=state.memory_bytes,
         power_w=state.power_w,
         temperature_c=state.temperature_c,
         sm_clock_mhz=state.sm_clock_mhz,
         clock_reasons=state.reasons,
-        throttle_reasons=tuple(sorted(use.clock_reasons.keys() & THROTTLING)),
-        absent=tuple(f"{what} ({use.absent[what]})" for what in _SHOWN if what in use.absent),
+        throttle_reasons=tuple(sorted(usage.clock_reasons.keys() & THROTTLING)),
+        absent=tuple(f"{what} ({usage.absent[what]})" for what in _SHOWN if what in usage.absent),
         verdict=verdict,
-        why_no_verdict=describe(gpu.utilization) if verdict is None and use.figures.utilization is not None else None,
-        windows=use.windows,
+        why_no_verdict=describe(gpu.utilization) if verdict is None and usage.figures.utilization is not None else None,
+        windows=usage.windows,
     )
 
 
 def _verdict(gpu: GpuNow) -> ShownVerdict | None:
-    seen = gpu.utilization.oscillation
-    if gpu.utilization.missing or gpu.usage.figures.utilization is None or seen.pattern is Pattern.INSUFFICIENT:
+    oscillation = gpu.utilization.oscillation
+    if gpu.utilization.missing or gpu.usage.figures.utilization is None or oscillation.pattern is Pattern.INSUFFICIENT:
         return None
-    is_idle = seen.pattern is Pattern.FLAT and seen.mean is not None and seen.mean < _IDLE
+    is_idle = oscillation.pattern is Pattern.FLAT and oscillation.mean is not None and oscillation.mean < _IDLE
     return ShownVerdict(
-        pattern=seen.pattern.value,
-        low=seen.low,
-        high=seen.high,
-        mean=seen.mean,
-        period_s=seen.period_s,
+        pattern=oscillation.pattern.value,
+        low=oscillation.low,
+        high=oscillation.high,
+        mean=oscillation.mean,
+        period_s=oscillation.period_s,
         text=describe(gpu.utilization),
-        meaning=_NOTHING_RUNS if is_idle else MEANINGS[seen.pattern],
+        meaning=_NOTHING_RUNS if is_idle else MEANINGS[oscillation.pattern],
     )

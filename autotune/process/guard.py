@@ -219,7 +219,7 @@ class Guard:
             do="warm",
             zygote=zygote,
             **replace(program, argv=(*program.argv, "-c", zygote_process.BOOTSTRAP)).message(),
-            guest=portable(zygote_process.__file__),
+            script=portable(zygote_process.__file__),
             log=portable(log),
             request=request,
         )
@@ -248,7 +248,7 @@ class Guard:
             GuardLost: The guard is gone.
         """
         program = Program(argv=argv, cwd=Path("/"), env=env)
-        self._send(do="accompany", companion=sidecar, **program.message(), log=portable(log))
+        self._send(do="start_sidecar", sidecar=sidecar, **program.message(), log=portable(log))
 
     def stop_sidecar(self, sidecar: str) -> None:
         """Kill a sidecar if it is still there, without waiting for its end.
@@ -256,7 +256,7 @@ class Guard:
         Raises:
             GuardLost: The guard is gone.
         """
-        self._send(do="dismiss", companion=sidecar)
+        self._send(do="stop_sidecar", sidecar=sidecar)
 
     def stop(self, why: Stop) -> None:
         """End the trial if it still goes on.

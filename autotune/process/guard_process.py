@@ -4,6 +4,9 @@ It is started as a script, with the standard library and nothing else, in a sess
 subreaper (prctl(2)), so that a process which a trial leaves behind, daemons in sessions of their own included,
 becomes a child of the guard and not of init: all processes that a trial ever started are descendants of the guard.
 
+It is one file because it is started by its path, isolated and without site-packages (``-I -S``), so that nothing in
+the user's environment can slow it down or break it: no module beside it can be imported.
+
 Standard input is a socket, which is command channel and lifeline at once: at its end, also when the search was
 killed with SIGKILL, the guard ends everything below it and then itself. One trial at a time. Lines of JSON, from
 the search::
@@ -19,15 +22,15 @@ and to it, ``failed`` or ``exit`` being the last message about a trial::
 
 A trial may also be the fork of a *zygote*, a warm interpreter (zygote_process.py), which stays for the next trial::
 
-    {"do": "warm", "zygote": name, "argv", "cwd", "env", "guest", "log", "request"}
+    {"do": "warm", "zygote": name, "argv", "cwd", "env", "script", "log", "request"}
     {"do": "cool", "zygote": name}
     {"do": "start", ..., "zygote": name, "request"}
     {"event": "warm", "zygote": name, "answer": the zygote's answer, None if it has ended}
 
 A *sidecar* is any process that runs beside the trials, such as the GPU collector. Nothing is reported about it::
 
-    {"do": "accompany", "companion": name, "argv", "cwd", "env", "log"}
-    {"do": "dismiss", "companion": name}
+    {"do": "start_sidecar", "sidecar": name, "argv", "cwd", "env", "log"}
+    {"do": "stop_sidecar", "sidecar": name}
 
 A trial ends when its main process does, when the search says so, or at its deadline, which the guard watches by
 itself. The end is SIGTERM to every process, 0.5 s later SIGKILL, again until none is left, for 2 s at most.
@@ -308,10 +311,10 @@ class Guard:
                 self._warm(message)
             elif message["do"] == "cool":
                 self._cool(message["zygote"])
-            elif message["do"] == "accompany":
-                self._accompany(message)
-            elif message["do"] == "dismiss":
-                self._dismiss(message["companion"])
+            elif message["do"] == "start_sidecar":
+                self._start_sidecar(message)
+            elif message["do"] == "stop_sidecar":
+                self._stop_sidecar(message["sidecar"])
             elif self._trial is not None:  # else it ended while the message was on its way
                 self._end(message["why"])
 
@@ -502,10 +505,10 @@ class Guard:
         answer, word = os.pipe2(os.O_CLOEXEC)
         opened: list[int] = []
         try:
-            opened.append(os.open(message["guest"], os.O_RDONLY | os.O_CLOEXEC))
+            opened.append(os.open(message["script"], os.O_RDONLY | os.O_CLOEXEC))
             opened.append(_open_log(_bytes(message["log"])))
-            guest, log = opened
-            pid = _fork_and_exec(message, word, [log, log, guest, theirs.fileno()])
+            script, log = opened
+            pid = _fork_and_exec(message, word, [log, log, script, theirs.fileno()])
         except OSError as error:
             ours.close()
             os.close(answer)
@@ -549,7 +552,7 @@ class Guard:
 
     # Sidecars.
 
-    def _accompany(self, message: Mapping[str, Any]) -> None:
+    def _start_sidecar(self, message: Mapping[str, Any]) -> None:
         """Start a sidecar; one that cannot be started is treated as one that ended at once."""
         opened: list[int] = []
         try:
@@ -562,10 +565,10 @@ class Guard:
         finally:
             for descriptor in opened:
                 os.close(descriptor)
-        self._sidecars[message["companion"]] = pid
+        self._sidecars[message["sidecar"]] = pid
         self._spared.add(pid)
 
-    def _dismiss(self, name: str) -> None:
+    def _stop_sidecar(self, name: str) -> None:
         pid = self._sidecars.pop(name, None)
         if pid is not None:
             _send(pid, signal.SIGKILL)  # stuck in the kernel, it stays, and nobody waits for it

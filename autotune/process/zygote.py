@@ -133,7 +133,7 @@ class ZygoteRunner(ProcessRunner):
             if isinstance(answer, Stop):
                 self._guard.cool(name)
                 return _stopped_before_start(answer, self._clock.now_s())
-            if "poison" in answer:
+            if "not_forkable" in answer:
                 self._guard.cool(name)
                 self._leave_out(interpreter, answer)
                 if self._is_off:
@@ -160,7 +160,7 @@ class ZygoteRunner(ProcessRunner):
             request={
                 "imports": interpreter.imports or [],
                 "left_out": sorted(interpreter.left_out),
-                "run_dir": portable(request.folder.path),
+                "trial_dir": portable(request.folder.path),
                 "env": {portable(variable): portable(value) for variable, value in env.items()},
             },
         )
@@ -192,7 +192,7 @@ class ZygoteRunner(ProcessRunner):
                 return {"error": "its imports took too long"}
 
     def _leave_out(self, interpreter: _Interpreter, answer: Mapping[str, Any]) -> None:
-        package, why = answer["poison"], answer["why"]
+        package, why = answer["not_forkable"], answer["why"]
         interpreter.left_out.add(package)
         if len(interpreter.left_out) > _MOST_LEFT_OUT:
             self._turn_off(interpreter, f"{len(interpreter.left_out)} packages cannot be imported beforehand")

@@ -7,11 +7,11 @@ it is one byte with descriptors, the first of a file with the request as JSON, t
 
 The first request says what to import::
 
-    {"imports": [{"module", "environ"}], "left_out": [names of packages], "run_dir", "env"}
+    {"imports": [{"module", "environ"}], "left_out": [names of packages], "trial_dir", "env"}
 
 and is answered, when all of it is imported, with ``{"took_s"}``; if a package turned out to make forking dangerous
-with ``{"poison": package, "why", "took_s"}``, and that is the end of this interpreter. Modules that cannot be imported
-are skipped. Every other request is a trial, with the write ends of its output pipes as further descriptors::
+with ``{"not_forkable": package, "why", "took_s"}``, and that is the end of this interpreter. Modules that cannot be
+imported are skipped. Every other request is a trial, with the write ends of its output pipes as further descriptors::
 
     {"argv", "script" | "module", "arguments", "cwd", "env", "guard", "record", "unfit"}
 
@@ -152,7 +152,7 @@ def _blas_threads() -> int:
     return threads
 
 
-def _poison() -> str | None:
+def _why_not_forkable() -> str | None:
     """Return the reason for which this process must not be forked any more; None if it may."""
     threads = len(os.listdir("/proc/self/task"))
     if threads > 1 and threads > 1 + _blas_threads():
@@ -191,9 +191,9 @@ def _import_all(
             __import__(module)
         new = {name for name in sys.modules.keys() - loaded if _is_installed(_spec_of(_top(name)), folders)}
         packages.append(Package(new, before, _environ(trial_dir)))
-        why = _poison()
+        why = _why_not_forkable()
         if why is not None:
-            return packages, {"poison": top, "why": why, "took_s": time.monotonic() - begun_s}
+            return packages, {"not_forkable": top, "why": why, "took_s": time.monotonic() - begun_s}
     return packages, {"took_s": time.monotonic() - started_s}
 
 
@@ -486,10 +486,10 @@ def _serve() -> str | None:
     if not _IS_SAFE_PATH:
         del sys.path[0]  # the working directory, which -c puts there
     request, (answer,) = _receive(channel)
-    trial_dir, changed_at_start = _texts(request["run_dir"]), _changed_at_start(_texts(request["env"]))
+    trial_dir, changed_at_start = _texts(request["trial_dir"]), _changed_at_start(_texts(request["env"]))
     packages, words = _import_all(request["imports"], set(request["left_out"]), trial_dir)
     _answer(answer, **words)
-    if "poison" in words:
+    if "not_forkable" in words:
         os._exit(0)
     # All objects of now stay for good: left out of garbage collections, their pages stay shared with the trials.
     gc.collect()
@@ -497,7 +497,7 @@ def _serve() -> str | None:
     libc = ctypes.CDLL(None)
     while True:
         request, (answer, *outputs) = _receive(channel)
-        why = _poison()
+        why = _why_not_forkable()
         if why is not None:
             _answer(answer, step="fork", errno=None, error="the warm interpreter " + why)
         else:

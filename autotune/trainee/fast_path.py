@@ -47,7 +47,7 @@ def around_fetch(
     original = getattr(owner, name)
     otherwise = instrumentation.observing(original, *careful)
     end = careful[1]
-    monotonic, thread, seen, fetched = time.monotonic, threading.get_ident, loop.seen, loop.steps.fetched
+    monotonic, thread, recorded, fetched = time.monotonic, threading.get_ident, loop.recorded, loop.steps.fetched
     latest: tuple[Callable[[], Any], Source] = _nothing, Source()  # the iterator that was used last, and its source
 
     @functools.wraps(original)
@@ -76,7 +76,7 @@ def around_fetch(
             instrumentation.end(end, (args[0], begin_s), None, error)
             raise
         try:
-            seen.append((fetched, source, begin_s, monotonic(), size(result), thread()))
+            recorded.append((fetched, source, begin_s, monotonic(), size(result), thread()))
         except Exception as error:
             instrumentation.failed(error)
         return result
@@ -95,7 +95,7 @@ def around_call(loop: Loop, instrumentation: Instrumentation, owner: Any, functi
     """
     original = owner.__call__
     otherwise = instrumentation.observing(original, functions.begin, functions.end)
-    monotonic, get_thread, seen, worked = time.monotonic, threading.get_ident, loop.seen, loop.steps.worked
+    monotonic, get_thread, recorded, worked = time.monotonic, threading.get_ident, loop.recorded, loop.steps.worked
     known_of, current, report = functions.known.of, functions.current, loop.report
     latest: tuple[Callable[[], Any], Any] = _nothing, None  # the function that was called last, and what is known of it
 
@@ -127,7 +127,7 @@ def around_call(loop: Loop, instrumentation: Instrumentation, owner: Any, functi
             del current[thread]
         try:
             end_s = monotonic()
-            seen.append((worked, known, begin_s, end_s, None, True, thread))
+            recorded.append((worked, known, begin_s, end_s, None, True, thread))
             if end_s >= report.loss_due_s:
                 functions.see_loss(end_s, result)
         except Exception as error:

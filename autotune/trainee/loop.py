@@ -40,7 +40,7 @@ class Loop:
         report: Where the steps go.
         aggregated: The steps whose fetches are only known as sums.
         steps: The steps whose fetches are observed one by one.
-        seen: Recorded calls that are not digested yet: methods of `steps` with their arguments.
+        recorded: Recorded calls that are not digested yet: methods of `steps` with their arguments.
         digest_due_s: Monotonic time of the next digest.
         is_suspended: True while another loop defines the steps, such as Keras's ``fit``: fetches are then only added
             up, in `aggregated`.
@@ -53,7 +53,7 @@ class Loop:
         self.report = report
         self.aggregated = AggregatedSteps(report)
         self.steps = StepMaker(report)
-        self.seen: list[tuple[Any, ...]] = []
+        self.recorded: list[tuple[Any, ...]] = []
         self.is_suspended = False
         self.sync: Optional[Callable[[], object]] = None
         self.unread_loss: Any = None
@@ -64,7 +64,7 @@ class Loop:
         self.report.forget()
         self.aggregated.forget()
         self.steps.forget()
-        self.seen.clear()
+        self.recorded.clear()
         self.wants_samples = True
         self.digest_due_s = 0.0
         self._synced_s = 0.0
@@ -96,12 +96,12 @@ class Loop:
         if self.is_suspended:
             self.aggregated.add(end_s - begin_s, samples)
         else:
-            self.seen.append((self.steps.fetched, source, begin_s, end_s, samples, threading.get_ident()))
+            self.recorded.append((self.steps.fetched, source, begin_s, end_s, samples, threading.get_ident()))
 
     def exhausted(self, source: Hashable, begin_s: float) -> None:
         """Record the end of a pass over the dataset."""
         if not self.is_suspended:
-            self.seen.append((self.steps.exhausted, source, begin_s, threading.get_ident()))
+            self.recorded.append((self.steps.exhausted, source, begin_s, threading.get_ident()))
 
     def worked(
         self,
@@ -126,14 +126,14 @@ class Loop:
         is_synced = self.sync is not None and self.wants_samples and self._is_sync_due(end_s)
         if is_synced:
             end_s = self._wait_for_accelerator()
-        self.seen.append((self.steps.worked, key, begin_s, end_s, samples, is_whole, thread))
+        self.recorded.append((self.steps.worked, key, begin_s, end_s, samples, is_whole, thread))
         if is_synced or end_s >= self.digest_due_s:
             self.digest()
 
     def idled(self, key: Any, begin_s: float) -> None:
         """Record the end of a call of a compiled function that does not train."""
         if not self.is_suspended:
-            self.seen.append((self.steps.idled, key, begin_s, time.monotonic()))
+            self.recorded.append((self.steps.idled, key, begin_s, time.monotonic()))
 
     def ran_out_of_memory(self, error: str) -> None:
         """Record an out-of-memory error: a trainer that continues skips this step, and its loss is infinite.
@@ -144,14 +144,14 @@ class Loop:
         now_s = time.monotonic()
         self.report.note(f"memory ran out: {' '.join(error.split())}")
         self.report.loss(now_s, math.inf)
-        self.seen.append((self.steps.worked, _OUT_OF_MEMORY, now_s, now_s, None, False, None))
+        self.recorded.append((self.steps.worked, _OUT_OF_MEMORY, now_s, now_s, None, False, None))
         if now_s >= self.digest_due_s:
             self.digest()
 
     def always_trains(self) -> None:
         """Record that the step is compiled and invisible from now on: the present dataset is trained on."""
         if not self.is_suspended:
-            self.seen.append((self.steps.always_trains, time.monotonic()))
+            self.recorded.append((self.steps.always_trains, time.monotonic()))
 
     def pause_begins(self) -> float:
         """Record the start of a pause without training: a checkpoint, or a marked validation."""
@@ -194,12 +194,12 @@ class Loop:
     def digest(self) -> None:
         """Make steps of the recorded calls, and write them."""
         self.digest_due_s = time.monotonic() + DIGEST_EVERY_S
-        seen = self.seen[:]
-        del self.seen[: len(seen)]  # and not what another thread has noted since
+        recorded = self.recorded[:]
+        del self.recorded[: len(recorded)]  # and not what another thread has noted since
         if not self.report.is_ours:
             self.sync = None  # who reports its steps itself says when all work is done, or does not
             return
-        self.steps.take(seen)
+        self.steps.take(recorded)
         self.wants_samples = not self.steps.is_fetching
         self.report.flush()
 
@@ -213,5 +213,5 @@ class Loop:
         if self.unread_loss is not None:
             self.report.loss(now_s, self.unread_loss)
             self.unread_loss = None
-        self.seen.append((self.report.mark, "sync", now_s))
+        self.recorded.append((self.report.mark, "sync", now_s))
         return now_s

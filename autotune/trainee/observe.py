@@ -17,7 +17,7 @@ from autotune.trainee.hook import Hook
 from autotune.trainee.instrumentation import Instrumentation
 from autotune.trainee.loop import Loop
 from autotune.trainee.report import Report
-from autotune.trainee.stream import OBSERVER, RUN_DIR_VARIABLE, announce, process_stream
+from autotune.trainee.stream import OBSERVER, TRIAL_DIR_VARIABLE, announce, process_stream
 
 installed: list[Instrumentation] = []
 """Instrumentation of this process, once installed."""
@@ -29,7 +29,7 @@ def install() -> None:
     The first process of a trial announces at once that the observer works, so that this can be told from a trainer
     without steps. Other processes write a file only if they make steps.
     """
-    folder = os.environ.get(RUN_DIR_VARIABLE)
+    folder = os.environ.get(TRIAL_DIR_VARIABLE)
     if not folder or installed:
         return
     report = Report(process_stream)

@@ -72,10 +72,10 @@ class StepMaker:
         self._idle_calls = 0
         self._usual_idle_calls = _FEW_CALLS
 
-    def take(self, seen: Sequence[tuple[Any, ...]]) -> None:
+    def take(self, recorded: Sequence[tuple[Any, ...]]) -> None:
         """Process the recorded calls: methods of this class with their arguments."""
         fetched, worked, held = self.fetched, self.worked, self._report.held
-        for event in seen:
+        for event in recorded:
             happened, batch = event[0], self._open
             if not self._is_usual or batch is None:
                 happened(*event[1:])

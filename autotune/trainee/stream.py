@@ -35,7 +35,7 @@ from collections.abc import Iterable
 from types import TracebackType
 from typing import Any, Literal, Optional
 
-RUN_DIR_VARIABLE = "AUTOTUNE_TRIAL_DIR"
+TRIAL_DIR_VARIABLE = "AUTOTUNE_TRIAL_DIR"
 FORMAT_VERSION = 1
 OBSERVER = "observer"
 """``source`` of steps that were observed, not reported by the trainer."""
@@ -67,7 +67,7 @@ class Stream:
                 self._write_header(source, devices)
 
     def _open(self, source: str, devices: Optional[Iterable[str]]) -> None:
-        folder = os.environ.get(RUN_DIR_VARIABLE)
+        folder = os.environ.get(TRIAL_DIR_VARIABLE)
         if not folder:
             return
         try:

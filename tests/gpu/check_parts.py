@@ -247,7 +247,9 @@ def _watched(place: Place, busy_ms: float, idle_ms: float) -> tuple[DeviceUsage,
         lines, bursts = Path(name, "samples.jsonl"), Path(name, "bursts")
         with _load(place, busy_ms, idle_ms, bursts) as load, reading(lines, [place.gpu.uuid], env=place.env):
             began_s = time.monotonic()
-            until(lambda: any(record.t_s > began_s + LOADED_S for record in records_of(lines)), "the sampler is silent")
+            until(
+                lambda: any(record.t_s > began_s + LOADED_S for record in records_of(lines)), "the collector is silent"
+            )
             known = GpuTimeline([place.gpu.uuid], since_s=began_s)
             for record in records_of(lines):
                 known.add(record)

@@ -32,15 +32,15 @@ def uuid(index=0):
     return f"GPU-{{index:08x}}-0000-4000-8000-000000000000"
 
 def sample(from_s, until_s, uuids=None):
-    '''The lines that a sampler says meanwhile.'''
+    '''The lines that a poller says meanwhile.'''
     clock, lines = FrozenClock(from_s), []
-    sampler = GpuPoller(uuids or [uuid()], lambda record: lines.append(to_line(record)), clock)
+    poller = GpuPoller(uuids or [uuid()], lambda record: lines.append(to_line(record)), clock)
     while clock.t_s < until_s:
-        wait_s = sampler.step()
+        wait_s = poller.step()
         if wait_s is None:
             break
         clock.wait(wait_s)
-    sampler.close()
+    poller.close()
     return lines
 
 def readings(lines, uuids=None):
@@ -51,7 +51,7 @@ def readings(lines, uuids=None):
     return known
 
 def use(from_s, until_s, t0_s, t1_s, uuids=None, **options):
-    '''What is said about t0_s..t1_s by a sampler that ran from from_s to until_s.'''
+    '''What is said about t0_s..t1_s by a poller that ran from from_s to until_s.'''
     return readings(sample(from_s, until_s, uuids), uuids).between(ORIGIN_S + t0_s, ORIGIN_S + t1_s, **options)
 """
 """Code to put before what `FakeGpu.run` is to run; times are those of the scenario."""

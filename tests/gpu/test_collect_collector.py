@@ -49,21 +49,21 @@ class Stage:
         self.guard = guard
         self.folder = folder
         self.clock = ShiftedClock()
-        self.sampling = GpuCollector(guard, [UUID], CollectorFiles(folder / "search.gpu.jsonl"), self.clock)
+        self.collector = GpuCollector(guard, [UUID], CollectorFiles(folder / "search.gpu.jsonl"), self.clock)
         self.kept = folder / "samples.jsonl"
 
     def open(self) -> None:
         """A trial begins."""
-        self.sampling.open(self.kept)
+        self.collector.open(self.kept)
 
     def lost(self) -> str | None:
         """Return the loss that a look at the collector finds."""
-        return self.sampling.lost(RUN)
+        return self.collector.lost(RUN)
 
     def use(self, trial: TrialGpus = RUN, length_s: float = 2.0) -> GpuUsage:
         """Return the usage of the last seconds."""
         now_s = time.monotonic()
-        use = self.sampling.between(now_s - length_s, now_s, trial, own_pids=(), started_s=now_s - 60.0)
+        use = self.collector.between(now_s - length_s, now_s, trial, own_pids=(), started_s=now_s - 60.0)
         assert use is not None
         return use
 
@@ -104,28 +104,28 @@ def stage(
 def test_a_run_has_its_readings_and_keeps_what_was_said(stage):
     """Utilization of its window, and the collector's own words in its folder, from the first line on what it needs."""
     on = stage()
-    with on.sampling:
+    with on.collector:
         on.open()
         on.until_measured()
         use = on.use()
-        on.sampling.close()
+        on.collector.close()
         assert use.utilization == pytest.approx(0.5, abs=0.1)
         assert use.devices[0].figures.covered_fraction > 0.7
         first = [row["k"] for row in map(json.loads, on.kept.read_text().splitlines())]
         assert first[:2] == ["start", "gpu"]
         assert {"busy", "state", "counts"} <= set(first)
-        on.open()  # the next trial: what the sampler said once, before it began, holds for it too
+        on.open()  # the next trial: what the collector said once, before it began, holds for it too
         on.until_measured()
         assert on.use().devices[0].figures.name == WAVE.name
-        on.sampling.close()
+        on.collector.close()
         assert [json.loads(line)["k"] for line in on.kept.read_text().splitlines()][:2] == ["start", "gpu"]
     assert list(on.folder.iterdir()) == [on.kept]
 
 
-def test_at_the_end_no_sampler_is_left(stage):
+def test_at_the_end_no_collector_is_left(stage):
     """The guard goes on, for other trials."""
     on = stage()
-    with on.sampling:
+    with on.collector:
         on.open()
         on.until_measured()
         (pid,) = on.pids()
@@ -134,10 +134,10 @@ def test_at_the_end_no_sampler_is_left(stage):
     assert psutil.pid_exists(on.guard.pid)
 
 
-def test_a_killed_sampler_is_replaced_once(stage):
+def test_a_killed_collector_is_replaced_once(stage):
     """Readings come again; after the second time the search goes on without them, and says so once."""
     on = stage()
-    with on.sampling:
+    with on.collector:
         on.open()
         on.until_measured()
         first = on.pids()
@@ -146,17 +146,17 @@ def test_a_killed_sampler_is_replaced_once(stage):
         on.clock.ahead_s = REPLACED.record_s + 1.0
         on.until(lambda: on.pids() not in ([], first))
         on.clock.ahead_s = 0.0
-        assert not on.sampling.remarks
+        assert not on.collector.remarks
         on.until_measured()
         os.kill(on.pids()[0], signal.SIGKILL)
         on.until(lambda: on.pids() == [])
         on.clock.ahead_s = REPLACED.record_s + 1.0
-        on.until(lambda: on.sampling.remarks)
+        on.until(lambda: on.collector.remarks)
         assert on.lost() is None
         use = on.use(length_s=0.1)
         assert use.utilization is None
         assert "the GPU collector has said nothing for" in use.remark
-        (remark,) = on.sampling.remarks
+        (remark,) = on.collector.remarks
         assert remark.startswith("GPU utilization is not measured any more in this search: the GPU collector has said")
         assert on.pids() == []
 
@@ -164,7 +164,7 @@ def test_a_killed_sampler_is_replaced_once(stage):
 def test_a_driver_call_that_hangs_stops_nobody(stage):
     """The trial goes on without readings and knows why; a collector that hangs for a minute is killed and replaced."""
     on = stage(Fault(function="nvmlDeviceGetMemoryInfo*", after_calls=4, delay_s=3600.0))
-    with on.sampling:
+    with on.collector:
         on.open()
         first: list[int] = []
         on.until(lambda: first or first.extend(on.pids()))
@@ -182,11 +182,11 @@ def test_a_driver_call_that_hangs_stops_nobody(stage):
 def test_a_lost_gpu_is_told_and_so_is_that_it_is_back(stage):
     """As long as it is lost, a trial that begins hears of it too."""
     on = stage(Fault(code=15, gpu=0, from_s=64.0, until_s=67.0))
-    with on.sampling:
+    with on.collector:
         on.open()
         on.until(on.lost)
         assert "GPU lost" in on.lost()
-        on.sampling.close()
+        on.collector.close()
         on.open()
         assert "GPU lost" in on.lost()
         on.until(lambda: on.lost() is None)
@@ -196,17 +196,17 @@ def test_a_lost_gpu_is_told_and_so_is_that_it_is_back(stage):
 def test_a_driver_that_is_gone_is_asked_once_more(stage):
     """By a new collector, when the next trial begins; after that it stays lost for this search."""
     on = stage(Fault(function="nvmlDeviceGet*", code=9, from_s=64.0))
-    with on.sampling:
+    with on.collector:
         on.open()
         on.until(on.lost)
         assert "driver not loaded" in on.lost()
-        on.sampling.close()
+        on.collector.close()
         on.open()
         on.until(on.lost)
-        on.sampling.close()
+        on.collector.close()
         on.open()
         assert "driver not loaded" in on.lost()
-        said, given_up = on.sampling.remarks
+        said, given_up = on.collector.remarks
         assert said == "driver not loaded: the NVIDIA driver says: Driver Not Loaded. " + remedy_of("driver not loaded")
         assert given_up.startswith("GPU utilization is not measured any more in this search: driver not loaded")
         on.until(lambda: on.pids() == [])
@@ -215,7 +215,7 @@ def test_a_driver_that_is_gone_is_asked_once_more(stage):
 def test_a_driver_without_rights_is_no_loss(stage):
     """A mishap that need not be final costs the number and not the trial."""
     on = stage(Fault(function="nvmlInit*", code=4))
-    with on.sampling:
+    with on.collector:
         on.open()
         on.until(lambda: on.use(length_s=0.1).remark.startswith("GPU utilization not measured: the NVIDIA driver says"))
         assert on.lost() is None
@@ -225,7 +225,7 @@ def test_a_driver_without_rights_is_no_loss(stage):
 def test_garbage_in_the_stream_is_left_out(stage):
     """Whoever wrote it there."""
     on = stage()
-    with on.sampling:
+    with on.collector:
         on.open()
         on.until_measured()
         with (on.folder / "search.gpu.jsonl").open("a") as file:
@@ -237,7 +237,7 @@ def test_garbage_in_the_stream_is_left_out(stage):
 def test_gpus_are_known_by_how_they_begin(stage):
     """A trainer may report what CUDA_VISIBLE_DEVICES says; a GPU that nobody watches is named as such."""
     on = stage()
-    with on.sampling:
+    with on.collector:
         on.open()
         on.until_measured()
         assert on.use(TrialGpus(uuids=("GPU-0000",), reported=True)).devices[0].figures.uuid == UUID

@@ -147,7 +147,7 @@ while True:
 
 
 @pytest.fixture
-def samplers(fake_gpu, tmp_path):
+def collectors(fake_gpu, tmp_path):
     """Starts a collector for each fault, each on a machine of its own; gives the process above them and their files."""
     started = []
 
@@ -181,11 +181,11 @@ def samplers(fake_gpu, tmp_path):
         process.stderr.close()
 
 
-def test_a_lost_driver_ends_the_sampler_whichever_call_meets_it(samplers):
+def test_a_lost_driver_ends_the_collector_whichever_call_meets_it(collectors):
     """With the driver's own name for it as the last word, and nothing on stderr."""
     calls = [*OF_THE_DRIVER, *OF_A_DEVICE]
     cases = list(itertools.product(calls, FATAL))
-    process, files = samplers([Fault(function=call, code=FATAL[code]) for call, code in cases])
+    process, files = collectors([Fault(function=call, code=FATAL[code]) for call, code in cases])
     assert process.wait(timeout=DEADLINE_S) == 0
     assert process.stderr.read() == ""
     for (call, code), file in zip(cases, files, strict=True):
@@ -195,11 +195,11 @@ def test_a_lost_driver_ends_the_sampler_whichever_call_meets_it(samplers):
         assert FATAL_NAMES[FATAL[code]] in last.why or code == "library not found", (call, code)
 
 
-def test_what_concerns_no_device_may_fail_too(samplers):
+def test_what_concerns_no_device_may_fail_too(collectors):
     """The GPU is read all the same where the driver's version, or GPM's memory, cannot be had."""
     calls = ("nvmlSystemGetDriverVersion", "nvmlGpmSampleAlloc", "nvmlGpmMetricsGet")
     cases = [(call, code) for call, code in itertools.product(calls, CODES) if not trouble(CODES[code]).is_fatal]
-    _, files = samplers([Fault(function=call, code=CODES[code]) for call, code in cases])
+    _, files = collectors([Fault(function=call, code=CODES[code]) for call, code in cases])
     now_s = time.monotonic()
     for (call, code), file in zip(cases, files, strict=True):
         readings = GpuTimeline([UUID.format(0)], since_s=now_s)
@@ -213,10 +213,10 @@ def test_what_concerns_no_device_may_fail_too(samplers):
         until(is_read, f"{call}: {code}")
 
 
-def test_a_call_that_blocks_is_told_of_and_the_sampler_can_be_killed(samplers):
+def test_a_call_that_blocks_is_told_of_and_the_collector_can_be_killed(collectors):
     """The process says itself which question has no answer, whichever it is."""
     calls = [*OF_THE_DRIVER, *OF_A_DEVICE]
-    process, files = samplers([Fault(function=call, delay_s=600.0) for call in calls])
+    process, files = collectors([Fault(function=call, delay_s=600.0) for call in calls])
 
     def all_said_so() -> bool:
         return all(any(isinstance(record, CallBlocked) for record in records_of(file)) for file in files)

@@ -225,12 +225,12 @@ def test_a_call_that_blocks_is_named(fake_gpu):
 import sys, threading
 from autotune.gpu.availability import SilenceLimits
 known, clock = GpuTimeline([uuid()], since_s=ORIGIN_S), FrozenClock()
-sampler = GpuPoller([uuid()], known.add, clock)
-threading.Thread(target=sampler.step, daemon=True).start()
+poller = GpuPoller([uuid()], known.add, clock)
+threading.Thread(target=poller.step, daemon=True).start()
 LIMITS = SilenceLimits(start_s=10.0, record_s=10.0, answer_s=10.0)
 while not (silence := known.availability.silence(clock.now_s(), LIMITS)) or "process list" not in silence.why:
     clock.t_s += 1.0
-    sampler.tell_if_blocked()
+    poller.tell_if_blocked()
     time.sleep(0.01)  # for the other thread
 tell([silence.uuid, silence.why])
 sys.stdout.flush()
@@ -241,7 +241,7 @@ os._exit(0)
     assert told[1].startswith("the NVIDIA driver has not answered for ")
 
 
-def test_the_sampler_is_cheap(fake_gpu):
+def test_the_poller_is_cheap(fake_gpu):
     """A fraction of a percent of a core for a GPU, stage included; the number is printed (pytest -s)."""
     scenario = Scenario(gpus=(Gpu(busy_percent=WAVE, processes=TWO),))
     told = fake_gpu(scenario, at_s=0).run(
@@ -253,5 +253,5 @@ sample(25, 85)
 tell((time.process_time() - before_s) / 60.0)
 """
     )
-    print(f"sampler: {told * 1e3:.2f} ms of CPU time a second")
+    print(f"poller: {told * 1e3:.2f} ms of CPU time a second")
     assert told < 0.02  # far above what it is: another machine may be slow

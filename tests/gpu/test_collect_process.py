@@ -9,7 +9,7 @@ from autotune.gpu.collect.records import of_line
 from tests.fake_nvml.scenario import Fault, Scenario
 
 UUID = "GPU-00000000-0000-4000-8000-000000000000"
-SAMPLER = (sys.executable, "-P", "-m", "autotune.gpu.collect.process")
+COLLECTOR = (sys.executable, "-P", "-m", "autotune.gpu.collect.process")
 PARENT = """
 import subprocess, sys
 child = subprocess.Popen(sys.argv[1:])
@@ -20,7 +20,7 @@ sys.stdin.read()
 
 def test_it_ends_when_its_parent_is_gone(fake_gpu, tmp_path):
     """Also without a guard: whoever started it need not end it."""
-    command = [sys.executable, "-c", PARENT, *SAMPLER, str(tmp_path / "gpu.jsonl"), UUID]
+    command = [sys.executable, "-c", PARENT, *COLLECTOR, str(tmp_path / "gpu.jsonl"), UUID]
     with subprocess.Popen(
         command, env=fake_gpu(Scenario()).env, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     ) as parent:
@@ -36,7 +36,7 @@ def test_it_ends_when_its_parent_is_gone(fake_gpu, tmp_path):
 def test_a_file_that_cannot_be_written_is_one_line(fake_gpu, tmp_path):
     """For the log; the search is told by the silence."""
     done = subprocess.run(
-        [*SAMPLER, str(tmp_path / "nowhere" / "gpu.jsonl"), UUID],
+        [*COLLECTOR, str(tmp_path / "nowhere" / "gpu.jsonl"), UUID],
         env=fake_gpu(Scenario()).env,
         capture_output=True,
         text=True,
@@ -52,7 +52,7 @@ def test_a_driver_that_is_not_there_ends_it_with_the_reason(fake_gpu, tmp_path):
     """The reader hears of it, and nobody else does."""
     file = tmp_path / "gpu.jsonl"
     env = fake_gpu(Scenario(faults=(Fault(function="nvmlInit*", code=9),))).env
-    done = subprocess.run([*SAMPLER, str(file), UUID], env=env, capture_output=True, timeout=60, check=False)
+    done = subprocess.run([*COLLECTOR, str(file), UUID], env=env, capture_output=True, timeout=60, check=False)
     assert (done.returncode, done.stdout, done.stderr) == (0, b"", b"")
     (lost,) = [of_line(line) for line in file.read_text().splitlines()]
     assert lost.name == "driver not loaded"

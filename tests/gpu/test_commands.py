@@ -23,9 +23,9 @@ def test_the_check_of_a_real_gpu_needs_one(tmp_path):
     assert list(tmp_path.glob("*.md")) == []
 
 
-def test_what_the_sampler_costs_can_be_measured(nvml_library):
+def test_what_the_collector_costs_can_be_measured(nvml_library):
     """On a machine of the tests' own the benchmark prints what its process takes; in a second that is not exact."""
-    done = run("tests.fake_nvml", "busy", "--", sys.executable, "-m", "autotune.bench", "sampler", "--seconds", "1")
+    done = run("tests.fake_nvml", "busy", "--", sys.executable, "-m", "autotune.bench", "collector", "--seconds", "1")
     assert done.returncode == 0, done.stderr
     found = re.search(r"^\| 1 \(NVIDIA H100 80GB HBM3\) \| ([\d.]+) s \| (-?[\d.]+) ms \|$", done.stdout, re.MULTILINE)
     assert found is not None, done.stdout

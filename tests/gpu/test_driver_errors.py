@@ -34,7 +34,7 @@ HANDLE = "nvmlDeviceGetHandleByUUID"
 RATES = "nvmlDeviceGetUtilizationRates"  # asked where there are no samples
 NO_ANSWER = ("nvmlGpmSampleFree", "nvmlShutdown")  # what only gives back
 FUNCTIONS = (*OF_THE_DRIVER, HANDLE, RATES, *OF_A_DEVICE)
-LENGTH_S = 20  # of the scenario, for each case; the sampler runs for 4 of them
+LENGTH_S = 20  # of the scenario, for each case; the collector runs for 4 of them
 
 
 @pytest.fixture(scope="module")

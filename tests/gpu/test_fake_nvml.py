@@ -764,7 +764,7 @@ def test_nvitop_shows_the_fake(fake_gpu):
     assert "FunctionNotFound" not in done.stderr
 
 
-SAMPLER = """
+POLLER = """
 import math
 from autotune.clock import SystemClock
 from autotune.gpu.timeline import GpuTimeline
@@ -778,27 +778,27 @@ def take(record):
     readings.add(record)
     if record.kind == "lost":
         lost.append(record.why)
-sampler = GpuPoller([uuid], take, SystemClock())
+poller = GpuPoller([uuid], take, SystemClock())
 deadline_s = now_s + 30.0
 while True:
-    wait_s = sampler.step()
+    wait_s = poller.step()
     use = readings.between(now_s - 12.0, now_s - 0.5, started_s=-math.inf).devices[0].figures
     if use.covered_fraction >= 0.9 or lost or time.monotonic() > deadline_s:
         break
     time.sleep(wait_s)
 tell([[gpu.name for gpu in inventory.gpus], [use.utilization, use.covered_fraction, use.peak_memory_bytes],
       lost])
-sampler.close()
+poller.close()
 """
 
 
 @pytest.mark.parametrize("since_boot", [False, True])
-def test_the_sampler_measures_a_wave(fake_gpu, since_boot):
+def test_the_poller_measures_a_wave(fake_gpu, since_boot):
     """Autotune's own collector finds the mean of the true function, with either sort of stamps."""
     wave = Square(10, 90, period_s=0.5)
     gpu = Gpu(busy_percent=wave, memory_used_bytes=7 << 30)
     machine = fake_gpu(Scenario(gpus=(Gpu(name="other"), gpu), stamps_since_boot=since_boot), began_s_ago=60)
-    names, use, lost = machine.run(SAMPLER)
+    names, use, lost = machine.run(POLLER)
     assert names == ["other", "NVIDIA H100 80GB HBM3"]
     assert lost == []
     utilization, covered, memory_bytes = use
@@ -807,22 +807,22 @@ def test_the_sampler_measures_a_wave(fake_gpu, since_boot):
     assert memory_bytes == 7 << 30
 
 
-def test_the_sampler_says_when_a_gpu_is_lost(fake_gpu):
+def test_the_poller_says_when_a_gpu_is_lost(fake_gpu):
     """A GPU that fell off its bus is not measured, and the reason is the driver's."""
     fault = Fault(function="nvmlDeviceGetSamples", code=LOST)
     machine = fake_gpu(Scenario(faults=(fault,)), began_s_ago=60)
-    _, use, lost = machine.run(SAMPLER)
+    _, use, lost = machine.run(POLLER)
     assert use[0] is None
     assert "GPU is lost" in lost[0]
 
 
-def test_the_sampler_sees_what_a_tenant_writes(fake_gpu):
+def test_the_poller_sees_what_a_tenant_writes(fake_gpu):
     """A trainer that starves its GPU every other quarter of a second leaves it half idle, to the collector too."""
     machine = fake_gpu(Scenario(follow=True), began_s_ago=30)
     writer = BusyWriter(machine.tenants, memory_bytes=1 << 30)
     for quarter in range(0, 600, 2):
         writer.kernel(machine.origin_s + quarter / 4, machine.origin_s + quarter / 4 + 0.25)
-    _, use, _ = machine.run(SAMPLER)
+    _, use, _ = machine.run(POLLER)
     writer.close()
     utilization, _, memory_bytes = use
     assert utilization == pytest.approx(0.5, abs=0.02)

@@ -32,7 +32,7 @@ FAULTS = {
     "no permission": tuple(Fault(function=f"nvmlDeviceGet{what}", code=4) for what in ("Samples", "UtilizationRates")),
     "samples unknown": (Fault(function="nvmlDeviceGetSamples", code=999),),
     "activity forbidden": (Fault(function="nvmlGpmSampleGet", code=4),),
-    "blocked": (Fault(function="nvmlDeviceGetPowerUsage", delay_s=30.0, switch="on"),),  # only the sampler asks it
+    "blocked": (Fault(function="nvmlDeviceGetPowerUsage", delay_s=30.0, switch="on"),),  # only the collector asks it
 }
 
 FOR_GOOD = ("GPU lost", "driver not loaded")

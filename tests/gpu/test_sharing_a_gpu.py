@@ -45,7 +45,7 @@ def test_own_and_foreign_shares_are_those_of_the_intervals(machine, tmp_path):
     file = tmp_path / "samples.jsonl"
     with reading(file, [UUID.format(0)], env=machine.env):
         began_s = time.monotonic()
-        until(lambda: any(record.t_s > began_s + WATCHED_S for record in records_of(file)), "the sampler is silent")
+        until(lambda: any(record.t_s > began_s + WATCHED_S for record in records_of(file)), "the collector is silent")
     known = GpuTimeline([UUID.format(0)], since_s=began_s)
     for record in records_of(file):
         known.add(record)

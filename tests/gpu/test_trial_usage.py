@@ -91,7 +91,7 @@ def test_what_is_not_known_is_absent_and_says_why(change, why):
     assert use.power_w == 300.0
 
 
-def test_a_lost_driver_and_a_silent_sampler_are_the_reason():
+def test_a_lost_driver_and_a_silent_collector_are_the_reason():
     """The collector's own trouble says more than that nothing came of it."""
     assert "driver not loaded" in used(BUSY, lost="driver not loaded").remark
     nothing = changed_gpu(BUSY, utilization=None, windows=())

@@ -95,7 +95,9 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=0)
     arguments = parser.parse_args()
     drawn = [draw_scenario(np.random.default_rng((arguments.seed, number))) for number in range(arguments.scenarios)]
-    title = f"{arguments.scenarios} scenarios, seed {arguments.seed}, through the fake driver, pynvml and the sampler."
+    title = (
+        f"{arguments.scenarios} scenarios, seed {arguments.seed}, through the fake driver, pynvml and the collector."
+    )
     print("\n\n".join((title, *tables(judge_all(drawn)))))
     return 0
 

@@ -148,7 +148,7 @@ def test_what_ended_processes_took_is_not_forgotten(probe, trainer):
 
 
 def test_all_processes_of_a_trial_are_its_own(probe, tmp_path):
-    """Whichever of them it is opened with; not those of the guard, nor a companion's."""
+    """Whichever of them it is opened with; not those of the guard, nor a sidecar's."""
     told = tmp_path / "pids"
     known = {}
     deadline_s = time.monotonic() + 60.0
@@ -163,7 +163,7 @@ def test_all_processes_of_a_trial_are_its_own(probe, tmp_path):
     with Guard() as guard:
         guard.start()
         guard.start_sidecar(
-            "companion", (sys.executable, "-c", "import time; time.sleep(600)"), env={}, log=tmp_path / "log"
+            "sidecar", (sys.executable, "-c", "import time; time.sleep(600)"), env={}, log=tmp_path / "log"
         )
         argv = (sys.executable, "-c", LAUNCHER, str(told))
         plan = TrialPlan(trial_id="study/run", folder=tmp_path / "run", argv=argv, cwd=tmp_path, env={}, config_text="")

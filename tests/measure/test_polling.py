@@ -15,19 +15,19 @@ def test_reads_until_it_is_told_to_stop():
             several.set()
         return 0.0
 
-    sampler = Poller(read, name="test")
-    sampler.start()
+    poller = Poller(read, name="test")
+    poller.start()
     assert several.wait(60)
-    assert sampler.stop(deadline_s=60)
+    assert poller.stop(deadline_s=60)
     count = len(readings)
     assert readings == list(range(count))
 
 
 def test_stops_by_itself_when_there_is_nothing_more_to_read():
     """None as the time to wait ends the thread."""
-    sampler = Poller(lambda: None, name="test")
-    sampler.start()
-    assert sampler.stop(deadline_s=60)
+    poller = Poller(lambda: None, name="test")
+    poller.start()
+    assert poller.stop(deadline_s=60)
 
 
 def test_stopping_does_not_wait_for_the_next_reading():
@@ -38,10 +38,10 @@ def test_stopping_does_not_wait_for_the_next_reading():
         first.set()
         return 3600.0
 
-    sampler = Poller(read, name="test")
-    sampler.start()
+    poller = Poller(read, name="test")
+    poller.start()
     assert first.wait(60)
-    assert sampler.stop(deadline_s=60)
+    assert poller.stop(deadline_s=60)
 
 
 def test_a_hanging_reading_is_left_behind():
@@ -52,9 +52,9 @@ def test_a_hanging_reading_is_left_behind():
         entered.set()
         release.wait(60)
 
-    sampler = Poller(read, name="test")
-    sampler.start()
+    poller = Poller(read, name="test")
+    poller.start()
     assert entered.wait(60)
-    assert not sampler.stop(deadline_s=0.0)
+    assert not poller.stop(deadline_s=0.0)
     release.set()
-    assert sampler.stop(deadline_s=60)
+    assert poller.stop(deadline_s=60)

@@ -244,7 +244,7 @@ def main() -> None:
                 cell.cell_contents = whole
             print(json.dumps({"place": name_of(one), "piece": name, "noticed": len(failures) - before}), flush=True)
             if training is not None:
-                training.seen.clear()
+                training.recorded.clear()
             before = len(failures)
             workout()
             assert len(failures) == before, (name_of(one), name, failures[-1])

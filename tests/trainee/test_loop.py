@@ -12,7 +12,7 @@ from autotune.folders.step_files import StepReader
 from autotune.records import TraineeEvent
 from autotune.trainee.loop import Loop
 from autotune.trainee.report import Report
-from autotune.trainee.stream import RUN_DIR_VARIABLE, Stream
+from autotune.trainee.stream import TRIAL_DIR_VARIABLE, Stream
 
 TRAINING, VALIDATION, OTHER = 1, 2, 3
 
@@ -50,7 +50,7 @@ class Trainer:
 @pytest.fixture
 def trainer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Trainer:
     """A trainer in a run."""
-    monkeypatch.setenv(RUN_DIR_VARIABLE, str(tmp_path))
+    monkeypatch.setenv(TRIAL_DIR_VARIABLE, str(tmp_path))
     return Trainer(tmp_path)
 
 

@@ -32,11 +32,11 @@ def fresh_stream() -> Iterator[None]:
 
 
 @pytest.fixture
-def run_dir(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def trial_dir(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A run's folder, as the tuner names it to the trainer."""
     folder = tmp_path / "a run's folder"
     folder.mkdir()
-    monkeypatch.setenv(stream.RUN_DIR_VARIABLE, str(folder))
+    monkeypatch.setenv(stream.TRIAL_DIR_VARIABLE, str(folder))
     return folder
 
 
@@ -46,46 +46,46 @@ def lines(folder: Path) -> list[dict[str, object]]:
     return [json.loads(line, parse_constant=pytest.fail) for line in file.read_text().splitlines()]
 
 
-def test_a_step_is_one_line_after_the_header(run_dir: Path) -> None:
+def test_a_step_is_one_line_after_the_header(trial_dir: Path) -> None:
     """The first report opens the stream; what is known is on the line, what is not is absent."""
     before_s = time.monotonic()
     step(samples=8, wait_s=0.25, work=4520)
-    header, line = lines(run_dir)
+    header, line = lines(trial_dir)
     assert (header["v"], header["pid"], header["clock"], header["source"]) == (1, os.getpid(), "monotonic", "step")
-    assert [file.name for file in run_dir.iterdir()] == [f"steps.{os.getpid()}.0.jsonl"]
+    assert [file.name for file in trial_dir.iterdir()] == [f"steps.{os.getpid()}.0.jsonl"]
     assert before_s <= line.pop("t_s") + 1e-6 <= time.monotonic() + 1e-3
     assert line == {"k": "step", "samples": 8, "wait_s": 0.25, "work": 4520}
 
 
-def test_the_tuner_reads_what_the_trainer_writes(run_dir: Path) -> None:
+def test_the_tuner_reads_what_the_trainer_writes(trial_dir: Path) -> None:
     """Every kind of line arrives as an event, with its numbers."""
     announce("test", devices=["GPU-1"])
     step(samples=4, wait_s=0.5, work=7, loss=1.5, update=False)
     mark("sync")
     mark("checkpoint", duration_s=0.25, text='to "there"\n')
     epoch_end()
-    events = StepReader(run_dir).poll()
+    events = StepReader(trial_dir).poll()
     assert [event.kind for event in events] == ["start", "step", "sync", "checkpoint", "epoch_end"]
     assert (events[1].samples, events[1].wait_s, events[1].work, events[1].loss) == (4.0, 0.5, 7.0, 1.5)
-    assert lines(run_dir)[0]["devices"] == ["GPU-1"]
-    assert lines(run_dir)[1]["update"] is False
+    assert lines(trial_dir)[0]["devices"] == ["GPU-1"]
+    assert lines(trial_dir)[1]["update"] is False
 
 
-def test_a_with_statement_is_one_step_stamped_at_its_end(run_dir: Path) -> None:
+def test_a_with_statement_is_one_step_stamped_at_its_end(trial_dir: Path) -> None:
     """The stamp is taken when the block ends, and what is known by then can still be set."""
     with step(samples=8) as this_step:
         within_s = time.monotonic()
         this_step.loss = 2.0
-    (line,) = lines(run_dir)[1:]
+    (line,) = lines(trial_dir)[1:]
     assert line["t_s"] >= within_s - 1e-6
     assert (line["samples"], line["loss"]) == (8, 2.0)
 
 
-def test_a_step_that_raised_is_not_reported(run_dir: Path) -> None:
+def test_a_step_that_raised_is_not_reported(trial_dir: Path) -> None:
     """The exception goes on to the trainer, and no step is claimed."""
     with pytest.raises(ZeroDivisionError), step(samples=8):
         raise ZeroDivisionError
-    assert len(lines(run_dir)) == 1
+    assert len(lines(trial_dir)) == 1
 
 
 @given(loss=st.floats(allow_nan=True, allow_infinity=True))
@@ -96,10 +96,10 @@ def test_any_loss_survives_the_wire(loss: float) -> None:
     assert back == loss or (math.isnan(back) and math.isnan(loss))
 
 
-def test_a_value_that_is_no_number_does_not_break_the_step(run_dir: Path) -> None:
+def test_a_value_that_is_no_number_does_not_break_the_step(trial_dir: Path) -> None:
     """A value that is no number becomes null; the step still counts."""
     step(samples="eight", loss=[1, 2], wait_s=0.5)
-    (line,) = lines(run_dir)[1:]
+    (line,) = lines(trial_dir)[1:]
     assert (line["samples"], line["loss"], line["wait_s"]) == (None, None, 0.5)
 
 
@@ -116,7 +116,7 @@ def test_outside_a_run_nothing_is_written_and_nothing_costs(tmp_path: Path, monk
     assert per_call_s(step) < 20e-6  # seen: 0.2 µs; the margin is for busy machines
 
 
-def test_a_step_in_a_run_costs_microseconds(run_dir: Path) -> None:
+def test_a_step_in_a_run_costs_microseconds(trial_dir: Path) -> None:
     """Reporting stays far below the shortest training step."""
     assert per_call_s(lambda: step(samples=8, wait_s=0.00123, work=4021)) < 200e-6  # seen: 5 µs
 
@@ -133,7 +133,7 @@ def per_call_s(call: Callable[[], object]) -> float:
 
 
 @forks_on_purpose
-def test_a_forked_child_writes_its_own_file(run_dir: Path) -> None:
+def test_a_forked_child_writes_its_own_file(trial_dir: Path) -> None:
     """A worker inherits neither the parent's file nor its place in it."""
     step(samples=1)
     child = os.fork()
@@ -143,7 +143,7 @@ def test_a_forked_child_writes_its_own_file(run_dir: Path) -> None:
     assert os.waitpid(child, 0)[1] == 0
     step(samples=3)
     by_pid = {}
-    for event in StepReader(run_dir).poll():
+    for event in StepReader(trial_dir).poll():
         if event.kind == "step":
             by_pid.setdefault(event.pid, []).append(event.samples)
     assert by_pid == {os.getpid(): [1.0, 3.0], child: [2.0]}
@@ -155,25 +155,25 @@ def test_a_child_forked_before_the_run_was_known_reports(tmp_path: Path, monkeyp
     step(samples=1)
     child = os.fork()
     if child == 0:
-        os.environ[stream.RUN_DIR_VARIABLE] = str(tmp_path)
+        os.environ[stream.TRIAL_DIR_VARIABLE] = str(tmp_path)
         step(samples=2)
         os._exit(0)
     assert os.waitpid(child, 0)[1] == 0
     assert [file.name for file in tmp_path.iterdir()] == [f"steps.{child}.0.jsonl"]
 
 
-def test_a_pid_that_wrote_before_gets_the_next_number(run_dir: Path) -> None:
+def test_a_pid_that_wrote_before_gets_the_next_number(trial_dir: Path) -> None:
     """The process goes on in a new file after an exec, and the old one stays."""
-    old = run_dir / f"steps.{os.getpid()}.0.jsonl"
+    old = trial_dir / f"steps.{os.getpid()}.0.jsonl"
     old.write_text("old\n")
     step(samples=1)
     assert old.read_text() == "old\n"
-    assert (run_dir / f"steps.{os.getpid()}.1.jsonl").exists()
+    assert (trial_dir / f"steps.{os.getpid()}.1.jsonl").exists()
 
 
-def test_a_folder_that_is_gone_is_no_error(run_dir: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_a_folder_that_is_gone_is_no_error(trial_dir: Path, capfd: pytest.CaptureFixture[str]) -> None:
     """The training goes on in silence."""
-    run_dir.rmdir()
+    trial_dir.rmdir()
     step(samples=1)
     with step(samples=2):
         pass
@@ -185,7 +185,7 @@ def test_a_folder_that_is_gone_is_no_error(run_dir: Path, capfd: pytest.CaptureF
 @pytest.fixture
 def run_on_small_disk(small_disk: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """A run's folder on a disk that can be filled; let go of before the disk goes."""
-    monkeypatch.setenv(stream.RUN_DIR_VARIABLE, str(small_disk))
+    monkeypatch.setenv(stream.TRIAL_DIR_VARIABLE, str(small_disk))
     yield small_disk
     stream.process_stream.forget()
 
@@ -212,36 +212,36 @@ def fill(path: Path) -> None:
             file.write(b"x" * 4096)
 
 
-def test_threads_do_not_mix_their_lines(run_dir: Path) -> None:
+def test_threads_do_not_mix_their_lines(trial_dir: Path) -> None:
     """Steps reported by several threads at once are whole lines in one file."""
     threads = [threading.Thread(target=lambda: [step(samples=8, work=1) for _ in range(300)]) for _ in range(4)]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
-    assert [line.get("k", "header") for line in lines(run_dir)].count("step") == 1200
+    assert [line.get("k", "header") for line in lines(trial_dir)].count("step") == 1200
 
 
-def test_a_killed_trainer_leaves_whole_lines(run_dir: Path) -> None:
+def test_a_killed_trainer_leaves_whole_lines(trial_dir: Path) -> None:
     """All lines are there after a real SIGKILL in the midst of steps, without any flush."""
     script = (
         "from autotune.trainee import step\nimport os\nfor n in range(500): step(samples=n)\nos.kill(os.getpid(), 9)"
     )
     done = subprocess.run([sys.executable, "-c", script], check=False, timeout=60)
     assert done.returncode == -9
-    assert [event.samples for event in StepReader(run_dir).poll()[1:]] == list(range(500))
+    assert [event.samples for event in StepReader(trial_dir).poll()[1:]] == list(range(500))
 
 
-def test_gpus_named_by_uuid_are_in_the_header(run_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_gpus_named_by_uuid_are_in_the_header(trial_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """UUIDs of CUDA_VISIBLE_DEVICES are passed on; indices are not, they mean nothing to others."""
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "GPU-a1, 0,MIG-b2")
     announce("test")
     announce("second", devices=["GPU-z"])
-    (header,) = lines(run_dir)
+    (header,) = lines(trial_dir)
     assert (header["devices"], header["source"]) == (["GPU-a1", "MIG-b2"], "test")
 
 
-def test_it_can_be_copied_next_to_a_trainer(run_dir: Path, tmp_path: Path) -> None:
+def test_it_can_be_copied_next_to_a_trainer(trial_dir: Path, tmp_path: Path) -> None:
     """The stream module alone works under another name, in an interpreter that has no autotune."""
     (tmp_path / "_autotune_trainee.py").write_bytes(Path(stream.__file__).read_bytes())
     done = subprocess.run(
@@ -257,34 +257,34 @@ def test_it_can_be_copied_next_to_a_trainer(run_dir: Path, tmp_path: Path) -> No
         timeout=60,
     )
     assert done.returncode == 0
-    assert [event.kind for event in StepReader(run_dir).poll()] == ["start", "step"]
+    assert [event.kind for event in StepReader(trial_dir).poll()] == ["start", "step"]
 
 
-def test_a_step_held_back_keeps_its_own_time(run_dir: Path) -> None:
+def test_a_step_held_back_keeps_its_own_time(trial_dir: Path) -> None:
     """Keeping the object delays the line, not the stamp."""
     held = step(samples=1)
     assert isinstance(held, Step)
     later_s = time.monotonic()
     del held
-    assert lines(run_dir)[1]["t_s"] <= later_s + 1e-6
+    assert lines(trial_dir)[1]["t_s"] <= later_s + 1e-6
 
 
-def test_a_note_arrives_as_one_clean_line(run_dir: Path) -> None:
+def test_a_note_arrives_as_one_clean_line(trial_dir: Path) -> None:
     """A note for people is printable, of one line, and of a length that fits on a screen."""
     mark("note", text="add\nthis\x1b[31m line " + "x" * 300)
-    (note,) = [event for event in StepReader(run_dir).poll() if event.kind == "note"]
+    (note,) = [event for event in StepReader(trial_dir).poll() if event.kind == "note"]
     assert note.text is not None
     assert note.text.startswith("add this[31m line xxx")
     assert len(note.text) == 200
 
 
-def test_a_trainer_takes_over_from_the_observer(run_dir: Path) -> None:
+def test_a_trainer_takes_over_from_the_observer(trial_dir: Path) -> None:
     """The file is opened by the observer; the trainer's first word adds a header, with what the trainer knows."""
     announce(stream.OBSERVER)
     assert stream.process_stream.is_observed
     announce("the trainer", devices=["GPU-1"])
     step(samples=8)
     assert not stream.process_stream.is_observed
-    first, second, line = lines(run_dir)
+    first, second, line = lines(trial_dir)
     assert (first["source"], second["source"], second["devices"]) == ("observer", "the trainer", ["GPU-1"])
     assert line["samples"] == 8

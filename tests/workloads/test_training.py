@@ -21,7 +21,7 @@ class Trainer:
         self.folder = folder
         self.dataset = dataset
 
-    def start(self, *arguments: str, run_dir: str | None = None, **changes: object) -> list[str]:
+    def start(self, *arguments: str, trial_dir: str | None = None, **changes: object) -> list[str]:
         """Runs it to its end and gives the lines it printed; ``changes`` are keys of any section."""
         content = yaml.safe_load(SHIPPED.read_text())
         content["data"]["dataset_path"] = str(self.dataset)
@@ -30,9 +30,9 @@ class Trainer:
             section[key] = value
         (self.folder / "config.yaml").write_text(yaml.safe_dump(content))
         env = dict(os.environ)
-        if run_dir:
-            (self.folder / run_dir).mkdir()
-            env["AUTOTUNE_TRIAL_DIR"] = str(self.folder / run_dir)
+        if trial_dir:
+            (self.folder / trial_dir).mkdir()
+            env["AUTOTUNE_TRIAL_DIR"] = str(self.folder / trial_dir)
         command = [sys.executable, "-m", "autotune.workloads.tts", "--config", "config.yaml", *arguments]
         done = subprocess.run(
             command, cwd=self.folder, env=env, capture_output=True, text=True, check=False, timeout=150
@@ -51,7 +51,7 @@ def trainer(tmp_path: Path, written_corpus: Path) -> Trainer:
 def test_it_learns_to_speak(speech: Path, tmp_path: Path) -> None:
     """On real speech the loss falls to less than half within 200 steps."""
     lines = Trainer(tmp_path, speech).start(
-        "--steps", "200", run_dir="run", batch_size=4, use_tf_native_loading=True, cache="memory"
+        "--steps", "200", trial_dir="run", batch_size=4, use_tf_native_loading=True, cache="memory"
     )
     losses = [event.loss for event in StepReader(tmp_path / "run").poll() if event.loss is not None]
     assert len(losses) == 20
@@ -87,7 +87,7 @@ def test_the_tuner_sees_steps_passes_and_waits(trainer: Trainer) -> None:
     trainer.start(
         "--epochs",
         "4",
-        run_dir="run",
+        trial_dir="run",
         batch_size=16,
         pad_to_fixed_length=True,
         max_mel_frames=120,
@@ -114,7 +114,7 @@ def test_a_loss_that_is_not_a_number_is_told(trainer: Trainer) -> None:
     trainer.start(
         "--steps",
         "10",
-        run_dir="run",
+        trial_dir="run",
         batch_size=2,
         learning_rate=1.0e30,
         max_mel_frames=60,

@@ -2,7 +2,7 @@
 
 It uses the driver of the machine. Where there is none, use one of the tests' fake machines (from a checkout)::
 
-    python -m tests.fake_nvml busy -- python -m autotune.bench sampler --config configs/config.yaml
+    python -m tests.fake_nvml busy -- python -m autotune.bench collector --config configs/config.yaml
 """
 
 import math
@@ -118,13 +118,13 @@ def _ratios(config: Path, uuids: Sequence[str], *, pairs: int, train_s: float, s
     with Guard() as guard:
         runner: Runner = ZygoteRunner(guard, clock)
 
-        def speed(trial: str, *, sampled: bool) -> float:
+        def speed(trial: str, *, is_watched: bool) -> float:
             plan = plan_trial(problem.trainer, problem.space.keys(problem.space.today), trial=trial)
             folder = TrialFolder(plan.folder)
             folder.create(output_paths=problem.settings.moved_outputs(folder.outputs).values())
-            stream = problem.state.path / f"{trial}.samples"
+            stream = problem.state.path / f"{trial}.readings"
             watch = _Speed(clock, train_s)
-            with GpuCollector(guard, uuids, CollectorFiles(stream), clock) if sampled else nullcontext():
+            with GpuCollector(guard, uuids, CollectorFiles(stream), clock) if is_watched else nullcontext():
                 runner.run(plan, watch, clock.now_s() + _LONGEST_START_S + train_s)
             steps_per_s = watch.steps_per_s()
             if steps_per_s is None:
@@ -132,11 +132,11 @@ def _ratios(config: Path, uuids: Sequence[str], *, pairs: int, train_s: float, s
             folder.delete()
             return steps_per_s
 
-        speed(f"sampler-{stamp}-warm-up", sampled=True)
+        speed(f"collector-{stamp}-warm-up", is_watched=True)
         for pair in range(pairs):
             speeds = {
-                sampled: speed(f"sampler-{stamp}-{pair:02d}-{'with' if sampled else 'without'}", sampled=sampled)
-                for sampled in ((True, False) if pair % 2 == 0 else (False, True))
+                watched: speed(f"collector-{stamp}-{pair:02d}-{'with' if watched else 'without'}", is_watched=watched)
+                for watched in ((True, False) if pair % 2 == 0 else (False, True))
             }
             ratios.append(speeds[True] / speeds[False])
             print(f"pair {pair + 1}: {ratios[-1]:.4f}", file=sys.stderr)
@@ -144,7 +144,7 @@ def _ratios(config: Path, uuids: Sequence[str], *, pairs: int, train_s: float, s
 
 
 def _effect(ratios: Sequence[float]) -> str:
-    middle = f"Training with the sampler runs at {median(ratios):.4f} of the speed without it (median of pairs"
+    middle = f"Training with the collector runs at {median(ratios):.4f} of the speed without it (median of pairs"
     if len(ratios) < 2:
         return f"{middle}, of which there is one)."
     mean, half_width = moderated_interval([math.log(ratio) for ratio in ratios], 0.0, 0.0)

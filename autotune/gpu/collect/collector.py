@@ -36,7 +36,7 @@ _EXPLAINED = SilenceLimits(start_s=REPLACED.start_s, record_s=3.0, answer_s=3.0)
 
 _LAST_WINDOWS_S = 0.6  # for what the driver has still to say of a trial's end
 _LOOK_S = 0.05
-_UNTOLD = "If that is a matter of rights, ask whoever runs the machine; runs are compared by throughput all the same."
+_UNTOLD = "If that is a matter of rights, ask whoever runs the machine; trials are compared by throughput all the same."
 
 
 class GpuCollector:
@@ -79,7 +79,7 @@ class GpuCollector:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
-        self._dismiss()
+        self._stop_process()
         self._stream.close()
         self._files.remove()
 
@@ -125,14 +125,14 @@ class GpuCollector:
             return None
         self._take()
         self._catch_up(t1_s)
-        seen = self._timeline.between(t0_s, t1_s, own_pids=own_pids, started_s=started_s)
-        devices = {device.figures.uuid: device for device in seen.devices}
+        usage = self._timeline.between(t0_s, t1_s, own_pids=own_pids, started_s=started_s)
+        devices = {device.figures.uuid: device for device in usage.devices}
         trouble = self._given_up or self._why_silent(_EXPLAINED)
         for uuid in known:
             device = devices[uuid]
             if why := device.why_never_measured or (None if device.lost else device.invalid):
                 self._say_once(f"GPU utilization not measured: {why}. {_UNTOLD}")
-        return usage_of_trial(replace(seen, devices=tuple(devices[uuid] for uuid in known)), trial, trouble)
+        return usage_of_trial(replace(usage, devices=tuple(devices[uuid] for uuid in known)), trial, trouble)
 
     def close(self) -> None:
         """Close the trial's timeline; see `GpuProbe.close`."""
@@ -192,7 +192,7 @@ class GpuCollector:
     def _name(self) -> str:
         return f"gpu collector {self._begun}"
 
-    def _dismiss(self) -> None:
+    def _stop_process(self) -> None:
         with contextlib.suppress(GuardLost):
             self._guard.stop_sidecar(self._name)
 
@@ -208,7 +208,7 @@ class GpuCollector:
         why = driver[0].why if driver else self._why_silent(REPLACED)
         if why is None:
             return
-        self._dismiss()
+        self._stop_process()
         if self._was_replaced:
             self._given_up = why
             self.remarks.append(f"GPU utilization is not measured any more in this search: {why}")
