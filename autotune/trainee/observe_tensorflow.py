@@ -24,14 +24,40 @@ from autotune.trainee.tensorflow_functions import Functions
 def observe(loop: Loop, instrumentation: Instrumentation) -> None:
     """Instrument TensorFlow, which has been imported."""
     functions = Functions(loop)
-    fetches = _Fetches(loop, functions)
+    _observe_fetches(loop, instrumentation, _Fetches(loop, functions))
 
-    def around(module: str, owner: Optional[str], name: str, begin: Begin, end: Optional[End]) -> None:
-        def wrap() -> None:
-            place = import_module(f"tensorflow.python.{module}")
-            instrumentation.around(getattr(place, owner) if owner else place, name, begin, end)
+    def wrap_call() -> None:
+        compiled = import_module("tensorflow.python.eager.polymorphic_function.polymorphic_function")
+        around_call(loop, instrumentation, compiled.Function, functions)
 
-        instrumentation.attempt(f"tensorflow: {name}", wrap)
+    instrumentation.attempt("tensorflow: compiled functions", wrap_call)
+    around = functools.partial(_around, instrumentation)
+    around("eager.backprop", "GradientTape", "gradient", functions.gradient_begins, functions.gradient_ends)
+    around("ops.gradients_util", None, "_GradientsHelper", functions.graph_gradient_begins, None)
+    around("data.ops.dataset_ops", "DatasetV2", "reduce", functions.loop_begins, functions.loop_ends)
+    around("data.ops.dataset_autograph", None, "_general_purpose_scan", functions.loop_begins, functions.loop_ends)
+
+    exhausted = "framework.errors_impl", "ResourceExhaustedError"
+    around(*exhausted, "__init__", lambda args, _kwargs: args, functions.ran_out_of_a_resource)
+
+    around("checkpoint.checkpoint", "TrackableSaver", "save", *loop.around_pause("checkpoint"))
+    around("training.saver", "Saver", "save", *loop.around_pause("checkpoint"))
+
+
+def _around(
+    instrumentation: Instrumentation, module: str, owner: Optional[str], name: str, begin: Begin, end: Optional[End]
+) -> None:
+    """Instrument a function of a module, or a method of its class `owner`, if this version has it."""
+
+    def wrap() -> None:
+        place = import_module(f"tensorflow.python.{module}")
+        instrumentation.around(getattr(place, owner) if owner else place, name, begin, end)
+
+    instrumentation.attempt(f"tensorflow: {name}", wrap)
+
+
+def _observe_fetches(loop: Loop, instrumentation: Instrumentation, fetches: _Fetches) -> None:
+    """Instrument the iterators over datasets: eager ones, those in graphs, and those that fetch for several devices."""
 
     def wrap_fetch() -> None:
         place = import_module("tensorflow.python.data.ops.iterator_ops").OwnedIterator, "_next_internal"
@@ -45,10 +71,6 @@ def observe(loop: Loop, instrumentation: Instrumentation) -> None:
             elsewhere=fetches.distributing,
         )
 
-    def wrap_call() -> None:
-        compiled = import_module("tensorflow.python.eager.polymorphic_function.polymorphic_function")
-        around_call(loop, instrumentation, compiled.Function, functions)
-
     def wrap_value() -> None:
         owner = import_module("tensorflow.python.data.ops.optional_ops")._OptionalImpl
         around_in_graphs(
@@ -56,24 +78,13 @@ def observe(loop: Loop, instrumentation: Instrumentation) -> None:
         )
 
     instrumentation.attempt("tensorflow: next", wrap_fetch)
-    instrumentation.attempt("tensorflow: compiled functions", wrap_call)
+    around = functools.partial(_around, instrumentation)
     around("data.ops.iterator_ops", "OwnedIterator", "get_next_as_optional", fetches.begin_optional, fetches.end)
     several = "distribute.input_lib"
     around(several, "DistributedIteratorBase", "get_next", fetches.begin_distributed, fetches.end_distributed)
     optional = fetches.begin_distributed_optional
     around(several, "DistributedIteratorBase", "get_next_as_optional", optional, fetches.end_distributed)
     instrumentation.attempt("tensorflow: get_value", wrap_value)
-
-    around("eager.backprop", "GradientTape", "gradient", functions.gradient_begins, functions.gradient_ends)
-    around("ops.gradients_util", None, "_GradientsHelper", functions.graph_gradient_begins, None)
-    around("data.ops.dataset_ops", "DatasetV2", "reduce", functions.loop_begins, functions.loop_ends)
-    around("data.ops.dataset_autograph", None, "_general_purpose_scan", functions.loop_begins, functions.loop_ends)
-
-    exhausted = "framework.errors_impl", "ResourceExhaustedError"
-    around(*exhausted, "__init__", lambda args, _kwargs: args, functions.ran_out_of_a_resource)
-
-    around("checkpoint.checkpoint", "TrackableSaver", "save", *loop.around_pause("checkpoint"))
-    around("training.saver", "Saver", "save", *loop.around_pause("checkpoint"))
 
 
 class _Fetches:
