@@ -16,7 +16,7 @@ from autotune.report.knob_table import KnobRow
 from autotune.report.plain_text import value_text
 from autotune.report.search_plan import SearchPlan, print_plan
 from autotune.search.problem import Problem
-from autotune.search.tuner import Failed
+from autotune.search.trial_maker import Failed
 from autotune.settings.outputs import holding_something
 from autotune.settings.secrets import masked, masked_text
 from autotune.space.catalog import KNOWN_KNOBS

@@ -9,10 +9,12 @@ from statistics import fmean
 from autotune.records import TrialRecord
 from autotune.sampler.observations import Observation, expected_speed_sd
 from autotune.score import LEAST_PAIRS, LEAST_SCORE_GAIN, LEAST_SPEED, pairs_needed
-from autotune.search.schedule import CAUTION, MOST_FOR_CONFIRMING, pair_s
+from autotune.search.schedule import CAUTION, MOST_FOR_CONFIRMING, confirming_window_s, pair_s
 
 MOST_PAIRS = 12
 """A gain that needs more pairs to be seen is not worth their time."""
+
+_PAIRS_WITH_TIME_TO_SPARE = 6  # four show a large gain, but not how large
 
 
 def pair_order(pairs: int, rng: random.Random) -> Iterator[tuple[int, bool]]:
@@ -98,19 +100,126 @@ def pairs_wanted(candidate: Candidate, sd: float, pair_length_s: float, *, budge
     return max(pairs, pairs_needed(candidate.speed_gain, pair_sd, least=LEAST_SPEED, at_most=most))
 
 
-def affordable(
-    better: Sequence[Candidate], today: str, trials: Sequence[TrialRecord], *, left_s: float
-) -> Candidate | None:
-    """The best of these points whose confirmation fits into the time that is left, if need be by a hair.
+@dataclass(frozen=True, kw_only=True)
+class ConfirmationBasis:
+    """What the size of a confirmation follows from, as far as the search knows it now.
+
+    Attributes:
+        trials: Trials of this search, oldest first.
+        today: Name of today's point.
+        sd: Standard deviation of ln score between trials of one point.
+        usual_window_s: How long trials measure.
+        wished_window_s: How long they would have to measure to show what a GPU does; 0 where none is measured.
+        budget_s: The whole budget.
+    """
+
+    trials: Sequence[TrialRecord]
+    today: str
+    sd: float
+    usual_window_s: float
+    wished_window_s: float
+    budget_s: float
+
+    def pair_s(self, candidate: Candidate) -> float:
+        """Predict the length of a pair of trials that measure as usual."""
+        return pair_s(self.trials, self.today, candidate.observation.name)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ConfirmationPlan:
+    """Size of a confirmation.
+
+    Attributes:
+        candidate: The point that is confirmed.
+        pairs: Number of pairs.
+        usual_trial_s: Expected length of a trial that measures as usual.
+        longer_s: Extra time of each trial, which shows what a measured GPU does.
+    """
+
+    candidate: Candidate
+    pairs: int
+    usual_trial_s: float
+    longer_s: float
+
+    @property
+    def trial_s(self) -> float:
+        """Expected length of each trial."""
+        return self.usual_trial_s + self.longer_s
+
+    def rest_s(self, done: int) -> float:
+        """Return the expected length of what is left after so many trials."""
+        return (2 * self.pairs - done) * self.trial_s
+
+
+def affordable(better: Sequence[Candidate], basis: ConfirmationBasis, *, left_s: float) -> Candidate | None:
+    """Return the best of these points whose confirmation fits into the time that is left, if need be by a hair.
 
     Args:
-        better: Best first.
-        today: Name of today's point.
-        trials: Runs of this search; tell how long a pair takes.
+        better: Points that are believed to be better than today's, best first.
+        basis: Tells how long a pair takes.
         left_s: The time.
     """
     for caution in (CAUTION, 1.0):
         for candidate in better:
-            if caution * LEAST_PAIRS * pair_s(trials, today, candidate.observation.name) <= left_s:
+            if caution * LEAST_PAIRS * basis.pair_s(candidate) <= left_s:
                 return candidate
     return None
+
+
+def plan_confirmation(
+    better: Sequence[Candidate], basis: ConfirmationBasis, *, left_s: float
+) -> ConfirmationPlan | None:
+    """Plan the confirmation of the best point for which there is time.
+
+    Args:
+        better: Points that are believed to be better than today's, best first.
+        basis: What its size follows from.
+        left_s: The time for it.
+
+    Returns:
+        The plan, with an even number of pairs; None if no point can be confirmed.
+    """
+    finalist = affordable(better, basis, left_s=left_s)
+    if finalist is None:
+        return None
+    length_s = basis.pair_s(finalist)
+    fitting = int(left_s / length_s)
+    wanted = pairs_wanted(finalist, basis.sd, length_s, budget_s=basis.budget_s)
+    pairs = min(max(wanted, _PAIRS_WITH_TIME_TO_SPARE), fitting - fitting % 2)
+    return _plan(finalist, pairs, basis, left_s=left_s)
+
+
+def reserved_s(better: Sequence[Candidate], basis: ConfirmationBasis, *, left_s: float) -> float:
+    """Return the time that is not for exploring: what it takes to confirm the point that is best now.
+
+    Args:
+        better: Points that are believed to be better than today's, best first.
+        basis: What the size of the confirmation follows from.
+        left_s: What is left of the budget.
+
+    Returns:
+        0 while there is nothing to confirm, and where there is no time to: what is learned instead is there for the
+        next search.
+    """
+    if not better or better[0].gain <= math.log(LEAST_SCORE_GAIN):
+        return 0.0
+    if affordable(better, basis, left_s=left_s) is None:
+        return 0.0
+    pairs = pairs_wanted(better[0], basis.sd, basis.pair_s(better[0]), budget_s=basis.budget_s)
+    plan = _plan(better[0], pairs, basis, left_s=math.inf)
+    return CAUTION * 2 * plan.trial_s * plan.pairs
+
+
+def least_needed_s(better: Sequence[Candidate], basis: ConfirmationBasis) -> float:
+    """Return the time that the shortest confirmation of one of these points takes; there is at least one."""
+    return LEAST_PAIRS * min(basis.pair_s(candidate) for candidate in better)
+
+
+def _plan(candidate: Candidate, pairs: int, basis: ConfirmationBasis, *, left_s: float) -> ConfirmationPlan:
+    """Return the plan for so many pairs, its trials as long as is wished for, as far as there is time."""
+    trial_s = basis.pair_s(candidate) / 2
+    usual_s = basis.usual_window_s
+    window_s = confirming_window_s(
+        usual_s, basis.wished_window_s, trial_s, 2 * pairs, left_s=left_s, budget_s=basis.budget_s
+    )
+    return ConfirmationPlan(candidate=candidate, pairs=pairs, usual_trial_s=trial_s, longer_s=window_s - usual_s)

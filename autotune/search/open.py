@@ -19,6 +19,7 @@ from autotune.protect.checkpoints import CheckpointBackups
 from autotune.results import SearchResult
 from autotune.search.event_log import EventLog
 from autotune.search.gpus import busy_remarks, remarks_on_gpus, require_free_gpus, watched_gpus
+from autotune.search.parts import SearchParts
 from autotune.search.problem import Problem, open_problem
 from autotune.search.schedule import Budget
 from autotune.search.tuner import Tuner
@@ -169,17 +170,17 @@ def open_search(problem: Problem, options: SearchOptions, clock: Clock, on_event
             tell(Remark(text=checkpoints.remark))
         runner = ZygoteRunner(guard, clock)
         remarks = [runner.remarks, checkpoints.remarks, *([collector.remarks] if collector else [])]
-        tuner = Tuner(
-            problem,
-            study,
-            runner,
-            Budget(clock, started_s=options.started_s, budget_s=options.budget_s),
-            clock,
-            (tell, checkpoints.after, lambda _event: _tell_all(remarks, tell)),
+        parts = SearchParts(
             name=name,
             seed=options.seed,
+            problem=problem,
+            study=study,
+            runner=runner,
+            budget=Budget(clock, started_s=options.started_s, budget_s=options.budget_s),
+            clock=clock,
             instruments=lambda: Instruments.of_machine(clock, collector),
         )
+        tuner = Tuner(parts, (tell, checkpoints.after, lambda _event: _tell_all(remarks, tell)))
         try:
             yield OpenSearch(name, study, tuner, checkpoints, tell)
         finally:

@@ -4,9 +4,11 @@ from collections.abc import Sequence
 from statistics import median
 
 from autotune.clock import Clock
-from autotune.records import TrialRecord
+from autotune.records import Ending, TrialRecord
 from autotune.results import PooledGpus
+from autotune.sampler.acquisition import WORTH_THE_REST, Proposal
 from autotune.score import LEAST_PAIRS
+from autotune.space.space import Space
 
 STOPPING_S = 1.0
 """Before the end of the budget, work ends: SIGTERM now, SIGKILL half a second later, the rest for the report."""
@@ -33,6 +35,10 @@ _VERDICT_S = 20.0
 _VERDICT_PERIODS = 3.0
 MOST_FOR_CONFIRMING = 0.4
 """Share of the budget that a confirmation may take."""
+
+_FORESEEN_TRIALS = 10
+_MOST_FAILURES = 5  # trials that all gave nothing, before the search gives up
+_ALIKE_FOR_ALL = frozenset({Ending.NEVER_STARTED, Ending.OBSERVER_MISSING})  # no other values would make steps seen
 
 
 class Budget:
@@ -175,3 +181,44 @@ def least_confirmation_s(trials: Sequence[TrialRecord], today: str) -> float:
         if trial.point == today and trial.measurement
     ]
     return 2 * LEAST_PAIRS * min(measured, default=0.0)
+
+
+def why_exploring_ends(trials: Sequence[TrialRecord], proposal: Proposal | None, space: Space, *, left_s: float) -> str:
+    """Return the reason why no further point is tried; empty if the proposed one is worth a trial.
+
+    Args:
+        trials: Trials of this search.
+        proposal: The trial that promises most; None if there is none.
+        space: What is searched.
+        left_s: What is left of the time for exploring.
+    """
+    if nothing_works(trials):
+        return f"{len(trials)} trials in a row gave no numbers"
+    if proposal is None:
+        return "every combination was tried, or takes too long for the time that is left"
+    if expected_trial_s(trials, space.name(proposal.values) if proposal.is_repeat else None) > left_s:
+        return "the rest of the budget is for the confirmation"
+    if proposal.gain * trials_ahead(trials, left_s) < WORTH_THE_REST:
+        return "nothing left to try promises a gain"
+    return ""
+
+
+def trials_ahead(trials: Sequence[TrialRecord], left_s: float) -> float:
+    """Return the number of trials that fit into a time, not necessarily whole, as far as it can be looked ahead.
+
+    Args:
+        trials: Trials of this search; tell how long one takes.
+        left_s: The time; negative if there is none.
+    """
+    return min(_FORESEEN_TRIALS, max(0.0, left_s) / expected_trial_s(trials))
+
+
+def nothing_works(trials: Sequence[TrialRecord]) -> bool:
+    """Return whether the trials of a search give no hope that another one would show numbers."""
+    is_tried = len(trials) >= _MOST_FAILURES
+    return never_trains(trials) or (is_tried and not any(trial.comparable for trial in trials))
+
+
+def never_trains(trials: Sequence[TrialRecord]) -> bool:
+    """Return whether at least two trials were made, and none showed a step, for a reason that all have in common."""
+    return len(trials) >= 2 and all(trial.ending in _ALIKE_FOR_ALL for trial in trials)

@@ -1,23 +1,30 @@
-"""State of one search: the level of each point on record, the model of them all, and its own trials."""
+"""State of one search: the observation of each point on record, the model of them all, and its own trials."""
 
+import math
 from collections.abc import Sequence
 from statistics import median
 
 from autotune.measure.window import WindowGoal
-from autotune.records import TrialRecord
+from autotune.records import Purpose, TrialRecord
 from autotune.sampler.acquisition import Acquisition, Proposal
 from autotune.sampler.feasibility import Feasibility
 from autotune.sampler.heuristics import heuristic_proposals
 from autotune.sampler.inert import without_turning
 from autotune.sampler.observations import Observations, expected_trial_sd, of_space
-from autotune.search.confirm import Candidate, better_than_today
+from autotune.search.confirm import Candidate, ConfirmationBasis, better_than_today
 from autotune.search.findings import Findings
 from autotune.search.problem import Problem
+from autotune.search.schedule import expected_trial_s, verdict_s
 from autotune.space.space import Space
 from autotune.statistics import optimal_window_s
+from autotune.study.pooled_gpus import pooled_gpus
 from autotune.study.record import Study
 from autotune.study.summary import speed_over
 from autotune.trial.execution import Execution
+
+_TEN_MINUTES_S = 600.0
+_REALIZED = 0.45  # of what the model promises, on average over the benchmark's trainings after 5 minutes
+_FORETELLING_TRIALS = 10  # before these the model promises what its prior mean says
 
 
 class SearchState:
@@ -30,8 +37,9 @@ class SearchState:
         seed: Makes the choices of the sampler repeatable.
 
     Attributes:
-        space: What is searched: the setup's, without what was found to be of no use.
+        space: What is searched: the problem's, without what was found to be of no use.
         today: Name of today's point.
+        filling: True if caches take too long to fill, and are filled in every trial.
         trials: Those of this search, oldest first.
         sd: Standard deviation of ln score between trials of one point.
     """
@@ -44,6 +52,7 @@ class SearchState:
         self._within_variances_s: list[float] = []
         self._saw_a_pass = False
         self.today = problem.space.name(problem.space.today)
+        self.filling = False
         self.trials: list[TrialRecord] = []
         self.search_in(problem.space)
 
@@ -56,8 +65,13 @@ class SearchState:
         self._acquisition = Acquisition(self.space, self._seed)
         self._fit()
 
+    def leave_caches_alone(self) -> None:
+        """Search without turning caches; where today's config has some, its trials are measured while they fill."""
+        self.filling = self.space.settles(self._problem.space.today)
+        self.search_in(self.space.without_settling())
+
     def learn(self, record: TrialRecord, done: Execution) -> None:
-        """Takes one more run.
+        """Take one more trial.
 
         Args:
             record: The trial, as it stands in the record.
@@ -104,9 +118,14 @@ class SearchState:
         possible = next((values for values in advice if why_not(values) is None), None)
         return self._acquisition.next_trial(self.today, possible, why_not, longest_s)
 
-    def promise(self, trials: int) -> float:
-        """Predict the gain of the best point, in ln score, after so many more trials."""
-        return self._acquisition.promise(self.today, trials, self._feasible().why_not)
+    def gain_of_ten_minutes(self) -> float | None:
+        """Predict the average gain of the best point after ten more minutes, e.g. 0.02; None before one can tell."""
+        telling = [trial for trial in self.trials if trial.comparable and trial.purpose is not Purpose.CONFIRM]
+        if len(telling) < _FORETELLING_TRIALS:
+            return None
+        trials = max(1, int(_TEN_MINUTES_S / expected_trial_s(self.trials)))
+        gain = self._acquisition.promise(self.today, trials, self._feasible().why_not)
+        return math.expm1(_REALIZED * max(0.0, gain))
 
     def goal(self) -> WindowGoal:
         """Return the window of the next trial: the best use of time at the noise that this study has shown."""
@@ -133,6 +152,22 @@ class SearchState:
         """The points that are believed to be better than today's, best first."""
         return better_than_today(self._observations, self._acquisition.believed(), self.today)
 
+    def confirmation_basis(self, *, budget_s: float) -> ConfirmationBasis:
+        """Return what the size of a confirmation follows from.
+
+        Args:
+            budget_s: The whole budget.
+        """
+        today = [trial.comparable for trial in self.good_baseline_trials() if trial.comparable]
+        return ConfirmationBasis(
+            trials=tuple(self.trials),
+            today=self.today,
+            sd=self.sd,
+            usual_window_s=self.goal().length_s,
+            wished_window_s=verdict_s(pooled_gpus(today, None)),
+            budget_s=budget_s,
+        )
+
     def good_baseline_trials(self) -> list[TrialRecord]:
         """This search's trials of today's config that gave comparable numbers."""
         return [trial for trial in self.trials if trial.point == self.today and trial.comparable]
@@ -144,7 +179,7 @@ class SearchState:
         return speed_over(good, baseline) if good and baseline else None
 
     def pace(self) -> float:
-        """Samples per second of the fastest run, or of today's where no more is asked; 0 before there is one."""
+        """Samples per second of the fastest trial, or of today's where no more is asked; 0 before there is one."""
         asked = self.good_baseline_trials() if self._problem.objective.by_utilization else self.trials
         return max((trial.comparable.samples_per_s for trial in asked if trial.comparable), default=0.0)
 

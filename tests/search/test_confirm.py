@@ -1,15 +1,27 @@
-"""The order of a confirmation."""
+"""Order and size of a confirmation, and the time that is kept for it."""
 
+import math
 import random
+from collections.abc import Sequence
 from dataclasses import replace
 from itertools import pairwise
 
 import pytest
 
-from autotune.records import GpuFigures
+from autotune.records import GpuFigures, TrialRecord
 from autotune.results import PooledGpu, PooledGpus
-from autotune.search.confirm import Candidate, affordable, better_than_today, pair_order, pairs_wanted
-from autotune.search.schedule import confirming_window_s, verdict_s
+from autotune.search.confirm import (
+    Candidate,
+    ConfirmationBasis,
+    affordable,
+    better_than_today,
+    least_needed_s,
+    pair_order,
+    pairs_wanted,
+    plan_confirmation,
+    reserved_s,
+)
+from autotune.search.schedule import CAUTION, confirming_window_s, verdict_s
 from autotune.space.space import Space, point_name
 from tests.runs import MakeTrial, knob, named, observation
 
@@ -92,9 +104,71 @@ def test_the_best_whose_pairs_fit_is_confirmed(make_trial: MakeTrial) -> None:
         make_trial({"n": 1}, 1.0, duration_s=5.0),
         make_trial({"n": 2}, 1.0, duration_s=50.0),
     ]
-    assert affordable(better, TODAY, trials, left_s=300.0) == better[0]
-    assert affordable(better, TODAY, trials, left_s=100.0) == better[1]
-    assert affordable(better, TODAY, trials, left_s=30.0) is None
+    basis = _basis(trials)
+    assert affordable(better, basis, left_s=300.0) == better[0]
+    assert affordable(better, basis, left_s=100.0) == better[1]
+    assert affordable(better, basis, left_s=30.0) is None
+    assert least_needed_s(better, basis) == 4 * 10.0
+
+
+@pytest.fixture
+def quick(make_trial: MakeTrial) -> list[TrialRecord]:
+    """One trial of the baseline and of each of two points, five seconds each."""
+    return [make_trial(values, 1.0, duration_s=5.0) for values in (SPACE.today, {"n": 1}, {"n": 2})]
+
+
+def test_a_confirmation_is_affordable_up_to_the_last_second(quick: list[TrialRecord]) -> None:
+    """Four pairs of ten seconds fit into forty seconds, not into less."""
+    better, basis = _better(n1=0.7), _basis(quick)
+    plan = plan_confirmation(better, basis, left_s=40.0)
+    assert plan is not None
+    assert (plan.candidate, plan.pairs, plan.rest_s(0)) == (better[0], 4, 40.0)
+    assert plan_confirmation(better, basis, left_s=39.99) is None
+    assert plan_confirmation([], basis, left_s=1000.0) is None
+
+
+def test_pairs_are_even_and_no_more_than_fit(quick: list[TrialRecord]) -> None:
+    """A large gain gets six pairs where there is time, to show how large it is."""
+
+    def pairs(left_s: float, gain: float = 0.7) -> int:
+        plan = plan_confirmation(_better(n1=gain), _basis(quick), left_s=left_s)
+        assert plan is not None
+        return plan.pairs
+
+    assert [pairs(left_s) for left_s in (59.99, 60.0, 79.99, 1000.0)] == [4, 6, 6, 6]
+    assert [pairs(left_s, 0.1) for left_s in (79.99, 80.0, 119.99, 120.0, 1000.0)] == [6, 8, 10, 12, 12]
+
+
+def test_the_rest_of_a_confirmation_is_what_its_other_trials_take(quick: list[TrialRecord]) -> None:
+    """Each trial leaves time for all those after it, with their longer windows."""
+    plan = plan_confirmation(_better(n1=0.7), _basis(quick, wished_window_s=20.0), left_s=1e6)
+    assert plan is not None
+    assert (plan.longer_s, plan.trial_s) == (18.0, 23.0)
+    assert [plan.rest_s(done) for done in (0, 1, 2 * plan.pairs)] == [12 * 23.0, 11 * 23.0, 0.0]
+
+
+def test_time_is_kept_for_the_pairs_of_the_best_point(quick: list[TrialRecord]) -> None:
+    """With some caution, and with the longer windows that show what a GPU does."""
+    better = _better(n1=0.7)
+    assert reserved_s(better, _basis(quick), left_s=1000.0) == pytest.approx(CAUTION * 4 * 10.0)
+    assert reserved_s(better, _basis(quick, wished_window_s=20.0), left_s=1000.0) == pytest.approx(CAUTION * 8 * 23.0)
+
+
+def test_no_time_is_kept_for_a_confirmation_that_there_will_not_be(quick: list[TrialRecord]) -> None:
+    """Nothing is better, or by less than 2 %, or it cannot be confirmed any more."""
+    basis = _basis(quick)
+    least = math.log(1.02)
+    assert reserved_s([], basis, left_s=1000.0) == 0.0
+    assert reserved_s(_better(n1=least), basis, left_s=1000.0) == 0.0
+    assert reserved_s(_better(n1=least + 1e-9), basis, left_s=1000.0) > 0.0
+    assert reserved_s(_better(n1=0.7), basis, left_s=39.99) == 0.0
+    assert reserved_s(_better(n1=0.7), basis, left_s=40.0) > 0.0
+
+
+def _basis(trials: Sequence[TrialRecord], *, wished_window_s: float = 0.0) -> ConfirmationBasis:
+    return ConfirmationBasis(
+        trials=trials, today=TODAY, sd=0.08, usual_window_s=2.0, wished_window_s=wished_window_s, budget_s=1e6
+    )
 
 
 def _pooled(*periods_s: float | None, scored: bool = True, samples: int = 60) -> PooledGpus:

@@ -14,6 +14,7 @@ from autotune.measure.probe import GpuProbe, GpuUsage, TrialGpus
 from autotune.records import Ending, GpuFigures, GpuMeasurement, Purpose, TrialRecord, Validity
 from autotune.results import SearchResult, Verdict
 from autotune.search.disturbances import MOST_IN_A_SEARCH, MOST_REPEATS
+from autotune.search.parts import SearchParts
 from autotune.search.problem import open_problem
 from autotune.search.schedule import Budget
 from autotune.search.tuner import Tuner
@@ -104,18 +105,17 @@ def search(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Search:
         problem.state.create()
         runner = SimulatedRunner(clock, lambda text: plain(yaml.safe_load(text)), seed=0)
         gpus, events, started_s = Shows(of_run), [], clock.now_s()
-        tuner = Tuner(
-            problem,
-            Study(problem.study, problem.journal),
-            runner,
-            Budget(clock, started_s=started_s, budget_s=budget_s),
-            clock,
-            [events.append],
+        parts = SearchParts(
             name="search",
             seed=0,
+            problem=problem,
+            study=Study(problem.study, problem.journal),
+            runner=runner,
+            budget=Budget(clock, started_s=started_s, budget_s=budget_s),
+            clock=clock,
             instruments=lambda: Instruments(SimulatedHostProbe(runner), gpus),
         )
-        return Searched(tuner.run(), events, clock.now_s() - started_s)
+        return Searched(Tuner(parts, [events.append]).run(), events, clock.now_s() - started_s)
 
     return searched
 

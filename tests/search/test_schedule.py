@@ -1,17 +1,29 @@
-"""The wall, and the expected duration of trials."""
+"""The wall, the expected duration of trials, and the end of exploring."""
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 import pytest
 
 from autotune.clock import VirtualClock
-from autotune.records import Values
-from autotune.search.schedule import STOPPING_S, Budget, expected_trial_s, pair_s
-from autotune.space.space import point_name
-from tests.runs import MakeTrial
+from autotune.records import Ending, TrialRecord, Values
+from autotune.sampler.acquisition import WORTH_THE_REST, Proposal
+from autotune.search.schedule import (
+    STOPPING_S,
+    Budget,
+    expected_trial_s,
+    never_trains,
+    nothing_works,
+    pair_s,
+    trials_ahead,
+    why_exploring_ends,
+)
+from autotune.space.space import Space, point_name
+from tests.runs import MakeTrial, knob
 
 TODAY: Values = {"n": 1}
 OTHER: Values = {"n": 2}
+SPACE = Space(knobs=(knob("n", 1, 2, 3),))
 
 
 def test_the_budget_counts_from_the_start_of_the_process() -> None:
@@ -52,3 +64,56 @@ def test_the_slow_start_of_the_first_trial_is_not_expected_again(make_trial: Mak
     assert expected_trial_s([slow], point_name(TODAY)) == 12.0
     assert expected_trial_s([slow, quick], point_name(TODAY)) == 5.0
     assert expected_trial_s([quick, slow], point_name(TODAY)) == 12.0
+
+
+def _ends(
+    trials: Sequence[TrialRecord], *, gain: float = 0.1, values: Values = OTHER, is_repeat: bool = False, left_s: float
+) -> str:
+    proposal = Proposal(values=values, gain=gain, is_repeat=is_repeat)
+    return why_exploring_ends(trials, proposal, SPACE, left_s=left_s)
+
+
+def test_exploring_goes_on_as_long_as_a_trial_fits(make_trial: MakeTrial) -> None:
+    """A new point is expected to take as long as the others did, a repeat as long as the point itself."""
+    trials = [make_trial(TODAY, 50.0, duration_s=d) for d in (10.0, 10.0)] + [make_trial(OTHER, 50.0, duration_s=30.0)]
+    assert _ends(trials, values={"n": 3}, left_s=10.0) == ""
+    assert _ends(trials, values={"n": 3}, left_s=9.99) == "the rest of the budget is for the confirmation"
+    assert _ends(trials, is_repeat=True, left_s=30.0) == ""
+    assert _ends(trials, is_repeat=True, left_s=29.99) == "the rest of the budget is for the confirmation"
+
+
+def test_exploring_ends_where_all_that_fits_promises_too_little(make_trial: MakeTrial) -> None:
+    """The gain of a trial counts as often as there is time for one, ten times at most."""
+    trials = [make_trial(TODAY, 50.0, duration_s=10.0)]
+    nothing = "nothing left to try promises a gain"
+    assert _ends(trials, gain=WORTH_THE_REST / 4, left_s=40.0) == ""
+    assert _ends(trials, gain=WORTH_THE_REST / 4, left_s=39.99) == nothing
+    assert _ends(trials, gain=WORTH_THE_REST / 10.01, left_s=1e6) == nothing
+    assert [trials_ahead(trials, left_s) for left_s in (-1.0, 0.0, 25.0, 100.0, 1e6)] == [0.0, 0.0, 2.5, 10.0, 10.0]
+
+
+def test_exploring_ends_where_there_is_nothing_to_propose(make_trial: MakeTrial) -> None:
+    """But that no trial works comes first: it is what the user has to mend."""
+    trials = [make_trial(TODAY, 50.0)]
+    assert why_exploring_ends(trials, None, SPACE, left_s=1e6).startswith("every combination was tried")
+    crashes = [make_trial(OTHER, None) for _ in range(5)]
+    assert why_exploring_ends(crashes, None, SPACE, left_s=1e6) == "5 trials in a row gave no numbers"
+
+
+def test_a_search_gives_up_after_five_failures(make_trial: MakeTrial) -> None:
+    """Four may be an accident of the points, and one trial with numbers is reason enough to go on."""
+    crashes = [make_trial(OTHER, None) for _ in range(5)]
+    assert not nothing_works([])
+    assert not nothing_works(crashes[:4])
+    assert nothing_works(crashes)
+    assert not nothing_works([*crashes, make_trial(TODAY, 50.0)])
+
+
+@pytest.mark.parametrize("ending", [Ending.NEVER_STARTED, Ending.OBSERVER_MISSING])
+def test_two_trials_without_a_step_are_enough_to_give_up(make_trial: MakeTrial, ending: Ending) -> None:
+    """No other values would make steps seen; a crash may be the fault of the values."""
+    silent = [make_trial(TODAY, None, ending=ending) for _ in range(2)]
+    assert not never_trains(silent[:1])
+    assert never_trains(silent)
+    assert nothing_works(silent)
+    assert not never_trains([*silent, make_trial(TODAY, None)])

@@ -16,6 +16,7 @@ from autotune.errors import AutotuneError, StudyError, TrialError
 from autotune.events import Event, IncumbentChanged, PhaseChanged, SearchEnded, SearchStarted, TrialEnded, TrialStarted
 from autotune.records import Ending, Purpose, TrialRecord, Validity
 from autotune.results import SearchResult, Verdict
+from autotune.search.parts import SearchParts
 from autotune.search.problem import open_problem
 from autotune.search.schedule import Budget
 from autotune.search.tuner import WARM_UP_FROM_S, Tuner
@@ -125,7 +126,16 @@ def search(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Search:
         events: list[Event] = []
         started_s = clock.now_s()
         budget = Budget(clock, started_s=started_s, budget_s=budget_s)
-        tuner = Tuner(problem, study, simulator, budget, clock, [events.append, told], name=next(names), seed=seed)
+        parts = SearchParts(
+            name=next(names),
+            seed=seed,
+            problem=problem,
+            study=study,
+            runner=simulator,
+            budget=budget,
+            clock=clock,
+        )
+        tuner = Tuner(parts, [events.append, told])
         result: SearchResult | None = None
         error: AutotuneError | None = None
         try:

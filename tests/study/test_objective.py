@@ -11,6 +11,7 @@ from autotune.clock import VirtualClock
 from autotune.errors import ConfigError, TrialError
 from autotune.records import Machine
 from autotune.results import SearchResult, Verdict
+from autotune.search.parts import SearchParts
 from autotune.search.problem import open_problem
 from autotune.search.schedule import Budget
 from autotune.search.tuner import Tuner
@@ -58,17 +59,17 @@ def search(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Search:
         problem = open_problem(Path("config.yaml"), command=None, state_dir=None, machine=MACHINE)
         problem.state.create()
         runner = SimulatedRunner(clock, lambda text: trainer(yaml.safe_load(text)["data"]), seed=1)
-        return Tuner(
-            problem,
-            Study(problem.study, problem.journal),
-            runner,
-            Budget(clock, started_s=clock.now_s(), budget_s=600.0),
-            clock,
-            [],
+        parts = SearchParts(
             name="search",
             seed=1,
+            problem=problem,
+            study=Study(problem.study, problem.journal),
+            runner=runner,
+            budget=Budget(clock, started_s=clock.now_s(), budget_s=600.0),
+            clock=clock,
             instruments=lambda: Instruments(SimulatedHostProbe(runner), SimulatedGpuProbe(runner)),
-        ).run()
+        )
+        return Tuner(parts, []).run()
 
     return searched
 

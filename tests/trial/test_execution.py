@@ -15,6 +15,7 @@ from autotune.process.launch import Watch
 from autotune.records import Gpu, Machine, Stop, TraineeEvent, TrialExit, TrialPlan
 from autotune.results import SearchResult, Verdict
 from autotune.search.gpus import request_for
+from autotune.search.parts import SearchParts
 from autotune.search.problem import open_problem
 from autotune.search.schedule import Budget
 from autotune.search.tuner import Tuner
@@ -81,10 +82,17 @@ def search(config: str) -> tuple[SearchResult, list[TrialEnded]]:
     clock = VirtualClock()
     problem = open_problem(Path("config.yaml"), command=None, state_dir=None)
     problem.state.create()
-    study = Study(problem.study, problem.journal)
-    budget = Budget(clock, started_s=clock.now_s(), budget_s=300.0)
+    parts = SearchParts(
+        name="search",
+        seed=0,
+        problem=problem,
+        study=Study(problem.study, problem.journal),
+        runner=BlindRunner(clock),
+        budget=Budget(clock, started_s=clock.now_s(), budget_s=300.0),
+        clock=clock,
+    )
     events: list[Event] = []
-    result = Tuner(problem, study, BlindRunner(clock), budget, clock, [events.append], name="search", seed=0).run()
+    result = Tuner(parts, [events.append]).run()
     return result, [event for event in events if isinstance(event, TrialEnded)]
 
 

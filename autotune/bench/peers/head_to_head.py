@@ -13,6 +13,7 @@ from autotune.errors import TrialError
 from autotune.events import Event, IncumbentChanged
 from autotune.records import Values
 from autotune.results import SearchResult, Verdict
+from autotune.search.parts import SearchParts
 from autotune.search.schedule import Budget
 from autotune.search.tuner import Tuner
 from autotune.space.space import Space
@@ -85,17 +86,17 @@ def _search(one: Scenario, budget_s: float, folder: Path) -> tuple[AnytimeCurve,
         if isinstance(event, IncumbentChanged):
             harness.answer(event.values)
 
-    tuner = Tuner(
-        problem,
-        Study(problem.study, problem.journal),
-        harness.runner,
-        Budget(clock, started_s=clock.now_s(), budget_s=budget_s),
-        clock,
-        [note],
+    parts = SearchParts(
         name=OURS,
         seed=one.seed,
+        problem=problem,
+        study=Study(problem.study, problem.journal),
+        runner=harness.runner,
+        budget=Budget(clock, started_s=clock.now_s(), budget_s=budget_s),
+        clock=clock,
         instruments=harness.instruments,
     )
+    tuner = Tuner(parts, [note])
     result: SearchResult | None = None
     try:
         result = tuner.run()

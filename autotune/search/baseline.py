@@ -1,0 +1,43 @@
+"""Requirements on the baseline: without its numbers there is nothing to compare with, and the search ends."""
+
+from autotune.durations import format_duration
+from autotune.errors import TrialError
+from autotune.records import Ending, TrialRecord, Validity
+from autotune.search.problem import Problem
+
+
+def require_baseline(record: TrialRecord, problem: Problem, *, budget_s: float) -> None:
+    """Check that the search can go on after the trials of the baseline.
+
+    A baseline that failed by itself is let through: another point may do better, and the failure is told in the end.
+
+    Args:
+        record: The last trial of the baseline.
+        problem: What is tuned.
+        budget_s: The whole budget.
+
+    Raises:
+        TrialError: The budget ended before the baseline was measured, or what is searched for cannot be measured.
+    """
+    measured = record.comparable
+    if measured and not problem.objective.is_told_by(measured):
+        raise TrialError(
+            "objective: utilization, but the GPU's utilization was not measured while today's config ran",
+            where=str(problem.config_path),
+            remedy="See whether the trainer uses the GPU, and what `autotune monitor` says of it; or search for\n"
+            "effective_utilization or throughput instead.",
+        )
+    if measured or record.ending is not Ending.KILLED_BY_BUDGET:
+        return
+    if record.validity is Validity.UNMEASURED:
+        raise TrialError(
+            f"no training step was seen within the budget of {format_duration(budget_s)}",
+            where=str(problem.config_path),
+            remedy="Give it more time if training takes longer than that to start. If the trainer does not report\n"
+            "its steps, add to its loop:  from autotune.trainee import step;  step(samples=...)",
+        )
+    raise TrialError(
+        f"the budget of {format_duration(budget_s)} is too short for one trial of today's config",
+        where=str(problem.config_path),
+        remedy="Give it at least ten times what one trial takes, from its start to a few seconds of training.",
+    )

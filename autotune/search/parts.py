@@ -1,0 +1,44 @@
+"""Parts that one search is assembled from."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from autotune.clock import Clock
+from autotune.process.launch import Runner
+from autotune.search.problem import Problem
+from autotune.search.schedule import Budget
+from autotune.study.record import Study
+from autotune.trial.instruments import Instruments
+
+
+@dataclass(frozen=True, kw_only=True)
+class SearchParts:
+    """Everything that a search works on and with.
+
+    Attributes:
+        name: Name of the search; the names of its trials begin with it.
+        seed: Makes the choices of the sampler and the order of the confirmation repeatable.
+        problem: What is tuned, where, and on what.
+        study: The record; held by this search alone.
+        runner: Makes the trials.
+        budget: The wall.
+        clock: Source of time.
+        instruments: Returns those that watch one trial; None for this machine's, GPUs left out.
+    """
+
+    name: str
+    seed: int
+    problem: Problem
+    study: Study
+    runner: Runner
+    budget: Budget
+    clock: Clock
+    instruments: Callable[[], Instruments] | None = None
+
+    def trial_name(self, number: int) -> str:
+        """Return the name of a trial of this search, which its folder gets too."""
+        return f"{self.name}-{number:03d}"
+
+    def new_instruments(self) -> Instruments:
+        """Return the instruments of one trial, not yet opened."""
+        return self.instruments() if self.instruments else Instruments.of_machine(self.clock, None)

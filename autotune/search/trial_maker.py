@@ -1,0 +1,212 @@
+"""Trial maker of a search: makes the trials that were decided on, one at a time. Read `TrialMaker.make_once` first."""
+
+import math
+from dataclasses import dataclass
+from pathlib import Path
+
+from autotune.events import TrialEnded, TrialProgress, TrialStarted
+from autotune.measure.window import WindowGoal
+from autotune.records import DISTURBED, Ending, Purpose, TrialRecord, Validity, Values
+from autotune.search.disturbances import Disturbances
+from autotune.search.findings import Findings
+from autotune.search.gpus import request_for
+from autotune.search.narrator import Narrator
+from autotune.search.parts import SearchParts
+from autotune.search.schedule import expected_trial_s, start_timeout_s
+from autotune.search.state import SearchState
+from autotune.trial.execution import Execution, TrialTools, execute
+from autotune.trial.stop_rule import TrialPolicy
+
+_GPU_COMES_BACK_S = 10.0  # between trials, while a GPU that was lost does not answer
+_OUTRUNS = 2.0  # times as fast as any trial before, and memory is said to have run out: work was left out
+_CLEARING_S = 0.5  # beyond the wall, for deleting what the last trial wrote
+_HOPELESS = 0.5  # of the speed that is asked for: no repeat will make up for that
+
+
+@dataclass(frozen=True, kw_only=True)
+class Failed:
+    """The first trial of a kind that gave no numbers, and what it said last."""
+
+    record: TrialRecord
+    stderr_tail: str
+    folder: Path
+
+
+@dataclass(frozen=True, kw_only=True)
+class PlannedTrial:
+    """A trial that the search has decided on.
+
+    Attributes:
+        values: The point.
+        purpose: Why it is run.
+        pair: Of a confirming trial, its pair.
+        ends_s: When it is killed if it still runs, before the wall; on the clock's monotonic time.
+        limit_s: Length after which it is stopped with whatever it has shown.
+        goal: How long to measure; None for what the study's noise makes worthwhile.
+        warms_up: Whether it only warms the machine up, and is not compared with others.
+    """
+
+    values: Values
+    purpose: Purpose
+    pair: int | None = None
+    ends_s: float = math.inf
+    limit_s: float = math.inf
+    goal: WindowGoal | None = None
+    warms_up: bool = False
+
+
+class TrialMaker:
+    """Maker of the trials of one search.
+
+    Args:
+        parts: What the search works on and with.
+        state: What the search knows; learns of each trial.
+        findings: What is found out about the trainer besides its speed.
+        narrator: Told of each trial.
+
+    Attributes:
+        failures: The first trial of each kind that gave no numbers by a fault of the trainer's.
+        filled_files: True if the latest trial has left a cache for the next ones.
+        gpu_lost: Reason why no trial can be made any more, once a lost GPU has not come back; None while there is none.
+    """
+
+    def __init__(self, parts: SearchParts, state: SearchState, findings: Findings, narrator: Narrator) -> None:
+        self._parts = parts
+        self._state = state
+        self._findings = findings
+        self._narrator = narrator
+        self._disturbances = Disturbances()
+        self.failures: dict[Ending, Failed] = {}
+        self.filled_files = False
+        self.gpu_lost: str | None = None
+
+    @property
+    def cautions(self) -> tuple[str, ...]:
+        """Return what the reader of the answer should know of disturbed trials."""
+        return self._disturbances.cautions(self._state.trials)
+
+    def make(self, trial: PlannedTrial, *, kept_s: float = 0.0) -> TrialRecord:
+        """Make a trial, and again, a few times at most, as long as something else is in the way.
+
+        Args:
+            trial: The trial.
+            kept_s: Time in seconds that has to be left for other trials.
+        """
+        tries = 0
+        while True:
+            tries += 1
+            may_repeat = self._two_fit(trial, kept_s) and self._disturbances.may_repeat(tries)
+            record = self.make_once(trial, counts_anyway=not may_repeat)
+            lost = record.ending is Ending.GPU_LOST
+            if not may_repeat or not (lost or record.validity in DISTURBED):
+                break
+            self._disturbances.repeated()
+            if lost:
+                self._parts.clock.wait(_GPU_COMES_BACK_S)
+        self.gpu_lost = f"the GPU does not come back ({record.detail})" if lost else None
+        return record
+
+    def make_once(self, trial: PlannedTrial, *, counts_anyway: bool = False) -> TrialRecord:
+        """Make one trial: start, watch, stop, measure, write down.
+
+        Args:
+            trial: The trial.
+            counts_anyway: Whether it is compared with others also if it was disturbed.
+        """
+        number, changes = self._parts.study.next_number, self._state.space.changes(trial.values)
+        started_s = self._parts.clock.now_s()
+        self._narrator.tell(TrialStarted(number=number, purpose=trial.purpose, changes=changes, pair=trial.pair))
+        done = self._execute(trial, number, started_s)
+        self.filled_files = self._findings.look_around(number)
+        validity = self._validity(trial, done, counts_anyway=counts_anyway)
+        record = self._parts.study.append(self._record(trial, number, done, validity))
+        self._clear_up(record, done)
+        self._state.learn(record, done)
+        self._note_failure(record, done)
+        speedup = self._state.speedup([record])
+        self._narrator.tell(TrialEnded(trial=record, changes=changes, speedup=speedup, stderr_tail=done.stderr_tail))
+        if trial.purpose is not Purpose.CONFIRM:
+            self._narrator.tell_incumbent(self._state, self._parts.problem.objective)
+        return record
+
+    def _two_fit(self, trial: PlannedTrial, kept_s: float) -> bool:
+        """Return whether there is time for a trial and a repeat of it."""
+        left_s = min(self._parts.budget.wall_s, trial.ends_s) - self._parts.clock.now_s() - kept_s
+        usual_s = expected_trial_s(self._state.trials, self._parts.problem.space.name(trial.values))
+        return left_s >= 2 * max(usual_s, trial.goal.length_s if trial.goal else 0.0)
+
+    def _execute(self, trial: PlannedTrial, number: int, started_s: float) -> Execution:
+        """Start, watch, stop and measure a trial; its steps are told meanwhile."""
+        parts = self._parts
+
+        def progress(steps: int) -> None:
+            self._narrator.tell(TrialProgress(number=number, elapsed_s=parts.clock.now_s() - started_s, steps=steps))
+
+        return execute(
+            parts.problem.trainer,
+            request_for(parts.problem, trial.values, name=parts.trial_name(number)),
+            self._policy(trial, started_s),
+            TrialTools(runner=parts.runner, instruments=parts.new_instruments(), clock=parts.clock),
+            progress=progress,
+        )
+
+    def _policy(self, trial: PlannedTrial, started_s: float) -> TrialPolicy:
+        """Return when a trial is measured, given up and ended, as far as it is known when it starts."""
+        state = self._state
+        explores = trial.purpose is Purpose.EXPLORE
+        limit_s = self._parts.problem.limits.start_timeout_s
+        return TrialPolicy(
+            goal=trial.goal or state.goal(),
+            settles=not trial.warms_up and state.space.settles(trial.values),
+            filling=state.filling,
+            deadline_s=min(self._parts.budget.wall_s, trial.ends_s),
+            give_up_s=started_s + trial.limit_s,
+            start_timeout_s=start_timeout_s(state.trials, limit_s) if explores else None,
+            hopeless_below=_HOPELESS * state.pace() if explores and not state.filling else 0.0,
+            baseline_losses=None if trial.purpose is Purpose.TODAY else self._findings.baseline_losses,
+            outruns_from=_OUTRUNS * state.pace(),
+        )
+
+    def _validity(self, trial: PlannedTrial, done: Execution, *, counts_anyway: bool) -> Validity:
+        """Return what the numbers of a trial are good for, seen from the search; noted if they count in spite of it."""
+        is_cold = done.measurement and (trial.warms_up or self.filled_files)
+        validity = Validity.COLD if is_cold else done.validity
+        if validity in DISTURBED and counts_anyway:
+            self._disturbances.accepted(validity, done.detail)
+            return Validity.GOOD
+        return validity
+
+    def _record(self, trial: PlannedTrial, number: int, done: Execution, validity: Validity) -> TrialRecord:
+        problem = self._parts.problem
+        return TrialRecord(
+            number=number,
+            search=self._parts.name,
+            point=problem.space.name(trial.values),
+            values=trial.values,
+            purpose=trial.purpose,
+            pair=trial.pair,
+            ending=done.ending,
+            validity=validity,
+            ended_utc=self._parts.clock.utc().isoformat(timespec="seconds"),
+            duration_s=done.duration_s,
+            measurement=done.measurement,
+            detail="" if trial.warms_up and done.measurement else done.detail,  # it need not show anything
+            conditions={**problem.conditions, **done.conditions},
+        )
+
+    def _clear_up(self, record: TrialRecord, done: Execution) -> None:
+        """Complete the trial's folder, and delete what the trainer wrote, as far as there is time."""
+        over_s = self._parts.budget.wall_s + _CLEARING_S
+        done.close(
+            record,
+            keep_outputs=self._parts.problem.settings.section.keep_outputs,
+            is_over=lambda: self._parts.clock.now_s() > over_s,
+        )
+
+    def _note_failure(self, record: TrialRecord, done: Execution) -> None:
+        """Keep the first trial of each kind that gave no numbers by a fault of the trainer's."""
+        ended_early = record.ending in (Ending.STOPPED, Ending.KILLED_BY_BUDGET)
+        if record.comparable or ended_early or record.validity in (Validity.COLD, *DISTURBED):
+            return
+        if record.ending not in self.failures:
+            self.failures[record.ending] = Failed(record=record, stderr_tail=done.stderr_tail, folder=done.folder.path)
