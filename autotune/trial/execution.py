@@ -6,8 +6,8 @@ from dataclasses import asdict, dataclass, field
 from autotune.clock import Clock
 from autotune.folders.trial_folder import TrialFolder
 from autotune.measure.probe import GpuUsage, TrialGpus
-from autotune.measure.window import Window, WindowGoal
-from autotune.process.launch import Runner
+from autotune.measure.window import Window
+from autotune.process.launch import Runner, Watch
 from autotune.records import Ending, Measurement, Scalar, Stop, TraineeEvent, TrialExit, TrialRecord, Validity, Values
 from autotune.trial.instruments import Instruments
 from autotune.trial.losses import Losses
@@ -123,51 +123,23 @@ def execute(
     Raises:
         AutotuneError: The trial cannot be planned or started.
     """
-    runner, instruments, clock = tools.runner, tools.instruments, tools.clock
+    clock, instruments = tools.clock, tools.instruments
     decided_s = clock.now_s()
+    stop_rule = _stop_rule(trainer, request, policy, clock, progress)
     plan = plan_trial(trainer, request.keys, trial=request.name)
-    stop_rule = StopRule(
-        policy,
-        clock,
-        started_s=decided_s,
-        start_timeout_s=trainer.settings.section.trial.start_timeout_s,
-        samples_per_step=request.samples_per_step,
-        progress=progress,
-    )
-    trainer.state.require_space()
-    folder = trainer.state.run(trainer.study, request.name)
-    folder.create(output_paths=trainer.settings.moved_outputs(folder.outputs).values())
+    folder = _new_folder(trainer, request.name)
     with instruments:
         instruments.expect(plan.trial_id, request.gpus, folder.samples)
-
-        def watch(events: Sequence[TraineeEvent]) -> Stop | None:
-            instruments.watch(events)
-            stop = stop_rule(events)
-            return Stop.GPU_LOST if instruments.why_lost else stop
-
         asked_s = clock.now_s()
-        trial_exit = runner.run(plan, watch, policy.deadline_s)
-        window = stop_rule.window()
-        rate = window.samples_per_s(request.samples_per_step) if window else 0.0
-        outruns = 0.0 < policy.outruns_from < rate
-        ending, detail = _ending(trial_exit, stop_rule.events, instruments, folder, outruns=outruns)
-        window = window if ending in _MEASURED_ENDINGS else None
-        validity = _validity(policy.goal, stop_rule, window, ending)
-        measurement, seen = None, GpuUsage()
-        if window:
-            measurement, seen = instruments.measure(
-                window,
-                started_s=trial_exit.started_s,
-                default_samples=request.samples_per_step,
-                filling=policy.filling,
-            )
+        trial_exit = tools.runner.run(plan, _watch(stop_rule, instruments), policy.deadline_s)
+        shown = _shown(trial_exit, stop_rule, instruments, folder, default_samples=request.samples_per_step)
     return Execution(
-        ending=ending,
-        detail="; ".join(part for part in (detail, seen.remark) if part),
-        validity=seen.spoiled if seen.spoiled and validity is Validity.GOOD else validity,
-        window=window,
-        measurement=measurement,
-        conditions=seen.conditions,
+        ending=shown.ending,
+        detail=shown.detail,
+        validity=shown.validity,
+        window=shown.window,
+        measurement=shown.measurement,
+        conditions=shown.conditions,
         # Without the time for a zygote that had to be started first: the next trials use it too.
         duration_s=clock.now_s() - decided_s - max(0.0, trial_exit.started_s - asked_s),
         saw_a_pass=stop_rule.saw_a_pass,
@@ -177,27 +149,90 @@ def execute(
     )
 
 
-def _ending(
+@dataclass(frozen=True, kw_only=True)
+class _Shown:
+    """Part of an `Execution` that needs the open instruments."""
+
+    ending: Ending
+    detail: str
+    validity: Validity
+    window: Window | None
+    measurement: Measurement | None
+    conditions: Mapping[str, Scalar]
+
+
+def _stop_rule(
+    trainer: Trainer, request: TrialRequest, policy: TrialPolicy, clock: Clock, progress: Callable[[int], None]
+) -> StopRule:
+    limit_s = policy.start_timeout_s
+    if limit_s is None:
+        limit_s = trainer.settings.section.trial.start_timeout_s
+    return StopRule(
+        policy,
+        clock,
+        start_deadline_s=clock.now_s() + limit_s,
+        samples_per_step=request.samples_per_step,
+        progress=progress,
+    )
+
+
+def _new_folder(trainer: Trainer, name: str) -> TrialFolder:
+    trainer.state.require_space()
+    folder = trainer.state.run(trainer.study, name)
+    folder.create(output_paths=trainer.settings.moved_outputs(folder.outputs).values())
+    return folder
+
+
+def _watch(stop_rule: StopRule, instruments: Instruments) -> Watch:
+    """Return what the runner calls while the trial goes on: both see its events, and a lost GPU ends it."""
+
+    def watch(events: Sequence[TraineeEvent]) -> Stop | None:
+        instruments.watch(events)
+        stop = stop_rule(events)
+        return Stop.GPU_LOST if instruments.why_lost else stop
+
+    return watch
+
+
+def _shown(
     trial_exit: TrialExit,
-    events: Sequence[TraineeEvent],
+    stop_rule: StopRule,
     instruments: Instruments,
     folder: TrialFolder,
     *,
-    outruns: bool,
-) -> tuple[Ending, str]:
-    """Return the ending and a line on it, with the evidence of the instruments and of the trial's output."""
+    default_samples: float | None,
+) -> _Shown:
+    """Judge and measure a trial of which no process is left."""
+    policy, window = stop_rule.policy, stop_rule.window()
+    rate = window.samples_per_s(default_samples) if window else 0.0
     evidence = Evidence(
         stdout_tail=folder.stdout_tail(),
         gpu_memory_full=lambda: instruments.memory_is_full(trial_exit),
-        outruns=outruns,
+        outruns=0.0 < policy.outruns_from < rate,
     )
-    ending, detail = ending_of(trial_exit, events, evidence)
+    ending, detail = ending_of(trial_exit, stop_rule.events, evidence)
     if instruments.why_lost and ending in (Ending.GPU_LOST, *_FOR_WANT_OF_A_GPU):
-        return Ending.GPU_LOST, instruments.why_lost
-    return ending, detail
+        ending, detail = Ending.GPU_LOST, instruments.why_lost
+    window = window if ending in _MEASURED_ENDINGS else None
+    validity = _validity(stop_rule, window, ending)
+    measurement, seen = None, GpuUsage()
+    if window:
+        measurement, seen = instruments.measure(
+            window, started_s=trial_exit.started_s, default_samples=default_samples, filling=policy.filling
+        )
+    return _Shown(
+        ending=ending,
+        detail="; ".join(part for part in (detail, seen.remark) if part),
+        validity=seen.spoiled if seen.spoiled and validity is Validity.GOOD else validity,
+        window=window,
+        measurement=measurement,
+        conditions=seen.conditions,
+    )
 
 
-def _validity(goal: WindowGoal, stop_rule: StopRule, window: Window | None, ending: Ending) -> Validity:
+def _validity(stop_rule: StopRule, window: Window | None, ending: Ending) -> Validity:
+    """Return the fitness of the numbers, as far as the steps tell."""
+    goal = stop_rule.policy.goal
     if stop_rule.is_cold and stop_rule.steps and ending in _UNHURT:
         return Validity.COLD
     if stop_rule.is_cold:

@@ -48,13 +48,13 @@ class StopRule:
     Args:
         policy: The limits.
         clock: Source of time.
-        started_s: Time at which the trial is started.
-        start_timeout_s: Longest time to its first step, where the policy does not say.
+        start_deadline_s: Time by which its first step has to come.
         samples_per_step: Samples per step according to the config, for trainers that do not report them; None if the
             config does not say.
         progress: Called with the number of steps so far.
 
     Attributes:
+        policy: The limits.
         steps: Number of steps so far.
         events: All events so far.
         losses: Its losses so far.
@@ -65,15 +65,12 @@ class StopRule:
         policy: TrialPolicy,
         clock: Clock,
         *,
-        started_s: float,
-        start_timeout_s: float,
+        start_deadline_s: float,
         samples_per_step: float | None = None,
         progress: Callable[[int], None] = lambda _steps: None,
     ) -> None:
-        self._policy = policy
         self._clock = clock
-        own_s = policy.start_timeout_s
-        self._start_deadline_s = started_s + (start_timeout_s if own_s is None else own_s)
+        self._start_deadline_s = start_deadline_s
         self._samples_per_step = samples_per_step
         self._progress = progress
         self._next_look_s = -math.inf
@@ -82,6 +79,7 @@ class StopRule:
         self._bad_losses = 0
         self._has_diverged = False
         self._settled_s: float | None = None
+        self.policy = policy
         self.steps = 0
         self.events: list[TraineeEvent] = []
         self.losses = Losses()
@@ -102,18 +100,18 @@ class StopRule:
 
         now_s = self._clock.now_s()
         if self._last_step_s is None:
-            return Stop.NEVER_STARTED if now_s >= min(self._start_deadline_s, self._policy.give_up_s) else None
+            return Stop.NEVER_STARTED if now_s >= min(self._start_deadline_s, self.policy.give_up_s) else None
         if now_s - self._last_step_s > max(_LONGEST_SILENCE_S, _SILENT_STEPS * self._longest_step_s):
             return Stop.HUNG
-        if now_s >= self._policy.give_up_s:
+        if now_s >= self.policy.give_up_s:
             return Stop.ENOUGH
         if now_s >= self._next_look_s and not self.is_cold:
             window = self.window()
-            if self._policy.goal.is_met_by(window):
+            if self.policy.goal.is_met_by(window):
                 return Stop.ENOUGH
             if window is not None and self._is_hopeless(window):
                 return Stop.HOPELESS
-            self._next_look_s = min(self._policy.goal.next_look_s(now_s, window), now_s + _LONGEST_BETWEEN_LOOKS_S)
+            self._next_look_s = min(self.policy.goal.next_look_s(now_s, window), now_s + _LONGEST_BETWEEN_LOOKS_S)
         return None
 
     @property
@@ -124,20 +122,20 @@ class StopRule:
     @property
     def is_cold(self) -> bool:
         """True while caches that have to be filled first are not yet full."""
-        return self._policy.settles and self._settled_s is None
+        return self.policy.settles and self._settled_s is None
 
     def window(self) -> Window | None:
         """Return the steady window of the steps so far; None if there is none."""
-        return steady_window(self.events, after_s=self._settled_s if self._policy.settles else None)
+        return steady_window(self.events, after_s=self._settled_s if self.policy.settles else None)
 
     def _is_hopeless(self, window: Window) -> bool:
         """Return whether even its fastest step is slower than `hopeless_below`."""
-        return window.fastest_step_samples_per_s(self._samples_per_step) < self._policy.hopeless_below
+        return window.fastest_step_samples_per_s(self._samples_per_step) < self.policy.hopeless_below
 
     def _note_loss(self, loss: float) -> None:
         self._bad_losses = 0 if math.isfinite(loss) else self._bad_losses + 1
         self.losses.add(self.steps, loss)
-        baseline = self._policy.baseline_losses
+        baseline = self.policy.baseline_losses
         self._has_diverged = (
             self._has_diverged
             or self._bad_losses >= _BAD_LOSSES

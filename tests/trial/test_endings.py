@@ -60,8 +60,7 @@ def ends(tmp_path: Path) -> Iterator[Ends]:
             watched = StopRule(
                 TrialPolicy(goal=goal, settles=False, give_up_s=now_s + 600.0, baseline_losses=todays),
                 clock,
-                started_s=now_s,
-                start_timeout_s=start_timeout_s,
+                start_deadline_s=now_s + start_timeout_s,
             )
 
             def see(events):

@@ -1,5 +1,6 @@
 """Execution of trials whose steps do not report the size of their batches."""
 
+import math
 from collections.abc import Collection, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -12,7 +13,7 @@ from autotune.measure.host import HostProbe
 from autotune.measure.probe import GpuProbe, GpuUsage, TrialGpus
 from autotune.measure.window import WindowGoal
 from autotune.process.launch import Watch
-from autotune.records import Gpu, Machine, Stop, TraineeEvent, TrialExit, TrialPlan
+from autotune.records import Ending, Gpu, Machine, Stop, TraineeEvent, TrialExit, TrialPlan
 from autotune.results import SearchResult, Verdict
 from autotune.search.gpus import request_for
 from autotune.search.parts import SearchParts
@@ -155,3 +156,27 @@ def test_the_driver_is_not_kept_waiting_for_after_a_healthy_trial(error: str, as
     assert done.window is not None
     assert len(probe.asked) == asks
     assert (done.window.t0_s, done.window.t1_s) == probe.asked[-1]
+
+
+@pytest.mark.parametrize(("own_s", "limit_s"), [(None, 60.0), (20.0, 20.0)])
+def test_the_first_step_has_to_come_by_the_limit_of_the_policy_or_of_the_config(
+    own_s: float | None, limit_s: float
+) -> None:
+    """The config says a minute; a search may say less."""
+    Path("config.yaml").write_text(CONFIG)
+    clock = VirtualClock()
+    problem = open_problem(Path("config.yaml"), command=None, state_dir=None)
+    problem.state.create()
+    goal = WindowGoal(min_s=2.0, min_steps=10, target_s=2.0)
+    done = execute(
+        problem.trainer,
+        request_for(problem, problem.space.today, name="one"),
+        TrialPolicy(goal=goal, settles=False, deadline_s=clock.now_s() + 600.0, start_timeout_s=own_s),
+        TrialTools(
+            runner=SimulatedRunner(clock, lambda _config: Training(start_s=math.inf)),
+            instruments=Instruments(HostProbe(clock)),
+            clock=clock,
+        ),
+    )
+    assert done.ending is Ending.NEVER_STARTED
+    assert limit_s <= done.duration_s < limit_s + 1.0

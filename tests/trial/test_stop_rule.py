@@ -37,8 +37,7 @@ class Watched:
                 baseline_losses=baseline_losses,
             ),
             self.clock,
-            started_s=START_S,
-            start_timeout_s=60.0,
+            start_deadline_s=START_S + 60.0,
             progress=self.told.append,
         )
 
