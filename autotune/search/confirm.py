@@ -102,7 +102,7 @@ def pairs_wanted(candidate: Candidate, sd: float, pair_length_s: float, *, budge
 
 @dataclass(frozen=True, kw_only=True)
 class ConfirmationBasis:
-    """What the size of a confirmation follows from, as far as the search knows it now.
+    """Facts that the size of a confirmation follows from, as far as the search knows them now.
 
     Attributes:
         trials: Trials of this search, oldest first.

@@ -1,11 +1,11 @@
-"""Runs that something else was in the way of: how often they are made again, and what is said of it in the end."""
+"""Disturbed trials: how often they are made again, and what is said of it in the end."""
 
 from collections.abc import Sequence
 
 from autotune.records import TrialRecord, Validity
 
 MOST_REPEATS = 2
-"""Of one run. What is still disturbed then is the best there is."""
+"""Of one trial. What is still disturbed then is the best there is."""
 
 MOST_IN_A_SEARCH = 10
 """On a machine that others share all the time, repeats help nobody."""
@@ -28,11 +28,11 @@ class Disturbances:
         return tries <= MOST_REPEATS and self._repeats < MOST_IN_A_SEARCH
 
     def repeated(self) -> None:
-        """A trial is made again."""
+        """Note that a trial is made again."""
         self._repeats += 1
 
     def accepted(self, how: Validity, detail: str) -> None:
-        """A disturbed trial counts all the same.
+        """Note that a disturbed trial counts all the same.
 
         Args:
             how: One of `records.DISTURBED`.

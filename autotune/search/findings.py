@@ -55,7 +55,7 @@ class Findings:
         return tuple(self._said)
 
     def look_around(self, number: int) -> bool:
-        """Looks for what the trial that has just ended left outside its folder, after the first ones.
+        """Look for what the trial that has just ended left outside its folder, after the first ones.
 
         Returns:
             Whether the trial seems to have filled a cache beside its data, so that later ones are not like it.
@@ -69,49 +69,51 @@ class Findings:
         self._say(side_effect.sentence)
         return side_effect.fills_a_cache
 
-    def learn(
-        self,
-        record: TrialRecord,
-        losses: Losses,
-        stdout: Path,
-        *,
-        samples: Series | None,
-        space: Space,
-        records: Iterable[TrialRecord],
-        observations: Mapping[str, Observation],
-        sd: float,
-    ) -> bool:
-        """Takes one more run.
+    def learn(self, record: TrialRecord, losses: Losses, stdout: Path, *, samples: Series | None, space: Space) -> None:
+        """Take one more trial; see `find_inert` for what all of them show together.
 
         Args:
-            record: The run.
+            record: The trial.
             losses: How its loss went.
             stdout: What it printed.
             samples: Samples of each step of its steady window; None if they were not seen.
             space: What may vary.
-            records: All trials of this search.
+        """
+        if not record.comparable:
+            return
+        if record.purpose is Purpose.TODAY and self.baseline_losses is None:
+            self.baseline_losses = losses
+        if samples is not None:
+            self._compare_with_config(record.values, samples)
+        self._printed.append((record.values, printed_values(_beginning(stdout), space)))
+
+    def find_inert(
+        self, trials: Iterable[TrialRecord], observations: Mapping[str, Observation], *, space: Space, sd: float
+    ) -> bool:
+        """Look for knobs that the trainer does not heed, in all that the trials so far have shown.
+
+        Args:
+            trials: All trials of this search.
             observations: What is known of each point.
+            space: What may vary.
             sd: Standard deviation of ln score between trials of one point.
 
         Returns:
-            Whether a knob was found that the trainer does not heed.
+            Whether another one was found.
         """
-        if record.purpose is Purpose.TODAY and record.comparable and self.baseline_losses is None:
-            self.baseline_losses = losses
-        if record.comparable and samples is not None:
-            self._compare_with_config(record.values, samples)
-        if record.comparable:
-            self._printed.append((record.values, printed_values(_beginning(stdout), space)))
-        # What a trainer prints, and what its batches hold, is worth more than an effect that was not seen.
-        said, batch = said_the_same(self._printed, space), same_batch(records, space)
         effects = effects_seen(observations, space, sd)
-        known = len(self.inert)
         heeded = {effect.path for effect in effects if is_large(effect)}
-        for path, why in {**inert_knobs(effects, observations, space), **said, **batch}.items():
-            if path not in self.inert and path not in heeded:
-                self.inert[path] = why
-                self._say(f"{path}: {why}; it is left as it is from now on. See whether a flag or another key beats it")
-        return len(self.inert) > known
+        # What a trainer prints, and what its batches hold, is worth more than an effect that was not seen.
+        evidence = {
+            **inert_knobs(effects, observations, space),
+            **said_the_same(self._printed, space),
+            **same_batch(trials, space),
+        }
+        found = {path: why for path, why in evidence.items() if path not in self.inert and path not in heeded}
+        for path, why in found.items():
+            self._say(f"{path}: {why}; it is left as it is from now on. See whether a flag or another key beats it")
+        self.inert.update(found)
+        return bool(found)
 
     def _compare_with_config(self, values: Values, samples: Series) -> None:
         path, size = self._problem.batch_key, self._problem.batch_size(values)

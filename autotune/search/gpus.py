@@ -10,7 +10,8 @@ from autotune.gpu.occupancy import GpuOccupancy, Occupant, busy_gpus
 from autotune.gpu.visible_devices import VisibleDevices
 from autotune.measure.probe import TrialGpus
 from autotune.records import Scalar, Values
-from autotune.search.problem import CHOOSING_GPUS, Problem
+from autotune.search.machine import CHOOSING_GPUS
+from autotune.search.problem import Problem
 from autotune.settings.schema import ENV
 from autotune.space.catalog import known_knob
 from autotune.trial.execution import TrialRequest
@@ -22,7 +23,7 @@ _LOOK_AGAIN_S = 1.0
 
 
 def trial_gpus(problem: Problem, values: Values) -> TrialGpus:
-    """The GPUs that a trial of a point may use, as far as that is known before it starts."""
+    """Return the GPUs that a trial of a point may use, as far as that is known before it starts."""
     return TrialGpus(uuids=problem.visible_gpus(values).uuids, model=_model_place(problem, values))
 
 
@@ -86,7 +87,7 @@ def busy_remarks(problem: Problem, clock: Clock) -> list[str]:
 
 
 def require_free_gpus(problem: Problem, clock: Clock) -> None:
-    """Sees to it that nobody else is on the GPUs.
+    """See to it that nobody else is on the GPUs.
 
     Raises:
         GpuError: Somebody is, or it cannot be known.
@@ -101,7 +102,7 @@ def require_free_gpus(problem: Problem, clock: Clock) -> None:
 
 
 def _visible(problem: Problem) -> Iterator[VisibleDevices]:
-    """For each environment that trials can have: today's, and those with one of the variables turned."""
+    """Yield the GPUs seen in each environment that trials can have: today's, and those with one variable turned."""
     today = problem.space.today
     yield problem.visible_gpus(today)
     for knob in problem.space.knobs:
@@ -124,13 +125,13 @@ def _model_place(problem: Problem, values: Values) -> int | None:
 def _busy(gpu: GpuOccupancy) -> str:
     if gpu.why_unknown:
         return f"{gpu.name}: {gpu.why_unknown}"
-    parts = [_tenant(occupant) for occupant in gpu.occupants if occupant.computes]
+    parts = [_occupant_text(occupant) for occupant in gpu.occupants if occupant.computes]
     if gpu.utilization is not None:
         parts.append(f"kernels ran for {gpu.utilization:.0%} of the last second")
     return f"{gpu.name} ({gpu.uuid}) is in use: {', '.join(parts)}"
 
 
-def _tenant(occupant: Occupant) -> str:
+def _occupant_text(occupant: Occupant) -> str:
     program = f" ({occupant.name})" if occupant.name else ""
     memory = "" if occupant.memory_bytes is None else f" with {occupant.memory_bytes / 2**30:.1f} GiB"
     return f"process {occupant.pid}{program}{memory}"

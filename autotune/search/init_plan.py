@@ -44,7 +44,7 @@ class InitPlan:
 
 
 def plan_init(config: Path, typed: TypedCommand, *, separate: bool, state_dir: Path | None) -> InitPlan:
-    """Drafts a section for a config.
+    """Plan a section for a config.
 
     Args:
         config: The config.
@@ -74,7 +74,7 @@ def plan_init(config: Path, typed: TypedCommand, *, separate: bool, state_dir: P
 
 
 def plan_init_from_flags(config: Path, typed: TypedCommand, *, state_dir: Path | None) -> InitPlan:
-    """Drafts a config that holds the flags of a command, and a section that puts them back in their place.
+    """Plan a config that holds the flags of a command, and a section that puts them back in their place.
 
     Args:
         config: The config, which is not there yet.
@@ -116,7 +116,7 @@ def _edit(
     write: Callable[[Sequence[str]], ConfigEdit],
     state_dir: Path | None,
 ) -> tuple[ConfigEdit, Problem]:
-    """The change that adds the section, and what a search will read afterwards."""
+    """Return the change that adds the section, and what a search will read afterwards."""
     argv = fill_command(
         tuple(command), config=config, python=sys.executable, trial_config=document, where="command line"
     )
@@ -152,7 +152,7 @@ def _new_file(path: Path, text: str) -> ConfigEdit:
 def _opened(config: Path, files: Mapping[str, str], state_dir: Path | None) -> Problem:
     """Open the problem that a search would read if these files stood in the config's folder."""
     state = StateFolder.locate(config, explicit=state_dir, environ=os.environ)
-    with tempfile.TemporaryDirectory(prefix="autotune-draft-") as folder:
+    with tempfile.TemporaryDirectory(prefix="autotune-init-") as folder:
         for name, text in files.items():
             Path(folder, name).write_text(text, encoding="utf-8", newline="")
         problem = open_problem(Path(folder, config.name), command=None, state_dir=Path(folder))

@@ -49,6 +49,10 @@ class SearchOptions:
     fresh: bool = False
     allow_busy_gpu: bool = False
 
+    def budget(self, clock: Clock) -> Budget:
+        """Return the budget on that clock."""
+        return Budget(clock, started_s=self.started_s, budget_s=self.budget_s)
+
 
 class OpenSearch:
     """A search that is put together and may begin; made by `open_search`.
@@ -151,14 +155,8 @@ def open_search(problem: Problem, options: SearchOptions, clock: Clock, on_event
     """
     problem.state.create()
     name = f"{clock.utc():%Y%m%dT%H%M%SZ}-{socket.gethostname()}-{os.getpid()}"
-    log = EventLog(events_path(problem, name), clock)
-
-    def tell(event: Event) -> None:
-        log(event)
-        on_event(event)
-
-    for text in (*problem.state.remarks, *remarks_on_gpus(problem)):
-        tell(Remark(text=text))
+    tell = _both(EventLog(events_path(problem, name), clock), on_event)
+    _tell_all([deque((*problem.state.remarks, *remarks_on_gpus(problem)))], tell)
     with (
         sole_search(problem.journal.with_suffix(".search"), problem.study),
         Guard() as guard,
@@ -176,7 +174,7 @@ def open_search(problem: Problem, options: SearchOptions, clock: Clock, on_event
             problem=problem,
             study=study,
             runner=runner,
-            budget=Budget(clock, started_s=options.started_s, budget_s=options.budget_s),
+            budget=options.budget(clock),
             clock=clock,
             instruments=lambda: Instruments.of_machine(clock, collector),
         )
@@ -213,6 +211,16 @@ def _open_study(problem: Problem, options: SearchOptions, clock: Clock, tell: On
     else:
         require_free_gpus(problem, clock)  # after the cleanup: it may have been an earlier trial of ours
     return study
+
+
+def _both(one: OnEvent, other: OnEvent) -> OnEvent:
+    """Return what tells each event to both, one after the other."""
+
+    def tell(event: Event) -> None:
+        one(event)
+        other(event)
+
+    return tell
 
 
 def _tell_all(remarks: Iterable[deque[str]], tell: OnEvent) -> None:

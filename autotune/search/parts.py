@@ -13,7 +13,7 @@ from autotune.trial.instruments import Instruments
 
 @dataclass(frozen=True, kw_only=True)
 class SearchParts:
-    """Everything that a search works on and with.
+    """Parts of one search: what it is about, and what it works with.
 
     Attributes:
         name: Name of the search; the names of its trials begin with it.

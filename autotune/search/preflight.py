@@ -15,7 +15,7 @@ from autotune.trial.outcome import ending_of
 from autotune.trial.plan import plan_trial
 
 _ENOUGH_STEPS = 3
-_PATIENCE_S = 60.0  # from the first step to the third
+_TIME_LIMIT_S = 60.0  # from the first step to the third
 _LONG_AGO_S = 1_000_000_000  # since the epoch: in 2001
 
 
@@ -52,13 +52,13 @@ class Preflight:
 
 
 def run_preflight(problem: Problem, runner: Runner, clock: Clock, *, name: str) -> Preflight:
-    """Makes one trial of today's config, until a few steps were seen.
+    """Make one trial of today's config, until a few steps were seen.
 
     Args:
         problem: The config and the command.
-        runner: Makes the run.
+        runner: Makes the trial.
         clock: Source of time.
-        name: Name of the run.
+        name: Name of the trial.
 
     Raises:
         AutotuneError: The trial cannot be planned or started.
@@ -77,9 +77,9 @@ def run_preflight(problem: Problem, runner: Runner, clock: Clock, *, name: str) 
         steps = [event for event in events if event.kind == "step"]
         if not steps:
             return Stop.NEVER_STARTED if clock.now_s() - started_s > start_timeout_s else None
-        return Stop.ENOUGH if len(steps) >= _ENOUGH_STEPS or clock.now_s() - steps[0].t_s > _PATIENCE_S else None
+        return Stop.ENOUGH if len(steps) >= _ENOUGH_STEPS or clock.now_s() - steps[0].t_s > _TIME_LIMIT_S else None
 
-    trial_exit = runner.run(plan, watch, started_s + start_timeout_s + 2 * _PATIENCE_S)
+    trial_exit = runner.run(plan, watch, started_s + start_timeout_s + 2 * _TIME_LIMIT_S)
     ending, detail = ending_of(trial_exit, events)
     steps = [event for event in events if event.kind == "step"]
     return Preflight(

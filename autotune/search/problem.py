@@ -15,13 +15,13 @@ from autotune.errors import ConfigError
 from autotune.folders.state_folder import StateFolder
 from autotune.gpu.discovery import look_for_gpus
 from autotune.gpu.driver import GpuFacts, GpuInventory
-from autotune.gpu.visible_devices import VisibleDevices, visible_devices
-from autotune.measure.host import machine_facts
-from autotune.records import Gpu, Machine, Scalar, Values
+from autotune.gpu.visible_devices import VisibleDevices
+from autotune.records import Machine, Scalar, Values
 from autotune.score import OBJECTIVES, Objective
+from autotune.search.machine import CHOOSING_GPUS, this_machine, visible_gpus
 from autotune.settings.command import resolve_executable
 from autotune.settings.load import Settings, load_settings
-from autotune.settings.schema import ENV, SECTION, Domain, Range, Section, TrialLimits
+from autotune.settings.schema import SECTION, Domain, Range, TrialLimits
 from autotune.settings.text.document import Document
 from autotune.settings.text.keys import closest
 from autotune.space.batch_sizes import is_global
@@ -32,10 +32,8 @@ from autotune.space.space import Space
 from autotune.study.identity import FRAMEWORK, StudyIdentity, framework_versions
 from autotune.trial.plan import Trainer
 
-CHOOSING_GPUS = ("CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER")
-"""Variables that say which GPUs a process sees."""
-
 _PYTHON_FIELD = "{python}"
+_SIMULATED = GpuInventory(gpus=(), why_none="the machine is simulated")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,7 +52,6 @@ class Problem:
             machine without a driver.
         typed_command: The trainer's command as typed in place of the config's; None if it was not.
         state: Where everything is kept.
-        study: Name of the study; it ends in a hash of the frameworks and one of the command.
         frameworks: Versions of the frameworks beside the trainer's interpreter.
     """
 
@@ -68,7 +65,6 @@ class Problem:
     gpu_remarks: tuple[str, ...]
     typed_command: tuple[str, ...] | None
     state: StateFolder
-    study: str
     frameworks: Mapping[str, str]
 
     @property
@@ -86,6 +82,25 @@ class Problem:
     def command(self) -> tuple[str, ...]:
         """The trainer's command, placeholders not filled in; empty if there is none."""
         return self.typed_command or self.settings.command or ()
+
+    @cached_property
+    def study(self) -> str:
+        """Name of the study; it ends in a hash of the frameworks and one of the command."""
+        section = self.settings.section
+        # What chooses GPUs counts by the GPUs that it chooses, wherever it comes from.
+        chooses = CHOOSING_GPUS if self.gpus else ()
+        identity = StudyIdentity(
+            stem=self.config_path.stem,
+            config=self.settings.trial_document.data,
+            left_out=[*(path for knob in self.space.knobs for path in knob.paths), *self.settings.outputs.redirected],
+            fixed=section.fixed,
+            command=self.command,
+            environment={name: text for name, text in section.env.items() if name not in chooses},
+            objective=section.objective,
+            machine=self.machine,
+            frameworks=self.frameworks,
+        )
+        return identity.name
 
     @property
     def limits(self) -> TrialLimits:
@@ -132,7 +147,7 @@ class Problem:
     def visible_gpus(self, values: Values) -> VisibleDevices:
         """The GPUs that a trial of a point will see."""
         environment = self.settings.trial_env(self.space.keys(values))
-        return _visible(self.gpus, environment, self.why_no_gpu)
+        return visible_gpus(self.gpus, environment, self.why_no_gpu)
 
     @cached_property
     def conditions(self) -> dict[str, Scalar]:
@@ -219,7 +234,7 @@ def open_problem(
     same_training: bool = False,
     machine: Machine | None = None,
 ) -> Problem:
-    """Reads the config and this machine.
+    """Read the config and this machine.
 
     Args:
         config: The config.
@@ -232,15 +247,9 @@ def open_problem(
         AutotuneError: The config cannot be used.
     """
     settings = load_settings(config)
-    found = GpuInventory(gpus=(), why_none="the machine is simulated")
-    if machine is None:
-        found = look_for_gpus()
-        machine = _this_machine(_seen_by_trials(found.gpus, settings.section))
-    domains = (
-        None
-        if settings.section.knobs is None
-        else {path: _choices(domain) for path, domain in settings.section.knobs.items()}
-    )
+    domains, env = _domains(settings), settings.section.env
+    found = look_for_gpus() if machine is None else _SIMULATED
+    machine = machine or this_machine(found.gpus, env, domains or {})
     space, skipped = build_space(
         settings.scalars,
         domains,
@@ -248,24 +257,7 @@ def open_problem(
         settings.refused,
         keep_effective_batch=settings.section.keep_effective_batch,
     )
-    visible = _visible(found.gpus, settings.section.env, found.why_none)
-    typed_command = tuple(command) if command else None
-    used = typed_command or settings.command or ()
-    frameworks = framework_versions(_interpreter(used[0])) if used else {}
-    identity = StudyIdentity(
-        stem=config.stem,
-        config=settings.trial_document.data,
-        left_out=[*(path for knob in space.knobs for path in knob.paths), *settings.outputs.redirected],
-        fixed=settings.section.fixed,
-        command=used,
-        # What chooses GPUs counts by the GPUs that it chooses, wherever it comes from.
-        environment={
-            name: text for name, text in settings.section.env.items() if not found.gpus or name not in CHOOSING_GPUS
-        },
-        objective=settings.section.objective,
-        machine=machine,
-        frameworks=frameworks,
-    )
+    used = command or settings.command
     return Problem(
         config_path=config,
         settings=settings,
@@ -273,50 +265,18 @@ def open_problem(
         skipped=skipped,
         machine=machine,
         gpus=found.gpus,
-        why_no_gpu=visible.why_none,
+        why_no_gpu=visible_gpus(found.gpus, env, found.why_none).why_none,
         gpu_remarks=found.remarks,
-        typed_command=typed_command,
+        typed_command=tuple(command) if command else None,
         state=StateFolder.locate(config, explicit=state_dir, environ=os.environ),
-        study=identity.name,
-        frameworks=frameworks,
+        frameworks=framework_versions(_interpreter(used[0])) if used else {},
     )
 
 
-def _visible(found: Sequence[GpuFacts], environment: Mapping[str, str], why_none: str | None) -> VisibleDevices:
-    if not found:
-        return VisibleDevices(uuids=(), why_none=why_none)
-    return visible_devices(found, {**os.environ, **environment})
-
-
-def _this_machine(gpus: tuple[Gpu, ...]) -> Machine:
-    """This machine, with the GPUs of it that trials can see."""
-    facts = machine_facts()
-    return Machine(
-        cpu_cores=facts.cores,
-        cpu_model=facts.cpu_model,
-        memory_bytes=facts.memory_bytes,
-        cpu_bfloat16=facts.cpu_bfloat16,
-        gpus=gpus,
-    )
-
-
-def _seen_by_trials(found: Sequence[GpuFacts], section: Section) -> tuple[Gpu, ...]:
-    """The GPUs that some trial can see, in CUDA's order: today's first, then those that a tuned variable leads to."""
-    if not found:
-        return ()
-    environments = [section.env]
-    for name in CHOOSING_GPUS:
-        domain = (section.knobs or {}).get(f"{ENV}{name}", ())
-        environments += [{**section.env, name: str(choice)} for choice in _choices(domain)]
-    uuids = [uuid for environment in environments for uuid in _visible(found, environment, None).uuids]
-    whole = {gpu.uuid: gpu for gpu in found}
-    parts = {uuid: gpu for gpu in found for uuid in gpu.mig_uuids or ()}
-    return tuple(
-        Gpu(name=whole[uuid].name, uuid=uuid, memory_bytes=whole[uuid].memory_bytes)
-        if uuid in whole
-        else Gpu(name=f"{parts[uuid].name} MIG", uuid=uuid, memory_bytes=None)
-        for uuid in dict.fromkeys(uuids)
-    )
+def _domains(settings: Settings) -> dict[str, tuple[Scalar, ...]] | None:
+    """Return the choices of the user's own knobs by path; None if known knobs are to be found by name."""
+    knobs = settings.section.knobs
+    return None if knobs is None else {path: _choices(domain) for path, domain in knobs.items()}
 
 
 def _choices(domain: Domain) -> tuple[Scalar, ...]:

@@ -28,7 +28,7 @@ _FORETELLING_TRIALS = 10  # before these the model promises what its prior mean 
 
 
 class SearchState:
-    """Grows with each trial; asked by the tuner before each.
+    """State of one search: grows with each trial, and is asked before each.
 
     Args:
         problem: What is tuned.
@@ -57,7 +57,7 @@ class SearchState:
         self.search_in(problem.space)
 
     def search_in(self, space: Space) -> None:
-        """Searches this space from now on, with all that the record knows of it."""
+        """Search this space from now on, with all that the record knows of it."""
         inert = self._findings.inert
         self.space = without_turning(space, inert)
         records = of_space(self._study.records(), self._problem.space)
@@ -83,16 +83,9 @@ class SearchState:
             self._within_variances_s.append(done.window.within_variance_s())
         self._observations.add(record)
         self._fit()
-        if self._findings.learn(
-            record,
-            done.losses,
-            done.folder.stdout,
-            samples=done.window.samples if done.window else None,
-            space=self.space,
-            records=self.trials,
-            observations=self._observations,
-            sd=self.sd,
-        ):
+        samples = done.window.samples if done.window else None
+        self._findings.learn(record, done.losses, done.folder.stdout, samples=samples, space=self.space)
+        if self._findings.find_inert(self.trials, self._observations, space=self.space, sd=self.sd):
             self.search_in(self.space)
 
     def _fit(self) -> None:
@@ -102,7 +95,7 @@ class SearchState:
     # Which next
 
     def next_trial(self, longest_s: float) -> Proposal | None:
-        """The trial that promises most now; None if there is none.
+        """Return the trial that promises most now; None if there is none.
 
         Args:
             longest_s: How long it may be expected to take.
@@ -149,11 +142,11 @@ class SearchState:
     # What is known so far
 
     def better(self) -> list[Candidate]:
-        """The points that are believed to be better than today's, best first."""
+        """Return the points that are believed to be better than today's, best first."""
         return better_than_today(self._observations, self._acquisition.believed(), self.today)
 
     def confirmation_basis(self, *, budget_s: float) -> ConfirmationBasis:
-        """Return what the size of a confirmation follows from.
+        """Return the facts that the size of a confirmation follows from.
 
         Args:
             budget_s: The whole budget.
@@ -169,17 +162,17 @@ class SearchState:
         )
 
     def good_baseline_trials(self) -> list[TrialRecord]:
-        """This search's trials of today's config that gave comparable numbers."""
+        """Return this search's trials of today's config that gave comparable numbers."""
         return [trial for trial in self.trials if trial.point == self.today and trial.comparable]
 
     def speedup(self, trials: Sequence[TrialRecord]) -> float | None:
-        """Speed of some trials over today's in this search; None if either gave no comparable numbers."""
+        """Return the speed of some trials over today's in this search; None if either gave no comparable numbers."""
         baseline = self.good_baseline_trials()
         good = [trial for trial in trials if trial.comparable]
         return speed_over(good, baseline) if good and baseline else None
 
     def pace(self) -> float:
-        """Samples per second of the fastest trial, or of today's where no more is asked; 0 before there is one."""
+        """Return the samples per second of the fastest trial, or of today's where no more is asked; 0 before one."""
         asked = self.good_baseline_trials() if self._problem.objective.by_utilization else self.trials
         return max((trial.comparable.samples_per_s for trial in asked if trial.comparable), default=0.0)
 
@@ -188,7 +181,7 @@ class SearchState:
         return any(trial.comparable and self.space.settles(trial.values) for trial in self.trials)
 
     def _data_wait(self) -> float | None:
-        """Share of the time that today's training loop waits for data; None if it does not say."""
+        """Return the share of the time that today's training loop waits for data; None if it does not say."""
         waits = [trial.comparable.data_wait_fraction for trial in self.good_baseline_trials() if trial.comparable]
         known = [wait for wait in waits if wait is not None]
         return median(known) if known else None

@@ -55,10 +55,8 @@ def learn(findings: Findings, problem: Problem, make_trial: MakeTrial, tmp_path:
             tmp_path / "stdout.log",
             samples=None if samples is None else np.full(20, samples),
             space=problem.space,
-            records=trials,
-            observations={},
-            sd=0.08,
         )
+        findings.find_inert(trials, {}, space=problem.space, sd=0.08)
         return trials[-1]
 
     return tell
@@ -74,6 +72,15 @@ def test_a_value_that_the_trainer_prints_otherwise(findings: Findings, learn: Le
     assert len(findings.remarks) == 1
     assert findings.cautions == tuple(findings.remarks)
     assert findings.cautions[0].startswith(f"data.num_workers: {why}; it is left as it is from now on")
+
+
+def test_an_inert_knob_is_found_once(findings: Findings, problem: Problem, learn: Learn) -> None:
+    """The search begins anew without it then; that need not be done again."""
+    learn(80.0)
+    learn(80.0, batch_size=32)
+    assert "data.batch_size" in findings.inert
+    trials = [learn(80.0, batch_size=32)]
+    assert not findings.find_inert(trials, {}, space=problem.space, sd=0.08)
 
 
 def test_the_output_of_a_failed_trial_is_no_evidence(findings: Findings, learn: Learn) -> None:

@@ -107,7 +107,7 @@ def test_a_command_that_cannot_be_started_is_refused(config: Path, words: tuple[
     with pytest.raises(error, match=why) as caught:
         init_plan(config, *words)
     assert str(caught.value.where).startswith("command")
-    assert "autotune-draft" not in str(caught.value)
+    assert "autotune-init-" not in str(caught.value)
     assert config.read_text() == CONFIG
 
 
