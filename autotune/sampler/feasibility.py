@@ -9,8 +9,9 @@ import numpy as np
 from autotune.records import Ending, Machine, Scalar, Values
 from autotune.sampler.failure_attribution import ATTRIBUTIONS, Attribution
 from autotune.sampler.observations import Observation
-from autotune.space.catalog import Demand, Effects, effects_of
+from autotune.space.catalog import effects_of
 from autotune.space.knob import Knob, same_scalar
+from autotune.space.known_knob import Demand, Effects
 from autotune.space.space import Space
 
 

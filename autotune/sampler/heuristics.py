@@ -37,10 +37,10 @@ def heuristic_proposals(
             for one, and the cache comes last.
     """
     loader_is_innocent = has_gpu and data_wait is not None and data_wait < _LITTLE_WAIT
-    bundle = dict(space.today)
+    bundle = space.today
     for knob in space.knobs:
         if knob.bundled and knob.advice and (short_passes or not _settles(knob)):
-            bundle[knob.path] = knob.advice[0]
+            bundle = space.with_advice(bundle, knob.path, knob.advice[0])
     if space.name(bundle) not in observations and not loader_is_innocent:
         yield bundle
     best = best_observation(observations)

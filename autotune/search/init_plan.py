@@ -9,6 +9,7 @@ from pathlib import Path
 
 from autotune.errors import ConfigError
 from autotune.folders.state_folder import StateFolder
+from autotune.search.environment_offers import environment_offers
 from autotune.search.problem import Problem, open_problem
 from autotune.settings.apply import ConfigEdit, plan_section
 from autotune.settings.command import fill_command, resolve_executable
@@ -97,7 +98,8 @@ def plan_init_from_flags(config: Path, typed: TypedCommand, *, state_dir: Path |
         raise ConfigError(
             "no flag with a value was found in the command",
             where="command line",
-            remedy="Type the command with the values that you train with: -- python train.py --batch_size=16 ...",
+            remedy="Type the command with the values that you train with: -- python train.py --batch_size=16 ... "
+            "A trainer without flags can be tuned by its environment: see knobs: in docs/config.md.",
         )
     document = Document.parse(flags_config(flags.values), str(config))
 
@@ -121,6 +123,7 @@ def _edit(
         tuple(command), config=config, python=sys.executable, trial_config=document, where="command line"
     )
     resolve_executable(argv[0], Path.cwd(), env.get("PATH"))
+    environ = {**os.environ, **env}
     beside = separate_path(config).name
     bare = "\n".join(section_lines(command, env=env, knobs=(), redirected=()))
     found = _opened(config, {config.name: document.text, beside: bare}, state_dir)
@@ -133,6 +136,7 @@ def _edit(
                 for knob in found.space.knobs
             ],
             redirected=found.settings.outputs.redirected,
+            offered=environment_offers(argv, environ, found.machine, cwd=Path.cwd()),
         )
     )
     problem = _opened(config, {config.name: document.text, edit.path.name: edit.new}, state_dir)

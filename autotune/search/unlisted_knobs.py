@@ -9,17 +9,21 @@ from autotune.search.problem import Problem
 from autotune.settings.text.document import Leaf
 from autotune.space.build import Skipped
 from autotune.space.catalog import has_known_name, is_for_validation, known_knob
+from autotune.space.not_turned import why_not_turned
 
 
 def not_taken(problem: Problem) -> list[Skipped]:
-    """The keys that are called like a known knob and are none here, in file order."""
+    """The keys that are called like a known knob and are none here, or are known not to be one, in file order."""
     free = {path for knob in problem.space.knobs for path in knob.paths}
     reasons = {skipped.path: skipped.why for skipped in problem.skipped}
     found = []
     for path, value in _values(problem.settings.trial_document.data, ()):
-        if path in free or not has_known_name(path):
+        if path in free:
             continue
-        found.append(Skipped(path=path, why=reasons.get(path) or _why(problem, path, value)))
+        if has_known_name(path):
+            found.append(Skipped(path=path, why=reasons.get(path) or _why(problem, path, value)))
+        elif (why := why_not_turned(path)) is not None:
+            found.append(Skipped(path=path, why=why))
     return found
 
 
@@ -45,7 +49,9 @@ def _why(problem: Problem, path: str, value: Any) -> str:
         return error.message
     if leaf.why_fixed is not None:
         return leaf.why_fixed
-    if known_knob(path, leaf.value) is not None:
+    if (row := known_knob(path, leaf.value)) is not None and row.only_if_listed:
+        return "it is turned only where knobs: lists it"
+    if row is not None:
         return "on this machine no other value makes sense"
     return _why_not_understood(leaf, leaf.value)
 

@@ -63,7 +63,13 @@ def split_command(text: str, where: str) -> tuple[str, ...]:
 
 
 def fill_command(
-    tokens: tuple[str, ...], *, config: Path, python: str, trial_config: Document, where: str
+    tokens: tuple[str, ...],
+    *,
+    config: Path,
+    python: str,
+    trial_config: Document,
+    where: str,
+    may_leave_out_config: bool = False,
 ) -> tuple[str, ...]:
     """Fill in the placeholders.
 
@@ -75,6 +81,7 @@ def fill_command(
             ``{dotted.key?--word}`` is the word if it is on, ``{!dotted.key?--word}`` if it is off; a token that is
             left with nothing in it is left out.
         where: Place of the command, for errors.
+        may_leave_out_config: Whether nothing of the config has to reach the trainer: only its environment varies.
 
     Raises:
         ConfigError: An unknown placeholder or single brace, a word that no program can be given, or the config would
@@ -100,7 +107,7 @@ def fill_command(
         return own[name] if name in own else _text_of(name, trial_config, where)
 
     filled = tuple(text for token in tokens if (text := _FIELD.sub(fill, token)) or not _SWITCH_FIELD.fullmatch(token))
-    if not used - {"python"}:
+    if not may_leave_out_config and not used - {"python"}:
         raise ConfigError(
             "the command names neither {config} nor a {key} of it, so no tuned value would reach the trainer",
             where=where,

@@ -135,7 +135,14 @@ class Settings:
         where = "command line" if command else self.section.place("command")
         same = config_text == self.trial_document.text
         trial_config = self.trial_document if same else Document.parse(config_text, str(config))
-        return fill_command(tokens, config=config, python=python, trial_config=trial_config, where=where)
+        return fill_command(
+            tokens,
+            config=config,
+            python=python,
+            trial_config=trial_config,
+            where=where,
+            may_leave_out_config=self.section.varies_environment_alone,
+        )
 
     def edits(self, values: Values) -> dict[Path, dict[KeyPath, Scalar]]:
         """Return the values that each file does not hold yet, for `autotune.settings.apply.plan_edit`."""

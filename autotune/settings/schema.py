@@ -146,6 +146,11 @@ class Section:
     keep_effective_batch: bool = False
     keep_outputs: bool = False
 
+    @property
+    def varies_environment_alone(self) -> bool:
+        """True if knobs are listed, all of them variables: then nothing of the config has to reach the trainer."""
+        return bool(self.knobs) and all(path.startswith(ENV) for path in self.knobs or ())
+
     def place(self, *keys: str | int) -> str:
         """Return the place of a key of the section, for messages: file, line and key."""
         return self.source.place(*keys) if self.source else SECTION

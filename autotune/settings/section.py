@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from autotune.errors import ConfigError
 from autotune.records import Scalar
 from autotune.settings.command import split_command
-from autotune.settings.schema import SECTION, Section
+from autotune.settings.schema import ENV, SECTION, Section
 from autotune.settings.text.splice import new_scalar
 
 _DEFAULTS = Section()
@@ -34,8 +34,30 @@ class ListedKnob:
     note: str
 
 
+@dataclass(frozen=True, kw_only=True)
+class OfferedVariable:
+    """Environment variable that is suggested as a knob.
+
+    Attributes:
+        name: Its name.
+        today: Text that it holds now, or that stands for what the trainer does without it.
+        choices: Values worth trying.
+        note: Its purpose.
+    """
+
+    name: str
+    today: str
+    choices: Sequence[Scalar]
+    note: str
+
+
 def section_lines(
-    command: Sequence[str], *, env: Mapping[str, str], knobs: Sequence[ListedKnob], redirected: Sequence[str]
+    command: Sequence[str],
+    *,
+    env: Mapping[str, str],
+    knobs: Sequence[ListedKnob],
+    redirected: Sequence[str],
+    offered: Sequence[OfferedVariable] = (),
 ) -> list[str]:
     """Return the lines of a section, without line ends; below its key they are indented by two spaces.
 
@@ -48,16 +70,22 @@ def section_lines(
         env: Variables for every trial.
         knobs: The knobs that may vary.
         redirected: Output keys that point into the trial's folder in trials.
+        offered: Variables that are suggested where there are no knobs.
 
     Raises:
         ConfigError: The command cannot be written as one line of text.
     """
+    shown = () if knobs else offered
     comments = [
         "What may vary is found by the names of the keys, and fitted to the machine. To say it yourself, take the",
         "comment signs away: then this list is all that varies. Also possible: {low: 1, high: 16, log: true}, and",
         f"variables of the environment as {SECTION}.env.NAME.",
         "knobs:",
-        *(_knob_lines(knobs) if knobs else ["  section.key: [1, 2, 4]  # nothing was found by its name"]),
+        *(
+            _knob_lines(knobs)
+            or _variable_lines(shown)
+            or ["  section.key: [1, 2, 4]  # nothing was found by its name"]
+        ),
     ]
     if redirected:
         comments += [
@@ -80,7 +108,10 @@ def section_lines(
     lines = [f"  # {comment}" for comment in comments]
     if env:
         lines.append("  env:  # of every trial")
-        lines += [f"    {new_scalar(name)}: {new_scalar(text, style=_QUOTE)}" for name, text in env.items()]
+        lines += [f"    {_variable(name, text)}" for name, text in env.items()]
+    elif shown:
+        lines.append("  # env:  # a variable that varies needs what holds today")
+    lines += [f"  #   {_variable(one.name, one.today)}" for one in shown if one.name not in env]
     return [
         f"{SECTION}:  # for autotune; its trials get this file without it",
         *lines,
@@ -88,11 +119,23 @@ def section_lines(
     ]
 
 
+def _variable(name: str, text: str) -> str:
+    return f"{new_scalar(name)}: {new_scalar(text, style=_QUOTE)}"
+
+
+def _variable_lines(variables: Sequence[OfferedVariable]) -> list[str]:
+    entries = [
+        f"  {new_scalar(f'{ENV}{one.name}')}: [{', '.join(new_scalar(choice) for choice in one.choices)}]"
+        for one in variables
+    ]
+    return [f"{entry}  # {one.note}" for entry, one in zip(entries, variables, strict=True)]
+
+
 def _knob_lines(knobs: Sequence[ListedKnob]) -> list[str]:
     entries = [
         f"  {new_scalar(knob.path)}: [{', '.join(new_scalar(choice) for choice in knob.choices)}]" for knob in knobs
     ]
-    width = max(len(entry) for entry in entries)
+    width = max((len(entry) for entry in entries), default=0)
     return [
         f"{entry:<{width}}  # today {new_scalar(knob.today)}; {knob.note}"
         for entry, knob in zip(entries, knobs, strict=True)

@@ -31,12 +31,21 @@ ACCUMULATION_NAMES = (
     "grad_accumulation",
     "grad_accumulation_steps",
     "grad_accum_steps",
+    "grad_accumulate_steps",
     "grad_accum",
+    "grad_acc_steps",
+    "gradient_accumulate_steps",
+    "gradient_accumulation_step",
     "accum_grad",
+    "accum_iter",
+    "accum_freq",
     "accum_steps",
+    "accumulate_steps",
     "accumulation_steps",
     "accumulate_gradients",
+    "iters_to_accumulate",
     "num_accumulation_steps",
+    "num_gradient_accumulation_steps",
 )
 
 _LARGEST_STEPS = 2**31

@@ -6,9 +6,10 @@ from dataclasses import dataclass, replace
 from autotune.errors import ConfigError
 from autotune.records import Machine, Scalar
 from autotune.space.batch_sizes import batch_count, dividing, is_global, is_per_device, made_up_for
-from autotune.space.catalog import KNOWN_KNOBS, KnownKnob, is_for_validation, known_knob
+from autotune.space.catalog import KNOWN_KNOBS, excluded_by, is_for_validation, is_searched_unasked, known_knob
 from autotune.space.device_pairs import device_pairs
-from autotune.space.knob import Carried, Knob, Label, is_number, same_scalar, with_today
+from autotune.space.knob import Carried, Knob, Label, is_number, same_scalar, section_mates, with_today
+from autotune.space.known_knob import KnownKnob
 from autotune.space.space import Space
 
 _ORDER = {row.kind: position for position, row in enumerate(KNOWN_KNOBS)}
@@ -49,6 +50,7 @@ def build_space(
     builder.join_switches()
     builder.pair_devices()
     builder.relate_batches()
+    builder.leave_out_excluded()
     if keep_effective_batch:
         builder.keep_effective_batch()
     return builder.finish()
@@ -70,7 +72,7 @@ class _Builder:
         self._refused = refused
         self._skipped: list[Skipped] = []
         self._knobs: list[Knob] = []
-        wanted = domains if domains is not None else {p: () for p, v in config.items() if known_knob(p, v)}
+        wanted = domains if domains is not None else {p: () for p, v in config.items() if is_searched_unasked(p, v)}
         rows = {path: _row(path, config[path], domain) for path, domain in wanted.items()}
         for path, row in sorted(rows.items(), key=lambda item: _ORDER[item[1].kind] if item[1] else len(_ORDER)):
             if path in refused:
@@ -134,6 +136,33 @@ class _Builder:
                 self._leave_out(knob, f"the batch of all devices stays; {parts[0].path}, a device's part, is searched")
         for knob in parts:
             self._put(knob, dividing(knob, self._config[wholes[0]]))
+
+    def leave_out_excluded(self) -> None:
+        """Remove the choices that are an error together with a key that is no knob."""
+        for knob in list(self._knobs):
+            whys = [self._why_excluded(knob, choice) for choice in knob.choices]
+            left = [
+                choice
+                for choice, why in zip(knob.choices, whys, strict=True)
+                if not why or same_scalar(choice, knob.today)
+            ]
+            if len(left) < len(knob.choices):
+                self._put(knob, kept := knob.narrowed(left))
+                if len(left) == 1:
+                    self._leave_out(kept, next(why for why in whys if why))
+
+    def _why_excluded(self, knob: Knob, choice: Scalar) -> str | None:
+        free = {path for other in self._knobs for path in other.paths}
+        for kind, values in excluded_by(knob, choice).items():
+            keys = [
+                path
+                for path, value in self._config.items()
+                if (row := known_knob(path, value)) and row.kind == kind and not is_for_validation(path)
+            ]
+            for path in section_mates(knob.path, keys):
+                if path not in free and any(same_scalar(self._config[path], value) for value in values):
+                    return f"other values do not work with {path}: {self._config[path]}"
+        return None
 
     def keep_effective_batch(self) -> None:
         """Make gradient accumulation compensate for another batch size."""

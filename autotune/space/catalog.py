@@ -5,227 +5,29 @@ and what changing it means for training. To teach autotune a knob, add a row to 
 """
 
 import re
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
-from enum import Enum
+from collections.abc import Mapping
 
-from autotune.records import Machine, Scalar
+from autotune.records import Scalar
+from autotune.space import domains
 from autotune.space.batch_sizes import GLOBAL_NAMES, PER_DEVICE_NAMES, PLAIN_NAMES
 from autotune.space.knob import Knob, Label, key_name
-
-_Values = tuple[Scalar, ...]
-_LARGEST_COUNT = 2**31
-"""Largest plausible batch, buffer or pool of workers; a key that holds more means something else."""
-
-
-class Demand(Enum):
-    """Dependence of a trial's memory on a knob."""
-
-    NONE = "none"  # not at all
-    VARIES = "varies"  # another value may need more or less
-    GROWS = "grows"  # the larger the value, the more
-
-
-@dataclass(frozen=True, kw_only=True)
-class Effects:
-    """Effects of a knob, as far as its row says; the defaults are those of a knob that no row describes.
-
-    Attributes:
-        gpu_memory: Dependence of the GPU's memory on it.
-        host_memory: The same of the host's.
-        on_step: Whether it makes the step itself faster, and not the loading of its data.
-    """
-
-    gpu_memory: Demand = Demand.NONE
-    host_memory: Demand = Demand.VARIES
-    on_step: bool = False
-
+from autotune.space.known_knob import Demand, Effects, KnownKnob
 
 _SPEED_ALONE = Effects(host_memory=Demand.NONE)
 _QUEUE = Effects(host_memory=Demand.GROWS)
 _COMPILER = Effects(gpu_memory=Demand.VARIES, host_memory=Demand.NONE, on_step=True)
 _NUMBERS = Effects(gpu_memory=Demand.VARIES, on_step=True)
 
-
-@dataclass(frozen=True, kw_only=True)
-class KnownKnob:
-    """Row of the table of known knobs.
-
-    Attributes:
-        kind: Name of the row.
-        names: Last parts of the key paths that mean it, lower case.
-        accepts: Whether a present value is one that the row understands.
-        domain: (present value, machine) → the values worth trying.
-        advice: (present value, machine) → values that an expert would try, best guess first.
-        label: Effect of a change on the training itself.
-        sentence: Description for the user.
-        effects: Effects on memory and on the step.
-        bundled: Whether the first proposal sets it, with the other bundled rows: the cheap, safe ones.
-        settling: Values whose speed shows only after one pass over the data.
-        needs: Values of this row → what other rows must then hold, as far as the config has them.
-        is_one_switch: Whether all keys of a config that mean it are one switch, and move together.
-    """
-
-    kind: str
-    names: tuple[str, ...]
-    accepts: Callable[[Scalar], bool]
-    domain: Callable[[Scalar, Machine], _Values]
-    advice: Callable[[Scalar, Machine], _Values]
-    label: Label
-    sentence: str
-    effects: Effects = field(default_factory=Effects)
-    bundled: bool = False
-    settling: _Values = ()
-    needs: Mapping[Scalar, Mapping[str, Scalar]] = field(default_factory=dict)
-    is_one_switch: bool = False
-
-
-def _is_switch(value: Scalar) -> bool:
-    return isinstance(value, bool)
-
-
-def _is_count(value: Scalar) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= _LARGEST_COUNT
-
-
-def _is_size(value: Scalar) -> bool:
-    return _is_count(value) and value != 0
-
-
-def _count(value: Scalar) -> int:
-    assert isinstance(value, int)  # `accepts` guarantees it
-    return value
-
-
-def _both(_present: Scalar, _machine: Machine) -> _Values:
-    return (False, True)
-
-
-def _on(_present: Scalar, _machine: Machine) -> _Values:
-    return (True,)
-
-
-def _on_with_gpu(_present: Scalar, machine: Machine) -> _Values:
-    return (True,) if machine.gpus else ()
-
-
-def _both_with_gpu(present: Scalar, machine: Machine) -> _Values:
-    return (False, True) if machine.gpus else (present,)
-
-
-def _batch_sizes(present: Scalar, _machine: Machine) -> _Values:
-    now = _count(present)
-    return tuple(sorted({max(1, now // 2), *(now * 2**i for i in range(5))}))
-
-
-def _larger_batches(present: Scalar, _machine: Machine) -> _Values:
-    now = _count(present)
-    return (now * 4, now * 8, now * 16)
-
-
-def _workers(_present: Scalar, machine: Machine) -> _Values:
-    cores = machine.cpu_cores
-    return tuple(sorted({1, 2, 4, max(1, cores // 2), cores, min(2 * cores, 64)}))
-
-
-def _one_worker_a_core(_present: Scalar, machine: Machine) -> _Values:
-    return (machine.cpu_cores,)
-
-
-def _buffers(_present: Scalar, _machine: Machine) -> _Values:
-    return (0, 1, 2, 4, 8, 16)
-
-
-def _small_buffers(_present: Scalar, _machine: Machine) -> _Values:
-    return (4,)
-
-
-def _threads(_present: Scalar, machine: Machine) -> _Values:
-    return tuple(sorted({0, 1, max(1, machine.cpu_cores // 2), machine.cpu_cores}))
-
-
-def _is_gpu(value: Scalar) -> bool:
-    return value is None or _is_count(value)
-
-
-def _as_it_is(present: Scalar, _machine: Machine) -> _Values:
-    return (present,)
-
-
-def _no_advice(_present: Scalar, _machine: Machine) -> _Values:
-    return ()
-
-
-_FULL_PRECISION = {"float32": "float32", "fp32": "fp32", "no": "no", "none": "none", "32": "32"}
-_HALF_NAMES = {
-    # How a config spells full precision tells how it spells the others.
-    "float32": ("mixed_float16", "mixed_bfloat16"),
-    "mixed_float16": ("float32", "mixed_bfloat16"),
-    "mixed_bfloat16": ("float32", "mixed_float16"),
-    "fp32": ("fp16", "bf16"),
-    "fp16": ("fp32", "bf16"),
-    "bf16": ("fp32", "fp16"),
-    "no": ("fp16", "bf16"),
-}
-
-
-def _is_precision(value: Scalar) -> bool:
-    return isinstance(value, bool) or value in _HALF_NAMES
-
-
-def _is_float16(value: Scalar) -> bool:
-    return isinstance(value, str) and value.endswith(("float16", "fp16")) and "bf" not in value
-
-
-def _precisions(present: Scalar, machine: Machine) -> _Values:
-    if isinstance(present, bool):
-        return (False, True) if machine.gpus else (present,)
-    return (present, *_useful(_HALF_NAMES[str(present)], machine))
-
-
-def _useful(precisions: tuple[str, ...], machine: Machine) -> tuple[str, ...]:
-    # Without a GPU, float16 is emulated: a quarter of the speed.
-    return tuple(name for name in precisions if machine.gpus or not _is_float16(name))
-
-
-def _half_precision(present: Scalar, machine: Machine) -> _Values:
-    if not machine.gpus and not machine.cpu_bfloat16:
-        return ()
-    if isinstance(present, bool):
-        return (True,)
-    halves = [value for value in _precisions(present, machine) if value not in _FULL_PRECISION]
-    return tuple(sorted((str(value) for value in halves if value != present), key=_is_float16))
-
-
-_DTYPES = (("float32", "float16", "bfloat16"), ("fp32", "fp16", "bf16"))
-
-
-def _is_dtype(value: Scalar) -> bool:
-    return any(value in spelling for spelling in _DTYPES)
-
-
-def _dtypes(present: Scalar, machine: Machine) -> _Values:
-    (spelling,) = (spelling for spelling in _DTYPES if present in spelling)
-    return (present, *_useful(tuple(name for name in spelling if name != present), machine))
-
-
-def _bfloat16(present: Scalar, machine: Machine) -> _Values:
-    if not machine.gpus and not machine.cpu_bfloat16:
-        return ()
-    return tuple(name for name in _dtypes(present, machine) if name != present and str(name).startswith("bf"))
-
-
-def _caches(_present: Scalar, _machine: Machine) -> _Values:
-    return ("none", "memory", "disk")
+_NO_WORKERS: Mapping[str, domains.Choices] = {"workers": (0,)}  # PyTorch's loader raises an error: nobody to do it
 
 
 KNOWN_KNOBS: tuple[KnownKnob, ...] = (
     KnownKnob(
         kind="native_loading",
         names=("use_tf_native_loading", "tf_native_loading", "native_loading"),
-        accepts=_is_switch,
-        domain=_both,
-        advice=_on,
+        accepts=domains.is_switch,
+        domain=domains.both,
+        advice=domains.on,
         label=Label.SAME_TRAINING,
         sentence="read and decode inside TensorFlow instead of in Python",
         effects=_SPEED_ALONE,
@@ -235,7 +37,7 @@ KNOWN_KNOBS: tuple[KnownKnob, ...] = (
         kind="cache",
         names=("cache", "cache_mode"),
         accepts=lambda value: value in ("none", "memory", "disk"),
-        domain=_caches,
+        domain=domains.caches,
         advice=lambda _present, _machine: ("memory",),
         label=Label.SAME_TRAINING,
         sentence="keep finished features instead of computing them again in every epoch",
@@ -244,10 +46,19 @@ KNOWN_KNOBS: tuple[KnownKnob, ...] = (
     ),
     KnownKnob(
         kind="cache_switch",
-        names=("cache", "use_cache", "cache_dataset", "cache_in_memory", "allow_cache"),
-        accepts=_is_switch,
-        domain=_both,
-        advice=_on,
+        names=(
+            "cache",
+            "use_cache",
+            "cache_dataset",
+            "cache_data",
+            "cache_all_data",
+            "cache_in_memory",
+            "allow_cache",
+            "datasets_use_caching",
+        ),
+        accepts=domains.is_switch,
+        domain=domains.both,
+        advice=domains.on,
         label=Label.SAME_TRAINING,
         sentence="keep finished samples instead of loading them again in every epoch",
         bundled=True,
@@ -262,12 +73,20 @@ KNOWN_KNOBS: tuple[KnownKnob, ...] = (
             "num_parallel_calls",
             "parallel_calls",
             "loader_workers",
-            "dataloader_num_workers",
+            "loader_num_workers",
             "num_loader_workers",
+            "dataloader_workers",
+            "dataloader_num_workers",
+            "num_dataloader_workers",
+            "data_loader_workers",
+            "data_workers",
+            "num_data_workers",
+            "ds_workers",
+            "workers_per_gpu",
         ),
-        accepts=_is_count,
-        domain=_workers,
-        advice=_one_worker_a_core,
+        accepts=domains.is_count,
+        domain=domains.workers,
+        advice=domains.one_worker_a_core,
         label=Label.SAME_TRAINING,
         sentence="how many samples are prepared at the same time",
         effects=_QUEUE,
@@ -275,21 +94,73 @@ KNOWN_KNOBS: tuple[KnownKnob, ...] = (
     ),
     KnownKnob(
         kind="prefetch",
-        names=("prefetch_buffer_size", "prefetch_size", "prefetch", "prefetch_factor", "prefetch_batches"),
-        accepts=_is_count,
-        domain=_buffers,
-        advice=_small_buffers,
+        names=(
+            "prefetch_buffer_size",
+            "prefetch_buffer",
+            "prefetch_size",
+            "prefetch",
+            "prefetch_batches",
+            "num_prefetch_batches",
+            "datasets_prefetch_buffer_size",
+        ),
+        accepts=domains.is_count,
+        domain=domains.buffers,
+        advice=domains.small_buffers,
         label=Label.SAME_TRAINING,
         sentence="how many batches are ready ahead of the step",
         effects=_QUEUE,
         bundled=True,
     ),
     KnownKnob(
+        kind="prefetch_switch",
+        names=("prefetch", "use_prefetch", "enable_prefetch", "datasets_use_prefetch"),
+        accepts=domains.is_switch,
+        domain=domains.both,
+        advice=domains.on,
+        label=Label.SAME_TRAINING,
+        sentence="prepare the next batch during the present step",
+        effects=_QUEUE,
+        bundled=True,
+    ),
+    KnownKnob(
+        kind="prefetch_factor",
+        names=("prefetch_factor", "dataloader_prefetch_factor"),
+        accepts=domains.is_size,
+        domain=domains.worker_buffers,
+        advice=domains.small_buffers,
+        label=Label.SAME_TRAINING,
+        sentence="how many batches each worker of the loader has ready ahead of the step",
+        effects=_QUEUE,
+        bundled=True,
+        excludes=lambda _value: _NO_WORKERS,
+    ),
+    KnownKnob(
+        kind="pin_memory",
+        names=("pin_memory", "use_pin_memory", "pin_mem", "dataloader_pin_memory"),
+        accepts=domains.is_switch,
+        domain=domains.both_with_gpu,
+        advice=domains.on_with_gpu,
+        label=Label.SAME_TRAINING,
+        sentence="load into memory from which the GPU can copy by itself",
+        bundled=True,
+    ),
+    KnownKnob(
+        kind="persistent_workers",
+        names=("persistent_workers", "use_persistent_workers", "dataloader_persistent_workers"),
+        accepts=domains.is_switch,
+        domain=domains.both,
+        advice=domains.on,
+        label=Label.SAME_TRAINING,
+        sentence="keep the loader's workers from one epoch to the next",
+        bundled=True,
+        excludes=lambda value: _NO_WORKERS if value else {},
+    ),
+    KnownKnob(
         kind="model_gpu",
         names=("model_gpu", "model_gpu_id", "model_gpu_index"),
-        accepts=_is_gpu,
-        domain=_as_it_is,  # what is worth trying depends on where the data is: `autotune.space.device_pairs`
-        advice=_no_advice,
+        accepts=domains.is_gpu,
+        domain=domains.as_it_is,  # what is worth trying depends on where the data is: `autotune.space.device_pairs`
+        advice=domains.no_advice,
         label=Label.SAME_TRAINING,
         sentence="which GPU trains, and which one prepares the data",
         effects=Effects(gpu_memory=Demand.VARIES),
@@ -297,18 +168,18 @@ KNOWN_KNOBS: tuple[KnownKnob, ...] = (
     KnownKnob(
         kind="data_gpu",
         names=("data_gpu", "data_gpu_id", "data_gpu_index"),
-        accepts=_is_gpu,
-        domain=_as_it_is,
-        advice=_no_advice,
+        accepts=domains.is_gpu,
+        domain=domains.as_it_is,
+        advice=domains.no_advice,
         label=Label.SAME_TRAINING,
         sentence="which GPU prepares the data",
     ),
     KnownKnob(
         kind="pipeline_buffer",
         names=("pipeline_buffer_size", "pipeline_buffer"),
-        accepts=_is_count,
-        domain=lambda present, machine: _buffers(present, machine) if len(machine.gpus) > 1 else (present,),
-        advice=lambda present, machine: _small_buffers(present, machine) if len(machine.gpus) > 1 else (),
+        accepts=domains.is_count,
+        domain=lambda present, machine: domains.buffers(present, machine) if len(machine.gpus) > 1 else (present,),
+        advice=lambda present, machine: domains.small_buffers(present, machine) if len(machine.gpus) > 1 else (),
         label=Label.SAME_TRAINING,
         sentence="how many batches wait between the data GPU and the model GPU",
         effects=_QUEUE,
@@ -317,20 +188,65 @@ KNOWN_KNOBS: tuple[KnownKnob, ...] = (
     KnownKnob(
         kind="prefetch_to_gpu",
         names=("prefetch_to_gpu", "prefetch_to_device"),
-        accepts=_is_switch,
-        domain=_both_with_gpu,
-        advice=_on_with_gpu,
+        accepts=domains.is_switch,
+        domain=domains.both_with_gpu,
+        advice=domains.on_with_gpu,
         label=Label.SAME_TRAINING,
         sentence="copy the next batch to the GPU while the present one is computed",
         effects=_SPEED_ALONE,
         bundled=True,
     ),
     KnownKnob(
+        kind="gpu_prefetch_strategy",
+        names=("enhanced_gpu_prefetch",),
+        accepts=domains.is_switch,
+        domain=domains.both_with_gpu,
+        advice=domains.on_with_gpu,
+        label=Label.SAME_TRAINING,
+        sentence="another way of copying batches to the GPU ahead of the step",
+    ),
+    KnownKnob(
+        kind="pipeline_rewrites",
+        names=("optimize_cpu_gpu_overlap",),
+        accepts=domains.is_switch,
+        domain=domains.both,
+        advice=domains.on,
+        label=Label.SAME_TRAINING,
+        sentence="let the input pipeline be rewritten so that loading and the step overlap more",
+    ),
+    KnownKnob(
+        kind="self_tuned_buffers",
+        names=("auto_tune_performance",),
+        accepts=domains.is_switch,
+        domain=domains.both,
+        advice=domains.on,
+        label=Label.SAME_TRAINING,
+        sentence="let the trainer choose sizes of its buffers by the number of workers",
+        effects=Effects(gpu_memory=Demand.VARIES),
+    ),
+    KnownKnob(
+        kind="debugging",
+        names=(
+            "enable_eager_debug",
+            "eager_debug",
+            "run_eagerly",
+            "run_functions_eagerly",
+            "detect_anomaly",
+            "enable_check_numerics",
+        ),
+        accepts=domains.is_switch,
+        domain=domains.off_if_on,
+        advice=domains.off,
+        label=Label.SAME_TRAINING,
+        sentence="run op by op, or check every number: for finding bugs, and slow",
+        effects=_COMPILER,
+    ),
+    KnownKnob(
         kind="graph_mode",
         names=("enable_graph_mode", "graph_mode", "use_graph_mode", "use_tf_function"),
-        accepts=_is_switch,
-        domain=_both,
-        advice=_on,
+        accepts=domains.is_switch,
+        domain=domains.both,
+        advice=domains.on,
         label=Label.SAME_TRAINING,
         sentence="compile the step into a graph instead of running it op by op",
         effects=_COMPILER,
@@ -339,9 +255,9 @@ KNOWN_KNOBS: tuple[KnownKnob, ...] = (
     KnownKnob(
         kind="length_buckets",
         names=("bucket_by_length", "group_by_length", "use_bucketing", "length_bucketing"),
-        accepts=_is_switch,
-        domain=_both,
-        advice=_on,
+        accepts=domains.is_switch,
+        domain=domains.both,
+        advice=domains.on,
         label=Label.BATCH,  # the same samples, but others share a batch
         sentence="put samples of like length into one batch, so that little of it is padding",
         effects=_SPEED_ALONE,
@@ -349,49 +265,127 @@ KNOWN_KNOBS: tuple[KnownKnob, ...] = (
     KnownKnob(
         kind="batch_size",
         names=(*PLAIN_NAMES, *PER_DEVICE_NAMES, *GLOBAL_NAMES),
-        accepts=_is_size,
-        domain=_batch_sizes,
-        advice=_larger_batches,
+        accepts=domains.is_size,
+        domain=domains.batch_sizes,
+        advice=domains.larger_batches,
         label=Label.BATCH,
         sentence="samples per step",
         effects=Effects(gpu_memory=Demand.GROWS, host_memory=Demand.GROWS, on_step=True),
     ),
     KnownKnob(
         kind="precision",
-        names=("mixed_precision", "precision", "amp"),
-        accepts=_is_precision,
-        domain=_precisions,
-        advice=_half_precision,
+        names=(
+            "mixed_precision",
+            "use_mixed_precision",
+            "enable_mixed_precision",
+            "precision",
+            "pl_trainer_precision",
+            "half_precision",
+            "amp",
+            "use_amp",
+            "enable_amp",
+        ),
+        accepts=domains.is_precision,
+        domain=domains.precisions,
+        advice=domains.half_precision,
         label=Label.PRECISION,
         sentence="compute in 16 bits where that is safe",
         effects=_NUMBERS,
     ),
     KnownKnob(
+        kind="bf16",
+        names=("bf16", "use_bf16"),
+        accepts=domains.is_switch,
+        domain=domains.bfloat16_switch,
+        advice=domains.bfloat16_on,
+        label=Label.PRECISION,
+        sentence="compute in bfloat16 where that is safe",
+        effects=_NUMBERS,
+        excludes=lambda value: {"fp16": (True,)} if value else {},
+    ),
+    KnownKnob(
+        kind="fp16",
+        names=("fp16", "use_fp16", "fp16_run"),
+        accepts=domains.is_switch,
+        domain=domains.both_with_gpu,
+        advice=domains.on_with_gpu,
+        label=Label.PRECISION,
+        sentence="compute in float16 where that is safe",
+        effects=_NUMBERS,
+        excludes=lambda value: {"bf16": (True,)} if value else {},
+    ),
+    KnownKnob(
+        kind="tf32",
+        names=("tf32", "use_tf32", "allow_tf32", "enable_tf32"),
+        accepts=domains.is_switch,
+        domain=domains.both_with_gpu,
+        advice=domains.on_with_gpu,
+        label=Label.PRECISION,
+        sentence="multiply float32 matrices in TF32, which GPUs since Ampere can",
+        effects=_NUMBERS,
+    ),
+    KnownKnob(
         kind="dtype",
-        names=("dtype", "amp_dtype", "autocast_dtype", "torch_dtype"),
-        accepts=_is_dtype,
-        domain=_dtypes,
-        advice=_bfloat16,
+        names=("dtype", "amp_dtype", "autocast_dtype", "torch_dtype", "compute_dtype"),
+        accepts=domains.is_dtype,
+        domain=domains.dtypes,
+        advice=domains.bfloat16,
         label=Label.PRECISION,
         sentence="the type of number that the step computes in",
         effects=_NUMBERS,
     ),
     KnownKnob(
         kind="torch_compile",
-        names=("torch_compile", "use_torch_compile", "compile", "use_compile", "compile_model"),
-        accepts=_is_switch,
-        domain=_both_with_gpu,
-        advice=_on_with_gpu,
+        names=(
+            "torch_compile",
+            "use_torch_compile",
+            "enable_torch_compile",
+            "compile",
+            "use_compile",
+            "enable_compile",
+            "compile_model",
+        ),
+        accepts=domains.is_switch,
+        domain=domains.both_with_gpu,
+        advice=domains.on_with_gpu,
         label=Label.SAME_TRAINING,
         sentence="compile the model with torch.compile",
         effects=_COMPILER,
     ),
     KnownKnob(
+        kind="channels_last",
+        names=("channels_last", "use_channels_last"),
+        accepts=domains.is_switch,
+        domain=domains.both,
+        advice=domains.on,
+        label=Label.SAME_TRAINING,
+        sentence="keep the channels of an image side by side in memory, as fast convolutions want them",
+        effects=_COMPILER,
+    ),
+    KnownKnob(
+        kind="cudnn_benchmark",
+        names=(
+            "cudnn_benchmark",
+            "use_cudnn_benchmark",
+            "torch_cudnn_benchmark",
+            "cudnn.benchmark",
+            "trainer.benchmark",
+            "pl_trainer.benchmark",
+            "trainer_args.benchmark",
+        ),
+        accepts=domains.is_switch,
+        domain=domains.both_with_gpu,
+        advice=domains.on_with_gpu,
+        label=Label.SAME_TRAINING,
+        sentence="let cuDNN measure which convolution is fastest; each new shape costs a measurement",
+        effects=_COMPILER,
+    ),
+    KnownKnob(
         kind="xla",
-        names=("enable_xla_compilation", "enable_xla", "use_xla", "xla", "jit_compile"),
-        accepts=_is_switch,
-        domain=_both,
-        advice=_on,
+        names=("enable_xla_compilation", "enable_xla", "use_xla", "use_xla_jit", "xla", "xla_compile", "jit_compile"),
+        accepts=domains.is_switch,
+        domain=domains.both,
+        advice=domains.on,
         label=Label.SAME_TRAINING,
         sentence="compile the step with XLA",
         effects=_COMPILER,
@@ -401,33 +395,121 @@ KNOWN_KNOBS: tuple[KnownKnob, ...] = (
     ),
     KnownKnob(
         kind="fixed_length",
-        names=("pad_to_fixed_length", "fixed_length_padding", "pad_to_max_length"),
-        accepts=_is_switch,
-        domain=_both,
-        advice=_no_advice,
+        names=(
+            "pad_to_fixed_length",
+            "fixed_length_padding",
+            "pad_to_max_length",
+            "static_shapes",
+            "use_static_shapes",
+            "enable_static_shapes",
+        ),
+        accepts=domains.is_switch,
+        domain=domains.both,
+        advice=domains.no_advice,
         label=Label.SAME_TRAINING,
         sentence="pad every batch to one length, so that shapes never change",
         effects=_NUMBERS,
     ),
     KnownKnob(
         kind="inter_op_threads",
-        names=("inter_op_threads", "inter_op_parallelism_threads"),
-        accepts=_is_count,
-        domain=_threads,
-        advice=_no_advice,
+        names=(
+            "inter_op_threads",
+            "num_inter_threads",
+            "num_interop_threads",
+            "inter_op_parallelism",
+            "inter_op_parallelism_threads",
+        ),
+        accepts=domains.is_count,
+        domain=domains.threads,
+        advice=domains.no_advice,
         label=Label.SAME_TRAINING,
         sentence="how many ops run at the same time (0: the framework's choice)",
         effects=_SPEED_ALONE,
     ),
     KnownKnob(
         kind="intra_op_threads",
-        names=("intra_op_threads", "intra_op_parallelism_threads"),
-        accepts=_is_count,
-        domain=_threads,
-        advice=_no_advice,
+        names=(
+            "intra_op_threads",
+            "num_intra_threads",
+            "num_intraop_threads",
+            "intra_op_parallelism",
+            "intra_op_parallelism_threads",
+        ),
+        accepts=domains.is_count,
+        domain=domains.threads,
+        advice=domains.no_advice,
         label=Label.SAME_TRAINING,
         sentence="threads inside one op (0: the framework's choice)",
         effects=_SPEED_ALONE,
+    ),
+    KnownKnob(
+        kind="loader_threads",
+        names=("datasets_num_private_threads", "num_private_threads", "private_threadpool_size"),
+        accepts=domains.is_count,
+        domain=domains.loader_threads,
+        advice=domains.no_advice,
+        label=Label.SAME_TRAINING,
+        sentence="threads of the input pipeline's own (0: it shares the step's)",
+        effects=_SPEED_ALONE,
+    ),
+    KnownKnob(
+        kind="threads",
+        names=("num_threads", "n_threads", "torch_num_threads", "torch_threads", "cpu_threads", "num_cpu_threads"),
+        accepts=domains.is_size,
+        domain=domains.own_threads,
+        advice=domains.no_advice,
+        label=Label.SAME_TRAINING,
+        sentence="threads that compute at the same time",
+        effects=_SPEED_ALONE,
+    ),
+    KnownKnob(
+        kind="gpu_thread_mode",
+        names=("gpu_thread_mode",),
+        accepts=domains.GPU_THREAD_MODES.__contains__,
+        domain=domains.gpu_thread_modes,
+        advice=domains.private_gpu_threads,
+        label=Label.SAME_TRAINING,
+        sentence="whether a GPU's kernels are launched by threads of their own",
+        effects=_SPEED_ALONE,
+    ),
+    KnownKnob(
+        kind="thread_variable",
+        names=(
+            "omp_num_threads",
+            "mkl_num_threads",
+            "openblas_num_threads",
+            "tf_num_interop_threads",
+            "tf_num_intraop_threads",
+        ),
+        accepts=domains.is_count,
+        domain=domains.own_threads,
+        advice=domains.no_advice,
+        label=Label.SAME_TRAINING,
+        sentence="threads of a numerical library",
+        effects=_SPEED_ALONE,
+        only_if_listed=True,
+    ),
+    KnownKnob(
+        kind="gpu_thread_variable",
+        names=("tf_gpu_thread_mode",),
+        accepts=domains.GPU_THREAD_MODES.__contains__,
+        domain=domains.gpu_thread_modes,
+        advice=domains.private_gpu_threads,
+        label=Label.SAME_TRAINING,
+        sentence="whether a GPU's kernels are launched by threads of their own",
+        effects=_SPEED_ALONE,
+        only_if_listed=True,
+    ),
+    KnownKnob(
+        kind="xla_variable",
+        names=("tf_xla_flags", "xla_flags"),
+        accepts=domains.is_text,
+        domain=domains.as_it_is,
+        advice=domains.no_advice,
+        label=Label.SAME_TRAINING,
+        sentence="flags of the XLA compiler",
+        effects=_COMPILER,
+        only_if_listed=True,
     ),
 )
 """Known knobs, in the order in which an expert would turn them."""
@@ -439,11 +521,17 @@ _VALIDATION = re.compile(r"(?:.*_)?(?:val|valid|validation|eval|evaluation|test|
 
 def known_knob(path: str, present: Scalar) -> KnownKnob | None:
     """Return the row that a key belongs to; None if it is no known knob, or the row does not understand its value."""
-    name = key_name(path)
+    names = _names(path)
     for row in KNOWN_KNOBS:
-        if name in row.names and row.accepts(present):
+        if not names.isdisjoint(row.names) and row.accepts(present):
             return row
     return None
+
+
+def _names(path: str) -> set[str]:
+    """Return the names of a key that a row may have: its last part, and that with its section."""
+    name = key_name(path)
+    return {name, f"{key_name(path.rpartition('.')[0])}.{name}"}
 
 
 def row_of(knob: Knob) -> KnownKnob | None:
@@ -457,10 +545,22 @@ def effects_of(knob: Knob) -> Effects:
     return row.effects if row else Effects()
 
 
+def is_searched_unasked(path: str, present: Scalar) -> bool:
+    """Return whether a key is a knob of its own accord, without being listed under ``knobs:``."""
+    row = known_knob(path, present)
+    return row is not None and not row.only_if_listed
+
+
+def excluded_by(knob: Knob, choice: Scalar) -> Mapping[str, domains.Choices]:
+    """Return the values, by row, that are an error in the trainer together with this choice of a knob."""
+    row = row_of(knob)
+    return row.excludes(choice) if row else {}
+
+
 def has_known_name(path: str) -> bool:
     """Return whether a key has the name of a known knob, whatever its value."""
-    name = key_name(path)
-    return any(name in row.names for row in KNOWN_KNOBS)
+    names = _names(path)
+    return any(not names.isdisjoint(row.names) for row in KNOWN_KNOBS)
 
 
 def is_for_validation(path: str) -> bool:

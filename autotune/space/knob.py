@@ -135,6 +135,13 @@ def key_name(path: str) -> str:
     return re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", name).lower().replace("-", "_")
 
 
+def section_mates(path: str, others: Iterable[str]) -> tuple[str, ...]:
+    """Return those of other keys that belong to a key: the ones of its own section, or all if there is none there."""
+    found = tuple(others)
+    section = path.rpartition(".")[0]
+    return tuple(other for other in found if other.rpartition(".")[0] == section) or found
+
+
 def same_scalar(one: Scalar, other: Scalar) -> bool:
     """Return whether two config values are the same; unlike in Python, ``True`` is not ``1``."""
     return isinstance(one, bool) == isinstance(other, bool) and one == other

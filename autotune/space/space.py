@@ -7,8 +7,8 @@ from dataclasses import dataclass, replace
 from math import prod
 
 from autotune.records import Scalar, Values
-from autotune.space.catalog import row_of
-from autotune.space.knob import Knob, Label, same_scalar
+from autotune.space.catalog import excluded_by, row_of
+from autotune.space.knob import Knob, Label, same_scalar, section_mates
 
 
 def point_name(values: Values) -> str:
@@ -146,6 +146,10 @@ class Space:
                 as_today = knob.path not in changes and other.path not in changes
                 if not as_today and not same_scalar(values[other.path], wanted):
                     return f"{knob.path}: {values[knob.path]} needs {other.path}: {wanted}"
+            for other, excluded in self._excluded(knob, values[knob.path]).items():
+                as_today = knob.path not in changes and other.path not in changes
+                if not as_today and _is_among(values[other.path], excluded):
+                    return f"{knob.path}: {values[knob.path]} does not work with {other.path}: {values[other.path]}"
         return None
 
     def with_advice(self, values: Values, path: str, choice: Scalar) -> Values:
@@ -153,12 +157,27 @@ class Space:
         turned = {**values, path: choice}
         for other, wanted in self._needs(self.knob(path), choice).items():
             turned[other.path] = wanted
+        for other, excluded in self._excluded(self.knob(path), choice).items():
+            if _is_among(turned[other.path], excluded):
+                liked = (*other.advice, other.today, *other.choices)
+                turned[other.path] = next((v for v in liked if not _is_among(v, excluded)), other.today)
         return turned
 
     def _needs(self, knob: Knob, choice: Scalar) -> dict[Knob, Scalar]:
         row = row_of(knob)
         wanted = row.needs.get(choice, {}) if row else {}
         return {other: value for other in self.knobs for kind, value in wanted.items() if other.kind == kind}
+
+    def _excluded(self, knob: Knob, choice: Scalar) -> dict[Knob, tuple[Scalar, ...]]:
+        found: dict[Knob, tuple[Scalar, ...]] = {}
+        for kind, values in excluded_by(knob, choice).items():
+            mates = section_mates(knob.path, (other.path for other in self.knobs if other.kind == kind))
+            found.update({other: values for other in self.knobs if other.path in mates})
+        return found
+
+
+def _is_among(value: Scalar, values: Iterable[Scalar]) -> bool:
+    return any(same_scalar(value, other) for other in values)
 
 
 def _without_settling(knob: Knob) -> Knob:

@@ -159,7 +159,6 @@ def test_the_section_is_cut_out_by_lines(config, text, left):
     [
         ("{a: 1, autotune: {}}", "shares its lines"),
         ("autotune: {env: &e {X: y}}\na: *e\n", "undefined alias"),
-        ("autotune: {}\n", "empty"),
         ("? autotune\n: {}\na: 1\n", "shares its lines"),
     ],
 )
@@ -168,6 +167,14 @@ def test_a_section_that_cannot_be_cut_out_is_refused(config, text, why):
     with pytest.raises(ConfigError, match=why) as caught:
         load(config, text)
     assert ".autotune.yaml" in caught.value.remedy
+
+
+def test_a_section_alone_leaves_a_config_without_keys(config):
+    """Trials get a config that both parsers read, with the comments around the section."""
+    config.write_text("# mine\nautotune: {env: {A: x}, command: 'a b', knobs: {autotune.env.A: [x, y]}}\n# and this\n")
+    settings = load_settings(config)
+    assert settings.trial_text({"autotune.env.A": "y"}, Path("/o")) == "# mine\n# and this\n{}\n"
+    assert settings.argv(config=config, config_text=settings.trial_document.text, python="p") == ("a", "b")
 
 
 def test_the_environment_of_a_trial(config):

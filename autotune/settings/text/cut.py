@@ -9,6 +9,7 @@ from autotune.settings.text.document import Document
 from autotune.settings.text.parsers import content_end, outline
 
 _REMEDY = "Move the section into a file of its own: <name of the config>.autotune.yaml, beside it."
+_NEWLINE = "\n"
 _REST_OF_LINE = re.compile(r"[ \t]*(?:#[^\n]*)?\r?\n?")
 
 
@@ -40,6 +41,9 @@ def without_key(document: Document, key: str) -> Document:
             remedy=_REMEDY,
         )
     text = document.text[: document.shift] + body[:line_start] + body[line_end:]
+    if len(document.root.value) == 1:
+        # Nothing else is in it: the trials get a config without keys, since an empty file is none.
+        text = f"{text}{'' if text[document.shift :][-1:] in ('', _NEWLINE) else _NEWLINE}{{}}{_NEWLINE}"
     try:
         shorter = Document.parse(text, document.name)
         same = differs_by_key(document, shorter, key)
