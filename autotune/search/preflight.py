@@ -11,7 +11,8 @@ from autotune.folders.trial_folder import TrialFolder
 from autotune.process.launch import Runner
 from autotune.records import Ending, Stop, TraineeEvent
 from autotune.search.problem import Problem
-from autotune.trial.outcome import ending_of
+from autotune.trial.error_text import quoted_output
+from autotune.trial.outcome import Evidence, ending_of
 from autotune.trial.plan import plan_trial
 
 _ENOUGH_STEPS = 3
@@ -80,7 +81,8 @@ def run_preflight(problem: Problem, runner: Runner, clock: Clock, *, name: str) 
         return Stop.ENOUGH if len(steps) >= _ENOUGH_STEPS or clock.now_s() - steps[0].t_s > _TIME_LIMIT_S else None
 
     trial_exit = runner.run(plan, watch, started_s + start_timeout_s + 2 * _TIME_LIMIT_S)
-    ending, detail = ending_of(trial_exit, events)
+    stdout = folder.stdout_tail()
+    ending, detail = ending_of(trial_exit, events, Evidence(stdout_tail=stdout))
     steps = [event for event in events if event.kind == "step"]
     return Preflight(
         steps=len(steps),
@@ -88,7 +90,7 @@ def run_preflight(problem: Problem, runner: Runner, clock: Clock, *, name: str) 
         reached=_reached(problem, unread),
         ending=ending,
         detail=detail,
-        stderr_tail=trial_exit.stderr_tail,
+        stderr_tail=quoted_output(trial_exit.stderr_tail, stdout),
         folder=folder,
     )
 

@@ -5,22 +5,37 @@ The text only names a failure that other evidence proves; it never proves a fail
 """
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from itertools import pairwise
 
 from autotune.records import Ending
+from autotune.trial.output_lines import PROGRESS, TRACEBACK, output_lines, readable
 
 LONGEST_LINE = 200
 
-_LAST_LINES = 5  # looked at where a program in C++ ended without a Python exception
+_LAST_LINES = 5  # looked at where a program ended without an exception of Python's
 
-_TRACEBACK = "Traceback (most recent call last):"
 _CHAINED = (
     "The above exception was the direct cause of the following exception:",
     "During handling of the above exception, another exception occurred:",
 )
-# torchrun prefixes each line with the rank.
-_RANK = re.compile(r"^\[[\w-]+\]:\s?", re.MULTILINE)
-_EXCEPTION = re.compile(r"[A-Za-z_][\w.]*(?:Error|Exception|Exhausted|Exit|Interrupt)(?::.*)?")
+_EXCEPTION = re.compile(r"[A-Za-z_][\w.]*(?:Error|Exception|Exhausted|Exit|Interrupt|ExceptionGroup)(?::.*)?")
+# Raised while the interpreter ends, or caught by whoever printed them: not what the program ended with.
+_IGNORED = ("Exception ignored in", "Error in atexit", "Error in sys.excepthook", "--- Logging error ---")
+# Launchers only say that a process of theirs failed; why, it said itself.
+_LAUNCHERS = re.compile(r"(?:[\w.]*\.)?(?:ChildFailedError|CalledProcessError|ProcessExitedException)\b")
+_LOGGED = re.compile(
+    r"^\[?\d{4}-\d\d-\d\d[ T,]|^[IWEF]\d{4} \d\d:\d\d|^\[?(?:DEBUG|INFO|WARNING|ERROR|CRITICAL)\b\]?[\s:|-]"
+)
+_LOGGED_ERROR = re.compile(r"^(?=.*\b(?:ERROR|CRITICAL|FATAL)\b)|^[EF]\d{4} \d\d:\d\d|^\S+: error: |\b[Ff]atal error\b")
+_GLOG_HEAD = re.compile(r"^[EF]\d{4} [^\]]*\]\s*")
+_ABORTED = re.compile(r"^(?:terminate called |Fatal Python error: |F\d{4} \d\d:\d\d)")
+_FRAME = re.compile(
+    r"^\s+File \"|^\s*frame #\d+:|most recent call (?:first|last)\)|^Extension modules: |^Exception raised from "
+    r"|^\s*Detected at node |^\s*\[\[\{\{node |^\s*\[\[\w+\]\] \[Op:"
+)
+_IN_USER_CODE = "in user code:"
+_FEW_UPDATES = 2  # of progress bars that are closed because the program ends
 
 # Allocators first: TensorFlow's ResourceExhaustedError is raised for the host's memory too, and says which it was.
 _HOST_MEMORY = re.compile(
@@ -69,27 +84,28 @@ def complaint_of_memory(*outputs: str) -> tuple[Ending, str] | None:
     return None
 
 
-def last_error(stderr: str) -> str:
+def last_error(stderr: str, stdout: str = "") -> str:
     """Return the exception that a program ended with and those that caused it; without one, the last lines.
 
     Args:
         stderr: The tail of its stderr.
+        stdout: The tail of its stdout: some trainers print their exceptions there.
 
     Returns:
         The lines with class and message, the last exception first; empty if nothing was written.
     """
-    text = _RANK.sub("", stderr)
-    parts = text.split(_TRACEBACK)
-    if len(parts) == 1:
-        lines = [line.strip() for line in text.splitlines() if line.strip()]
-        named = [line for line in lines if _EXCEPTION.fullmatch(line)]
-        return "\n".join(named[-1:] or reversed(lines[-_LAST_LINES:]))
-    chain = [_message(parts[-1])]
-    for part in reversed(parts[1:-1]):
-        if not part.rstrip().endswith(_CHAINED):
-            break
-        chain.append(_message(part))
-    return "\n".join(message for message in chain if message)
+    errors, printed = output_lines(stderr), output_lines(stdout)
+    found, told = _exception(errors), _exception(printed)
+    if found and (not told or _is_at_the_end(errors)):
+        return found
+    return told or found or _last_words(errors) or _last_words(printed, only_errors=True)
+
+
+def quoted_output(stderr: str, stdout: str) -> str:
+    """Return the output to quote for a trial that failed: stderr, or stdout if that is where it said why."""
+    if not _exception(output_lines(stderr)) and _exception(output_lines(stdout)):
+        return readable(stdout)
+    return readable(stderr) or readable(stdout)
 
 
 def one_line(text: str) -> str:
@@ -99,11 +115,53 @@ def one_line(text: str) -> str:
     return line if len(line) <= LONGEST_LINE else line[: LONGEST_LINE - 1] + "…"
 
 
-def _message(traceback: str) -> str:
-    """Return class and message from the text after a traceback's first line."""
-    lines = traceback.splitlines()
-    for index, line in enumerate(lines):
-        if line and not line[0].isspace():
-            # A message may have many lines, and the one that names the allocator is often the last.
-            return " ".join(part.strip() for part in lines[index:] if part.strip() not in _CHAINED)
-    return ""
+def _exception(lines: Sequence[str]) -> str:
+    """Return the last exception and its causes; empty if there is none."""
+    starts = [place for place, line in enumerate(lines) if TRACEBACK in line]
+    chains: list[list[str]] = []
+    for start, end in pairwise([*starts, len(lines)]):
+        before = next((line for line in reversed(lines[:start]) if line.strip()), "")
+        message = _message(lines[start + 1 : end])
+        if before.strip() in _CHAINED and chains:
+            chains[-1].insert(0, message)
+        elif message and not before.startswith(_IGNORED):
+            chains.append([message])
+    if not chains:
+        named = [line.strip() for line in lines if _EXCEPTION.fullmatch(line.strip())]
+        return named[-1] if named else ""
+    own = [chain for chain in chains if not _LAUNCHERS.match(chain[0])]
+    return "\n".join(message for message in (own or chains)[-1] if message)
+
+
+def _is_at_the_end(lines: Sequence[str]) -> bool:
+    """Return whether a program ended soon after its last traceback, as far as its progress bars tell."""
+    starts = [place for place, line in enumerate(lines) if TRACEBACK in line]
+    return not starts or lines[starts[-1] :].count(PROGRESS) <= _FEW_UPDATES
+
+
+def _last_words(lines: Sequence[str], *, only_errors: bool = False) -> str:
+    """Return the last lines, or the last one that is marked as an error."""
+    said = [line.strip() for line in lines if line.strip() and line != PROGRESS and not _FRAME.search(line)]
+    starts = [place for place, line in enumerate(said) if _ABORTED.match(line)]
+    if starts and not only_errors:
+        return "\n".join(_GLOG_HEAD.sub("", line) for line in said[starts[0] :][:_LAST_LINES])
+    marked = [_GLOG_HEAD.sub("", line) for line in said if _LOGGED_ERROR.search(line)]
+    if marked:
+        return marked[-1]
+    return "" if only_errors else "\n".join(said[-_LAST_LINES:])
+
+
+def _message(lines: Sequence[str]) -> str:
+    """Return class and message from the lines after a traceback's first one."""
+    start = next((place for place, line in enumerate(lines) if line and not line[0].isspace()), len(lines))
+    # A message may have many lines, and the one that names the allocator is often the last.
+    message = list(lines[start : start + 1])
+    for line in lines[start + 1 :]:
+        if _LOGGED.match(line) or line.startswith(_IGNORED):
+            break
+        message.append(line)
+    if message and message[0].endswith(_IN_USER_CODE):
+        inner = [place for place, line in enumerate(message) if place and _EXCEPTION.fullmatch(line.strip())]
+        message = message[inner[-1] :] if inner else message
+    said = (line.strip() for line in message if line != PROGRESS and not _FRAME.search(line))
+    return " ".join(line for line in said if line and line not in _CHAINED)

@@ -9,6 +9,7 @@ from autotune.measure.probe import GpuUsage, TrialGpus
 from autotune.measure.window import Window
 from autotune.process.launch import Runner, Watch
 from autotune.records import Ending, Measurement, Scalar, Stop, TraineeEvent, TrialExit, TrialRecord, Validity, Values
+from autotune.trial.error_text import quoted_output
 from autotune.trial.instruments import Instruments
 from autotune.trial.losses import Losses
 from autotune.trial.outcome import Evidence, ending_of
@@ -40,7 +41,7 @@ class Execution:
         duration_s: Time from the decision to make it until the last of its processes was gone, without the time that
             the runner took to get ready.
         saw_a_pass: Whether it reached the end of a pass over the data.
-        stderr_tail: The last lines of its stderr.
+        stderr_tail: The last lines of its stderr that say something; of its stdout, if that holds the error.
         folder: Its folder.
         losses: Its losses by step.
     """
@@ -143,7 +144,7 @@ def execute(
         # Without the time for a zygote that had to be started first: the next trials use it too.
         duration_s=clock.now_s() - decided_s - max(0.0, trial_exit.started_s - asked_s),
         saw_a_pass=stop_rule.saw_a_pass,
-        stderr_tail=trial_exit.stderr_tail,
+        stderr_tail=quoted_output(trial_exit.stderr_tail, folder.stdout_tail()),
         folder=folder,
         losses=stop_rule.losses,
     )

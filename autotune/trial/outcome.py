@@ -110,7 +110,7 @@ def _noted(events: Sequence[TraineeEvent]) -> str:
 
 
 def _failure(trial_exit: TrialExit, exit_code: int, diverged: str | None, evidence: Evidence) -> tuple[Ending, str]:
-    error = last_error(trial_exit.stderr_tail)
+    error = last_error(trial_exit.stderr_tail, evidence.stdout_tail)
     status = _status(exit_code)
     if trial_exit.oom_killed:
         # Not only for -9: a wrapper script passes it on as 137, and a killed worker fails the loop that needs it.
