@@ -23,6 +23,11 @@ from autotune.trial.step_samples import unlike_the_config
 
 _READ_BYTES = 1 << 16  # of what a trainer prints: its configuration comes first
 
+_NO_LOSS = (
+    "the loss of today's config is NaN or infinite, so that of other values does not count against them: only the "
+    "speed is compared. See whether that training is meant to learn"
+)
+
 
 class Findings:
     """Findings of one search; made before its first trial.
@@ -35,6 +40,7 @@ class Findings:
     Attributes:
         inert: Knobs that the trainer does not heed, with what shows it.
         baseline_losses: How the loss of today's config went; None as long as no trial of it has told.
+        baseline_has_no_loss: Whether the losses of today's config are NaN or infinite.
         remarks: Sentences for the user, each said once; to be taken off.
     """
 
@@ -47,6 +53,7 @@ class Findings:
         self._printed: list[tuple[Values, Mapping[str, frozenset[str]]]] = []
         self.inert: dict[str, str] = {}
         self.baseline_losses: Losses | None = None
+        self.baseline_has_no_loss = False
         self.remarks: deque[str] = deque()
 
     @property
@@ -79,6 +86,9 @@ class Findings:
             samples: Samples of each step of its steady window; None if they were not seen.
             space: What may vary.
         """
+        if record.purpose is Purpose.TODAY and losses.are_no_numbers and not self.baseline_has_no_loss:
+            self.baseline_has_no_loss = True
+            self._say(_NO_LOSS)
         if not record.comparable:
             return
         if record.purpose is Purpose.TODAY and self.baseline_losses is None:

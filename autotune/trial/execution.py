@@ -209,6 +209,7 @@ def _shown(
     evidence = Evidence(
         stdout_tail=folder.stdout_tail(),
         gpu_memory_full=lambda: instruments.memory_is_full(trial_exit),
+        nan_counts=policy.nan_counts,
         outruns=0.0 < policy.outruns_from < rate,
     )
     ending, detail = ending_of(trial_exit, stop_rule.events, evidence)

@@ -1,4 +1,4 @@
-"""Losses of a trial compared with those of the baseline: a diverging training may stay finite during a short trial."""
+"""Losses of a trial, compared with those of the baseline: a diverging training may stay finite during a short trial."""
 
 import math
 from statistics import median
@@ -20,12 +20,25 @@ class Losses:
     def __init__(self) -> None:
         self._steps: list[int] = []
         self._values: list[float] = []
+        self._seen = 0
+        self._last_is_finite = True
 
     def add(self, step: int, loss: float) -> None:
         """Add a loss that was reported after this many steps."""
-        if math.isfinite(loss):
+        self._seen += 1
+        self._last_is_finite = math.isfinite(loss)
+        if self._last_is_finite:
             self._steps.append(step)
             self._values.append(loss)
+
+    @property
+    def are_no_numbers(self) -> bool:
+        """True if the last reported loss, or most of them, were NaN or infinite.
+
+        Some losses (CTC on a short clip) are infinite for a batch now and then and training goes on well; a trainer
+        that swallows out-of-memory errors alternates. So it has to stay that way, or to be the rule.
+        """
+        return self._seen > 0 and (not self._last_is_finite or 2 * len(self._values) < self._seen)
 
     def are_far_above(self, baseline: "Losses") -> bool:
         """Return whether the latest losses are `FAR` times as high as any of the baseline up to the same step."""

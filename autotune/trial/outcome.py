@@ -8,8 +8,8 @@ The evidence, in the order in which it counts:
 4. exit status not 0 and the last exception is one of memory, or one of those that a GPU's libraries raise when the
    driver shows its memory full: out of GPU, or of host, memory;
 5. exit status not 0, and the losses had stopped being numbers: diverged; else crashed;
-6. the losses stopped being numbers, also if the trial was stopped because enough was known, or ended well: diverged, or
-   out of memory if it said so, caught the error and went on;
+6. the losses stopped being numbers, while those of today's config are, also if the trial was stopped because enough was
+   known, or ended well: diverged, or out of memory if it said so, caught the error and went on;
 7. it said that memory ran out and went on much faster than before: out of memory, caught. Steps that are left out
    cost nothing, so speed alone would crown such a trial;
 8. exit status 0: completed, or no steps seen.
@@ -26,6 +26,7 @@ from statistics import median
 
 from autotune.records import Ending, Stop, TraineeEvent, TrialExit
 from autotune.trial.error_text import complaint_of_memory, last_error, memory_that_ran_out, one_line
+from autotune.trial.losses import Losses
 
 _OUR_CHOICE: Mapping[Stop, str] = {Stop.ENOUGH: "", Stop.HOPELESS: "far behind the fastest"}
 _STOPPED: Mapping[Stop, Ending] = {
@@ -55,11 +56,13 @@ class Evidence:
         stdout_tail: The last lines that the trainer wrote to stdout; caught errors are often printed there.
         gpu_memory_full: Returns whether the driver showed the memory of one of its GPUs to be full; not called for a
             trial that went well.
+        nan_counts: Whether losses that are no numbers are a divergence; not so where today's config has them too.
         outruns: Whether it made samples more than twice as fast as any good trial before.
     """
 
     stdout_tail: str = ""
     gpu_memory_full: Callable[[], bool] = lambda: False
+    nan_counts: bool = True
     outruns: bool = False
 
 
@@ -80,21 +83,22 @@ def ending_of(
     evidence = evidence or Evidence()
     stop = trial_exit.stop
     caught = _caught(trial_exit, events, evidence)
+    diverged = _diverged(events) if evidence.nan_counts else None
     if stop is not None and stop not in _OUR_CHOICE:
         if stop is Stop.NEVER_STARTED and not events:
             return Ending.OBSERVER_MISSING, _left(trial_exit)
         if stop is Stop.DIVERGED:
-            return caught or (Ending.DIVERGED, _diverged(events) or _FAR_ABOVE)
+            return caught or (Ending.DIVERGED, diverged or _FAR_ABOVE)
         said = _noted(events) if stop in (Stop.NEVER_STARTED, Stop.HUNG) else ""
         return _STOPPED[stop], one_line("; ".join(part for part in (said, _left(trial_exit)) if part))
     if stop is None:
         if trial_exit.exit_code is None:
             return Ending.INTERRUPTED, one_line("its exit status could not be learned " + _left(trial_exit))
         if trial_exit.exit_code != 0:
-            return _failure(trial_exit, trial_exit.exit_code, _diverged(events), evidence)
+            return _failure(trial_exit, trial_exit.exit_code, diverged, evidence)
     if caught:
         return caught
-    if diverged := _diverged(events):
+    if diverged:
         return Ending.DIVERGED, diverged
     if stop is not None:
         return Ending.STOPPED, _left(trial_exit) or _OUR_CHOICE[stop]
@@ -133,13 +137,14 @@ def _failure(trial_exit: TrialExit, exit_code: int, diverged: str | None, eviden
 
 
 def _diverged(events: Sequence[TraineeEvent]) -> str | None:
-    losses = [event.loss for event in events if event.loss is not None]
-    bad = sum(not math.isfinite(loss) for loss in losses)
-    # Some losses (CTC on a short clip) are infinite for a batch now and then and training goes on well; a trainer
-    # that swallows out-of-memory errors alternates. So it has to stay that way, or to be the rule.
-    if losses and (not math.isfinite(losses[-1]) or 2 * bad > len(losses)):
-        return f"{bad} of {len(losses)} reported losses were NaN or infinite"
-    return None
+    reported = [event.loss for event in events if event.loss is not None]
+    losses = Losses()
+    for step, loss in enumerate(reported):
+        losses.add(step, loss)
+    if not losses.are_no_numbers:
+        return None
+    bad = sum(not math.isfinite(loss) for loss in reported)
+    return f"{bad} of {len(reported)} reported losses were NaN or infinite"
 
 
 def _caught(trial_exit: TrialExit, events: Sequence[TraineeEvent], evidence: Evidence) -> tuple[Ending, str] | None:

@@ -28,6 +28,7 @@ class TrialPolicy:
         start_timeout_s: Longest time to its first step; None for the limit in the config.
         hopeless_below: Samples per second that at least one step has to reach, else the trial is stopped early.
         baseline_losses: Losses of the baseline; None if they are not known.
+        nan_counts: Whether losses that are no numbers end it; not so where today's config has them too.
         outruns_from: Samples per second from which on a trial is suspected of skipping work; 0 if that is not known.
     """
 
@@ -39,6 +40,7 @@ class TrialPolicy:
     start_timeout_s: float | None = None
     hopeless_below: float = 0.0
     baseline_losses: Losses | None = None
+    nan_counts: bool = True
     outruns_from: float = 0.0
 
 
@@ -138,7 +140,7 @@ class StopRule:
         baseline = self.policy.baseline_losses
         self._has_diverged = (
             self._has_diverged
-            or self._bad_losses >= _BAD_LOSSES
+            or (self.policy.nan_counts and self._bad_losses >= _BAD_LOSSES)
             or (baseline is not None and self.losses.are_far_above(baseline))
         )
 

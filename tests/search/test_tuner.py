@@ -4,7 +4,7 @@ import errno
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
-from math import inf
+from math import inf, nan
 from pathlib import Path
 from typing import Any
 
@@ -402,6 +402,28 @@ def test_each_trial_has_its_own_config_and_leaves_its_result(search: Search) -> 
     kept: Sequence[str] = sorted(searched.tuner.best_trials(1))
     assert kept
     assert set(kept) <= {plan.folder.name for plan in plans}
+
+
+def test_a_config_whose_loss_is_no_number_is_a_baseline(search: Search) -> None:
+    """Only the speed is asked for: it is found, and the answer says what the losses are."""
+    found = search(lambda config: replace(plain(config), loss=nan), budget_s=300.0)
+    assert found.answer.verdict == "better"
+    assert Ending.DIVERGED not in {trial.ending for trial in found.trials}
+    assert any("loss of today's config is NaN" in caution for caution in found.answer.cautions)
+
+
+def test_a_point_that_loses_its_loss_has_diverged(search: Search) -> None:
+    """Today's config has one, so it counts against the point, which is no answer."""
+
+    def partly(config: Mapping[str, Any]) -> Training:
+        diverges = config["data"]["batch_size"] > 8
+        return replace(plain(config), loss=nan if diverges else 1.0)
+
+    found = search(partly, budget_s=300.0)
+    assert Ending.DIVERGED in {trial.ending for trial in found.trials}
+    assert not any("NaN" in caution for caution in found.answer.cautions)
+    assert found.answer.best is not None
+    assert found.answer.best.values["data.batch_size"] <= 8
 
 
 def test_out_of_memory_at_the_baselines_batch_does_not_end_the_search(search: Search) -> None:

@@ -52,13 +52,16 @@ def ends(tmp_path: Path) -> Iterator[Ends]:
             start_timeout_s: float = 60.0,
             deadline_s: float = 120.0,
             todays: Losses | None = None,
+            nan_counts: bool = True,
             on_step: Callable[[TraineeEvent], object] = lambda _event: None,
         ) -> tuple[Ending, str]:
             script = tmp_path / "train.py"
             script.write_text(PRELUDE + textwrap.dedent(code))
             now_s = clock.now_s()
             watched = StopRule(
-                TrialPolicy(goal=goal, settles=False, give_up_s=now_s + 600.0, baseline_losses=todays),
+                TrialPolicy(
+                    goal=goal, settles=False, give_up_s=now_s + 600.0, baseline_losses=todays, nan_counts=nan_counts
+                ),
                 clock,
                 start_deadline_s=now_s + start_timeout_s,
             )
@@ -78,7 +81,8 @@ def ends(tmp_path: Path) -> Iterator[Ends]:
                 config_text="batch_size: 8\n",
             )
             ended = ProcessRunner(guard, clock).run(plan, see, now_s + deadline_s)
-            return ending_of(ended, watched.events, Evidence(stdout_tail=(tmp_path / "run" / "stdout.log").read_text()))
+            stdout = (tmp_path / "run" / "stdout.log").read_text()
+            return ending_of(ended, watched.events, Evidence(stdout_tail=stdout, nan_counts=nan_counts))
 
         yield run
 
@@ -209,6 +213,11 @@ def test_diverged_by_numbers_that_are_none(ends: Ends) -> None:
     ending, detail = ends("train(10**6, loss=lambda n: 1.0 if n < 10 else math.nan)")
     assert ending is Ending.DIVERGED
     assert "NaN or infinite" in detail
+
+
+def test_losses_that_are_no_numbers_where_todays_are_none_either(ends: Ends) -> None:
+    """Only the speed is asked for then: the trial is measured like any other."""
+    assert ends("train(10**6, loss=lambda n: math.nan)", goal=SHORT, nan_counts=False) == (Ending.STOPPED, "")
 
 
 def test_diverged_by_a_loss_far_above_the_baselines(ends: Ends) -> None:

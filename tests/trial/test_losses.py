@@ -59,3 +59,21 @@ def test_losses_that_are_no_numbers_are_judged_elsewhere() -> None:
 def test_without_losses_of_the_baseline_nothing_is_said() -> None:
     """There is nothing to compare with."""
     assert not losses_of([1.0] * 5 + [1e9] * 10).are_far_above(losses_of([]))
+
+
+@pytest.mark.parametrize(
+    ("losses", "none"),
+    [
+        ((), False),
+        ((0.5, math.nan), True),
+        ((0.5, math.inf, math.inf, 0.4), False),
+        ((math.inf, math.inf, 0.4), True),
+        ((0.5, math.nan, 0.4), False),
+    ],
+)
+def test_losses_are_no_numbers_if_the_last_or_most_are_none(losses: tuple[float, ...], none: bool) -> None:
+    """A single bad batch is no divergence."""
+    seen = Losses()
+    for step, loss in enumerate(losses):
+        seen.add(step, loss)
+    assert seen.are_no_numbers is none
