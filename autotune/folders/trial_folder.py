@@ -14,6 +14,7 @@ from typing import Any
 from autotune.errors import TrialError
 from autotune.files import create_private, make_private_folder, read_tail, rewrite
 from autotune.folders.deletion import delete_tree
+from autotune.folders.temporary_folder import delete_temporary_folder
 
 _TRAINEE = Path(__file__).parents[1] / "trainee"
 _INJECTED = "_autotune_trainee"
@@ -176,9 +177,19 @@ class TrialFolder:
         if self.is_ours():
             _delete(self.outputs, is_over)
 
+    def discard_temporary(self, is_over: Callable[[], bool] = lambda: False) -> None:
+        """Delete the trainer's temporary files; log a warning if that fails.
+
+        Args:
+            is_over: Returns whether no time is left for it.
+        """
+        if self.is_ours():
+            delete_temporary_folder(self.path, is_over)
+
     def delete(self) -> None:
         """Delete the whole folder, if it is ours; log a warning if that fails."""
         if self.is_ours():
+            delete_temporary_folder(self.path)
             _delete(self.path)
 
 

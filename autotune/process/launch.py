@@ -9,6 +9,7 @@ from typing import Protocol
 
 from autotune.clock import Clock
 from autotune.errors import AutotuneError, CommandError, TrialError
+from autotune.folders import temporary_folder
 from autotune.folders.step_files import StepReader
 from autotune.folders.trial_folder import TrialFolder
 from autotune.process.guard import ENDING_S, Ended, Fork, Guard, GuardLost, NotStarted, Program, Started
@@ -104,6 +105,8 @@ class ProcessRunner:
         folder = TrialFolder(Path(os.path.realpath(plan.folder)))
         folder.create(observed=True)
         folder.write_config(plan.config_text)
+        if plan.env.get(temporary_folder.VARIABLE) == str(temporary_folder.temporary_folder(folder.path)):
+            temporary_folder.make_temporary_folder(folder.path)
         request = LaunchRequest(plan, folder, watch, deadline_s)
         kills_before = oom_kills()
         try:

@@ -23,6 +23,7 @@ from typing import Any
 from autotune.clock import Clock
 from autotune.files import read_beginning
 from autotune.folders.step_files import StepReader
+from autotune.folders.temporary_folder import VARIABLE
 from autotune.process.guard import Ended, Fork, Guard, NotStarted, Program, Warmed, portable
 from autotune.process.launch import LOOK_S, LaunchRequest, ProcessRunner
 from autotune.process.liveness import Liveness
@@ -153,6 +154,10 @@ class ZygoteRunner(ProcessRunner):
         name = str(self._zygotes_begun)
         # It is no trial, but a later search has to find it if search and guard are killed at once.
         env = {**request.env, "AUTOTUNE_TRIAL_ID": f"{request.plan.trial_id}/zygote"}
+        # What an import makes of the place for temporary files has to hold for all trials.
+        env.pop(VARIABLE, None)
+        if VARIABLE in os.environ:
+            env[VARIABLE] = os.environ[VARIABLE]
         self._guard.warm(
             name,
             Program(argv=(command.interpreter, *command.options), cwd=request.plan.cwd, env=env),

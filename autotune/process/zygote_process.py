@@ -61,6 +61,8 @@ LATE_VARIABLES = frozenset(
         "AUTOTUNE_TRIAL_ID",
         "AUTOTUNE_TRIAL_DIR",
         "AUTOTUNE_CACHE_DIR",
+        # Of each trial too; the interpreter itself keeps to the system's, which outlives the trials.
+        "TMPDIR",
         # TensorFlow reads these at the first operation, not at import.
         "TF_XLA_FLAGS",
         "XLA_FLAGS",
@@ -355,6 +357,12 @@ def _reseed() -> None:
         numpy_random.seed()
 
 
+def _forget_temporary_folder() -> None:
+    # It is looked up once, perhaps by an import before the fork; each trial has its own.
+    if "tempfile" in sys.modules:
+        vars(sys.modules["tempfile"])["tempdir"] = None
+
+
 def _changed_at_start(env: dict[str, str]) -> dict[str, str | None]:
     """Return the variables changed since the interpreter's start: by a wrapper, the C locale, or a ``.pth`` file."""
     return {
@@ -393,6 +401,7 @@ def _set_up_trial(
         _change_environ(changed_at_start, "")
         _set_up_main(request)
         _reseed()
+        _forget_temporary_folder()
         trial_dir = request["env"]["AUTOTUNE_TRIAL_DIR"]
         ParkedModules(packages, trial_dir, request["unfit"]).park()
         _observe(os.path.join(trial_dir, "inject"))

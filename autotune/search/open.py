@@ -11,6 +11,7 @@ from pathlib import Path
 from autotune.clock import Clock, SystemClock
 from autotune.errors import TrialError
 from autotune.events import Event, Remark
+from autotune.folders.temporary_folder import delete_left_temporary_folders
 from autotune.gpu.collect.collector import gpu_collector
 from autotune.process.guard import Guard
 from autotune.process.orphans import end_orphans
@@ -205,6 +206,7 @@ def _open_study(problem: Problem, options: SearchOptions, clock: Clock, tell: On
         tell(Remark(text="The last trial of an earlier search was cut off by a crash; all others are there."))
     if ended := end_orphans(problem.state.trials(problem.study), clock).killed:
         tell(Remark(text=f"Ended {len(ended)} processes that an earlier search had left running."))
+    delete_left_temporary_folders(problem.state.trials(problem.study))
     if options.allow_busy_gpu:
         for remark in busy_remarks(problem, clock):
             tell(Remark(text=f"{remark}; the search goes on beside it."))

@@ -67,6 +67,7 @@ class Execution:
             is_over: Returns whether no time is left for deleting; thousands of folders take seconds.
         """
         self.folder.write_result(asdict(record))
+        self.folder.discard_temporary(is_over)
         if not keep_outputs:
             self.folder.discard_outputs(is_over)
 

@@ -4,6 +4,7 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
+from autotune.folders import temporary_folder
 from autotune.folders.state_folder import StateFolder
 from autotune.folders.trial_folder import TrialFolder
 from autotune.records import TrialPlan, Values
@@ -62,5 +63,6 @@ def _environment(trainer: Trainer, keys: Values, folder: TrialFolder) -> dict[st
         **quiet_trackers(folder.outputs),
         # Else every trial would leave Python's own files beside the user's modules.
         "PYTHONDONTWRITEBYTECODE": "1",
+        temporary_folder.VARIABLE: str(temporary_folder.temporary_folder(folder.path)),
     }
     return {**wished, **trainer.settings.trial_env(keys), "AUTOTUNE_CACHE_DIR": str(trainer.state.cache)}

@@ -1,6 +1,7 @@
 """Trials forked from a zygote: like those of a fresh process, and given up where they cannot be."""
 
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -14,6 +15,7 @@ import pytest
 
 from autotune.clock import SystemClock
 from autotune.errors import CommandError
+from autotune.folders.temporary_folder import temporary_folder
 from autotune.folders.trial_folder import TrialFolder
 from autotune.process.guard import Guard
 from autotune.process.launch import ProcessRunner, Runner
@@ -254,6 +256,21 @@ def test_a_package_that_cannot_be_imported_beforehand_is_skipped(other: Project)
     assert [other.run("train.py")[1] for _ in range(3)] == ["trained\n"] * 3
     assert isinstance(other.runner, ZygoteRunner)
     assert other.runner.fallbacks == 0
+
+
+def test_each_fork_looks_up_its_own_place_for_temporary_files(other: Project) -> None:
+    """Though an import had looked it up before; what the import made of it is one that outlives the trials."""
+    install(other, "early", "import tempfile\nplace = tempfile.gettempdir()\n")
+    other.write("train.py", "import early, tempfile\nprint(tempfile.gettempdir())\nprint(early.place)\n")
+    said = []
+    for number in range(3):
+        folder = temporary_folder(other.folder / "runs" / str(other.trials + 1))
+        said.append(other.run("train.py", env={"TMPDIR": str(folder)})[1].splitlines())
+        assert said[number][0] == str(folder)
+        shutil.rmtree(folder)
+    assert isinstance(other.runner, ZygoteRunner)
+    assert (other.runner.warm_starts, other.runner.fallbacks) == (2, 0)
+    assert said[1][1] == said[2][1] == os.path.realpath(tempfile.gettempdir())
 
 
 LOCKS = """

@@ -1,0 +1,84 @@
+"""Folders for the temporary files of trials: where they are, whose they are, and that they go."""
+
+import os
+import socket
+from pathlib import Path
+
+import pytest
+
+from autotune.folders.temporary_folder import (
+    delete_left_temporary_folders,
+    delete_temporary_folder,
+    make_temporary_folder,
+    temporary_folder,
+)
+
+
+@pytest.fixture
+def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The system's place for temporary files, with a short name."""
+    short = Path(f"/tmp/t{os.getpid()}")
+    short.mkdir(mode=0o700)
+    monkeypatch.setattr("tempfile.tempdir", str(short))
+    yield short
+    for path in short.iterdir():
+        path.rmdir()
+    short.rmdir()
+
+
+def test_it_is_in_the_trials_folder_where_the_path_is_short(place: Path) -> None:
+    """Then it is deleted with the trial."""
+    assert temporary_folder(place / "trial") == place / "trial" / "tmp"
+
+
+def test_a_socket_fits_into_it_however_long_the_trials_path_is(place: Path, tmp_path: Path) -> None:
+    """Multiprocessing and PyTorch put their sockets there; the folder is this user's alone, and goes."""
+    trial = tmp_path / ("long" * 20) / "trial"
+    folder = temporary_folder(trial)
+    assert folder.parent == place
+    assert folder != temporary_folder(trial.with_name("other"))
+    make_temporary_folder(trial)
+    assert folder.stat().st_mode & 0o777 == 0o700
+    (folder / "torch-shm-dir-XXXXXX").mkdir()
+    with socket.socket(socket.AF_UNIX) as server:
+        server.bind(str(folder / "torch-shm-dir-XXXXXX" / "manager.sock"))
+    delete_temporary_folder(trial)
+    assert not folder.exists()
+
+
+def test_what_a_killed_search_left_is_deleted(place: Path, tmp_path: Path) -> None:
+    """Found by the names of the trials; folders of others of that kind stay."""
+    trials = tmp_path / ("long" * 20)
+    for name in ("one", "two"):
+        (trials / name).mkdir(parents=True)
+        make_temporary_folder(trials / name)
+        (temporary_folder(trials / name) / "left").write_text("x")
+    other = trials.with_name("longer" * 20) / "three"
+    make_temporary_folder(other)
+    delete_left_temporary_folders(trials)
+    assert list(place.iterdir()) == [temporary_folder(other)]
+    delete_left_temporary_folders(tmp_path / "no such folder")
+
+
+def test_a_link_in_its_place_is_not_followed(place: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """Somebody else may know its name: nothing is made, and nothing deleted, behind a link."""
+    trial, target = tmp_path / ("long" * 20) / "trial", tmp_path / "target"
+    target.mkdir()
+    (target / "precious").write_text("x")
+    folder = temporary_folder(trial)
+    folder.symlink_to(target)
+    make_temporary_folder(trial)
+    delete_temporary_folder(trial)
+    assert "not this user's own" in caplog.text
+    assert (target / "precious").exists()
+    folder.unlink()
+
+
+def test_a_folder_that_others_can_write_to_is_left_alone(place: Path, tmp_path: Path) -> None:
+    """It is not one that was made here."""
+    trial = tmp_path / ("long" * 20) / "trial"
+    folder = temporary_folder(trial)
+    folder.mkdir()
+    folder.chmod(0o777)
+    delete_temporary_folder(trial)
+    assert folder.exists()
