@@ -81,6 +81,7 @@ def run_preflight(problem: Problem, runner: Runner, clock: Clock, *, name: str) 
         return Stop.ENOUGH if len(steps) >= _ENOUGH_STEPS or clock.now_s() - steps[0].t_s > _TIME_LIMIT_S else None
 
     trial_exit = runner.run(plan, watch, started_s + start_timeout_s + 2 * _TIME_LIMIT_S)
+    folder.discard_temporary()  # the rest of it stays for who wants to know why it failed
     stdout = folder.stdout_tail()
     ending, detail = ending_of(trial_exit, events, Evidence(stdout_tail=stdout))
     steps = [event for event in events if event.kind == "step"]
