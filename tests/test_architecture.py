@@ -80,6 +80,7 @@ ONLY_IN = {
         "clock.py",
         "measure/host.py",
         "process/guard_process.py",
+        "process/zygote_imports.py",
         "process/zygote_process.py",
         "bench/overhead/observed_trainers.py",
         "bench/overhead/stamped_main.py",

@@ -14,7 +14,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from autotune.errors import TrialError
-from autotune.process import guard_process, zygote_process
+from autotune.process import guard_process, zygote_imports, zygote_process
 from autotune.records import Stop
 
 ENDING_S = guard_process.GRACE_S + guard_process.GIVE_UP_S + 2.0
@@ -219,7 +219,7 @@ class Guard:
             do="warm",
             zygote=zygote,
             **replace(program, argv=(*program.argv, "-c", zygote_process.BOOTSTRAP)).message(),
-            script=portable(zygote_process.__file__),
+            guests=[portable(zygote_process.__file__), portable(zygote_imports.__file__)],
             log=portable(log),
             request=request,
         )

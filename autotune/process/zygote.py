@@ -28,7 +28,7 @@ from autotune.process.guard import Ended, Fork, Guard, NotStarted, Program, Warm
 from autotune.process.launch import LOOK_S, LaunchRequest, ProcessRunner
 from autotune.process.liveness import Liveness
 from autotune.process.python_command import PythonCommand, python_command
-from autotune.process.zygote_process import LATE_VARIABLES
+from autotune.process.zygote_imports import LATE_VARIABLES
 from autotune.records import Stop
 
 MOST_ZYGOTES = 2
