@@ -168,6 +168,7 @@ class TrialExit:
         peak_memory_bytes: Largest resident set of the trainer or one of its reaped children.
         oom_killed: Whether the kernel's out-of-memory counter increased during the trial; None if unreadable.
         left_pids: Processes that could not be killed (uninterruptible sleep).
+        waited_for: What it still waited for when it was stopped before its process was started; empty if it was.
     """
 
     started_s: float
@@ -179,6 +180,7 @@ class TrialExit:
     peak_memory_bytes: int | None = None
     oom_killed: bool | None = None
     left_pids: tuple[int, ...] = ()
+    waited_for: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -37,6 +37,7 @@ MODULES = {
     "fuzz-record": "tests.soak_records",
     "trainers": "tests.soak_trainers",
     "json-under-signals": "tests.soak_signals",
+    "warm": "tests.soak_warm",
 }
 """Commands with a module of their own, whose `main` takes the arguments."""
 

@@ -66,6 +66,7 @@ class Ended:
         peak_memory_bytes: Largest resident set of one of them.
         killed: Number of processes that needed SIGKILL.
         left: Processes that SIGKILL did not end.
+        waited_for: What the trial still waited for when it was stopped before its main process was forked.
     """
 
     status: int | None
@@ -76,6 +77,7 @@ class Ended:
     peak_memory_bytes: int
     killed: int
     left: tuple[int, ...]
+    waited_for: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)

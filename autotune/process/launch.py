@@ -138,6 +138,7 @@ class ProcessRunner:
                 peak_memory_bytes=ended.peak_memory_bytes,
                 oom_killed=None if kills is None or kills_before is None else kills > kills_before,
                 left_pids=ended.left,
+                waited_for=ended.waited_for,
             )
         if trial_exit.left_pids:
             _log.warning("processes that cannot be killed are left behind: %s", trial_exit.left_pids)

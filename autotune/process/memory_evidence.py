@@ -1,7 +1,20 @@
-"""Evidence of the kernel's out-of-memory killer: a process that it kills cannot report that itself."""
+"""Evidence that memory ran out: the words of errors, and the kernel's count of the processes that it killed for it."""
 
 import re
 from pathlib import Path
+
+# Allocators first: TensorFlow's ResourceExhaustedError is raised for the host's memory too, and says which it was.
+HOST_MEMORY = re.compile(
+    r"\bMemoryError\b|_ArrayMemoryError|std::bad_alloc|Cannot allocate memory|DefaultCPUAllocator"
+    r"|by allocator (?:mkl)?cpu\b"
+)
+"""What errors say when the host's memory ran out."""
+
+GPU_MEMORY = re.compile(
+    r"ResourceExhaustedError|RESOURCE_EXHAUSTED|CUDA out of memory|CUDA error: out of memory|CUDA_ERROR_OUT_OF_MEMORY"
+    r"|cudaErrorMemoryAllocation|CUBLAS_STATUS_ALLOC_FAILED|CUDNN_STATUS_ALLOC_FAILED|\bOutOfMemoryError\b"
+)
+"""What errors say when a GPU's memory ran out."""
 
 _COUNT = re.compile(r"^oom_kill (\d+)$", re.MULTILINE)
 

@@ -5,6 +5,8 @@ Importing a framework takes seconds, while a trial is to last only a few. Steps 
 trial and watch it like any other; if anything is unusual about that, make the trial in a fresh process instead.
 
 The first trial is forked from a bare interpreter, which is as good as a fresh process, and its imports are recorded.
+Until one fork of a kind has worked, a trial that crashes in one is made again by a fresh process: if that works, there
+are no more forks.
 """
 
 import contextlib
@@ -24,6 +26,7 @@ from autotune.clock import Clock
 from autotune.files import read_beginning
 from autotune.folders.step_files import StepReader
 from autotune.folders.temporary_folder import VARIABLE
+from autotune.process.fork_crash import crash_in_words, may_be_the_forks
 from autotune.process.guard import Ended, Fork, Guard, NotStarted, Program, Warmed, portable
 from autotune.process.launch import LOOK_S, LaunchRequest, ProcessRunner
 from autotune.process.liveness import Liveness
@@ -62,7 +65,9 @@ class _Interpreter:
         imports: Imports of the first trial before its first step, in order; None before such a trial.
         imports_s: Time from the start of the first trial until these were done.
         silence_s: Longest time that a fork may go without a sign of life before its first step.
-        left_out: Packages that must not be imported before a fork.
+        left_out: Modules that must not be imported before a fork.
+        has_worked: Whether a trial has made a step, or ended well, with imports made before its fork.
+        crash: Last words of a trial that crashed in a fork, and is to be made by a fresh process; None else.
     """
 
     zygote: str | None = None
@@ -71,6 +76,8 @@ class _Interpreter:
     imports_s: float = 0.0
     silence_s: float = math.inf  # of the first trial, which has nothing imported that could hold it up
     left_out: set[str] = field(default_factory=set)
+    has_worked: bool = False
+    crash: str | None = None
 
 
 class ZygoteRunner(ProcessRunner):
@@ -106,7 +113,22 @@ class ZygoteRunner(ProcessRunner):
             ended = self._warm_up(interpreter, command, request) or self._make_fork(interpreter, command, request)
             if ended is not None:
                 return ended
+            if interpreter.crash is not None:
+                return self._make_again(interpreter, request)
         return super()._make(request)
+
+    def _make_again(self, interpreter: _Interpreter, request: LaunchRequest) -> Ended:
+        """Make a trial that crashed in a fork by a fresh process: if it works there, the fork was to blame."""
+        crash, interpreter.crash = interpreter.crash, None
+        watch = request.watch
+        request.watch = cold = Liveness(watch, request.folder, self._clock, limit_s=math.inf)
+        ended = super()._make(request)
+        request.watch = watch
+        cold.let_go()
+        if cold.first_step_s is not None or ended.status == 0:
+            self.fallbacks += 1
+            self._turn_off(interpreter, f"a trial failed when forked ({crash}), and worked in a fresh process")
+        return ended
 
     def _interpreter(self, command: PythonCommand, request: LaunchRequest) -> _Interpreter:
         # Whatever an import may read.
@@ -241,11 +263,18 @@ class ZygoteRunner(ProcessRunner):
             self._failed(interpreter, f"{silence}, as where a library that it imports does not survive one")
         elif liveness.first_step_s is None and os.path.lexists(unfit):  # a trial that gives up has made no step
             self._was_unfit(interpreter, unfit)
+        elif (
+            liveness.first_step_s is None
+            and (is_first or not interpreter.has_worked)
+            and may_be_the_forks(ended, folder.stderr_tail())
+        ):
+            interpreter.crash = crash_in_words(ended, folder.stderr_tail())
         else:
             self._unfit_in_a_row = 0
             liveness.let_go()
             if not is_first:
                 self.warm_starts += 1
+                interpreter.has_worked |= liveness.first_step_s is not None or ended.status == 0
             elif liveness.first_step_s is not None or ended.why is None:
                 self._learn(interpreter, record, liveness, ended.started_s)
             with contextlib.suppress(OSError):  # the trainer may have put a folder there
@@ -288,10 +317,8 @@ class ZygoteRunner(ProcessRunner):
         self._is_off = True
         for other in self._interpreters.values():
             self._cool(other)
-        self._remark(
-            f"warm starts are off: {why}; from now on each trial starts a fresh interpreter "
-            f"(about {interpreter.imports_s:.1f} s more a trial)"
-        )
+        cost = f" (about {interpreter.imports_s:.1f} s more a trial)" if interpreter.imports_s else ""
+        self._remark(f"warm starts are off: {why}; from now on each trial starts a fresh interpreter{cost}")
 
     def _remark(self, sentence: str) -> None:
         _log.info("%s", sentence)
@@ -310,6 +337,7 @@ def _stopped_before_start(why: Stop, now_s: float) -> Ended:
         peak_memory_bytes=0,
         killed=0,
         left=(),
+        waited_for="the warm interpreter was still making its imports",
     )
 
 
@@ -334,6 +362,8 @@ def _unfit_because(path: Path) -> str:
         package, kind, name = str(fields["package"]), str(fields["kind"]), str(fields["name"])
     except (ValueError, TypeError, KeyError, RecursionError):
         return "a trial was not like the first one"
+    if kind == "copy":
+        return f"the trainer loads {name} without importing it"
     if kind == "variable":
         return f"when the trainer imports {package}, {name} is not set as it was in the first trial"
     return f"the trainer has a module {name} of its own in front of the installed one"

@@ -25,7 +25,6 @@ import os
 import re
 import signal
 import sys
-import sysconfig
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import BuiltinFunctionType, FunctionType, ModuleType
@@ -133,9 +132,18 @@ def _home_of(value: Any) -> str | None:
 @functools.cache
 def _site_folders() -> tuple[str, ...]:
     """Return the folders of installed packages: not the trainer's own modules, nor projects installed for editing."""
-    folders = {sysconfig.get_path("purelib"), sysconfig.get_path("platlib")}
-    folders.update(path for path in sys.path if os.path.basename(path) in ("site-packages", "dist-packages"))
-    return tuple(folder.rstrip(os.sep) + os.sep for folder in folders if folder)
+    return tuple(
+        path.rstrip(os.sep) + os.sep
+        for path in sys.path
+        if os.path.basename(path.rstrip(os.sep)) in ("site-packages", "dist-packages")
+    )
+
+
+@functools.cache
+def _standard_folders() -> tuple[str, ...]:
+    # Not by sysconfig, which loads a module of its own when it is asked first, and only then.
+    folders = {os.path.dirname(os.__file__), *(path for path in sys.path if os.path.basename(path) == "lib-dynload")}
+    return tuple(folder + os.sep for folder in folders)
 
 
 def _is_installed(spec: importlib.machinery.ModuleSpec | None, folders: tuple[str, ...]) -> bool:
@@ -143,11 +151,6 @@ def _is_installed(spec: importlib.machinery.ModuleSpec | None, folders: tuple[st
         return False
     places = [spec.origin] if spec.origin else list(spec.submodule_search_locations or ())
     return bool(places) and all(place.startswith(folders) for place in places)
-
-
-@functools.cache
-def _standard_folders() -> tuple[str, ...]:
-    return tuple(sysconfig.get_path(name).rstrip(os.sep) + os.sep for name in ("stdlib", "platstdlib"))
 
 
 def _is_standard(module: str) -> bool:
@@ -358,6 +361,8 @@ class ParkedModules:
 
     def _family(self, name: str) -> set[str]:
         """Return a module of the standard library, its parents, and those of its modules that they hold objects of."""
+        # Such as `typing.io`, which `typing` itself makes.
+        made = [name for name, module in self.parked.items() if "." in name and not _namespace(module).get("__spec__")]
         family: set[str] = set()
         found = [name]
         while found:
@@ -366,6 +371,7 @@ class ParkedModules:
                 continue
             family.add(name)
             found.append(name.rpartition(".")[0])
+            found += [member for member in made if member.startswith(name + ".")]
             found += {_home_of(value) or "" for value in list(_namespace(self.parked[name]).values())}
         return family
 

@@ -34,7 +34,6 @@ import importlib
 import importlib.machinery
 import json
 import os
-import runpy
 import signal
 import socket
 import sys
@@ -174,8 +173,8 @@ def _set_up_main(request: dict[str, Any]) -> None:
 
 def _run_main(module: str | None) -> None:
     if module is not None:
-        # The interpreter itself has loaded and calls this module for -m.
-        sys.modules["runpy"] = runpy
+        import runpy  # the interpreter itself does it for -m, and only then
+
         runpy._run_module_as_main(module)  # type: ignore[attr-defined]
         return
     main = sys.modules["__main__"]

@@ -8,6 +8,7 @@ import re
 from collections.abc import Callable, Sequence
 from itertools import pairwise
 
+from autotune.process.memory_evidence import GPU_MEMORY, HOST_MEMORY
 from autotune.records import Ending
 from autotune.trial.output_lines import PROGRESS, TRACEBACK, output_lines, readable
 
@@ -37,15 +38,6 @@ _FRAME = re.compile(
 _IN_USER_CODE = "in user code:"
 _FEW_UPDATES = 2  # of progress bars that are closed because the program ends
 
-# Allocators first: TensorFlow's ResourceExhaustedError is raised for the host's memory too, and says which it was.
-_HOST_MEMORY = re.compile(
-    r"\bMemoryError\b|_ArrayMemoryError|std::bad_alloc|Cannot allocate memory|DefaultCPUAllocator"
-    r"|by allocator (?:mkl)?cpu\b"
-)
-_GPU_MEMORY = re.compile(
-    r"ResourceExhaustedError|RESOURCE_EXHAUSTED|CUDA out of memory|CUDA error: out of memory|CUDA_ERROR_OUT_OF_MEMORY"
-    r"|cudaErrorMemoryAllocation|CUBLAS_STATUS_ALLOC_FAILED|CUDNN_STATUS_ALLOC_FAILED|\bOutOfMemoryError\b"
-)
 # Libraries that cannot allocate their workspace report other errors instead.
 _PERHAPS_GPU_MEMORY = re.compile(
     r"CU(?:DNN|BLAS|SOLVER)_STATUS_(?:NOT_INITIALIZED|INTERNAL_ERROR|EXECUTION_FAILED)|cudnn ?handle"
@@ -65,9 +57,9 @@ def memory_that_ran_out(error: str, *, gpu_memory_full: Callable[[], bool] = lam
             libraries raise when they cannot allocate a workspace. Called only for such an error, since the answer may
             have to wait for the driver.
     """
-    if _HOST_MEMORY.search(error):
+    if HOST_MEMORY.search(error):
         return Ending.OUT_OF_HOST_MEMORY
-    if _GPU_MEMORY.search(error) or (_PERHAPS_GPU_MEMORY.search(error) and gpu_memory_full()):
+    if GPU_MEMORY.search(error) or (_PERHAPS_GPU_MEMORY.search(error) and gpu_memory_full()):
         return Ending.OUT_OF_GPU_MEMORY
     return None
 

@@ -85,12 +85,14 @@ def ending_of(
     caught = _caught(trial_exit, events, evidence)
     diverged = _diverged(events) if evidence.nan_counts else None
     if stop is not None and stop not in _OUR_CHOICE:
-        if stop is Stop.NEVER_STARTED and not events:
+        if stop is Stop.NEVER_STARTED and not events and not trial_exit.waited_for:
             return Ending.OBSERVER_MISSING, _left(trial_exit)
         if stop is Stop.DIVERGED:
             return caught or (Ending.DIVERGED, diverged or _FAR_ABOVE)
         said = _noted(events) if stop in (Stop.NEVER_STARTED, Stop.HUNG) else ""
-        return _STOPPED[stop], one_line("; ".join(part for part in (said, _left(trial_exit)) if part))
+        return _STOPPED[stop], one_line(
+            "; ".join(part for part in (trial_exit.waited_for, said, _left(trial_exit)) if part)
+        )
     if stop is None:
         if trial_exit.exit_code is None:
             return Ending.INTERRUPTED, one_line("its exit status could not be learned " + _left(trial_exit))

@@ -2,6 +2,7 @@
 
 import os
 import signal
+import subprocess
 import sys
 import threading
 import time
@@ -12,8 +13,9 @@ import pytest
 
 from autotune.clock import SystemClock
 from autotune.process.guard import Guard
-from autotune.process.launch import ProcessRunner
-from autotune.records import Stop, TraineeEvent, TrialPlan
+from autotune.process.launch import ProcessRunner, Runner, Watch
+from autotune.process.zygote import ZygoteRunner
+from autotune.records import Stop, TraineeEvent, TrialExit, TrialPlan
 
 TRAINER = Path(__file__).with_name("trainer.py")
 
@@ -102,3 +104,71 @@ def stop_guard() -> Callable[[Guard, str], None]:
             os.kill(guard.pid, getattr(signal, name))
 
     return send
+
+
+class Project:
+    """Trainer's folder with its interpreter, and the trials of it."""
+
+    def __init__(self, folder: Path, python: str, runner: Runner) -> None:
+        self.folder = folder
+        self.python = python
+        self.runner = runner
+        self.clock = SystemClock()
+        self.trials = 0
+
+    def run(
+        self, *words: str, runner: Runner | None = None, watch: Watch = lambda _: None, **changes: object
+    ) -> tuple[TrialExit, str, str]:
+        """Run the interpreter with these arguments; return its exit and its output."""
+        self.trials += 1
+        plan = TrialPlan(
+            **{
+                "trial_id": f"study/{self.trials}",
+                "folder": self.folder / "runs" / str(self.trials),
+                "argv": (self.python, *words),
+                "cwd": self.folder,
+                "env": {},
+                "config_text": "",
+                **changes,
+            }
+        )
+        ended = (runner or self.runner).run(plan, watch, self.clock.now_s() + 60.0)
+        logs = (plan.folder / name for name in ("stdout.log", "stderr.log"))
+        said, error = (log.read_text() if log.exists() else "" for log in logs)  # none of a trial that did not begin
+        return ended, said, error
+
+    def write(self, name: str, text: str) -> None:
+        """Write a module of the trainer's."""
+        (self.folder / name).write_text(text)
+
+
+@pytest.fixture
+def zygotes(guard: Guard) -> ZygoteRunner:
+    """Runner with zygotes."""
+    return ZygoteRunner(guard, SystemClock())
+
+
+@pytest.fixture(scope="session")
+def venv(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Another environment than autotune's."""
+    folder = tmp_path_factory.mktemp("environment") / "venv"
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(folder)], check=True)
+    return folder
+
+
+@pytest.fixture
+def other(venv: Path, tmp_path: Path, zygotes: ZygoteRunner) -> Iterator[Project]:
+    """A trainer in the other environment, whose packages the test installs."""
+    yield Project(tmp_path, str(venv / "bin" / "python"), zygotes)
+    for package in site_packages(venv).glob("*.py"):
+        package.unlink()
+
+
+def site_packages(venv: Path) -> Path:
+    """Return the folder of installed packages."""
+    return next(venv.glob("lib/python*/site-packages"))
+
+
+def install(project: Project, name: str, text: str) -> None:
+    """Install a package in the trainer's environment."""
+    (site_packages(Path(project.python).parents[1]) / f"{name}.py").write_text(text)

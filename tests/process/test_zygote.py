@@ -3,7 +3,6 @@
 import os
 import shutil
 import signal
-import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
@@ -21,9 +20,9 @@ from autotune.process.guard import Guard
 from autotune.process.launch import ProcessRunner, Runner
 from autotune.process.orphans import end_orphans
 from autotune.process.zygote import MOST_ZYGOTES, ZygoteRunner
-from autotune.records import Stop, TrialExit, TrialPlan
+from autotune.records import Stop, TrialPlan
 from autotune.testing.runner_contract import Behaviour, RunnerContract
-from tests.process.conftest import TRAINER, Trials, until
+from tests.process.conftest import TRAINER, Project, Trials, install, until
 from tests.process.test_guard import Search, gone
 from tests.process.test_launch import WORDS
 
@@ -91,44 +90,6 @@ class TestWarmZygoteRunner(TestBareZygoteRunner):
             yield runner
 
 
-class Project:
-    """Trainer's folder with its interpreter, and the trials of it."""
-
-    def __init__(self, folder: Path, python: str, runner: Runner) -> None:
-        self.folder = folder
-        self.python = python
-        self.runner = runner
-        self.clock = SystemClock()
-        self.trials = 0
-
-    def run(self, *words: str, runner: Runner | None = None, **changes: object) -> tuple[TrialExit, str, str]:
-        """Run the interpreter with these arguments; return its exit and its output."""
-        self.trials += 1
-        plan = TrialPlan(
-            **{
-                "trial_id": f"study/{self.trials}",
-                "folder": self.folder / "runs" / str(self.trials),
-                "argv": (self.python, *words),
-                "cwd": self.folder,
-                "env": {},
-                "config_text": "",
-                **changes,
-            }
-        )
-        ended = (runner or self.runner).run(plan, lambda _: None, self.clock.now_s() + 60.0)
-        return ended, (plan.folder / "stdout.log").read_text(), (plan.folder / "stderr.log").read_text()
-
-    def write(self, name: str, text: str) -> None:
-        """Write a module of the trainer's."""
-        (self.folder / name).write_text(text)
-
-
-@pytest.fixture
-def zygotes(guard: Guard) -> ZygoteRunner:
-    """Runner with zygotes."""
-    return ZygoteRunner(guard, SystemClock())
-
-
 @pytest.fixture
 def project(tmp_path: Path, zygotes: ZygoteRunner) -> Project:
     """A trainer that imports NumPy, in a folder with a hostile name, with the interpreter of the tests."""
@@ -138,32 +99,6 @@ def project(tmp_path: Path, zygotes: ZygoteRunner) -> Project:
         (hostile / name).write_text("" if name.endswith("__init__.py") else SHOWS.read_text())
     (hostile / "link.py").symlink_to("package/shows.py")
     return Project(hostile, sys.executable, zygotes)
-
-
-@pytest.fixture(scope="session")
-def venv(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Another environment than autotune's."""
-    folder = tmp_path_factory.mktemp("environment") / "venv"
-    subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(folder)], check=True)
-    return folder
-
-
-@pytest.fixture
-def other(venv: Path, tmp_path: Path, zygotes: ZygoteRunner) -> Iterator[Project]:
-    """A trainer in the other environment, whose packages the test installs."""
-    yield Project(tmp_path, str(venv / "bin" / "python"), zygotes)
-    for package in site_packages(venv).glob("*.py"):
-        package.unlink()
-
-
-def site_packages(venv: Path) -> Path:
-    """Return the folder of installed packages."""
-    return next(venv.glob("lib/python*/site-packages"))
-
-
-def install(project: Project, name: str, text: str) -> None:
-    """Install a package in the trainer's environment."""
-    (site_packages(Path(project.python).parents[1]) / f"{name}.py").write_text(text)
 
 
 WAYS = [

@@ -1,0 +1,179 @@
+"""Imports made before the fork: what a trainer then finds is what a fresh interpreter would have loaded."""
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from autotune.process.guard import Guard
+from autotune.process.launch import ProcessRunner
+from autotune.process.zygote import ZygoteRunner
+from autotune.records import TraineeEvent
+from tests.process.conftest import Project, install, site_packages
+from tests.soak_warm import COMPUTATIONS, compared, is_installed
+
+STANDARD = """
+import sys
+sys.stdout.write(f"{sorted(name for name in ('json', 'json.decoder', '_json', '_operator') if name in sys.modules)}\\n")
+"""
+
+
+def alike(project: Project, guard: Guard, script: str, *, warm: int = 2, fallbacks: int = 0) -> str:
+    """Check that the script prints the same in a fresh process, a bare fork and two warm ones; return it."""
+    assert isinstance(project.runner, ZygoteRunner)
+    project.write("train.py", script)
+    cold = project.run("train.py", runner=ProcessRunner(guard, project.clock))[1]
+    for _ in range(3):
+        ended, said, error = project.run("train.py")
+        assert (ended.exit_code, said) == (0, cold), error
+    assert (project.runner.warm_starts, project.runner.fallbacks) == (warm, fallbacks)
+    return cold
+
+
+@pytest.mark.parametrize("package", ["tensorflow", "keras", "torch", "transformers"])
+def test_a_framework_is_the_same_warm_and_cold(package: str) -> None:
+    """Loaded modules, the modules of their objects, and a small computation are those of a fresh process."""
+    if not is_installed(sys.executable, package):
+        pytest.skip(f"{package} is not installed here; python -m tests.soak warm tests it elsewhere")
+    line, is_good = compared(sys.executable, package, COMPUTATIONS[package])
+    assert is_good, line
+
+
+@pytest.mark.parametrize("first", ["", "import framework\n", "import other\n"])
+def test_a_module_comes_with_its_other_half(first: str, other: Project, guard: Guard) -> None:
+    """Functions written in C name a module of their own, which libraries look up in ``sys.modules``."""
+    install(other, "framework", "import operator, json\n")
+    install(other, "other", "import json.decoder\n")
+    said = alike(
+        other,
+        guard,
+        f"{STANDARD}{first}import operator\n{STANDARD}"
+        "print(sys.modules[operator.pos.__module__].__name__)\nimport json, framework, other\n"
+        f"print(sys.modules[json.decoder.scanstring.__module__].__name__)\n{STANDARD}",
+    )
+    assert "\n_operator\n" in said
+    assert "\n_json\n" in said
+
+
+def test_a_package_brings_its_standard_library_along(other: Project, guard: Guard) -> None:
+    """What it imports is loaded with it, and not before it."""
+    install(other, "framework", "import wave, xml.dom.minidom\ndel wave, xml\n")
+    found = "print(sorted({'wave', 'xml', 'xml.dom', 'xml.dom.minidom', 'runpy'} & set(sys.modules)))\n"
+    said = alike(other, guard, f"import sys\n{found}import framework\n{found}")
+    assert said == "[]\n['wave', 'xml', 'xml.dom', 'xml.dom.minidom']\n"
+
+
+def test_a_package_that_is_only_looked_for_is_not_imported(other: Project, guard: Guard) -> None:
+    """Libraries ask with find_spec what is installed; the warm interpreter imports nothing because of that."""
+    install(other, "heavy", "print('imported heavy')\n")
+    install(other, "framework", "import importlib.util\nHAS = importlib.util.find_spec('heavy') is not None\n")
+    said = alike(other, guard, "import framework, sys\nprint(framework.HAS, 'heavy' in sys.modules)\n")
+    assert said == "True False\n"
+    assert not any("heavy" in log.read_text() for log in other.folder.glob("runs/*/zygote.log"))
+
+
+def test_a_package_that_is_looked_for_and_imported_has_its_own_spec(other: Project, guard: Guard) -> None:
+    """Who asks for an imported package's file before importing it is told the truth."""
+    install(other, "framework", "")
+    said = alike(
+        other,
+        guard,
+        "import importlib.util\nspec = importlib.util.find_spec('framework')\n"
+        "print(spec.origin, type(spec.loader).__name__)\nimport framework\nprint(framework.__file__ == spec.origin)\n",
+    )
+    assert said.endswith("SourceFileLoader\nTrue\n")
+
+
+def test_a_package_that_is_loaded_by_hand_makes_no_second_copy(other: Project, guard: Guard) -> None:
+    """A module executed without an import would stand beside the one from before the fork: the trial starts afresh."""
+    install(other, "framework", "print('imported')\n")
+    install(other, "user", "import framework\n")
+    said = alike(
+        other,
+        guard,
+        "import importlib.util, sys\nspec = importlib.util.find_spec('framework')\n"
+        "sys.modules['framework'] = module = importlib.util.module_from_spec(spec)\nspec.loader.exec_module(module)\n"
+        "import user\nprint(user.framework is module)\ndel sys.modules['framework']\nimport framework\n",
+        warm=0,
+        fallbacks=2,
+    )
+    assert said == "imported\nTrue\nimported\n"
+    assert isinstance(other.runner, ZygoteRunner)
+    assert "loads framework without importing it" in other.runner.remarks[0]
+
+
+ALIAS = "import sys, science_core\nsys.modules['_core'] = science_core\n"
+
+
+def test_a_second_name_of_an_installed_module_is_not_the_trainers_own(other: Project, guard: Guard) -> None:
+    """Modules that Cython made put themselves into ``sys.modules`` by a name that no import finds."""
+    install(other, "science_core", "")
+    install(other, "science", ALIAS)
+    said = alike(
+        other, guard, "import science, sys\nprint('_core' in sys.modules)\nimport _core\nprint(_core.__name__)\n"
+    )
+    assert said == "True\nscience_core\n"
+
+
+def test_a_module_of_the_trainers_own_wins_over_a_second_name(other: Project, guard: Guard) -> None:
+    """If the trainer imports a module of that name, it gets its own."""
+    install(other, "science_core", "")
+    install(other, "science", ALIAS)
+    other.write("_core.py", "")
+    alike(other, guard, "import _core\nprint(_core.__file__)\nimport science\n", warm=0, fallbacks=2)
+
+
+LAZY = """
+def __getattr__(name):
+    if name != "Thing":
+        raise AttributeError(name)
+    import framework_part
+    globals()["Thing"] = framework_part.Thing
+    return framework_part.Thing
+"""
+
+
+def test_what_is_loaded_late_is_not_there_before(other: Project, guard: Guard) -> None:
+    """An attribute that a later import sets, or replaces, is as it was until the trainer comes to that import."""
+    install(other, "framework", f"def train(): pass\n{LAZY}")
+    install(other, "framework_part", "class Thing: pass\n")
+    install(other, "patches", "import framework\ndef train(): pass\nframework.train = train\n")
+    said = alike(
+        other,
+        guard,
+        "import framework, sys\n"
+        "def show(): print('Thing' in vars(framework), 'framework_part' in sys.modules, framework.train.__module__)\n"
+        "show()\nframework.Thing\nshow()\nimport patches\nshow()\n",
+    )
+    assert said.splitlines() == ["False False framework", "True True framework", "True True patches"]
+
+
+def test_a_part_of_a_package_that_starts_a_thread_is_left_out_alone(other: Project) -> None:
+    """What was imported of the package before it stays warm."""
+    package = site_packages(Path(other.python).parents[1]) / "big"
+    package.mkdir(exist_ok=True)
+    (package / "__init__.py").write_text("print('imported big')\n")
+    (package / "threads.py").write_text(
+        "import threading\nthreading.Thread(target=threading.Event().wait, daemon=True).start()\n"
+    )
+    other.write("train.py", "import big, big.threads, threading\nprint(threading.active_count())\n")
+    assert [other.run("train.py")[1] for _ in range(3)] == ["imported big\n2\n", "2\n", "2\n"]
+    assert isinstance(other.runner, ZygoteRunner)
+    assert ["importing big.threads starts threads" in remark for remark in other.runner.remarks] == [True]
+
+
+def test_a_framework_that_another_package_brings_is_observed(other: Project) -> None:
+    """The observer acts on a framework that the trainer never imports itself, warm as cold."""
+    install(other, "torch", "")  # without anything to observe in it, which is reported
+    install(other, "library", "import torch\n")
+    other.write("train.py", "import library\n")
+    notes: list[list[str]] = []
+
+    def watch(events: list[TraineeEvent]) -> None:
+        notes[-1] += [event.text for event in events if event.text]
+
+    for _ in range(3):
+        notes.append([])
+        other.run("train.py", watch=watch)
+    assert notes[0]
+    assert notes == [notes[0]] * 3
