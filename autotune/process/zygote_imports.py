@@ -467,20 +467,19 @@ class Recorder:
         self._path = path
         self._trial_dir = trial_dir
         self._pid = os.getpid()
-        self._at_start = self._environ = _environ(trial_dir)
+        self._at_start = _environ(trial_dir)
 
     def find_spec(self, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None) -> None:
         """Record the module, and the changes of the environment since the start of the trial."""
         if os.getpid() != self._pid or not _is_import():
             return
-        line: dict[str, Any] = {"t_s": time.monotonic(), "module": name}
-        if path is None:  # a package as such, whose import may read the environment
-            self._environ = _environ(self._trial_dir)
-        line["environ"] = {
-            variable: self._environ.get(variable)
-            for variable in self._environ.keys() | self._at_start.keys()
-            if self._environ.get(variable) != self._at_start.get(variable)
+        environ = _environ(self._trial_dir)
+        changes = {
+            variable: environ.get(variable)
+            for variable in environ.keys() | self._at_start.keys()
+            if environ.get(variable) != self._at_start.get(variable)
         }
+        line = {"t_s": time.monotonic(), "module": name, "environ": changes}
         # Opened anew for each line: a trainer may close descriptors that it does not know.
         with contextlib.suppress(OSError):
             file = os.open(self._path, _APPEND_FLAGS, 0o600)

@@ -162,6 +162,17 @@ def test_a_part_of_a_package_that_starts_a_thread_is_left_out_alone(other: Proje
     assert ["importing big.threads starts threads" in remark for remark in other.runner.remarks] == [True]
 
 
+def test_what_a_part_of_a_package_sets_is_set_for_the_next(other: Project, guard: Guard) -> None:
+    """A variable that an import sets is no difference between trials, whichever module of a package sets it."""
+    package = site_packages(Path(other.python).parents[1]) / "wide"
+    package.mkdir(exist_ok=True)
+    (package / "__init__.py").write_text("")
+    (package / "sets.py").write_text("import os\nos.environ['WIDE_CACHE'] = '/cache'\n")
+    (package / "uses.py").write_text("import wide_locks\n")
+    install(other, "wide_locks", "")
+    alike(other, guard, "import os, wide, wide.sets, wide.uses\nprint(os.environ['WIDE_CACHE'])\n")
+
+
 def test_a_framework_that_another_package_brings_is_observed(other: Project) -> None:
     """The observer acts on a framework that the trainer never imports itself, warm as cold."""
     install(other, "torch", "")  # without anything to observe in it, which is reported
