@@ -394,7 +394,7 @@ class ParkedModules:
                 name for name in environ.keys() | package.before.keys() if environ.get(name) != package.before.get(name)
             }
             if differing:
-                self._give_up(sorted(package.packages)[0], "variable", sorted(differing)[0])
+                self._give_up(_top(wanted), "variable", sorted(differing)[0])
         self._check_origins({_top(name) for name in package.modules} - self._handed_out)
         self._handed_out |= package.packages
         _change_environ(package.changes, self._trial_dir)
