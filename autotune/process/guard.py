@@ -221,7 +221,7 @@ class Guard:
             do="warm",
             zygote=zygote,
             **replace(program, argv=(*program.argv, "-c", zygote_process.BOOTSTRAP)).message(),
-            guests=[portable(zygote_process.__file__), portable(zygote_imports.__file__)],
+            scripts=[portable(zygote_process.__file__), portable(zygote_imports.__file__)],
             log=portable(log),
             request=request,
         )

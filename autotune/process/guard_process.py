@@ -22,7 +22,7 @@ and to it, ``failed`` or ``exit`` being the last message about a trial::
 
 A trial may also be the fork of a *zygote*, a warm interpreter (zygote_process.py), which stays for the next trial::
 
-    {"do": "warm", "zygote": name, "argv", "cwd", "env", "guests", "log", "request"}
+    {"do": "warm", "zygote": name, "argv", "cwd", "env", "scripts", "log", "request"}
     {"do": "cool", "zygote": name}
     {"do": "start", ..., "zygote": name, "request"}
     {"event": "warm", "zygote": name, "answer": the zygote's answer, None if it has ended}
@@ -505,8 +505,8 @@ class Guard:
         answer, word = os.pipe2(os.O_CLOEXEC)
         opened: list[int] = []
         try:
-            for guest in message["guests"]:
-                opened.append(os.open(_bytes(guest), os.O_RDONLY | os.O_CLOEXEC))
+            for script in message["scripts"]:
+                opened.append(os.open(_bytes(script), os.O_RDONLY | os.O_CLOEXEC))
             log = _open_log(_bytes(message["log"]))
             opened.append(log)
             pid = _fork_and_exec(message, word, [log, log, *opened[:-1], theirs.fileno()])

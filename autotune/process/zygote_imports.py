@@ -39,6 +39,8 @@ LATE_VARIABLES = frozenset(
         "AUTOTUNE_TRIAL_ID",
         "AUTOTUNE_TRIAL_DIR",
         "AUTOTUNE_CACHE_DIR",
+        # Of each trial too; the interpreter itself keeps to the system's, which outlives the trials.
+        "TMPDIR",
         # TensorFlow reads these at the first operation, not at import.
         "TF_XLA_FLAGS",
         "XLA_FLAGS",
@@ -53,7 +55,7 @@ _SAFELY = os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 _READ_FLAGS = os.O_RDONLY | _SAFELY
 _APPEND_FLAGS = os.O_WRONLY | os.O_APPEND | os.O_CREAT | _SAFELY
 _NEW_FLAGS = os.O_WRONLY | os.O_CREAT | os.O_EXCL | _SAFELY
-_TRIAL_DIR = "\0run"  # stands for the trial's own folder in values; no real value holds a NUL
+_TRIAL_DIR = "\0trial"  # stands for the trial's own folder in values; no real value holds a NUL
 _DEVICES = ("/dev/nvidia", "/dev/kfd", "/dev/dri")
 _ABSENT = object()
 
@@ -197,7 +199,7 @@ def _blas_threads() -> int:
     return threads
 
 
-def _poison() -> str | None:
+def _why_not_forkable() -> str | None:
     """Return the reason for which this process must not be forked any more; None if it may.
 
     NumPy, SciPy, scikit-learn, pandas, Numba, librosa, PyTorch, Lightning, transformers, JAX, TensorFlow, Keras and
@@ -256,9 +258,9 @@ def _import_all(
         new = sys.modules.keys() - loaded
         packages.append(Package(new, before, _environ(trial_dir)))
         known.update((name, dict(_namespace(sys.modules[name]))) for name in new)
-        why = _poison()
+        why = _why_not_forkable()
         if why is not None:
-            return packages, {"poison": module, "why": why, "took_s": time.monotonic() - begun_s}
+            return packages, {"not_forkable": module, "why": why, "took_s": time.monotonic() - begun_s}
     sys.meta_path.remove(ours)
     sys.modules.update(ours.parked)
     _find_late_changes(packages, known)

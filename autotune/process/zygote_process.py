@@ -50,7 +50,7 @@ if TYPE_CHECKING:  # the trainer's interpreter has no autotune: `BOOTSTRAP` exec
         Recorder,
         _change_environ,
         _import_all,
-        _poison,
+        _why_not_forkable,
     )
 
 NAME = "<autotune zygote>"
