@@ -40,6 +40,7 @@ class Ending(StrEnum):
     NEVER_STARTED = "never started"  # no step within trial.start_timeout_s
     NO_STEPS = "no steps seen"  # it ended by itself and reported no step
     OBSERVER_MISSING = "observer missing"  # ... and nothing inside it could have reported any
+    UNCOUNTED = "steps not counted"  # enough steps came, and none of them could be measured
     KILLED_BY_BUDGET = "killed by budget"
     INTERRUPTED = "interrupted"  # ^C, or the process that owned the trial died
 
@@ -68,6 +69,7 @@ class Stop(StrEnum):
     DIVERGED = "diverged"
     HUNG = "hung"
     NEVER_STARTED = "never started"
+    UNCOUNTED = "uncounted"  # enough steps, for long enough, and none that can be measured
     DEADLINE = "deadline"  # the end of the budget
     GUARD_LOST = "guard lost"  # the guard process died; its orphans were killed
 
@@ -112,6 +114,8 @@ class TraineeEvent:
         wait_s: Of a step: seconds that the loop waited for data; None if not known.
         samples: Of a step: valid samples in the batch; None if not known.
         work: Of a step: valid frames or tokens in the batch; None if not known.
+        update: Of a step: whether the optimizer's update is part of it, as far as is known; False where gradients are
+            only accumulated.
         loss: The loss, where it was available; may be NaN or infinite.
         devices: Of a start: UUIDs of the accelerators that the process reports to use, perhaps only prefixes of them.
         text: Of a note: its text, printable and on one line.
@@ -123,6 +127,7 @@ class TraineeEvent:
     wait_s: float | None = None
     samples: float | None = None
     work: float | None = None
+    update: bool = True
     loss: float | None = None
     devices: tuple[str, ...] = ()
     text: str | None = None

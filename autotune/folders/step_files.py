@@ -140,6 +140,7 @@ class _Stream:
             wait_s=_amount(fields.get("wait_s")),
             samples=_amount(fields.get("samples")),
             work=_amount(fields.get("work")),
+            update=fields.get("update") is not False,
             loss=_loss(fields.get("loss")),
             text=_text(fields.get("text")) if kind == "note" else None,
         )

@@ -1,7 +1,8 @@
 """Steady window of a trial, found in the steps that it reported, and the `Measurement` made of it.
 
 A step's time is the distance from the step before it in the same stream. The first step has none: it holds
-the start of the process, tracing and compiling.
+the start of the process, tracing and compiling. Where gradients are accumulated, a step is one of the batches, and the
+window has whole rounds of them: the optimizer's update takes its time in one of each.
 """
 
 from collections import Counter
@@ -169,7 +170,8 @@ def steady_window(events: Sequence[TraineeEvent], *, after_s: float | None = Non
     """Find the steady window of a trial.
 
     The first step is dropped, then what came before ``after_s``, then the steps with pauses in them, then the
-    warm-up that MSER-5 finds in the time per unit of work.
+    warm-up that MSER-5 finds in the time per unit of work, then rounds of gradient accumulation of which a part is
+    missing by now.
 
     Args:
         events: All events of the trial so far, each stream in order of time.
@@ -198,7 +200,27 @@ def steady_window(events: Sequence[TraineeEvent], *, after_s: float | None = Non
     if window.time_s < _SHORTEST_S:
         return None
     warm_up = mser5_truncation(window.durations_s / window.units)
-    return _window(steps, kept[warm_up:]) if warm_up else window
+    settled = kept[warm_up:]
+    rounds = _whole_rounds(settled, np.array([step.update for step in steps]))
+    return _window(steps, rounds) if len(rounds) < len(kept) else window
+
+
+def _whole_rounds(kept: NDArray[np.intp], updates: NDArray[np.bool_]) -> NDArray[np.intp]:
+    """Return the steps of whole rounds of gradient accumulation; all where these are too few for a window.
+
+    Args:
+        kept: Indices of steps, counted from the second.
+        updates: Whether each step, counted from the first, has an update in it.
+    """
+    if updates.all():
+        return kept
+    ends = np.cumsum(updates)
+    rounds = ends[kept]  # updates before each step: a round ends with one
+    sizes, present = np.bincount(ends[:-1]), np.bincount(rounds)
+    # The last round has no update yet, and the rounds are numbered from 0, before the first update.
+    whole = (present == sizes[: len(present)]) & (np.arange(len(present)) > 0) & (np.arange(len(present)) < ends[-1])
+    chosen = kept[whole[rounds]]
+    return chosen if len(chosen) >= LEAST_STEPS else kept
 
 
 def _window(steps: Sequence[TraineeEvent], kept: NDArray[np.intp]) -> Window:

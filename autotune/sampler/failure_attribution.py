@@ -27,6 +27,7 @@ ATTRIBUTIONS: Mapping[Ending, Attribution] = {
     Ending.NEVER_STARTED: Attribution.VALUES,
     Ending.NO_STEPS: Attribution.VALUES,
     Ending.OBSERVER_MISSING: Attribution.THIS_POINT,
+    Ending.UNCOUNTED: Attribution.THIS_POINT,
     Ending.KILLED_BY_BUDGET: Attribution.NOTHING,
     Ending.INTERRUPTED: Attribution.NOTHING,
 }

@@ -4,6 +4,7 @@ from autotune.durations import format_duration
 from autotune.errors import TrialError
 from autotune.records import Ending, TrialRecord, Validity
 from autotune.search.problem import Problem
+from autotune.trial.explanations import EXPLANATIONS
 
 
 def require_baseline(record: TrialRecord, problem: Problem, *, budget_s: float) -> None:
@@ -19,6 +20,12 @@ def require_baseline(record: TrialRecord, problem: Problem, *, budget_s: float) 
     Raises:
         TrialError: The budget ended before the baseline was measured, or what is searched for cannot be measured.
     """
+    if record.ending is Ending.UNCOUNTED:
+        raise TrialError(
+            f"today's config cannot be measured: {record.detail}",
+            where=str(problem.config_path),
+            remedy=EXPLANATIONS[record.ending].remedy,
+        )
     measured = record.comparable
     if measured and not problem.objective.is_told_by(measured):
         raise TrialError(

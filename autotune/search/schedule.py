@@ -38,7 +38,7 @@ MOST_FOR_CONFIRMING = 0.4
 
 _FORESEEN_TRIALS = 10
 _MOST_FAILURES = 5  # trials that all gave nothing, before the search gives up
-_ALIKE_FOR_ALL = frozenset({Ending.NEVER_STARTED, Ending.OBSERVER_MISSING})  # no other values would make steps seen
+_ALIKE_FOR_ALL = frozenset({Ending.NEVER_STARTED, Ending.OBSERVER_MISSING, Ending.UNCOUNTED})  # whatever the values
 
 
 class Budget:

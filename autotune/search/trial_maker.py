@@ -162,6 +162,7 @@ class TrialMaker:
             deadline_s=min(self._parts.budget.wall_s, trial.ends_s),
             give_up_s=started_s + trial.limit_s,
             start_timeout_s=start_timeout_s(state.trials, limit_s) if explores else None,
+            max_s=self._parts.problem.limits.max_s,
             hopeless_below=_HOPELESS * state.pace() if explores and not state.filling else 0.0,
             baseline_losses=None if trial.purpose is Purpose.TODAY else self._findings.baseline_losses,
             # Nor by today's config itself: how its losses go is what the others are compared with.

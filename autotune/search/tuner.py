@@ -43,6 +43,7 @@ from autotune.study.summary import summarize
 WARM_UP_FROM_S = 120.0
 """Budgets below this go without the unmeasured first trial that fills the machine's page cache."""
 
+_NO_ACCIDENTS = frozenset({Ending.KILLED_BY_BUDGET, Ending.UNCOUNTED})
 _WARM_UP = WindowGoal(min_s=0.0, min_steps=5, target_s=0.0)
 
 
@@ -150,7 +151,7 @@ class Tuner:
         self._narrator.tell_phase("exploring", why)
 
     def _may_have_been_an_accident(self, record: TrialRecord) -> bool:
-        if record.comparable or record.ending is Ending.KILLED_BY_BUDGET or self._trials.gpu_lost:
+        if record.comparable or record.ending in _NO_ACCIDENTS or self._trials.gpu_lost:
             return False
         return not never_trains(self._state.trials)
 

@@ -1,4 +1,4 @@
-"""Observer of PyTorch: batches of a ``DataLoader``, backward passes, ``torch.save``."""
+"""Observer of PyTorch: batches of a ``DataLoader``, backward passes, optimizers' steps, ``torch.save``."""
 
 from __future__ import annotations
 
@@ -30,8 +30,19 @@ def observe(loop: Loop, instrumentation: Instrumentation) -> None:
         "torch: next", lambda: around_fetch(loop, instrumentation, place, careful, batches.source_of)
     )
     around(torch.autograd, "backward", backward.begin, backward.end)
+    instrumentation.attempt("torch: optimizers", lambda: _see_updates(loop))
     around(torch, "save", *loop.around_pause("checkpoint"))
     around(torch.cuda.OutOfMemoryError, "__init__", lambda args, _kwargs: args, backward.ran_out_of_memory)
+
+
+def _see_updates(loop: Loop) -> None:
+    optimizer = import_module("torch.optim.optimizer")
+    event, seen = (loop.steps.updated,), loop.seen
+
+    def updated(*_args: Any) -> None:
+        seen.append(event)
+
+    optimizer.register_optimizer_step_post_hook(updated)
 
 
 class _Batches:
@@ -39,7 +50,9 @@ class _Batches:
 
     def __init__(self, loop: Loop) -> None:
         self._loop = loop
-        self._sources = Memory(Source)
+        self._datasets = Memory(Source)
+        # Validation has an iterator of its own, even where it goes over the same dataset.
+        self._iterators: Memory[list[Source]] = Memory(list)
 
     def begin(self, args: Any, kwargs: Any) -> Any:
         """Record the start of a fetch."""
@@ -52,14 +65,17 @@ class _Batches:
         if error is None:
             if source.size is None:
                 sampler = getattr(iterator, "_index_sampler", None)
-                source.size = sizer(batch, expected=getattr(sampler, "batch_size", None))
+                source.size = source.dataset.size = sizer(batch, expected=getattr(sampler, "batch_size", None))
             self._loop.fetched(source, begin_s, source.size(batch))
         elif isinstance(error, StopIteration):
             self._loop.exhausted(source, begin_s)
 
     def source_of(self, iterator: Any) -> Source:
-        """Return the dataset that a loader's iterator goes over."""
-        return self._sources.of(getattr(iterator, "_dataset", iterator))
+        """Return the pass over a dataset that a loader's iterator makes."""
+        known = self._iterators.of(iterator)
+        if not known:
+            known.append(Source(of=self._datasets.of(getattr(iterator, "_dataset", iterator))))
+        return known[0]
 
 
 class _Backward:

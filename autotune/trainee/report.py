@@ -24,7 +24,7 @@ class Report:
     Attributes:
         loss_due_s: Monotonic time from which the loss is read again.
         held: Steps of the next `flush`: end of each, how long the loop waited for its batch, and samples in that, where
-            known.
+            known; then False where the optimizer's update is not part of it.
     """
 
     def __init__(self, stream: Stream) -> None:
@@ -35,7 +35,7 @@ class Report:
 
     def forget(self) -> None:
         """Drop the held steps in a forked child, where they are the parent's."""
-        self.held: list[tuple[float, Optional[float], Optional[float]]] = []
+        self.held: list[tuple[Any, ...]] = []
         self._loss: Any = None
 
     @property
@@ -43,15 +43,16 @@ class Report:
         """True while the observer, not the trainer, reports the steps of this process."""
         return self._stream.source in (None, OBSERVER)
 
-    def step(self, t_s: float, wait_s: Optional[float], samples: Optional[float]) -> None:
+    def step(self, t_s: float, wait_s: Optional[float], samples: Optional[float], is_update: bool = True) -> None:
         """Add a step to the next `flush`.
 
         Args:
             t_s: Its end.
             wait_s: How long the loop waited for its batch; None if unknown.
             samples: Samples in its batch; None if unknown.
+            is_update: False if its gradients are only accumulated.
         """
-        self.held.append((t_s, wait_s, samples))
+        self.held.append((t_s, wait_s, samples) if is_update else (t_s, wait_s, samples, False))
 
     def flush(self) -> None:
         """Write the held steps."""
@@ -59,7 +60,7 @@ class Report:
         del self.held[: len(held)]  # the list stays: whoever is adding to it goes on
         if not held or not self._stream.is_observed:
             return
-        lines = [_STEP % step if None not in step else _line(*step) for step in held]
+        lines = [_STEP % step if len(step) == 3 and None not in step else _line(*step) for step in held]
         if self._loss is not None:
             lines[-1] = f'{lines[-1][:-1]}, "loss": {json_number(self._loss)}}}'
             self._loss = None
@@ -85,8 +86,9 @@ class Report:
             self._stream.write(json.dumps(line))
 
 
-def _line(t_s: float, wait_s: Optional[float], samples: Optional[float]) -> str:
-    """Format a step of which not every field is known."""
+def _line(t_s: float, wait_s: Optional[float], samples: Optional[float], is_update: bool = True) -> str:
+    """Format a step of which not every field is known, or without an update."""
     wait = "" if wait_s is None else f', "wait_s": {wait_s:.6f}'
     held = "" if samples is None else f', "samples": {samples}'
-    return f'{{"k": "step", "t_s": {t_s:.6f}{wait}{held}}}'
+    update = "" if is_update else ', "update": false'
+    return f'{{"k": "step", "t_s": {t_s:.6f}{wait}{held}{update}}}'

@@ -1,9 +1,13 @@
 """Step maker: groups the observed fetches and work of a training loop into steps.
 
-A step is a fetched batch that was trained on. Batches that are not trained on, such as validation data, are no steps;
-their time is a pause. *Work* is what only training does: the computation of a gradient, or a compiled step that
-contains one. A step ends where the next batch is fetched, so that all time of the loop belongs to one step or the next.
-A loop that makes its own batches has no visible fetches; its steps are made of the work alone.
+A step is a fetched batch that was trained on. *Work* is what only training does: the computation of a gradient, or a
+compiled step that contains one. A loop fetches one batch or several, and then works: the batches of one such round wait
+in `pending_batches.py` until its first work shows which of them are trained on. The others, such as validation data,
+are no steps; their time is a pause.
+
+A step ends where the next round begins, so that all time of the loop belongs to one step or the next; where several
+batches were fetched at once, as for gradient accumulation, it ends with its work. A loop that makes its own batches has
+no visible fetches; its steps are made of the work alone.
 """
 
 from __future__ import annotations
@@ -11,26 +15,25 @@ from __future__ import annotations
 from collections.abc import Hashable, Sequence
 from typing import Any, Optional
 
+from autotune.trainee.pending_batches import Pending, PendingBatches
 from autotune.trainee.report import Report
 
 _UNEXPECTED_LIMIT = 8  # unexpected observations before they count as the rule
 _FEW_CALLS = 3  # of a function that does not train, between two steps, are no validation
-_NO_SOURCE = -1  # of a batch that was not seen to be fetched
 
 
 class _Batch:
-    """Batches that a step is being made of."""
+    """Batch that is being trained on; `source` is None where it was not seen to be fetched."""
 
-    __slots__ = ("begin_s", "samples", "sources", "thread", "wait_s")
+    __slots__ = ("begin_s", "samples", "source", "wait_s")
 
     def __init__(
-        self, source: Hashable, begin_s: float, wait_s: Optional[float], samples: Optional[float], thread: Optional[int]
+        self, source: Optional[Pending], begin_s: float, wait_s: Optional[float], samples: Optional[float]
     ) -> None:
-        self.sources: set[Hashable] = {source}
+        self.source = source
         self.begin_s = begin_s
         self.wait_s = wait_s
         self.samples = samples
-        self.thread = thread
 
 
 class StepMaker:
@@ -41,32 +44,33 @@ class StepMaker:
 
     Attributes:
         is_fetching: True if the loop's steps are made of fetches, as far as is known.
-        is_trained_on: True if the batch that was fetched last has been trained on.
+        is_trained_on: True if a fetched batch has been trained on since the last fetch.
     """
 
     def __init__(self, report: Report) -> None:
         self._report = report
+        self._pending = PendingBatches()
         self.forget()
 
     def forget(self) -> None:
         """Reset all state."""
         # How the loop works, as far as it is known.
+        self._pending.forget()
         self.is_fetching = False
         self._is_usual = False  # the last step was one like all others: nothing has to be learned from the next
         self._has_trained = False
-        self._is_ahead = False  # it fetches a batch before it trains on the one before
         self._thread: Optional[int] = None
-        self._training_sources: set[Hashable] = set()
-        self._always_trained: set[Hashable] = set()
+        self._fetching_thread: Optional[int] = None
+        self._has_optimizer = False  # whose steps are seen
         self._key: Any = None  # which work makes the steps of a loop without fetches
         self._surprises = 0
         # The step that is under way.
         self._open: Optional[_Batch] = None
         self.is_trained_on = False
+        self._is_updated = False
         self._trained_s = 0.0
-        self._last_samples: Optional[float] = None
-        self._passed_over: Hashable = None  # the source of a batch that was not trained on when the next came
         self._pause_begin_s: Optional[float] = None
+        self._pause_end_s: Optional[float] = None  # None: where the step begins
         self._idle_key: Any = None
         self._idle_begin_s = 0.0
         self._idle_calls = 0
@@ -74,81 +78,86 @@ class StepMaker:
 
     def take(self, recorded: Sequence[tuple[Any, ...]]) -> None:
         """Process the recorded calls: methods of this class with their arguments."""
-        fetched, worked, held = self.fetched, self.worked, self._report.held
+        fetched, worked, updated, held = self.fetched, self.worked, self.updated, self._report.held
         for event in recorded:
             happened, batch = event[0], self._open
-            if not self._is_usual or batch is None:
+            if not self._is_usual or batch is None or batch.source is None:
                 happened(*event[1:])
+                continue
             # Nearly always a step is like the one before. This does what those methods would, and faster.
-            elif happened == worked:
+            source = batch.source
+            if happened == updated:
+                self._has_optimizer = self._is_updated = True
+            elif happened == worked and self.is_trained_on:
+                self._trained_s = event[3]
+            elif happened == worked and source.fresh == 1:
+                source.fresh = 0
+                batch.begin_s, batch.wait_s, batch.samples = source.begin_s, source.wait_s, source.samples.popleft()
                 self.is_trained_on, self._trained_s = True, event[3]
-            elif happened == fetched and self.is_trained_on and event[1] in batch.sources and event[5] == batch.thread:
+            elif (
+                happened == fetched
+                and self.is_trained_on
+                and event[1] is source.key
+                and event[5] == self._fetching_thread
+                and (self._is_updated or not self._has_optimizer)
+            ):
                 held.append((event[2], batch.wait_s, batch.samples))
-                batch.begin_s, batch.wait_s, batch.samples = event[2], event[3] - event[2], event[4]
-                self.is_trained_on = False
+                self.is_trained_on = self._is_updated = False
+                source.begin_s, source.wait_s, source.fresh = event[2], event[3] - event[2], 1
+                source.samples.append(event[4])
             else:
+                self._leave_usual()
                 happened(*event[1:])
+
+    def _leave_usual(self) -> None:
+        self._is_usual = False
+        if not self.is_trained_on:
+            self._open = None
 
     def fetched(self, source: Hashable, begin_s: float, end_s: float, samples: Optional[float], thread: int) -> None:
         """Process a fetched batch, see `Loop.fetched`."""
         if self._thread is not None and self._thread != thread:
             return  # a loader of the user's own, in the background
-        self._next_begins(source, begin_s)
-        batch = self._open
-        if batch is None:
-            self._open = _Batch(source, begin_s, end_s - begin_s, samples, thread)
-            if source in self._always_trained:
-                self.is_trained_on, self._trained_s = True, end_s
-        else:
-            self._is_usual = False
-            batch.sources.add(source)
-            batch.wait_s = end_s - begin_s + (batch.wait_s or 0.0)
-            self._report.note("a step takes a batch from each of several datasets: its samples are those of the first")
+        self._fetching_thread = thread
+        self._fetch_begins(begin_s)
+        self._pass_over(self._pending.drop_exhausted())
+        self._pending.add(source, begin_s, end_s, samples)
+        if self._pending.always_trains(source):
+            self._train_on_next(end_s)
+            self._trained_s = end_s
 
-    def _next_begins(self, source: Hashable, begin_s: float) -> None:
+    def _fetch_begins(self, begin_s: float) -> None:
         batch = self._open
         if batch is None:
             return
-        if _NO_SOURCE in batch.sources:  # from now on, there are fetches
+        if batch.source is None:  # from now on, there are fetches
             self._open, self._has_trained = None, True
             self._step(batch, self._trained_s)
-        elif self.is_trained_on:
-            self._close(batch, begin_s)
-        elif source in batch.sources or (
-            source in self._training_sources and not batch.sources & self._training_sources
-        ):
-            self._pass_over(batch)
-        # else: the step takes a batch from each of several datasets
+        else:
+            self._close(batch, batch.source, begin_s)
 
     def exhausted(self, source: Hashable, begin_s: float, thread: int) -> None:
         """Process the end of a pass over a dataset, see `Loop.exhausted`."""
         if self._thread is not None and self._thread != thread:
             return
-        self._next_begins(source, begin_s)
-        batch = self._open
-        if batch is not None:
-            self._pass_over(batch)
-        self._passed_over = None
-        if source in self._training_sources:
+        self._fetch_begins(begin_s)
+        if self._pending.exhaust(source, begin_s):
             self._report.mark("epoch_end", begin_s)
-            if self._is_ahead and batch is None:
-                self._open = _Batch(source, begin_s, 0.0, self._last_samples, thread)
 
-    def _pass_over(self, batch: _Batch) -> None:
-        self._open = None
-        self._is_usual = False
-        self._passed_over = next(iter(batch.sources))
-        if self._has_trained and self._pause_begin_s is None:
-            self._pause_begin_s = batch.begin_s
+    def _pass_over(self, begins_s: Optional[float], end_s: Optional[float] = None) -> None:
+        """Take the time since then for a pause, unless it is None: batches that are not trained on were fetched."""
+        if begins_s is not None and self._has_trained and self._pause_begin_s is None:
+            self._pause_begin_s, self._pause_end_s = begins_s, end_s
 
-    def _close(self, batch: _Batch, t_s: float) -> None:
+    def _close(self, batch: _Batch, source: Pending, t_s: float) -> None:
         self._open, self.is_trained_on = None, False
         self.is_fetching = self._has_trained = True
         self._surprises = 0
-        self._training_sources |= batch.sources
-        self._last_samples = batch.samples
+        batch.samples = source.with_surplus(batch.samples)
         self._step(batch, t_s)
-        self._is_usual = not self._is_ahead and not self._always_trained
+        self._is_usual = self._pending.is_usual(source)
+        if self._is_usual:
+            self._open = batch
 
     def worked(
         self, key: Any, begin_s: float, end_s: float, samples: Optional[float], is_whole: bool, thread: Optional[int]
@@ -160,30 +169,58 @@ class StepMaker:
         self._idle_calls = 0
         if thread is not None and self._thread is None:
             self._thread = thread
-            if self._open is not None and self._open.thread != thread:
+            if self._fetching_thread != thread:
+                self._pending.clear()
                 self._open = None
         batch = self._open
-        if batch is not None and batch.sources != {_NO_SOURCE}:
-            self._train_on(batch, key)
+        if batch is not None and batch.source is not None:
+            self._work_on(batch, batch.source, key)
+        elif self._pending.are_there:
+            self._train_on_next(begin_s)
+            self._expect_fetches(key)
         elif not self.is_fetching:
             self._make_step(batch, key, begin_s, samples, is_whole)
         else:  # some more work on the last batch, or the loop has done with fetching
-            self._is_usual = False
             self._surprises += 1
             self.is_fetching = self._surprises < _UNEXPECTED_LIMIT
             self._key = None
         self._trained_s = end_s
 
-    def _train_on(self, batch: _Batch, key: Any) -> None:
-        if not self._has_trained and not self.is_trained_on and self._passed_over in batch.sources:
-            self._is_ahead = True
+    def _train_on_next(self, now_s: float) -> None:
+        """Open a step with the first pending batch that is trained on; the round's work begins now."""
+        if self._open is not None and self._open.source is None:
+            self._open = None
+        chosen = self._pending.choose()
+        for ended_s in chosen.epochs_ended_s:
+            self._report.mark("epoch_end", ended_s)
+        if chosen.are_several:
+            self._report.note("a step takes a batch from each of several datasets: its samples are those of the first")
+        source = chosen.source
+        late = chosen.passed_over_s is not None and chosen.passed_over_s > source.begin_s
+        self._pass_over(chosen.passed_over_s, now_s if late else None)
+        self._open = _Batch(source, source.begin_s, chosen.wait_s, source.samples.popleft())
         self.is_trained_on = True
-        if not self.is_fetching:
-            # Whoever peeks at one batch and then makes its own would wait for ever for the next fetch.
-            self._key = key if self._key is None else self._key
-            self._surprises += key == self._key
-            if self._surprises >= _UNEXPECTED_LIMIT:
-                self._open, self.is_trained_on, self._surprises = None, False, 0
+
+    def _work_on(self, batch: _Batch, source: Pending, key: Any) -> None:
+        if source.samples:  # each work has a batch of its own: gradients are accumulated over those fetched before
+            self._step(batch, self._trained_s)
+            self._open = _Batch(source, self._trained_s, 0.0, source.samples.popleft())
+        else:
+            self._expect_fetches(key)
+
+    def _expect_fetches(self, key: Any) -> None:
+        # Whoever peeks at one batch and then makes its own would wait for ever for the next fetch.
+        if self.is_fetching:
+            return
+        self._key = key if self._key is None else self._key
+        self._surprises += key == self._key
+        if self._surprises >= _UNEXPECTED_LIMIT:
+            self._open, self.is_trained_on, self._surprises = None, False, 0
+            self._pending.clear()
+
+    def updated(self) -> None:
+        """Process a step of an optimizer, see `Loop.updated`."""
+        self._has_optimizer = self._is_updated = True
 
     def _make_step(
         self, batch: Optional[_Batch], key: Any, begin_s: float, samples: Optional[float], is_whole: bool
@@ -201,7 +238,7 @@ class StepMaker:
             self._has_trained = True
             self._step(batch, self._trained_s)
         wait_s = begin_s - self._trained_s if is_whole and self._trained_s else None
-        self._open = _Batch(_NO_SOURCE, begin_s, wait_s, samples, None)
+        self._open = _Batch(None, begin_s, wait_s, samples)
 
     def idled(self, key: Any, begin_s: float, end_s: float) -> None:
         """Process a call that does not train; an unusual number of them between two steps is validation."""
@@ -216,23 +253,25 @@ class StepMaker:
 
     def always_trains(self, now_s: float) -> None:
         """Process the end of visible work, see `Loop.always_trains`."""
-        if self._open is not None and not self.is_trained_on:
-            self._always_trained |= self._open.sources
-            self.is_trained_on, self._trained_s = True, now_s
+        if self._open is None and self._pending.always_train():
+            self._train_on_next(now_s)
+            self._trained_s = now_s
 
     def _step(self, batch: _Batch, t_s: float) -> None:
         if self._pause_begin_s is not None:
-            self._report.mark("eval", batch.begin_s, batch.begin_s - self._pause_begin_s)
+            end_s = self._pause_end_s or max(batch.begin_s, self._pause_begin_s)
+            self._report.mark("eval", end_s, end_s - self._pause_begin_s)
             self._pause_begin_s = None
-        self._report.step(t_s, batch.wait_s, batch.samples)
+        self._report.step(t_s, batch.wait_s, batch.samples, is_update=self._is_updated or not self._has_optimizer)
+        self._is_updated = False
 
     def ends(self, now_s: Optional[float] = None) -> None:
         """End the open step without a next one: now, or at its last observed work."""
         batch = self._open
         if batch is None:
             return
-        if batch.sources == {_NO_SOURCE}:
+        if batch.source is None:
             self._open = None
             self._step(batch, self._trained_s)
         elif self.is_trained_on:
-            self._close(batch, self._trained_s if now_s is None else now_s)
+            self._close(batch, batch.source, self._trained_s if now_s is None else now_s)

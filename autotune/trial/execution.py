@@ -9,10 +9,10 @@ from autotune.measure.probe import GpuUsage, TrialGpus
 from autotune.measure.window import Window
 from autotune.process.launch import Runner, Watch
 from autotune.records import Ending, Measurement, Scalar, Stop, TraineeEvent, TrialExit, TrialRecord, Validity, Values
-from autotune.trial.error_text import quoted_output
+from autotune.trial.error_text import one_line, quoted_output
 from autotune.trial.instruments import Instruments
 from autotune.trial.losses import Losses
-from autotune.trial.outcome import Evidence, ending_of
+from autotune.trial.outcome import Evidence, ending_of, uncounted
 from autotune.trial.plan import Trainer, plan_trial
 from autotune.trial.stop_rule import StopRule, TrialPolicy
 
@@ -216,6 +216,8 @@ def _shown(
     ending, detail = ending_of(trial_exit, stop_rule.events, evidence)
     if instruments.why_lost and ending in (Ending.GPU_LOST, *_FOR_WANT_OF_A_GPU):
         ending, detail = Ending.GPU_LOST, instruments.why_lost
+    if ending is Ending.KILLED_BY_BUDGET and stop_rule.is_uncounted:
+        ending, detail = Ending.UNCOUNTED, one_line(uncounted(stop_rule.events))
     window = window if ending in _MEASURED_ENDINGS else None
     validity = _validity(stop_rule, window, ending)
     measurement, seen = None, GpuUsage()

@@ -61,6 +61,11 @@ EXPLANATIONS: Mapping[Ending, Explanation] = {
         remedy="Start Python without -I, -E and -S, and keep PYTHONPATH as it is; a program in another language has to "
         "write its steps into the folder that AUTOTUNE_TRIAL_DIR names (autotune/trainee/stream.py has the format).",
     ),
+    Ending.UNCOUNTED: Explanation(
+        sentence="Steps came, but no speed could be made of them: a pause was seen in each.",
+        remedy="Report the trainer's steps: from autotune.trainee import step, and step(samples=...) in the training "
+        "loop; or let it validate and save less often, e.g. by values under `set:`.",
+    ),
     Ending.KILLED_BY_BUDGET: Explanation(
         sentence="The budget ended while it ran.",
         remedy="Give a larger --budget, or train less per run.",

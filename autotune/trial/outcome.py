@@ -19,11 +19,13 @@ A trainer's output is never evidence of success or of failure: it only names a f
 
 import math
 import signal
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise, takewhile
 from statistics import median
 
+from autotune.measure.window import PAUSES
 from autotune.records import Ending, Stop, TraineeEvent, TrialExit
 from autotune.trial.error_text import complaint_of_memory, last_error, memory_that_ran_out, one_line
 from autotune.trial.losses import Losses
@@ -34,6 +36,7 @@ _STOPPED: Mapping[Stop, Ending] = {
     Stop.DIVERGED: Ending.DIVERGED,
     Stop.HUNG: Ending.HUNG,
     Stop.NEVER_STARTED: Ending.NEVER_STARTED,
+    Stop.UNCOUNTED: Ending.UNCOUNTED,
     Stop.DEADLINE: Ending.KILLED_BY_BUDGET,
     Stop.GUARD_LOST: Ending.INTERRUPTED,
 }
@@ -89,6 +92,8 @@ def ending_of(
             return Ending.OBSERVER_MISSING, _left(trial_exit)
         if stop is Stop.DIVERGED:
             return caught or (Ending.DIVERGED, diverged or _FAR_ABOVE)
+        if stop is Stop.UNCOUNTED:
+            return Ending.UNCOUNTED, one_line(uncounted(events))
         said = _noted(events) if stop in (Stop.NEVER_STARTED, Stop.HUNG) else ""
         return _STOPPED[stop], one_line(
             "; ".join(part for part in (trial_exit.waited_for, said, _left(trial_exit)) if part)
@@ -107,6 +112,13 @@ def ending_of(
     if not any(event.kind == "step" for event in events):
         return (Ending.NO_STEPS, one_line(_noted(events))) if events else (Ending.OBSERVER_MISSING, "")
     return Ending.COMPLETED, ""
+
+
+def uncounted(events: Sequence[TraineeEvent]) -> str:
+    """Return a line on steps of which none could be measured."""
+    seen = Counter(event.kind for event in events)
+    pauses = ", ".join(f"{seen[kind]} x {kind}" for kind in sorted(PAUSES) if seen[kind])
+    return f"no steps could be counted: of {seen['step']}, none is free of pauses ({pauses or 'none was seen'})"
 
 
 def _noted(events: Sequence[TraineeEvent]) -> str:

@@ -5,13 +5,14 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from autotune.clock import Clock
-from autotune.measure.window import Window, WindowGoal, steady_window
+from autotune.measure.window import LEAST_STEPS, Window, WindowGoal, steady_window
 from autotune.records import Stop, TraineeEvent
 from autotune.trial.losses import Losses
 
 _BAD_LOSSES = 3  # in a row; a single one happens, while a loss scale settles or on a clip that is too short
 _LONGEST_BETWEEN_LOOKS_S = 1.0
 _LONGEST_SILENCE_S = 30.0
+_LONGEST_WINDOWS = 3.0  # of the longest length that a trial may take to be measured; validation takes time, too
 _SILENT_STEPS = 10.0  # ... or this many times the longest step so far, if that is more
 
 
@@ -26,6 +27,8 @@ class TrialPolicy:
         deadline_s: Time at which the trial is killed if it still goes on.
         give_up_s: Time at which it is stopped and judged by the steps so far.
         start_timeout_s: Longest time to its first step; None for the limit in the config.
+        max_s: Longest measuring window; a trial that made enough steps for one and takes several times as long is
+            stopped, and judged by the steps so far.
         hopeless_below: Samples per second that at least one step has to reach, else the trial is stopped early.
         baseline_losses: Losses of the baseline; None if they are not known.
         nan_counts: Whether losses that are no numbers end it; not so where today's config has them too.
@@ -38,6 +41,7 @@ class TrialPolicy:
     deadline_s: float = math.inf
     give_up_s: float = math.inf
     start_timeout_s: float | None = None
+    max_s: float = math.inf
     hopeless_below: float = 0.0
     baseline_losses: Losses | None = None
     nan_counts: bool = True
@@ -57,7 +61,7 @@ class StopRule:
 
     Attributes:
         policy: The limits.
-        steps: Number of steps so far.
+        steps: Number of steps so far, those without an update of the optimizer left out.
         events: All events so far.
         losses: Its losses so far.
     """
@@ -76,7 +80,9 @@ class StopRule:
         self._samples_per_step = samples_per_step
         self._progress = progress
         self._next_look_s = -math.inf
+        self._first_step_s = math.inf
         self._last_step_s: float | None = None
+        self._batches = 0
         self._longest_step_s = 0.0
         self._bad_losses = 0
         self._has_diverged = False
@@ -113,6 +119,8 @@ class StopRule:
                 return Stop.ENOUGH
             if window is not None and self._is_hopeless(window):
                 return Stop.HOPELESS
+            if self._is_overdue(now_s):
+                return Stop.UNCOUNTED if window is None else Stop.ENOUGH
             self._next_look_s = min(self.policy.goal.next_look_s(now_s, window), now_s + _LONGEST_BETWEEN_LOOKS_S)
         return None
 
@@ -125,6 +133,21 @@ class StopRule:
     def is_cold(self) -> bool:
         """True while caches that have to be filled first are not yet full."""
         return self.policy.settles and self._settled_s is None
+
+    @property
+    def is_uncounted(self) -> bool:
+        """True if enough steps for a window have come, and there is none."""
+        return not self.is_cold and self._has_enough_steps and self.window() is None
+
+    @property
+    def _has_enough_steps(self) -> bool:
+        # The warm-up that is cut is half of them at most.
+        return self._batches > 2 * max(LEAST_STEPS, self._policy.goal.min_steps)
+
+    def _is_overdue(self, now_s: float) -> bool:
+        begin_s = self._settled_s if self._policy.settles and self._settled_s is not None else self._first_step_s
+        longest_s = max(self._policy.max_s, self._policy.goal.length_s)
+        return self._has_enough_steps and now_s - begin_s >= _LONGEST_WINDOWS * longest_s
 
     def window(self) -> Window | None:
         """Return the steady window of the steps so far; None if there is none."""
@@ -145,7 +168,10 @@ class StopRule:
         )
 
     def _note_step(self, event: TraineeEvent) -> None:
-        if self._last_step_s is not None:
+        self._batches += 1
+        if self._last_step_s is None:
+            self._first_step_s = event.t_s
+        else:
             self._longest_step_s = max(self._longest_step_s, event.t_s - self._last_step_s)
         self._last_step_s = event.t_s
-        self.steps += 1
+        self.steps += event.update

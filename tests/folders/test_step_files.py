@@ -36,7 +36,7 @@ def test_events_arrive_with_their_units(tmp_path: Path) -> None:
     assert StepReader(tmp_path).poll() == [
         TraineeEvent(kind="start", t_s=1.5, stream="47.0", devices=("GPU-1",)),
         TraineeEvent(kind="step", t_s=2.0, stream="47.0", wait_s=0.25, samples=8.0, work=4520.0),
-        TraineeEvent(kind="step", t_s=3.0, stream="47.0", loss=0.5),
+        TraineeEvent(kind="step", t_s=3.0, stream="47.0", update=False, loss=0.5),
         TraineeEvent(kind="epoch_end", t_s=4.0, stream="47.0"),
     ]
 

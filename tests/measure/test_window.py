@@ -1,6 +1,7 @@
 """Promises of the steady window, on the events that a trial reports."""
 
 import time
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -72,6 +73,25 @@ def test_pauses_are_left_out(kind):
     assert window.time_s == pytest.approx(10.0)
     assert window.t1_s - window.t0_s == pytest.approx(15.0)
     assert measure_trial(window, started_s=100.0).samples_per_s == pytest.approx(40.0)
+
+
+def test_the_window_has_whole_rounds_of_gradient_accumulation():
+    """Each of them has one update, whose time is shared by all batches; a round with a pause is left out as a whole."""
+    durations_s = [2.0] + [0.1, 0.1, 0.1, 0.5] * 20 + [0.1, 0.1]
+    updates = [True] + [False, False, False, True] * 20 + [False, False]
+    steps = [
+        replace(step, update=done) for step, done in zip(events_of(durations_s, samples=8.0), updates, strict=True)
+    ]
+    for events, rounds in ((steps, 20), ([*steps, mark("eval", steps[42].t_s + 0.01)], 19)):
+        window = steady_window(events)
+        assert window.steps == 4 * rounds
+        assert window.samples_per_s(None) == pytest.approx(4 * 8.0 / 0.8)
+
+
+def test_a_window_shorter_than_a_round_of_accumulation_has_the_batches_there_are():
+    """Sixty-four slow batches for one update are not waited for."""
+    steps = [replace(step, update=index == 0) for index, step in enumerate(events_of([2.0] + [0.1] * 30, samples=8.0))]
+    assert steady_window(steps).steps == 30
 
 
 def test_an_epoch_end_is_part_of_training():

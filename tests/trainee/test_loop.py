@@ -147,6 +147,93 @@ def test_a_step_may_take_from_two_datasets(trainer: Trainer) -> None:
     assert [event.samples for event in events] == [8.0] * 3
 
 
+def test_batches_of_one_update_are_steps_each(trainer: Trainer) -> None:
+    """Gradients are accumulated over batches fetched at once, one of them ahead; none of them is a pause."""
+    for epoch in range(2):
+        for number in range(3):
+            for sample in range(5 if number == 0 else 3 if number == 2 else 4):
+                trainer.fetch(10 + epoch, samples=8 - (number == 2 and sample == 2))
+            if number == 2:
+                trainer.exhaust(10 + epoch)
+            for _ in range(4):
+                trainer.train()
+            trainer.loop.updated()
+    events = trainer.seen()
+    steps = [event for event in events if event.kind == "step"]
+    assert [step.samples for step in steps] == [8.0] * 11 + [7.0] + [8.0] * 11 + [7.0]
+    # Before the first of all updates, nothing is known of any.
+    assert [step.update for step in steps] == [True] * 4 + ([False] * 3 + [True]) * 5
+    assert (kinds(events).count("epoch_end"), kinds(events).count("eval")) == (2, 0)
+
+
+def test_accumulated_gradients_show_where_each_batch_is_fetched_on_its_own_too(trainer: Trainer) -> None:
+    """An optimizer that skips a step, as a scaled loss that overflows makes it do, belongs to the step that follows."""
+    for number in range(12):
+        trainer.fetch()
+        trainer.train()
+        if number % 3 == 2 and number != 8:
+            trainer.loop.updated()
+    updates = [event.update for event in trainer.seen() if event.kind == "step"]
+    assert updates == [True] * 3 + [False, False, True] + [False] * 5 + [True]
+
+
+def test_several_batches_for_one_work_are_one_step(trainer: Trainer) -> None:
+    """Such as pairs; after two rounds that is clear, and no step is a pause."""
+    for _ in range(6):
+        trainer.fetch()
+        trainer.fetch()
+        trainer.train()
+    events = trainer.seen()
+    assert kinds(events) == ["step"] * 6
+    assert [event.samples for event in events][-3:] == [16.0] * 3
+
+
+def test_a_batch_that_is_left_out_now_and_then_is_no_pause(trainer: Trainer) -> None:
+    """A trainer that skips bad batches trains on the others: these are counted, and the time of all."""
+    for number in range(20):
+        trainer.fetch()
+        if number % 5 != 3:
+            trainer.train()
+    events = trainer.seen()
+    assert kinds(events) == ["step"] * 16
+    assert {event.samples for event in events} == {8.0}
+
+
+@pytest.mark.parametrize("batches", [1, 2])
+def test_a_check_of_the_validation_before_training_is_nothing(trainer: Trainer, batches: int) -> None:
+    """It leaves its dataset in the middle, and the steps that follow are not taken for steps over two datasets."""
+    for _ in range(batches):
+        trainer.fetch(VALIDATION, samples=100)
+    for _ in range(2):
+        for _ in range(5):
+            trainer.fetch()
+            trainer.train()
+        for _ in range(2):
+            trainer.fetch(VALIDATION, samples=100)
+    events = trainer.seen()
+    assert [event.samples for event in events if event.kind == "step"][1:] == [8.0] * 9
+    assert kinds(events).count("eval") == 1
+    assert "note" not in kinds(events)
+
+
+@pytest.mark.parametrize("ends", [True, False])
+def test_validation_between_a_fetch_and_its_work_is_a_pause(trainer: Trainer, ends: bool) -> None:
+    """A loop that validates first and then trains on the batch it has loses no step by it."""
+    for number in range(6):
+        trainer.fetch()
+        if number == 3:
+            for _ in range(3):
+                trainer.fetch(VALIDATION, samples=100)
+            if ends:
+                trainer.exhaust(VALIDATION)
+        trainer.train()
+    events = trainer.seen()
+    steps = [event for event in events if event.kind == "step"]
+    assert [step.samples for step in steps] == [8.0] * 6
+    (pause,) = [event for event in events if event.kind == "eval"]
+    assert steps[2].t_s < pause.t_s < steps[3].t_s
+
+
 def test_a_loop_that_makes_its_own_batches_has_steps_of_its_work(trainer: Trainer) -> None:
     """The first work of a step makes it, with the samples it was called with; a second work makes none."""
     for _ in range(4):

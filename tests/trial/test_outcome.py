@@ -47,6 +47,7 @@ TF_GPU = raised(
         (Stop.GPU_LOST, Ending.GPU_LOST),
         (Stop.HUNG, Ending.HUNG),
         (Stop.NEVER_STARTED, Ending.NEVER_STARTED),
+        (Stop.UNCOUNTED, Ending.UNCOUNTED),
         (Stop.DEADLINE, Ending.KILLED_BY_BUDGET),
         (Stop.GUARD_LOST, Ending.INTERRUPTED),
         (Stop.ENOUGH, Ending.STOPPED),
@@ -56,6 +57,14 @@ def test_a_stopped_trial_is_called_after_who_stopped_it(stop: Stop, ending: Endi
     """Output and exit status of the dying trainer are ignored then."""
     exit_ = ended(-9, stop, raised("RuntimeError: CUDA out of memory"), oom=True)
     assert ending_of(exit_, steps(0.5))[0] is ending
+
+
+def test_steps_that_cannot_be_measured_are_told_with_the_reason() -> None:
+    """How many came, and what stood between them."""
+    pauses = [TraineeEvent(kind=kind, t_s=1.0, stream="1.0") for kind in ("eval", "eval", "checkpoint")]
+    assert ending_of(ended(-9, Stop.UNCOUNTED), [*steps(0.5, None, 0.4), *pauses])[1] == (
+        "no steps could be counted: of 3, none is free of pauses (1 x checkpoint, 2 x eval)"
+    )
 
 
 def test_every_stop_and_every_ending_is_known() -> None:

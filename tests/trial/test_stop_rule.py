@@ -1,6 +1,7 @@
 """Stop rule, tested at the exact moment."""
 
 import math
+from dataclasses import replace
 
 import pytest
 
@@ -23,6 +24,7 @@ class Watched:
         goal: WindowGoal = GOAL,
         settles: bool = False,
         give_up_s: float = math.inf,
+        max_s: float = math.inf,
         hopeless_below: float = 0.0,
         baseline_losses: Losses | None = None,
     ) -> None:
@@ -33,6 +35,7 @@ class Watched:
                 goal=goal,
                 settles=settles,
                 give_up_s=give_up_s,
+                max_s=max_s,
                 hopeless_below=hopeless_below,
                 baseline_losses=baseline_losses,
             ),
@@ -117,6 +120,39 @@ def test_when_time_is_up_a_trial_is_stopped_with_what_it_has() -> None:
     trial.at(1.0, "step")
     assert trial.at(9.99, "step") is None
     assert trial.at(10.0, "step") is Stop.ENOUGH
+
+
+def test_steps_that_cannot_be_measured_end_a_trial() -> None:
+    """A pause in each step leaves nothing to measure: it ends after three times the longest window, not the budget."""
+    trial = Watched(max_s=10.0)
+    stops = [trial.at(1.0 + 0.5 * number, "step", "eval") for number in range(100)]
+    assert stops.index(Stop.UNCOUNTED) == 60
+    assert set(stops[:60]) == {None}
+    assert trial.watch.is_uncounted
+
+
+def test_a_trial_that_mostly_validates_is_judged_by_what_it_has() -> None:
+    """Few of its steps are free of pauses; they are not waited for without end."""
+    trial = Watched(max_s=10.0, goal=WindowGoal(min_s=8.0, min_steps=10, target_s=0.0))
+    stops = [trial.at(1.0 + 0.5 * number, "step", *["eval"] * (number % 5 > 0)) for number in range(100)]
+    assert stops.index(Stop.ENOUGH) == 60
+    assert not trial.watch.is_uncounted
+
+
+def test_slow_steps_may_take_longer_than_the_longest_window() -> None:
+    """As long as there are too few of them for a verdict, they are waited for."""
+    trial = Watched(max_s=10.0, goal=WindowGoal(min_s=2.0, min_steps=20, target_s=0.0))
+    assert trial.steps(20, 8.0) is None
+    assert trial.steps(1, 8.0) is Stop.ENOUGH
+
+
+def test_steps_without_an_update_are_not_counted() -> None:
+    """Where gradients are accumulated, a step of the training is that of its optimizer."""
+    trial = Watched()
+    for number in range(8):
+        trial.clock.wait(0.1)
+        trial.watch([replace(trial.event(), update=number % 4 == 3)])
+    assert (trial.told[-1], len(trial.watch.events)) == (2, 8)
 
 
 def test_caches_fill_before_measuring_starts() -> None:
