@@ -130,11 +130,6 @@ class Loop:
         if is_synced or end_s >= self.digest_due_s:
             self.digest()
 
-    def updated(self) -> None:
-        """Record a step of an optimizer, in frameworks where all of them are seen."""
-        if not self.is_suspended:
-            self.seen.append((self.steps.updated,))
-
     def idled(self, key: Any, begin_s: float) -> None:
         """Record the end of a call of a compiled function that does not train."""
         if not self.is_suspended:

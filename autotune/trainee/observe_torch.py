@@ -30,17 +30,19 @@ def observe(loop: Loop, instrumentation: Instrumentation) -> None:
         "torch: next", lambda: around_fetch(loop, instrumentation, place, careful, batches.source_of)
     )
     around(torch.autograd, "backward", backward.begin, backward.end)
-    instrumentation.attempt("torch: optimizers", lambda: _see_updates(loop))
+    instrumentation.attempt("torch: optimizers", lambda: _see_updates(loop, instrumentation))
     around(torch, "save", *loop.around_pause("checkpoint"))
     around(torch.cuda.OutOfMemoryError, "__init__", lambda args, _kwargs: args, backward.ran_out_of_memory)
 
 
-def _see_updates(loop: Loop) -> None:
+def _see_updates(loop: Loop, instrumentation: Instrumentation) -> None:
+    # Of all optimizers, also those of libraries: torch calls it at the end of each `step`.
     optimizer = import_module("torch.optim.optimizer")
     event, seen = (loop.steps.updated,), loop.seen
 
     def updated(*_args: Any) -> None:
-        seen.append(event)
+        if instrumentation.on and not loop.is_suspended:
+            seen.append(event)
 
     optimizer.register_optimizer_step_post_hook(updated)
 

@@ -180,11 +180,19 @@ class PendingBatches:
 
     def choose(self) -> Chosen:
         """Decide which of the pending batches are trained on, drop the others, and begin a new round."""
+        if len(self.lines) == 1 and not self._exhausted:
+            (line,) = self.lines.values()
+            if line.key in self._trained:  # nearly always
+                wait_s = line.wait_s if line.fresh else 0.0
+                line.fresh = 0
+                self._together = set()
+                return Chosen(line, wait_s, False, None, [])
         fresh = [line for line in self.lines.values() if line.fresh]
         chosen = self._trained_in(fresh) if fresh else [line for line in self.lines.values() if line.samples][-1:]
         passed_over_s = min((line.begin_s for line in fresh if line not in chosen), default=None)
         self._learn(chosen)
         self.lines = {line.key: line for line in chosen}
+        wait_s = sum(line.wait_s for line in chosen if line.fresh)
         for line in chosen:
             line.fresh = 0
         for line in chosen[1:]:
@@ -194,7 +202,6 @@ class PendingBatches:
         for line in chosen:
             line.exhausted_s = None
         several = sum(line.key in self._trained for line in chosen) > 1
-        wait_s = sum(line.wait_s for line in chosen)
         return Chosen(chosen[0], wait_s, several, passed_over_s, ended_s)
 
     def _trained_in(self, fresh: list[Pending]) -> list[Pending]:

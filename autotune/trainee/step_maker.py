@@ -99,9 +99,9 @@ class StepMaker:
                 and self.is_trained_on
                 and event[1] is source.key
                 and event[5] == self._fetching_thread
-                and (self._is_updated or not self._has_optimizer)
             ):
-                held.append((event[2], batch.wait_s, batch.samples))
+                step = event[2], batch.wait_s, batch.samples
+                held.append(step if self._is_updated or not self._has_optimizer else (*step, False))
                 self.is_trained_on = self._is_updated = False
                 source.begin_s, source.wait_s, source.fresh = event[2], event[3] - event[2], 1
                 source.samples.append(event[4])
@@ -219,7 +219,7 @@ class StepMaker:
             self._pending.clear()
 
     def updated(self) -> None:
-        """Process a step of an optimizer, see `Loop.updated`."""
+        """Process a step of an optimizer, in frameworks where all of them are seen."""
         self._has_optimizer = self._is_updated = True
 
     def _make_step(

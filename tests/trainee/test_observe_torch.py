@@ -7,6 +7,8 @@ import pytest
 
 from tests.trainee.conftest import TRAINERS, interpreter_with, sums_up
 
+FRAMEWORKS = Path(__file__).with_name("torch_frameworks.py")
+
 
 def test_loops_over_loaders_are_seen(run) -> None:
     """With and without workers: steps, samples, waits, epochs, validation and checkpoints."""
@@ -53,6 +55,26 @@ def test_memory_that_runs_out_is_seen(run, tmp_path: Path) -> None:
     assert {step.loss for step in steps} == {math.inf, None}
     (note,) = [event.text for event in seen.events if event.kind == "note"]
     assert note == "memory ran out: OutOfMemoryError: CUDA out of memory. Tried to allocate 2.50 GiB."
+
+
+@pytest.mark.parametrize("accumulated", [1, 3])
+@pytest.mark.parametrize(
+    ("library", "style"),
+    [
+        ("transformers", "transformers"),
+        ("accelerate", "accelerate"),
+        ("lightning", "lightning"),
+        ("lightning", "several_loaders"),
+    ],
+)
+def test_libraries_above_torch_are_seen(run, library: str, style: str, accumulated: int) -> None:
+    """Batches, their samples and the optimizer's steps; neither a check before training nor validation is one."""
+    seen = run(interpreter_with(library), FRAMEWORKS, style, accumulated)
+    sums_up(seen, style, waits=False)
+    # Before the first update nothing is known of accumulation, so those batches count as steps.
+    updates = [step.update for step in seen.steps_of(style)]
+    assert updates.count(True) == seen.facts[style]["updates"] + accumulated - 1
+    assert [event.kind for event in seen.of(style)].count("eval") == 1
 
 
 @pytest.mark.parametrize("style", ["jax"])
