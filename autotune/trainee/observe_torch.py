@@ -38,7 +38,7 @@ def observe(loop: Loop, instrumentation: Instrumentation) -> None:
 def _see_updates(loop: Loop, instrumentation: Instrumentation) -> None:
     # Of all optimizers, also those of libraries: torch calls it at the end of each `step`.
     optimizer = import_module("torch.optim.optimizer")
-    event, seen = (loop.steps.updated,), loop.seen
+    event, seen = (loop.steps.updated,), loop.recorded
 
     def updated(*_args: Any) -> None:
         if instrumentation.on and not loop.is_suspended:

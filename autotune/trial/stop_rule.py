@@ -142,11 +142,11 @@ class StopRule:
     @property
     def _has_enough_steps(self) -> bool:
         # The warm-up that is cut is half of them at most.
-        return self._batches > 2 * max(LEAST_STEPS, self._policy.goal.min_steps)
+        return self._batches > 2 * max(LEAST_STEPS, self.policy.goal.min_steps)
 
     def _is_overdue(self, now_s: float) -> bool:
-        begin_s = self._settled_s if self._policy.settles and self._settled_s is not None else self._first_step_s
-        longest_s = max(self._policy.max_s, self._policy.goal.length_s)
+        begin_s = self._settled_s if self.policy.settles and self._settled_s is not None else self._first_step_s
+        longest_s = max(self.policy.max_s, self.policy.goal.length_s)
         return self._has_enough_steps and now_s - begin_s >= _LONGEST_WINDOWS * longest_s
 
     def window(self) -> Window | None:

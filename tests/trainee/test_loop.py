@@ -39,7 +39,7 @@ class Trainer:
 
     def update(self) -> None:
         """Steps an optimizer."""
-        self.loop.seen.append((self.loop.steps.updated,))
+        self.loop.recorded.append((self.loop.steps.updated,))
 
     def call(self, key: str = "forward") -> None:
         """Calls a function that does not train."""
