@@ -5,7 +5,8 @@ forked from with SIGKILL at random moments, and starts the same command again ea
 hostile --budget 30`` searches with trainers that misbehave, and prints how long that took and what was left running.
 ``python -m tests.soak styles --budget 60`` types ``autotune init`` and ``autotune search`` over each trainer of
 tests/trainers, as it comes from its user, and prints the screens, a hash of the project's tree before and after, and
-what differs in it. Those in `MODULES` say themselves what they do (``python -m tests.soak fuzz-edit --help``).
+what differs in it. Those in `MODULES` say themselves what they do (``python -m tests.soak fuzz-edit --help``);
+``python -m tests.soak real DIR`` does all this with trainers of public repositories, whose checkouts are in DIR.
 """
 
 import argparse
@@ -37,7 +38,7 @@ MODULES = {
     "fuzz-record": "tests.soak_records",
     "trainers": "tests.soak_trainers",
     "json-under-signals": "tests.soak_signals",
-    "warm": "tests.soak_warm",
+    "real": "tests.soak_real",
 }
 """Commands with a module of their own, whose `main` takes the arguments."""
 

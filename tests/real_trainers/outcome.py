@@ -1,0 +1,149 @@
+"""Outcome of one row: what init, the search and the plain trainings showed."""
+
+import json
+import statistics
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from tests.real_trainers.own_log import read
+from tests.real_trainers.trainer import Trainer
+
+FEWEST_STEPS = 5
+"""Steps in its own log that a trial must show before its count is compared."""
+
+RIGHT = 0.02
+"""Largest deviation of a right count; or two steps, which the moment of the stop may cost."""
+
+
+@dataclass(kw_only=True)
+class Outcome:
+    """What one row showed; filled in as it goes on.
+
+    Attributes:
+        name: Name of the row.
+        framework: Framework that trains.
+        init: How ``autotune init --yes`` ended: ``ok``, or its error.
+        words: Number of words that were typed by hand.
+        steps: Steps that were seen in all trials.
+        counted: Samples that autotune counted over those of the trainer's own log, in the trial with most steps.
+        own_steps: Steps in the trainer's own log in that trial.
+        is_right: Whether that agrees; None where nothing can be compared.
+        data_wait: Median over the trials of the share of time waiting for data.
+        verdict: Verdict or kind of error.
+        why: Its reason in words.
+        speedup: Ratio and its interval.
+        confirmed: Ratio of the rates in plain trainings, best over today, one for each pair.
+        best: Values of the answer that differ from today's.
+        differs: What changed in the project.
+        home: What appeared in the home folder.
+        temporary: What appeared in folders for temporary files.
+        answer_s: Time from typing ``search`` to the answer.
+        endings: How often trials ended in which way.
+        first_step_s: Start to first step, of each trial with numbers.
+        remarks: Remarks and cautions of the search.
+        failed: What could not be done at all.
+    """
+
+    name: str
+    framework: str
+    init: str = ""
+    words: int = 0
+    steps: int = 0
+    counted: float | None = None
+    own_steps: float = 0.0
+    is_right: bool | None = None
+    data_wait: float | None = None
+    verdict: str = ""
+    why: str = ""
+    speedup: tuple[float, float, float] | None = None
+    confirmed: list[float] = field(default_factory=list)
+    best: dict[str, Any] = field(default_factory=dict)
+    differs: list[str] = field(default_factory=list)
+    home: list[str] = field(default_factory=list)
+    temporary: list[str] = field(default_factory=list)
+    answer_s: float | None = None
+    endings: dict[str, int] = field(default_factory=dict)
+    first_step_s: list[float] = field(default_factory=list)
+    remarks: list[str] = field(default_factory=list)
+    failed: str = ""
+
+    @property
+    def start(self) -> str:
+        """Starts of the trials in words: the first, and the median of those after it."""
+        if len(self.first_step_s) < 2:
+            return "".join(f"{first_s:.1f}s" for first_s in self.first_step_s) or "-"
+        later_s = statistics.median(self.first_step_s[1:])
+        kind = "warm" if later_s < 0.6 * self.first_step_s[0] else "cold"
+        return f"{kind} {self.first_step_s[0]:.1f}s then {later_s:.1f}s"
+
+    def take_answer(self, answer: Mapping[str, Any]) -> None:
+        """Take what ``search --json`` printed."""
+        error = answer.get("error") or {}
+        self.verdict = answer.get("verdict") or f"error: {error.get('kind')}"
+        self.why = answer.get("why") or error.get("message") or ""
+        self.endings = dict(answer.get("outcomes") or {})
+        if speedup := answer.get("speedup"):
+            self.speedup = (speedup["ratio"], speedup["low"], speedup["high"])
+        if answer.get("verdict") == "better":
+            today = (answer.get("baseline") or {}).get("values", {})
+            self.best = {key: value for key, value in answer["best"]["values"].items() if today.get(key) != value}
+        self.remarks += answer.get("cautions") or ()
+
+    def take_events(self, folder: Path) -> None:
+        """Take the trials and remarks from the events of all searches in a state folder."""
+        waits = []
+        for path in sorted(folder.glob("searches/*.events.jsonl")):
+            for event in map(json.loads, path.read_text().splitlines()):
+                if event["event"] == "Remark":
+                    self.remarks.append(event["text"])
+                elif event["event"] == "TrialEnded" and (measured := event["trial"]["measurement"]):
+                    self.first_step_s.append(measured["first_step_s"])
+                    if measured["data_wait_fraction"] is not None:
+                        waits.append(measured["data_wait_fraction"])
+        self.data_wait = statistics.median(waits) if waits else None
+
+    def take_counts(self, trainer: Trainer, folder: Path) -> None:
+        """Compare the samples counted with those of the trainer's own log, in the trial with the most steps there."""
+        for trial in sorted(folder.glob("trials/*/*/")):
+            steps, samples = _seen(trial)
+            self.steps += steps
+            own = read(trainer.log, (_log(trial / "stdout.log"), _log(trial / "stderr.log")))
+            if own.done < max(FEWEST_STEPS, self.own_steps) or not (trial / "config.yaml").exists():
+                continue
+            values = yaml.safe_load((trial / "config.yaml").read_text())
+            batch = _number(values, trainer.batch)
+            expected = trainer.log.samples(own.done, batch=batch, accumulation=_number(values, trainer.accumulation))
+            self.own_steps, self.counted = own.done, samples / expected
+            self.is_right = abs(samples - expected) <= max(RIGHT * expected, 2 * batch)
+
+
+def _seen(trial: Path) -> tuple[int, float]:
+    steps, samples = 0, 0.0
+    for path in trial.glob("steps.*.jsonl"):
+        for line in path.read_text(errors="replace").splitlines():
+            try:
+                event = json.loads(line)
+            except ValueError:
+                continue  # the last line of a trial that was stopped
+            if event.get("k") == "step":
+                steps += 1
+                samples += event.get("samples") or 0
+    return steps, samples
+
+
+def _number(values: Any, of: int | str) -> float:
+    if isinstance(of, int):
+        return float(of)
+    if isinstance(values, dict) and of in values:
+        return float(values[of])
+    for part in of.split("."):
+        values = values[part]
+    return float(values)
+
+
+def _log(path: Path) -> str:
+    return path.read_text(errors="replace") if path.exists() else ""

@@ -1,0 +1,93 @@
+"""Training progress as a trainer's own log tells it: steps and samples, without anything of autotune's."""
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+_ENDS_OF_LINES = re.compile(r"[\r\n\b]+")  # progress bars go back with a carriage return, some with backspaces
+_COLORS = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
+
+
+@dataclass(frozen=True, kw_only=True)
+class OwnLog:
+    """Form of a trainer's progress lines.
+
+    Attributes:
+        pattern: Regular expression of one such line. A group ``n`` is a counter, which may start anew with each epoch;
+            without it each matching line stands for `every` steps.
+        every: Steps that a matching line stands for, where there is no counter.
+        counts_samples: Whether the counter counts samples; else it counts updates of the optimizer.
+        micro: Whether it counts batches, not updates: accumulation of gradients is no factor then.
+        starts_at: Counter of the line that the first step prints.
+        ignore: Regular expression of lines that look like it and are not, such as those of an evaluation.
+    """
+
+    pattern: str
+    every: int = 1
+    counts_samples: bool = False
+    micro: bool = True
+    starts_at: int = 1
+    ignore: str | None = None
+
+    def samples(self, lines: float, *, batch: float, accumulation: float = 1) -> float:
+        """Compute the samples that this progress stands for.
+
+        Args:
+            lines: Progress as `Progress.done` counts it: samples or steps.
+            batch: Samples in one batch.
+            accumulation: Batches in an update of the optimizer.
+        """
+        if self.counts_samples:
+            return lines + (batch if self.starts_at == 0 else 0)
+        return lines * batch * (1 if self.micro else accumulation)
+
+
+@dataclass(kw_only=True)
+class Progress:
+    """Progress that a log has shown so far; fed with its text piece by piece.
+
+    Attributes:
+        log: Form of the lines.
+        done: Samples or steps so far, see `OwnLog`; of a counter that starts at 0, the step that it names is done.
+        seen: Number of lines that matched.
+    """
+
+    log: OwnLog
+    done: float = 0.0
+    seen: int = 0
+    _rest: str = ""
+    _before: float = 0.0
+    _last: float = field(default=-1.0)
+
+    def feed(self, text: str) -> bool:
+        """Read on; return whether there was progress."""
+        *lines, self._rest = _ENDS_OF_LINES.split(self._rest + text)
+        return sum(self._line(_COLORS.sub("", line)) for line in lines) > 0
+
+    def _line(self, line: str) -> bool:
+        found = re.search(self.log.pattern, line)
+        if found is None or (self.log.ignore and re.search(self.log.ignore, line)):
+            return False
+        self.seen += 1
+        counter = found.groupdict().get("n")
+        if counter is None:
+            self.done += self.log.every
+            return True
+        first = 0 if self.log.counts_samples else self.log.starts_at
+        number = float(counter) - first + (0 if self.log.counts_samples else 1)
+        if number < self._last:  # another epoch
+            self._before += self._last
+        is_progress = number != self._last
+        self._last = number
+        self.done = self._before + number
+        return is_progress
+
+
+def read(log: OwnLog, texts: Iterable[str]) -> Progress:
+    """Read whole logs, of which one has the lines."""
+    best = Progress(log=log)
+    for text in texts:
+        progress = Progress(log=log)
+        progress.feed(text + "\n")
+        best = max(best, progress, key=lambda each: each.seen)
+    return best
