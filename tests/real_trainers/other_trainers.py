@@ -78,8 +78,9 @@ OTHERS = (
         lay_out=_out_of_core,
         command="python plot_out_of_core_classification.py",
         written_by_hand="""\
+script: plot_out_of_core_classification.py
 autotune:
-  command: "python plot_out_of_core_classification.py"
+  command: "python {script}"
   knobs: {autotune.env.OMP_NUM_THREADS: ["1", "2"]}
   env: {OMP_NUM_THREADS: "2"}
 """,

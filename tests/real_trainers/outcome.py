@@ -111,6 +111,7 @@ class Outcome:
         for trial in sorted(folder.glob("trials/*/*/")):
             steps, samples = _seen(trial)
             self.steps += steps
+            samples = samples or steps * _samples_per_step(trial)
             own = read(trainer.log, (_log(trial / "stdout.log"), _log(trial / "stderr.log")))
             if own.done < max(FEWEST_STEPS, self.own_steps) or not (trial / "config.yaml").exists():
                 continue
@@ -133,6 +134,13 @@ def _seen(trial: Path) -> tuple[int, float]:
                 steps += 1
                 samples += event.get("samples") or 0
     return steps, samples
+
+
+def _samples_per_step(trial: Path) -> float:
+    """Compute the samples of a step as the search took them, of a trainer whose batches cannot be seen."""
+    result = json.loads(_log(trial / "result.json") or "{}")
+    measured = result.get("measurement")
+    return measured["samples_per_s"] * measured["window_s"] / measured["steps"] if measured else 0.0
 
 
 def _number(values: Any, of: int | str) -> float:

@@ -165,5 +165,6 @@ def environment(python: Path, home: Path, own: Mapping[str, str]) -> dict[str, s
         "TERM": "dumb",
         "USER": "user",
         "PYTHONUNBUFFERED": "1",
+        "OMP_NUM_THREADS": "1",  # on a machine with other work, threads of a step wait for each other
         **own,
     }

@@ -25,19 +25,6 @@ def mnist_files(folder: Path, *, train: int = 6000, test: int = 500, compressed:
             path.unlink()
 
 
-def mnist_npz(path: Path, *, train: int = 12_000, test: int = 500) -> None:
-    """Write random digits as the archive that Keras keeps below the home folder."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    rng = np.random.default_rng(0)
-    np.savez(
-        path,
-        x_train=rng.integers(0, 256, (train, 28, 28), np.uint8),
-        y_train=rng.integers(0, 10, train, np.uint8),
-        x_test=rng.integers(0, 256, (test, 28, 28), np.uint8),
-        y_test=rng.integers(0, 10, test, np.uint8),
-    )
-
-
 def text(lines: int, *, words: int = 20, seed: int = 0) -> str:
     """Make lines of random words of a small vocabulary."""
     rng = random.Random(seed)

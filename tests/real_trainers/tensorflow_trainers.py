@@ -11,13 +11,14 @@ SPEECH = Path(__file__).parents[3] / "shared" / "data" / "ljspeech_subset"
 """Clips of speech beside the checkout, as the tests of the shipped trainer use them."""
 
 
-def _keras_convnet(place: Place) -> None:
-    place.copy("examples/demo_mnist_convnet.py")
-    synthetic.mnist_npz(place.home / ".keras" / "datasets" / "mnist.npz")
+def _keras_fit(place: Place) -> None:
+    place.copy("examples/demo_functional.py")
 
 
 def _keras_custom(place: Place) -> None:
-    place.copy("examples/demo_custom_tf_workflow.py")
+    script = (place.checkout / "examples" / "demo_custom_tf_workflow.py").read_text()
+    script = script.replace("backend.Variable", "__import__('keras').Variable").replace("range(20)", "range(200_000)")
+    place.write("demo_custom_tf_workflow.py", script)
 
 
 def _yolo(place: Place) -> None:
@@ -63,8 +64,9 @@ def _speech(place: Place) -> None:
 
 
 _THREADS = """\
+script: {script}
 autotune:
-  command: "python {script}"
+  command: "python {{script}}"
   knobs:
     autotune.env.TF_XLA_FLAGS: ["", "--tf_xla_auto_jit=2 --tf_xla_cpu_global_jit"]
     autotune.env.TF_NUM_INTRAOP_THREADS: ["1", "2"]
@@ -76,12 +78,12 @@ TENSORFLOW = (
     Trainer(
         name="keras-fit",
         repository="keras-team/keras",
-        needs=("examples/demo_mnist_convnet.py",),
-        lay_out=_keras_convnet,
-        command="python demo_mnist_convnet.py",
-        written_by_hand=_THREADS.format(script="demo_mnist_convnet.py"),
+        needs=("examples/demo_functional.py",),
+        lay_out=_keras_fit,
+        command="python demo_functional.py",
+        written_by_hand=_THREADS.format(script="demo_functional.py"),
         log=OwnLog(pattern=r"^\s*(?P<n>\d+)/\d+ "),
-        batch=128,
+        batch=32,
         framework="Keras 3",
         waits=False,
     ),
@@ -132,6 +134,7 @@ TENSORFLOW = (
         command="python tf_cnn_benchmarks.py --device=cpu --data_format=NHWC --model=resnet20 --data_name=cifar10 "
         "--batch_size=8 --num_batches=100000 --display_every=1 --num_intra_threads=1 --num_inter_threads=2 --xla=False",
         log=OwnLog(pattern=r"^(?P<n>\d+)\s+images/sec:"),
+        env={"TF_USE_LEGACY_KERAS": "1"},
         batch="batch_size",
         framework="TensorFlow 1",
         waits=False,
