@@ -11,6 +11,7 @@ in turn, and the project, the home folder and the folders for temporary files ar
 
 import argparse
 import json
+import re
 import shlex
 import shutil
 import signal
@@ -18,6 +19,7 @@ import subprocess
 import sys
 import tempfile
 import traceback
+from collections import Counter
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any, NoReturn
@@ -217,10 +219,16 @@ def line(outcome: Outcome) -> str:
         f"endings {', '.join(f'{count} {ending}' for ending, count in outcome.endings.items()) or '-'}",
         f"project {' '.join(outcome.differs) or 'untouched'}",
         f"home {' '.join(outcome.home) or '-'}",
-        f"temporary {' '.join(outcome.temporary) or '-'}",
+        f"temporary {' '.join(_grouped(outcome.temporary)) or '-'}",
         *([f"FAILED {outcome.failed}"] if outcome.failed else []),
     )
     return "; ".join(parts)
+
+
+def _grouped(paths: list[str]) -> list[str]:
+    """Name files that are called alike once, with their number."""
+    alike = Counter(re.sub(r"(?<=[-_])[^-_/]*$|(?<=/[A-Za-z_]{12}).*$", "*", path) for path in paths)
+    return [f"{name} ({count})" if count > 1 else name for name, count in alike.items()]
 
 
 def main(arguments: list[str]) -> int:

@@ -12,7 +12,7 @@ import yaml
 from tests.real_trainers.own_log import read
 from tests.real_trainers.trainer import Trainer
 
-FEWEST_STEPS = 5
+FEWEST_STEPS = 3
 """Steps in its own log that a trial must show before its count is compared."""
 
 RIGHT = 0.02
@@ -117,9 +117,10 @@ class Outcome:
                 continue
             values = yaml.safe_load((trial / "config.yaml").read_text())
             batch = _number(values, trainer.batch)
-            expected = trainer.log.samples(own.done, batch=batch, accumulation=_number(values, trainer.accumulation))
+            accumulation = _number(values, trainer.accumulation)
+            expected = trainer.log.samples(own.done, batch=batch, accumulation=accumulation)
             self.own_steps, self.counted = own.done, samples / expected
-            self.is_right = abs(samples - expected) <= max(RIGHT * expected, 2 * batch)
+            self.is_right = abs(samples - expected) <= max(RIGHT * expected, 2 * batch * accumulation)
 
 
 def _seen(trial: Path) -> tuple[int, float]:

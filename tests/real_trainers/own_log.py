@@ -73,8 +73,7 @@ class Progress:
         if counter is None:
             self.done += self.log.every
             return True
-        first = 0 if self.log.counts_samples else self.log.starts_at
-        number = float(counter) - first + (0 if self.log.counts_samples else 1)
+        number = float(counter) + (0 if self.log.counts_samples else 1 - self.log.starts_at)
         if number < self._last:  # another epoch
             self._before += self._last
         is_progress = number != self._last

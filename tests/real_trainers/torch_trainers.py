@@ -2,10 +2,14 @@
 
 import json
 import pickle
+import shutil
 
 from tests.real_trainers import synthetic
 from tests.real_trainers.own_log import OwnLog
 from tests.real_trainers.trainer import Place, Trainer
+
+PICTURES_OF_A_KIND = 40
+"""Pictures of each of four kinds for the example of Accelerate, which trains with four of five in batches of 8."""
 
 _OFFLINE = {"HF_HUB_OFFLINE": "1", "HF_DATASETS_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "false"}
 
@@ -140,10 +144,23 @@ resume_from_checkpoint: null
 
 
 def _accelerate(place: Place) -> None:
-    place.copy("examples/by_feature")
-    _language_model(place)
-    place.write("train.txt", synthetic.text(3000))
-    place.write("valid.txt", synthetic.text(50, seed=1))
+    script = (place.checkout / "examples" / "cv_example.py").read_text()
+    for old, new in (
+        ('"resnet50d", pretrained=True', '"test_efficientnet", pretrained=False'),  # nothing is downloaded here
+        ('"num_epochs": 3', '"num_epochs": 3000'),
+        ('"batch_size": 64', '"batch_size": 8'),
+        ('"image_size": 224', '"image_size": 64'),
+    ):
+        if old not in script:
+            raise RuntimeError(f"cv_example.py is another one: {old} is not in it")
+        script = script.replace(old, new)
+    place.write("cv_example.py", script)
+    place.run(synthetic.IMAGE_FOLDERS, "made")
+    (place.project / "pictures").mkdir()
+    for path in (place.project / "made" / "train").glob("*/*.jpg"):
+        if int(path.stem) < PICTURES_OF_A_KIND:
+            path.rename(place.project / "pictures" / f"{path.parent.name}_{path.stem}.jpg")
+    shutil.rmtree(place.project / "made")
 
 
 _NANOGPT = (
@@ -151,8 +168,8 @@ _NANOGPT = (
     "--block_size=64 --batch_size=12 --n_layer=4 --n_head=4 --n_embd=128 --max_iters=20000 --lr_decay_iters=2000 "
     "--dropout=0.0"
 )
-_BAR = OwnLog(pattern=r"\d+%\|[^|]*\|\s*(?P<n>\d+)/\d+ \[", micro=False, starts_at=1)
-"""The bar of tqdm over updates of the optimizer; it prints 0 before the first."""
+_BAR = OwnLog(pattern=r"^\s*\d+%\|[^|]*\|\s*(?P<n>\d+)/\d+ \[", micro=False, starts_at=1)
+"""The bar of tqdm over updates of the optimizer, which has no title as other bars have; it is at 0 before the first."""
 
 TORCH = (
     Trainer(
@@ -293,15 +310,11 @@ model.compile={model.compile}"
     Trainer(
         name="accelerate",
         repository="huggingface/accelerate",
-        needs=("examples/by_feature/deepspeed_with_config_support.py",),
+        needs=("examples/cv_example.py",),
         lay_out=_accelerate,
-        command="python by_feature/deepspeed_with_config_support.py --train_file train.txt --validation_file valid.txt "
-        "--model_name_or_path tiny-model --per_device_train_batch_size=8 --gradient_accumulation_steps=2 "
-        "--num_train_epochs=50 --block_size=64 --output_dir out",
-        env=_OFFLINE,
-        log=_BAR,
-        batch="per_device_train_batch_size",
-        accumulation="gradient_accumulation_steps",
+        command="python cv_example.py --data_dir pictures --mixed_precision=no --cpu",
+        log=OwnLog(pattern=r"^epoch \d+: ", every=4 * PICTURES_OF_A_KIND * 4 // 5 // 8),
+        batch=8,
         framework="Accelerate",
     ),
 )
