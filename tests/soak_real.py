@@ -28,10 +28,11 @@ import yaml
 
 from autotune.durations import parse_duration_s
 from tests.real_trainers.litter import TemporaryFiles, differing, tree
-from tests.real_trainers.outcome import Outcome
+from tests.real_trainers.outcome import Outcome, number_of
 from tests.real_trainers.programs import Done, environment, run, trained
 from tests.real_trainers.table import TRAINERS
 from tests.real_trainers.trainer import Place, Trainer
+from tests.real_trainers.watching import Watch
 
 REPOSITORY = Path(__file__).resolve().parents[1]
 
@@ -82,16 +83,18 @@ class Session:
     def _tune(self, outcome: Outcome, budget: str) -> None:
         project, home = tree(self.project), tree(self.home)
         self._init(outcome)
-        searched = self._autotune(
-            "search",
-            *("search", "--config", self.trainer.config, "--budget", budget, "--json"),
-            limit_s=parse_duration_s(budget) + _BEYOND_BUDGET_S,
-        )
+        watch = Watch(self.project, self.trainer.log)
+        with watch.watching():
+            searched = self._autotune(
+                "search",
+                *("search", "--config", self.trainer.config, "--budget", budget, "--json"),
+                limit_s=parse_duration_s(budget) + _BEYOND_BUDGET_S,
+            )
         outcome.answer_s = searched.took_s
         outcome.take_answer(_answer(searched))
         state = next(self.project.rglob(".autotune"), self.project / ".autotune")
         outcome.take_events(state)
-        outcome.take_counts(self.trainer, state)
+        outcome.take_counts(self.trainer, state, watch)
         config = str((self.cwd / self.trainer.config).relative_to(self.project))
         own = {f"+{config}", f"~{config}", f"+{Path(config).with_suffix('.autotune.yaml')}"}
         outcome.differs = [change for change in differing(project, tree(self.project)) if change not in own]
@@ -164,8 +167,8 @@ class Session:
             return trained(
                 [sys.executable, "-m", "autotune", "run", "--config", self.trainer.config],
                 self.trainer.log,
-                batch=_value(values, self.trainer.batch),
-                accumulation=_value(values, self.trainer.accumulation),
+                batch=number_of(values, self.trainer.batch),
+                accumulation=number_of(values, self.trainer.accumulation),
                 cwd=fresh / self.trainer.folder,
                 env=self.env,
                 logs=self.logs / name,
@@ -174,16 +177,6 @@ class Session:
             )
         finally:
             shutil.rmtree(fresh)
-
-
-def _value(values: Any, of: int | str) -> float:
-    if isinstance(of, int):
-        return float(of)
-    if of in values:
-        return float(values[of])
-    for part in of.split("."):
-        values = values[part]
-    return float(values)
 
 
 def _answer(searched: Done) -> dict[str, Any]:
@@ -210,7 +203,7 @@ def line(outcome: Outcome) -> str:
         f"init {outcome.init}",
         f"words {outcome.words}",
         f"steps {outcome.steps}",
-        f"samples/own log {counted} of {outcome.own_steps:g}",
+        f"samples/own log {counted} of {outcome.own_samples:g}",
         "data wait " + ("-" if outcome.data_wait is None else f"{100 * outcome.data_wait:.0f} %"),
         f"speedup {speedup}",
         f"in plain training {confirmed}",

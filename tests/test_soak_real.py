@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.real_trainers.litter import differing
-from tests.real_trainers.own_log import OwnLog, Progress, read
+from tests.real_trainers.own_log import OwnLog, Progress
 from tests.real_trainers.table import TRAINERS
 from tests.soak_real import main
 
@@ -54,14 +54,16 @@ def test_a_progress_bar_is_read() -> None:
 def test_counters_that_start_anew_are_added_up() -> None:
     """With each epoch; an evaluation in between is not counted."""
     log = OwnLog(pattern=r"step (?P<n>\d+)", starts_at=0, ignore="val")
-    text = "step 0\nstep 1\nstep 2\nval step 0\nstep 0\nstep 1\n"
-    assert read(log, ("", text)).done == 5
+    progress = Progress(log=log)
+    assert progress.feed("step 0\nstep 1\nstep 2\nval step 0\nstep 0\nstep 1\n")
+    assert progress.done == 5
 
 
 def test_counters_of_samples() -> None:
-    """Of which the line names those before the present batch."""
-    log = OwnLog(pattern=r"\[(?P<n>\d+)/600", counts_samples=True, starts_at=0)
-    assert log.samples(read(log, ("[0/600\n[64/600\n[128/600\n",)).done, batch=64) == 192
+    """They are no steps, whatever the batch."""
+    progress = Progress(log=OwnLog(pattern=r"\[(?P<n>\d+)/600", counts_samples=True))
+    assert progress.feed("[0/600\n[64/600\n[128/600\n")
+    assert progress.log.samples(progress.done, batch=64) == 128
 
 
 def test_new_folders_stand_for_their_files() -> None:

@@ -49,7 +49,7 @@ class TemporaryFiles:
     """
 
     def __init__(self, *own: Path) -> None:
-        self.group = 50_000 + os.getpid() % 10_000 if os.geteuid() == 0 else None
+        self.group = 1_000_000 + os.getpid() if os.geteuid() == 0 else None
         self._own = own
         self._roots = [root for root in (Path(tempfile.gettempdir()), Path("/dev/shm")) if root.is_dir()]
 

@@ -2,21 +2,21 @@
 
 import json
 import statistics
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import yaml
 
-from tests.real_trainers.own_log import read
 from tests.real_trainers.trainer import Trainer
+from tests.real_trainers.watching import Point, Watch
 
-FEWEST_STEPS = 3
-"""Steps in its own log that a trial must show before its count is compared."""
+FEWEST_POINTS = 3
+"""Points in time at which a trial's own log must show progress before its count is compared."""
 
 RIGHT = 0.02
-"""Largest deviation of a right count; or two steps, which the moment of the stop may cost."""
+"""Largest deviation of a right count; or two updates, between which a log may have been looked at."""
 
 
 @dataclass(kw_only=True)
@@ -30,7 +30,7 @@ class Outcome:
         words: Number of words that were typed by hand.
         steps: Steps that were seen in all trials.
         counted: Samples that autotune counted over those of the trainer's own log, in the trial with most steps.
-        own_steps: Steps in the trainer's own log in that trial.
+        own_samples: Samples in the trainer's own log in that trial, from the first line seen to the last step counted.
         is_right: Whether that agrees; None where nothing can be compared.
         data_wait: Median over the trials of the share of time waiting for data.
         verdict: Verdict or kind of error.
@@ -54,7 +54,7 @@ class Outcome:
     words: int = 0
     steps: int = 0
     counted: float | None = None
-    own_steps: float = 0.0
+    own_samples: float = 0.0
     is_right: bool | None = None
     data_wait: float | None = None
     verdict: str = ""
@@ -106,25 +106,33 @@ class Outcome:
                         waits.append(measured["data_wait_fraction"])
         self.data_wait = statistics.median(waits) if waits else None
 
-    def take_counts(self, trainer: Trainer, folder: Path) -> None:
+    def take_counts(self, trainer: Trainer, folder: Path, watch: Watch) -> None:
         """Compare the samples counted with those of the trainer's own log, in the trial with the most steps there."""
         for trial in sorted(folder.glob("trials/*/*/")):
-            steps, samples = _seen(trial)
-            self.steps += steps
-            samples = samples or steps * _samples_per_step(trial)
-            own = read(trainer.log, (_log(trial / "stdout.log"), _log(trial / "stderr.log")))
-            if own.done < max(FEWEST_STEPS, self.own_steps) or not (trial / "config.yaml").exists():
+            steps = _steps(trial)
+            self.steps += len(steps)
+            points = watch.points(trial)
+            if len(points) < FEWEST_POINTS or not (trial / "config.yaml").exists():
                 continue
+            begin, end = points[0], _last_before(points, steps[-1][0] if steps else points[-1].t_s)
             values = yaml.safe_load((trial / "config.yaml").read_text())
-            batch = _number(values, trainer.batch)
-            accumulation = _number(values, trainer.accumulation)
-            expected = trainer.log.samples(own.done, batch=batch, accumulation=accumulation)
-            self.own_steps, self.counted = own.done, samples / expected
-            self.is_right = abs(samples - expected) <= max(RIGHT * expected, 2 * batch * accumulation)
+            batch, accumulation = number_of(values, trainer.batch), number_of(values, trainer.accumulation)
+            own = trainer.log.samples(end.done - begin.done, batch=batch, accumulation=accumulation)
+            if own <= self.own_samples:
+                continue
+            within = [samples for t_s, samples in steps if begin.t_s < t_s <= end.t_s]
+            seen = sum(within) or len(within) * _samples_per_step(trial)
+            self.own_samples, self.counted = own, seen / own
+            self.is_right = abs(seen - own) <= max(RIGHT * own, 2 * batch * accumulation)
 
 
-def _seen(trial: Path) -> tuple[int, float]:
-    steps, samples = 0, 0.0
+def _last_before(points: Sequence[Point], t_s: float) -> Point:
+    return next((point for point in reversed(points) if point.t_s <= t_s), points[0])
+
+
+def _steps(trial: Path) -> list[tuple[float, float]]:
+    """Read the steps that were recorded: time and samples of each."""
+    steps = []
     for path in trial.glob("steps.*.jsonl"):
         for line in path.read_text(errors="replace").splitlines():
             try:
@@ -132,9 +140,8 @@ def _seen(trial: Path) -> tuple[int, float]:
             except ValueError:
                 continue  # the last line of a trial that was stopped
             if event.get("k") == "step":
-                steps += 1
-                samples += event.get("samples") or 0
-    return steps, samples
+                steps.append((event["t_s"], event.get("samples") or 0.0))
+    return sorted(steps)
 
 
 def _samples_per_step(trial: Path) -> float:
@@ -144,10 +151,11 @@ def _samples_per_step(trial: Path) -> float:
     return measured["samples_per_s"] * measured["window_s"] / measured["steps"] if measured else 0.0
 
 
-def _number(values: Any, of: int | str) -> float:
+def number_of(values: Any, of: int | str) -> float:
+    """Return a number, or the value that a config has under a key or a dotted path."""
     if isinstance(of, int):
         return float(of)
-    if isinstance(values, dict) and of in values:
+    if of in values:
         return float(values[of])
     for part in of.split("."):
         values = values[part]

@@ -1,7 +1,6 @@
 """Training progress as a trainer's own log tells it: steps and samples, without anything of autotune's."""
 
 import re
-from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 _ENDS_OF_LINES = re.compile(r"[\r\n\b]+")  # progress bars go back with a carriage return, some with backspaces
@@ -29,17 +28,15 @@ class OwnLog:
     starts_at: int = 1
     ignore: str | None = None
 
-    def samples(self, lines: float, *, batch: float, accumulation: float = 1) -> float:
-        """Compute the samples that this progress stands for.
+    def samples(self, done: float, *, batch: float, accumulation: float = 1) -> float:
+        """Compute the samples that some progress stands for.
 
         Args:
-            lines: Progress as `Progress.done` counts it: samples or steps.
+            done: Progress as `Progress.done` counts it, or a difference of two: samples or steps.
             batch: Samples in one batch.
             accumulation: Batches in an update of the optimizer.
         """
-        if self.counts_samples:
-            return lines + (batch if self.starts_at == 0 else 0)
-        return lines * batch * (1 if self.micro else accumulation)
+        return done if self.counts_samples else done * batch * (1 if self.micro else accumulation)
 
 
 @dataclass(kw_only=True)
@@ -80,13 +77,3 @@ class Progress:
         self._last = number
         self.done = self._before + number
         return is_progress
-
-
-def read(log: OwnLog, texts: Iterable[str]) -> Progress:
-    """Read whole logs, of which one has the lines."""
-    best = Progress(log=log)
-    for text in texts:
-        progress = Progress(log=log)
-        progress.feed(text + "\n")
-        best = max(best, progress, key=lambda each: each.seen)
-    return best

@@ -179,7 +179,7 @@ TORCH = (
         lay_out=_mnist,
         folder="mnist",
         command="python main.py --batch-size=64 --epochs 14 --log-interval 1",
-        log=OwnLog(pattern=r"Train Epoch: \d+ \[(?P<n>\d+)/", counts_samples=True, starts_at=0),
+        log=OwnLog(pattern=r"Train Epoch: \d+ \[(?P<n>\d+)/", counts_samples=True),
         batch="batch_size",
         framework="PyTorch",
         waits=False,
