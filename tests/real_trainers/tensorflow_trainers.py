@@ -42,12 +42,16 @@ subprocess.run([sys.executable, tool, "--mode", "SAFETY", "--infile", old, "--ou
 
 def _session(place: Place) -> None:
     synthetic.mnist_files(place.project / "data", compressed=True)
-    place.copy("input_data.py")
+    reader = (place.checkout / "input_data.py").read_text()
+    place.write("input_data.py", reader.replace("dtype=dt)", "dtype=dt)[0]"))  # for the NumPy of today
     script = (place.checkout / "tensorflow_v1/examples/3_NeuralNetworks/neural_network_raw.py").read_text()
     script = script.replace("from tensorflow.examples.tutorials.mnist import", "import").replace("/tmp/data/", "data/")
     script = script.replace("num_steps = 500", "num_steps = 500000").replace("display_step = 100", "display_step = 10")
     place.write("old.py", script)
     place.run(_MIGRATE, "old.py", "neural_network_raw.py")
+    migrated = (place.project / "neural_network_raw.py").read_text()
+    graph = "import tensorflow as tf\ntf.compat.v1.disable_eager_execution()\n"
+    place.write("neural_network_raw.py", migrated.replace("import tensorflow as tf\n", graph))
     (place.project / "old.py").unlink()
     (place.project / "report.txt").unlink(missing_ok=True)
 
