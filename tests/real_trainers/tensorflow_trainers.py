@@ -50,8 +50,8 @@ def _session(place: Place) -> None:
     place.write("old.py", script)
     place.run(_MIGRATE, "old.py", "neural_network_raw.py")
     migrated = (place.project / "neural_network_raw.py").read_text()
-    graph = "import tensorflow as tf\ntf.compat.v1.disable_eager_execution()\n"
-    place.write("neural_network_raw.py", migrated.replace("import tensorflow as tf\n", graph))
+    graph = "import tensorflow.compat.v1 as tf\ntf.disable_eager_execution()\n"
+    place.write("neural_network_raw.py", migrated.replace("import tensorflow.compat.v1 as tf\n", graph))
     (place.project / "old.py").unlink()
     (place.project / "report.txt").unlink(missing_ok=True)
 

@@ -254,13 +254,14 @@ TORCH = (
         repository="ashleve/lightning-hydra-template",
         needs=("src/train.py", "configs/train.yaml", ".project-root"),
         lay_out=_lightning_hydra,
-        command="python src/train.py callbacks=none data.batch_size=128 data.num_workers=0 model.compile=false",
+        command="python src/train.py callbacks=none +callbacks.bar._target_=lightning.pytorch.callbacks.TQDMProgressBar "
+        "data.batch_size=128 data.num_workers=0 model.compile=false",
         written_by_hand="""\
 data: {batch_size: 128, num_workers: 0}
 model: {compile: false}
 autotune:
-  command: "python src/train.py callbacks=none data.batch_size={data.batch_size} data.num_workers={data.num_workers} \
-model.compile={model.compile}"
+  command: "python src/train.py callbacks=none +callbacks.bar._target_=lightning.pytorch.callbacks.TQDMProgressBar \
+data.batch_size={data.batch_size} data.num_workers={data.num_workers} model.compile={model.compile}"
 """,
         log=OwnLog(pattern=r"Epoch \d+:.*\|\s*(?P<n>\d+)/\d+ \[", ignore="Validation"),
         batch="data.batch_size",
