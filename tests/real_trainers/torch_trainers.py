@@ -172,6 +172,7 @@ _NANOGPT = (
     "--block_size=64 --batch_size=12 --n_layer=4 --n_head=4 --n_embd=128 --max_iters=20000 --lr_decay_iters=2000 "
     "--dropout=0.0"
 )
+_LIGHTNING_BAR = "+callbacks.bar._target_=lightning.pytorch.callbacks.TQDMProgressBar"
 _BAR = OwnLog(pattern=r"^\s*\d+%\|[^|]*\|\s*(?P<n>\d+)/\d+ \[", micro=False, starts_at=1)
 """The bar of tqdm over updates of the optimizer, which has no title as other bars have; it is at 0 before the first."""
 
@@ -254,14 +255,14 @@ TORCH = (
         repository="ashleve/lightning-hydra-template",
         needs=("src/train.py", "configs/train.yaml", ".project-root"),
         lay_out=_lightning_hydra,
-        command="python src/train.py callbacks=none +callbacks.bar._target_=lightning.pytorch.callbacks.TQDMProgressBar "
-        "data.batch_size=128 data.num_workers=0 model.compile=false",
-        written_by_hand="""\
-data: {batch_size: 128, num_workers: 0}
-model: {compile: false}
+        command=f"python src/train.py callbacks=none {_LIGHTNING_BAR} data.batch_size=128 data.num_workers=0 "
+        "model.compile=false",
+        written_by_hand=f"""\
+data: {{batch_size: 128, num_workers: 0}}
+model: {{compile: false}}
 autotune:
-  command: "python src/train.py callbacks=none +callbacks.bar._target_=lightning.pytorch.callbacks.TQDMProgressBar \
-data.batch_size={data.batch_size} data.num_workers={data.num_workers} model.compile={model.compile}"
+  command: "python src/train.py callbacks=none {_LIGHTNING_BAR} data.batch_size={{data.batch_size}} \
+data.num_workers={{data.num_workers}} model.compile={{model.compile}}"
 """,
         log=OwnLog(pattern=r"Epoch \d+:.*\|\s*(?P<n>\d+)/\d+ \[", ignore="Validation"),
         batch="data.batch_size",
