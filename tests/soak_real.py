@@ -67,7 +67,8 @@ class Session:
 
     def outcome(self, budget: str, seconds: float) -> Outcome:
         """Do everything that a row asks for."""
-        outcome = Outcome(name=self.trainer.name, framework=self.trainer.framework)
+        trainer = self.trainer
+        outcome = Outcome(name=trainer.name, framework=trainer.framework, waits=trainer.waits)
         try:
             self.trainer.lay_out(self._place)
             self._tune(outcome, budget)
@@ -196,7 +197,10 @@ def _last_words(done: Done) -> str:
 def line(outcome: Outcome) -> str:
     """Write the outcome of one row as a line for people."""
     speedup = "{:.2f}x ({:.2f}-{:.2f})".format(*outcome.speedup) if outcome.speedup else "-"
-    counted = "-" if outcome.counted is None else f"{outcome.counted:.3f}{'' if outcome.is_right else ' WRONG'}"
+    counted = (
+        "-" if outcome.counted is None else f"{outcome.counted:.3f}{' WRONG' if outcome.is_right is False else ''}"
+    )
+    wait = "-" if outcome.data_wait is None else f"{100 * outcome.data_wait:.0f} %"
     confirmed = ", ".join(f"{ratio:.2f}x" for ratio in outcome.confirmed) or "-"
     parts = (
         f"{outcome.name:<28} {outcome.verdict or 'failed'}",
@@ -204,7 +208,7 @@ def line(outcome: Outcome) -> str:
         f"words {outcome.words}",
         f"steps {outcome.steps}",
         f"samples/own log {counted} of {outcome.own_samples:g}",
-        "data wait " + ("-" if outcome.data_wait is None else f"{100 * outcome.data_wait:.0f} %"),
+        f"data wait {wait}{'' if outcome.is_wait_plausible else ' IMPLAUSIBLE'}",
         f"speedup {speedup}",
         f"in plain training {confirmed}",
         f"answer after {outcome.answer_s or 0:.0f} s",
@@ -252,7 +256,7 @@ def main(arguments: list[str]) -> int:
             if wanted.out:
                 with wanted.out.open("a") as file:
                     file.write(json.dumps(asdict(outcome) | {"start": outcome.start}) + "\n")
-            good = good and not outcome.failed and outcome.is_right is not False
+            good = good and not outcome.failed and outcome.is_right is not False and outcome.is_wait_plausible
     except KeyboardInterrupt:
         print("interrupted", file=sys.stderr)
         return 130

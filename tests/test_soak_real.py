@@ -7,8 +7,10 @@ from pathlib import Path
 import pytest
 
 from tests.real_trainers.litter import differing
+from tests.real_trainers.outcome import Outcome
 from tests.real_trainers.own_log import OwnLog, Progress
 from tests.real_trainers.table import TRAINERS
+from tests.real_trainers.watching import Point, Watch
 from tests.soak_real import main
 
 CARRIAGE_RETURN = OwnLog(pattern=r"\|\s*(?P<n>\d+)/\d+ \[", micro=False)
@@ -64,6 +66,22 @@ def test_counters_of_samples() -> None:
     progress = Progress(log=OwnLog(pattern=r"\[(?P<n>\d+)/600", counts_samples=True))
     assert progress.feed("[0/600\n[64/600\n[128/600\n")
     assert progress.log.samples(progress.done, batch=64) == 128
+
+
+def test_samples_are_compared_over_one_stretch_of_time(tmp_path: Path) -> None:
+    """What lies before the first line seen, or after the last step, is left out on both sides; accumulation counts."""
+    trial = tmp_path / ".autotune" / "trials" / "study" / "0"
+    trial.mkdir(parents=True)
+    (trial / "config.yaml").write_text("per_device_train_batch_size: 8\ngradient_accumulation_steps: 4\n")
+    times = "".join(f'{{"k": "step", "t_s": {t_s}, "samples": 8}}\n' for t_s in range(1, 1001))
+    (trial / "steps.1.0.jsonl").write_text(times + '{"k": "st')
+    trainer = next(each for each in TRAINERS if each.name == "trl-sft-accumulating")
+    outcome, watch = Outcome(name="", framework=""), Watch(tmp_path, trainer.log)
+    points = [Point(t_s=t_s, done=t_s) for t_s in range(100, 2000, 100)]
+    watch.points = lambda folder: points
+    outcome.take_counts(trainer, tmp_path / ".autotune", watch)
+    assert (outcome.steps, outcome.own_samples, outcome.is_right) == (1000, 900 * 32, False)
+    assert outcome.counted == pytest.approx(0.25)
 
 
 def test_new_folders_stand_for_their_files() -> None:

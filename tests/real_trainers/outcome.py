@@ -10,13 +10,16 @@ from typing import Any
 import yaml
 
 from tests.real_trainers.trainer import Trainer
-from tests.real_trainers.watching import Point, Watch
+from tests.real_trainers.watching import LOOK_S, Point, Watch
 
 FEWEST_POINTS = 3
 """Points in time at which a trial's own log must show progress before its count is compared."""
 
 RIGHT = 0.02
-"""Largest deviation of a right count; or two updates, between which a log may have been looked at."""
+"""Largest deviation of a right count; or two updates, and those made between two looks at the log."""
+
+LEAST_WAIT, MOST_WAIT = 0.02, 0.2
+"""Share of time that a trainer at least waits that waits noticeably for data, and at most one that does not."""
 
 
 @dataclass(kw_only=True)
@@ -33,6 +36,7 @@ class Outcome:
         own_samples: Samples in the trainer's own log in that trial, from the first line seen to the last step counted.
         is_right: Whether that agrees; None where nothing can be compared.
         data_wait: Median over the trials of the share of time waiting for data.
+        waits: Whether it is known to wait for data noticeably.
         verdict: Verdict or kind of error.
         why: Its reason in words.
         speedup: Ratio and its interval.
@@ -57,6 +61,7 @@ class Outcome:
     own_samples: float = 0.0
     is_right: bool | None = None
     data_wait: float | None = None
+    waits: bool | None = None
     verdict: str = ""
     why: str = ""
     speedup: tuple[float, float, float] | None = None
@@ -79,6 +84,13 @@ class Outcome:
         later_s = statistics.median(self.first_step_s[1:])
         kind = "warm" if later_s < 0.6 * self.first_step_s[0] else "cold"
         return f"{kind} {self.first_step_s[0]:.1f}s then {later_s:.1f}s"
+
+    @property
+    def is_wait_plausible(self) -> bool:
+        """Whether the share of time waiting for data is what can be expected, as far as anything is."""
+        if self.data_wait is None or self.waits is None:
+            return True
+        return self.data_wait >= LEAST_WAIT if self.waits else self.data_wait <= MOST_WAIT
 
     def take_answer(self, answer: Mapping[str, Any]) -> None:
         """Take what ``search --json`` printed."""
@@ -123,7 +135,10 @@ class Outcome:
             within = [samples for t_s, samples in steps if begin.t_s < t_s <= end.t_s]
             seen = sum(within) or len(within) * _samples_per_step(trial)
             self.own_samples, self.counted = own, seen / own
-            self.is_right = abs(seen - own) <= max(RIGHT * own, 2 * batch * accumulation)
+            looked = 2 * LOOK_S * own / (end.t_s - begin.t_s) if end.t_s > begin.t_s else 0.0
+            self.is_right = abs(seen - own) <= max(RIGHT * own, 2 * batch * accumulation + looked)
+        if self.steps == 0 and not trainer.steps:
+            self.is_right = None  # as documented: the search says so, and the remedy
 
 
 def _last_before(points: Sequence[Point], t_s: float) -> Point:

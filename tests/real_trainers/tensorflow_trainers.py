@@ -127,7 +127,6 @@ TENSORFLOW = (
         log=OwnLog(pattern=r"\d+_train_(?P<n>\d+), ", starts_at=0),
         batch="batch_size",
         framework="TensorFlow",
-        waits=True,
     ),
     Trainer(
         name="tf-cnn-benchmarks",
