@@ -59,7 +59,9 @@ def _session(place: Place) -> None:
 def _speech(place: Place) -> None:
     if not SPEECH.is_dir():
         raise RuntimeError("ljspeech_subset is not at hand")
-    place.copy("train_main.py", "myxtts", "utilities")
+    place.copy("myxtts", "utilities")
+    script = (place.checkout / "train_main.py").read_text()
+    place.write("train_main.py", script.replace("use_phonemes=True", "use_phonemes=False"))  # needs no espeak then
     for part in ("dataset_train", "dataset_eval"):
         shutil.copytree(SPEECH, place.project / "dataset" / part)
         metadata = place.project / "dataset" / part / "metadata.csv"
