@@ -108,7 +108,8 @@ class TraineeEvent:
 
     Attributes:
         kind: ``start`` (the header of a stream), ``step``, ``loss``, ``epoch_end``, ``eval``, ``checkpoint``,
-            ``sync`` or ``note``; readers ignore kinds they do not know.
+            ``sync`` or ``note``; readers ignore kinds they do not know. ``launched`` comes from the runner, when the
+            process has begun that it may have prepared a warm interpreter for.
         t_s: Time of the event.
         stream: The process and its loop that wrote it, ``<pid>.<n>``, e.g. ``"4711.0"``.
         wait_s: Of a step: seconds that the loop waited for data; None if not known.

@@ -142,11 +142,7 @@ class ProcessRunner:
             )
         if trial_exit.left_pids:
             _log.warning("processes that cannot be killed are left behind: %s", trial_exit.left_pids)
-        for _ in range(_LAST_READS):
-            events = request.steps.poll()
-            if not events:
-                break
-            watch(events)
+        read_rest(request)
         return trial_exit
 
     def _make(self, request: LaunchRequest) -> Ended:
@@ -175,16 +171,27 @@ class ProcessRunner:
                 return message
             if isinstance(message, NotStarted):
                 return message
+            launched: list[TraineeEvent] = []
             if isinstance(message, Started):
                 request.on_start(message.pid)
+                launched = [TraineeEvent(kind="launched", t_s=self._clock.now_s(), stream=f"{message.pid}.0")]
             if not stopping:
-                stop = request.watch(request.steps.poll())
+                stop = request.watch([*launched, *request.steps.poll()])
                 if stop is not None:
                     stopping = True
                     self._guard.stop(stop)
                     over_s = min(over_s, self._clock.now_s() + ENDING_S)
             if self._clock.now_s() > over_s:
                 raise GuardLost(f"no word from the guard (process {self._guard.pid}) for too long")
+
+
+def read_rest(request: LaunchRequest) -> None:
+    """Pass on what the trial reported in its last moments, now that none of its processes is left."""
+    for _ in range(_LAST_READS):
+        events = request.steps.poll()
+        if not events:
+            break
+        request.watch(events)
 
 
 def _not_started(plan: TrialPlan, what: NotStarted) -> AutotuneError:

@@ -49,11 +49,12 @@ class Liveness:
         """See `Runner.run`; a trial without a sign of life is stopped as one that never started."""
         if self.first_step_s is not None:
             return self._watch(events)
-        self._held += events
+        launched = [event for event in events if event.kind == "launched"]  # true also if another process makes it
+        self._held += [event for event in events if event.kind != "launched"]
         self.first_step_s = next((event.t_s for event in events if event.kind == "step"), None)
         if self.first_step_s is not None:
-            return self.let_go()
-        stop = self._watch(())
+            return self._watch(launched) or self.let_go()
+        stop = self._watch(launched)
         if stop is None and self._is_silent():
             self.is_lost = True
             return Stop.NEVER_STARTED

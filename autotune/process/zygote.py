@@ -28,7 +28,7 @@ from autotune.folders.step_files import StepReader
 from autotune.folders.temporary_folder import VARIABLE
 from autotune.process.fork_crash import crash_in_words, may_be_the_forks
 from autotune.process.guard import Ended, Fork, Guard, NotStarted, Program, Warmed, portable
-from autotune.process.launch import LOOK_S, LaunchRequest, ProcessRunner
+from autotune.process.launch import LOOK_S, LaunchRequest, ProcessRunner, read_rest
 from autotune.process.liveness import Liveness
 from autotune.process.python_command import PythonCommand, python_command
 from autotune.process.zygote_imports import LATE_VARIABLES
@@ -123,6 +123,7 @@ class ZygoteRunner(ProcessRunner):
         watch = request.watch
         request.watch = cold = Liveness(watch, request.folder, self._clock, limit_s=math.inf)
         ended = super()._make(request)
+        read_rest(request)
         request.watch = watch
         cold.let_go()
         if cold.first_step_s is not None or ended.status == 0:
@@ -210,6 +211,8 @@ class ZygoteRunner(ProcessRunner):
             if isinstance(message, Warmed) and message.zygote == name:
                 return message.answer or {"error": "it has ended"}
             stop = request.watch(())
+            if stop is Stop.NEVER_STARTED:  # neither has the time that it may take to start
+                stop = None
             now_s = self._clock.now_s()
             if stop is None and now_s >= request.deadline_s:
                 stop = Stop.DEADLINE
@@ -253,6 +256,7 @@ class ZygoteRunner(ProcessRunner):
                 },
             ),
         )
+        read_rest(request)  # a trial that has trained is not to blame its fork for what comes then
         request.watch = watch
         if isinstance(ended, NotStarted) and ended.step in ("log", "cwd"):
             return None  # so will a fresh process find, which is asked to say it as always

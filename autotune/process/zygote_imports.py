@@ -199,13 +199,23 @@ def _blas_threads() -> int:
     return threads
 
 
+def _jemalloc_threads() -> int:
+    """Count the threads with which jemalloc gives memory back; it handles forks itself, too (background_thread.c)."""
+    names = []
+    for task in os.listdir("/proc/self/task"):
+        with contextlib.suppress(OSError), open(f"/proc/self/task/{task}/comm", "rb") as file:  # it may have ended
+            names.append(file.read())
+    return names.count(b"jemalloc_bg_thd\n")
+
+
 def _why_not_forkable() -> str | None:
     """Return the reason for which this process must not be forked any more; None if it may.
 
     NumPy, SciPy, scikit-learn, pandas, Numba, librosa, PyTorch, Lightning, transformers, JAX, TensorFlow, Keras and
-    OpenCV start no threads at import but OpenBLAS's. OpenMP's are started by the first parallel loop.
+    OpenCV start no threads at import but OpenBLAS's, and jemalloc's where PyArrow is installed, which pandas imports.
+    OpenMP's are started by the first parallel loop.
     """
-    threads = len(os.listdir("/proc/self/task"))
+    threads = len(os.listdir("/proc/self/task")) - _jemalloc_threads()
     if threads > 1 and threads > 1 + _blas_threads():
         return "starts threads"
     for number in os.listdir("/proc/self/fd"):

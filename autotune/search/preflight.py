@@ -74,7 +74,7 @@ def run_preflight(problem: Problem, runner: Runner, clock: Clock, *, name: str) 
     start_timeout_s = problem.limits.start_timeout_s
 
     def watch(news: Sequence[TraineeEvent]) -> Stop | None:
-        events.extend(news)
+        events.extend(event for event in news if event.kind != "launched")
         steps = [event for event in events if event.kind == "step"]
         if not steps:
             return Stop.NEVER_STARTED if clock.now_s() - started_s > start_timeout_s else None

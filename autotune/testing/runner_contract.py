@@ -74,7 +74,7 @@ class RunnerContract:
         calls: list[int] = []
 
         def watch(events: Sequence[TraineeEvent]) -> Stop | None:
-            calls.append(sum(event.kind != "start" for event in events))
+            calls.append(sum(event.kind not in ("launched", "start") for event in events))
             return Stop.NEVER_STARTED if len(calls) == 5 else None
 
         with self.opened() as runner:

@@ -88,7 +88,7 @@ def ending_of(
     caught = _caught(trial_exit, events, evidence)
     diverged = _diverged(events) if evidence.nan_counts else None
     if stop is not None and stop not in _OUR_CHOICE:
-        if stop is Stop.NEVER_STARTED and not events and not trial_exit.waited_for:
+        if stop is Stop.NEVER_STARTED and not events:
             return Ending.OBSERVER_MISSING, _left(trial_exit)
         if stop is Stop.DIVERGED:
             return caught or (Ending.DIVERGED, diverged or _FAR_ABOVE)

@@ -25,7 +25,7 @@ class TrialPolicy:
         settles: Whether the window starts only after one pass over the data (caches).
         filling: Whether it would have to, but caches take too long to fill: it is measured while they are filled.
         deadline_s: Time at which the trial is killed if it still goes on.
-        give_up_s: Time at which it is stopped and judged by the steps so far.
+        give_up_s: Time at which it is stopped and judged by the steps so far; later by what its process was waited for.
         start_timeout_s: Longest time to its first step; None for the limit in the config.
         max_s: Longest measuring window; a trial that made enough steps for one and takes several times as long is
             stopped, and judged by the steps so far.
@@ -54,7 +54,7 @@ class StopRule:
     Args:
         policy: The limits.
         clock: Source of time.
-        start_deadline_s: Time by which its first step has to come.
+        start_deadline_s: Time by which its first step has to come; later by what its process was waited for.
         samples_per_step: Samples per step according to the config, for trainers that do not report them; None if the
             config does not say.
         progress: Called with the number of steps so far.
@@ -79,6 +79,8 @@ class StopRule:
         self._start_deadline_s = start_deadline_s
         self._samples_per_step = samples_per_step
         self._progress = progress
+        self._made_s = clock.now_s()
+        self._prepared_s = 0.0  # for which it waited until its process began
         self._next_look_s = -math.inf
         self._first_step_s = math.inf
         self._last_step_s: float | None = None
@@ -94,8 +96,11 @@ class StopRule:
 
     def __call__(self, events: Sequence[TraineeEvent]) -> Stop | None:
         """Take new events, possibly none, and return the reason to stop the trial; None to go on."""
-        self.events.extend(events)
         for event in events:
+            if event.kind == "launched":
+                self._prepared_s = event.t_s - self._made_s
+                continue
+            self.events.append(event)
             if event.kind == "step":
                 self._note_step(event)
             if event.loss is not None:
@@ -106,12 +111,12 @@ class StopRule:
         if self._has_diverged:
             return Stop.DIVERGED
 
-        now_s = self._clock.now_s()
+        now_s, give_up_s = self._clock.now_s(), self.policy.give_up_s + self._prepared_s
         if self._last_step_s is None:
-            return Stop.NEVER_STARTED if now_s >= min(self._start_deadline_s, self.policy.give_up_s) else None
+            return Stop.NEVER_STARTED if now_s >= min(self._start_deadline_s + self._prepared_s, give_up_s) else None
         if now_s - self._last_step_s > max(_LONGEST_SILENCE_S, _SILENT_STEPS * self._longest_step_s):
             return Stop.HUNG
-        if now_s >= self.policy.give_up_s:
+        if now_s >= give_up_s:
             return Stop.ENOUGH
         if now_s >= self._next_look_s and not self.is_cold:
             window = self.window()

@@ -122,6 +122,15 @@ def test_when_time_is_up_a_trial_is_stopped_with_what_it_has() -> None:
     assert trial.at(10.0, "step") is Stop.ENOUGH
 
 
+def test_time_before_the_process_begins_does_not_count() -> None:
+    """A warm interpreter was prepared for it first: its limits are later by that."""
+    trial = Watched(give_up_s=START_S + 100.0)
+    trial.at(50.0, "launched")
+    assert trial.at(109.9) is None
+    assert trial.at(110.0) is Stop.NEVER_STARTED
+    assert not trial.watch.events
+
+
 def test_steps_that_cannot_be_measured_end_a_trial() -> None:
     """A pause in each step leaves nothing to measure: it ends after three times the longest window, not the budget."""
     trial = Watched(max_s=10.0)
