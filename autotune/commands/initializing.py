@@ -66,7 +66,11 @@ def write_if_wanted(console: Console, plan: InitPlan, request: InitRequest) -> N
         console.print("Nothing was written.")
         return
     _write(console, plan)
-    console.print(f"Next:  autotune search --config {shlex.quote(str(request.config))} --budget 30m", soft_wrap=True)
+    search = f"autotune search --config {shlex.quote(str(request.config))} --budget 30m"
+    if plan.problem.can_vary:
+        console.print(f"Next:  {search}", soft_wrap=True)
+    else:
+        console.print(f"Next:  say in {path} what may vary, under knobs:, then  {search}", soft_wrap=True)
 
 
 def _write(console: Console, plan: InitPlan) -> None:

@@ -1,5 +1,7 @@
 """Requirements on the baseline: without its numbers there is nothing to compare with, and the search ends."""
 
+from collections.abc import Sequence
+
 from autotune.durations import format_duration
 from autotune.errors import TrialError
 from autotune.records import Ending, TrialRecord, Validity
@@ -7,7 +9,9 @@ from autotune.search.problem import Problem
 from autotune.trial.explanations import EXPLANATIONS
 
 
-def require_baseline(record: TrialRecord, problem: Problem, *, budget_s: float) -> None:
+def require_baseline(
+    record: TrialRecord, problem: Problem, *, budget_s: float, earlier: Sequence[TrialRecord] = ()
+) -> None:
     """Check that the search can go on after the trials of the baseline.
 
     A baseline that failed by itself is let through: another point may do better, and the failure is told in the end.
@@ -16,6 +20,7 @@ def require_baseline(record: TrialRecord, problem: Problem, *, budget_s: float) 
         record: The last trial of the baseline.
         problem: What is tuned.
         budget_s: The whole budget.
+        earlier: Earlier trials of the search, whose numbers are not compared with others.
 
     Raises:
         TrialError: The budget ended before the baseline was measured, or what is searched for cannot be measured.
@@ -36,6 +41,13 @@ def require_baseline(record: TrialRecord, problem: Problem, *, budget_s: float) 
         )
     if measured or record.ending is not Ending.KILLED_BY_BUDGET:
         return
+    if record.validity is Validity.UNMEASURED and any(trial.measurement for trial in earlier):
+        raise TrialError(
+            f"the budget of {format_duration(budget_s)} ended before today's config could be measured again: its first "
+            "trial filled caches, and does not count",
+            where=str(problem.config_path),
+            remedy="Run the same command again, now that they are there, or give it more time.",
+        )
     if record.validity is Validity.UNMEASURED:
         raise TrialError(
             f"no training step was seen within the budget of {format_duration(budget_s)}",

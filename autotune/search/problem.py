@@ -103,6 +103,11 @@ class Problem:
         return identity.name
 
     @property
+    def can_vary(self) -> bool:
+        """True if there is a knob with another value than today's."""
+        return any(len(knob.choices) > 1 for knob in self.space.knobs)
+
+    @property
     def limits(self) -> TrialLimits:
         """Limits on the length of trials."""
         return self.settings.section.trial
@@ -204,7 +209,7 @@ class Problem:
                 "or for this search only, behind --:\n"
                 f"  autotune search --config {name} -- python train.py --config {name}",
             )
-        if all(len(knob.choices) < 2 for knob in self.space.knobs):
+        if not self.can_vary:
             raise ConfigError(
                 "no knob was found in this config" if not self.space.knobs else "no knob is left to turn",
                 where=str(self.config_path),

@@ -141,7 +141,7 @@ class Tuner:
             record = self._trials.make(self._baseline)
         if self._may_have_been_an_accident(record):
             record = self._trials.make(self._baseline)  # all depends on it
-        require_baseline(record, self._problem, budget_s=self._budget.budget_s)
+        require_baseline(record, self._problem, budget_s=self._budget.budget_s, earlier=self._state.trials)
 
     def _leave_caches_alone(self) -> None:
         self._state.leave_caches_alone()

@@ -125,7 +125,7 @@ def _looks_like_output(leaf: Leaf) -> bool:
     if _READ.fullmatch("_".join(words)):
         return False
     if _OUTPUT_ALONE.fullmatch(words[-1]):
-        return bool(_PATH.fullmatch(leaf.value))
+        return bool(_PATH.fullmatch(leaf.value) or _OUTPUT_ALONE.fullmatch(leaf.value))  # `output: output`, a folder
     if _PLACE_ALONE.fullmatch(words[-1]) and len(words) > 1:
         name = "_".join(words[-2:])
         return bool(_OUTPUT.fullmatch(name)) and not _READ_OR_WRITTEN.fullmatch(name)

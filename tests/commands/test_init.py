@@ -227,3 +227,11 @@ def test_an_interrupted_preflight_leaves_nothing(project: Path, config: Path) ->
         init.send_signal(2)
         assert init.wait(timeout=60) == 130
     assert "autotune" not in config.read_text()
+
+
+def test_where_nothing_can_vary_the_next_step_is_to_say_what(config: Path, autotune: Autotune) -> None:
+    """A search would only say that no knob was found."""
+    config.write_text("name: x\nout: out\n")
+    made = autotune(*INIT, "--yes", "--no-preflight", *COMMAND)
+    assert made.returncode == 0, made.stderr
+    assert "under knobs:, then  autotune search" in " ".join(made.stdout.split())

@@ -48,6 +48,14 @@ def test_a_budget_that_ends_before_the_baseline_is_measured(
         require_baseline(record, problem, budget_s=60.0)
 
 
+def test_a_budget_that_ends_while_it_is_measured_again(problem: Problem, make_trial: MakeTrial) -> None:
+    """The first trial made steps, so that nobody has to look for what hides them."""
+    first = make_trial(problem.space.today, 80.0, validity=Validity.COLD)
+    record = make_trial(problem.space.today, None, ending=Ending.KILLED_BY_BUDGET, validity=Validity.UNMEASURED)
+    with pytest.raises(TrialError, match="its first trial filled caches"):
+        require_baseline(record, problem, budget_s=60.0, earlier=[first, record])
+
+
 def test_utilization_that_is_searched_for_has_to_be_measured(problem: Problem, make_trial: MakeTrial) -> None:
     """A search for it could not compare anything."""
     Path("config.yaml").write_text(CONFIG.replace("autotune:\n", "autotune:\n    objective: utilization\n"))

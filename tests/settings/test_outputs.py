@@ -84,6 +84,7 @@ def test_names_that_are_none(line):
         ("hydra: {run: {dir: out}}\n", "hydra.run.dir"),
         ("wandb: {dir: wb}\n", "wandb.dir"),
         ("output: ./out\n", "output"),
+        ("output: output\n", "output"),
         ("checkpoints: saved/here\n", "checkpoints"),
         ("paths: {logs: /var/log/mine}\n", "paths.logs"),
     ],
