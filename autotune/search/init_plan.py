@@ -17,6 +17,7 @@ from autotune.settings.flags import Flags, flags_config, read_flags
 from autotune.settings.load import separate_path
 from autotune.settings.paths import exists
 from autotune.settings.schema import SECTION
+from autotune.settings.script import find_script
 from autotune.settings.section import ListedKnob, section_lines
 from autotune.settings.text.append import with_section
 from autotune.settings.text.document import Document
@@ -93,7 +94,7 @@ def plan_init_from_flags(config: Path, typed: TypedCommand, *, state_dir: Path |
         )
     if not config.parent.is_dir():
         raise ConfigError("there is no such folder", where=str(config.parent), remedy="Make it, or check the path.")
-    flags = read_flags(typed.words, has_known_name)
+    flags = read_flags(typed.words, has_known_name, find_script(typed.words, Path.cwd()))
     if not flags.values:
         raise ConfigError(
             "no flag with a value was found in the command",

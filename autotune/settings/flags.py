@@ -1,25 +1,33 @@
 """Flags of a command made into a config, for trainers that read no YAML.
 
-``--key=value``, ``--key value`` and switches (``--key`` alone, turned off by leaving it out; absl's ``--nokey`` turns
-``--key`` off) are understood, as absl, argparse and nanoGPT-like scripts take them. The flags of the launcher
-(``python``, ``torchrun``, ``accelerate launch``) are left alone.
+``--key=value``, ``--key value`` and switches (``--key`` alone, turned off by leaving it out) are understood, as absl,
+argparse, click, fire and nanoGPT-like scripts take them; where the trainer has a word for off too (``--nokey`` of absl
+and fire, ``--no-key`` of click), it is given that. So are the overrides of Hydra, OmegaConf and fire-like scripts,
+``section.key=value`` with ``+`` or ``++`` in front or nothing. Every word is put back as it was typed until its value
+is tuned, so that nothing is lost where a word was not meant as a value. The flags of the launcher (``python``,
+``torchrun``, ``accelerate launch``) are left alone.
 """
 
 import re
 from collections import Counter
-from collections.abc import Callable, Container, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import takewhile
 
+from autotune.settings.hydra import OWN_FLAGS, HydraMain, hydra_main
 from autotune.settings.schema import SECTION
+from autotune.settings.script import Script, own_words
 from autotune.settings.text.splice import new_scalar
 from autotune.settings.typed import literal
 
 _FLAG = re.compile(r"--(?P<name>[A-Za-z][\w.-]*)(?P<equals>=(?P<value>.*))?", re.DOTALL)
+_OVERRIDE = re.compile(r"(?P<sign>\+{0,2})(?P<name>[A-Za-z_][\w-]*(?:\.[\w-]+)*)=(?P<value>.*)", re.DOTALL)
+_GROUP = re.compile(r"\+{0,2}[A-Za-z_][\w.-]*[/@][\w./@-]*=.*", re.DOTALL)
+_NO_SCALAR = re.compile(r"[\[\]{}(),'\"$\\]")
 _NUMBER = re.compile(r"-?(?:0|[1-9][0-9]*)(?:\.[0-9]*)?(?:e[-+]?[0-9]+)?|-?\.[0-9]+(?:e[-+]?[0-9]+)?", re.IGNORECASE)
 _RESERVED = ("config", "python", SECTION)
 _PLAIN_WORDS = ("true", "false", "True", "False")
-_NEGATION = re.compile(r"^no_?(?=[A-Za-z])")
+_NEGATION = re.compile(r"^no[-_]?(?=[A-Za-z])")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,44 +45,25 @@ class Flags:
     left: Mapping[str, str]
 
 
-def read_flags(words: Sequence[str], is_known: Callable[[str], bool]) -> Flags:
-    """Extract the values of a command's flags.
+def read_flags(words: Sequence[str], is_known: Callable[[str], bool], script: Script | None = None) -> Flags:
+    """Extract the values of a command's flags and overrides.
 
     Args:
         words: The command as it was typed, without placeholders.
         is_known: Returns whether a key has the name of a known knob.
+        script: The script that the command starts, as far as it was found.
     """
-    start = _own_words(words)
+    start = own_words(words)
     own = list(words[start:])
     end = own.index("--") if "--" in own else len(own)
-    counts = Counter(_key(match["name"]) for word in own[:end] if (match := _FLAG.fullmatch(word)))
-    values: dict[str, str] = {}
+    reader = _Reader(own[:end], is_known, script or Script())
+    reader.read()
     left = {word: "it is for what starts the trainer" for word in words[:start] if word.startswith("-")}
-    command = [literal(word) for word in words[:start]]
-    position = 0
-    while position < end:
-        word, match = own[position], _FLAG.fullmatch(own[position])
-        following = [] if match and match["equals"] else _values_after(own[position + 1 : end])
-        position += 1
-        why = _why_left(word, match, following, counts)
-        if why:
-            left[word] = why
-        if match is None or why:
-            command.append(literal(word))
-        elif match["equals"]:
-            values[_key(match["name"])] = _written(match["value"])
-            command.append(f"--{match['name']}={{{_key(match['name'])}}}")
-        elif following:
-            values[_key(match["name"])] = _written(following[0])
-            command += [word, f"{{{_key(match['name'])}}}"]
-            position += 1
-        else:
-            key, is_on = _switch(match["name"], is_known, {*counts, *values})
-            values[key] = "true" if is_on else "false"
-            command.append(f"{{{'' if is_on else '!'}{key}?{word}}}")
-            if word == f"--no{key}" and not is_on:  # absl's, which knows the other word of each switch
-                command.append(f"{{{key}?--{key}}}")
-    return Flags(values=values, command=(*command, *map(literal, own[end:])), left=left)
+    return Flags(
+        values=reader.values,
+        command=(*map(literal, words[:start]), *reader.command, *map(literal, own[end:])),
+        left=left | reader.left,
+    )
 
 
 def flags_config(values: Mapping[str, str]) -> str:
@@ -85,33 +74,113 @@ def flags_config(values: Mapping[str, str]) -> str:
     )
 
 
-def _own_words(words: Sequence[str]) -> int:
-    """Return the index of the trainer's own words: after the script, or the module's name, or else the program."""
-    for position, word in enumerate(words):
-        if word.endswith(".py"):
-            return position + 1
-        if position and words[position - 1] == "-m":
-            return position + 1
-    return 1
+class _Reader:
+    """Pass over the trainer's own words.
+
+    Attributes:
+        values: See `Flags.values`.
+        command: These words with placeholders in them.
+        left: See `Flags.left`.
+    """
+
+    def __init__(self, words: Sequence[str], is_known: Callable[[str], bool], script: Script) -> None:
+        self.values: dict[str, str] = {}
+        self.command: list[str] = []
+        self.left: dict[str, str] = {}
+        self._words = words
+        self._is_known = is_known
+        self._script = script
+        self._hydra = hydra_main(script)
+        self._counts = Counter(key for word in words if (key := _key_of(word)) is not None)
+
+    def read(self) -> None:
+        """Read all words."""
+        position = 0
+        while position < len(self._words):
+            word = self._words[position]
+            position += 1
+            if match := _OVERRIDE.fullmatch(word):
+                self._read_override(word, match, _why_override_left(match, self._counts, self._hydra, self._is_known))
+            elif match := _FLAG.fullmatch(word):
+                position += self._read_flag(word, match, _values_after(self._words[position:]))
+            else:
+                if why := _why_word_left(word):
+                    self.left[word] = why
+                self.command.append(literal(word))
+
+    def _read_override(self, word: str, match: re.Match[str], why: str | None) -> None:
+        if why:
+            self.left[word] = why
+            self.command.append(literal(word))
+            return
+        self.values[match["name"]] = _written(match["value"])
+        self.command.append(f"{match['sign']}{match['name']}={{{match['name']}}}")
+
+    def _read_flag(self, word: str, match: re.Match[str], following: Sequence[str]) -> int:
+        """Read a flag; return the number of words behind it that are part of it."""
+        key = _key(match["name"])
+        if why := _why_flag_left(match, [] if match["equals"] else following, self._counts, self._hydra):
+            self.left[word] = why
+            self.command.append(literal(word))
+        elif match["equals"]:
+            self.values[key] = _written(match["value"])
+            self.command.append(f"--{match['name']}={{{key}}}")
+        elif following:
+            self.values[key] = _written(following[0])
+            self.command += [word, f"{{{key}}}"]
+            return 1
+        else:
+            self._read_switch(word, match["name"])
+        return 0
+
+    def _read_switch(self, word: str, name: str) -> None:
+        """Read a switch: ``--nouse_xla`` says that ``use_xla`` is off."""
+        positive = _NEGATION.sub("", name, count=1)
+        key, off = _key(positive), _word_for_off(positive, self._script)
+        is_free = positive != name and key not in self._counts and key not in self.values
+        if is_free and (self._is_known(key) or (off == word and f"--{positive}/" in self._script.text)):
+            self.values[key] = "false"
+            self.command.append(f"{{!{key}?{word}}}")
+            if word in (f"--no{positive}", off):  # absl's, which knows the other word of each switch
+                self.command.append(f"{{{key}?--{positive}}}")
+            return
+        key, off = _key(name), _word_for_off(name, self._script)
+        self.values[key] = "true"
+        self.command.append(f"{{{key}?{word}}}")
+        if off is not None and _key_of(off) not in self._counts:
+            self.command.append(f"{{!{key}?{off}}}")
 
 
 def _key(name: str) -> str:
     return name.replace("-", "_")
 
 
+def _key_of(word: str) -> str | None:
+    """Return the key that a word gives a value; None if it is neither a flag nor an override."""
+    if match := _FLAG.fullmatch(word):
+        return _key(match["name"])
+    return match["name"] if (match := _OVERRIDE.fullmatch(word)) else None
+
+
 def _values_after(words: Sequence[str]) -> list[str]:
-    return list(takewhile(lambda word: not _is_flag(word), words))
+    return list(takewhile(lambda word: not _is_flag(word) and not _OVERRIDE.fullmatch(word), words))
 
 
 def _is_flag(word: str) -> bool:
     return word.startswith("-") and len(word) > 1 and not _NUMBER.fullmatch(word)
 
 
-def _why_left(
-    word: str, match: re.Match[str] | None, following: Sequence[str], counts: Mapping[str, int]
+def _why_word_left(word: str) -> str | None:
+    if _is_flag(word):
+        return "short flags are left alone"
+    return "it chooses one of a group of configs" if _GROUP.fullmatch(word) else None
+
+
+def _why_flag_left(
+    match: re.Match[str], following: Sequence[str], counts: Mapping[str, int], hydra: HydraMain | None
 ) -> str | None:
-    if match is None:
-        return "short flags are left alone" if _is_flag(word) else None
+    if hydra is not None and match["name"] in OWN_FLAGS:
+        return "it is for Hydra itself"
     if _key(match["name"]) in _RESERVED:
         return "its name means something else in a command, or in the config"
     if counts[_key(match["name"])] > 1:
@@ -119,18 +188,40 @@ def _why_left(
     return "it takes several values" if _is_list(following) else None
 
 
+def _why_override_left(
+    match: re.Match[str], counts: Mapping[str, int], hydra: HydraMain | None, is_known: Callable[[str], bool]
+) -> str | None:
+    name, value = match["name"], match["value"]
+    top = name.partition(".")[0]
+    if top == "hydra":
+        return "it is for Hydra itself"
+    if name in _RESERVED or top == SECTION:
+        return "its name means something else in a command, or in the config"
+    if counts[name] > 1:
+        return "it is given more than once"
+    if _NO_SCALAR.search(value):
+        return "it is a list, or made of other values"
+    groups = hydra.groups if hydra is not None else frozenset()
+    if name in groups:
+        return "it chooses one of a group of configs"
+    is_text = not _NUMBER.fullmatch(value) and value not in _PLAIN_WORDS
+    if name == top and is_text and not groups and not is_known(name):
+        return "it may choose one of a group of configs"
+    return None
+
+
+def _word_for_off(name: str, script: Script) -> str | None:
+    """Return the trainer's word that turns a switch off, as its source tells; None if leaving it out has to do."""
+    if script.imports("absl") or script.imports("fire"):
+        return f"--no{name}"
+    written = re.escape(name)
+    pair = rf"--{written}/--no-{written}\b|[\"']--{written}[\"'][^()]*\bBooleanOptionalAction\b"
+    return f"--no-{name}" if script.imports("typer") or re.search(pair, script.text) else None
+
+
 def _is_list(values: Sequence[str]) -> bool:
     # `--size 16 data/train` is one value and a word for itself; `--sizes 3 4 5` is a list.
     return len(values) > 1 and bool(_NUMBER.fullmatch(values[1])) == bool(_NUMBER.fullmatch(values[0]))
-
-
-def _switch(name: str, is_known: Callable[[str], bool], taken: Container[str]) -> tuple[str, bool]:
-    """Return the key of a switch, and whether it is on: ``--nouse_xla`` says that ``use_xla`` is off."""
-    key = _key(name)
-    positive = _NEGATION.sub("", key, count=1)
-    if positive != key and is_known(positive) and positive not in taken:
-        return positive, False
-    return key, True
 
 
 def _written(text: str) -> str:

@@ -8,14 +8,15 @@ from hypothesis import strategies as st
 
 from autotune.settings.command import fill_command
 from autotune.settings.flags import flags_config, read_flags
+from autotune.settings.script import Script, find_script
 from autotune.settings.text.document import Document
 
 KNOWN = {"batch_size", "use_xla", "num_workers", "cache"}
 
 
-def read(*words: str):
+def read(*words: str, script: Script | None = None):
     """Return the flags found, and the command filled from the config made of them."""
-    flags = read_flags(words, KNOWN.__contains__)
+    flags = read_flags(words, KNOWN.__contains__, script)
     document = Document.parse(flags_config(flags.values))
     filled = fill_command(
         flags.command or ("x",), config=Path("c"), python="python", trial_config=document, where="here"
@@ -100,3 +101,103 @@ def test_values_keep_their_text(value):
     flags, document, _ = read("t.py", f"--key={value}")
     assert document.leaf("key").text == str(value)
     assert list(flags.values) == ["key"]
+
+
+HYDRA = "import hydra\n\n@hydra.main(config_path='conf', config_name='config')\ndef main(cfg): ...\n"
+
+
+def script(folder: Path, text: str) -> Script:
+    """Return a script with this text."""
+    path = folder / "train.py"
+    path.write_text(text)
+    return find_script(("python", "train.py"), folder)
+
+
+@pytest.mark.parametrize("text", ["", HYDRA, "from omegaconf import OmegaConf\nprint(OmegaConf.from_cli())\n"])
+def test_overrides_are_values(tmp_path: Path, text: str):
+    """The overrides of Hydra, and like words of other trainers: each is put back with its own sign."""
+    words = ("python", "train.py", "data.batch_size=64", "+trainer.limit_train_batches=50", "++lr=1e-3", "seed=1")
+    flags, document, filled = read(*words, "trainer.tag=it is", script=script(tmp_path, text))
+    assert document.data == {
+        "data.batch_size": 64,
+        "trainer.limit_train_batches": 50,
+        "lr": 1e-3,
+        "seed": 1,
+        "trainer.tag": "it is",
+    }
+    assert flags.command[2:4] == (
+        "data.batch_size={data.batch_size}",
+        "+trainer.limit_train_batches={trainer.limit_train_batches}",
+    )
+    assert filled == (*words, "trainer.tag=it is")
+
+
+@pytest.mark.parametrize(
+    ("word", "why"),
+    [
+        ("trainer=cpu", "group"),
+        ("experiment/data=a", "group"),
+        ("db@backup=b", "group"),
+        ("data.sizes=[1,2]", "list"),
+        ("data.lr=1,2", "list"),
+        ("data.root=${oc.env:HOME}", "other values"),
+        ("data.tag='a'", "other values"),
+        ("hydra.run.dir=out", "Hydra itself"),
+        ("hydra/launcher=joblib", "group"),
+        ("--config-name=train", "Hydra itself"),
+        ("--multirun", "Hydra itself"),
+        ("python=3", "something else"),
+    ],
+)
+def test_words_for_hydra_itself_stay(tmp_path: Path, word: str, why: str):
+    """Choices of groups, lists, references and what is for Hydra: no values, and said so."""
+    flags, document, filled = read("train.py", "data.batch_size=1", word, script=script(tmp_path, HYDRA))
+    assert document.data == {"data.batch_size": 1}
+    assert why in flags.left[word]
+    assert filled == ("train.py", "data.batch_size=1", word)
+
+
+def test_hydras_own_folder_tells_its_groups(tmp_path: Path):
+    """A number may name a config of a group, and a word that names none is a value."""
+    (tmp_path / "conf" / "model").mkdir(parents=True)
+    flags, document, _ = read("train.py", "model=50", "task=sort", "~callbacks", script=script(tmp_path, HYDRA))
+    assert document.data == {"task": "sort"}
+    assert "group" in flags.left["model=50"]
+
+
+def test_an_override_behind_a_switch_is_not_its_value():
+    """Nor is it lost where it was one: the words are the same."""
+    flags, _, filled = read("t.py", "--fast", "data.size=1", "--opts", "a.b=2", "c")
+    assert flags.values == {"fast": "true", "data.size": "1", "opts": "true", "a.b": "2"}
+    assert filled == ("t.py", "--fast", "data.size=1", "--opts", "a.b=2", "c")
+
+
+@pytest.mark.parametrize(
+    ("text", "typed", "off"),
+    [
+        ("import click\n@click.option('--cache/--no-cache', default=True)\n", "--cache", "--no-cache"),
+        (
+            "import argparse\np.add_argument('--cache', action=argparse.BooleanOptionalAction)\n",
+            "--cache",
+            "--no-cache",
+        ),
+        ("import typer\n", "--cache", "--no-cache"),
+        ("import fire\n", "--cache", "--nocache"),
+        ("from absl import flags\n", "--cache", "--nocache"),
+        ("import click\n@click.option('--cache', is_flag=True)\n", "--cache", None),
+        ("import argparse\np.add_argument('--cache', action='store_true')\n", "--cache", None),
+    ],
+)
+def test_a_switch_is_turned_off_with_the_trainers_own_word(tmp_path: Path, text: str, typed: str, off: str | None):
+    """Where it may be on by itself, leaving it out would change nothing; other trainers know no such word."""
+    flags, _, filled = read("t.py", typed, script=script(tmp_path, text))
+    assert filled == ("t.py", typed)
+    turned = Document.parse("cache: false\n")
+    words = fill_command(flags.command, config=Path("c"), python="p", trial_config=turned, where="here")
+    assert words == (("t.py", off) if off else ("t.py",))
+    if off:
+        flags, document, filled = read("t.py", off, script=script(tmp_path, text))
+        assert (filled, document.data) == (("t.py", off), {"cache": False})
+        on = Document.parse("cache: true\n")
+        words = fill_command(flags.command, config=Path("c"), python="p", trial_config=on, where="here")
+        assert words == ("t.py", typed)

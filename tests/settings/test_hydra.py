@@ -1,0 +1,69 @@
+"""Hydra trainers and the overrides on their command line."""
+
+from pathlib import Path
+
+import pytest
+
+from autotune.settings.hydra import hydra_main, hydra_text, uses_hydra
+from autotune.settings.script import find_script
+
+WORDS = ("python", "train.py")
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        'import hydra\n@hydra.main(config_path="conf", config_name="train.yaml")\ndef main(cfg): ...\n',
+        'from hydra import main as start\n@start(version_base=None, config_path="conf", config_name="train")\n'
+        "def main(cfg): ...\n",
+        'import hydra\nhydra.main("x", config_path="conf", config_name="train")(print)()\n',
+        'from nemo.core.config import hydra_runner\n@hydra_runner(config_path="conf", config_name="train")\n'
+        "def main(cfg): ...\n",
+    ],
+)
+def test_a_hydra_script_tells_its_configs(tmp_path: Path, text: str):
+    """However the decorator is imported; the folder is beside the script."""
+    (tmp_path / "train.py").write_text(text)
+    found = hydra_main(find_script(WORDS, tmp_path))
+    assert found is not None
+    assert (found.config_folder, found.config_name) == (tmp_path / "conf", "train")
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "from hydra.utils import instantiate\n",  # with a command line of its own
+        "from hydra import compose, initialize\n",
+        "import hydrant\nhydrant.main()\n",
+        "# hydra.main\n",
+    ],
+)
+def test_other_users_of_hydra_take_no_overrides(tmp_path: Path, text: str):
+    """An override would be a word too many for them."""
+    (tmp_path / "train.py").write_text(text)
+    assert not uses_hydra(WORDS, tmp_path)
+
+
+def test_what_the_script_does_not_say_is_not_known(tmp_path: Path):
+    """A folder or a name that is worked out in the script is no text."""
+    (tmp_path / "train.py").write_text("import hydra\n@hydra.main(config_path=FOLDER)\ndef main(cfg): ...\n")
+    found = hydra_main(find_script(WORDS, tmp_path))
+    assert found is not None
+    assert (found.config_folder, found.config_name, found.groups) == (None, None, frozenset())
+
+
+@pytest.mark.parametrize(
+    ("text", "written"),
+    [
+        ("/runs/a-1.b", "/runs/a-1.b"),
+        ("/my runs", "'/my runs'"),
+        ("/a=b,c", "'/a=b,c'"),
+        ("/it's", "'/it\\'s'"),
+        ("/a\\'b\\", "'/a\\\\\\'b\\\\'"),
+        ("/é", "'/é'"),
+        ("/${x}", "'/\\${x}'"),
+    ],
+)
+def test_texts_are_quoted_as_hydra_reads_them(text: str, written: str):
+    """Each was read back by Hydra 1.3."""
+    assert hydra_text(text) == written

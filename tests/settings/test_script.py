@@ -1,0 +1,56 @@
+"""Search for the script that a command starts."""
+
+from pathlib import Path
+
+import pytest
+
+from autotune.settings.script import find_script, own_words
+
+
+@pytest.mark.parametrize(
+    ("words", "own"),
+    [
+        (("python", "-u", "train.py", "--a"), ("--a",)),
+        (("torchrun", "--nproc_per_node=2", "sub/train.py", "a=1"), ("a=1",)),
+        (("python", "-m", "pkg.train", "a=1"), ("a=1",)),
+        (("./train", "a=1"), ("a=1",)),
+        ((), ()),
+    ],
+)
+def test_own_words_stand_behind_the_script(words: tuple[str, ...], own: tuple[str, ...]):
+    """What stands in front is for the launcher."""
+    assert words[own_words(words) :] == own
+
+
+@pytest.mark.parametrize(
+    ("file", "words"),
+    [
+        ("train.py", ("python", "train.py")),
+        ("pkg/train.py", ("python", "-m", "pkg.train")),
+        ("pkg/__main__.py", ("torchrun", "-m", "pkg")),
+        ("src/pkg/train.py", ("python", "-m", "pkg.train")),
+    ],
+)
+def test_scripts_and_modules_are_found(tmp_path: Path, file: str, words: tuple[str, ...]):
+    """As the interpreter would find them from the folder of the command."""
+    path = tmp_path / file
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text("from hydra.utils import instantiate as make\nimport a.b\nimport c.d as e\n")
+    script = find_script(words, tmp_path)
+    assert script.path == path
+    assert script.imported == {"make": "hydra.utils.instantiate", "a": "a", "e": "c.d"}
+    assert script.imports("hydra")
+    assert not script.imports("instantiate")
+
+
+@pytest.mark.parametrize("text", ["this is no Python", "\0", "(" * 5000, ""])
+def test_a_text_that_is_no_python_tells_nothing(tmp_path: Path, text: str):
+    """It is never run, and never an error."""
+    (tmp_path / "train.py").write_text(text)
+    assert find_script(("python", "train.py"), tmp_path).imported == {}
+
+
+@pytest.mark.parametrize("words", [(), ("python", "none.py"), ("python", "\0.py"), ("python", "-m", "x" * 5000)])
+def test_a_script_that_is_not_there_is_none(tmp_path: Path, words: tuple[str, ...]):
+    """Nothing is raised by words that can be no path."""
+    assert find_script(words, tmp_path).path is None
