@@ -38,7 +38,7 @@ def show_inventory(console: Console, plan: InitPlan) -> None:
     inventory = Inventory(
         knobs=knob_rows(problem),
         not_taken={**{skipped.path: skipped.why for skipped in not_taken(problem)}, **left_flags},
-        redirected=problem.settings.outputs.redirected,
+        redirected=problem.redirected,
         left=problem.settings.outputs.left,
         command=masked(problem.command),
     )

@@ -36,7 +36,7 @@ def show_plan(console: Console, problem: Problem, budget_s: float) -> None:
         knobs=knob_rows(problem),
         skipped={skipped.path: skipped.why for skipped in problem.skipped} | dict(problem.settings.outputs.left),
         combinations=problem.space.size,
-        redirected=problem.settings.outputs.redirected,
+        redirected=problem.redirected,
         notes=[*output_notes(problem), *command_notes(problem)],
         command=masked(problem.command),
         budget_s=budget_s,

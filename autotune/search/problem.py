@@ -108,6 +108,11 @@ class Problem:
         return any(len(knob.choices) > 1 for knob in self.space.knobs)
 
     @property
+    def redirected(self) -> tuple[str, ...]:
+        """Output keys, and overrides of the command, that point into a trial's own folder."""
+        return self.settings.redirected(self.command)
+
+    @property
     def limits(self) -> TrialLimits:
         """Limits on the length of trials."""
         return self.settings.section.trial

@@ -4,6 +4,7 @@ import os
 import re
 import shlex
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 
 from autotune.errors import CannotEditYaml, CommandError, ConfigError
@@ -14,6 +15,7 @@ from autotune.settings.text.keys import closest, shown
 
 _FIELD = re.compile(r"\{\{|\}\}|\{(?P<name>[^{}]*)\}|[{}]")
 _SWITCH_FIELD = re.compile(r"\{[^{}]*\?[^{}]*\}")
+_OVERRIDE = re.compile(r"(?P<key>[^-{}=][^{}=]*)=(?P<field>\{[^{}?]+\})")
 _OPERATORS = "|&;<>()"
 
 IN_A_SHELL = """put the line into a script and name that, or name a shell yourself:
@@ -69,7 +71,7 @@ def fill_command(
     python: str,
     trial_config: Document,
     where: str,
-    may_leave_out_config: bool = False,
+    quote: Callable[[str], str] | None = None,
 ) -> tuple[str, ...]:
     """Fill in the placeholders.
 
@@ -81,7 +83,7 @@ def fill_command(
             ``{dotted.key?--word}`` is the word if it is on, ``{!dotted.key?--word}`` if it is off; a token that is
             left with nothing in it is left out.
         where: Place of the command, for errors.
-        may_leave_out_config: Whether nothing of the config has to reach the trainer: only its environment varies.
+        quote: Writes a value where the word is an override of it, ``key={key}``; None leaves it as it is.
 
     Raises:
         ConfigError: An unknown placeholder or single brace, a word that no program can be given, or the config would
@@ -106,7 +108,13 @@ def fill_command(
         used.add(name)
         return own[name] if name in own else _text_of(name, trial_config, where)
 
-    filled = tuple(text for token in tokens if (text := _FIELD.sub(fill, token)) or not _SWITCH_FIELD.fullmatch(token))
+    def fill_token(token: str) -> str:
+        override = _OVERRIDE.fullmatch(token) if quote is not None else None
+        if quote is None or override is None:
+            return _FIELD.sub(fill, token)
+        return f"{override['key']}={quote(_FIELD.sub(fill, override['field']))}"
+
+    filled = tuple(text for token in tokens if (text := fill_token(token)) or not _SWITCH_FIELD.fullmatch(token))
     if not may_leave_out_config and not used - {"python"}:
         raise ConfigError(
             "the command names neither {config} nor a {key} of it, so no tuned value would reach the trainer",

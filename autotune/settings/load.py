@@ -8,6 +8,7 @@ from pathlib import Path
 from autotune.errors import CannotEditYaml, ConfigError
 from autotune.records import Scalar, Values
 from autotune.settings.command import fill_command, split_command
+from autotune.settings.hydra import RUN_FOLDERS, hydra_text, uses_hydra, with_run_folder
 from autotune.settings.outputs import Outputs, find_outputs, redirected_path
 from autotune.settings.paths import exists
 from autotune.settings.schema import (
@@ -28,6 +29,8 @@ from autotune.settings.text.keys import KeyPath, did_you_mean, shown
 from autotune.settings.text.parsers import same_value
 from autotune.settings.text.scanners import no_garbage
 from autotune.settings.text.splice import Splice, check_editable, plan_splices, splice, write_scalar
+
+_RUN_FOLDER = "hydra"  # below a trial's outputs
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -110,7 +113,13 @@ class Settings:
         return {path: redirected_path(self.trial_document.leaf(path).text, outputs) for path in self.outputs.redirected}
 
     def argv(
-        self, *, config: Path, config_text: str, python: str, command: tuple[str, ...] | None = None
+        self,
+        *,
+        config: Path,
+        config_text: str,
+        python: str,
+        command: tuple[str, ...] | None = None,
+        outputs: Path | None = None,
     ) -> tuple[str, ...]:
         """Return a trial's command line.
 
@@ -119,6 +128,7 @@ class Settings:
             config_text: The text of that copy.
             python: The interpreter that runs autotune.
             command: The command that the user typed in place of the section's, split by the shell.
+            outputs: The folder for a trial's outputs, which a Hydra trainer is told; None leaves it its own.
 
         Raises:
             ConfigError: There is no command, it has an unknown placeholder, or the config would never reach the
@@ -135,14 +145,21 @@ class Settings:
         where = "command line" if command else self.section.place("command")
         same = config_text == self.trial_document.text
         trial_config = self.trial_document if same else Document.parse(config_text, str(config))
-        return fill_command(
+        hydra = uses_hydra(
+            tokens, Path.cwd())
+        argv = fill_command(
             tokens,
             config=config,
             python=python,
             trial_config=trial_config,
             where=where,
-            may_leave_out_config=self.section.varies_environment_alone,
+            quote=hydra_text if hydra else None,
         )
+        return with_run_folder(argv, outputs / _RUN_FOLDER) if hydra and outputs is not None else argv
+
+    def redirected(self, command: tuple[str, ...]) -> tuple[str, ...]:
+        """Return everything that points into a trial's folder in trials, with that command: keys, and overrides."""
+        return (*self.outputs.redirected, *(RUN_FOLDERS if uses_hydra(command, Path.cwd()) else ()))
 
     def edits(self, values: Values) -> dict[Path, dict[KeyPath, Scalar]]:
         """Return the values that each file does not hold yet, for `autotune.settings.apply.plan_edit`."""

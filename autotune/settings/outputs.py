@@ -121,7 +121,7 @@ def redirected_path(value: str, outputs: Path) -> str:
 def _looks_like_output(leaf: Leaf) -> bool:
     if not isinstance(leaf.value, str) or leaf.value in ("", "???") or not isinstance(leaf.path[-1], str):
         return False
-    words = [_snake(str(part)) for part in leaf.path]
+    words = _words(leaf)
     if _READ.fullmatch("_".join(words)):
         return False
     if _OUTPUT_ALONE.fullmatch(words[-1]):
@@ -133,7 +133,7 @@ def _looks_like_output(leaf: Leaf) -> bool:
 
 
 def _uploads(leaf: Leaf) -> bool:
-    words = [_snake(str(part)) for part in leaf.path]
+    words = _words(leaf)
     if leaf.value is True:
         return bool(_UPLOADS.fullmatch(words[-1]))
     if not isinstance(leaf.value, str):
@@ -142,6 +142,11 @@ def _uploads(leaf: Leaf) -> bool:
         (_SERVER.fullmatch(words[-1]) and "://" in leaf.value and not leaf.value.startswith(("file:", "sqlite:")))
         or (_TRACKER_MODE.fullmatch("_".join(words)) and leaf.value == "online")
     )
+
+
+def _words(leaf: Leaf) -> list[str]:
+    """Return the parts of a key path; those of an override (``paths.log_dir: logs``) are parts as well."""
+    return [_snake(word) for part in leaf.path for word in str(part).split(".")]
 
 
 def _snake(name: str) -> str:

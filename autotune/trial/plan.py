@@ -45,7 +45,11 @@ def plan_trial(trainer: Trainer, keys: Values, *, trial: str) -> TrialPlan:
     folder = trainer.state.run(trainer.study, trial)
     config_text = trainer.settings.trial_text(keys, folder.outputs)
     argv = trainer.settings.argv(
-        command=trainer.typed_command, config=folder.config, python=sys.executable, config_text=config_text
+        command=trainer.typed_command,
+        config=folder.config,
+        python=sys.executable,
+        config_text=config_text,
+        outputs=folder.outputs,
     )
     return TrialPlan(
         trial_id=f"{trainer.study}/{trial}",

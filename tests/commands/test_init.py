@@ -229,9 +229,36 @@ def test_an_interrupted_preflight_leaves_nothing(project: Path, config: Path) ->
     assert "autotune" not in config.read_text()
 
 
-def test_where_nothing_can_vary_the_next_step_is_to_say_what(config: Path, autotune: Autotune) -> None:
-    """A search would only say that no knob was found."""
-    config.write_text("name: x\nout: out\n")
-    made = autotune(*INIT, "--yes", "--no-preflight", *COMMAND)
-    assert made.returncode == 0, made.stderr
-    assert "under knobs:, then  autotune search" in " ".join(made.stdout.split())
+HYDRA = """\
+import sys
+
+import hydra
+
+from autotune.trainee import step
+
+
+@hydra.main(version_base=None, config_path="conf", config_name="config")
+def main(words):
+    print(words, flush=True)
+    while True:
+        step(samples=4, wait_s=0.0)
+
+
+main(sys.argv[1:])
+"""
+
+
+def test_a_hydra_trainer_needs_no_config_of_its_own(project: Path, autotune: Autotune) -> None:
+    """Its overrides become a config, and every trial writes where it belongs; said in the list of outputs."""
+    (project / "hydra.py").write_text("def main(**_):\n    return lambda function: function\n")
+    (project / "train.py").write_text(HYDRA)
+    words = ("--", sys.executable, "train.py", "trainer=cpu", "data.batch_size=4", "+data.num_workers=1")
+    done = autotune("init", "--config", "new.yaml", "--from-flags", "--yes", *words)
+    assert done.returncode == 0, done.stderr
+    assert "not taken: trainer=cpu: it may choose one of a group of configs" in done.stdout
+    assert "starting empty: hydra.run.dir, hydra.sweep.dir" in done.stdout
+    assert "the values are on its command line" in done.stderr
+    assert (
+        "train.py trainer=cpu data.batch_size={data.batch_size} +data.num_workers="
+        in (project / "new.yaml").read_text()
+    )

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from autotune.settings.hydra import hydra_main, hydra_text, uses_hydra
+from autotune.settings.hydra import hydra_main, hydra_text, uses_hydra, with_run_folder
 from autotune.settings.script import find_script
 
 WORDS = ("python", "train.py")
@@ -67,3 +67,20 @@ def test_what_the_script_does_not_say_is_not_known(tmp_path: Path):
 def test_texts_are_quoted_as_hydra_reads_them(text: str, written: str):
     """Each was read back by Hydra 1.3."""
     assert hydra_text(text) == written
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        ("train.py", "train.py {run} {sweep}"),
+        ("python train.py a=1 -m", "python train.py a=1 {run} {sweep} -m"),
+        ("python train.py --config-name x", "python train.py --config-name x {run} {sweep}"),
+        ("python train.py ~db a/b=c -cn x", "python train.py ~db a/b=c {run} {sweep} -cn x"),
+        ("torchrun -n=2 train.py a=1", "torchrun -n=2 train.py a=1 {run} {sweep}"),
+        ("train.py hydra.run.dir=out a=1 ++hydra.sweep.dir=x", "train.py a=1 {run} {sweep}"),
+    ],
+)
+def test_trials_get_a_run_folder_of_their_own(words: str, told: str):
+    """It stands with the other overrides, behind which argparse takes no more, and in the place of the user's."""
+    argv = with_run_folder(words.split(), Path("/t/out"))
+    assert argv == tuple(told.format(run="hydra.run.dir=/t/out", sweep="hydra.sweep.dir=/t/out").split())

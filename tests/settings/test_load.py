@@ -195,6 +195,25 @@ def test_the_command_line_of_a_trial(config):
     assert settings.argv(config=Path("c"), config_text=text, python="/py", command=mine) == ("/py", "-b32")
 
 
+def test_a_hydra_trainer_writes_into_the_trials_folder(config, tmp_path, monkeypatch):
+    """Its own folder, and outputs that are overrides, quoted as it reads them; `autotune run` leaves it its own."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "train.py").write_text("import hydra\n@hydra.main(config_path='conf')\ndef main(cfg): ...\n")
+    section = 'command: python train.py paths.log_dir={paths.log_dir} "--name={paths.log_dir}" hydra.run.dir=mine'
+    settings = load(config, f"paths.log_dir: logs\nautotune:\n  {section}\n")
+    text, outputs = settings.trial_text({}, Path("/a trial")), Path("/a trial")
+    argv = settings.argv(config=Path("c"), config_text=text, python="p", outputs=outputs)
+    assert argv[2:] == (
+        "paths.log_dir='/a trial/logs'",
+        "hydra.run.dir='/a trial/hydra'",
+        "hydra.sweep.dir='/a trial/hydra'",
+        "--name=/a trial/logs",
+    )
+    assert settings.redirected(settings.command) == ("paths.log_dir", "hydra.run.dir", "hydra.sweep.dir")
+    real = settings.argv(config=Path("c"), config_text=settings.trial_document.text, python="p")
+    assert real[2:] == ("paths.log_dir=logs", "--name=logs", "hydra.run.dir=mine")
+
+
 def test_a_tag_of_the_trainers_does_not_hide_an_output(config):
     """The ``!ref`` folder of speechbrain is redirected whole; what is built on it follows by itself."""
     text = "seed: 7\noutput_folder: !ref results/<seed>  # here\nsave_folder: !ref <output_folder>/save\n"
