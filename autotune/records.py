@@ -150,6 +150,7 @@ class TrialPlan:
         cwd: The working directory in which the user started the search.
         env: Variables that are added to the environment of the search.
         config_text: The trial's own copy of the config.
+        config_name: The name of its file in the trial's folder.
     """
 
     trial_id: str
@@ -158,6 +159,7 @@ class TrialPlan:
     cwd: Path
     env: Mapping[str, str]
     config_text: str
+    config_name: str = "config.yaml"
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -97,7 +97,7 @@ def _trouble(preflight: Preflight) -> TrialError | None:
     if preflight.reached is Reached.NOT_READ:
         return TrialError(
             "steps were seen, but nobody read the trial's own copy of the config, so no tuned value would count",
-            where=str(preflight.folder.config),
+            where=str(preflight.folder.path),
             remedy="See that {config} stands where the command takes the path of its config, and that nothing else "
             "decides which file is read.\nTo go on without a preflight: --no-preflight.",
         )

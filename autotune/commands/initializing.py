@@ -43,7 +43,7 @@ def show_inventory(console: Console, plan: InitPlan) -> None:
         command=masked(problem.command),
     )
     print_inventory(console, inventory)
-    for note in command_notes(problem):
+    for note in [*command_notes(problem), *([plan.why_separate] if plan.why_separate else [])]:
         console.print(note, soft_wrap=True)
 
 

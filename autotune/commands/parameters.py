@@ -24,7 +24,11 @@ class Duration(click.ParamType[float]):
 
 
 config_option = click.option(
-    "--config", "config", required=True, type=click.Path(path_type=Path), help="The YAML file that the trainer reads."
+    "--config",
+    "config",
+    required=True,
+    type=click.Path(path_type=Path),
+    help="The file that the trainer reads: YAML, JSON or TOML.",
 )
 state_dir_option = click.option(
     "--state-dir",

@@ -43,7 +43,7 @@ class TrialFolder:
 
     Attributes:
         path: The folder.
-        config: The trial's own copy of the config.
+        config: The trial's own copy of a YAML config.
         stdout: File of the trainer's standard output.
         stderr: File of the trainer's standard error.
         result: File of the search's verdict on the trial.
@@ -109,19 +109,23 @@ class TrialFolder:
             return None
         return marker.st_mtime if stat.S_ISREG(marker.st_mode) else None
 
-    def write_config(self, text: str) -> None:
+    def write_config(self, text: str, name: str = "config.yaml") -> None:
         """Write the trial's own copy of the config, character for character.
+
+        Args:
+            text: The copy.
+            name: The name of its file.
 
         Raises:
             TrialError: It cannot be written.
         """
         try:
             # Into the same file: when it was last read shows whether the trainer reads it.
-            rewrite(self.config, text.encode())
+            rewrite(self.path / name, text.encode())
         except OSError as error:
             raise TrialError(
                 f"the trial's config cannot be written: {error.strerror}",
-                where=str(self.config),
+                where=str(self.path / name),
                 remedy="Make room on the disk, or choose another place with --state-dir.",
             ) from error
 

@@ -21,6 +21,7 @@ from autotune.settings.script import find_script
 from autotune.settings.section import ListedKnob, section_lines
 from autotune.settings.text.append import with_section
 from autotune.settings.text.document import Document
+from autotune.settings.text.syntax import Syntax, syntax_of
 from autotune.settings.typed import TypedCommand
 from autotune.space.catalog import KNOWN_KNOBS, has_known_name
 from autotune.space.knob import Knob, Label
@@ -37,12 +38,14 @@ class InitPlan:
         is_new: Whether the file is not there yet.
         problem: What a search will read of it.
         flags: What was found on the command line; None where the config was there before.
+        why_separate: Reason for which the section gets a file of its own unasked; None if it does not.
     """
 
     edit: ConfigEdit
     is_new: bool
     problem: Problem
     flags: Flags | None = None
+    why_separate: str | None = None
 
 
 def plan_init(config: Path, typed: TypedCommand, *, separate: bool, state_dir: Path | None) -> InitPlan:
@@ -51,7 +54,7 @@ def plan_init(config: Path, typed: TypedCommand, *, separate: bool, state_dir: P
     Args:
         config: The config.
         typed: How training is started.
-        separate: Whether the section gets a file of its own.
+        separate: Whether the section gets a file of its own; of a JSON or TOML config it does in any case.
         state_dir: Where everything is kept; None finds the place by the config.
 
     Raises:
@@ -66,13 +69,18 @@ def plan_init(config: Path, typed: TypedCommand, *, separate: bool, state_dir: P
                 remedy="Edit it there, or delete it first; `autotune search --dry-run` shows what it says.",
             )
 
+    why_separate = None
+    if document.syntax is not Syntax.YAML and not separate:
+        why_separate = f"a {document.syntax.value} config holds no section: it gets a file of its own, {beside.name}"
+    separate = separate or why_separate is not None
+
     def write(lines: Sequence[str]) -> ConfigEdit:
         if separate:
             return _new_file(beside, "".join(f"{line}\n" for line in lines))
         return plan_section(config, lines)
 
     edit, problem = _edit(document, config, typed.tokens(config, Path.cwd()), typed.env, write, state_dir)
-    return InitPlan(edit=edit, is_new=separate, problem=problem)
+    return InitPlan(edit=edit, is_new=separate, problem=problem, why_separate=why_separate)
 
 
 def plan_init_from_flags(config: Path, typed: TypedCommand, *, state_dir: Path | None) -> InitPlan:
@@ -91,6 +99,10 @@ def plan_init_from_flags(config: Path, typed: TypedCommand, *, state_dir: Path |
             "there is such a file already, and it is not overwritten",
             where=str(config),
             remedy="Give --config the name of a new file; for a config that the trainer reads, leave --from-flags out.",
+        )
+    if syntax_of(config.name) is not Syntax.YAML:
+        raise ConfigError(
+            "the config that holds the flags is YAML", where=str(config), remedy="Give it a name that ends in .yaml."
         )
     if not config.parent.is_dir():
         raise ConfigError("there is no such folder", where=str(config.parent), remedy="Make it, or check the path.")

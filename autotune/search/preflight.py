@@ -68,7 +68,7 @@ def run_preflight(problem: Problem, runner: Runner, clock: Clock, *, name: str) 
     problem.state.require_space()
     folder = problem.state.run(problem.study, name)
     folder.create(output_paths=problem.settings.moved_outputs(folder.outputs).values())
-    unread = _Unread(folder)
+    unread = _Unread(folder, plan.config_name)
     events: list[TraineeEvent] = []
     started_s = clock.now_s()
     start_timeout_s = problem.limits.start_timeout_s
@@ -103,8 +103,8 @@ class _Unread:
     out. The runner writes the config into this very file, which leaves the access time alone.
     """
 
-    def __init__(self, folder: TrialFolder) -> None:
-        self._path = folder.config
+    def __init__(self, folder: TrialFolder, name: str) -> None:
+        self._path = folder.path / name
         trial = folder.path / "read.test"
         for path in (trial, self._path):
             create_private(path, b"?")

@@ -1,6 +1,6 @@
 """Backups of a config, one numbered entry for each write of `apply` and `revert`: the old file and a small manifest.
 
-    backups/<stem>-<8 hex of the real path>/<utc>-<sha8>.yaml      the file before the write
+    backups/<stem>-<8 hex of the real path>/<utc>-<sha8>.yaml      the file before the write (of JSON and TOML .bak)
                                             <utc>-<sha8>.json      which values changed
 
 Entries are written before the config is, so that a crash between the two leaves an entry too many, never a
@@ -19,6 +19,7 @@ from autotune.clock import Clock
 from autotune.errors import ConfigError
 from autotune.files import make_private_folder, open_regular
 from autotune.records import Scalar
+from autotune.settings.text.syntax import Syntax, syntax_of
 
 FORMAT = 1
 
@@ -119,10 +120,11 @@ class Backups:
         }
         make_private_folder(self.folder)
         stem = f"{now:%Y%m%dT%H%M%S.%fZ}-{hashlib.sha256(content).hexdigest()[:8]}"
-        backup = self.folder / f"{stem}.yaml"
+        suffix = ".yaml" if syntax_of(self.config.name) is Syntax.YAML else ".bak"
+        backup = self.folder / f"{stem}{suffix}"
         while backup.exists():  # a clock too coarse to tell two writes apart
             stem = f"{stem}-{number}"
-            backup = self.folder / f"{stem}.yaml"
+            backup = self.folder / f"{stem}{suffix}"
         try:
             _write_private(backup, content)
             # The manifest comes last: without it there is no entry.
@@ -134,7 +136,7 @@ class Backups:
 
     def drop(self, backup: Path) -> None:
         """Remove an entry whose write did not happen."""
-        for path in (backup.with_name(f"{backup.name.removesuffix('.yaml')}.json"), backup):
+        for path in (backup.with_name(f"{backup.name.removesuffix(backup.suffix)}.json"), backup):
             path.unlink(missing_ok=True)
 
 
@@ -165,7 +167,7 @@ def _read(path: Path) -> Entry:
             raise ConfigError(
                 f"this backup has format {manifest['format']}, this autotune knows {FORMAT}",
                 where=str(path),
-                remedy="Use the autotune that wrote it, or copy the .yaml beside it back by hand.",
+                remedy="Use the autotune that wrote it, or copy the file beside it back by hand.",
             )
         return Entry(
             number=_whole(manifest["number"]),

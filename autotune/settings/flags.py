@@ -17,7 +17,7 @@ from itertools import takewhile
 from autotune.settings.hydra import OWN_FLAGS, HydraMain, hydra_main
 from autotune.settings.schema import SECTION
 from autotune.settings.script import Script, own_words
-from autotune.settings.text.splice import new_scalar
+from autotune.settings.text.scalars import new_scalar
 from autotune.settings.typed import literal
 
 _FLAG = re.compile(r"--(?P<name>[A-Za-z][\w.-]*)(?P<equals>=(?P<value>.*))?", re.DOTALL)

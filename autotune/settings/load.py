@@ -27,8 +27,10 @@ from autotune.settings.text.cut import without_key
 from autotune.settings.text.document import Document, Leaf
 from autotune.settings.text.keys import KeyPath, did_you_mean, shown
 from autotune.settings.text.parsers import same_value
+from autotune.settings.text.scalars import write_scalar
 from autotune.settings.text.scanners import no_garbage
-from autotune.settings.text.splice import Splice, check_editable, plan_splices, splice, write_scalar
+from autotune.settings.text.splice import Splice, check_editable, plan_splices, splice
+from autotune.settings.text.syntax import Syntax
 
 _RUN_FOLDER = "hydra"  # below a trial's outputs
 
@@ -206,7 +208,7 @@ def load_settings(config: Path) -> Settings:
     for path, domain in (section.knobs or {}).items():
         _check_key(settings, path, "knobs")
         _check_knob(settings, path, domain)
-    settings.trial_document.root_1_2  # noqa: B018  # the second parser must be able to check every copy
+    settings.trial_document.check_by_second_parser()  # it has to check every copy
     return settings
 
 
@@ -217,6 +219,12 @@ def separate_path(config: Path) -> Path:
 
 def _find_section(config: Path, document: Document) -> Section:
     beside = separate_path(config)
+    if document.syntax is not Syntax.YAML and SECTION in document:
+        raise ConfigError(
+            f"an autotune section cannot stand in a {document.syntax.value} config",
+            where=f"{document.name}:{document.line(SECTION)}",
+            remedy=f"Write it into {beside.name} beside it, as YAML; autotune init does.",
+        )
     if not exists(beside):
         return parse_section(Source(document, (SECTION,))) if SECTION in document else Section()
     if SECTION in document:

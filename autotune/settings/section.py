@@ -9,7 +9,7 @@ from autotune.errors import ConfigError
 from autotune.records import Scalar
 from autotune.settings.command import split_command
 from autotune.settings.schema import ENV, SECTION, Section
-from autotune.settings.text.splice import new_scalar
+from autotune.settings.text.scalars import new_scalar
 
 _DEFAULTS = Section()
 _LIMITS = _DEFAULTS.trial

@@ -25,7 +25,7 @@ EXPLANATIONS: Mapping[Ending, Explanation] = {
     ),
     Ending.CRASHED: Explanation(
         sentence="The trainer ended with an error.",
-        remedy="Read stderr.log in the trial's folder; start the command by hand with the config.yaml beside it.",
+        remedy="Read stderr.log in the trial's folder; start the command by hand with the config beside it.",
     ),
     Ending.OUT_OF_HOST_MEMORY: Explanation(
         sentence="The machine's memory, or the limit on it, was used up.",

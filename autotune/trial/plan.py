@@ -43,10 +43,11 @@ def plan_trial(trainer: Trainer, keys: Values, *, trial: str) -> TrialPlan:
         ConfigError: The trial's copy of the config, or its command line, cannot be made.
     """
     folder = trainer.state.run(trainer.study, trial)
+    config_name = f"config{trainer.settings.document.syntax.suffix}"  # trainers look at the suffix
     config_text = trainer.settings.trial_text(keys, folder.outputs)
     argv = trainer.settings.argv(
         command=trainer.typed_command,
-        config=folder.config,
+        config=folder.path / config_name,
         python=sys.executable,
         config_text=config_text,
         outputs=folder.outputs,
@@ -58,6 +59,7 @@ def plan_trial(trainer: Trainer, keys: Values, *, trial: str) -> TrialPlan:
         cwd=Path.cwd(),
         env=_environment(trainer, keys, folder),
         config_text=config_text,
+        config_name=config_name,
     )
 
 

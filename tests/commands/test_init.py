@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from autotune.clock import SystemClock
+from autotune.settings.apply import plan_edit, write_edit
 from tests.commands.conftest import TRAINER, Autotune
 
 FLAG_TRAINER = Path(__file__).with_name("flag_trainer.py")
@@ -262,3 +264,38 @@ def test_a_hydra_trainer_needs_no_config_of_its_own(project: Path, autotune: Aut
         "train.py trainer=cpu data.batch_size={data.batch_size} +data.num_workers="
         in (project / "new.yaml").read_text()
     )
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "tuned"),
+    [
+        (
+            "c.json",
+            '{"data": {"batch_size": 4,\t"num_workers": 1},\r\n "out": {"log_dir": "logs"}}',
+            '"num_workers": 2',
+        ),
+        ("c.toml", "[data]\nbatch_size = 4  # why\nnum_workers = 1\n\n[out]\nlog_dir = 'logs'\n", "num_workers = 2"),
+    ],
+)
+def test_json_and_toml_configs(project: Path, autotune: Autotune, name: str, text: str, tuned: str) -> None:
+    """The section gets a file of its own; trials read a copy with the suffix; apply and revert keep the rest."""
+    (project / name).write_bytes(text.encode())
+    trainer = project / "train.py"
+    trainer.write_text(
+        "import json, sys, tomllib\nfrom autotune.trainee import step\n"
+        "config = {'json': json, 'toml': tomllib}[sys.argv[1][-4:]].load(open(sys.argv[1], 'rb'))\n"
+        "while True:\n    step(samples=config['data']['batch_size'], wait_s=0.0)\n"
+    )
+    done = autotune("init", "--config", name, "--yes", "--", sys.executable, "train.py", name)
+    assert done.returncode == 0, done.stderr
+    assert f"a {name[2:].upper()} config holds no section: it gets a file of its own, c.autotune.yaml" in done.stdout
+    assert "the trial's copy of the config was read" in done.stderr
+    assert autotune("search", "--config", name, "--dry-run").returncode == 0
+    assert (project / name).read_bytes() == text.encode()
+    edit = plan_edit(project / name, {"data.num_workers": 2})
+    assert edit.new == text.replace(tuned[:-1] + "1", tuned)
+    write_edit(edit, project / ".autotune" / "backups", SystemClock())
+    assert autotune("revert", "--config", name, "--force").returncode == 0
+    assert (project / name).read_bytes() == text.encode()
+    again = autotune("init", "--config", name, "--yes", "--from-flags", "--", sys.executable, "train.py", "--a=1")
+    assert "there is such a file already" in again.stderr

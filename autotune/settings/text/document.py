@@ -1,7 +1,7 @@
 """Config file as text, and as key paths with the exact place of every value.
 
-Nothing is ever dumped back to YAML: the text is the document, and the parser's marks say where in it a value
-stands (`autotune.settings.text.splice` changes it there).
+Nothing is ever dumped back to YAML, JSON or TOML: the text is the document, and the parser's marks say where in it a
+value stands (`autotune.settings.text.splice` changes it there). All three syntaxes have the same kind of node tree.
 """
 
 import os
@@ -17,7 +17,9 @@ import yaml
 
 from autotune.errors import CannotEditYaml, ConfigError
 from autotune.records import Scalar
+from autotune.settings.text.json_tree import compose_json
 from autotune.settings.text.keys import KeyPath, did_you_mean, dotted, shown
+from autotune.settings.text.nodes import DATE_TAG
 from autotune.settings.text.parsers import (
     MERGE_TAG,
     SET_TAG,
@@ -33,13 +35,16 @@ from autotune.settings.text.parsers import (
     read_1_1,
     template_error,
 )
+from autotune.settings.text.second_reading import differences, second_reading
+from autotune.settings.text.syntax import Syntax, syntax_of
+from autotune.settings.text.toml_tree import compose_toml
 from autotune.settings.text.tree import Entry, children, collections, entries, key_text, kind
 
 BOM = "\ufeff"
 _LARGEST_FILE_BYTES = 2**20
 _MOST_VALUES = 100_000  # a file within both limits can be set up in seconds
 _DEEPEST = 100
-_MULTILINE_STYLES = ("|", ">")
+_MULTILINE_STYLES = ("|", ">", '"""', "'''")
 _NUMBER_LIKE = re.compile(r"[-+.]?[0-9][-+.\w]*", re.ASCII)
 
 
@@ -60,6 +65,7 @@ class Leaf:
         style: The quote character; None for a plain scalar.
         where: Its position in the outline of the node tree.
         why_fixed: Reason for which it cannot be changed by itself; None if it can.
+        syntax: The syntax of its file.
         computed: Whether it is fixed because of a template or a tag of the trainer's, so that only the
             trainer knows its value.
     """
@@ -75,6 +81,7 @@ class Leaf:
     where: tuple[int, ...]
     why_fixed: str | None
     computed: bool
+    syntax: Syntax = Syntax.YAML
 
     @property
     def dotted(self) -> str:
@@ -100,7 +107,8 @@ class Document:
     Attributes:
         name: The file's name, for messages.
         text: The whole text, byte order mark and line ends included.
-        root: The mapping at the top, as PyYAML composed it.
+        syntax: Its syntax, told by the name.
+        root: The mapping at the top, as PyYAML composed it, or our parser of JSON or TOML.
     """
 
     def __init__(self, text: str, name: str) -> None:
@@ -108,7 +116,8 @@ class Document:
         self.text = text
         self.shift = len(BOM) if text.startswith(BOM) else 0
         self._held: dict[int, dict[str, Entry]] = {}
-        root = compose_1_1(text[self.shift :], name)
+        self.syntax = syntax_of(name)
+        root = self._compose()
         if root is None:
             raise ConfigError("the file is empty", where=name, remedy="Give the config that the trainer reads.")
         if not isinstance(root, yaml.MappingNode):
@@ -119,13 +128,15 @@ class Document:
             )
         self.root = root
         self._check_shape()
+        if self.syntax is not Syntax.YAML:
+            self.check_by_second_parser()
 
     @classmethod
     def parse(cls, text: str, name: str = "<config>") -> "Document":
         """Parse a config from its text.
 
         Raises:
-            ConfigError: It is no single YAML mapping; the message names the line.
+            ConfigError: It is no single mapping in the syntax that its name says; the message names the line.
         """
         return cls(text, name)
 
@@ -134,7 +145,7 @@ class Document:
         """Read a config from its file, every byte of which is kept in `text`.
 
         Raises:
-            ConfigError: There is no such file, it cannot be read, or it is no single YAML mapping.
+            ConfigError: There is no such file, it cannot be read, or it is no single mapping.
         """
         return cls(decode(read_bytes(path), str(path)), str(path))
 
@@ -239,6 +250,29 @@ class Document:
             ConfigError: That parser cannot read the text.
         """
         return compose_1_2(self.text[self.shift :], self.name)
+
+    def check_by_second_parser(self) -> None:
+        """Raise an error if the second parser of this syntax, which checks every edit, reads something else.
+
+        Raises:
+            ConfigError: It does, or it cannot read the text.
+        """
+        if self.syntax is Syntax.YAML:
+            self.root_1_2  # noqa: B018  # edits compare both trees later; here it has to be readable
+            return
+        if differing := differences(second_reading(self.syntax, self.text, self.name), self.data):
+            raise ConfigError(
+                f"the place of {dotted(min(differing, key=str))} in the text is not clear",
+                where=self.name,
+                remedy="Please report this file as a bug; keep the value in a file of a simpler form meanwhile.",
+            )
+
+    def _compose(self) -> yaml.Node | None:
+        body = self.text[self.shift :]
+        if self.syntax is Syntax.YAML:
+            return compose_1_1(body, self.name)
+        second_reading(self.syntax, body, self.name)  # our own parsers are for valid texts
+        return (compose_json if self.syntax is Syntax.JSON else compose_toml)(body, self.name)
 
     def _line(self, node: yaml.Node) -> int:
         return int(node.start_mark.line) + 1
@@ -391,6 +425,7 @@ class Document:
             where=spot.where,
             why_fixed=_why_fixed(spot, node, written, plain=plain, computed=computed),
             computed=computed and not spot.merged and not spot.shared and "\n" not in written,
+            syntax=self.syntax,
         )
 
     def _is_tagged(self, node: yaml.ScalarNode) -> bool:
@@ -466,6 +501,8 @@ def _why_fixed(spot: _Spot, node: yaml.ScalarNode, written: str, *, plain: bool,
         return "an alias (*) uses the same value elsewhere, and both would change"
     if spot.in_set:
         return "it stands in a set (!!set), which has members and no values"
+    if node.tag == DATE_TAG:
+        return "it is a date or a time"
     if not plain:
         return f"its tag {node.tag} makes the trainer work it out"
     if computed:

@@ -1,13 +1,12 @@
-"""Splicing: changes single values of a YAML text and nothing else.
+"""Splicing: changes single values of a config's text and nothing else.
 
 The new value replaces exactly the characters of the old one; the rest of the text is not touched. Dumping instead
 preserves a real config in only 7 to 20 % of edits. Afterwards both parsers read the result again and must see the
 planned difference and no other, so a mistake of this module leads to a refusal and not to a wrong file. The method is
-that of pre-commit's ``yaml_rewrite.py``; the check by two parsers is ours.
+that of pre-commit's ``yaml_rewrite.py``; the check by two parsers is ours. For JSON and TOML the second parser is that
+of the standard library.
 """
 
-import math
-import re
 from dataclasses import dataclass
 
 from autotune.errors import CannotEditYaml, ConfigError
@@ -19,16 +18,13 @@ from autotune.settings.text.parsers import (
     is_too_long,
     node_at,
     outline,
-    plain_reading_1_2,
     read_1_2,
     same_value,
 )
+from autotune.settings.text.scalars import write_scalar
+from autotune.settings.text.second_reading import differences, second_reading, with_values
+from autotune.settings.text.syntax import Syntax
 
-_TRUE_FALSE = {"true": "false", "yes": "no", "on": "off"}
-_FLOATS_ARE_EXACT_BELOW = 2**53
-_NULLS = ("null", "Null", "NULL", "~")
-# Words that no YAML construct starts with; all others are quoted.
-_PLAIN = re.compile(r"[^\W\d_](?:[\w./+-]|(?<=\w) (?=\w))*|[./]{1,2}[\w./+-]*[\w/]|_[\w./+-]*")
 _REMEDY = "Change this value by hand, or leave the key out of the knobs."
 
 
@@ -103,7 +99,10 @@ def plan_splices(document: Document, values: NewValues) -> list[Splice]:
         check_editable(leaf)
         if is_too_long(value):
             raise _cannot(leaf, "the new number has more digits than can be read back")
-        splices.append(Splice(leaf=leaf, value=value, text=write_scalar(value, leaf)))
+        try:
+            splices.append(Splice(leaf=leaf, value=value, text=write_scalar(value, leaf)))
+        except ValueError as error:
+            raise _cannot(leaf, str(error)) from error
     return splices
 
 
@@ -132,94 +131,9 @@ def splice(document: Document, splices: list[Splice]) -> str:
         elif not new and text[start - 1 : start] == " ":
             start -= 1
         text = text[:start] + new + text[end:]
-    _check(document, splices, text)
+    check = _check if document.syntax is Syntax.YAML else _check_plain
+    check(document, splices, text)
     return text
-
-
-def write_scalar(value: Scalar, old: Leaf) -> str:
-    """Return the characters for a value, in the style of the old one."""
-    if value is None:
-        return old.text if old.text in _NULLS and old.style is None else "null"
-    if isinstance(value, bool):
-        return _write_bool(value, old)
-    if isinstance(value, str):
-        return _write_text(value, old.style)
-    if isinstance(value, float) and value.is_integer() and _is_int(old.value):
-        value = int(value)  # a key that held 16 gets 32, never 32.0, which trainers take as a float
-    if isinstance(value, float) or (isinstance(old.value, float) and abs(value) < _FLOATS_ARE_EXACT_BELOW):
-        return _write_float(float(value), exponent="e" in old.text.lower())
-    return str(value)
-
-
-def new_scalar(value: Scalar, *, style: str | None = None) -> str:
-    """Return the characters for a new value, on one line, that both parsers read alike.
-
-    Args:
-        value: The value.
-        style: The quote character for a text; None quotes it where it has to be.
-    """
-    if value is None:
-        return "null"
-    if isinstance(value, bool):
-        return "true" if value else "false"
-    if isinstance(value, str):
-        return _write_text(value, style)
-    return _write_float(value, exponent=False) if isinstance(value, float) else str(value)
-
-
-def _is_int(value: Scalar) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool)
-
-
-def _write_bool(value: bool, old: Leaf) -> str:
-    word = old.text.lower()
-    pair = next((pair for pair in _TRUE_FALSE.items() if word in pair), ("true", "false"))
-    new = pair[0] if value else pair[1]
-    if old.style is not None or word not in pair:
-        return new
-    if old.text.isupper():
-        return new.upper()
-    return new.capitalize() if old.text[0].isupper() else new
-
-
-def _write_float(value: float, *, exponent: bool) -> str:
-    if math.isnan(value):
-        return ".nan"
-    if math.isinf(value):
-        return ".inf" if value > 0 else "-.inf"
-    text = repr(value)
-    if exponent and "e" not in text:
-        text = next(short for digits in range(17) if float(short := f"{value:.{digits}e}") == value)
-    mantissa, e, power = text.partition("e")
-    if not e:
-        return text
-    # PyYAML wants a point in the mantissa and a sign on the power, or it reads a string.
-    return f"{mantissa if '.' in mantissa else mantissa + '.0'}e{int(power):+03d}"
-
-
-def _write_text(value: str, style: str | None) -> str:
-    if style is None and _PLAIN.fullmatch(value) and _reads_as_text(value):
-        return value
-    if style == '"' or not value.isprintable():
-        return f'"{"".join(_escaped(character) for character in value)}"'
-    return "'" + value.replace("'", "''") + "'"
-
-
-def _reads_as_text(word: str) -> bool:
-    try:
-        plain = Document.parse(f"a: {word}\n").leaves[0]
-        return plain.reading_1_1 == word and plain_reading_1_2(word) == word
-    except (ConfigError, ValueError):  # `._` looks like a number, and is none
-        return False
-
-
-def _escaped(character: str) -> str:
-    if character in '"\\':
-        return f"\\{character}"
-    if character.isprintable():
-        return character
-    code = ord(character)
-    return f"\\x{code:02x}" if code < 0x100 else f"\\u{code:04x}" if code < 0x10000 else f"\\U{code:08x}"
 
 
 def _check(document: Document, splices: list[Splice], text: str) -> None:
@@ -258,6 +172,20 @@ def _check(document: Document, splices: list[Splice], text: str) -> None:
                 change.leaf,
                 f"{shown(change.value)} would be read back as {' or '.join(shown(reading) for reading in readings)}",
             )
+
+
+def _check_plain(document: Document, splices: list[Splice], text: str) -> None:
+    """Check a JSON or TOML text with the parser of the standard library, which is what trainers read it with."""
+    first = splices[0].leaf
+    try:
+        Document.parse(text, document.name)
+        after = second_reading(document.syntax, text, document.name)
+    except ConfigError as error:
+        raise _cannot(first, f"the file could not be read afterwards: {error.message}") from error
+    before = second_reading(document.syntax, document.text, document.name)
+    wanted = with_values(before, {change.leaf.path: change.value for change in splices})
+    if differences(wanted, after):
+        raise _cannot(first, "the new value would change the meaning of other lines, or be read back as another")
 
 
 def _cannot(leaf: Leaf, why: str) -> CannotEditYaml:

@@ -1,0 +1,165 @@
+"""Parser of TOML that says where in the text every value stands; texts that `tomllib` refuses are not for it."""
+
+import re
+import tomllib
+
+import yaml
+
+from autotune.settings.text.nodes import DATE_TAG, Nodes
+
+_BLANK = re.compile(r"[ \t]*")
+_BLANK_LINES = re.compile(r"(?:[ \t\r\n]|#[^\n]*)*")
+_KEY = re.compile(r"""[\w-]+|"(?:[^"\\\n]|\\.)*"|'[^'\n]*'""")
+_BLOCK = re.compile(r'"""(?:[^\\]|\\.)*?"""(?:"{0,2}(?!"))|\'\'\'.*?\'\'\'(?:\'{0,2}(?!\'))', re.DOTALL)
+_TEXT = re.compile(r"""(?P<quote>")(?:[^"\\\n]|\\.)*"|'[^'\n]*'""")
+_DATE = re.compile(
+    r"\d{4}-\d\d-\d\d(?:[ Tt]\d\d:\d\d(?::\d\d(?:\.\d+)?)?(?:[Zz]|[-+]\d\d:\d\d)?)?|\d\d:\d\d(?::\d\d(?:\.\d+)?)?"
+)
+_WORD = re.compile(r"[-+.\w]+")
+_INT = re.compile(r"[-+]?(?:0x[0-9A-Fa-f_]+|0o[0-7_]+|0b[01_]+|[0-9_]+)")
+_DEEPEST = 200
+
+
+def compose_toml(text: str, name: str) -> yaml.Node:
+    """Compose the node tree of a TOML text.
+
+    Args:
+        text: A text that `tomllib.loads` reads, without a byte order mark.
+        name: The file's name, for errors.
+
+    Raises:
+        ConfigError: Something in it cannot be followed.
+    """
+    return _Composer(text, name).document()
+
+
+class _Composer:
+    def __init__(self, text: str, name: str) -> None:
+        self._text = text
+        self._nodes = Nodes(text, name)
+        self._root = self._nodes.mapping(0)
+        self._held: dict[int, dict[str, yaml.Node]] = {}
+        self._depth = 0
+
+    def document(self) -> yaml.MappingNode:
+        """Return the whole text's mapping."""
+        table, index = self._root, self._skip_lines(0)
+        while index < len(self._text):
+            if self._text.startswith("[[", index):
+                keys, index = self._keys(index + 2)
+                table, index = self._next_of_list(keys), self._skip(index) + 2
+            elif self._text[index] == "[":
+                keys, index = self._keys(index + 1)
+                table, index = self._table(self._root, keys), self._skip(index) + 1
+            else:
+                index = self._pair(table, index)
+            index = self._skip_lines(index)
+        return self._root
+
+    def _pair(self, table: yaml.MappingNode, index: int) -> int:
+        keys, index = self._keys(index)
+        value, index = self._value(self._skip(index) + 1)  # behind the =
+        self._hold(self._table(table, keys[:-1]), keys[-1], value)
+        return index
+
+    def _keys(self, index: int) -> tuple[list[yaml.ScalarNode], int]:
+        """Return the parts of a dotted key, and the index behind it."""
+        keys: list[yaml.ScalarNode] = []
+        while not keys or self._text[index : index + 1] == ".":
+            index = self._skip(index + bool(keys))
+            match = _KEY.match(self._text, index)
+            if match is None:
+                raise self._nodes.error("a key was expected here", index)
+            key = _read(match[0]) if match[0][0] in "\"'" else match[0]
+            keys.append(self._nodes.scalar("str", key, index, match.end()))
+            index = self._skip(match.end())
+        return keys, index
+
+    def _table(self, above: yaml.MappingNode, keys: list[yaml.ScalarNode]) -> yaml.MappingNode:
+        """Return the table below another one, made if it is not there; of a list of tables the last one."""
+        for key in keys:
+            found = self._held.get(id(above), {}).get(key.value)
+            if isinstance(found, yaml.SequenceNode) and found.value:
+                found = found.value[-1]
+            if found is None:
+                found = self._nodes.mapping(key.start_mark.index)
+                self._hold(above, key, found)
+            if not isinstance(found, yaml.MappingNode):
+                raise self._nodes.error(f"{key.value} is no table", key.start_mark.index)
+            above = found
+        return above
+
+    def _next_of_list(self, keys: list[yaml.ScalarNode]) -> yaml.MappingNode:
+        above, key = self._table(self._root, keys[:-1]), keys[-1]
+        tables = self._held.get(id(above), {}).get(key.value)
+        if tables is None:
+            tables = self._nodes.sequence(key.start_mark.index)
+            self._hold(above, key, tables)
+        if not isinstance(tables, yaml.SequenceNode):
+            raise self._nodes.error(f"{key.value} is no list of tables", key.start_mark.index)
+        tables.value.append(self._nodes.mapping(key.start_mark.index))
+        return tables.value[-1]  # type: ignore[no-any-return]  # the mapping that was just made
+
+    def _hold(self, table: yaml.MappingNode, key: yaml.ScalarNode, value: yaml.Node) -> None:
+        table.value.append((key, value))
+        self._held.setdefault(id(table), {})[key.value] = value
+
+    def _value(self, index: int) -> tuple[yaml.Node, int]:
+        index = self._skip(index)
+        first = self._text[index : index + 1]
+        if not first or first not in "[{":
+            return self._scalar(index)
+        self._depth += 1
+        if self._depth > _DEEPEST:
+            raise self._nodes.error("it is nested too deeply to be read", index)
+        found = self._array(index) if first == "[" else self._inline_table(index)
+        self._depth -= 1
+        return found
+
+    def _array(self, index: int) -> tuple[yaml.Node, int]:
+        node = self._nodes.sequence(index)
+        index = self._skip_lines(index + 1)
+        while not self._text.startswith("]", index):
+            value, index = self._value(index)
+            node.value.append(value)
+            index = self._next(index)
+        return node, index + 1
+
+    def _inline_table(self, index: int) -> tuple[yaml.Node, int]:
+        node = self._nodes.mapping(index)
+        index = self._skip_lines(index + 1)
+        while not self._text.startswith("}", index):
+            index = self._next(self._pair(node, index))
+        return node, index + 1
+
+    def _scalar(self, index: int) -> tuple[yaml.Node, int]:
+        if match := _BLOCK.match(self._text, index):
+            return self._nodes.scalar("str", _read(match[0]), index, match.end(), match[0][:3]), match.end()
+        if match := _TEXT.match(self._text, index):
+            return self._nodes.scalar("str", _read(match[0]), index, match.end(), match[0][0]), match.end()
+        if match := _DATE.match(self._text, index):
+            return self._nodes.scalar(DATE_TAG, match[0], index, match.end()), match.end()
+        match = _WORD.match(self._text, index)
+        if match is None:
+            raise self._nodes.error("a value was expected here", index)
+        is_int = _INT.fullmatch(match[0])
+        kind = "bool" if match[0] in ("true", "false") else "int" if is_int else "float"
+        return self._nodes.scalar(kind, match[0], index, match.end()), match.end()
+
+    def _next(self, index: int) -> int:
+        """Return the index of what follows a value in brackets: the next one, or the closing bracket."""
+        index = self._skip_lines(index)
+        return self._skip_lines(index + 1) if self._text.startswith(",", index) else index
+
+    def _skip(self, index: int) -> int:
+        blank = _BLANK.match(self._text, index)
+        return blank.end() if blank else index
+
+    def _skip_lines(self, index: int) -> int:
+        blank = _BLANK_LINES.match(self._text, index)
+        return blank.end() if blank else index
+
+
+def _read(written: str) -> str:
+    """Return the text that a quoted one means."""
+    return str(tomllib.loads(f"x = {written}")["x"])

@@ -1,0 +1,248 @@
+"""Changing values in JSON and TOML texts: only the values change, or nothing does."""
+
+import json
+import tomllib
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from autotune.errors import CannotEditYaml, ConfigError
+from autotune.settings.text.document import Document
+from autotune.settings.text.splice import plan_splices, splice
+
+
+def edited(text: str, name: str, values) -> str:
+    """Return the text with other values in it."""
+    document = Document.parse(text, name)
+    return splice(document, plan_splices(document, values))
+
+
+@pytest.mark.parametrize(
+    ("old", "value", "new"),
+    [
+        ('{"a": 16}', 32, '{"a": 32}'),
+        ('{"a":16,"b":1}', 32.0, '{"a":32,"b":1}'),
+        ('{\n\t"b": 1,\n\t"a"  :\t16\n}\n', 8, '{\n\t"b": 1,\n\t"a"  :\t8\n}\n'),
+        ('{"a": 1e-4}', 0.0003, '{"a": 3.0e-04}'),
+        ('{"a": 0.1}', 2, '{"a": 2.0}'),
+        ('{"a": 1}', 2.5, '{"a": 2.5}'),
+        ('{"a": true}', False, '{"a": false}'),
+        ('{"a": null}', 3, '{"a": 3}'),
+        ('{"a": 3}', None, '{"a": null}'),
+        ('{"a": "gpu"}', 'no "é"', '{"a": "no \\"\\u00e9\\""}'),
+        ('{"\\u0061": "\\ud83d\\ude00"}', "x", '{"\\u0061": "x"}'),
+        ('{"a": 1, "a": 2}', 3, '{"a": 1, "a": 3}'),
+        ('\ufeff{"b": [1, {"c": "}"}],\r\n "a": 1}\r\n', 3, '\ufeff{"b": [1, {"c": "}"}],\r\n "a": 3}\r\n'),
+    ],
+)
+def test_only_the_value_changes_in_json(old: str, value, new: str):
+    """Tabs, line ends, escapes and a byte order mark stay; the last of duplicate keys is the one that counts."""
+    assert edited(old, "c.json", {"a": value}) == new
+
+
+@pytest.mark.parametrize(
+    ("old", "value", "new"),
+    [
+        ("a = 16  # why\n", 32, "a = 32  # why\n"),
+        ("a=16", 32.0, "a=32"),
+        ("a = 1_000", 2000, "a = 2000"),
+        ("a = 0x10", 32, "a = 32"),
+        ("a = 0.1", 2, "a = 2.0"),
+        ("a = 1e-4", 0.0003, "a = 3.0e-04"),
+        ("a = 6.6e+2", 1e300, "a = 1.0e+300"),
+        ("a = -inf", float("inf"), "a = inf"),
+        ("a = true", False, "a = false"),
+        ("a = 'x'", 'say "hi"', "a = 'say \"hi\"'"),
+        ("a = 'x'", "it's", 'a = "it\'s"'),
+        ('a = "x"', "C:\\é\n", 'a = "C:\\\\é\\u000a"'),
+        ('"a" = 1 # "a = 2"\n', 3, '"a" = 3 # "a = 2"\n'),
+        ("\ufeff# a = 2\r\n\r\na = 1\r\n", 3, "\ufeff# a = 2\r\n\r\na = 3\r\n"),
+        ('b = """\na = 2\n"""\na = 1\n', 3, 'b = """\na = 2\n"""\na = 3\n'),
+        ("b = ''''a' = 2'''\na = 1\n", 3, "b = ''''a' = 2'''\na = 3\n"),
+        ('b = """x""\\""" """""\na = 1\n', 3, 'b = """x""\\""" """""\na = 3\n'),
+        ("b = [ # a = 2 ]\n 1,\n]\na = 1\n", 3, "b = [ # a = 2 ]\n 1,\n]\na = 3\n"),
+        ("d = 1979-05-27 07:32:00Z\nt = 07:32:00\na = 1\n", 3, "d = 1979-05-27 07:32:00Z\nt = 07:32:00\na = 3\n"),
+    ],
+)
+def test_only_the_value_changes_in_toml(old: str, value, new: str):
+    """Comments, line ends and quotes stay; an int stays an int, and a float keeps its point."""
+    assert edited(old, "c.toml", {"a": value}) == new
+
+
+TABLES = """\
+title = "x"
+model.size = 1   # dotted
+
+[data]
+batch_size = 16
+loader = {workers = 4, "pin memory" = true, deep = {x = 1}}
+'a.b' = 2
+
+[data.nested]
+lr = 0.1
+sizes = [1, 2, [3]]
+
+[[stages]]
+steps = 10
+[stages.optimizer]
+lr = 1.0
+[[stages]]
+steps = 20
+[stages.optimizer]
+lr = 2.0
+"""
+
+
+def test_tables_of_every_form():
+    """Headers, dotted keys, inline tables, lists, and lists of tables are paths like those of YAML."""
+    document = Document.parse(TABLES, "c.toml")
+    assert document.data == tomllib.loads(TABLES)
+    values = {
+        "model.size": 2,
+        "data.batch_size": 32,
+        "data.loader.workers": 8,
+        "data.loader.pin memory": False,
+        "data.loader.deep.x": 5,
+        "data.a.b": 3,
+        "data.nested.sizes.2.0": 9,
+        "stages.1.optimizer.lr": 4,
+    }
+    new = edited(TABLES, "c.toml", values)
+    assert new.splitlines()[5] == 'loader = {workers = 8, "pin memory" = false, deep = {x = 5}}'
+    assert new.splitlines()[-1] == "lr = 4.0"
+    old_lines, new_lines = TABLES.splitlines(), new.splitlines()
+    assert [i for i, (old, now) in enumerate(zip(old_lines, new_lines, strict=True)) if old != now] == [
+        1,
+        4,
+        5,
+        6,
+        10,
+        19,
+    ]
+
+
+@pytest.mark.parametrize(
+    ("text", "name", "value", "why"),
+    [
+        ("a = 1979-05-27", "c.toml", "x", "date"),
+        ("a = 07:32:00", "c.toml", "x", "date"),
+        ('a = """x"""', "c.toml", "y", "block"),
+        ("a = '''\nx'''", "c.toml", "y", "block"),
+        ("a = 1", "c.toml", None, "TOML cannot say None"),
+        ("a = 1", "c.toml", 2**63, "64 bits"),
+        ("a = {b = 1}", "c.toml", 1, "mapping"),
+        ("a = '${b}'", "c.toml", "x", "template"),
+        ('{"a": 1.0}', "c.json", float("nan"), "JSON cannot say nan"),
+        ('{"a": [1]}', "c.json", 1, "list"),
+        ('{"b": 1}', "c.json", 1, "no such key"),
+    ],
+)
+def test_what_cannot_be_kept_is_refused(text: str, name: str, value, why: str):
+    """Rather no edit than one that a trainer reads as something else."""
+    with pytest.raises(CannotEditYaml, match=why):
+        edited(text, name, {"a": value})
+
+
+@pytest.mark.parametrize(
+    ("text", "name", "why", "line"),
+    [
+        ('{"a": 1,}', "c.json", "not valid JSON", 1),
+        ('{\n  // why\n  "a": 1}', "c.json", "not valid JSON", 2),
+        ("[1]", "c.json", "list", 1),
+        ("3", "c.json", "single value", 1),
+        ("", "c.json", "not valid JSON", 1),
+        ('{"a": ' + "9" * 5000 + "}", "c.json", "JSON", None),
+        ('{"a": ' * 150 + "1" + "}" * 150, "c.json", "nested too deeply", 1),
+        ('{"a": ' * 5000 + "1" + "}" * 5000, "c.json", "JSON|nested", None),
+        ("a = 1\na = 2\n", "c.toml", "not valid TOML", 2),
+        ("a = 1\nb = \n", "c.toml", "not valid TOML", 2),
+        ("a = " + "[" * 5000 + "]" * 5000, "c.toml", "TOML|nested", None),
+        ("train.batch_size = 1", "c.gin", "gin configs are not supported", None),
+    ],
+)
+def test_an_error_names_the_line(text: str, name: str, why: str, line: int | None):
+    """As the parser of the standard library sees it, where the text is not valid."""
+    with pytest.raises(ConfigError, match=why) as caught:
+        Document.parse(text, name)
+    if line is not None:
+        assert caught.value.where == f"{name}:{line}"
+    assert caught.value.remedy
+
+
+SCALARS = st.one_of(st.booleans(), st.integers(-(2**62), 2**62), st.floats(-1e18, 1e18), st.text(max_size=6))
+DATA = st.dictionaries(
+    st.text(min_size=1, max_size=4),
+    st.recursive(
+        SCALARS, lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=3), inner, max_size=3)
+    ),
+    min_size=1,
+    max_size=4,
+)
+
+
+@settings(max_examples=150, deadline=None)
+@given(DATA, st.sampled_from([None, 1, "\t"]), st.booleans(), st.integers(0, 10**6), SCALARS)
+def test_any_json_value_can_be_changed_alone(data, indent, ascii_only, pick, value):
+    """Whatever the data and the layout, reading the result gives the old data with the one value changed."""
+    text = json.dumps(data, indent=indent, ensure_ascii=ascii_only)
+    check_one_edit(text, "c.json", data, json.loads, pick, value)
+
+
+@settings(max_examples=150, deadline=None)
+@given(DATA, st.booleans(), st.sampled_from(["\n", "\r\n", "  # c'\"]\n"]), st.integers(0, 10**6), SCALARS)
+def test_any_toml_value_can_be_changed_alone(data, tables, newline, pick, value):
+    """As above, for values in tables, inline tables and lists."""
+    text = written_as_toml(data, newline, tables=tables)
+    check_one_edit(text, "c.toml", data, tomllib.loads, pick, value)
+
+
+def check_one_edit(text: str, name: str, data, read, pick: int, value) -> None:
+    """Change one value, and read the text with the parser that a trainer has."""
+    assert read(text) == data
+    document = Document.parse(text, name)
+    assert document.text == text
+    leaves = document.leaves
+    if not leaves:
+        return
+    leaf = leaves[pick % len(leaves)]
+    if leaf.why_fixed:
+        return
+    new = splice(document, plan_splices(document, {leaf.path: value}))
+    if new != text:
+        assert (new[: leaf.start], new[len(new) - len(text) + leaf.end :]) == (text[: leaf.start], text[leaf.end :])
+    found = expected = read(new)
+    for part in leaf.path:
+        found = found[part]
+    assert found == value
+    expected = json.loads(json.dumps(data))
+    holder = expected
+    for part in leaf.path[:-1]:
+        holder = holder[part]
+    holder[leaf.path[-1]] = value
+    assert read(new) == expected
+
+
+def written_as_toml(data, newline: str, *, tables: bool) -> str:
+    """Write a config in TOML, with headers or inline tables."""
+
+    def inline(value) -> str:
+        if isinstance(value, dict):
+            return "{" + ", ".join(f"{quoted(key)} = {inline(item)}" for key, item in value.items()) + "}"
+        if isinstance(value, list):
+            return "[" + ", ".join(map(inline, value)) + "]"
+        if isinstance(value, str):
+            return quoted(value)
+        return str(value).lower() if isinstance(value, bool) else repr(value)
+
+    plain = {key: value for key, value in data.items() if not (tables and isinstance(value, dict))}
+    lines = [f"{quoted(key)} = {inline(value)}{newline}" for key, value in plain.items()]
+    for key in data.keys() - plain.keys():
+        lines.append(f"[{quoted(key)}]{newline}")
+        lines += [f"{quoted(name)} = {inline(value)}{newline}" for name, value in data[key].items()]
+    return "".join(lines)
+
+
+def quoted(text: str) -> str:
+    """Return a basic string of TOML."""
+    return '"' + "".join(c if c.isprintable() and c not in '"\\' else f"\\U{ord(c):08x}" for c in text) + '"'
