@@ -151,6 +151,7 @@ class TrialPlan:
         env: Variables that are added to the environment of the search.
         config_text: The trial's own copy of the config.
         config_name: The name of its file in the trial's folder.
+        further_configs: The trial's own copies of further configs, by the names of their files.
     """
 
     trial_id: str
@@ -160,6 +161,7 @@ class TrialPlan:
     env: Mapping[str, str]
     config_text: str
     config_name: str = "config.yaml"
+    further_configs: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -122,7 +122,7 @@ class Session:
 
     def _again(self, words: list[str]) -> Done:
         """Type it without the proof, as a user does who knows better."""
-        init = ("init", "--yes", *self.trainer.init, "--no-proof", "--config", self.trainer.config)
+        init = ("init", "--yes", *self.trainer.init, "--no-preflight", "--config", self.trainer.config)
         return self._autotune("init-no-proof", *init, "--", *words, limit_s=_INIT_LIMIT_S)
 
     def _section(self) -> Path:

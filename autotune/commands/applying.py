@@ -13,7 +13,7 @@ from autotune.records import Values
 from autotune.results import SearchResult, Verdict
 from autotune.search.known import Study
 from autotune.search.problem import Problem
-from autotune.settings.apply import plan_edit, write_edit
+from autotune.settings.apply import plan_edit, write_edits
 from autotune.settings.load import Settings, load_settings
 from autotune.space.knob import same_scalar
 
@@ -143,18 +143,17 @@ def _edited(settings: Settings, new: ChosenValues) -> list[str]:
 
 def _write(problem: Problem, settings: Settings, new: ChosenValues, console: Console, *, dry_run: bool) -> bool:
     """Show the change to each file, and write it; return False if there is nothing to change."""
-    changed = False
-    for file, edits in settings.edits(problem.space.keys(new.values)).items():
-        edit = plan_edit(file, edits)
-        if edit.nothing_to_do:
-            continue
-        changed = True
+    planned = [plan_edit(file, edits) for file, edits in settings.edits(problem.space.keys(new.values)).items()]
+    planned = [edit for edit in planned if not edit.nothing_to_do]
+    for edit in planned:
         console.print(edit.diff, soft_wrap=True, end="")
-        if not dry_run:
-            problem.state.create()
-            backup = write_edit(edit, problem.state.backups, SystemClock())
-            console.print(f"\nWritten to {file}; the file as it was: {backup}", soft_wrap=True)
-    return changed
+    if planned and not dry_run:
+        problem.state.create()
+        configs = [edit for edit in planned if edit.path in settings.files.values()]
+        for written in (configs, [edit for edit in planned if edit not in configs]):  # variables in a separate section
+            for file, backup in write_edits(written, problem.state.backups, SystemClock()).items():
+                console.print(f"\nWritten to {file}; the file as it was: {backup}", soft_wrap=True)
+    return bool(planned)
 
 
 def _ask(question: str, where: str) -> None:

@@ -5,12 +5,12 @@ from typing import Any
 import click
 
 from autotune.commands.init_request import InitRequest
-from autotune.commands.parameters import config_option, state_dir_option
+from autotune.commands.parameters import config_files_option, state_dir_option
 from autotune.process.termination import signals_held
 
 
 @click.command(name="init")
-@config_option
+@config_files_option
 @click.option("--yes", is_flag=True, help="Write without asking.")
 @click.option("--separate", is_flag=True, help="Write <name>.autotune.yaml beside the config, and leave that alone.")
 @click.option("--from-flags", is_flag=True, help="Make the config, which is a new file, out of the command's flags.")
@@ -24,6 +24,7 @@ def command(**options: Any) -> int:
 
     \b
     autotune init --config config.yaml -- python train.py --config config.yaml
+    autotune init --config model.yaml --config data.yaml -- python train.py model.yaml data.yaml
     autotune init --config new.yaml --from-flags -- python train.py --batch_size=16 --lr 3e-4
     """  # noqa: D301 -- click's own mark for "do not rewrap"
     request = InitRequest(**options)
@@ -31,6 +32,8 @@ def command(**options: Any) -> int:
         raise click.UsageError("Type how training is started, behind --:  -- python train.py --config {config}")
     if request.separate and request.from_flags:
         raise click.UsageError("--from-flags makes a new file that holds its section; leave --separate out.")
+    if request.further and request.from_flags:
+        raise click.UsageError("--from-flags makes one new file; give one --config.")
     with signals_held():
         from autotune.commands.init_preflight import show_preflight
         from autotune.commands.initializing import plan_requested, show_inventory, write_if_wanted

@@ -10,7 +10,7 @@ class InitRequest:
     """Options and arguments of ``autotune init``, under the names that click gives them.
 
     Attributes:
-        config: The config as it was typed.
+        configs: The configs as they were typed; the section goes into the first.
         yes: True to write without asking.
         separate: True to write the section into a file of its own.
         from_flags: True to make the config out of the command's flags.
@@ -19,13 +19,23 @@ class InitRequest:
         trainer: The trainer's command as typed behind ``--``.
     """
 
-    config: Path
+    configs: tuple[Path, ...]
     yes: bool
     separate: bool
     from_flags: bool
     no_preflight: bool
     state_dir: Path | None
     trainer: tuple[str, ...]
+
+    @property
+    def config(self) -> Path:
+        """The config that gets the section."""
+        return self.configs[0]
+
+    @property
+    def further(self) -> tuple[Path, ...]:
+        """The other configs, which the section names."""
+        return self.configs[1:]
 
     @property
     def may_ask(self) -> bool:

@@ -27,7 +27,9 @@ def plan_requested(request: InitRequest) -> InitPlan:
     refuse_secrets(typed.words)
     if request.from_flags:
         return plan_init_from_flags(request.config, typed, state_dir=request.state_dir)
-    return plan_init(request.config, typed, separate=request.separate, state_dir=request.state_dir)
+    return plan_init(
+        request.config, typed, separate=request.separate, state_dir=request.state_dir, further=request.further
+    )
 
 
 def show_inventory(console: Console, plan: InitPlan) -> None:

@@ -1,11 +1,13 @@
 """Options that several commands share."""
 
+import os
 from pathlib import Path
 from typing import Any
 
 import click
 
 from autotune.durations import parse_duration_s
+from autotune.errors import ConfigError
 
 
 class Duration(click.ParamType[float]):
@@ -23,12 +25,41 @@ class Duration(click.ParamType[float]):
             self.fail(str(error), param, ctx)
 
 
+def _first_config(_context: click.Context, _option: click.Parameter, configs: tuple[Path, ...]) -> Path:
+    """Return the first config, which has the section; further ones have to be those that it names."""
+    config, *further = configs
+    if further:
+        from autotune.settings.load import load_settings
+
+        named = {os.path.realpath(path) for path in load_settings(config).further.values()}
+        for path in further:
+            if os.path.realpath(path) not in named:
+                raise ConfigError(
+                    f"{path} is none of the further configs that the section of {config} names",
+                    where="command line",
+                    remedy=f"Add it there: files: [{os.path.relpath(path, config.parent)}]; autotune init with all of "
+                    "them does.",
+                )
+    return config
+
+
+_CONFIG_HELP = "The file that the trainer reads: YAML, JSON or TOML."
 config_option = click.option(
     "--config",
     "config",
     required=True,
+    multiple=True,
+    callback=_first_config,
     type=click.Path(path_type=Path),
-    help="The file that the trainer reads: YAML, JSON or TOML.",
+    help=f"{_CONFIG_HELP} Of several the one with the section is enough.",
+)
+config_files_option = click.option(
+    "--config",
+    "configs",
+    required=True,
+    multiple=True,
+    type=click.Path(path_type=Path),
+    help=f"{_CONFIG_HELP} Given again for each further one; the section goes into the first.",
 )
 state_dir_option = click.option(
     "--state-dir",

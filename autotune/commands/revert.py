@@ -25,29 +25,32 @@ def command(config: Path, dry_run: bool, force: bool, state_dir: Path | None) ->
     with signals_held():
         from autotune.clock import SystemClock
         from autotune.commands.showing import show_remarks
+        from autotune.errors import AutotuneError
         from autotune.folders.state_folder import StateFolder
         from autotune.report.console import text_console
-        from autotune.settings.apply import write_edit
-        from autotune.settings.revert import plan_revert
+        from autotune.settings.apply import write_edits
+        from autotune.settings.load import load_settings
+        from autotune.settings.revert import plan_reverts
 
     state = StateFolder.locate(config, explicit=state_dir, environ=os.environ)
     show_remarks(state)
     console = text_console()
-    edit = plan_revert(config, state.backups)
-    if edit.conflicts and not dry_run and not force:
+    try:
+        files = list(load_settings(config).files.values())
+    except AutotuneError:  # a section that is damaged must not keep its file from being reverted
+        files = [config]
+    edits = plan_reverts(files, state.backups)
+    conflicts = [conflict for edit in edits for conflict in edit.conflicts]
+    if conflicts and not dry_run and not force:
         said = "; ".join(
-            f"{conflict.dotted} is {conflict.present}, apply had written {conflict.applied}"
-            for conflict in edit.conflicts
+            f"{conflict.dotted} is {conflict.present}, apply had written {conflict.applied}" for conflict in conflicts
         )
         if sys.stdin is None or not sys.stdin.isatty():
             raise ConfigError(f"edited since it was applied: {said}", where=str(config), remedy="Go on with --force.")
         ask(f"Edited since it was applied: {said}. Put the old values back all the same?", must=True)
-    if edit.nothing_to_do:
-        console.print(f"Nothing to do: {config} holds the values from before already.", soft_wrap=True)
-    else:
+    for edit in edits:
         console.print(edit.diff, soft_wrap=True, end="")
     if not dry_run:
-        backup = write_edit(edit, state.backups, SystemClock())
-        if backup is not None:
-            console.print(f"\nReverted {config}; the file as it was: {backup}", soft_wrap=True)
+        for file, backup in write_edits(edits, state.backups, SystemClock()).items():
+            console.print(f"\nReverted {file}; the file as it was: {backup}", soft_wrap=True)
     return 0

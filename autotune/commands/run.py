@@ -27,10 +27,11 @@ def command(config: Path, dry_run: bool, trainer: tuple[str, ...]) -> int:
         from autotune.settings.command import resolve_executable
         from autotune.settings.load import load_settings
         from autotune.settings.secrets import masked
-        from autotune.settings.typed import typed_tokens
+        from autotune.settings.typed import typed_tokens, with_further
 
     settings = load_settings(config)
     typed = typed_tokens(trainer, config, Path.cwd())
+    typed = typed and with_further(typed, settings.further, Path.cwd())
     argv = settings.argv(config=config, config_text=settings.trial_document.text, python=sys.executable, command=typed)
     env = {**os.environ, **settings.section.env}
     resolve_executable(argv[0], Path.cwd(), env.get("PATH"))

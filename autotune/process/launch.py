@@ -104,7 +104,8 @@ class ProcessRunner:
             return TrialExit(started_s=now_s, ended_s=now_s, exit_code=None, stop=Stop.DEADLINE)
         folder = TrialFolder(Path(os.path.realpath(plan.folder)))
         folder.create(observed=True)
-        folder.write_config(plan.config_text, plan.config_name)
+        for name, text in {plan.config_name: plan.config_text, **plan.further_configs}.items():
+            folder.write_config(text, name)
         if plan.env.get(temporary_folder.VARIABLE) == str(temporary_folder.temporary_folder(folder.path)):
             temporary_folder.make_temporary_folder(folder.path)
         request = LaunchRequest(plan, folder, watch, deadline_s)

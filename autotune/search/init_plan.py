@@ -21,6 +21,7 @@ from autotune.settings.script import find_script
 from autotune.settings.section import ListedKnob, section_lines
 from autotune.settings.text.append import with_section
 from autotune.settings.text.document import Document
+from autotune.settings.text.joined import JoinedDocument, check_prefix
 from autotune.settings.text.syntax import Syntax, syntax_of
 from autotune.settings.typed import TypedCommand
 from autotune.space.catalog import KNOWN_KNOBS, has_known_name
@@ -48,7 +49,9 @@ class InitPlan:
     why_separate: str | None = None
 
 
-def plan_init(config: Path, typed: TypedCommand, *, separate: bool, state_dir: Path | None) -> InitPlan:
+def plan_init(
+    config: Path, typed: TypedCommand, *, separate: bool, state_dir: Path | None, further: Sequence[Path] = ()
+) -> InitPlan:
     """Plan a section for a config.
 
     Args:
@@ -56,6 +59,7 @@ def plan_init(config: Path, typed: TypedCommand, *, separate: bool, state_dir: P
         typed: How training is started.
         separate: Whether the section gets a file of its own; of a JSON or TOML config it does in any case.
         state_dir: Where everything is kept; None finds the place by the config.
+        further: Further configs that the trainer reads.
 
     Raises:
         AutotuneError: There is a section already, it cannot be added, or the command cannot be carried out.
@@ -79,7 +83,14 @@ def plan_init(config: Path, typed: TypedCommand, *, separate: bool, state_dir: P
             return _new_file(beside, "".join(f"{line}\n" for line in lines))
         return plan_section(config, lines)
 
-    edit, problem = _edit(document, config, typed.tokens(config, Path.cwd()), typed.env, write, state_dir)
+    files: dict[str, Path] = {}
+    documents: dict[str, Document] = {}
+    for path in further:
+        check_prefix(path.stem, document, documents, str(path))
+        files[path.stem], documents[path.stem] = path, Document.read(path)
+    joined = JoinedDocument(document, documents)
+    tokens = typed.tokens(config, Path.cwd(), files)
+    edit, problem = _edit(joined, config, tokens, typed.env, write, state_dir, files)
     return InitPlan(edit=edit, is_new=separate, problem=problem, why_separate=why_separate)
 
 
@@ -130,15 +141,22 @@ def _edit(
     env: Mapping[str, str],
     write: Callable[[Sequence[str]], ConfigEdit],
     state_dir: Path | None,
+    further: Mapping[str, Path] | None = None,
 ) -> tuple[ConfigEdit, Problem]:
     """Return the change that adds the section, and what a search will read afterwards."""
     argv = fill_command(
-        tuple(command), config=config, python=sys.executable, trial_config=document, where="command line"
+        tuple(command),
+        config=config,
+        python=sys.executable,
+        trial_config=document,
+        where="command line",
+        further=further,
     )
+    files = [os.path.relpath(path, config.parent) for path in (further or {}).values()]
     resolve_executable(argv[0], Path.cwd(), env.get("PATH"))
     environ = {**os.environ, **env}
     beside = separate_path(config).name
-    bare = "\n".join(section_lines(command, env=env, knobs=(), redirected=()))
+    bare = "\n".join(section_lines(command, env=env, knobs=(), redirected=(), files=files))
     found = _opened(config, {config.name: document.text, beside: bare}, state_dir)
     edit = write(
         section_lines(
@@ -149,6 +167,7 @@ def _edit(
                 for knob in found.space.knobs
             ],
             redirected=found.settings.outputs.redirected,
+            files=files,
             offered=environment_offers(argv, environ, found.machine, cwd=Path.cwd()),
         )
     )
@@ -172,7 +191,9 @@ def _opened(config: Path, files: Mapping[str, str], state_dir: Path | None) -> P
     with tempfile.TemporaryDirectory(prefix="autotune-init-") as folder:
         for name, text in files.items():
             Path(folder, name).write_text(text, encoding="utf-8", newline="")
-        problem = open_problem(Path(folder, config.name), command=None, state_dir=Path(folder))
+        problem = open_problem(
+            Path(folder, config.name), command=None, state_dir=Path(folder), folder=config.parent.absolute()
+        )
     return replace(problem, config_path=config, state=state)
 
 

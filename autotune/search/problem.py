@@ -24,6 +24,7 @@ from autotune.settings.load import Settings, load_settings
 from autotune.settings.schema import SECTION, Domain, Range, TrialLimits
 from autotune.settings.text.document import Document
 from autotune.settings.text.keys import closest
+from autotune.settings.typed import with_further
 from autotune.space.batch_sizes import is_global
 from autotune.space.build import Skipped, build_space
 from autotune.space.catalog import is_for_validation, known_knob
@@ -191,8 +192,10 @@ class Problem:
 
     def config_changed(self) -> bool:
         """Return True if the config's file is no longer what was read; trials go on with what was."""
+        documents = {"": self.settings.document.first, **self.settings.document.further}
+        files = {**self.settings.files, "": self.config_path}
         try:
-            return Document.read(self.config_path).text != self.settings.document.text
+            return any(Document.read(files[prefix]).text != one.text for prefix, one in documents.items())
         except ConfigError:
             return True
 
@@ -243,6 +246,7 @@ def open_problem(
     state_dir: Path | None,
     same_training: bool = False,
     machine: Machine | None = None,
+    folder: Path | None = None,
 ) -> Problem:
     """Read the config and this machine.
 
@@ -252,11 +256,12 @@ def open_problem(
         state_dir: Where everything is kept; None finds the place by the config.
         same_training: Whether knobs that change the training itself stay as they are.
         machine: The machine to search for, where that is a simulated one; None for this one.
+        folder: The folder that further configs are relative to; None for the config's own.
 
     Raises:
         AutotuneError: The config cannot be used.
     """
-    settings = load_settings(config)
+    settings = load_settings(config, folder=folder)
     domains, env = _domains(settings), settings.section.env
     found = look_for_gpus() if machine is None else _SIMULATED
     machine = machine or this_machine(found.gpus, env, domains or {})
@@ -267,7 +272,8 @@ def open_problem(
         settings.refused,
         keep_effective_batch=settings.section.keep_effective_batch,
     )
-    used = command or settings.command
+    typed_command = with_further(command, settings.further, Path.cwd()) if command else None
+    used = typed_command or settings.command
     return Problem(
         config_path=config,
         settings=settings,
@@ -277,7 +283,7 @@ def open_problem(
         gpus=found.gpus,
         why_no_gpu=visible_gpus(found.gpus, env, found.why_none).why_none,
         gpu_remarks=found.remarks,
-        typed_command=tuple(command) if command else None,
+        typed_command=typed_command,
         state=StateFolder.locate(config, explicit=state_dir, environ=os.environ),
         frameworks=framework_versions(_interpreter(used[0])) if used else {},
     )

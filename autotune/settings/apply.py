@@ -9,7 +9,7 @@ import os
 import re
 import tempfile
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from difflib import unified_diff
 from pathlib import Path
 
@@ -163,30 +163,88 @@ def write_edit(edit: ConfigEdit, backups_folder: Path, clock: Clock) -> Path | N
         ConfigError: The file changed since it was planned, or cannot be written (permissions, no space). The
             config is then as it was, and no temporary file is left.
     """
-    if edit.nothing_to_do:
-        return None
-    real = edit.path.resolve()
-    content = edit.old.encode()
-    _check_unchanged(edit, content)
-    if not os.access(real, os.W_OK, effective_ids=True):
-        raise ConfigError(
-            "the file is read-only", where=str(edit.path), remedy="Allow writing (chmod u+w), and try again."
-        )
-    backups = Backups(backups_folder, real)
+    return next(iter(write_edits([edit], backups_folder, clock).values()), None)
+
+
+def write_edits(edits: Sequence[ConfigEdit], backups_folder: Path, clock: Clock) -> dict[Path, Path]:
+    """Carry out plans for several files, all or none: see `write_edit`.
+
+    All files are checked, then all backed up, then replaced one after the other. If one cannot be, those that were
+    replaced already are put back; a crash in between leaves files of either state, and backups for all of them.
+
+    Returns:
+        The backup of each file that was written.
+
+    Raises:
+        ConfigError: As `write_edit`; all files are as they were, unless the message says something else.
+    """
+    edits = [edit for edit in edits if not edit.nothing_to_do]
+    for edit in edits:
+        _check_unchanged(edit, edit.old.encode())
+        if not os.access(edit.path.resolve(), os.W_OK, effective_ids=True):
+            raise ConfigError(
+                "the file is read-only", where=str(edit.path), remedy="Allow writing (chmod u+w), and try again."
+            )
+    kept = _back_up(edits, backups_folder, clock)
+    replaced: list[ConfigEdit] = []
     try:
-        backup = backups.add(content, edit.changes, edit.undoes, clock, inserted=edit.inserted)
-    except OSError as error:
-        raise ConfigError(
-            f"no backup could be written: {error.strerror}; the config is unchanged",
-            where=str(backups.folder),
-            remedy="Make room or check the permissions there, and try again.",
-        ) from error
-    try:
-        _replace(edit, real, content)
-    except ConfigError:
-        backups.drop(backup)
+        for edit in edits:
+            _replace(edit, edit.path.resolve(), edit.old.encode())
+            replaced.append(edit)
+    except ConfigError as error:
+        _put_back(replaced, error)
+        _drop(edits, kept, backups_folder)
         raise
-    return backup
+    return {edit.path: backup for edit, backup in zip(edits, kept, strict=True)}
+
+
+def _back_up(edits: Sequence[ConfigEdit], backups_folder: Path, clock: Clock) -> list[Path]:
+    together = f"{clock.utc().isoformat()}-{os.urandom(4).hex()}" if len(edits) > 1 else None
+    kept: list[Path] = []
+    for edit in edits:
+        backups = Backups(backups_folder, edit.path.resolve())
+        try:
+            backup = backups.add(
+                edit.old.encode(),
+                edit.changes,
+                edit.undoes,
+                clock,
+                inserted=edit.inserted,
+                together=together,
+                files=len(edits),
+            )
+        except OSError as error:
+            _drop(edits, kept, backups_folder)
+            raise ConfigError(
+                f"no backup could be written: {error.strerror}; the config is unchanged",
+                where=str(backups.folder),
+                remedy="Make room or check the permissions there, and try again.",
+            ) from error
+        kept.append(backup)
+    return kept
+
+
+def _drop(edits: Sequence[ConfigEdit], kept: Sequence[Path], backups_folder: Path) -> None:
+    for edit, backup in zip(edits, kept, strict=False):
+        Backups(backups_folder, edit.path.resolve()).drop(backup)
+
+
+def _put_back(replaced: Sequence[ConfigEdit], error: ConfigError) -> None:
+    """Put back files that were replaced, after an error at another one.
+
+    Raises:
+        ConfigError: That is not possible; their backups stay.
+    """
+    for edit in replaced:
+        back = replace(edit, old=edit.new, new=edit.old)
+        try:
+            _replace(back, edit.path.resolve(), back.old.encode())
+        except ConfigError as second:
+            raise ConfigError(
+                f"{error.message}; {edit.path} was written before, and cannot be put back: {second.message}",
+                where=error.where,
+                remedy=f"Write its old values back by hand: {edit.diff}",
+            ) from error
 
 
 def _replace(edit: ConfigEdit, real: Path, content: bytes) -> None:

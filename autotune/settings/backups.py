@@ -58,6 +58,8 @@ class Entry:
         changes: The values that it changed.
         undoes: Of a revert: the number of the write that it undid; None for an apply and an init.
         inserted: The characters that an init inserted; empty for values.
+        together: Of a write that changed several files: its name, which their entries share; else None.
+        files: How many files it changed.
     """
 
     number: int
@@ -65,6 +67,8 @@ class Entry:
     changes: tuple[ValueChange, ...]
     undoes: int | None
     inserted: str = ""
+    together: str | None = None
+    files: int = 1
 
 
 class Backups:
@@ -90,7 +94,15 @@ class Backups:
         return sorted(found, key=lambda entry: entry.number)
 
     def add(
-        self, content: bytes, changes: Sequence[ValueChange], undoes: int | None, clock: Clock, *, inserted: str = ""
+        self,
+        content: bytes,
+        changes: Sequence[ValueChange],
+        undoes: int | None,
+        clock: Clock,
+        *,
+        inserted: str = "",
+        together: str | None = None,
+        files: int = 1,
     ) -> Path:
         """Back up the file as it is before a write.
 
@@ -100,6 +112,8 @@ class Backups:
             undoes: See `Entry.undoes`.
             clock: Stamps the entry.
             inserted: See `Entry.inserted`.
+            together: See `Entry.together`.
+            files: See `Entry.files`.
 
         Returns:
             The backup file; its manifest lies beside it.
@@ -117,6 +131,8 @@ class Backups:
             "undoes": undoes,
             "changes": [asdict(change) for change in changes],
             "inserted": inserted,
+            "together": together,
+            "files": files,
         }
         make_private_folder(self.folder)
         stem = f"{now:%Y%m%dT%H%M%S.%fZ}-{hashlib.sha256(content).hexdigest()[:8]}"
@@ -174,7 +190,9 @@ def _read(path: Path) -> Entry:
             utc=_text(manifest["utc"]),
             undoes=None if manifest["undoes"] is None else _whole(manifest["undoes"]),
             changes=tuple(_change(change) for change in manifest["changes"]),
-            inserted=_text(manifest.get("inserted", "")),  # the first version had none
+            inserted=_text(manifest.get("inserted", "")),  # the first versions had none of these
+            together=None if manifest.get("together") is None else _text(manifest["together"]),
+            files=_whole(manifest.get("files", 1)),
         )
     except (ValueError, LookupError, TypeError, AttributeError, RecursionError, OSError) as error:
         raise ConfigError(

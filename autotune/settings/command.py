@@ -4,7 +4,7 @@ import os
 import re
 import shlex
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from autotune.errors import CannotEditYaml, CommandError, ConfigError
@@ -72,6 +72,8 @@ def fill_command(
     trial_config: Document,
     where: str,
     quote: Callable[[str], str] | None = None,
+    further: Mapping[str, Path] | None = None,
+    may_leave_out_config: bool = False,
 ) -> tuple[str, ...]:
     """Fill in the placeholders.
 
@@ -83,6 +85,8 @@ def fill_command(
             ``{dotted.key?--word}`` is the word if it is on, ``{!dotted.key?--word}`` if it is off; a token that is
             left with nothing in it is left out.
         where: Place of the command, for errors.
+        further: Values of ``{config:NAME}``: the copies of further configs.
+        may_leave_out_config: Whether nothing of the config has to reach the trainer: only its environment varies.
         quote: Writes a value where the word is an override of it, ``key={key}``; None leaves it as it is.
 
     Raises:
@@ -90,6 +94,7 @@ def fill_command(
             never reach the trainer.
     """
     own = {"config": os.fspath(config), "python": python}
+    own |= {f"config:{name}": os.fspath(path) for name, path in (further or {}).items()}
     used: set[str] = set()
 
     def fill(match: re.Match[str]) -> str:
@@ -106,6 +111,8 @@ def fill_command(
             wanted = not key.startswith("!")
             return word if _switch(key.removeprefix("!"), trial_config, where) is wanted else ""
         used.add(name)
+        if name.startswith("config:") and name not in own:
+            raise _no_such_file(name, own, where)
         return own[name] if name in own else _text_of(name, trial_config, where)
 
     def fill_token(token: str) -> str:
@@ -124,6 +131,15 @@ def fill_command(
     for word in filled:
         _require_word(word, where)
     return filled
+
+
+def _no_such_file(name: str, own: Mapping[str, str], where: str) -> ConfigError:
+    known = [f"{{{one}}}" for one in own if one.startswith("config:")]
+    return ConfigError(
+        f"the command holds {{{name}}}, and there is no such file",
+        where=where,
+        remedy=f"There are {', '.join(known)}." if known else "Name the file in the section: files: [...]",
+    )
 
 
 def _require_word(text: str, where: str) -> None:

@@ -10,7 +10,7 @@ from autotune.records import Scalar, Values
 from autotune.settings.command import fill_command, split_command
 from autotune.settings.hydra import RUN_FOLDERS, hydra_text, uses_hydra, with_run_folder
 from autotune.settings.outputs import Outputs, find_outputs, redirected_path
-from autotune.settings.paths import exists
+from autotune.settings.paths import exists, path_of
 from autotune.settings.schema import (
     ENV,
     SECTION,
@@ -25,6 +25,7 @@ from autotune.settings.schema import (
 )
 from autotune.settings.text.cut import without_key
 from autotune.settings.text.document import Document, Leaf
+from autotune.settings.text.joined import JoinedDocument, check_prefix
 from autotune.settings.text.keys import KeyPath, did_you_mean, shown
 from autotune.settings.text.parsers import same_value
 from autotune.settings.text.scalars import write_scalar
@@ -36,27 +37,42 @@ _RUN_FOLDER = "hydra"  # below a trial's outputs
 
 
 @dataclass(frozen=True, kw_only=True)
+class Copy:
+    """Trial's own copy of a config: its path, and its text."""
+
+    path: Path
+    text: str
+
+
+@dataclass(frozen=True, kw_only=True)
 class Settings:
     """Config with its ``autotune:`` section, each checked against the other.
 
     Attributes:
         path: The config, as the user named it.
-        document: The config.
+        document: The config, joined with the further ones.
+        files: The path of each config, by the prefix of its keys; that of the first one is empty.
         section: The section; all defaults if there is none.
         command: The trainer's command, split, placeholders not filled in; None if the section has none.
         outputs: The keys that say where the trainer writes.
     """
 
     path: Path
-    document: Document
+    document: JoinedDocument
+    files: Mapping[str, Path]
     section: Section
     command: tuple[str, ...] | None
     outputs: Outputs
 
     @cached_property
-    def trial_document(self) -> Document:
+    def trial_document(self) -> JoinedDocument:
         """Config without its section, from which the trials' copies are made."""
-        return without_key(self.document, SECTION)
+        return JoinedDocument(without_key(self.document.first, SECTION), self.document.further)
+
+    @property
+    def further(self) -> dict[str, Path]:
+        """Paths of the further configs, by the prefix of their keys."""
+        return {prefix: path for prefix, path in self.files.items() if prefix}
 
     @cached_property
     def scalars(self) -> Values:
@@ -80,26 +96,48 @@ class Settings:
         leaf = self._leaf(path)
         return variable_value(leaf.text) if path.startswith(ENV) else leaf.value
 
-    def trial_text(self, values: Values, outputs: Path) -> str:
-        """Return a trial's own copy of the config.
+    def trial_text(self, values: Values, outputs: Path, prefix: str = "") -> str:
+        """Return a trial's own copy of a config.
 
         It is the user's file but for the knobs, ``set`` and the output paths, and without the section.
 
         Args:
             values: Knob values; those of variables are no part of the text, see `trial_env`.
             outputs: The folder that output paths are moved into.
+            prefix: The prefix of the config's keys.
 
         Raises:
             CannotEditYaml: A value cannot be changed by itself.
         """
-        document = self.trial_document
+        joined = self.trial_document
+        document = joined.further[prefix] if prefix else joined.first
         wanted = {**self.section.fixed, **{path: v for path, v in values.items() if not path.startswith(ENV)}}
-        changed = {path: v for path, v in wanted.items() if not same_value(document.today(path), v)}
+        here = {inside: value for path, value in wanted.items() for at, inside in [joined.split(path)] if at == prefix}
+        changed = {path: value for path, value in here.items() if not same_value(document.today(path), value)}
         splices = plan_splices(document, changed)
         for path, moved in self.moved_outputs(outputs).items():
-            leaf = document.leaf(path)
+            at, inside = joined.split(path)
+            if at != prefix:
+                continue
+            leaf = document.leaf(inside)
             splices.append(Splice(leaf=leaf, value=moved, text=write_scalar(moved, leaf), whole=leaf.computed))
         return splice(document, splices)
+
+    def copies(self, values: Values, folder: Path, outputs: Path) -> dict[str, Copy]:
+        """Return a trial's own copies of all configs, by the prefix of their keys; see `trial_text`.
+
+        Args:
+            values: Knob values.
+            folder: The trial's folder, which the copies will be in.
+            outputs: The folder that output paths are moved into.
+        """
+        made: dict[str, Copy] = {}
+        for prefix in self.files:
+            document = self.document.further[prefix] if prefix else self.document.first
+            # Trainers look at the suffix.
+            name = f"config{f'-{prefix}' if prefix else ''}{document.syntax.suffix}"
+            made[prefix] = Copy(path=folder / name, text=self.trial_text(values, outputs, prefix))
+        return made
 
     def trial_env(self, values: Values) -> dict[str, str]:
         """Return the variables for the environment of a trial: ``env``, including the knobs in it."""
@@ -122,6 +160,7 @@ class Settings:
         python: str,
         command: tuple[str, ...] | None = None,
         outputs: Path | None = None,
+        further: Mapping[str, Copy] | None = None,
     ) -> tuple[str, ...]:
         """Return a trial's command line.
 
@@ -130,6 +169,7 @@ class Settings:
             config_text: The text of that copy.
             python: The interpreter that runs autotune.
             command: The command that the user typed in place of the section's, split by the shell.
+            further: The trial's own copies of further configs, by prefix; None for the user's own files.
             outputs: The folder for a trial's outputs, which a Hydra trainer is told; None leaves it its own.
 
         Raises:
@@ -146,9 +186,12 @@ class Settings:
             )
         where = "command line" if command else self.section.place("command")
         same = config_text == self.trial_document.text
-        trial_config = self.trial_document if same else Document.parse(config_text, str(config))
-        hydra = uses_hydra(
-            tokens, Path.cwd())
+        if same and not further:
+            trial_config = self.trial_document
+        else:
+            copies = {prefix: Document.parse(copy.text, str(copy.path)) for prefix, copy in (further or {}).items()}
+            trial_config = JoinedDocument(Document.parse(config_text, str(config)), {**self.document.further, **copies})
+        hydra = uses_hydra(tokens, Path.cwd())
         argv = fill_command(
             tokens,
             config=config,
@@ -156,6 +199,8 @@ class Settings:
             trial_config=trial_config,
             where=where,
             quote=hydra_text if hydra else None,
+            further={**self.further, **{prefix: copy.path for prefix, copy in (further or {}).items()}},
+            may_leave_out_config=self.section.varies_environment_alone,
         )
         return with_run_folder(argv, outputs / _RUN_FOLDER) if hydra and outputs is not None else argv
 
@@ -170,10 +215,11 @@ class Settings:
             if same_value(self.today(path), value):
                 continue
             leaf = self._leaf(path)
-            file = (
-                Path(self.section.source.document.name) if path.startswith(ENV) and self.section.source else self.path
-            )
-            found.setdefault(file, {})[leaf.path] = value
+            if path.startswith(ENV) and self.section.source:
+                found.setdefault(Path(self.section.source.document.name), {})[leaf.path] = value
+                continue
+            prefix, inside = self.document.split(leaf.path)
+            found.setdefault(self.files[prefix], {})[inside] = value
         return found
 
     def _leaf(self, path: str) -> Leaf:
@@ -184,25 +230,35 @@ class Settings:
 
 
 @no_garbage()
-def load_settings(config: Path) -> Settings:
-    """Load a config and its section, in the file or in ``<stem>.autotune.yaml`` beside it.
+def load_settings(config: Path, *, folder: Path | None = None) -> Settings:
+    """Load a config and its section, in the file or in ``<stem>.autotune.yaml`` beside it, and further configs.
 
     Args:
         config: The config.
+        folder: The folder that further configs are relative to; None for the config's own.
 
     Raises:
         ConfigError: A file cannot be used, there are two sections, or the section names keys that the config does
             not have.
     """
-    document = Document.read(config)
-    section = _find_section(config, document)
+    first = Document.read(config)
+    section = _find_section(config, first)
+    files = {"": config}
+    further: dict[str, Document] = {}
+    for name in section.files:
+        place = path_of(name, folder or config.parent)
+        if place is None:
+            raise ConfigError(f"{shown(name)} is no path", where=section.place("files"), remedy="Name a file.")
+        check_prefix(place.stem, first, further, section.place("files"))
+        files[place.stem], further[place.stem] = place, Document.read(place)
+    document = JoinedDocument(first, further)
     command = None
     if section.command is not None:
         command = split_command(section.command, section.place("command"))
     outputs = find_outputs(
         document, section.redirect, section.redirect_except, section.place("redirect"), ignore=SECTION
     )
-    settings = Settings(path=config, document=document, section=section, command=command, outputs=outputs)
+    settings = Settings(path=config, document=document, files=files, section=section, command=command, outputs=outputs)
     for path in section.fixed:
         _check_key(settings, path, "set")
     for path, domain in (section.knobs or {}).items():
@@ -258,7 +314,7 @@ def _check_key(settings: Settings, path: str, part: str) -> None:
     except CannotEditYaml as error:
         if error.line is None:
             raise ConfigError(error.message, where=where, remedy=did_you_mean(path, settings.scalars)) from error
-        place = f"it stands in line {error.line} of {settings.document.name}"
+        place = f"it stands in line {error.line} of {settings.files[settings.document.split(path)[0]]}"
         raise ConfigError(
             f"{path} cannot be changed: {error.message}", where=where, remedy=f"{error.remedy} ({place})"
         ) from error

@@ -1,6 +1,7 @@
 """Reverting of writes to the user's config: makes the plan, which `autotune.settings.apply` carries out."""
 
 import shlex
+from collections.abc import Sequence
 from pathlib import Path
 
 from autotune.errors import CannotEditYaml, ConfigError
@@ -17,33 +18,47 @@ from autotune.settings.text.splice import Splice, check_editable, splice
 
 
 def plan_revert(path: Path, backups_folder: Path) -> ConfigEdit:
-    """Plan to undo the last apply, or init, that is not undone yet.
+    """Plan to undo the last write to one config; see `plan_reverts`."""
+    return plan_reverts([path], backups_folder)[0]
+
+
+def plan_reverts(paths: Sequence[Path], backups_folder: Path) -> list[ConfigEdit]:
+    """Plan to undo the last apply, or init, that is not undone yet, in all files that it changed.
 
     The old values are put back into the text as it is now, so that edits made meanwhile to other lines stay; a
     section is taken out where it still stands as it was added. Successive reverts undo successive writes.
 
     Args:
-        path: The config.
+        paths: The config, and the further ones of its section.
         backups_folder: The state folder's ``backups``.
 
     Raises:
-        ConfigError: There is nothing to undo, or the file or the record of changes cannot be read.
+        ConfigError: There is nothing to undo, or a file or the record of changes cannot be read, or the last write
+            changed other files too.
         CannotEditYaml: The old values cannot be put back by themselves.
     """
-    document = Document.read(path)
-    entries = Backups(backups_folder, path.resolve()).entries()
-    undone = {entry.undoes for entry in entries}
-    for entry in reversed(entries):
-        if entry.undoes is None and entry.number not in undone:
-            undo = _plan_removal if entry.inserted else _plan_undo
-            edit = undo(path, document, entry)
-            # An apply whose values are gone already (undone by hand, or never written) has nothing to undo.
-            if not edit.nothing_to_do:
-                return edit
+    documents = {path: Document.read(path) for path in paths}
+    written = [(path, entry) for path in paths for entry in _left(path, backups_folder)]
+    while written:
+        _, last = max(written, key=lambda one: (one[1].utc, one[1].number))
+        same = [one for one in written if one[1] is last or (last.together and one[1].together == last.together)]
+        edits = [
+            (_plan_removal if entry.inserted else _plan_undo)(path, documents[path], entry) for path, entry in same
+        ]
+        # An apply whose values are gone already (undone by hand, or never written) has nothing to undo.
+        if any(not edit.nothing_to_do for edit in edits):
+            if len(same) < last.files:
+                raise ConfigError(
+                    f"the last apply changed {last.files} files together, and not all of them are known here",
+                    where=str(paths[0]),
+                    remedy="Give --config the config whose section names the others under files:.",
+                )
+            return edits
+        written = [one for one in written if one not in same]
     raise ConfigError(
         "no apply or init is left to be undone here",
-        where=str(path),
-        remedy=f"Backups of every earlier state are kept in {backups_folder}.{_on_separate(path)}",
+        where=str(paths[0]),
+        remedy=f"Backups of every earlier state are kept in {backups_folder}.{_on_separate(paths[0])}",
     )
 
 
@@ -56,6 +71,13 @@ def _on_separate(config: Path) -> str:
         f"\nThe section stands in {beside}, a file of its own: what was applied there is reverted with --config "
         f"{shlex.quote(str(beside))}; `init --separate` made the file anew, so it is undone by deleting it."
     )
+
+
+def _left(path: Path, backups_folder: Path) -> list[Entry]:
+    """Return the writes to a file that are not undone."""
+    entries = Backups(backups_folder, path.resolve()).entries()
+    undone = {entry.undoes for entry in entries}
+    return [entry for entry in entries if entry.undoes is None and entry.number not in undone]
 
 
 def _plan_removal(path: Path, document: Document, entry: Entry) -> ConfigEdit:

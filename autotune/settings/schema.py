@@ -70,6 +70,7 @@ class _Range(_Model):
 
 class _Section(_Model):
     command: str | None = None
+    files: list[str] = []
     knobs: dict[str, Any] | None = None
     env: dict[str, Any] = {}
     set: dict[str, Any] = {}
@@ -128,6 +129,7 @@ class Section:
     Attributes:
         source: Its location; None if there is no section.
         command: The command as written; None if the section has none.
+        files: Further configs that the trainer reads, relative to the folder of this one.
         knobs: The domains by key path; None if the section leaves them to the table of known knobs.
         env: Environment variables, each with its text in the file.
         fixed: Values of ``set``, for trials only, by key path.
@@ -136,6 +138,7 @@ class Section:
 
     source: Source | None = None
     command: str | None = None
+    files: tuple[str, ...] = ()
     knobs: Mapping[str, Domain] | None = None
     env: Mapping[str, str] = field(default_factory=dict)
     fixed: Mapping[str, Scalar] = field(default_factory=dict)
@@ -187,6 +190,7 @@ def parse_section(source: Source) -> Section:
     return Section(
         source=source,
         command=model.command,
+        files=tuple(model.files),
         knobs=None if knobs is None else {k: _domain(v, source, k) for k, v in knobs.items()},
         env={name: _environment(name, value, source) for name, value in model.env.items()},
         fixed={path: _fixed(path, value, source) for path, value in model.set.items()},

@@ -57,6 +57,7 @@ def section_lines(
     env: Mapping[str, str],
     knobs: Sequence[ListedKnob],
     redirected: Sequence[str],
+    files: Sequence[str] = (),
     offered: Sequence[OfferedVariable] = (),
 ) -> list[str]:
     """Return the lines of a section, without line ends; below its key they are indented by two spaces.
@@ -70,6 +71,7 @@ def section_lines(
         env: Variables for every trial.
         knobs: The knobs that may vary.
         redirected: Output keys that point into the trial's folder in trials.
+        files: Further configs, relative to the folder of the first one.
         offered: Variables that are suggested where there are no knobs.
 
     Raises:
@@ -112,6 +114,10 @@ def section_lines(
     elif shown:
         lines.append("  # env:  # a variable that varies needs what holds today")
     lines += [f"  #   {_variable(one.name, one.today)}" for one in shown if one.name not in env]
+    if files:
+        lines.append(
+            f"  files: [{', '.join(map(new_scalar, files))}]  # further configs; their names are in their keys"
+        )
     return [
         f"{SECTION}:  # for autotune; its trials get this file without it",
         *lines,

@@ -1,7 +1,7 @@
 """Training command as typed behind ``--``, made into a command for every trial."""
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -13,7 +13,7 @@ from autotune.settings.secrets import is_secret_name, secrets_of
 _WHERE = "command line"
 _OPERATORS = ("|", "||", "|&", "&", "&&", ";", ">", ">>", "<", "2>", "2>&1")
 _ASSIGNMENT = re.compile(r"([A-Za-z_]\w*)=(.*)", re.DOTALL)
-_PLACEHOLDER = re.compile(r"(\{!?\w[\w.-]*(?:\?[^{}]*)?\})|[{}]")
+_PLACEHOLDER = re.compile(r"(\{(?:config:|!)?\w[\w.-]*(?:\?[^{}]*)?\})|[{}]")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -28,16 +28,18 @@ class TypedCommand:
     words: tuple[str, ...]
     env: dict[str, str]
 
-    def tokens(self, config: Path, cwd: Path) -> tuple[str, ...]:
-        """Return the command with ``{config}`` in place of the config's own path.
+    def tokens(self, config: Path, cwd: Path, further: Mapping[str, Path] | None = None) -> tuple[str, ...]:
+        """Return the command with ``{config}`` in place of the config's own path, ``{config:NAME}`` of further ones.
 
         Placeholders that were typed stay; other braces are literal, and doubled.
 
         Args:
             config: The config.
             cwd: The directory in which the command was typed, and in which trials start.
+            further: Further configs by their names.
         """
-        return tuple(_with_config(literal(word), config, cwd) for word in self.words)
+        fields = {"config": config, **{f"config:{name}": path for name, path in (further or {}).items()}}
+        return tuple(_with_config(literal(word), fields, cwd) for word in self.words)
 
 
 def read_typed(words: Sequence[str]) -> TypedCommand:
@@ -131,8 +133,16 @@ def literal(word: str) -> str:
     return _PLACEHOLDER.sub(lambda match: match[1] or match[0] * 2, word)
 
 
-def _with_config(word: str, config: Path, cwd: Path) -> str:
-    for start in (0, word.find("=") + 1):
-        if word[start:] and is_same_file(cwd / word[start:], config):
-            return f"{word[:start]}{{config}}"
+def with_further(tokens: Sequence[str], further: Mapping[str, Path], cwd: Path) -> tuple[str, ...]:
+    """Return a command with ``{config:NAME}`` in place of the paths of further configs."""
+    return tuple(
+        _with_config(token, {f"config:{name}": path for name, path in further.items()}, cwd) for token in tokens
+    )
+
+
+def _with_config(word: str, fields: Mapping[str, Path], cwd: Path) -> str:
+    for field, config in fields.items():
+        for start in (0, word.find("=") + 1):
+            if word[start:] and is_same_file(cwd / word[start:], config):
+                return f"{word[:start]}{{{field}}}"
     return word

@@ -43,14 +43,15 @@ def plan_trial(trainer: Trainer, keys: Values, *, trial: str) -> TrialPlan:
         ConfigError: The trial's copy of the config, or its command line, cannot be made.
     """
     folder = trainer.state.run(trainer.study, trial)
-    config_name = f"config{trainer.settings.document.syntax.suffix}"  # trainers look at the suffix
-    config_text = trainer.settings.trial_text(keys, folder.outputs)
+    further = trainer.settings.copies(keys, folder.path, folder.outputs)
+    copy = further.pop("")
     argv = trainer.settings.argv(
         command=trainer.typed_command,
-        config=folder.path / config_name,
+        config=copy.path,
         python=sys.executable,
-        config_text=config_text,
+        config_text=copy.text,
         outputs=folder.outputs,
+        further=further,
     )
     return TrialPlan(
         trial_id=f"{trainer.study}/{trial}",
@@ -58,8 +59,9 @@ def plan_trial(trainer: Trainer, keys: Values, *, trial: str) -> TrialPlan:
         argv=argv,
         cwd=Path.cwd(),
         env=_environment(trainer, keys, folder),
-        config_text=config_text,
-        config_name=config_name,
+        config_text=copy.text,
+        config_name=copy.path.name,
+        further_configs={one.path.name: one.text for one in further.values()},
     )
 
 

@@ -52,7 +52,7 @@ def _offered(project: Path, autotune: Autotune, imported: str, *env: str) -> str
     (project / "train.py").write_text(f"import {imported}\n")
     (project / "config.yaml").write_text("lr: 0.1\n")
     words = ("--", *env, sys.executable, "train.py", "config.yaml")
-    assert autotune("init", "--config", "config.yaml", "--yes", "--no-proof", *words).returncode == 0
+    assert autotune("init", "--config", "config.yaml", "--yes", "--no-preflight", *words).returncode == 0
     return (project / "config.yaml").read_text()
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from autotune.clock import SystemClock
-from autotune.settings.apply import plan_edit, write_edit
+from autotune.settings.apply import plan_edit, write_edit, write_edits
 from tests.commands.conftest import TRAINER, Autotune
 
 FLAG_TRAINER = Path(__file__).with_name("flag_trainer.py")
@@ -299,3 +299,30 @@ def test_json_and_toml_configs(project: Path, autotune: Autotune, name: str, tex
     assert (project / name).read_bytes() == text.encode()
     again = autotune("init", "--config", name, "--yes", "--from-flags", "--", sys.executable, "train.py", "--a=1")
     assert "there is such a file already" in again.stderr
+
+
+def test_several_configs_of_one_trainer(project: Path, config: Path, autotune: Autotune) -> None:
+    """The section names the others; apply changes all, revert puts all back; other files are refused."""
+    other = project / "loader.json"
+    other.write_text('{"num_workers": 1}\n')
+    (project / "train.py").write_text(
+        "import json, sys, time, yaml\nfrom autotune.trainee import step\n"
+        "config, loader = yaml.safe_load(open(sys.argv[1])), json.load(open(sys.argv[2]))\n"
+        "while True:\n    time.sleep(0.01 / loader['num_workers'])\n"
+        "    step(samples=config['data']['batch_size'], wait_s=0.0)\n"
+    )
+    both = ("--config", "config.yaml", "--config", "loader.json")
+    done = autotune("init", *both, "--yes", "--", sys.executable, "train.py", "config.yaml", "loader.json")
+    assert done.returncode == 0, done.stderr
+    assert "loader.num_workers" in done.stdout
+    assert "train.py {config} {config:loader}" in done.stdout
+    assert "files: [loader.json]" in config.read_text()
+    before = {path: path.read_text() for path in (config, other)}
+    assert autotune("search", *both, "--dry-run").returncode == 0
+    edits = [plan_edit(config, {"data.batch_size": 8}), plan_edit(other, {"num_workers": 2})]
+    write_edits(edits, project / ".autotune" / "backups", SystemClock())
+    assert {path: path.read_text() for path in before} == {edit.path: edit.new for edit in edits}
+    assert autotune("revert", "--config", "config.yaml", "--force").returncode == 0
+    assert {path: path.read_text() for path in before} == before
+    refused = autotune("apply", "--config", "config.yaml", "--config", "train.py")
+    assert "train.py is none of the further configs" in refused.stderr

@@ -15,8 +15,8 @@ import pytest
 
 from autotune.clock import SystemClock
 from autotune.errors import CannotEditYaml, ConfigError
-from autotune.settings.apply import create_file, plan_edit, plan_section, write_edit
-from autotune.settings.revert import plan_revert
+from autotune.settings.apply import create_file, plan_edit, plan_section, write_edit, write_edits
+from autotune.settings.revert import plan_revert, plan_reverts
 
 CONFIG = "# mine\r\ndata:\r\n  batch_size: 16  # per GPU\r\n  workers: 2\r\noptim: {lr: 1e-4, name: 'adam'}\r\nseed:"
 
@@ -310,7 +310,7 @@ import itertools, sys
 from dataclasses import replace
 from pathlib import Path
 from autotune.clock import SystemClock
-from autotune.settings.apply import create_file, plan_edit, plan_section, write_edit
+from autotune.settings.apply import create_file, plan_edit, plan_section, write_edit, write_edits
 config, backups = map(Path, sys.argv[1:])
 forth = plan_edit(config, {"data.batch_size": 32})
 for edit in itertools.cycle((forth, replace(forth, old=forth.new, new=forth.old))):
@@ -471,3 +471,70 @@ def test_a_full_disk_leaves_no_new_file(small_disk):
     with pytest.raises(ConfigError, match="cannot be written"):
         create_file(small_disk / "new.yaml", "a: " + "x" * 2**20)
     assert list(small_disk.iterdir()) == []
+
+
+@pytest.fixture
+def two(open_path):
+    """Two configs, each in a folder of its own."""
+    paths = []
+    for name in ("model", "data"):
+        folder = open_path / name
+        folder.mkdir()
+        paths.append(folder / f"{name}.yaml")
+        paths[-1].write_text(f"{name}: 16  # why\n")
+        if os.geteuid() == 0:
+            for path in (folder, paths[-1]):
+                os.chown(path, 65534, 65534)
+    return paths
+
+
+def edit_both(two):
+    """Plan a change to both files."""
+    return [plan_edit(path, {path.stem: 32}) for path in two]
+
+
+def test_one_revert_undoes_an_apply_to_several_files(two, tmp_path):
+    """Their entries belong together; what was applied to one of them before is undone next."""
+    clock, backups = TickingClock(), tmp_path / "state"
+    write_edit(plan_edit(two[1], {"data": 8}), backups, clock)
+    kept = write_edits(edit_both(two), backups, clock)
+    assert [kept[path].read_text() for path in two] == ["model: 16  # why\n", "data: 8  # why\n"]
+    assert [path.read_text() for path in two] == ["model: 32  # why\n", "data: 32  # why\n"]
+    write_edits(plan_reverts(two, backups), backups, clock)
+    assert [path.read_text() for path in two] == ["model: 16  # why\n", "data: 8  # why\n"]
+    write_edits(plan_reverts(two, backups), backups, clock)
+    assert two[1].read_text() == "data: 16  # why\n"
+    with pytest.raises(ConfigError, match="no apply or init is left"):
+        plan_reverts(two, backups)
+
+
+@pytest.mark.parametrize("of", [0, 1])
+def test_one_of_several_files_is_not_reverted_alone(two, tmp_path, of):
+    """Half of a change is a config that nobody has trained with."""
+    write_edits(edit_both(two), tmp_path / "state", TickingClock())
+    with pytest.raises(ConfigError, match="changed 2 files together") as caught:
+        plan_revert(two[of], tmp_path / "state")
+    assert "files:" in caught.value.remedy
+
+
+def test_a_failure_at_the_second_file_puts_the_first_one_back(two, open_path):
+    """All or none: no entry stays of what did not happen."""
+    backups = open_path / "state"
+    backups.mkdir()
+    if os.geteuid() == 0:
+        os.chown(backups, 65534, 65534)
+    two[1].parent.chmod(0o555)
+    with bound_by_permissions(), pytest.raises(ConfigError, match="Permission denied") as caught:
+        write_edits(edit_both(two), backups, TickingClock())
+    assert str(two[1]) in caught.value.where
+    assert [path.read_text() for path in two] == ["model: 16  # why\n", "data: 16  # why\n"]
+    assert [path for path in backups.rglob("*") if path.is_file()] == []
+
+
+def test_a_change_to_one_of_several_files_keeps_all_as_they_are(two, tmp_path):
+    """All are looked at before the first one is written."""
+    edits = edit_both(two)
+    two[1].write_text("data: 17\n")
+    with pytest.raises(ConfigError, match="changed by somebody else"):
+        write_edits(edits, tmp_path / "state", TickingClock())
+    assert [path.read_text() for path in two] == ["model: 16  # why\n", "data: 17\n"]
