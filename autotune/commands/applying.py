@@ -149,7 +149,7 @@ def _write(problem: Problem, settings: Settings, new: ChosenValues, console: Con
         console.print(edit.diff, soft_wrap=True, end="")
     if planned and not dry_run:
         problem.state.create()
-        configs = [edit for edit in planned if edit.path in settings.files.values()]
+        configs = [edit for edit in planned if edit.path in settings.paths]
         for written in (configs, [edit for edit in planned if edit not in configs]):  # variables in a separate section
             for file, backup in write_edits(written, problem.state.backups, SystemClock()).items():
                 console.print(f"\nWritten to {file}; the file as it was: {backup}", soft_wrap=True)

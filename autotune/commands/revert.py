@@ -36,9 +36,9 @@ def command(config: Path, dry_run: bool, force: bool, state_dir: Path | None) ->
     show_remarks(state)
     console = text_console()
     try:
-        files = list(load_settings(config).files.values())
+        files = load_settings(config).paths
     except AutotuneError:  # a section that is damaged must not keep its file from being reverted
-        files = [config]
+        files = (config,)
     edits = plan_reverts(files, state.backups)
     conflicts = [conflict for edit in edits for conflict in edit.conflicts]
     if conflicts and not dry_run and not force:

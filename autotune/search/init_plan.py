@@ -14,6 +14,7 @@ from autotune.search.problem import Problem, open_problem
 from autotune.settings.apply import ConfigEdit, plan_section
 from autotune.settings.command import fill_command, resolve_executable
 from autotune.settings.flags import Flags, flags_config, read_flags
+from autotune.settings.hydra_compose import compose
 from autotune.settings.load import separate_path
 from autotune.settings.paths import exists
 from autotune.settings.schema import SECTION
@@ -74,7 +75,10 @@ def plan_init(
             )
 
     why_separate = None
-    if document.syntax is not Syntax.YAML and not separate:
+    is_composed = compose(config, document, typed.words, Path.cwd()) is not None
+    if is_composed and not separate:
+        why_separate = f"Hydra reads this config itself: the section gets a file of its own, {beside.name}"
+    elif document.syntax is not Syntax.YAML and not separate:
         why_separate = f"a {document.syntax.value} config holds no section: it gets a file of its own, {beside.name}"
     separate = separate or why_separate is not None
 
@@ -151,6 +155,7 @@ def _edit(
         trial_config=document,
         where="command line",
         further=further,
+        needs_values=compose(config, document, command, Path.cwd()) is None,
     )
     files = [os.path.relpath(path, config.parent) for path in (further or {}).values()]
     resolve_executable(argv[0], Path.cwd(), env.get("PATH"))

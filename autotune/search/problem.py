@@ -22,7 +22,6 @@ from autotune.search.machine import CHOOSING_GPUS, this_machine, visible_gpus
 from autotune.settings.command import resolve_executable
 from autotune.settings.load import Settings, load_settings
 from autotune.settings.schema import SECTION, Domain, Range, TrialLimits
-from autotune.settings.text.document import Document
 from autotune.settings.text.keys import closest
 from autotune.settings.typed import with_further
 from autotune.space.batch_sizes import is_global
@@ -192,12 +191,7 @@ class Problem:
 
     def config_changed(self) -> bool:
         """Return True if the config's file is no longer what was read; trials go on with what was."""
-        documents = {"": self.settings.document.first, **self.settings.document.further}
-        files = {**self.settings.files, "": self.config_path}
-        try:
-            return any(Document.read(files[prefix]).text != one.text for prefix, one in documents.items())
-        except ConfigError:
-            return True
+        return self.settings.changed_on_disk(self.config_path)
 
     def require_runnable(self) -> None:
         """Checks what only a search needs: knobs, and a command that exists.
@@ -261,7 +255,7 @@ def open_problem(
     Raises:
         AutotuneError: The config cannot be used.
     """
-    settings = load_settings(config, folder=folder)
+    settings = load_settings(config, folder=folder, typed_command=command)
     domains, env = _domains(settings), settings.section.env
     found = look_for_gpus() if machine is None else _SIMULATED
     machine = machine or this_machine(found.gpus, env, domains or {})

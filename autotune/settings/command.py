@@ -73,7 +73,7 @@ def fill_command(
     where: str,
     quote: Callable[[str], str] | None = None,
     further: Mapping[str, Path] | None = None,
-    may_leave_out_config: bool = False,
+    needs_values: bool = True,
 ) -> tuple[str, ...]:
     """Fill in the placeholders.
 
@@ -86,7 +86,7 @@ def fill_command(
             left with nothing in it is left out.
         where: Place of the command, for errors.
         further: Values of ``{config:NAME}``: the copies of further configs.
-        may_leave_out_config: Whether nothing of the config has to reach the trainer: only its environment varies.
+        needs_values: Whether values have to reach the trainer through a placeholder: none is an override, or a variable.
         quote: Writes a value where the word is an override of it, ``key={key}``; None leaves it as it is.
 
     Raises:
@@ -122,7 +122,7 @@ def fill_command(
         return f"{override['key']}={quote(_FIELD.sub(fill, override['field']))}"
 
     filled = tuple(text for token in tokens if (text := fill_token(token)) or not _SWITCH_FIELD.fullmatch(token))
-    if not may_leave_out_config and not used - {"python"}:
+    if needs_values and not used - {"python"}:
         raise ConfigError(
             "the command names neither {config} nor a {key} of it, so no tuned value would reach the trainer",
             where=where,

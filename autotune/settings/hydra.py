@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from autotune.records import Scalar
 from autotune.settings.script import Script, find_script, own_words
 
 RUN_FOLDERS = ("hydra.run.dir", "hydra.sweep.dir")
@@ -28,6 +29,7 @@ OWN_FLAGS = frozenset(
 
 _MAIN = ("hydra.main", "nemo.core.config.hydra_runner")  # NeMo's is a `hydra.main` with a schema
 _BARE = re.compile(r"[\w/.:@%+-]*", re.ASCII)
+_WORD = re.compile(r"(?!(?:true|false|null|inf|nan)$)[A-Za-z_./][\w/.:@%+-]*", re.ASCII | re.IGNORECASE)
 _OVERRIDE = re.compile(r"(?:\+{0,2}|~)[A-Za-z_$][^=\s]*=.*|~[A-Za-z_].*", re.DOTALL)
 _RUN_FOLDER = re.compile(r"\+{0,2}hydra\.(?:run|sweep)\.dir=.*", re.DOTALL)
 
@@ -81,10 +83,16 @@ def with_run_folder(argv: Sequence[str], folder: Path) -> tuple[str, ...]:
         folder: The folder, for single runs and for series of them.
     """
     start = own_words(argv)
-    own = [word for word in argv[start:] if not _RUN_FOLDER.fullmatch(word)]
+    without = (*argv[:start], *(word for word in argv[start:] if not _RUN_FOLDER.fullmatch(word)))
+    return with_overrides(without, [f"{key}={hydra_text(os.fspath(folder))}" for key in RUN_FOLDERS])
+
+
+def with_overrides(argv: Sequence[str], added: Sequence[str]) -> tuple[str, ...]:
+    """Return the command of a Hydra trainer with more overrides, which count where they repeat a key."""
+    start = own_words(argv)
+    own = argv[start:]
     # Overrides have to stand together: behind a flag, argparse takes no more of them.
     behind = max((i + 1 for i, word in enumerate(own) if _OVERRIDE.fullmatch(word)), default=len(own))
-    added = [f"{key}={hydra_text(os.fspath(folder))}" for key in RUN_FOLDERS]
     return (*argv[:start], *own[:behind], *added, *own[behind:])
 
 
@@ -94,6 +102,16 @@ def hydra_text(text: str) -> str:
         return text
     quoted = re.sub(r"(\\*)('|\Z)", lambda match: match[1] * 2 + ("\\'" if match[2] else ""), text)
     return "'" + quoted.replace("${", "\\${") + "'"
+
+
+def hydra_value(value: Scalar) -> str:
+    """Return a value as an override has it; a text that looks like another type is quoted."""
+    if value is None or isinstance(value, bool):
+        return "null" if value is None else str(value).lower()
+    if not isinstance(value, str):
+        return repr(value)
+    text = hydra_text(value)
+    return f"'{text}'" if text == value and not _WORD.fullmatch(text) else text
 
 
 def _whole_name(node: ast.expr, imported: dict[str, str]) -> str | None:

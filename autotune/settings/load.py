@@ -1,6 +1,6 @@
 """Loading of everything that a search needs from the user's files, checked before the first process starts."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -8,7 +8,9 @@ from pathlib import Path
 from autotune.errors import CannotEditYaml, ConfigError
 from autotune.records import Scalar, Values
 from autotune.settings.command import fill_command, split_command
-from autotune.settings.hydra import RUN_FOLDERS, hydra_text, uses_hydra, with_run_folder
+from autotune.settings.composed import ComposedDocument, overrides
+from autotune.settings.hydra import RUN_FOLDERS, hydra_text, uses_hydra, with_overrides, with_run_folder
+from autotune.settings.hydra_compose import compose
 from autotune.settings.outputs import Outputs, find_outputs, redirected_path
 from autotune.settings.paths import exists, path_of
 from autotune.settings.schema import (
@@ -28,7 +30,7 @@ from autotune.settings.text.document import Document, Leaf
 from autotune.settings.text.joined import JoinedDocument, check_prefix
 from autotune.settings.text.keys import KeyPath, did_you_mean, shown
 from autotune.settings.text.parsers import same_value
-from autotune.settings.text.scalars import write_scalar
+from autotune.settings.text.scalars import new_scalar, write_scalar
 from autotune.settings.text.scanners import no_garbage
 from autotune.settings.text.splice import Splice, check_editable, plan_splices, splice
 from autotune.settings.text.syntax import Syntax
@@ -67,7 +69,26 @@ class Settings:
     @cached_property
     def trial_document(self) -> JoinedDocument:
         """Config without its section, from which the trials' copies are made."""
+        if isinstance(self.document, ComposedDocument):
+            return self.document
         return JoinedDocument(without_key(self.document.first, SECTION), self.document.further)
+
+    @property
+    def paths(self) -> tuple[Path, ...]:
+        """Files that values are written into: the config, and the further ones or those that it is composed of."""
+        composed = self.document.paths if isinstance(self.document, ComposedDocument) else ()
+        return tuple(dict.fromkeys((*self.files.values(), *composed)))
+
+    def changed_on_disk(self, config: Path) -> bool:
+        """Return True if a file is no longer what was read; the first one's path is given."""
+        read = {self.files[prefix]: one for prefix, one in self.document.further.items()}
+        if isinstance(self.document, ComposedDocument):
+            read |= {part.path: part.document for part in self.document.composition.parts}
+        read = {path: one for path, one in read.items() if path != self.path} | {config: self.document.first}
+        try:
+            return any(Document.read(path).text != one.text for path, one in read.items())
+        except ConfigError:
+            return True
 
     @property
     def further(self) -> dict[str, Path]:
@@ -110,6 +131,8 @@ class Settings:
             CannotEditYaml: A value cannot be changed by itself.
         """
         joined = self.trial_document
+        if isinstance(joined, ComposedDocument):
+            return "".join(f"- {new_scalar(word)}\n" for word in self.overrides(values, outputs))
         document = joined.further[prefix] if prefix else joined.first
         wanted = {**self.section.fixed, **{path: v for path, v in values.items() if not path.startswith(ENV)}}
         here = {inside: value for path, value in wanted.items() for at, inside in [joined.split(path)] if at == prefix}
@@ -134,10 +157,22 @@ class Settings:
         made: dict[str, Copy] = {}
         for prefix in self.files:
             document = self.document.further[prefix] if prefix else self.document.first
+            if isinstance(self.document, ComposedDocument):
+                made[prefix] = Copy(path=folder / "overrides.yaml", text=self.trial_text(values, outputs))
+                continue
             # Trainers look at the suffix.
             name = f"config{f'-{prefix}' if prefix else ''}{document.syntax.suffix}"
             made[prefix] = Copy(path=folder / name, text=self.trial_text(values, outputs, prefix))
         return made
+
+    def overrides(self, values: Values, outputs: Path) -> tuple[str, ...]:
+        """Return the words that a trial's command line gets in place of a copy; none unless the config is composed."""
+        document = self.trial_document
+        if not isinstance(document, ComposedDocument):
+            return ()
+        wanted = {**self.section.fixed, **{path: v for path, v in values.items() if not path.startswith(ENV)}}
+        changed = {path: value for path, value in wanted.items() if not same_value(document.today(path), value)}
+        return overrides({**changed, **self.moved_outputs(outputs)})
 
     def trial_env(self, values: Values) -> dict[str, str]:
         """Return the variables for the environment of a trial: ``env``, including the knobs in it."""
@@ -161,6 +196,7 @@ class Settings:
         command: tuple[str, ...] | None = None,
         outputs: Path | None = None,
         further: Mapping[str, Copy] | None = None,
+        added: tuple[str, ...] = (),
     ) -> tuple[str, ...]:
         """Return a trial's command line.
 
@@ -170,6 +206,7 @@ class Settings:
             python: The interpreter that runs autotune.
             command: The command that the user typed in place of the section's, split by the shell.
             further: The trial's own copies of further configs, by prefix; None for the user's own files.
+            added: See `overrides`.
             outputs: The folder for a trial's outputs, which a Hydra trainer is told; None leaves it its own.
 
         Raises:
@@ -186,7 +223,8 @@ class Settings:
             )
         where = "command line" if command else self.section.place("command")
         same = config_text == self.trial_document.text
-        if same and not further:
+        composed = isinstance(self.trial_document, ComposedDocument)
+        if composed or (same and not further):
             trial_config = self.trial_document
         else:
             copies = {prefix: Document.parse(copy.text, str(copy.path)) for prefix, copy in (further or {}).items()}
@@ -199,9 +237,10 @@ class Settings:
             trial_config=trial_config,
             where=where,
             quote=hydra_text if hydra else None,
+            needs_values=not composed and not self.section.varies_environment_alone,
             further={**self.further, **{prefix: copy.path for prefix, copy in (further or {}).items()}},
-            may_leave_out_config=self.section.varies_environment_alone,
         )
+        argv = with_overrides(argv, added) if added else argv
         return with_run_folder(argv, outputs / _RUN_FOLDER) if hydra and outputs is not None else argv
 
     def redirected(self, command: tuple[str, ...]) -> tuple[str, ...]:
@@ -211,9 +250,12 @@ class Settings:
     def edits(self, values: Values) -> dict[Path, dict[KeyPath, Scalar]]:
         """Return the values that each file does not hold yet, for `autotune.settings.apply.plan_edit`."""
         found: dict[Path, dict[KeyPath, Scalar]] = {}
-        for path, value in values.items():
-            if same_value(self.today(path), value):
-                continue
+        changed = {path: value for path, value in values.items() if not same_value(self.today(path), value)}
+        if isinstance(self.document, ComposedDocument):
+            keys = {path: value for path, value in changed.items() if not path.startswith(ENV)}
+            found = self.document.edits(keys, self.command or (), self.path) if keys else {}
+            changed = {path: value for path, value in changed.items() if path not in keys}
+        for path, value in changed.items():
             leaf = self._leaf(path)
             if path.startswith(ENV) and self.section.source:
                 found.setdefault(Path(self.section.source.document.name), {})[leaf.path] = value
@@ -230,12 +272,13 @@ class Settings:
 
 
 @no_garbage()
-def load_settings(config: Path, *, folder: Path | None = None) -> Settings:
+def load_settings(config: Path, *, folder: Path | None = None, typed_command: Sequence[str] | None = None) -> Settings:
     """Load a config and its section, in the file or in ``<stem>.autotune.yaml`` beside it, and further configs.
 
     Args:
         config: The config.
         folder: The folder that further configs are relative to; None for the config's own.
+        typed_command: The command as typed in place of the section's: it tells what a Hydra config is composed of.
 
     Raises:
         ConfigError: A file cannot be used, there are two sections, or the section names keys that the config does
@@ -255,8 +298,17 @@ def load_settings(config: Path, *, folder: Path | None = None) -> Settings:
     command = None
     if section.command is not None:
         command = split_command(section.command, section.place("command"))
+    words = tuple(typed_command or command or ())
+    composition = compose(config, first, words, Path.cwd(), folder=folder) if words and not further else None
+    if composition is not None:
+        document = ComposedDocument(first, composition)
     outputs = find_outputs(
-        document, section.redirect, section.redirect_except, section.place("redirect"), ignore=SECTION
+        document,
+        section.redirect,
+        section.redirect_except,
+        section.place("redirect"),
+        ignore=SECTION,
+        overridable=composition is not None,
     )
     settings = Settings(path=config, document=document, files=files, section=section, command=command, outputs=outputs)
     for path in section.fixed:

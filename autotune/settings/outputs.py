@@ -25,6 +25,7 @@ _OUTPUT = re.compile(rf"(?:.*_)?(?:{_WHAT})_?(?:{_PLACE})")
 _PLACE_ALONE = re.compile(_PLACE)  # `logging: {dir: ...}` is a logging_dir
 _READ_OR_WRITTEN = re.compile(r"(?:.*_)?(?:checkpoints?|ckpts?|saved_models?|snapshots?)_(?:path|file|filename)")
 _OUTPUT_ALONE = re.compile("artifacts|checkpoints|ckpts|logs|outputs?|results|snapshots|tensorboard")
+_BUILT_ON = re.compile(r"\$\{(?P<key>[\w.]+)\}/[^$]+")
 _PATH = re.compile(r"\.{0,2}/.*|[^/:]+/[^:]*", re.DOTALL)
 # Keys that make a trainer upload something.
 _UPLOADS = re.compile(r"(?:.*_)?push_to_hub|(?:.*_)?upload(?:_(?:artifacts|checkpoints?|models?))?")
@@ -52,7 +53,13 @@ class Outputs:
 
 
 def find_outputs(
-    document: Document, redirect: Sequence[str], redirect_except: Sequence[str], where: str, ignore: str
+    document: Document,
+    redirect: Sequence[str],
+    redirect_except: Sequence[str],
+    where: str,
+    ignore: str,
+    *,
+    overridable: bool = False,
 ) -> Outputs:
     """Find the output paths of a config by their names.
 
@@ -62,6 +69,8 @@ def find_outputs(
         redirect_except: Keys that are no outputs according to the user.
         where: Place of the ``autotune:`` section, for errors.
         ignore: The top-level key of that section, which no trial sees.
+        overridable: Whether trials get values as overrides, so that a path built on a key that is no output
+            (``${root}/logs``) can be redirected too.
 
     Raises:
         ConfigError: A key that the user names is not in the config, or holds nothing that could be redirected.
@@ -78,7 +87,7 @@ def find_outputs(
             uploads.append(leaf.dotted)
         if leaf.dotted not in asked and (not _looks_like_output(leaf) or leaf.dotted in excepted):
             continue
-        why = _why_left(leaf)
+        why = None if overridable and _ends_in_a_path_of_its_own(leaf) else _why_left(leaf)
         if why is None:
             redirected.append(leaf.dotted)
         elif leaf.dotted in asked:
@@ -161,6 +170,11 @@ def _why_left(leaf: Leaf) -> str | None:
         derived = leaf.text.startswith(("<", "${", "{"))
         return "it is built on another key" if derived else None
     return leaf.why_fixed
+
+
+def _ends_in_a_path_of_its_own(leaf: Leaf) -> bool:
+    match = _BUILT_ON.fullmatch(leaf.text) if leaf.computed else None
+    return match is not None and not _OUTPUT.fullmatch(_snake(match["key"].rpartition(".")[2]))
 
 
 def _asked(document: Document, key: str, where: str) -> Leaf:

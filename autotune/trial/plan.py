@@ -52,6 +52,7 @@ def plan_trial(trainer: Trainer, keys: Values, *, trial: str) -> TrialPlan:
         config_text=copy.text,
         outputs=folder.outputs,
         further=further,
+        added=trainer.settings.overrides(keys, folder.outputs),
     )
     return TrialPlan(
         trial_id=f"{trainer.study}/{trial}",
