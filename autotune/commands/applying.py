@@ -101,7 +101,7 @@ def apply_values(
     """
     _require_allowed(problem, new)
     # Read again: the search may have taken half an hour, and the file may have been edited since.
-    settings = load_settings(problem.config_path)
+    settings = load_settings(problem.config_path, typed_command=problem.typed_command)
     edited = _edited(settings, new)
     if edited and not dry_run and not force:
         _ask("Edited since the search: " + "; ".join(edited) + ". Overwrite?", str(problem.config_path))

@@ -86,7 +86,7 @@ def fill_command(
             left with nothing in it is left out.
         where: Place of the command, for errors.
         further: Values of ``{config:NAME}``: the copies of further configs.
-        needs_values: Whether values have to reach the trainer through a placeholder: none is an override, or a variable.
+        needs_values: Whether values reach the trainer through placeholders only, not as overrides or variables.
         quote: Writes a value where the word is an override of it, ``key={key}``; None leaves it as it is.
 
     Raises:

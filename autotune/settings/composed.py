@@ -1,6 +1,6 @@
 """Composed Hydra config, read like one document: each value with the file that it comes from."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -82,14 +82,11 @@ class ComposedDocument(JoinedDocument):
         for part in self.composition.parts:
             part.document.check_by_second_parser()
 
-    def edits(
-        self, values: Mapping[str, Scalar], words: Sequence[str], config: Path
-    ) -> dict[Path, dict[KeyPath, Scalar]]:
+    def edits(self, values: Mapping[str, Scalar], config: Path) -> dict[Path, dict[KeyPath, Scalar]]:
         """Return the values that each file has to get, so that these and no others change in the composed config.
 
         Args:
             values: New values by key.
-            words: The command.
             config: The primary config.
 
         Raises:
@@ -107,7 +104,7 @@ class ComposedDocument(JoinedDocument):
             path: Document.parse(splice(documents[path], plan_splices(documents[path], inside)), str(path))
             for path, inside in found.items()
         }
-        after = ComposedDocument(self.first, compose_again(self.composition, config, words, new))
+        after = ComposedDocument(self.first, compose_again(self.composition, config, new))
         wanted = {**self.scalars, **values}
         changed = [name for name in {**wanted, **after.scalars} if not _same_in(name, wanted, after.scalars)]
         if changed:

@@ -54,11 +54,13 @@ class Composition:
         folder: The folder of the configs.
         parts: Its parts; of two that set a key the later one counts.
         typed: Values set on the command line, by key.
+        words: The command.
     """
 
     folder: Path
     parts: tuple[Part, ...]
     typed: Mapping[str, str]
+    words: tuple[str, ...]
 
 
 @dataclass
@@ -115,12 +117,10 @@ def compose(
     return _Composer(folder or config.parent, {config: primary}, words).compose(config)
 
 
-def compose_again(
-    composition: Composition, config: Path, words: Sequence[str], new: Mapping[Path, Document]
-) -> Composition:
+def compose_again(composition: Composition, config: Path, new: Mapping[Path, Document]) -> Composition:
     """Compose again with other contents in place of some files."""
     known = {part.path: part.document for part in composition.parts}
-    return _Composer(composition.folder, {**known, **new}, words).compose(config)
+    return _Composer(composition.folder, {**known, **new}, composition.words).compose(config)
 
 
 def users_of(composition: Composition, path: Path) -> list[Path]:
@@ -150,6 +150,7 @@ class _Composer:
     def __init__(self, folder: Path, documents: Mapping[Path, Document], words: Sequence[str]) -> None:
         self._folder = folder
         self._documents = dict(documents)
+        self._words = tuple(words)
         self._choices = _Choices()
         self._typed: dict[str, str] = {}
         self._count = 0
@@ -160,7 +161,7 @@ class _Composer:
     def compose(self, config: Path) -> Composition:
         """Return the composition of the primary config."""
         parts = self._parts(config, "", (), primary=True)
-        return Composition(folder=self._folder, parts=tuple(parts), typed=self._typed)
+        return Composition(folder=self._folder, parts=tuple(parts), typed=self._typed, words=self._words)
 
     def _read_word(self, word: str, match: re.Match[str]) -> None:
         key, value = match["key"], match["value"]

@@ -253,7 +253,7 @@ class Settings:
         changed = {path: value for path, value in values.items() if not same_value(self.today(path), value)}
         if isinstance(self.document, ComposedDocument):
             keys = {path: value for path, value in changed.items() if not path.startswith(ENV)}
-            found = self.document.edits(keys, self.command or (), self.path) if keys else {}
+            found = self.document.edits(keys, self.path) if keys else {}
             changed = {path: value for path, value in changed.items() if path not in keys}
         for path, value in changed.items():
             leaf = self._leaf(path)

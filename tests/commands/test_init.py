@@ -326,3 +326,23 @@ def test_several_configs_of_one_trainer(project: Path, config: Path, autotune: A
     assert {path: path.read_text() for path in before} == before
     refused = autotune("apply", "--config", "config.yaml", "--config", "train.py")
     assert "train.py is none of the further configs" in refused.stderr
+
+
+def test_a_hydra_config_is_composed(project: Path, autotune: Autotune) -> None:
+    """Knobs of group files are found; the section stands beside the config, and trials get overrides."""
+    (project / "hydra.py").write_text("def main(**_):\n    return lambda function: function\n")
+    (project / "train.py").write_text(HYDRA)
+    (project / "conf" / "data").mkdir(parents=True)
+    config = project / "conf" / "config.yaml"
+    config.write_text("defaults:\n  - data: small\n  - _self_\n\nlog_dir: ${root}/logs\nroot: .\n")
+    (project / "conf" / "data" / "small.yaml").write_text("batch_size: 4\nnum_workers: 1\n")
+    before = config.read_text()
+    done = autotune("init", "--config", "conf/config.yaml", "--yes", "--", sys.executable, "train.py")
+    assert done.returncode == 0, done.stderr
+    assert "data.batch_size" in done.stdout
+    assert "starting empty: log_dir, hydra.run.dir, hydra.sweep.dir" in done.stdout
+    assert "Hydra reads this config itself" in done.stdout
+    assert "the values are on its command line" in done.stderr
+    assert config.read_text() == before
+    shown = autotune("search", "--config", "conf/config.yaml", "--dry-run")
+    assert "data.num_workers" in shown.stdout, shown.stderr
