@@ -70,6 +70,7 @@ class _Choices:
     typed: dict[str, str | None] = field(default_factory=dict)
     added: list[tuple[str, str]] = field(default_factory=list)
     overrides: dict[str, Any] = field(default_factory=dict)
+    matched: set[str] = field(default_factory=set)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -161,6 +162,9 @@ class _Composer:
     def compose(self, config: Path) -> Composition:
         """Return the composition of the primary config."""
         parts = self._parts(config, "", (), primary=True)
+        asked = {key for key in (*self._choices.typed, *self._choices.overrides) if not key.startswith("hydra/")}
+        if missing := asked - self._choices.matched:
+            raise self._error(config, f"no defaults list has the group {min(missing)}, for which a config is chosen")
         return Composition(folder=self._folder, parts=tuple(parts), typed=self._typed, words=self._words)
 
     def _read_word(self, word: str, match: re.Match[str]) -> None:
@@ -210,9 +214,8 @@ class _Composer:
     def _key(self, entry: _Default, group: str, package: tuple[str, ...]) -> str:
         """Return the name that a group is overridden by: its path, with the package if that is not the usual one."""
         whole = _joined(group, entry.group or "")
-        if entry.package is None:
-            return whole
-        final = ".".join(_final(package, entry.package))
+        below = (entry.group or "").lstrip("/").replace("/", ".")
+        final = ".".join(_final(package, below if entry.package is None else entry.package))
         return whole if final == whole.replace("/", ".") else f"{whole}@{final or '_global_'}"
 
     def _chosen(self, path: Path, entry: _Default, group: str, package: tuple[str, ...]) -> list[Part]:
@@ -220,6 +223,7 @@ class _Composer:
         name: Any = entry.name
         if entry.group is not None:
             key = self._key(entry, group, package)
+            self._choices.matched.add(key)
             if key in self._choices.typed:
                 name = self._choices.typed[key]  # None takes the group out
             elif key in self._choices.overrides:
@@ -245,8 +249,8 @@ class _Composer:
         document = self._read(file)
         header = _HEADER.search(document.text) if document else None
         own = entry.package if entry.package is not None else f"_global_.{header[1]}" if header else None
-        if own is not None and own.endswith("_group_"):
-            own = None
+        if own is not None and ("_group_" in own or "_name_" in own):
+            raise self._error(file, f"the package {own.removeprefix('_global_.')} depends on the version of Hydra")
         group = whole.rpartition("/")[0]
         return self._parts(file, group, _final(package, below.replace("/", ".") if own is None else own))
 

@@ -215,3 +215,21 @@ def test_an_unknown_key_names_the_closest_one(project: Path):
     with pytest.raises(CannotEditYaml, match="no such value") as caught:
         load(project).today("data.batchsize")
     assert "data.batch_size" in caught.value.remedy
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "words", "why"),
+    [
+        ("extra/big.yaml", "defaults:\n  - override /data: large\n", ("extra=big",), "no defaults list has the group"),
+        ("extra/big.yaml", "# @package _group_\nx: 1\n", ("extra=big",), "depends on the version of Hydra"),
+        ("data/large.yaml", "x: 1\n", ("model/optim=adam",), "no defaults list has the group model/optim"),
+    ],
+)
+def test_a_choice_that_hydra_would_refuse_is_refused(
+    project: Path, name: str, text: str, words: tuple[str, ...], why: str
+):
+    """Or one that versions of Hydra understand differently."""
+    (project / "conf" / "model" / "optim").mkdir()
+    (project / "conf" / name).write_text(text)
+    with pytest.raises(ConfigError, match=why):
+        load(project, *words)
