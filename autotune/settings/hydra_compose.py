@@ -15,7 +15,7 @@ from typing import Any
 
 from autotune.errors import ConfigError
 from autotune.settings.hydra import hydra_main
-from autotune.settings.paths import real_path
+from autotune.settings.paths import is_same_file, real_path
 from autotune.settings.script import find_script, own_words
 from autotune.settings.text.document import Document, read_bytes
 from autotune.settings.text.keys import shown
@@ -28,6 +28,7 @@ _HEADER = re.compile(r"^\s*#\s*@package\s+(\S+)\s*$", re.MULTILINE)
 _NAME = re.compile(r"/?\w[\w.+-]*(?:/\w[\w.+-]*)*")
 _GROUP = re.compile(r"(?:(?P<word>optional|override)\s+)?(?P<group>/?[\w-]+(?:/[\w-]+)*)(?:@(?P<package>[\w.]*))?")
 _OVERRIDE = re.compile(r"(?P<sign>\+{0,2}|~)(?P<key>[A-Za-z_][\w./@-]*)(?:=(?P<value>.*))?", re.DOTALL)
+_PLACEHOLDER = re.compile(r"(?<!\{)\{(?!\{|python\})")
 _MOST_FILES = 200
 
 
@@ -97,16 +98,20 @@ def compose(
         folder: The folder of the configs; None for the one that the primary config is in.
 
     Returns:
-        The composition; None if the config has no defaults list, the command's script is no Hydra one, or the command
-        takes the config's path (``{config}``).
+        The composition; None if the command's script is no Hydra one, the config neither has a defaults list nor is
+        the script's, or the command takes the config's path or values (``{config}``, ``{key}``).
 
     Raises:
         ConfigError: The composition cannot be followed; the message names the file.
     """
-    if DEFAULTS not in primary.data or any("{config" in word for word in words):
+    if any(_PLACEHOLDER.search(word) for word in words):
         return None
     main = hydra_main(find_script(words, cwd))
     if main is None:
+        return None
+    folder = folder or config.parent
+    own = main.config_folder / f"{main.config_name}.yaml" if main.config_folder and main.config_name else None
+    if DEFAULTS not in primary.data and not (own and is_same_file(own, folder / config.name)):
         return None
     is_named = any(word.startswith(("--config-name", "-cn")) for word in words)
     if main.config_name not in (None, config.stem) and not is_named:
@@ -115,7 +120,7 @@ def compose(
             where=str(config),
             remedy=f"Give the path of that one, or type --config-name={config.stem} in the command.",
         )
-    return _Composer(folder or config.parent, {config: primary}, words).compose(config)
+    return _Composer(folder, {config: primary}, words).compose(config)
 
 
 def compose_again(composition: Composition, config: Path, new: Mapping[Path, Document]) -> Composition:

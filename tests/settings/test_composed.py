@@ -210,6 +210,13 @@ def test_another_config_than_the_scripts_is_refused(project: Path):
     assert load_settings(other).scalars["data.batch_size"] == 64
 
 
+def test_a_config_of_a_single_file_needs_no_defaults_list(project: Path):
+    """It is the script's own; a command that takes the values itself gets nothing appended."""
+    (project / "conf" / "config.yaml").write_text("data: {batch_size: 4}\n")
+    assert load(project).overrides({"data.batch_size": 8}, Path("/o")) == ("data.batch_size=8",)
+    assert load(project, "data.batch_size={data.batch_size}").overrides({"data.batch_size": 8}, Path("/o")) == ()
+
+
 def test_an_unknown_key_names_the_closest_one(project: Path):
     """As in other configs."""
     with pytest.raises(CannotEditYaml, match="no such value") as caught:
