@@ -20,7 +20,8 @@ from autotune.records import Machine, Scalar, Values
 from autotune.score import OBJECTIVES, Objective
 from autotune.search.machine import CHOOSING_GPUS, this_machine, visible_gpus
 from autotune.settings.command import resolve_executable
-from autotune.settings.load import Settings, load_settings
+from autotune.settings.load import load_settings
+from autotune.settings.loaded import Settings
 from autotune.settings.schema import SECTION, Domain, Range, TrialLimits
 from autotune.settings.text.keys import closest
 from autotune.settings.typed import with_further

@@ -8,7 +8,7 @@ from autotune.folders import temporary_folder
 from autotune.folders.state_folder import StateFolder
 from autotune.folders.trial_folder import TrialFolder
 from autotune.records import TrialPlan, Values
-from autotune.settings.load import Settings
+from autotune.settings.loaded import Settings
 from autotune.settings.trackers import quiet_trackers
 
 

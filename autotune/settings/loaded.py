@@ -1,0 +1,266 @@
+"""Loaded config with its section: today's values, copies and command lines of trials, and edits."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+
+from autotune.errors import ConfigError
+from autotune.records import Scalar, Values
+from autotune.settings.command import fill_command
+from autotune.settings.composed import ComposedDocument, overrides
+from autotune.settings.hydra import RUN_FOLDERS, hydra_text, uses_hydra, with_overrides, with_run_folder
+from autotune.settings.outputs import Outputs, redirected_path
+from autotune.settings.schema import (
+    ENV,
+    SECTION,
+    Section,
+    variable_value,
+)
+from autotune.settings.text.cut import without_key
+from autotune.settings.text.document import Document, Leaf
+from autotune.settings.text.joined import JoinedDocument
+from autotune.settings.text.keys import KeyPath
+from autotune.settings.text.parsers import same_value
+from autotune.settings.text.scalars import new_scalar, write_scalar
+from autotune.settings.text.splice import Splice, plan_splices, splice
+
+_RUN_FOLDER = "hydra"  # below a trial's outputs
+
+
+@dataclass(frozen=True, kw_only=True)
+class Copy:
+    """Trial's own copy of a config: its path, and its text."""
+
+    path: Path
+    text: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Settings:
+    """Config with its ``autotune:`` section, each checked against the other.
+
+    Attributes:
+        path: The config, as the user named it.
+        document: The config, joined with the further ones.
+        files: The path of each config, by the prefix of its keys; that of the first one is empty.
+        section: The section; all defaults if there is none.
+        command: The trainer's command, split, placeholders not filled in; None if the section has none.
+        outputs: The keys that say where the trainer writes.
+    """
+
+    path: Path
+    document: JoinedDocument
+    files: Mapping[str, Path]
+    section: Section
+    command: tuple[str, ...] | None
+    outputs: Outputs
+
+    @cached_property
+    def trial_document(self) -> JoinedDocument:
+        """Config without its section, from which the trials' copies are made."""
+        if isinstance(self.document, ComposedDocument):
+            return self.document
+        return JoinedDocument(without_key(self.document.first, SECTION), self.document.further)
+
+    @property
+    def paths(self) -> tuple[Path, ...]:
+        """Files that values are written into: the config, and the further ones or those that it is composed of."""
+        composed = self.document.paths if isinstance(self.document, ComposedDocument) else ()
+        return tuple(dict.fromkeys((*self.files.values(), *composed)))
+
+    def changed_on_disk(self, config: Path) -> bool:
+        """Return True if a file is no longer what was read; the first one's path is given."""
+        read = {self.files[prefix]: one for prefix, one in self.document.further.items()}
+        if isinstance(self.document, ComposedDocument):
+            read |= {part.path: part.document for part in self.document.composition.parts}
+        read = {path: one for path, one in read.items() if path != self.path} | {config: self.document.first}
+        try:
+            return any(Document.read(path).text != one.text for path, one in read.items())
+        except ConfigError:
+            return True
+
+    @property
+    def further(self) -> dict[str, Path]:
+        """Paths of the further configs, by the prefix of their keys."""
+        return {prefix: path for prefix, path in self.files.items() if prefix}
+
+    @cached_property
+    def scalars(self) -> Values:
+        """Values that can be knobs, by dotted path: the config's, and the variables (``autotune.env.X``)."""
+        variables = {f"{ENV}{name}": self.today(f"{ENV}{name}") for name in self.section.env}
+        return {**self.trial_document.scalars, **variables}
+
+    @cached_property
+    def refused(self) -> Mapping[str, str]:
+        """Values among `scalars` that cannot be knobs, with the reason."""
+        variables = {name: self.leaf(name).why_fixed for name in map(f"{ENV}{{}}".format, self.section.env)}
+        fixed = dict.fromkeys(self.section.fixed, "it is fixed by set:")
+        return {**fixed, **self.trial_document.refused, **{name: why for name, why in variables.items() if why}}
+
+    def today(self, path: str) -> Scalar:
+        """Return the baseline's value of a knob; of a variable its number, if it is one, else its text.
+
+        Raises:
+            CannotEditYaml: There is no such key.
+        """
+        leaf = self.leaf(path)
+        return variable_value(leaf.text) if path.startswith(ENV) else leaf.value
+
+    def trial_text(self, values: Values, outputs: Path, prefix: str = "") -> str:
+        """Return a trial's own copy of a config.
+
+        It is the user's file but for the knobs, ``set`` and the output paths, and without the section.
+
+        Args:
+            values: Knob values; those of variables are no part of the text, see `trial_env`.
+            outputs: The folder that output paths are moved into.
+            prefix: The prefix of the config's keys.
+
+        Raises:
+            CannotEditYaml: A value cannot be changed by itself.
+        """
+        joined = self.trial_document
+        if isinstance(joined, ComposedDocument):
+            return "".join(f"- {new_scalar(word)}\n" for word in self.overrides(values, outputs))
+        document = joined.further[prefix] if prefix else joined.first
+        wanted = {**self.section.fixed, **{path: v for path, v in values.items() if not path.startswith(ENV)}}
+        here = {inside: value for path, value in wanted.items() for at, inside in [joined.split(path)] if at == prefix}
+        changed = {path: value for path, value in here.items() if not same_value(document.today(path), value)}
+        splices = plan_splices(document, changed)
+        for path, moved in self.moved_outputs(outputs).items():
+            at, inside = joined.split(path)
+            if at != prefix:
+                continue
+            leaf = document.leaf(inside)
+            splices.append(Splice(leaf=leaf, value=moved, text=write_scalar(moved, leaf), whole=leaf.computed))
+        return splice(document, splices)
+
+    def copies(self, values: Values, folder: Path, outputs: Path) -> dict[str, Copy]:
+        """Return a trial's own copies of all configs, by the prefix of their keys; see `trial_text`.
+
+        Args:
+            values: Knob values.
+            folder: The trial's folder, which the copies will be in.
+            outputs: The folder that output paths are moved into.
+        """
+        made: dict[str, Copy] = {}
+        for prefix in self.files:
+            document = self.document.further[prefix] if prefix else self.document.first
+            if isinstance(self.document, ComposedDocument):
+                made[prefix] = Copy(path=folder / "overrides.yaml", text=self.trial_text(values, outputs))
+                continue
+            # Trainers look at the suffix.
+            name = f"config{f'-{prefix}' if prefix else ''}{document.syntax.suffix}"
+            made[prefix] = Copy(path=folder / name, text=self.trial_text(values, outputs, prefix))
+        return made
+
+    def overrides(self, values: Values, outputs: Path) -> tuple[str, ...]:
+        """Return the words that a trial's command line gets in place of a copy; none unless the config is composed."""
+        document = self.trial_document
+        if not isinstance(document, ComposedDocument):
+            return ()
+        wanted = {**self.section.fixed, **{path: v for path, v in values.items() if not path.startswith(ENV)}}
+        changed = {path: value for path, value in wanted.items() if not same_value(document.today(path), value)}
+        return overrides({**changed, **self.moved_outputs(outputs)})
+
+    def trial_env(self, values: Values) -> dict[str, str]:
+        """Return the variables for the environment of a trial: ``env``, including the knobs in it."""
+        knobs = {
+            path.removeprefix(ENV): str(value)
+            for path, value in values.items()
+            if path.startswith(ENV) and not same_value(self.today(path), value)
+        }
+        return {**self.section.env, **knobs}
+
+    def moved_outputs(self, outputs: Path) -> dict[str, str]:
+        """Return the paths of the redirected keys in a trial, by dotted path."""
+        return {path: redirected_path(self.trial_document.leaf(path).text, outputs) for path in self.outputs.redirected}
+
+    def argv(
+        self,
+        *,
+        config: Path,
+        config_text: str,
+        python: str,
+        command: tuple[str, ...] | None = None,
+        outputs: Path | None = None,
+        further: Mapping[str, Copy] | None = None,
+        added: tuple[str, ...] = (),
+    ) -> tuple[str, ...]:
+        """Return a trial's command line.
+
+        Args:
+            config: The trial's own copy.
+            config_text: The text of that copy.
+            python: The interpreter that runs autotune.
+            command: The command that the user typed in place of the section's, split by the shell.
+            further: The trial's own copies of further configs, by prefix; None for the user's own files.
+            added: See `overrides`.
+            outputs: The folder for a trial's outputs, which a Hydra trainer is told; None leaves it its own.
+
+        Raises:
+            ConfigError: There is no command, it has an unknown placeholder, or the config would never reach the
+                trainer.
+        """
+        tokens = command or self.command
+        if tokens is None:
+            raise ConfigError(
+                "it is not known how training is started",
+                where=str(self.path),
+                remedy="Add to the config: autotune: {command: 'python train.py --config {config}'}, "
+                "or put the command behind --.",
+            )
+        where = "command line" if command else self.section.place("command")
+        same = config_text == self.trial_document.text
+        composed = isinstance(self.trial_document, ComposedDocument)
+        if composed or (same and not further):
+            trial_config = self.trial_document
+        else:
+            copies = {prefix: Document.parse(copy.text, str(copy.path)) for prefix, copy in (further or {}).items()}
+            trial_config = JoinedDocument(Document.parse(config_text, str(config)), {**self.document.further, **copies})
+        hydra = uses_hydra(tokens, Path.cwd())
+        argv = fill_command(
+            tokens,
+            config=config,
+            python=python,
+            trial_config=trial_config,
+            where=where,
+            quote=hydra_text if hydra else None,
+            needs_values=not composed,
+            further={**self.further, **{prefix: copy.path for prefix, copy in (further or {}).items()}},
+        )
+        argv = with_overrides(argv, added) if added else argv
+        return with_run_folder(argv, outputs / _RUN_FOLDER) if hydra and outputs is not None else argv
+
+    def redirected(self, command: tuple[str, ...]) -> tuple[str, ...]:
+        """Return everything that points into a trial's folder in trials, with that command: keys, and overrides."""
+        return (*self.outputs.redirected, *(RUN_FOLDERS if uses_hydra(command, Path.cwd()) else ()))
+
+    def edits(self, values: Values) -> dict[Path, dict[KeyPath, Scalar]]:
+        """Return the values that each file does not hold yet, for `autotune.settings.apply.plan_edit`."""
+        found: dict[Path, dict[KeyPath, Scalar]] = {}
+        changed = {path: value for path, value in values.items() if not same_value(self.today(path), value)}
+        if isinstance(self.document, ComposedDocument):
+            keys = {path: value for path, value in changed.items() if not path.startswith(ENV)}
+            found = self.document.edits(keys, self.path) if keys else {}
+            changed = {path: value for path, value in changed.items() if path not in keys}
+        for path, value in changed.items():
+            leaf = self.leaf(path)
+            if path.startswith(ENV) and self.section.source:
+                found.setdefault(Path(self.section.source.document.name), {})[leaf.path] = value
+                continue
+            prefix, inside = self.document.split(leaf.path)
+            found.setdefault(self.files[prefix], {})[inside] = value
+        return found
+
+    def leaf(self, path: str) -> Leaf:
+        """Return the scalar of a knob: a key of a config, or a variable of the section.
+
+        Raises:
+            CannotEditYaml: There is no such key.
+        """
+        source = self.section.source
+        if path.startswith(ENV) and source is not None:
+            return source.document.leaf((*source.prefix, "env", path.removeprefix(ENV)))
+        return self.document.leaf(path)
