@@ -14,7 +14,8 @@ from autotune.results import SearchResult, Verdict
 from autotune.search.known import Study
 from autotune.search.problem import Problem
 from autotune.settings.apply import plan_edit, write_edits
-from autotune.settings.load import Settings, load_settings
+from autotune.settings.load import load_settings
+from autotune.settings.loaded import Settings
 from autotune.space.knob import same_scalar
 
 

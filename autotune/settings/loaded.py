@@ -227,7 +227,7 @@ class Settings:
             trial_config=trial_config,
             where=where,
             quote=hydra_text if hydra else None,
-            needs_values=not composed,
+            needs_values=not composed and not self.section.varies_environment_alone,
             further={**self.further, **{prefix: copy.path for prefix, copy in (further or {}).items()}},
         )
         argv = with_overrides(argv, added) if added else argv

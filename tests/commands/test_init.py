@@ -346,3 +346,11 @@ def test_a_hydra_config_is_composed(project: Path, autotune: Autotune) -> None:
     assert config.read_text() == before
     shown = autotune("search", "--config", "conf/config.yaml", "--dry-run")
     assert "data.num_workers" in shown.stdout, shown.stderr
+
+
+def test_where_nothing_can_vary_the_next_step_is_to_say_what(config: Path, autotune: Autotune) -> None:
+    """A search would only say that no knob was found."""
+    config.write_text("name: x\nout: out\n")
+    made = autotune(*INIT, "--yes", "--no-preflight", *COMMAND)
+    assert made.returncode == 0, made.stderr
+    assert "under knobs:, then autotune search" in " ".join(made.stdout.split())
