@@ -13,7 +13,7 @@ class SearchStarted:
     search: str
     study: str
     config: str
-    today: Values
+    baseline: Values
     points: int
     trials_found: int
     budget_s: float

@@ -20,7 +20,7 @@ Values = Mapping[str, Scalar]
 class Purpose(StrEnum):
     """Reason for which a trial is made."""
 
-    TODAY = "today"  # the baseline: the values that the config holds now; every score is relative to it
+    BASELINE = "baseline"  # the values that the config holds now; every score is relative to them
     EXPLORE = "explore"  # a point nobody has measured
     REPEAT = "repeat"  # a promising point, once more
     CONFIRM = "confirm"  # one half of an interleaved pair

@@ -159,9 +159,9 @@ def judge(
     Raises:
         ValueError: One pair and no prior: there is no interval.
     """
-    speeds = [ln_speed(candidate, today) for today, candidate in pairs]
-    scores = [ln_score(candidate, today, objective) for today, candidate in pairs]
-    estimated = [(_ln_estimated(today), _ln_estimated(candidate)) for today, candidate in pairs]
+    speeds = [ln_speed(candidate, baseline) for baseline, candidate in pairs]
+    scores = [ln_score(candidate, baseline, objective) for baseline, candidate in pairs]
+    estimated = [(_ln_estimated(baseline), _ln_estimated(candidate)) for baseline, candidate in pairs]
     speed_ratio = _ratio(speeds, estimated, speed_prior or (prior_variance, prior_df))
     measured = [(0.0, 0.0)] * len(pairs)  # a utilization is no estimate
     score_ratio = _ratio(scores, measured if objective.by_utilization else estimated, (prior_variance, prior_df))
@@ -184,7 +184,7 @@ def _ratio(ln_ratios: Sequence[float], estimated: Sequence[tuple[float, float]],
     """
     mean, _ = moderated_interval(ln_ratios, *prior)
     lows = [value - candidate for value, (_, candidate) in zip(ln_ratios, estimated, strict=True)]
-    highs = [value + today for value, (today, _) in zip(ln_ratios, estimated, strict=True)]
+    highs = [value + baseline for value, (baseline, _) in zip(ln_ratios, estimated, strict=True)]
     lowest, below = moderated_interval(lows, *prior)
     highest, above = moderated_interval(highs, *prior)
     return Ratio(ratio=math.exp(mean), low=math.exp(lowest - below), high=math.exp(highest + above))

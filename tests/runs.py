@@ -26,15 +26,15 @@ from autotune.space.space import Space, point_name
 MakeTrial = Callable[..., TrialRecord]
 
 
-def knob(path: str, today: Scalar, *others: Scalar, **changes: Any) -> Knob:
+def knob(path: str, baseline: Scalar, *others: Scalar, **changes: Any) -> Knob:
     """A knob of the user's own; numbers are ordered."""
-    choices: Any = (today, *others)
+    choices: Any = (baseline, *others)
     ordered = all(isinstance(choice, int) and not isinstance(choice, bool) for choice in choices)
     fields = {
         "path": path,
         "choices": tuple(sorted(choices)) if ordered else choices,
         "ordered": ordered,
-        "today": today,
+        "baseline": baseline,
         "label": Label.SAME_TRAINING,
     }
     return Knob(**{**fields, **changes})
@@ -48,8 +48,8 @@ def observation(
     **changes: Scalar,
 ) -> Observation:
     """Return the observation of today's point with these changes; a knob is named by the last part of its path."""
-    paths = {path.rpartition(".")[2]: path for path in space.today}
-    values = {**space.today, **{paths[name]: value for name, value in changes.items()}}
+    paths = {path.rpartition(".")[2]: path for path in space.baseline}
+    values = {**space.baseline, **{paths[name]: value for name, value in changes.items()}}
     durations_s = (5.0,) * (len(scores) + len(endings))
     return Observation(
         name=point_name(values), values=values, scores=scores, endings=endings, durations_s=durations_s, **memory

@@ -155,10 +155,10 @@ class Session:
             outcome.remarks.append(f"apply: exit {applied.code}: {_last_words(applied)}")
             return
         for pair in range(PAIRS):
-            today = self._rate(self.project, f"today {pair}", seconds)
+            baseline = self._rate(self.project, f"today {pair}", seconds)
             best = self._rate(tuned, f"best {pair}", seconds)
-            if today and best:
-                outcome.confirmed.append(best / today)
+            if baseline and best:
+                outcome.confirmed.append(best / baseline)
 
     def _rate(self, project: Path, name: str, seconds: float) -> float | None:
         fresh = project.with_name("training")

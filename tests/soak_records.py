@@ -101,8 +101,8 @@ def in_process(problem: Problem) -> str:
             console = text_console()
             print_answer(console, result, config="config.yaml", elapsed_s=None)
             if result.verdict is Verdict.BETTER and result.best and result.baseline:
-                best, today = result.best, result.baseline.values
-                new = ChosenValues(point=best.point, values=best.values, today=today)
+                best, baseline = result.best, result.baseline.values
+                new = ChosenValues(point=best.point, values=best.values, baseline=baseline)
                 apply_values(problem, new, console, force=True, dry_run=True)
         return "ESCAPE SEQUENCE: BUG" if "\x1b" in said.getvalue() else f"answer: {result.verdict.value}"
     except AutotuneError as error:

@@ -221,13 +221,13 @@ def test_by_utilization_speed_must_be_kept_beyond_doubt():
     st.floats(0.0, 1.0),
     st.floats(0.0, 1.0),
 )
-def test_the_speedup_with_full_caches_is_within_the_interval(cold, gains, today_share, candidate_share):
+def test_the_speedup_with_full_caches_is_within_the_interval(cold, gains, baseline_share, candidate_share):
     """Each is at last at least as fast as measured, and at most as fast as without any wait for data."""
     (baseline, candidate), filled = cold, [speed * gain for speed, gain in zip(cold, gains, strict=True)]
     pair = (measured(baseline, filled_samples_per_s=filled[0]), measured(candidate, filled_samples_per_s=filled[1]))
     verdict = judge([pair] * 4, prior_variance=1e-4, prior_df=10)
     truth = [
-        speed * gain**share for speed, gain, share in zip(cold, gains, (today_share, candidate_share), strict=True)
+        speed * gain**share for speed, gain, share in zip(cold, gains, (baseline_share, candidate_share), strict=True)
     ]
     for ratio in (verdict.speed, verdict.score):
         assert ratio.low <= truth[1] / truth[0] <= ratio.high

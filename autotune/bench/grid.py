@@ -58,11 +58,11 @@ def measure_grid(
     problem = open_problem(config, command=None, state_dir=state_dir)
     problem.state.create()
     problem.require_runnable()
-    today = problem.space.today
-    points: list[Values] = [{**today, **dict(zip(axes, values, strict=True))} for values in product(*axes.values())]
+    baseline = problem.space.baseline
+    points: list[Values] = [{**baseline, **dict(zip(axes, values, strict=True))} for values in product(*axes.values())]
     for point in points:
-        if set(point) != set(today):
-            raise ConfigError(f"{', '.join(set(point) - set(today))}: no such knob", where=str(config))
+        if set(point) != set(baseline):
+            raise ConfigError(f"{', '.join(set(point) - set(baseline))}: no such knob", where=str(config))
     speeds = _measure(problem, points, repeats, random.Random(seed), out)
     print(f"{'samples/s':>10}  {'min':>7} {'max':>7}  {' '.join(axes)}")
     order = sorted(range(len(points)), key=lambda index: median(speeds[index] or [0.0]), reverse=True)

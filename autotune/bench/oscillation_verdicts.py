@@ -37,7 +37,7 @@ _CYCLES = frozenset({Truth.CYCLE, Truth.TOO_FAST, Truth.TOO_FAST_TOLD})
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class GpuCourse:
+class GpuTrace:
     """Utilization over time, as a step function.
 
     Attributes:
@@ -64,13 +64,13 @@ class GpuCourse:
         rises_s = rises_s[(rises_s >= t0_s) & (rises_s <= t1_s)]
         return float(np.diff(rises_s).mean()) if len(rises_s) >= 2 else None
 
-    def with_noise(self, rng: np.random.Generator, sd: float) -> "GpuCourse":
+    def with_noise(self, rng: np.random.Generator, sd: float) -> "GpuTrace":
         """Return the same course with a noisy level every 50 ms, around the old one."""
         grid_s = np.arange(self.borders_s[0], self.borders_s[-1], _NOISE_S)
         borders_s = np.union1d(self.borders_s, grid_s)
         at = np.searchsorted(self.borders_s, borders_s[:-1], "right") - 1
         levels = self.levels[at] + rng.normal(0.0, sd, len(at))
-        return GpuCourse(borders_s=borders_s, levels=np.clip(levels, 0.0, 1.0))
+        return GpuTrace(borders_s=borders_s, levels=np.clip(levels, 0.0, 1.0))
 
     def seen(self, t0_s: float, t1_s: float, driver: "DriverWindows", rng: np.random.Generator) -> Segment:
         """Return the driver's view of a steady window.
@@ -123,36 +123,36 @@ class SquareWave:
     high: float
     jitter: float = 0.0
 
-    def course(self, length_s: float, rng: np.random.Generator) -> GpuCourse:
+    def trace(self, length_s: float, rng: np.random.Generator) -> GpuTrace:
         """Draw a course of at least this length, with a random phase."""
         cycles = int(1.5 * length_s / self.period_s) + 10
         periods_s = self.period_s * np.clip(rng.normal(1.0, self.jitter, cycles), 0.3, 3.0)
         ends_s = np.cumsum(periods_s) - rng.uniform(0.0, self.period_s)
         starts_s = ends_s - periods_s
         borders_s = np.append(np.column_stack((starts_s, starts_s + self.duty * periods_s)).ravel(), ends_s[-1])
-        return GpuCourse(borders_s=borders_s, levels=np.tile([self.high, self.low], cycles))
+        return GpuTrace(borders_s=borders_s, levels=np.tile([self.high, self.low], cycles))
 
 
 def random_bursts(
     burst_s: float, pause_s: float, low: float, high: float, *, length_s: float, rng: np.random.Generator
-) -> GpuCourse:
+) -> GpuTrace:
     """Return a telegraph signal: bursts and pauses of exponentially distributed length, without memory."""
     count = int(3 * length_s / (burst_s + pause_s)) + 50
     spans_s = np.column_stack((rng.exponential(burst_s, count), rng.exponential(pause_s, count))).ravel()
     borders_s = np.concatenate(([0.0], np.cumsum(spans_s)))
-    return GpuCourse(borders_s=borders_s, levels=np.tile([high, low], count))
+    return GpuTrace(borders_s=borders_s, levels=np.tile([high, low], count))
 
 
-def ramp(first: float, last: float, *, length_s: float) -> GpuCourse:
+def ramp(first: float, last: float, *, length_s: float) -> GpuTrace:
     """Return a straight line, in steps of 50 ms."""
     borders_s = np.arange(0.0, length_s + _NOISE_S, _NOISE_S)
-    return GpuCourse(borders_s=borders_s, levels=np.linspace(first, last, len(borders_s) - 1))
+    return GpuTrace(borders_s=borders_s, levels=np.linspace(first, last, len(borders_s) - 1))
 
 
-def white_noise(mean: float, sd: float, window_s: float, *, length_s: float, rng: np.random.Generator) -> GpuCourse:
+def white_noise(mean: float, sd: float, window_s: float, *, length_s: float, rng: np.random.Generator) -> GpuTrace:
     """Return a new random level for every interval of a driver window's length."""
     borders_s = np.arange(0.0, length_s + window_s, window_s)
-    return GpuCourse(borders_s=borders_s, levels=np.clip(rng.normal(mean, sd, len(borders_s) - 1), 0.0, 1.0))
+    return GpuTrace(borders_s=borders_s, levels=np.clip(rng.normal(mean, sd, len(borders_s) - 1), 0.0, 1.0))
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -169,7 +169,7 @@ class Scenario:
     """
 
     truth: Truth
-    course: GpuCourse
+    trace: GpuTrace
     window_s: float
     trial_s: float
     starts_s: Sequence[float]
@@ -178,7 +178,7 @@ class Scenario:
     def judged(self, segments: Sequence[Segment]) -> "Outcome":
         """Return the verdict on the driver's view of the trials."""
         seen = oscillation(segments, step_s=self.period_s if self.truth is Truth.TOO_FAST_TOLD else None)
-        true_mean = float(np.mean([self.course.mean(start_s, start_s + self.trial_s) for start_s in self.starts_s]))
+        true_mean = float(np.mean([self.trace.mean(start_s, start_s + self.trial_s) for start_s in self.starts_s]))
         assert seen.mean is not None  # every scenario has windows
         return Outcome(truth=self.truth, period_s=self.period_s, seen=seen, mean_error=abs(seen.mean - true_mean))
 
@@ -225,7 +225,7 @@ def _judge_scenario(rng: np.random.Generator) -> Outcome:
     wobble, lost = float(rng.choice([0.0, 0.03])), float(rng.choice([0.0, 0.05]))
     driver = DriverWindows(length_s=scenario.window_s, wobble=wobble, lost=lost)
     return scenario.judged(
-        [scenario.course.seen(start_s, start_s + scenario.trial_s, driver, rng) for start_s in scenario.starts_s]
+        [scenario.trace.seen(start_s, start_s + scenario.trial_s, driver, rng) for start_s in scenario.starts_s]
     )
 
 
@@ -235,25 +235,25 @@ def draw_scenario(rng: np.random.Generator) -> Scenario:
     trial_s = float(rng.choice([20.0, 30.0, 60.0]))
     trials = int(rng.integers(1, 4))
     truth = Truth(rng.choice([truth.value for truth in Truth]))
-    course = _course(truth, window_s, trial_s, rng)
+    trace = _trace(truth, window_s, trial_s, rng)
     starts_s = [0.0] if truth is Truth.DRIFT else list(rng.uniform(0.0, _BEFORE_S, trials))
     return Scenario(
         truth=truth,
-        course=course.with_noise(rng, float(rng.uniform(0.0, 0.1))),
+        trace=trace.with_noise(rng, float(rng.uniform(0.0, 0.1))),
         window_s=window_s,
         trial_s=trial_s,
         starts_s=starts_s,
-        period_s=_period_s(course, starts_s, trial_s) if truth in _CYCLES else None,
+        period_s=_period_s(trace, starts_s, trial_s) if truth in _CYCLES else None,
     )
 
 
-def _course(truth: Truth, window_s: float, trial_s: float, rng: np.random.Generator) -> GpuCourse:
+def _trace(truth: Truth, window_s: float, trial_s: float, rng: np.random.Generator) -> GpuTrace:
     """Draw a course with that behaviour."""
     length_s = trial_s + _BEFORE_S
     low = float(rng.uniform(0.0, 0.4))
     high = low + float(rng.uniform(0.25, 0.6))
     if truth is Truth.STEADY:
-        return GpuCourse(borders_s=np.array([0.0, length_s]), levels=np.array([high]))
+        return GpuTrace(borders_s=np.array([0.0, length_s]), levels=np.array([high]))
     if truth is Truth.DRIFT:
         ends = (low, high) if rng.uniform() < 0.5 else (high, low)
         return ramp(*ends, length_s=trial_s)
@@ -269,12 +269,12 @@ def _course(truth: Truth, window_s: float, trial_s: float, rng: np.random.Genera
     }.get(truth, (0.4 * window_s, 0.98 * LEAST_PERIOD_WINDOWS * window_s))
     period_s = float(np.exp(rng.uniform(*np.log(ends_s))))
     duty, jitter = float(rng.uniform(0.2, 0.8)), float(rng.choice([0.0, 0.05]))
-    return SquareWave(period_s=period_s, duty=duty, low=low, high=high, jitter=jitter).course(length_s, rng)
+    return SquareWave(period_s=period_s, duty=duty, low=low, high=high, jitter=jitter).trace(length_s, rng)
 
 
-def _period_s(course: GpuCourse, starts_s: Sequence[float], trial_s: float) -> float | None:
+def _period_s(trace: GpuTrace, starts_s: Sequence[float], trial_s: float) -> float | None:
     """Return the true period over all trials, so that jitter in the few cycles of one trial is no error."""
-    cycles_s = [course.cycle_s(start_s, start_s + trial_s) for start_s in starts_s]
+    cycles_s = [trace.cycle_s(start_s, start_s + trial_s) for start_s in starts_s]
     known_s = [cycle_s for cycle_s in cycles_s if cycle_s is not None]
     return float(np.mean(known_s)) if known_s else None
 

@@ -26,12 +26,12 @@ class ChosenValues:
     Attributes:
         point: Name of their point.
         values: The values, by dotted path.
-        today: The values that the search took as today's.
+        baseline: The values that the search took as today's.
     """
 
     point: str
     values: Values
-    today: Values
+    baseline: Values
 
 
 def values_of_trial(study: Study, result: SearchResult, number: int, config: Path, *, force: bool) -> ChosenValues:
@@ -60,7 +60,7 @@ def values_of_trial(study: Study, result: SearchResult, number: int, config: Pat
             where=str(study.path),
             remedy="Choose another trial, or write its values all the same with --force.",
         )
-    return ChosenValues(point=chosen.point, values=chosen.values, today=_today(result))
+    return ChosenValues(point=chosen.point, values=chosen.values, baseline=_baseline(result))
 
 
 def best_values(result: SearchResult, config: Path, *, force: bool) -> ChosenValues:
@@ -81,7 +81,7 @@ def best_values(result: SearchResult, config: Path, *, force: bool) -> ChosenVal
             remedy="Write them all the same with --force.",
         )
     assert result.best is not None, "a search with numbers and another verdict has a best point"
-    return ChosenValues(point=result.best.point, values=result.best.values, today=_today(result))
+    return ChosenValues(point=result.best.point, values=result.best.values, baseline=_baseline(result))
 
 
 def apply_values(
@@ -110,7 +110,7 @@ def apply_values(
         console.print(f"Nothing to do: {problem.config_path} holds these values already.", soft_wrap=True)
 
 
-def _today(result: SearchResult) -> Values:
+def _baseline(result: SearchResult) -> Values:
     return result.baseline.values if result.baseline else {}
 
 
@@ -132,12 +132,12 @@ def _require_allowed(problem: Problem, new: ChosenValues) -> None:
 
 def _edited(settings: Settings, new: ChosenValues) -> list[str]:
     """Return the keys that hold neither what the search took as today's nor the new value, in words."""
-    present = {path: settings.today(path) for path in new.values}
+    present = {path: settings.value(path) for path in new.values}
     return [
-        f"{path} is {present[path]}, the search took {new.today[path]} as today's"
+        f"{path} is {present[path]}, the search took {new.baseline[path]} as today's"
         for path in new.values
-        if path in new.today
-        and not same_scalar(present[path], new.today[path])
+        if path in new.baseline
+        and not same_scalar(present[path], new.baseline[path])
         and not same_scalar(present[path], new.values[path])
     ]
 

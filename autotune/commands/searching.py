@@ -94,7 +94,7 @@ def apply_if_better(problem: Problem, result: SearchResult) -> None:
         AutotuneError: They cannot be written, or the config was edited and nobody is there to ask.
     """
     if result.verdict is Verdict.BETTER and result.best and result.baseline:
-        new = ChosenValues(point=result.best.point, values=result.best.values, today=result.baseline.values)
+        new = ChosenValues(point=result.best.point, values=result.best.values, baseline=result.baseline.values)
         apply_values(problem, new, text_console(stderr=True))
 
 

@@ -53,7 +53,7 @@ def output_notes(problem: Problem) -> list[str]:
         for key in holding_something(settings.trial_document, settings.outputs.redirected, *beside)
     ]
     return notes + [
-        f"{key}: {masked_text(value_text(settings.today(key)))} may send something away from each trial; "
+        f"{key}: {masked_text(value_text(settings.value(key)))} may send something away from each trial; "
         "set: can change it for them"
         for key in settings.outputs.uploads
         if key not in settings.section.fixed
@@ -79,7 +79,7 @@ def knob_rows(problem: Problem) -> list[KnobRow]:
     return [
         KnobRow(
             paths=knob.paths,
-            today=knob.today,
+            baseline=knob.baseline,
             choices=knob.choices,
             label=knob.label.value,
             sentence=sentences.get(knob.kind or "", ""),

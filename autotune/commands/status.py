@@ -49,18 +49,18 @@ def command(call: Invocation, config: Path, as_json: bool, state_dir: Path | Non
         console = text_console()
         trials = study.trials
         shown = trials[-_SHOWN_TRIALS:]
-        today = result.baseline.values if result.baseline else {}
+        baseline = result.baseline.values if result.baseline else {}
         console.print(
             f"Study {study.name}: {len(trials)} trials" + (f", the last {len(shown)}:" if shown != trials else ":")
         )
         for trial in shown:
-            changes = {path: value for path, value in trial.values.items() if today.get(path) != value}
+            changes = {path: value for path, value in trial.values.items() if baseline.get(path) != value}
             console.print(
                 trial_line(TrialEnded(trial=trial, changes=changes, speedup=None)), no_wrap=True, overflow="ellipsis"
             )
         best = result.best.values if result.best and result.verdict is not Verdict.NO_CHANGE else None
         applied = best is not None and not _differing(problem, best)
-        if not applied and (edits := _differing(problem, today)):
+        if not applied and (edits := _differing(problem, baseline)):
             console.print(
                 f"\nEdited since that search: {plain('; '.join(edits))}. What follows is for the values of then.",
                 soft_wrap=True,
@@ -74,7 +74,7 @@ def _differing(problem: "Problem", values: "Values") -> list[str]:
     from autotune.report.plain_text import value_text
     from autotune.space.knob import same_scalar
 
-    now = problem.space.today
+    now = problem.space.baseline
     return [
         f"{path} is {value_text(now[path])}, it was {value_text(value)}"
         for path, value in values.items()

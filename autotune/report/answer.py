@@ -154,8 +154,8 @@ def _notes(result: SearchResult, shown: Side | None, elapsed_s: float | None) ->
                 )
     if result.same_training is not None and shown is not None and result.same_training[0].values != shown.values:
         side, ratio = result.same_training
-        today = result.baseline.values if result.baseline else {}
-        changes = {path: value for path, value in side.values.items() if today.get(path) != value}
+        baseline = result.baseline.values if result.baseline else {}
+        changes = {path: value for path, value in side.values.items() if baseline.get(path) != value}
         notes.append(Text(f"Without changing the training itself: about {ratio:.2f}x with {changes_text(changes)}."))
     if result.gain_of_ten_minutes is not None:
         notes.append(Text(_more_time(result.gain_of_ten_minutes)))

@@ -17,14 +17,14 @@ class KnobRow:
 
     Attributes:
         paths: The keys that it sets.
-        today: Present value.
+        baseline: Present value.
         choices: Values that may be tried.
         label: Effect on the training.
         sentence: Description; empty for a knob of the user's own.
     """
 
     paths: Sequence[str]
-    today: Scalar
+    baseline: Scalar
     choices: Sequence[Scalar]
     label: str
     sentence: str
@@ -38,7 +38,7 @@ def knob_table(knobs: Sequence[KnobRow]) -> Table:
     table.add_column("", style="dim", no_wrap=True, ratio=1)  # the sentence gets what is left of the width
     for knob in knobs:
         table.add_row(
-            "\n".join(knob.paths), value_text(knob.today), _choices_text(knob.choices), knob.label, knob.sentence
+            "\n".join(knob.paths), value_text(knob.baseline), _choices_text(knob.choices), knob.label, knob.sentence
         )
     return table
 

@@ -105,26 +105,30 @@ class Acquisition:
 
     def next_trial(
         self,
-        today: str,
-        advice: Values | None,
+        baseline: str,
+        heuristic_values: Values | None,
         why_not: Callable[[Values], str | None],
         longest_s: float = math.inf,
     ) -> Proposal | None:
         """Return the proposal of the largest value.
 
         Args:
-            today: Name of the baseline; it is not repeated here, the confirmation measures it.
-            advice: Next proposal of the heuristics; None if there is none.
+            baseline: Name of the baseline; it is not repeated here, the confirmation measures it.
+            heuristic_values: Next proposal of the heuristics; None if there is none.
             why_not: Returns the reason why a point is predicted to fail; None if it may run.
             longest_s: Longest expected duration of a trial that is allowed.
 
         Returns:
             The proposal; None if every point has had its trials, is predicted to fail, or would take too long.
         """
-        ranked = self._ranked(today, longest_s)
-        if advice is not None and self._may_take(advice, longest_s):
+        ranked = self._ranked(baseline, longest_s)
+        if heuristic_values is not None and self._may_take(heuristic_values, longest_s):
             repeat = next((trial for trial in ranked if trial.is_repeat), None)
-            return repeat if repeat and repeat.gain > _HEURISTIC_GAIN else Proposal(values=advice, gain=_HEURISTIC_GAIN)
+            return (
+                repeat
+                if repeat and repeat.gain > _HEURISTIC_GAIN
+                else Proposal(values=heuristic_values, gain=_HEURISTIC_GAIN)
+            )
         return next((trial for trial in ranked if trial.is_repeat or why_not(trial.values) is None), None)
 
     def believed(self) -> Mapping[str, float]:
@@ -138,21 +142,21 @@ class Acquisition:
             self._believed = {observation.name: float(mean) for observation, mean in zip(good, means, strict=True)}
         return self._believed
 
-    def promise(self, today: str, trials: int, why_not: Callable[[Values], str | None]) -> float:
+    def promise(self, baseline: str, trials: int, why_not: Callable[[Values], str | None]) -> float:
         """Return the expected gain of the best point, in ln score, from that many more trials.
 
         As if they were all chosen now: one trial of each of the most promising points (the parallel knowledge gradient;
         Wu & Frazier 2016); the expectation is a Monte Carlo estimate.
 
         Args:
-            today: As for `next_trial`.
+            baseline: As for `next_trial`.
             trials: Number of trials that there is time for; beyond some dozens more make no difference.
             why_not: As for `next_trial`.
         """
         believed = self.believed()
         if not believed:
             return 0.0
-        possible = (trial for trial in self._ranked(today) if trial.is_repeat or why_not(trial.values) is None)
+        possible = (trial for trial in self._ranked(baseline) if trial.is_repeat or why_not(trial.values) is None)
         chosen = [self._space.indices(trial.values) for trial in islice(possible, min(trials, _LONGEST_LOOKAHEAD))]
         best = self._observations[max(believed, key=lambda name: believed[name])]
         points = np.unique(np.array([*chosen, self._space.indices(best.values)]), axis=0)
@@ -168,7 +172,7 @@ class Acquisition:
         """Points of the model that gave comparable numbers."""
         return [observation for observation in self._measured if observation.scores]
 
-    def _ranked(self, today: str, longest_s: float = math.inf) -> Iterator[Proposal]:
+    def _ranked(self, baseline: str, longest_s: float = math.inf) -> Iterator[Proposal]:
         """Yield the possible proposals, best value for its duration first."""
         good, observations = self._good, self._observations
         known = {
@@ -177,7 +181,7 @@ class Acquisition:
         }
         if not good:
             # No trial has succeeded yet: only the failures are known.
-            points = self._rng.permutation(candidates(self._space, [self._space.today], self._rng))
+            points = self._rng.permutation(candidates(self._space, [self._space.baseline], self._rng))
             new = (point for point in points if point.tobytes() not in known)
             yield from (Proposal(values=self._space.at(point), gain=_HEURISTIC_GAIN) for point in new)
             return
@@ -194,7 +198,7 @@ class Acquisition:
         expected_s = self._expected_s(points)
         for index in np.argsort(-gains / np.sqrt(expected_s)):
             observation = known.get(points[index].tobytes())
-            if expected_s[index] <= longest_s and (observation is None or _may_repeat(observation, today)):
+            if expected_s[index] <= longest_s and (observation is None or _may_repeat(observation, baseline)):
                 yield Proposal(
                     values=self._space.at(points[index]), gain=float(gains[index]), is_repeat=observation is not None
                 )
@@ -255,8 +259,8 @@ def _cdf(z: Array) -> Array:
     return np.array([0.5 * math.erfc(-x / math.sqrt(2)) for x in z])
 
 
-def _may_repeat(observation: Observation, today: str) -> bool:
-    return observation.name != today and bool(observation.scores) and observation.trials < MOST_TRIALS_OF_A_POINT
+def _may_repeat(observation: Observation, baseline: str) -> bool:
+    return observation.name != baseline and bool(observation.scores) and observation.trials < MOST_TRIALS_OF_A_POINT
 
 
 def _observed(observation: Observation, sd: float) -> tuple[float, float]:
@@ -269,15 +273,15 @@ def _observed(observation: Observation, sd: float) -> tuple[float, float]:
 def _prior_means(knob: Knob) -> Array:
     """Return the prior mean of each choice of a knob, in ln score relative to the baseline."""
     prior = np.zeros(len(knob.choices))
-    today = knob.index(knob.today)
-    for value in knob.advice:
+    baseline = knob.index(knob.baseline)
+    for value in knob.heuristic_values:
         recommended = knob.index(value)
         assert recommended is not None
-        assert today is not None
+        assert baseline is not None
         prior[recommended] = _PRIOR_GAIN
         if knob.ordered:  # choices further that way share the prior gain, those the other way its negative
-            further = np.arange(len(prior)) > today if recommended > today else np.arange(len(prior)) < today
+            further = np.arange(len(prior)) > baseline if recommended > baseline else np.arange(len(prior)) < baseline
             prior[further] = _PRIOR_GAIN
             prior[~further] = -_PRIOR_GAIN
-            prior[today] = 0.0
+            prior[baseline] = 0.0
     return prior

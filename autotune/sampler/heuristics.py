@@ -37,10 +37,10 @@ def heuristic_proposals(
             for one, and the cache comes last.
     """
     loader_is_innocent = has_gpu and data_wait is not None and data_wait < _LITTLE_WAIT
-    bundle = space.today
+    bundle = space.baseline
     for knob in space.knobs:
-        if knob.bundled and knob.advice and (short_passes or not _settles(knob)):
-            bundle = space.with_advice(bundle, knob.path, knob.advice[0])
+        if knob.bundled and knob.heuristic_values and (short_passes or not _settles(knob)):
+            bundle = space.with_heuristic(bundle, knob.path, knob.heuristic_values[0])
     if space.name(bundle) not in observations and not loader_is_innocent:
         yield bundle
     best = best_observation(observations)
@@ -51,13 +51,13 @@ def heuristic_proposals(
         return _settles(knob) and not short_passes, effects_of(knob).on_step != device_first
 
     for knob in sorted(space.knobs, key=urgency):
-        for before, value in zip((None, *knob.advice), knob.advice, strict=False):
+        for before, value in zip((None, *knob.heuristic_values), knob.heuristic_values, strict=False):
             has_helped = before is None or same_scalar(start[knob.path], before)
             if has_helped and not any(
                 same_scalar(observation.values[knob.path], value) for observation in observations.values()
             ):
-                yield space.with_advice(start, knob.path, value)
+                yield space.with_heuristic(start, knob.path, value)
 
 
 def _settles(knob: Knob) -> bool:
-    return any(same_scalar(value, late) for value in knob.advice for late in knob.settling)
+    return any(same_scalar(value, late) for value in knob.heuristic_values for late in knob.settling)

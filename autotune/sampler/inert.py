@@ -39,7 +39,7 @@ def is_large(effect: MainEffect) -> bool:
     return abs(effect.mean) - _SURE * effect.sd > SMALLEST_EFFECT
 
 
-def effects_seen(observations: Mapping[str, Observation], space: Space, sd: float) -> list[MainEffect]:
+def effects_shown(observations: Mapping[str, Observation], space: Space, sd: float) -> list[MainEffect]:
     """Return the main effects on ln score; an empty list if there are too few points.
 
     Args:
@@ -51,7 +51,7 @@ def effects_seen(observations: Mapping[str, Observation], space: Space, sd: floa
     samples = [
         Sample(values=observation.values, mean=observation.mean, trials=len(observation.scores)) for observation in good
     ]
-    effects = main_effects(samples, space.today, sd)
+    effects = main_effects(samples, space.baseline, sd)
     return effects if len(good) > len(effects) else []
 
 
@@ -76,7 +76,7 @@ def inert_knobs(effects: Sequence[MainEffect], observations: Mapping[str, Observ
         trials = sum(
             len(observation.scores)
             for observation in good
-            if not same_scalar(observation.values[knob.path], knob.today)
+            if not same_scalar(observation.values[knob.path], knob.baseline)
         )
         all_small = bool(own) and all(map(is_small, own))
         if trials >= LEAST_TRIALS and all_small and _reaches_far(knob, [effect.choice for effect in own]):
@@ -86,7 +86,7 @@ def inert_knobs(effects: Sequence[MainEffect], observations: Mapping[str, Observ
 
 def without_turning(space: Space, inert: Collection[str]) -> Space:
     """Return the same space with these knobs fixed at the baseline's values."""
-    knobs = tuple(knob.narrowed((knob.today,)) if knob.path in inert else knob for knob in space.knobs)
+    knobs = tuple(knob.narrowed((knob.baseline,)) if knob.path in inert else knob for knob in space.knobs)
     return replace(space, knobs=knobs)
 
 
@@ -94,10 +94,10 @@ def _reaches_far(knob: Knob, tried: Iterable[Scalar]) -> bool:
     """Return True if a tried value is far from the baseline's, within its domain."""
     if not knob.ordered:
         return True
-    today, last = knob.index(knob.today), len(knob.choices) - 1
-    assert today is not None
+    baseline, last = knob.index(knob.baseline), len(knob.choices) - 1
+    assert baseline is not None
     positions = [position for position in map(knob.index, tried) if position is not None]
-    return max(abs(position - today) for position in positions) >= _FAR * max(today, last - today)
+    return max(abs(position - baseline) for position in positions) >= _FAR * max(baseline, last - baseline)
 
 
 def same_batch(records: Iterable[TrialRecord], space: Space) -> dict[str, str]:

@@ -53,7 +53,7 @@ class MainEffect:
     sd: float
 
 
-def main_effects(samples: Sequence[Sample], today: Values, sd: float) -> list[MainEffect]:
+def main_effects(samples: Sequence[Sample], baseline: Values, sd: float) -> list[MainEffect]:
     """Return the effect of each value that was tried in place of the baseline's.
 
     Values that were only ever tried together share their effect evenly: its sum is known, its parts are not, and `sd`
@@ -61,10 +61,10 @@ def main_effects(samples: Sequence[Sample], today: Values, sd: float) -> list[Ma
 
     Args:
         samples: All of them with the same knobs as `today`.
-        today: Knob values of the baseline.
+        baseline: Knob values of the baseline.
         sd: Standard deviation between trials of one point, in the samples' unit; above 0.
     """
-    columns = _columns((sample.values for sample in samples), today)
+    columns = _columns((sample.values for sample in samples), baseline)
     if not columns:
         return []
     design = np.array(
@@ -79,12 +79,12 @@ def main_effects(samples: Sequence[Sample], today: Values, sd: float) -> list[Ma
     ]
 
 
-def _columns(points: Iterable[Values], today: Values) -> list[tuple[str, Scalar]]:
+def _columns(points: Iterable[Values], baseline: Values) -> list[tuple[str, Scalar]]:
     """Return each pair of knob and value that differs from the baseline, in the baseline's order of knobs."""
-    tried: dict[str, list[Scalar]] = {path: [] for path in today}
+    tried: dict[str, list[Scalar]] = {path: [] for path in baseline}
     for values in points:
         for path, value in values.items():
-            if not any(same_scalar(value, known) for known in (today[path], *tried[path])):
+            if not any(same_scalar(value, known) for known in (baseline[path], *tried[path])):
                 tried[path].append(value)
     return [(path, choice) for path, choices in tried.items() for choice in choices]
 

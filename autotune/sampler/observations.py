@@ -75,9 +75,9 @@ class Observations(Mapping[str, Observation]):
         self, space: Space, objective: Objective, records: Iterable[TrialRecord] = (), *, inert: Collection[str] = ()
     ) -> None:
         self._space = space
-        self._as_today = {path: value for path, value in space.today.items() if path in inert}
+        self._as_baseline = {path: value for path, value in space.baseline.items() if path in inert}
         self._objective = objective
-        self._today = space.name(space.today)
+        self._baseline = space.name(space.baseline)
         self._reference: Measurement | None = None
         self._observations: dict[str, Observation] = {}
         self._forgiven: set[str] = set()
@@ -98,7 +98,7 @@ class Observations(Mapping[str, Observation]):
         """Add one more trial; a disturbed one says nothing about its point."""
         if record.validity in DISTURBED:
             return
-        values = {path: self._as_today.get(path, value) for path, value in record.values.items()}
+        values = {path: self._as_baseline.get(path, value) for path, value in record.values.items()}
         told = record.comparable
         measured = told if told and self._objective.is_told_by(told) else None
         if measured and self._reference is None:
@@ -140,19 +140,19 @@ class Observations(Mapping[str, Observation]):
 
         Of a trial with too few steps only the speed is known: it counts where it is below the baseline's.
         """
-        today = self._observations.get(self._today)
-        if today is None or not today.scores:
+        baseline = self._observations.get(self._baseline)
+        if baseline is None or not baseline.scores:
             return replace(observation, rough_scores=())
-        behind = [self._objective.penalty(0.0, rough - fmean(today.ln_speeds)) for rough in observation.rough_scores]
+        behind = [self._objective.penalty(0.0, rough - fmean(baseline.ln_speeds)) for rough in observation.rough_scores]
         penalty = 0.0
         if observation.scores:
             penalty = self._objective.penalty(
-                observation.mean - today.mean, fmean(observation.ln_speeds) - fmean(today.ln_speeds)
+                observation.mean - baseline.mean, fmean(observation.ln_speeds) - fmean(baseline.ln_speeds)
             )
         return replace(
             observation,
             scores=tuple(score - penalty for score in observation.scores),
-            rough_scores=tuple(today.mean - loss for loss in behind if loss > 0.0),
+            rough_scores=tuple(baseline.mean - loss for loss in behind if loss > 0.0),
         )
 
 

@@ -29,9 +29,9 @@ def pair_order(pairs: int, rng: random.Random) -> Iterator[tuple[int, bool]]:
     Yields:
         (pair, whether today's config runs now), two for each pair.
     """
-    today_first = rng.random() < 0.5
+    baseline_first = rng.random() < 0.5
     for pair in range(pairs):
-        first = today_first if pair % 2 == 0 else not today_first
+        first = baseline_first if pair % 2 == 0 else not baseline_first
         yield pair, first
         yield pair, not first
 
@@ -53,26 +53,26 @@ class Candidate:
     speed_sd: float
 
 
-def better_than_today(
-    observations: Mapping[str, Observation], believed: Mapping[str, float], today: str
+def better_than_baseline(
+    observations: Mapping[str, Observation], believed: Mapping[str, float], baseline: str
 ) -> list[Candidate]:
     """The points that are believed to be better than today's, best first; none if today's gave no numbers.
 
     Args:
         observations: What is known of each point.
         believed: What is believed of those that gave numbers, in ln score.
-        today: Name of today's point.
+        baseline: Name of today's point.
     """
-    if today not in believed:
+    if baseline not in believed:
         return []
-    todays, speed_sd = observations[today].ln_speeds, expected_speed_sd(observations)
+    baselines, speed_sd = observations[baseline].ln_speeds, expected_speed_sd(observations)
 
     def candidate(name: str, gain: float) -> Candidate:
         speeds = observations[name].ln_speeds
-        speed_gain = fmean(speeds) - fmean(todays) if speeds and todays else None
+        speed_gain = fmean(speeds) - fmean(baselines) if speeds and baselines else None
         return Candidate(observation=observations[name], gain=gain, speed_gain=speed_gain, speed_sd=speed_sd)
 
-    gains = {name: belief - believed[today] for name, belief in believed.items()}
+    gains = {name: belief - believed[baseline] for name, belief in believed.items()}
     better = [candidate(name, gain) for name, gain in gains.items() if gain > 0]
     return sorted(better, key=lambda candidate: -candidate.gain)
 
@@ -106,7 +106,7 @@ class ConfirmationBasis:
 
     Attributes:
         trials: Trials of this search, oldest first.
-        today: Name of today's point.
+        baseline: Name of today's point.
         sd: Standard deviation of ln score between trials of one point.
         usual_window_s: How long trials measure.
         wished_window_s: How long they would have to measure to show what a GPU does; 0 where none is measured.
@@ -114,7 +114,7 @@ class ConfirmationBasis:
     """
 
     trials: Sequence[TrialRecord]
-    today: str
+    baseline: str
     sd: float
     usual_window_s: float
     wished_window_s: float
@@ -122,7 +122,7 @@ class ConfirmationBasis:
 
     def pair_s(self, candidate: Candidate) -> float:
         """Predict the length of a pair of trials that measure as usual."""
-        return pair_s(self.trials, self.today, candidate.observation.name)
+        return pair_s(self.trials, self.baseline, candidate.observation.name)
 
 
 @dataclass(frozen=True, kw_only=True)

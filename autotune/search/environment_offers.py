@@ -48,7 +48,7 @@ def environment_offers(
 def _offer(
     name: str, usual: Scalar, choices: tuple[Scalar, ...], environ: Mapping[str, str], note: str
 ) -> OfferedVariable:
-    return OfferedVariable(name=name, today=environ.get(name, str(usual)), choices=choices, note=note)
+    return OfferedVariable(name=name, baseline=environ.get(name, str(usual)), choices=choices, note=note)
 
 
 def _frameworks(argv: Sequence[str], cwd: Path) -> set[bytes]:

@@ -13,7 +13,7 @@ from autotune.clock import Clock
 from autotune.files import read_beginning
 from autotune.protect.side_effects import TRIALS_LOOKED_AROUND, SideEffects
 from autotune.records import Purpose, TrialRecord, Values
-from autotune.sampler.inert import effects_seen, inert_knobs, is_large, printed_values, said_the_same, same_batch
+from autotune.sampler.inert import effects_shown, inert_knobs, is_large, printed_values, said_the_same, same_batch
 from autotune.sampler.observations import Observation
 from autotune.search.problem import Problem
 from autotune.space.space import Space
@@ -86,12 +86,12 @@ class Findings:
             samples: Samples of each step of its steady window; None if they were not seen.
             space: What may vary.
         """
-        if record.purpose is Purpose.TODAY and losses.are_no_numbers and not self.baseline_has_no_loss:
+        if record.purpose is Purpose.BASELINE and losses.are_no_numbers and not self.baseline_has_no_loss:
             self.baseline_has_no_loss = True
             self._say(_NO_LOSS)
         if not record.comparable:
             return
-        if record.purpose is Purpose.TODAY and self.baseline_losses is None:
+        if record.purpose is Purpose.BASELINE and self.baseline_losses is None:
             self.baseline_losses = losses
         if samples is not None:
             self._compare_with_config(record.values, samples)
@@ -111,7 +111,7 @@ class Findings:
         Returns:
             Whether another one was found.
         """
-        effects = effects_seen(observations, space, sd)
+        effects = effects_shown(observations, space, sd)
         heeded = {effect.path for effect in effects if is_large(effect)}
         # What a trainer prints, and what its batches hold, is worth more than an effect that was not seen.
         evidence = {

@@ -103,12 +103,12 @@ def require_free_gpus(problem: Problem, clock: Clock) -> None:
 
 def _visible(problem: Problem) -> Iterator[VisibleDevices]:
     """Yield the GPUs seen in each environment that trials can have: today's, and those with one variable turned."""
-    today = problem.space.today
-    yield problem.visible_gpus(today)
+    baseline = problem.space.baseline
+    yield problem.visible_gpus(baseline)
     for knob in problem.space.knobs:
         if knob.path in _CHOOSING:
             for choice in knob.choices:
-                yield problem.visible_gpus({**today, knob.path: choice})
+                yield problem.visible_gpus({**baseline, knob.path: choice})
 
 
 def _model_place(problem: Problem, values: Values) -> int | None:

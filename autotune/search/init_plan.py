@@ -168,7 +168,7 @@ def _edit(
             command,
             env=env,
             knobs=[
-                ListedKnob(path=knob.path, choices=knob.choices, today=knob.today, note=_note(knob))
+                ListedKnob(path=knob.path, choices=knob.choices, baseline=knob.baseline, note=_note(knob))
                 for knob in found.space.knobs
             ],
             redirected=found.settings.outputs.redirected,

@@ -64,7 +64,7 @@ def run_preflight(problem: Problem, runner: Runner, clock: Clock, *, name: str) 
     Raises:
         AutotuneError: The trial cannot be planned or started.
     """
-    plan = plan_trial(problem.trainer, problem.space.keys(problem.space.today), trial=name)
+    plan = plan_trial(problem.trainer, problem.space.keys(problem.space.baseline), trial=name)
     problem.state.require_space()
     folder = problem.state.run(problem.study, name)
     folder.create(output_paths=problem.settings.moved_outputs(folder.outputs).values())

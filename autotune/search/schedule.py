@@ -29,7 +29,7 @@ _SLOWER_START = 5.0  # ... or this many times the longest start so far
 # Share of the budget that one trial may wait for its caches to fill: a confirmation has at least four such trials, and
 # eight where today's config fills caches too.
 _MOST_OF_A_PASS = 0.1
-_MOST_OF_TODAYS_PASS = 0.06
+_MOST_OF_THE_BASELINES_PASS = 0.06
 _LEAST_OF_A_PASS_S = 10.0
 _VERDICT_S = 20.0
 _VERDICT_PERIODS = 3.0
@@ -92,9 +92,9 @@ def _usual_first_s(trials: Sequence[TrialRecord]) -> float:
     return first.duration_s - max(0.0, first.measurement.first_step_s - median(later))
 
 
-def pair_s(trials: Sequence[TrialRecord], today: str, candidate: str | None) -> float:
+def pair_s(trials: Sequence[TrialRecord], baseline: str, candidate: str | None) -> float:
     """Predict the length of one pair of a confirmation."""
-    return expected_trial_s(trials, today) + expected_trial_s(trials, candidate)
+    return expected_trial_s(trials, baseline) + expected_trial_s(trials, candidate)
 
 
 def start_timeout_s(trials: Sequence[TrialRecord], limit_s: float) -> float:
@@ -124,18 +124,18 @@ def time_limit_s(trials: Sequence[TrialRecord], *, settles: bool, left_s: float,
 
 def baseline_cache_time_limit_s(budget_s: float) -> float:
     """Limit the time that the baseline may take to fill its caches and be measured."""
-    return _LEAST_OF_A_PASS_S + _MOST_OF_TODAYS_PASS * budget_s
+    return _LEAST_OF_A_PASS_S + _MOST_OF_THE_BASELINES_PASS * budget_s
 
 
-def longest_trial_s(trials: Sequence[TrialRecord], today: str, left_s: float) -> float:
+def longest_trial_s(trials: Sequence[TrialRecord], baseline: str, left_s: float) -> float:
     """Return the longest expected length of a new point's trial that leaves time to confirm it.
 
     Args:
         trials: Trials of this search.
-        today: Name of today's point.
+        baseline: Name of today's point.
         left_s: What is left of the budget.
     """
-    return (left_s - LEAST_PAIRS * expected_trial_s(trials, today)) / (1 + LEAST_PAIRS)
+    return (left_s - LEAST_PAIRS * expected_trial_s(trials, baseline)) / (1 + LEAST_PAIRS)
 
 
 def verdict_s(gpus: PooledGpus | None) -> float:
@@ -168,17 +168,17 @@ def confirming_window_s(
     return max(usual_s, min(wished_s, usual_s + spare_s))
 
 
-def least_confirmation_s(trials: Sequence[TrialRecord], today: str) -> float:
+def least_confirmation_s(trials: Sequence[TrialRecord], baseline: str) -> float:
     """Return what the pairs of a confirmation take at least, starts left out: that of the first trial is slower.
 
     Args:
         trials: Trials of this search.
-        today: Name of today's point.
+        baseline: Name of today's point.
     """
     measured = [
         trial.duration_s - trial.measurement.first_step_s
         for trial in trials
-        if trial.point == today and trial.measurement
+        if trial.point == baseline and trial.measurement
     ]
     return 2 * LEAST_PAIRS * min(measured, default=0.0)
 

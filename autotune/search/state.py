@@ -11,7 +11,7 @@ from autotune.sampler.feasibility import Feasibility
 from autotune.sampler.heuristics import heuristic_proposals
 from autotune.sampler.inert import without_turning
 from autotune.sampler.observations import Observations, expected_trial_sd, of_space
-from autotune.search.confirm import Candidate, ConfirmationBasis, better_than_today
+from autotune.search.confirm import Candidate, ConfirmationBasis, better_than_baseline
 from autotune.search.findings import Findings
 from autotune.search.problem import Problem
 from autotune.search.schedule import expected_trial_s, verdict_s
@@ -38,7 +38,7 @@ class SearchState:
 
     Attributes:
         space: What is searched: the problem's, without what was found to be of no use.
-        today: Name of today's point.
+        baseline_point: Name of today's point.
         filling: True if caches take too long to fill, and are filled in every trial.
         trials: Those of this search, oldest first.
         sd: Standard deviation of ln score between trials of one point.
@@ -51,7 +51,7 @@ class SearchState:
         self._seed = seed
         self._within_variances_s: list[float] = []
         self._saw_a_pass = False
-        self.today = problem.space.name(problem.space.today)
+        self.baseline_point = problem.space.name(problem.space.baseline)
         self.filling = False
         self.trials: list[TrialRecord] = []
         self.search_in(problem.space)
@@ -67,7 +67,7 @@ class SearchState:
 
     def leave_caches_alone(self) -> None:
         """Search without turning caches; where today's config has some, its trials are measured while they fill."""
-        self.filling = self.space.settles(self._problem.space.today)
+        self.filling = self.space.settles(self._problem.space.baseline)
         self.search_in(self.space.without_settling())
 
     def learn(self, record: TrialRecord, done: Execution) -> None:
@@ -101,15 +101,15 @@ class SearchState:
             longest_s: How long it may be expected to take.
         """
         why_not = self._feasible().why_not
-        advice = heuristic_proposals(
+        heuristic_values = heuristic_proposals(
             self.space,
             self._observations,
             self._data_wait(),
             has_gpu=bool(self._problem.machine.gpus),
             short_passes=self._saw_a_pass,
         )
-        possible = next((values for values in advice if why_not(values) is None), None)
-        return self._acquisition.next_trial(self.today, possible, why_not, longest_s)
+        possible = next((values for values in heuristic_values if why_not(values) is None), None)
+        return self._acquisition.next_trial(self.baseline_point, possible, why_not, longest_s)
 
     def gain_of_ten_minutes(self) -> float | None:
         """Predict the average gain of the best point after ten more minutes, e.g. 0.02; None before one can tell."""
@@ -117,7 +117,7 @@ class SearchState:
         if len(telling) < _FORETELLING_TRIALS:
             return None
         trials = max(1, int(_TEN_MINUTES_S / expected_trial_s(self.trials)))
-        gain = self._acquisition.promise(self.today, trials, self._feasible().why_not)
+        gain = self._acquisition.promise(self.baseline_point, trials, self._feasible().why_not)
         return math.expm1(_REALIZED * max(0.0, gain))
 
     def goal(self) -> WindowGoal:
@@ -143,7 +143,7 @@ class SearchState:
 
     def better(self) -> list[Candidate]:
         """Return the points that are believed to be better than today's, best first."""
-        return better_than_today(self._observations, self._acquisition.believed(), self.today)
+        return better_than_baseline(self._observations, self._acquisition.believed(), self.baseline_point)
 
     def confirmation_basis(self, *, budget_s: float) -> ConfirmationBasis:
         """Return the facts that the size of a confirmation follows from.
@@ -151,19 +151,19 @@ class SearchState:
         Args:
             budget_s: The whole budget.
         """
-        today = [trial.comparable for trial in self.good_baseline_trials() if trial.comparable]
+        baseline = [trial.comparable for trial in self.good_baseline_trials() if trial.comparable]
         return ConfirmationBasis(
             trials=tuple(self.trials),
-            today=self.today,
+            baseline=self.baseline_point,
             sd=self.sd,
             usual_window_s=self.goal().length_s,
-            wished_window_s=verdict_s(pooled_gpus(today, None)),
+            wished_window_s=verdict_s(pooled_gpus(baseline, None)),
             budget_s=budget_s,
         )
 
     def good_baseline_trials(self) -> list[TrialRecord]:
         """Return this search's trials of today's config that gave comparable numbers."""
-        return [trial for trial in self.trials if trial.point == self.today and trial.comparable]
+        return [trial for trial in self.trials if trial.point == self.baseline_point and trial.comparable]
 
     def speedup(self, trials: Sequence[TrialRecord]) -> float | None:
         """Return the speed of some trials over today's in this search; None if either gave no comparable numbers."""

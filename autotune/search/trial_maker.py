@@ -164,9 +164,9 @@ class TrialMaker:
             start_timeout_s=start_timeout_s(state.trials, limit_s) if explores else None,
             max_s=self._parts.problem.limits.max_s,
             hopeless_below=_HOPELESS * state.pace() if explores and not state.filling else 0.0,
-            baseline_losses=None if trial.purpose is Purpose.TODAY else self._findings.baseline_losses,
+            baseline_losses=None if trial.purpose is Purpose.BASELINE else self._findings.baseline_losses,
             # Nor by today's config itself: how its losses go is what the others are compared with.
-            nan_counts=trial.purpose is not Purpose.TODAY and not self._findings.baseline_has_no_loss,
+            nan_counts=trial.purpose is not Purpose.BASELINE and not self._findings.baseline_has_no_loss,
             outruns_from=_OUTRUNS * state.pace(),
         )
 

@@ -66,7 +66,7 @@ class Tuner:
         self._state = SearchState(parts.problem, parts.study, self._findings, seed=parts.seed)
         self._narrator = Narrator(consumers, self._findings.remarks)
         self._trials = TrialMaker(parts, self._state, self._findings, self._narrator)
-        self._baseline = PlannedTrial(values=parts.problem.space.today, purpose=Purpose.TODAY)
+        self._baseline = PlannedTrial(values=parts.problem.space.baseline, purpose=Purpose.BASELINE)
         self._rng = random.Random(parts.seed)
         self.ended_by: AutotuneError | None = None
 
@@ -106,7 +106,9 @@ class Tuner:
 
     def best_trials(self, points: int = 5) -> set[str]:
         """Return the names of the trials of the best points, whose folders are worth keeping."""
-        names = {candidate.observation.name for candidate in self._state.better()[:points]} | {self._state.today}
+        names = {candidate.observation.name for candidate in self._state.better()[:points]} | {
+            self._state.baseline_point
+        }
         return {self._parts.trial_name(trial.number) for trial in self._state.trials if trial.point in names}
 
     def _tell_start(self) -> None:
@@ -115,7 +117,7 @@ class Tuner:
                 search=self._parts.name,
                 study=self._parts.study.name,
                 config=str(self._problem.config_path),
-                today=self._problem.space.today,
+                baseline=self._problem.space.baseline,
                 points=self._state.space.size,
                 trials_found=len(self._parts.study.records()),
                 budget_s=self._budget.budget_s,
@@ -164,7 +166,7 @@ class Tuner:
             all_s = self._budget.left_s()
             kept_s = reserved_s(self._state.better(), self._confirmation_basis(), left_s=all_s)
             left_s = all_s - kept_s
-            longest_s = longest_trial_s(self._state.trials, self._state.today, all_s) if kept_s else math.inf
+            longest_s = longest_trial_s(self._state.trials, self._state.baseline_point, all_s) if kept_s else math.inf
             proposal = self._state.next_trial(longest_s)
             why = self._trials.gpu_lost or why_exploring_ends(
                 self._state.trials, proposal, self._state.space, left_s=left_s
@@ -177,7 +179,7 @@ class Tuner:
 
     def _why_exploring(self) -> str:
         why, left_s = "looking for better values", self._budget.left_s()
-        needed_s = least_confirmation_s(self._state.trials, self._state.today)
+        needed_s = least_confirmation_s(self._state.trials, self._state.baseline_point)
         if needed_s <= left_s:
             return why
         left = format_duration(max(0.0, left_s))
@@ -217,8 +219,8 @@ class Tuner:
             self._narrator.tell_phase("ending", f"to confirm a point takes {needed}, and {left} is left")
             return
         goal = self._confirming_goal(plan)
-        for done, (pair, is_today) in enumerate(pair_order(plan.pairs, self._rng), start=1):
-            values = self._baseline.values if is_today else plan.candidate.observation.values
+        for done, (pair, is_baseline) in enumerate(pair_order(plan.pairs, self._rng), start=1):
+            values = self._baseline.values if is_baseline else plan.candidate.observation.values
             trial = PlannedTrial(values=values, purpose=Purpose.CONFIRM, pair=pair, goal=goal)
             record = self._trials.make(trial, kept_s=plan.rest_s(done))
             if self._may_have_been_an_accident(record):

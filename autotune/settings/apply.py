@@ -92,7 +92,7 @@ def plan_edit(path: Path, values: NewValues) -> ConfigEdit:
     """
     document = Document.read(path)
     wanted: dict[KeyPath, Scalar] = {
-        key: value for key, value in values.items() if not same_value(document.today(key), value)
+        key: value for key, value in values.items() if not same_value(document.value(key), value)
     }
     splices = plan_splices(document, wanted)
     return ConfigEdit(

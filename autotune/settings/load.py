@@ -139,14 +139,14 @@ def _check_knob(settings: Settings, path: str, domain: Domain) -> None:
                 where=where,
                 remedy=f"Take it out of one of them{'' if part == 'set' else ', or add it to redirect_except'}.",
             )
-    today = settings.today(path)
-    if (why := why_unfit(today)) is not None:
+    baseline = settings.value(path)
+    if (why := why_unfit(baseline)) is not None:
         raise ConfigError(
-            f"{path} cannot be a knob: today's value is {shown(today)}, {why}", where=where, remedy=UNFIT_REMEDY
+            f"{path} cannot be a knob: today's value is {shown(baseline)}, {why}", where=where, remedy=UNFIT_REMEDY
         )
-    if isinstance(domain, Range) and (isinstance(today, bool) or not isinstance(today, int | float)):
+    if isinstance(domain, Range) and (isinstance(baseline, bool) or not isinstance(baseline, int | float)):
         raise ConfigError(
-            f"{path} has a range of numbers, but today's value is {shown(today)}",
+            f"{path} has a range of numbers, but today's value is {shown(baseline)}",
             where=where,
             remedy="List the values to try instead: [...].",
         )

@@ -88,7 +88,7 @@ class Settings:
     @cached_property
     def scalars(self) -> Values:
         """Values that can be knobs, by dotted path: the config's, and the variables (``autotune.env.X``)."""
-        variables = {f"{ENV}{name}": self.today(f"{ENV}{name}") for name in self.section.env}
+        variables = {f"{ENV}{name}": self.value(f"{ENV}{name}") for name in self.section.env}
         return {**self.trial_document.scalars, **variables}
 
     @cached_property
@@ -98,7 +98,7 @@ class Settings:
         fixed = dict.fromkeys(self.section.fixed, "it is fixed by set:")
         return {**fixed, **self.trial_document.refused, **{name: why for name, why in variables.items() if why}}
 
-    def today(self, path: str) -> Scalar:
+    def value(self, path: str) -> Scalar:
         """Return the baseline's value of a knob; of a variable its number, if it is one, else its text.
 
         Raises:
@@ -126,7 +126,7 @@ class Settings:
         document = joined.further[prefix] if prefix else joined.first
         wanted = {**self.section.fixed, **{path: v for path, v in values.items() if not path.startswith(ENV)}}
         here = {inside: value for path, value in wanted.items() for at, inside in [joined.split(path)] if at == prefix}
-        changed = {path: value for path, value in here.items() if not same_value(document.today(path), value)}
+        changed = {path: value for path, value in here.items() if not same_value(document.value(path), value)}
         splices = plan_splices(document, changed)
         for path, moved in self.moved_outputs(outputs).items():
             at, inside = joined.split(path)
@@ -161,7 +161,7 @@ class Settings:
         if not isinstance(document, ComposedDocument):
             return ()
         wanted = {**self.section.fixed, **{path: v for path, v in values.items() if not path.startswith(ENV)}}
-        changed = {path: value for path, value in wanted.items() if not same_value(document.today(path), value)}
+        changed = {path: value for path, value in wanted.items() if not same_value(document.value(path), value)}
         return overrides({**changed, **self.moved_outputs(outputs)})
 
     def trial_env(self, values: Values) -> dict[str, str]:
@@ -169,7 +169,7 @@ class Settings:
         knobs = {
             path.removeprefix(ENV): str(value)
             for path, value in values.items()
-            if path.startswith(ENV) and not same_value(self.today(path), value)
+            if path.startswith(ENV) and not same_value(self.value(path), value)
         }
         return {**self.section.env, **knobs}
 
@@ -240,7 +240,7 @@ class Settings:
     def edits(self, values: Values) -> dict[Path, dict[KeyPath, Scalar]]:
         """Return the values that each file does not hold yet, for `autotune.settings.apply.plan_edit`."""
         found: dict[Path, dict[KeyPath, Scalar]] = {}
-        changed = {path: value for path, value in values.items() if not same_value(self.today(path), value)}
+        changed = {path: value for path, value in values.items() if not same_value(self.value(path), value)}
         if isinstance(self.document, ComposedDocument):
             keys = {path: value for path, value in changed.items() if not path.startswith(ENV)}
             found = self.document.edits(keys, self.path) if keys else {}

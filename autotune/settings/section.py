@@ -24,13 +24,13 @@ class ListedKnob:
     Attributes:
         path: Its key.
         choices: Its domain.
-        today: The value that the config holds now.
+        baseline: The value that the config holds now.
         note: Its purpose, and its effect on the training.
     """
 
     path: str
     choices: Sequence[Scalar]
-    today: Scalar
+    baseline: Scalar
     note: str
 
 
@@ -40,13 +40,13 @@ class OfferedVariable:
 
     Attributes:
         name: Its name.
-        today: Text that it holds now, or that stands for what the trainer does without it.
+        baseline: Text that it holds now, or that stands for what the trainer does without it.
         choices: Values worth trying.
         note: Its purpose.
     """
 
     name: str
-    today: str
+    baseline: str
     choices: Sequence[Scalar]
     note: str
 
@@ -113,7 +113,7 @@ def section_lines(
         lines += [f"    {_variable(name, text)}" for name, text in env.items()]
     elif shown:
         lines.append("  # env:  # a variable that varies needs what holds today")
-    lines += [f"  #   {_variable(one.name, one.today)}" for one in shown if one.name not in env]
+    lines += [f"  #   {_variable(one.name, one.baseline)}" for one in shown if one.name not in env]
     if files:
         lines.append(
             f"  files: [{', '.join(map(new_scalar, files))}]  # further configs; their names are in their keys"
@@ -143,7 +143,7 @@ def _knob_lines(knobs: Sequence[ListedKnob]) -> list[str]:
     ]
     width = max((len(entry) for entry in entries), default=0)
     return [
-        f"{entry:<{width}}  # today {new_scalar(knob.today)}; {knob.note}"
+        f"{entry:<{width}}  # today {new_scalar(knob.baseline)}; {knob.note}"
         for entry, knob in zip(entries, knobs, strict=True)
     ]
 

@@ -83,7 +83,7 @@ def dividing(knob: Knob, whole: Scalar) -> Knob:
     Returns:
         The knob with those sizes that divide it.
     """
-    fitting = [size for size in knob.choices if _size(whole) % _size(size) == 0 or size == knob.today]
+    fitting = [size for size in knob.choices if _size(whole) % _size(size) == 0 or size == knob.baseline]
     return replace(knob.narrowed(fitting), label=Label.SAME_TRAINING)
 
 
@@ -124,7 +124,7 @@ def made_up_for(knob: Knob, config: Mapping[str, Scalar], taken: Iterable[str], 
             where=_WHERE,
             remedy=f"Leave out one of the two: keep_effective_batch, or {path} where it is tied.",
         )
-    whole = _size(knob.today) * steps
+    whole = _size(knob.baseline) * steps
     kept = knob.narrowed([size for size in knob.choices if whole % _size(size) == 0])
     along = Carried(path=path, values=tuple(whole // _size(size) for size in kept.choices))
     return replace(kept, carries=(*kept.carries, along), label=Label.SAME_TRAINING)

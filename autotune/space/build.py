@@ -8,7 +8,7 @@ from autotune.records import Machine, Scalar
 from autotune.space.batch_sizes import batch_count, dividing, is_global, is_per_device, made_up_for
 from autotune.space.catalog import KNOWN_KNOBS, excluded_by, is_for_validation, is_searched_unasked, known_knob
 from autotune.space.device_pairs import device_pairs
-from autotune.space.knob import Carried, Knob, Label, is_number, same_scalar, section_mates, with_today
+from autotune.space.knob import Carried, Knob, Label, is_number, same_scalar, section_mates, with_baseline
 from autotune.space.known_knob import KnownKnob
 from autotune.space.space import Space
 
@@ -98,7 +98,7 @@ class _Builder:
                     self._knobs.remove(others[path])
                 if path in self._refused:
                     self._skip(path, self._refused[path])
-                elif not same_scalar(value, leader.today):
+                elif not same_scalar(value, leader.baseline):
                     self._skip(path, f"moves together with {leader.path}, but differs from it")
                 else:
                     joined = replace(joined, carries=(*joined.carries, Carried(path=path, values=joined.choices)))
@@ -117,13 +117,15 @@ class _Builder:
             data = datas[0]
             for knob in [knob for knob in self._knobs if knob.path == data]:
                 self._knobs.remove(knob)
-            data_today = self._config[data]
-            pairs = device_pairs(data_today, model.today, len(self._machine.gpus))
+            data_baseline = self._config[data]
+            pairs = device_pairs(data_baseline, model.baseline, len(self._machine.gpus))
             data_of = {one: other for other, one in pairs}
-            choices, ordered = (model.choices, model.ordered) if self._domains else with_today(data_of, model.today)
-            along = Carried(path=data, values=tuple(data_of.get(choice, data_today) for choice in choices))
-            apart = tuple(one for other, one in pairs if one != other and one in choices and one != model.today)
-            self._put(model, replace(model, choices=choices, ordered=ordered, carries=(along,), advice=apart))
+            choices, ordered = (
+                (model.choices, model.ordered) if self._domains else with_baseline(data_of, model.baseline)
+            )
+            along = Carried(path=data, values=tuple(data_of.get(choice, data_baseline) for choice in choices))
+            apart = tuple(one for other, one in pairs if one != other and one in choices and one != model.baseline)
+            self._put(model, replace(model, choices=choices, ordered=ordered, carries=(along,), heuristic_values=apart))
 
     def relate_batches(self) -> None:
         """Keep a global batch fixed where the per-device part of it can be searched."""
@@ -144,7 +146,7 @@ class _Builder:
             left = [
                 choice
                 for choice, why in zip(knob.choices, whys, strict=True)
-                if not why or same_scalar(choice, knob.today)
+                if not why or same_scalar(choice, knob.baseline)
             ]
             if len(left) < len(knob.choices):
                 self._put(knob, kept := knob.narrowed(left))
@@ -217,28 +219,28 @@ class _Builder:
             self._skipped.append(Skipped(path=path, why=why))
 
 
-def _row(path: str, today: Scalar, domain: Sequence[Scalar]) -> KnownKnob | None:
+def _row(path: str, baseline: Scalar, domain: Sequence[Scalar]) -> KnownKnob | None:
     """Return the row of a knob; None if the user's own domain holds values that the row does not understand."""
-    row = known_knob(path, today)
-    return None if row and is_number(today) and not all(map(row.accepts, domain)) else row
+    row = known_knob(path, baseline)
+    return None if row and is_number(baseline) and not all(map(row.accepts, domain)) else row
 
 
 def _knob(
     path: str, row: KnownKnob | None, config: Mapping[str, Scalar], domain: Sequence[Scalar], machine: Machine
 ) -> Knob:
-    today = config[path]
-    proposed = tuple(domain) or (row.domain(today, machine) if row else ())
-    choices, ordered = with_today(proposed, today)
-    advice = row.advice(today, machine) if row else ()
+    baseline = config[path]
+    proposed = tuple(domain) or (row.domain(baseline, machine) if row else ())
+    choices, ordered = with_baseline(proposed, baseline)
+    heuristic_values = row.heuristic_values(baseline, machine) if row else ()
     return Knob(
         path=path,
         choices=choices,
         ordered=ordered,
-        today=today,
+        baseline=baseline,
         label=row.label if row else Label.UNKNOWN,
         kind=row.kind if row else None,
         bundled=row.bundled if row else False,
-        advice=tuple(v for v in advice if any(same_scalar(v, c) for c in choices)),
+        heuristic_values=tuple(v for v in heuristic_values if any(same_scalar(v, c) for c in choices)),
         settling=tuple(v for v in (row.settling if row else ()) if any(same_scalar(v, c) for c in choices)),
         batch=batch_count(path, config) if row and row.kind == "batch_size" else None,
     )

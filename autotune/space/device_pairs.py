@@ -15,11 +15,11 @@ def device_pairs(data: Scalar, model: Scalar, gpus: int) -> tuple[tuple[Scalar, 
         The baseline's pair first, then the others; each model GPU once. Only the baseline's if exactly one of its two
         values is None, since the meaning of that is not known.
     """
-    today = (data, model)
+    baseline = (data, model)
     if gpus < 2 or (data is None) != (model is None):
-        return (today,)
+        return (baseline,)
     if data is None:
-        return (today, (0, 1))
+        return (baseline, (0, 1))
     if data == model:
-        return (today, (data, 1 if data == 0 else 0))
-    return (today, (data, data))
+        return (baseline, (data, 1 if data == 0 else 0))
+    return (baseline, (data, data))

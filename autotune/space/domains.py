@@ -52,12 +52,12 @@ def both(_present: Scalar, _machine: Machine) -> Choices:
 
 
 def on(_present: Scalar, _machine: Machine) -> Choices:
-    """Advise to turn a switch on."""
+    """Suggest to turn a switch on."""
     return (True,)
 
 
 def off(_present: Scalar, _machine: Machine) -> Choices:
-    """Advise to turn a switch off."""
+    """Suggest to turn a switch off."""
     return (False,)
 
 
@@ -72,7 +72,7 @@ def both_with_gpu(present: Scalar, machine: Machine) -> Choices:
 
 
 def on_with_gpu(_present: Scalar, machine: Machine) -> Choices:
-    """Advise to turn a switch on where there is a GPU."""
+    """Suggest to turn a switch on where there is a GPU."""
     return (True,) if machine.gpus else ()
 
 
@@ -82,7 +82,7 @@ def as_it_is(present: Scalar, _machine: Machine) -> Choices:
 
 
 def no_advice(_present: Scalar, _machine: Machine) -> Choices:
-    """Return no advice."""
+    """Suggest nothing."""
     return ()
 
 
@@ -93,7 +93,7 @@ def batch_sizes(present: Scalar, _machine: Machine) -> Choices:
 
 
 def larger_batches(present: Scalar, _machine: Machine) -> Choices:
-    """Advise larger and larger batches."""
+    """Suggest larger and larger batches."""
     now = _count(present)
     return (now * 4, now * 8, now * 16)
 
@@ -105,7 +105,7 @@ def workers(_present: Scalar, machine: Machine) -> Choices:
 
 
 def one_worker_a_core(_present: Scalar, machine: Machine) -> Choices:
-    """Advise a worker for each core."""
+    """Suggest a worker for each core."""
     return (machine.cpu_cores,)
 
 
@@ -115,7 +115,7 @@ def buffers(_present: Scalar, _machine: Machine) -> Choices:
 
 
 def small_buffers(_present: Scalar, _machine: Machine) -> Choices:
-    """Advise a small buffer."""
+    """Suggest a small buffer."""
     return (4,)
 
 
@@ -155,7 +155,7 @@ def gpu_thread_modes(present: Scalar, machine: Machine) -> Choices:
 
 
 def private_gpu_threads(_present: Scalar, machine: Machine) -> Choices:
-    """Advise threads of its own for each GPU."""
+    """Suggest threads of its own for each GPU."""
     return ("gpu_private",) if machine.gpus else ()
 
 
@@ -197,7 +197,7 @@ def precisions(present: Scalar, machine: Machine) -> Choices:
 
 
 def half_precision(present: Scalar, machine: Machine) -> Choices:
-    """Advise 16 bits, bfloat16 before float16."""
+    """Suggest 16 bits, bfloat16 before float16."""
     if not _has_bfloat16(machine):
         return ()
     if isinstance(present, bool):
@@ -218,7 +218,7 @@ def dtypes(present: Scalar, machine: Machine) -> Choices:
 
 
 def bfloat16(present: Scalar, machine: Machine) -> Choices:
-    """Advise bfloat16 where it is fast."""
+    """Suggest bfloat16 where it is fast."""
     if not _has_bfloat16(machine):
         return ()
     return tuple(name for name in dtypes(present, machine) if name != present and str(name).startswith("bf"))
@@ -230,7 +230,7 @@ def bfloat16_switch(present: Scalar, machine: Machine) -> Choices:
 
 
 def bfloat16_on(_present: Scalar, machine: Machine) -> Choices:
-    """Advise to turn bfloat16 on where it is fast."""
+    """Suggest to turn bfloat16 on where it is fast."""
     return (True,) if _has_bfloat16(machine) else ()
 
 

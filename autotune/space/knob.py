@@ -62,10 +62,10 @@ class Knob:
         path: The key that names it.
         choices: Every value that may be tried, the baseline's included; ascending if `ordered`.
         ordered: Whether neighbours in `choices` are alike.
-        today: The baseline: the value that the config holds now.
+        baseline: The baseline: the value that the config holds now.
         label: Effect of a change on the training itself.
         kind: Row of the table of known knobs, e.g. ``batch_size``; None for a knob of the user's own.
-        advice: Values that an expert would try, best guess first.
+        heuristic_values: Values that an expert would try, best guess first.
         bundled: Whether the first proposal sets it, with all other bundled knobs.
         settling: Values whose speed shows only after one pass over the data (caches).
         carries: Further keys that move with it.
@@ -75,18 +75,18 @@ class Knob:
     path: str
     choices: tuple[Scalar, ...]
     ordered: bool
-    today: Scalar
+    baseline: Scalar
     label: Label
     kind: str | None = None
-    advice: tuple[Scalar, ...] = ()
+    heuristic_values: tuple[Scalar, ...] = ()
     bundled: bool = False
     settling: tuple[Scalar, ...] = ()
     carries: tuple[Carried, ...] = ()
     batch: BatchCount | None = None
 
     def __post_init__(self) -> None:
-        if self.index(self.today) is None:
-            raise ValueError(f"{self.path}: today's value {self.today!r} is not among {self.choices!r}")
+        if self.index(self.baseline) is None:
+            raise ValueError(f"{self.path}: today's value {self.baseline!r} is not among {self.choices!r}")
 
     @property
     def paths(self) -> tuple[str, ...]:
@@ -120,7 +120,9 @@ class Knob:
         return replace(
             self,
             choices=left,
-            advice=tuple(value for value in self.advice if any(same_scalar(value, choice) for choice in left)),
+            heuristic_values=tuple(
+                value for value in self.heuristic_values if any(same_scalar(value, choice) for choice in left)
+            ),
             settling=tuple(value for value in self.settling if any(same_scalar(value, choice) for choice in left)),
             carries=tuple(
                 Carried(path=along.path, values=tuple(along.values[position] for position in kept))
@@ -188,15 +190,15 @@ def _spread(last: int) -> list[int]:
     return [i * last // (LADDER_LENGTH - 1) for i in range(LADDER_LENGTH)]
 
 
-def with_today(choices: Iterable[Scalar], today: Scalar) -> tuple[tuple[Scalar, ...], bool]:
+def with_baseline(choices: Iterable[Scalar], baseline: Scalar) -> tuple[tuple[Scalar, ...], bool]:
     """Add the baseline's value to a domain if it is not in it.
 
     Returns:
         The choices, and whether they are ordered: all numbers, then sorted.
     """
     values = list(choices)
-    if not any(same_scalar(value, today) for value in values):
-        values.append(today)
+    if not any(same_scalar(value, baseline) for value in values):
+        values.append(baseline)
     numbers = [value for value in values if isinstance(value, int | float) and not isinstance(value, bool)]
     if len(numbers) < len(values):
         return tuple(values), False

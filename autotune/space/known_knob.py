@@ -42,7 +42,7 @@ class KnownKnob:
             ``trainer.benchmark``.
         accepts: Whether a present value is one that the row understands.
         domain: (present value, machine) → the values worth trying.
-        advice: (present value, machine) → values that an expert would try, best guess first.
+        heuristic_values: (present value, machine) → values that an expert would try, best guess first.
         label: Effect of a change on the training itself.
         sentence: Description for the user.
         effects: Effects on memory and on the step.
@@ -59,7 +59,7 @@ class KnownKnob:
     names: tuple[str, ...]
     accepts: Callable[[Scalar], bool]
     domain: Callable[[Scalar, Machine], Choices]
-    advice: Callable[[Scalar, Machine], Choices]
+    heuristic_values: Callable[[Scalar, Machine], Choices]
     label: Label
     sentence: str
     effects: Effects = field(default_factory=Effects)

@@ -39,9 +39,9 @@ class Space:
     always_settles: bool = False
 
     @property
-    def today(self) -> Values:
+    def baseline(self) -> Values:
         """The baseline point: the values that the config holds now."""
-        return {knob.path: knob.today for knob in self.knobs}
+        return {knob.path: knob.baseline for knob in self.knobs}
 
     @property
     def size(self) -> int:
@@ -64,7 +64,9 @@ class Space:
         return replace(
             self,
             knobs=tuple(
-                knob if knob.label is Label.SAME_TRAINING else replace(knob.narrowed([knob.today]), advice=())
+                knob
+                if knob.label is Label.SAME_TRAINING
+                else replace(knob.narrowed([knob.baseline]), heuristic_values=())
                 for knob in self.knobs
             ),
         )
@@ -97,17 +99,19 @@ class Space:
 
     def changes(self, values: Values) -> Values:
         """Return the values of a point that differ from the baseline."""
-        return {knob.path: values[knob.path] for knob in self.knobs if not same_scalar(values[knob.path], knob.today)}
+        return {
+            knob.path: values[knob.path] for knob in self.knobs if not same_scalar(values[knob.path], knob.baseline)
+        }
 
-    def is_same_training(self, values: Values, today: Values | None = None) -> bool:
+    def is_same_training(self, values: Values, baseline: Values | None = None) -> bool:
         """Return whether a point leaves the training itself unchanged.
 
         Args:
             values: The point.
-            today: The values to compare with; None for the config's present ones (a search may have begun with other
+            baseline: The values to compare with; None for the config's present ones (a search may have begun with other
                 values).
         """
-        start = self.today if today is None else today
+        start = self.baseline if baseline is None else baseline
         labels = {knob.path: knob.label for knob in self.knobs}
         return start.keys() == values.keys() and all(
             same_scalar(values[path], start[path]) or labels.get(path) is Label.SAME_TRAINING for path in start
@@ -143,24 +147,24 @@ class Space:
         changes = self.changes(values)
         for knob in self.knobs:
             for other, wanted in self._needs(knob, values[knob.path]).items():
-                as_today = knob.path not in changes and other.path not in changes
-                if not as_today and not same_scalar(values[other.path], wanted):
+                as_baseline = knob.path not in changes and other.path not in changes
+                if not as_baseline and not same_scalar(values[other.path], wanted):
                     return f"{knob.path}: {values[knob.path]} needs {other.path}: {wanted}"
             for other, excluded in self._excluded(knob, values[knob.path]).items():
-                as_today = knob.path not in changes and other.path not in changes
-                if not as_today and _is_among(values[other.path], excluded):
+                as_baseline = knob.path not in changes and other.path not in changes
+                if not as_baseline and _is_among(values[other.path], excluded):
                     return f"{knob.path}: {values[knob.path]} does not work with {other.path}: {values[other.path]}"
         return None
 
-    def with_advice(self, values: Values, path: str, choice: Scalar) -> Values:
+    def with_heuristic(self, values: Values, path: str, choice: Scalar) -> Values:
         """Return a point with one knob changed, and with the other knobs set that the new value needs."""
         turned = {**values, path: choice}
         for other, wanted in self._needs(self.knob(path), choice).items():
             turned[other.path] = wanted
         for other, excluded in self._excluded(self.knob(path), choice).items():
             if _is_among(turned[other.path], excluded):
-                liked = (*other.advice, other.today, *other.choices)
-                turned[other.path] = next((v for v in liked if not _is_among(v, excluded)), other.today)
+                liked = (*other.heuristic_values, other.baseline, *other.choices)
+                turned[other.path] = next((v for v in liked if not _is_among(v, excluded)), other.baseline)
         return turned
 
     def _needs(self, knob: Knob, choice: Scalar) -> dict[Knob, Scalar]:
@@ -182,7 +186,7 @@ def _is_among(value: Scalar, values: Iterable[Scalar]) -> bool:
 
 def _without_settling(knob: Knob) -> Knob:
     late = knob.settling
-    if any(same_scalar(knob.today, value) for value in late):
+    if any(same_scalar(knob.baseline, value) for value in late):
         # Any other choice would look good against a cache that is still being filled.
-        return replace(knob.narrowed([knob.today]), advice=(), settling=())
+        return replace(knob.narrowed([knob.baseline]), heuristic_values=(), settling=())
     return knob.narrowed(choice for choice in knob.choices if choice not in late)

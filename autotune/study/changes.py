@@ -11,7 +11,7 @@ from autotune.space.space import Space
 
 
 def changes_worth(
-    records: Sequence[TrialRecord], today: Values, point: Values, space: Space, *, sd: float
+    records: Sequence[TrialRecord], baseline: Values, point: Values, space: Space, *, sd: float
 ) -> list[Change]:
     """Split a point's speedup over the baseline among its changes by their main effects on ln throughput.
 
@@ -19,7 +19,7 @@ def changes_worth(
 
     Args:
         records: Trials measured under like conditions.
-        today: Knob values of the baseline.
+        baseline: Knob values of the baseline.
         point: Knob values of the point to explain.
         space: Source of the labels.
         sd: Standard deviation of ln throughput between trials of one point.
@@ -27,11 +27,11 @@ def changes_worth(
     Returns:
         One change for each knob that differs, members of a group next to each other, largest effect first.
     """
-    changed = [path for path in point if path in today and not same_scalar(point[path], today[path])]
+    changed = [path for path in point if path in baseline and not same_scalar(point[path], baseline[path])]
     trials = [(record.values, measured) for record in records if (measured := record.comparable)]
-    trials = [(values, measured) for values, measured in trials if set(values) == set(today)]
+    trials = [(values, measured) for values, measured in trials if set(values) == set(baseline)]
     samples = [Sample(values=values, mean=math.log(measured.speed)) for values, measured in trials]
-    effects = main_effects(samples, today, sd)
+    effects = main_effects(samples, baseline, sd)
 
     groups: dict[tuple[bool, ...], list[str]] = {}
     for path in changed:
@@ -47,12 +47,12 @@ def changes_worth(
     return [
         Change(
             path=path,
-            old=today[path],
+            old=baseline[path],
             new=point[path],
             worth=worth,
             group=number,
             label=_label(space, path),
-            effective_batch=_effective_batch(space, path, today[path], point[path]),
+            effective_batch=_effective_batch(space, path, baseline[path], point[path]),
         )
         for number, (worth, paths) in enumerate(rated)
         for path in paths

@@ -12,7 +12,7 @@ from typing import Any
 
 from pydantic import TypeAdapter, ValidationError
 
-from autotune.records import GpuFigures, GpuMeasurement, Measurement, TrialRecord
+from autotune.records import GpuFigures, GpuMeasurement, Measurement, Purpose, TrialRecord
 
 FORMAT = 2
 """Version of the attributes of a trial. In 1 the figures of a GPU stood beside its other fields; it is still read."""
@@ -60,6 +60,8 @@ _RANGES: Mapping[str, tuple[float, float]] = {
 _MOST_GPUS = 256
 _MOST_WINDOWS = 1_000_000
 
+_ONCE_THE_BASELINE = "today"  # the purpose's word in format 1, and in the first studies of format 2
+
 _adapter: TypeAdapter[TrialRecord] = TypeAdapter(TrialRecord)
 
 
@@ -84,6 +86,8 @@ def record_of(number: int, attributes: Mapping[str, Any]) -> TrialRecord:
         raise ValueError("another format")
     if attributes["format"] == 1:
         attributes = _of_format_1(attributes)
+    if attributes.get("purpose") == _ONCE_THE_BASELINE:
+        attributes = {**attributes, "purpose": Purpose.BASELINE.value}
     missing = [field.name for field in fields(TrialRecord) if field.name not in attributes and field.name != "number"]
     if missing:
         raise ValueError(f"no {missing[0]}")

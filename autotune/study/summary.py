@@ -43,20 +43,22 @@ def latest_search(records: Sequence[TrialRecord], objective: Objective) -> str |
     searches = list(dict.fromkeys(trial.search for trial in records))
     for search in reversed(searches):
         trials = [trial for trial in records if trial.search == search]
-        today, good = trials[0].point, _telling(trials, objective)
+        baseline_point, good = trials[0].point, _telling(trials, objective)
         explored = any(trial.purpose is Purpose.EXPLORE for trial in good)
-        if len(pairs_of(good, today)) >= LEAST_PAIRS or (explored and not _best(good, today, objective)):
+        if len(pairs_of(good, baseline_point)) >= LEAST_PAIRS or (
+            explored and not _best(good, baseline_point, objective)
+        ):
             return search
     return searches[-1] if searches else None
 
 
-def pairs_of(trials: Iterable[TrialRecord], today: str) -> list[tuple[Measurement, Measurement]]:
+def pairs_of(trials: Iterable[TrialRecord], baseline_point: str) -> list[tuple[Measurement, Measurement]]:
     """Return the complete pairs of a confirmation, (baseline, candidate) each."""
     halves: dict[int, dict[bool, Measurement]] = {}
     for trial in trials:
         measured = trial.comparable
         if trial.purpose is Purpose.CONFIRM and trial.pair is not None and measured:
-            halves.setdefault(trial.pair, {})[trial.point == today] = measured
+            halves.setdefault(trial.pair, {})[trial.point == baseline_point] = measured
     return [(both[True], both[False]) for both in halves.values() if len(both) == 2]
 
 
@@ -86,13 +88,13 @@ def summarize(
     good = _telling(trials, objective)
     # Each search starts with the baseline, also where that fails. Where its record could not be read, nothing means
     # anything.
-    today = next((trial for trial in trials if trial.purpose is Purpose.TODAY), None)
-    if not good or today is None:
+    baseline_trial = next((trial for trial in trials if trial.purpose is Purpose.BASELINE), None)
+    if not good or baseline_trial is None:
         return None
     searched = _Searched(
         trials=trials,
         good=good,
-        today=today,
+        baseline_trial=baseline_trial,
         space=space,
         objective=objective,
         busy_rate=study_busy_rate(records),
@@ -111,7 +113,7 @@ class _Searched:
     Attributes:
         trials: All of them, oldest first.
         good: Those with comparable numbers that tell the objective; at least one.
-        today: The first trial of the baseline, which may have failed.
+        baseline_trial: The first trial of the baseline, which may have failed.
         space: The present search space.
         objective: The objective of the search.
         busy_rate: See `study_busy_rate`.
@@ -120,7 +122,7 @@ class _Searched:
 
     trials: Sequence[TrialRecord]
     good: Sequence[TrialRecord]
-    today: TrialRecord
+    baseline_trial: TrialRecord
     space: Space
     objective: Objective
     busy_rate: float | None
@@ -129,7 +131,7 @@ class _Searched:
     @property
     def baseline_trials(self) -> list[TrialRecord]:
         """Good trials of the baseline."""
-        return [trial for trial in self.good if trial.point == self.today.point]
+        return [trial for trial in self.good if trial.point == self.baseline_trial.point]
 
     @property
     def outcomes(self) -> dict[str, int]:
@@ -138,13 +140,13 @@ class _Searched:
 
     def baseline(self) -> Side:
         """Pool the trials of the baseline."""
-        return _side(self.today, self.baseline_trials, self.busy_rate)
+        return _side(self.baseline_trial, self.baseline_trials, self.busy_rate)
 
     def candidate(self) -> Side | None:
         """Pool the trials of the confirmed point, else of the best one; None if nothing is better than the baseline."""
-        today = self.today.point
-        confirmed = [trial for trial in self.good if trial.purpose is Purpose.CONFIRM and trial.point != today]
-        best = confirmed[0].point if confirmed else _best(self.good, today, self.objective)
+        baseline_point = self.baseline_trial.point
+        confirmed = [trial for trial in self.good if trial.purpose is Purpose.CONFIRM and trial.point != baseline_point]
+        best = confirmed[0].point if confirmed else _best(self.good, baseline_point, self.objective)
         trials = [trial for trial in self.good if trial.point == best]
         return _side(trials[0], trials, self.busy_rate) if trials else None
 
@@ -153,13 +155,17 @@ class _Searched:
         if candidate is None:
             return ()
         sd = expected_sd_of(self.good, THROUGHPUT)
-        return tuple(changes_worth(self.good, self.today.values, candidate.values, self.space, sd=sd))
+        return tuple(changes_worth(self.good, self.baseline_trial.values, candidate.values, self.space, sd=sd))
 
 
 def _without_baseline(searched: _Searched) -> SearchResult:
     """Return the answer of a search whose baseline gave no numbers: the best of what did."""
-    candidate, today = searched.candidate(), searched.today
-    ended = f"{today.ending.value}: {today.detail}" if today.detail else today.ending.value
+    candidate, baseline_trial = searched.candidate(), searched.baseline_trial
+    ended = (
+        f"{baseline_trial.ending.value}: {baseline_trial.detail}"
+        if baseline_trial.detail
+        else baseline_trial.ending.value
+    )
     return SearchResult(
         verdict=Verdict.NO_BASELINE,
         why=f"today's config gave no numbers ({ended}), so there is nothing to compare with",
@@ -182,7 +188,7 @@ def _compared(searched: _Searched, others: Sequence[TrialRecord]) -> SearchResul
     """Return the answer of a search with a baseline; trials outside its confirmation give the prior of their spread."""
     good, objective = searched.good, searched.objective
     baseline, candidate = searched.baseline(), searched.candidate()
-    pairs = pairs_of(good, searched.today.point)
+    pairs = pairs_of(good, searched.baseline_trial.point)
     judgement = _judgement(pairs, others, objective) if len(pairs) >= LEAST_PAIRS else None
     better = judgement is not None and judgement.better
     evidence = Evidence(
@@ -260,14 +266,14 @@ def pooled(trials: Sequence[TrialRecord]) -> dict[str, float | None] | None:
     return {name: median(values) if values else None for name, values in known.items()}
 
 
-def _best(good: Sequence[TrialRecord], today: str, objective: Objective) -> str | None:
+def _best(good: Sequence[TrialRecord], baseline_point: str, objective: Objective) -> str | None:
     """Return the point with the best mean score other than the baseline; None if the baseline is the best."""
-    means = _mean_scores(good, today, objective)
+    means = _mean_scores(good, baseline_point, objective)
     best = max(means, key=lambda point: means[point], default=None)
-    return best if best != today else None
+    return best if best != baseline_point else None
 
 
-def _mean_scores(good: Sequence[TrialRecord], today: str, objective: Objective) -> dict[str, float]:
+def _mean_scores(good: Sequence[TrialRecord], baseline_point: str, objective: Objective) -> dict[str, float]:
     measured = [(trial.point, trial.comparable) for trial in good if trial.comparable]
     scores: dict[str, list[float]] = {}
     speeds: dict[str, list[float]] = {}
@@ -275,11 +281,11 @@ def _mean_scores(good: Sequence[TrialRecord], today: str, objective: Objective) 
         scores.setdefault(point, []).append(ln_score(measurement, measured[0][1], objective))
         speeds.setdefault(point, []).append(ln_speed(measurement, measured[0][1]))
     means = {point: sum(values) / len(values) for point, values in scores.items()}
-    if today not in means:
+    if baseline_point not in means:
         return means
     paces = {point: sum(values) / len(values) for point, values in speeds.items()}
     return {
-        point: mean - objective.penalty(mean - means[today], paces[point] - paces[today])
+        point: mean - objective.penalty(mean - means[baseline_point], paces[point] - paces[baseline_point])
         for point, mean in means.items()
     }
 
@@ -287,17 +293,17 @@ def _mean_scores(good: Sequence[TrialRecord], today: str, objective: Objective) 
 def _same_training(searched: _Searched) -> tuple[Side, float] | None:
     """Return the best point that leaves the training unchanged, with its speedup over the baseline."""
     good, baseline = searched.good, searched.baseline_trials
-    today = baseline[0].point
-    means = _mean_scores(good, today, searched.objective)
+    baseline_point = baseline[0].point
+    means = _mean_scores(good, baseline_point, searched.objective)
     alike = {
         trial.point: trial
         for trial in good
-        if trial.point != today and searched.space.is_same_training(trial.values, baseline[0].values)
+        if trial.point != baseline_point and searched.space.is_same_training(trial.values, baseline[0].values)
     }
     if not alike:
         return None
     best = max(alike, key=lambda point: means[point])
-    if means[best] <= means[today]:
+    if means[best] <= means[baseline_point]:
         return None
     trials = [trial for trial in good if trial.point == best]
     return _side(alike[best], trials, searched.busy_rate), speed_over(trials, baseline)

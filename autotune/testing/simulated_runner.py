@@ -337,9 +337,9 @@ class _DriftPath:
         drift = self._drift
         memory = math.exp(-_DRIFT_GRID_S / drift.memory_s)
         shocks = (math.sqrt(1.0 - memory**2) * self._rng.standard_normal(_DRIFT_BLOCK)).tolist()
-        course = list(accumulate(shocks, lambda last, shock: memory * last + shock, initial=self._last))[1:]
-        self._last = course[-1]
-        ln_speed = drift.spread * np.array(course)
+        trace = list(accumulate(shocks, lambda last, shock: memory * last + shock, initial=self._last))[1:]
+        self._last = trace[-1]
+        ln_speed = drift.spread * np.array(trace)
         throttling = drift.throttles_per_h * _DRIFT_GRID_S / 3600.0
         for point in range(_DRIFT_BLOCK):
             if self._throttled_points == 0 and self._rng.random() < throttling:

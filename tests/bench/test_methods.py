@@ -43,13 +43,13 @@ def smooth(values: Values) -> float:
 @pytest.mark.parametrize("name", PEERS)
 def test_todays_config_comes_first(name: str) -> None:
     """Every method measures the baseline before anything else."""
-    assert next(PEERS[name](SPACE, 0)) == SPACE.today
+    assert next(PEERS[name](SPACE, 0)) == SPACE.baseline
 
 
 @pytest.mark.parametrize("name", PEERS)
 def test_only_points_of_the_space_are_tried(name: str) -> None:
     """Every proposal is one value of each knob's domain, also where nothing runs but today's config."""
-    for speed in (smooth, lambda values: 1.0 if values == SPACE.today else None):
+    for speed in (smooth, lambda values: 1.0 if values == SPACE.baseline else None):
         assert all(SPACE.contains(values) for values in follow(PEERS[name](SPACE, 0), speed, at_most=60))
 
 
@@ -158,4 +158,4 @@ def test_the_hill_climb_backs_off_from_what_does_not_run() -> None:
 
 def test_the_hill_climb_ends_where_todays_config_does_not_run() -> None:
     """There is nothing to compare with, and nowhere to go back to."""
-    assert follow(hill_climb(SPACE, 0), lambda _values: None) == [SPACE.today]
+    assert follow(hill_climb(SPACE, 0), lambda _values: None) == [SPACE.baseline]

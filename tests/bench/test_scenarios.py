@@ -108,7 +108,7 @@ def executed(one: Scenario, problem: Problem, values: Values, *, fresh_processes
 
 def at(one: Scenario, **kinds: Scalar) -> Values:
     """Today's point with some knobs turned, named by their kinds."""
-    return {PATHS[kind]: kinds.get(kind, one.training.today[kind]) for kind in one.training.searched}
+    return {PATHS[kind]: kinds.get(kind, one.training.baseline[kind]) for kind in one.training.searched}
 
 
 @pytest.mark.parametrize("seed", SEEDS)
@@ -121,8 +121,8 @@ def test_a_scenario_opens_and_its_knobs_are_known(opened: Open, seed: int) -> No
         PATHS[kind]: kind for kind in one.training.searched
     }
     assert 200 <= problem.space.size <= 50_000
-    assert one.speed(problem.space.today) > 0.0
-    assert one.speed(problem.space.today) == one.speed({})
+    assert one.speed(problem.space.baseline) > 0.0
+    assert one.speed(problem.space.baseline) == one.speed({})
     problem.require_runnable()
 
 
@@ -145,7 +145,7 @@ def test_the_truth_is_the_long_run_of_a_run(opened: Open, seed: int) -> None:
     """Samples per second of an epoch with warm caches are what `speed` says, for points of all kinds."""
     one = quiet(scenario(seed))
     problem = opened(one)
-    points = [problem.space.today, one.best()[0], *random_points(problem.space, 8, seed)]
+    points = [problem.space.baseline, one.best()[0], *random_points(problem.space, 8, seed)]
     running = [values for values in points if one.speed(values) > 0.0]
     assert len(running) >= 4
     for number, values in enumerate(running):
@@ -158,7 +158,7 @@ def test_a_search_measures_the_truth(opened: Open, seed: int) -> None:
     """The windows of the baseline and of the best point show the truth, within the error of a short window."""
     one = quiet(scenario(seed))
     problem = opened(one)
-    for values in (problem.space.today, one.best()[0]):
+    for values in (problem.space.baseline, one.best()[0]):
         done = executed(one, problem, values)
         assert done.validity is Validity.GOOD
         assert done.measurement is not None
@@ -172,7 +172,7 @@ def test_the_best_is_the_best_of_all(opened: Open, seed: int) -> None:
     one = scenario(seed)
     space = opened(one).space
     assert space.size <= 2000
-    every = (dict(zip(space.today, values, strict=True)) for values in product(*(k.choices for k in space.knobs)))
+    every = (dict(zip(space.baseline, values, strict=True)) for values in product(*(k.choices for k in space.knobs)))
     values, speed = one.best()
     assert space.contains(values)
     assert speed == one.speed(values) == pytest.approx(max(map(one.speed, every)))
@@ -186,14 +186,14 @@ def test_no_point_beats_the_best(opened: Open, seed: int) -> None:
     values, speed = one.best()
     assert max(map(one.speed, random_points(space, 300, seed))) <= speed * (1 + 1e-9)
     for path, value in space.changes(values).items():
-        assert one.speed({**values, path: space.today[path]}) < speed, (path, value)
+        assert one.speed({**values, path: space.baseline[path]}) < speed, (path, value)
 
 
 @pytest.mark.parametrize("seed", SEEDS)
 def test_a_family_is_what_it_is_called(seed: int) -> None:
     """Today the loader is slower than the step, or the step than the loader, or a batch that lacks memory is best."""
     one = scenario(seed)
-    pace = pace_of(one.training.today, one.training.workload, one.place)
+    pace = pace_of(one.training.baseline, one.training.workload, one.place)
     load_s, compute_s = float(pace.load_s), float(pace.compute_s)
     if one.family == "input-bound":
         assert load_s > compute_s
@@ -205,7 +205,7 @@ def test_a_family_is_what_it_is_called(seed: int) -> None:
             hardware, memory_bytes=100 * hardware.memory_bytes, gpu_memory_bytes=100 * hardware.gpu_memory_bytes
         )
         unlimited = replace(one, place=replace(one.place, hardware=roomy))
-        batches = choices_of("batch_size", one.training.today, one.place, one.training.workload)
+        batches = choices_of("batch_size", one.training.baseline, one.place, one.training.workload)
         points = [{PATHS["batch_size"]: batch} for batch in batches]
         assert max(map(unlimited.speed, points)) > max(map(one.speed, points))
     else:
@@ -255,7 +255,7 @@ def test_a_cache_larger_than_memory_fails_while_it_fills(opened: Open) -> None:
     )
     one = replace(one, training=replace(one.training, workload=crowded))
     seen: list[TraineeEvent] = []
-    values = {**one.training.today, "cache": "memory"}
+    values = {**one.training.baseline, "cache": "memory"}
     text = one.config_text.replace("cache: none", "cache: memory")
     plan = replace(plan_trial(opened(one).trainer, opened(one).space.keys(at(one)), trial="run"), config_text=text)
     trial_exit = one.runner(VirtualClock(), seed=0, fresh_processes=True).run(plan, seen.extend, math.inf)
@@ -270,7 +270,7 @@ def test_a_fresh_process_imports_first(opened: Open, seed: int) -> None:
     """A fork of a warm process gets to its first step sooner, by the time of the imports, and is as fast then."""
     one = quiet(scenario(seed))
     problem = opened(one)
-    fresh, warm = (executed(one, problem, problem.space.today, fresh_processes=f).measurement for f in (True, False))
+    fresh, warm = (executed(one, problem, problem.space.baseline, fresh_processes=f).measurement for f in (True, False))
     assert fresh is not None
     assert warm is not None
     assert fresh.first_step_s - warm.first_step_s == pytest.approx(one.place.import_s - one.place.fork_s)
@@ -282,7 +282,7 @@ def test_the_probes_see_what_the_run_takes(opened: Open, seed: int) -> None:
     """Cores and memory are within the machine's; a GPU is seen where there is one, and only there."""
     one = quiet(scenario(seed))
     problem = opened(one)
-    measurement = executed(one, problem, problem.space.today).measurement
+    measurement = executed(one, problem, problem.space.baseline).measurement
     assert measurement is not None
     assert 0.0 < (measurement.cpu_cores or 0.0) <= one.machine.cpu_cores
     assert 0 < (measurement.peak_memory_bytes or 0) <= one.machine.memory_bytes
@@ -298,14 +298,14 @@ def test_where_knobs_do_nothing_all_points_are_one(opened: Open) -> None:
     """The truth, the trials and the best are today's, whatever is turned."""
     one = quiet(null_scenario(4))
     problem = opened(one)
-    today = one.speed({})
+    baseline = one.speed({})
     shown: Mapping[int, float] = {
         number: long_run(one, plan_trial(problem.trainer, problem.space.keys(values), trial=f"run-{number}"))
         for number, values in enumerate(random_points(problem.space, 5))
     }
-    assert list(shown.values()) == pytest.approx([today] * 5, rel=0.01)
-    assert one.best() == (problem.space.today, today)
-    assert {one.speed(values) for values in random_points(problem.space, 50)} == {today}
+    assert list(shown.values()) == pytest.approx([baseline] * 5, rel=0.01)
+    assert one.best() == (problem.space.baseline, baseline)
+    assert {one.speed(values) for values in random_points(problem.space, 50)} == {baseline}
 
 
 def test_noise_is_as_seen_on_real_machines() -> None:

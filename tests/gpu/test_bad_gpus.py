@@ -111,8 +111,8 @@ def test_without_a_gpu_that_can_be_measured_it_goes_on_by_throughput(told, name,
 def test_what_helps_against_a_driver_that_does_not_work_is_said_once(told, name, helps):
     """Whoever has a GPU, and did not hide it, wants it measured."""
     assert told[name].stderr.count("To have the GPU measured: ") == 1
-    advice = told[name].stderr.partition("To have the GPU measured: ")[2].partition("] study ")[0]
-    assert helps.lower() in advice.lower()
+    heuristic_values = told[name].stderr.partition("To have the GPU measured: ")[2].partition("] study ")[0]
+    assert helps.lower() in heuristic_values.lower()
 
 
 def test_objective_utilization_needs_a_gpu(told):

@@ -10,7 +10,7 @@ import pytest
 
 from autotune.records import Ending, Validity
 from tests.fake_nvml.scenario import Fault
-from tests.gpu.conftest import UUID, GpuProject, Searched, all_at_once, is_todays, machine_with
+from tests.gpu.conftest import UUID, GpuProject, Searched, all_at_once, is_baselines, machine_with
 
 # Without a buffer each step waits for its batch; all values are alike but for that.
 CONFIG = """\
@@ -40,7 +40,7 @@ FOR_GOOD = ("GPU lost", "driver not loaded")
 
 def hear(project: GpuProject, name: str, line: str) -> bool:
     """Lets the fault begin once today's config is measured, and end where it does; True once enough was seen."""
-    if is_todays(line):
+    if is_baselines(line):
         project.machine.switch("on")
         if name.startswith("hiccup"):
             threading.Timer(0.3, project.machine.switch, ("on",), {"on": False}).start()
@@ -74,7 +74,7 @@ def left_on(project: GpuProject) -> list[int]:
     return left
 
 
-def runs_after_todays(searched: Searched) -> list[dict[str, Any]]:
+def trials_after_baselines(searched: Searched) -> list[dict[str, Any]]:
     """The trials that came after the first one that counts."""
     trials = searched.trials()
     first = next(place for place, trial in enumerate(trials) if trial["validity"] == Validity.GOOD)
@@ -95,7 +95,7 @@ def test_no_fault_hangs_or_breaks_a_search(searched, name):
 def test_what_is_lost_for_good_ends_trials_and_search_by_name(searched, name):
     """The trial that meets it, and two repeats, end as "GPU lost" with the driver's reason; then the search ends."""
     done = searched[name]
-    others = runs_after_todays(done)
+    others = trials_after_baselines(done)
     assert [trial["ending"] for trial in others] == [Ending.GPU_LOST] * 3, done.complained
     assert all(name in trial["detail"] for trial in others)
     assert done.answer["outcomes"][Ending.GPU_LOST] == 3
@@ -122,7 +122,7 @@ def test_what_happened_and_what_helps_is_said_once(searched, name, what, helps):
 def test_a_gpu_that_comes_back_is_measured_again(searched):
     """A trial that was lost on the way counts for nothing, and is made again."""
     done = searched["GPU needs a reset, then works again"]
-    lost, *later = runs_after_todays(done)
+    lost, *later = trials_after_baselines(done)
     assert lost["ending"] == Ending.GPU_LOST, done.complained
     assert "GPU needs a reset" in lost["detail"]
     assert lost["measurement"] is None
@@ -149,7 +149,7 @@ def test_a_hiccup_is_none_of_the_users_business(searched):
 def test_without_utilization_it_goes_on_by_speed_and_says_why(searched, name, why):
     """Runs count, their utilization is absent and never 0, and each says the reason."""
     done = searched[name]
-    trials = runs_after_todays(done)
+    trials = trials_after_baselines(done)
     assert {trial["ending"] for trial in trials} == {Ending.STOPPED}, done.complained
     # A machine with more to do than it can makes a trial unsteady now and then.
     good = [trial for trial in trials if trial["validity"] == Validity.GOOD]
@@ -176,7 +176,7 @@ def test_activity_that_may_not_be_read_costs_nothing_else(searched):
 def test_a_call_that_blocks_for_half_a_minute_holds_nothing_up(searched):
     """Runs go on beside it and count, without a utilization; only the collector waits."""
     done = searched["blocked"]
-    others = runs_after_todays(done)
+    others = trials_after_baselines(done)
     for trial in others:
         assert trial["ending"] == Ending.STOPPED, done.complained
         assert trial["validity"] in (Validity.GOOD, Validity.NOT_STEADY), done.complained  # another load on the machine

@@ -13,7 +13,7 @@ from autotune.records import Validity
 from tests.commands.test_search import left_running
 from tests.fake_nvml.busy_reader import busy_fraction
 from tests.fake_nvml.busy_writer import BusyWriter
-from tests.gpu.conftest import UUID, GpuProject, Searched, all_at_once, driver_windows, is_todays, machine_with
+from tests.gpu.conftest import UUID, GpuProject, Searched, all_at_once, driver_windows, is_baselines, machine_with
 
 # A file of samples takes 150 ms to open. 4 steps of 18 ms, 8 ms of loading before each: busy for 72 of 254 ms.
 STARVED = """\
@@ -55,7 +55,7 @@ def visit(project: GpuProject, seconds: float) -> None:
 
 def hear(project: GpuProject, name: str, line: str) -> bool:
     """Has a visitor come after the first trial; True once enough was seen of the search."""
-    if name == "visited" and is_todays(line):
+    if name == "visited" and is_baselines(line):
         visit(project, 3.5)
     return ("] trial 4 " in line and name == "visited") or ("] trial 7 " in line and name == "shared")
 

@@ -6,7 +6,7 @@ import pytest
 
 from autotune.gpu.usage import Attribution
 from autotune.records import Validity
-from tests.gpu.conftest import is_todays, machine_with
+from tests.gpu.conftest import is_baselines, machine_with
 
 RANKS = Path(__file__).with_name("ranks.py")
 CONFIG = f"""\
@@ -22,7 +22,7 @@ autotune:
 
 def test_ranks_that_report_no_steps_are_the_trials_own(gpu_project):
     """Both GPUs are its own, and nobody else was on them: no trial is made again, and both count."""
-    done = gpu_project(machine_with(2), CONFIG).search(90.0, hear=is_todays)
+    done = gpu_project(machine_with(2), CONFIG).search(90.0, hear=is_baselines)
     trials = [trial for trial in done.trials() if trial["validity"] != Validity.COLD]
     assert trials, done.complained
     assert {trial["validity"] for trial in trials} == {Validity.GOOD}, done.complained

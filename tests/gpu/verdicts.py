@@ -12,7 +12,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from autotune.bench.oscillation_verdicts import GpuCourse, Outcome, Scenario, draw_scenario, tables
+from autotune.bench.oscillation_verdicts import GpuTrace, Outcome, Scenario, draw_scenario, tables
 from autotune.gpu.collect.records import GpuLost, Record, StreamStarted, of_line
 from autotune.gpu.timeline import GpuTimeline
 from autotune.gpu.usage import DeviceUsage
@@ -28,15 +28,15 @@ _AFTER_S = 3.0
 _AT_ONCE = 50  # GPUs of a machine
 
 
-def machine_showing(courses: Sequence[GpuCourse], window_s: float) -> fake.Scenario:
+def machine_showing(traces: Sequence[GpuTrace], window_s: float) -> fake.Scenario:
     """A machine with a GPU for each course, and driver windows of that length."""
     return fake.Scenario(
-        gpus=tuple(fake.Gpu(busy_percent=_timeline(course), power_mw=None) for course in courses), window_s=window_s
+        gpus=tuple(fake.Gpu(busy_percent=_timeline(trace), power_mw=None) for trace in traces), window_s=window_s
     )
 
 
-def _timeline(course: GpuCourse) -> fake.Timeline:
-    points = zip(course.borders_s[:-1] + LEAD_S, 100.0 * course.levels, strict=True)
+def _timeline(trace: GpuTrace) -> fake.Timeline:
+    points = zip(trace.borders_s[:-1] + LEAD_S, 100.0 * trace.levels, strict=True)
     return fake.Timeline(tuple((float(t_s), float(percent)) for t_s, percent in points))
 
 
@@ -79,7 +79,7 @@ def judge_all(scenarios: Sequence[Scenario]) -> list[Outcome]:
         for first in range(0, len(alike), _AT_ONCE):
             some = alike[first : first + _AT_ONCE]
             until_s = max(max(one.starts_s) + one.trial_s for one in some)
-            shown = machine_showing([one.course for one in some], window_s)
+            shown = machine_showing([one.trace for one in some], window_s)
             with machine_of(shown, at_s=0.0) as machine:
                 known = read_by_the_collector(machine, len(some), until_s)
             for scenario, readings in zip(some, known, strict=True):

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from autotune.bench.oscillation_verdicts import (
     DriverWindows,
-    GpuCourse,
+    GpuTrace,
     SquareWave,
     benchmark_oscillation,
     ramp,
@@ -45,18 +45,18 @@ def numbers(seen):
 def wave(period_s, *, duty=0.5, low=0.02, high=0.40, jitter=0.0, window_s=WINDOW_S, seed=0, **view):
     """A wave, the trial that saw it, and the period that it had in truth."""
     rng = np.random.default_rng(seed)
-    course = SquareWave(period_s=period_s, duty=duty, low=low, high=high, jitter=jitter).course(RUN_S, rng)
+    trace = SquareWave(period_s=period_s, duty=duty, low=low, high=high, jitter=jitter).trace(RUN_S, rng)
     driver = DriverWindows(length_s=window_s, **view)
-    return course, course.seen(0.0, RUN_S, driver, rng), course.cycle_s(0.0, RUN_S)
+    return trace, trace.seen(0.0, RUN_S, driver, rng), trace.cycle_s(0.0, RUN_S)
 
 
 @pytest.mark.parametrize("period_s", [0.5, 0.55, 0.7, 1.0, 1.3, 2.1, 3.0, 4.7, 8.0])
 @pytest.mark.parametrize("seed", SEEDS)
 def test_a_gpu_between_2_and_40_percent_is_seen_as_it_is(period_s, seed):
     """The wave that people complain about: its mean to 1 point, its levels, its period to 5 %, whatever the phase."""
-    course, seen_windows, _ = wave(period_s, seed=seed)
+    trace, seen_windows, _ = wave(period_s, seed=seed)
     seen = oscillation([seen_windows])
-    assert seen.mean == pytest.approx(course.mean(0.0, RUN_S), abs=0.01)
+    assert seen.mean == pytest.approx(trace.mean(0.0, RUN_S), abs=0.01)
     assert seen.pattern is Pattern.CYCLIC
     assert seen.period_s == pytest.approx(period_s, rel=0.05)
     if period_s >= 1.0:
@@ -73,12 +73,12 @@ def test_a_gpu_between_2_and_40_percent_is_seen_as_it_is(period_s, seed):
 def test_narrow_wide_and_uneven_cycles_have_their_period(period_s, window_s, duty, jitter):
     """Short stalls, short bursts, cycles that vary by 5 %, and drivers that look once a second."""
     for seed in SEEDS:
-        course, seen_windows, true_s = wave(period_s, duty=duty, jitter=jitter, window_s=window_s, high=0.6, seed=seed)
+        trace, seen_windows, true_s = wave(period_s, duty=duty, jitter=jitter, window_s=window_s, high=0.6, seed=seed)
         seen = oscillation([seen_windows])
         assert seen.pattern is Pattern.CYCLIC
         assert seen.period_s == pytest.approx(true_s, rel=0.05)
         ends_s = seen_windows.ends_s
-        assert seen.mean == pytest.approx(course.mean(ends_s[0] - window_s, ends_s[-1]), abs=0.005)
+        assert seen.mean == pytest.approx(trace.mean(ends_s[0] - window_s, ends_s[-1]), abs=0.005)
 
 
 @pytest.mark.parametrize("period_s", [1.0, 2.1, 6.0])
@@ -99,23 +99,23 @@ def test_a_pause_of_the_driver_keeps_the_cycle_in_step():
 
 def test_a_cycle_on_a_slope_is_a_cycle():
     """The trend neither hides the period nor blurs the two levels."""
-    course, _, _ = wave(2.1, low=0.1, high=0.4)
+    trace, _, _ = wave(2.1, low=0.1, high=0.4)
     times_s = np.linspace(0.0, RUN_S, 600)
     rising = np.interp(np.arange(0.0, RUN_S, 0.01), times_s, np.linspace(0.0, 0.4, 600))
     fine_s = np.arange(0.0, RUN_S + 0.005, 0.01)
-    levels = np.diff(course.busy_s(fine_s)) / 0.01 + rising
-    seen = oscillation([GpuCourse(borders_s=fine_s, levels=levels).seen(0.0, RUN_S, WINDOWS, np.random.default_rng(1))])
+    levels = np.diff(trace.busy_s(fine_s)) / 0.01 + rising
+    seen = oscillation([GpuTrace(borders_s=fine_s, levels=levels).seen(0.0, RUN_S, WINDOWS, np.random.default_rng(1))])
     assert seen.pattern is Pattern.CYCLIC
     assert seen.period_s == pytest.approx(2.1, rel=0.05)
     assert seen.rise == pytest.approx(0.4, abs=0.1)
     assert seen.high - seen.low == pytest.approx(0.3, abs=0.05)
 
 
-def called(courses, **options):
+def called(traces, **options):
     """Return the number of times that each verdict falls."""
     verdicts = []
-    for seed, course in enumerate(courses):
-        windows = course.seen(0.0, RUN_S, WINDOWS, np.random.default_rng(seed))
+    for seed, trace in enumerate(traces):
+        windows = trace.seen(0.0, RUN_S, WINDOWS, np.random.default_rng(seed))
         verdicts.append(oscillation([windows], **options).pattern)
     return {pattern: verdicts.count(pattern) for pattern in set(verdicts)}
 
@@ -144,18 +144,16 @@ def test_random_bursts_are_not_a_cycle(burst_s, pause_s):
 @pytest.mark.parametrize(("first", "last"), [(0.3, 0.5), (0.9, 0.6), (0.0, 1.0)])
 def test_a_slope_is_drift(first, last):
     """A ramp has no period, and its rise is what it rises by, with its sign."""
-    course = ramp(first, last, length_s=RUN_S)
-    seen = oscillation([course.seen(0.0, RUN_S, WINDOWS, np.random.default_rng(0))])
+    trace = ramp(first, last, length_s=RUN_S)
+    seen = oscillation([trace.seen(0.0, RUN_S, WINDOWS, np.random.default_rng(0))])
     assert seen.pattern is Pattern.DRIFT
     assert seen.rise == pytest.approx(last - first, abs=0.02)
 
 
 def test_a_step_from_one_level_to_another_is_drift():
     """A trial that becomes fast in the middle of the window has not settled."""
-    course = GpuCourse(borders_s=np.array([0.0, 15.0, RUN_S]), levels=np.array([0.2, 0.8]))
-    assert called([course.with_noise(np.random.default_rng(seed), 0.1) for seed in SEEDS]) == {
-        Pattern.DRIFT: len(SEEDS)
-    }
+    trace = GpuTrace(borders_s=np.array([0.0, 15.0, RUN_S]), levels=np.array([0.2, 0.8]))
+    assert called([trace.with_noise(np.random.default_rng(seed), 0.1) for seed in SEEDS]) == {Pattern.DRIFT: len(SEEDS)}
 
 
 @pytest.mark.parametrize("period_s", [0.12, 0.14, 0.2, 0.23, 0.25, 0.27, 0.3])
@@ -198,8 +196,8 @@ def test_a_cycle_that_came_less_than_three_times_is_not_one_yet():
 def test_runs_of_a_point_are_put_together_but_never_glued():
     """Short trials show the period together; when they were made, and in which order, is no matter."""
     rng = np.random.default_rng(5)
-    course = SquareWave(period_s=2.1, duty=0.5, low=0.02, high=0.40).course(300.0, rng)
-    trials = [course.seen(t0_s, t0_s + 7.0, WINDOWS, rng) for t0_s in (3.0, 100.7, 251.9)]
+    trace = SquareWave(period_s=2.1, duty=0.5, low=0.02, high=0.40).trace(300.0, rng)
+    trials = [trace.seen(t0_s, t0_s + 7.0, WINDOWS, rng) for t0_s in (3.0, 100.7, 251.9)]
     together = oscillation(trials)
     assert together.pattern is Pattern.CYCLIC
     assert together.period_s == pytest.approx(2.1, rel=0.05)
@@ -210,9 +208,9 @@ def test_runs_of_a_point_are_put_together_but_never_glued():
     assert oscillation([segment(burst)] * 20).pattern is Pattern.BURSTY
 
 
-def runs_alike(course, run_s, count):
+def runs_alike(trace, run_s, count):
     """Runs that all begin where the course does, seen through driver windows of any phase."""
-    return [course.seen(0.0, run_s, WINDOWS, np.random.default_rng(seed)) for seed in range(count)]
+    return [trace.seen(0.0, run_s, WINDOWS, np.random.default_rng(seed)) for seed in range(count)]
 
 
 @pytest.mark.parametrize("first", [0.02, 0.40])
@@ -223,9 +221,9 @@ def runs_alike(course, run_s, count):
 def test_runs_that_begin_with_the_same_wave_do_not_drift(period_s, run_s, first):
     """However many they are, and although each of them falls, or rises: it is a wave, with the levels that it has."""
     borders_s = period_s / 2 * np.arange(40)
-    course = GpuCourse(borders_s=borders_s, levels=np.where(np.arange(39) % 2, 0.42 - first, first))
+    trace = GpuTrace(borders_s=borders_s, levels=np.where(np.arange(39) % 2, 0.42 - first, first))
     for count in (2, 12, 40):
-        trials = runs_alike(course, run_s, count)
+        trials = runs_alike(trace, run_s, count)
         seen = oscillation(trials)
         assert seen.pattern is Pattern.BURSTY
         if period_s >= 1.0:
@@ -234,8 +232,8 @@ def test_runs_that_begin_with_the_same_wave_do_not_drift(period_s, run_s, first)
 
 def test_runs_that_are_long_enough_drift_together():
     """The slope within each counts, whatever their levels; pieces of it of a second or two say nothing."""
-    courses = [ramp(low, low + 0.3, length_s=RUN_S) for low in (0.1, 0.5, 0.3)]
-    seen = oscillation([windows for course in courses for windows in runs_alike(course, RUN_S, 1)])
+    traces = [ramp(low, low + 0.3, length_s=RUN_S) for low in (0.1, 0.5, 0.3)]
+    seen = oscillation([windows for trace in traces for windows in runs_alike(trace, RUN_S, 1)])
     assert seen.pattern is Pattern.DRIFT
     assert seen.rise == pytest.approx(0.3, abs=0.02)
     steep = oscillation(runs_alike(ramp(0.1, 0.7, length_s=2.0), 2.0, 20))

@@ -101,8 +101,8 @@ class Outcome:
         if speedup := answer.get("speedup"):
             self.speedup = (speedup["ratio"], speedup["low"], speedup["high"])
         if answer.get("verdict") == "better":
-            today = (answer.get("baseline") or {}).get("values", {})
-            self.best = {key: value for key, value in answer["best"]["values"].items() if today.get(key) != value}
+            baseline = (answer.get("baseline") or {}).get("values", {})
+            self.best = {key: value for key, value in answer["best"]["values"].items() if baseline.get(key) != value}
         self.remarks += answer.get("cautions") or ()
 
     def take_events(self, folder: Path) -> None:

@@ -12,7 +12,7 @@ from autotune.records import Ending, GpuFigures, Purpose, TrialRecord, Validity,
 from autotune.results import Change, PooledGpu, PooledGpus, Ratio, SearchResult, Side, Verdict
 from tests.runs import changed_gpu, measured
 
-TODAY: Values = {"data.batch_size": 8, "data.cache": "none", "train.xla": False}
+BASELINE: Values = {"data.batch_size": 8, "data.cache": "none", "train.xla": False}
 BEST: Values = {"data.batch_size": 32, "data.cache": "memory", "train.xla": False}
 
 MakeEnded = Callable[..., TrialEnded]
@@ -67,9 +67,9 @@ def trial_ended() -> MakeEnded:
 @pytest.fixture
 def search_result() -> MakeResult:
     """The answer that another batch and a cache are twice as fast; any part can be changed."""
-    baseline = Side(point="p", values=TODAY, metrics=values_of(measured(50.0)))
+    baseline = Side(point="p", values=BASELINE, metrics=values_of(measured(50.0)))
     best = Side(point="p", values=BEST, metrics=values_of(measured(100.0)))
-    cached = Side(point="p", values={**TODAY, "data.cache": "memory"}, metrics=values_of(measured(70.0)))
+    cached = Side(point="p", values={**BASELINE, "data.cache": "memory"}, metrics=values_of(measured(70.0)))
 
     def make(**changes: Any) -> SearchResult:
         fields: dict[str, Any] = {

@@ -9,7 +9,7 @@ from rich.console import Console
 from autotune.records import Ending, Validity
 from autotune.report.answer import Failure, print_answer
 from autotune.results import Change, Ratio, SearchResult, Side, Verdict
-from tests.report.conftest import BEST, TODAY, MakeEnded, MakeResult, on_gpus, pooled_gpu
+from tests.report.conftest import BASELINE, BEST, MakeEnded, MakeResult, on_gpus, pooled_gpu
 
 
 def _screen(result: SearchResult, *, elapsed_s: float | None = 1800.0, config: str = "config.yaml", **more: Any) -> str:
@@ -231,7 +231,7 @@ def test_no_baseline_wants_to_be_told_twice(search_result: MakeResult) -> None:
     screen = _screen(
         search_result(
             verdict=Verdict.NO_BASELINE,
-            baseline=Side(point="p", values=TODAY, metrics=None),
+            baseline=Side(point="p", values=BASELINE, metrics=None),
             speedup=None,
             same_training=None,
         )

@@ -5,7 +5,7 @@ from dataclasses import replace
 from autotune.events import IncumbentChanged, PhaseChanged, SearchEnded, SearchStarted, TrialProgress, TrialStarted
 from autotune.records import Ending, Purpose, Validity
 from autotune.report.event_lines import event_line, running_line, trial_line
-from tests.report.conftest import TODAY, MakeEnded
+from tests.report.conftest import BASELINE, MakeEnded
 from tests.runs import measured
 
 
@@ -27,7 +27,7 @@ def test_failures_and_numbers_that_do_not_count_are_named(trial_ended: MakeEnded
     assert "[hung, not steady]" in trial_line(
         trial_ended(ending=Ending.HUNG, validity=Validity.NOT_STEADY, speedup=None)
     )
-    assert "x" not in trial_line(crashed).partition("today")[0].replace("explore", "")
+    assert "x" not in trial_line(crashed).partition("baseline")[0].replace("explore", "")
 
 
 def test_a_trial_says_how_busy_its_gpu_was(trial_ended: MakeEnded) -> None:
@@ -44,7 +44,9 @@ def test_people_count_pairs_from_one(trial_ended: MakeEnded) -> None:
     assert "pair 1 " in trial_line(trial_ended(purpose=Purpose.CONFIRM, pair=0))
     started = TrialStarted(number=7, purpose=Purpose.CONFIRM, changes={"data.cache": "none"}, pair=3)
     assert running_line(started) == "trial 7 pair 4: cache=none"
-    assert running_line(TrialStarted(number=0, purpose=Purpose.TODAY, changes={})) == "trial 0 today: today's values"
+    assert (
+        running_line(TrialStarted(number=0, purpose=Purpose.BASELINE, changes={})) == "trial 0 baseline: today's values"
+    )
 
 
 def test_the_first_line_says_what_is_searched() -> None:
@@ -53,7 +55,7 @@ def test_the_first_line_says_what_is_searched() -> None:
         search="s",
         study="config-1234",
         config="config.yaml",
-        today=TODAY,
+        baseline=BASELINE,
         points=12345,
         trials_found=0,
         budget_s=1800.0,
@@ -66,7 +68,7 @@ def test_the_first_line_says_what_is_searched() -> None:
 
 def test_news_and_phases_have_a_line(trial_ended: MakeEnded) -> None:
     """With the time since the start in front."""
-    news = IncumbentChanged(values=TODAY, changes={"data.cache": "memory"}, speedup=1.234)
+    news = IncumbentChanged(values=BASELINE, changes={"data.cache": "memory"}, speedup=1.234)
     assert event_line(news, 65.0) == "[ 1m05s] best so far: 1.23x today with cache=memory"
     assert event_line(PhaseChanged(phase="confirming", why="enough"), 5400.0) == "[ 1h30m] confirming: enough"
     assert str(event_line(trial_ended(), 1.0)).startswith("[  1.0s] trial 3")
@@ -75,7 +77,7 @@ def test_news_and_phases_have_a_line(trial_ended: MakeEnded) -> None:
 def test_what_needs_no_line_has_none() -> None:
     """A log file gets one line per trial, not three."""
     for event in (
-        TrialStarted(number=0, purpose=Purpose.TODAY, changes={}),
+        TrialStarted(number=0, purpose=Purpose.BASELINE, changes={}),
         TrialProgress(number=0, elapsed_s=1.0, steps=2),
         SearchEnded(verdict=None, trials=1, elapsed_s=2.0),
     ):

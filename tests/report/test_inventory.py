@@ -7,7 +7,7 @@ from rich.console import Console
 from autotune.report.inventory import Inventory, print_inventory
 from autotune.report.knob_table import KnobRow
 
-ROW = KnobRow(paths=("data.batch_size", "grad_accum"), today=8, choices=(4, 8), label="batch", sentence="per step")
+ROW = KnobRow(paths=("data.batch_size", "grad_accum"), baseline=8, choices=(4, 8), label="batch", sentence="per step")
 
 
 def shown(*rows: KnobRow) -> str:

@@ -9,7 +9,7 @@ from autotune.errors import AutotuneError, CannotEditYaml, ConfigError, StudyBus
 from autotune.metrics import GPU_METRICS
 from autotune.report.json_answer import answer_document, error_document
 from autotune.results import SearchResult, Side, Verdict
-from tests.report.conftest import BEST, TODAY, MakeResult, on_gpus, pooled_gpu
+from tests.report.conftest import BASELINE, BEST, MakeResult, on_gpus, pooled_gpu
 
 PROMISED = {
     "format", "verdict", "baseline", "best", "candidate", "speedup", "score_ratio", "trials", "outcomes", "elapsed_s",
@@ -47,7 +47,7 @@ def test_a_better_config(search_result: MakeResult) -> None:
     document = _document(search_result())
     assert (document["format"], document["verdict"]) == (2, "better")
     assert document["best"]["values"] == BEST
-    assert document["baseline"]["values"] == TODAY
+    assert document["baseline"]["values"] == BASELINE
     assert document["baseline"]["values"]["train.xla"] is False
     assert document["best"]["metrics"]["samples_per_s"] == 100.0
     assert document["best"]["metrics"]["gpu_utilization"] is None
@@ -65,10 +65,10 @@ def test_a_better_config(search_result: MakeResult) -> None:
 def test_no_baseline_has_no_metrics_of_it(search_result: MakeResult) -> None:
     """Today's values are known although they gave no numbers."""
     result = search_result(
-        verdict=Verdict.NO_BASELINE, baseline=Side(point="p", values=TODAY, metrics=None), speedup=None
+        verdict=Verdict.NO_BASELINE, baseline=Side(point="p", values=BASELINE, metrics=None), speedup=None
     )
     document = _document(result)
-    assert document["baseline"] == {"values": TODAY, "metrics": None, "gpus": None}
+    assert document["baseline"] == {"values": BASELINE, "metrics": None, "gpus": None}
     assert document["speedup"] is None
 
 

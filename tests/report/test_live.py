@@ -9,7 +9,7 @@ from autotune.clock import VirtualClock
 from autotune.events import Event, IncumbentChanged, PhaseChanged, SearchEnded, TrialProgress, TrialStarted
 from autotune.records import Purpose
 from autotune.report.live import SearchDisplay
-from tests.report.conftest import TODAY, MakeEnded
+from tests.report.conftest import BASELINE, MakeEnded
 from tests.runs import measured
 
 
@@ -24,7 +24,7 @@ def test_a_log_file_gets_lines_and_nothing_else(trial_ended: MakeEnded) -> None:
             clock.wait(0.1)
             display(TrialProgress(number=3, elapsed_s=0.1 * steps, steps=steps))
         display(trial_ended(changes={"data.cache": "[memory]"}))
-        display(IncumbentChanged(values=TODAY, changes={"data.cache": "[memory]"}, speedup=1.5))
+        display(IncumbentChanged(values=BASELINE, changes={"data.cache": "[memory]"}, speedup=1.5))
         display(SearchEnded(verdict=None, trials=1, elapsed_s=5.0))
     shown = file.getvalue()
     lines = shown.splitlines()
@@ -48,7 +48,7 @@ def test_a_terminal_sees_what_runs_now() -> None:
     console = Console(file=file, width=100, force_terminal=True, color_system=None)
     with SearchDisplay(console, clock, started_s=990.0, budget_s=60.0) as display:
         display(PhaseChanged(phase="exploring", why="looking for better values"))
-        display(IncumbentChanged(values=TODAY, changes={"data.cache": "[memory]"}, speedup=1.5))
+        display(IncumbentChanged(values=BASELINE, changes={"data.cache": "[memory]"}, speedup=1.5))
         display(TrialStarted(number=3, purpose=Purpose.EXPLORE, changes={"data.batch_size": 32}))
         clock.wait(5.0)
         display(TrialProgress(number=3, elapsed_s=5.0, steps=17))

@@ -9,7 +9,7 @@ from autotune.report.knob_table import KnobRow
 from autotune.report.search_plan import SearchPlan, print_plan
 
 ROW = KnobRow(
-    paths=("data.workers",), today=1, choices=tuple(range(1, 13)), label="same training", sentence="at a time"
+    paths=("data.workers",), baseline=1, choices=tuple(range(1, 13)), label="same training", sentence="at a time"
 )
 PLAN = SearchPlan(
     knobs=(ROW,),

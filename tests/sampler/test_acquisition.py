@@ -22,7 +22,7 @@ from tests.runs import knob, named, observation
 
 SPACE = Space(knobs=(knob("n", 0, *range(1, 6)), knob("flag", False, True), knob("mode", "a", "b", "c")))
 SD = 0.08
-TODAY = observation(SPACE, 0.0)
+BASELINE = observation(SPACE, 0.0)
 
 
 def _anything(_values: Values) -> str | None:
@@ -32,11 +32,11 @@ def _anything(_values: Values) -> str | None:
 def _next(
     *observations: Observation,
     space: Space = SPACE,
-    advice: Values | None = None,
+    heuristic_values: Values | None = None,
     why_not: Callable[[Values], str | None] = _anything,
     seed: int = 0,
 ) -> Proposal | None:
-    return _taught(space, observations, seed).next_trial(point_name(space.today), advice, why_not)
+    return _taught(space, observations, seed).next_trial(point_name(space.baseline), heuristic_values, why_not)
 
 
 def _taught(space: Space, observations: Sequence[Observation], seed: int = 0) -> Acquisition:
@@ -51,7 +51,7 @@ def _search(space: Space, speed: Callable[[Values], float | None], trials: int, 
     observations = named(observation(space, 0.0))
     for _ in range(trials):
         acquisition.learn(observations, SD)
-        choice = acquisition.next_trial(point_name(space.today), None, _anything)
+        choice = acquisition.next_trial(point_name(space.baseline), None, _anything)
         if choice is None:
             break
         values = dict[str, Any](choice.values)
@@ -66,7 +66,7 @@ def _search(space: Space, speed: Callable[[Values], float | None], trials: int, 
 
 def test_the_first_choice_is_something_new() -> None:
     """With today's config measured and nothing else, a new point promises a gain."""
-    choice = _next(TODAY)
+    choice = _next(BASELINE)
     assert choice is not None
     assert not choice.is_repeat
     assert choice.gain > WORTH_THE_REST
@@ -74,10 +74,10 @@ def test_the_first_choice_is_something_new() -> None:
 
 def test_advice_comes_first() -> None:
     """The proposals of the heuristics are tried before those of the model."""
-    advice: Values = {"n": 5, "flag": True, "mode": "b"}
-    choice = _next(TODAY, observation(SPACE, 0.2, n=1), advice=advice)
+    heuristic_values: Values = {"n": 5, "flag": True, "mode": "b"}
+    choice = _next(BASELINE, observation(SPACE, 0.2, n=1), heuristic_values=heuristic_values)
     assert choice is not None
-    assert choice.values == advice
+    assert choice.values == heuristic_values
     assert choice.gain > WORTH_THE_REST
 
 
@@ -138,7 +138,7 @@ def test_todays_config_and_failed_points_are_never_repeated() -> None:
 
 def test_what_will_not_run_is_not_proposed() -> None:
     """The best point that may run is taken, in place of a better one that may not."""
-    choice = _next(TODAY, observation(SPACE, 0.9, flag=True), why_not=lambda v: "no" if v["flag"] else None)
+    choice = _next(BASELINE, observation(SPACE, 0.9, flag=True), why_not=lambda v: "no" if v["flag"] else None)
     assert choice is not None
     assert choice.is_repeat or not choice.values["flag"]
 
@@ -181,7 +181,7 @@ def test_the_knowledge_gradient_is_the_expected_rise_of_the_best_mean() -> None:
 
 
 def _promise(*observations: Observation, space: Space, trials: int = 20) -> float:
-    return _taught(space, observations).promise(point_name(space.today), trials, _anything)
+    return _taught(space, observations).promise(point_name(space.baseline), trials, _anything)
 
 
 def test_more_time_promises_much_where_nothing_is_known_and_little_where_all_was_tried() -> None:
@@ -206,14 +206,14 @@ def test_where_nothing_worked_nothing_is_promised() -> None:
 
 
 def test_what_could_not_be_confirmed_any_more_is_not_tried() -> None:
-    """Points like those that took long are left out once there is no time for long trials; advice, too."""
+    """Points like those that took long are left out once there is no time for long trials; heuristic proposals, too."""
     space = Space(knobs=(knob("slow", False, True), knob("n", *range(8))))
     quick = [replace(observation(space, 0.01 * n, n=n), durations_s=(5.0,)) for n in range(6)]
     slow = [replace(observation(space, 0.5, slow=True, n=n), durations_s=(60.0,)) for n in range(3)]
-    today = point_name(space.today)
-    advice: Values = {"slow": True, "n": 7}
-    free = _taught(space, [*quick, *slow]).next_trial(today, advice, _anything)
-    short = _taught(space, [*quick, *slow]).next_trial(today, advice, _anything, 20.0)
+    baseline = point_name(space.baseline)
+    heuristic_values: Values = {"slow": True, "n": 7}
+    free = _taught(space, [*quick, *slow]).next_trial(baseline, heuristic_values, _anything)
+    short = _taught(space, [*quick, *slow]).next_trial(baseline, heuristic_values, _anything, 20.0)
     assert free is not None
     assert free.values["slow"]
     assert short is not None
@@ -228,4 +228,4 @@ def test_luck_is_not_believed() -> None:
     lucky = observation(space, 0.2, k2=3)
     believed = _taught(space, [*unlike, *alike, lucky]).believed()
     assert believed.keys() == named(*unlike, *alike, lucky).keys()
-    assert believed[point_name(space.today)] < believed[lucky.name] < 0.15
+    assert believed[point_name(space.baseline)] < believed[lucky.name] < 0.15

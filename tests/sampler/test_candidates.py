@@ -21,7 +21,7 @@ SPACE = Space(
 
 def test_a_small_space_is_looked_at_as_a_whole() -> None:
     """Every combination is a candidate, once."""
-    rows = candidates(SPACE, [SPACE.today], np.random.default_rng(0))
+    rows = candidates(SPACE, [SPACE.baseline], np.random.default_rng(0))
     assert sorted(map(tuple, rows)) == sorted(np.ndindex(3, 2, 4, 2))
 
 
@@ -47,5 +47,5 @@ def test_a_space_without_knobs_has_one_candidate() -> None:
 def test_candidates_are_points_of_the_space(seed: int) -> None:
     """Every candidate, random ones too, is a combination of choices."""
     space = Space(knobs=(*SPACE.knobs, *(knob(f"k{i}", *range(5)) for i in range(5))))
-    for row in candidates(space, [space.today], np.random.default_rng(seed)):
+    for row in candidates(space, [space.baseline], np.random.default_rng(seed)):
         assert space.contains(space.at(row))

@@ -24,7 +24,7 @@ MACHINE = Machine(
 
 def _why_not(*observations: Observation, **point: Any) -> str | None:
     feasible = Feasibility(SPACE, named(observation(SPACE, 0.0), *observations), MACHINE, memory_margin=0.08)
-    return feasible.why_not({**SPACE.today, **point})
+    return feasible.why_not({**SPACE.baseline, **point})
 
 
 def _out_of_gpu_memory(**point: Any) -> Observation:
@@ -156,4 +156,4 @@ def test_the_edge_is_that_of_the_card_that_runs_fill() -> None:
         for batch, gib in ((8, 4), (16, 7), (32, 13))
     ]
     feasible = Feasibility(SPACE, named(*seen), replace(MACHINE, gpus=cards), memory_margin=0.08)
-    assert feasible.why_not({**SPACE.today, "batch": 64}) is None
+    assert feasible.why_not({**SPACE.baseline, "batch": 64}) is None

@@ -9,12 +9,12 @@ from autotune.space.knob import Label
 from autotune.space.space import Space
 from tests.runs import knob, named, observation
 
-WORKERS = knob("workers", 1, 2, 4, kind="workers", bundled=True, advice=(4,))
-CACHE = knob("cache", "none", "memory", kind="cache", bundled=True, advice=("memory",))
-BATCH = knob("batch", 8, 16, 32, 64, kind="batch_size", label=Label.BATCH, advice=(32, 64))
-PRECISION = knob("precision", "float32", "mixed_float16", kind="precision", advice=("mixed_float16",))
-ECHO = knob("echo", 1, 2, advice=(2,))
-XLA = knob("xla", False, True, kind="xla", advice=(True,))
+WORKERS = knob("workers", 1, 2, 4, kind="workers", bundled=True, heuristic_values=(4,))
+CACHE = knob("cache", "none", "memory", kind="cache", bundled=True, heuristic_values=("memory",))
+BATCH = knob("batch", 8, 16, 32, 64, kind="batch_size", label=Label.BATCH, heuristic_values=(32, 64))
+PRECISION = knob("precision", "float32", "mixed_float16", kind="precision", heuristic_values=("mixed_float16",))
+ECHO = knob("echo", 1, 2, heuristic_values=(2,))
+XLA = knob("xla", False, True, kind="xla", heuristic_values=(True,))
 SPACE = Space(knobs=(WORKERS, CACHE, BATCH, PRECISION))
 BUNDLE: dict[str, Any] = {"workers": 4, "cache": "memory", "batch": 8, "precision": "float32"}
 
@@ -56,19 +56,19 @@ def test_more_of_what_did_not_help_is_not_advised() -> None:
 def test_advice_is_on_todays_values_where_the_bundle_was_worse() -> None:
     """A bundle that hurts is not carried along."""
     observations = named(observation(SPACE, 0.0), observation(SPACE, -0.7, **BUNDLE))
-    assert _first(SPACE, observations) == {**SPACE.today, "batch": 32}
+    assert _first(SPACE, observations) == {**SPACE.baseline, "batch": 32}
 
 
 def test_a_config_that_holds_all_advice_needs_none() -> None:
     """No proposal if the baseline holds all recommended values."""
-    space = Space(knobs=(knob("workers", 4, 1, 2, kind="workers", bundled=True, advice=(4,)),))
+    space = Space(knobs=(knob("workers", 4, 1, 2, kind="workers", bundled=True, heuristic_values=(4,)),))
     assert (
         list(heuristic_proposals(space, named(observation(space, 0.0)), None, has_gpu=False, short_passes=True)) == []
     )
 
 
 def test_what_a_value_needs_is_turned_along() -> None:
-    """XLA is advised together with the graph mode that it needs."""
+    """XLA is suggested together with the graph mode that it needs."""
     space = Space(knobs=(knob("graph", False, True, kind="graph_mode"), XLA, knob("n", 1, 2, 3)))
     assert _first(space, named(observation(space, 0.0))) == {"graph": True, "xla": True, "n": 1}
 
@@ -84,7 +84,7 @@ def test_a_loop_that_waits_for_data_is_advised_on_its_loader_first() -> None:
 def test_without_data_wait_on_a_gpu_the_loader_is_left_alone_at_first() -> None:
     """A GPU that never waits gains nothing from a faster loader; on a CPU both share the cores, and it may."""
     observations = named(observation(SPACE, 0.0))
-    assert _first(SPACE, observations, data_wait=0.01, gpu=True) == {**SPACE.today, "batch": 32}
+    assert _first(SPACE, observations, data_wait=0.01, gpu=True) == {**SPACE.baseline, "batch": 32}
     assert _first(SPACE, observations, data_wait=0.01, gpu=False) == BUNDLE
 
 
@@ -97,8 +97,10 @@ def test_a_space_without_knobs_gets_no_proposal() -> None:
 
 
 def test_a_cache_comes_last_where_a_pass_over_the_data_is_long() -> None:
-    """Every trial with it would wait for a whole pass: all else is advised first; where runs see passes anyway, not."""
-    cache = knob("cache", "none", "memory", kind="cache", bundled=True, advice=("memory",), settling=("memory",))
+    """Every trial with it would wait for a whole pass: all else is suggested first, unless trials see passes anyway."""
+    cache = knob(
+        "cache", "none", "memory", kind="cache", bundled=True, heuristic_values=("memory",), settling=("memory",)
+    )
     space = Space(knobs=(WORKERS, cache, BATCH))
     observations = named(observation(space, 0.0))
     assert _first(space, observations, short_passes=True) == {"workers": 4, "cache": "memory", "batch": 8}

@@ -7,7 +7,7 @@ import pytest
 
 from autotune.records import Scalar
 from autotune.sampler.inert import (
-    effects_seen,
+    effects_shown,
     inert_knobs,
     is_large,
     printed_values,
@@ -37,7 +37,7 @@ def searched(trials: int, sd: float, effect: Mapping[str, float], seed: int = 0)
 
 def inert(observations: Mapping[str, Observation], sd: float) -> dict[str, str]:
     """The knobs that seem to make no difference."""
-    return inert_knobs(effects_seen(observations, SPACE, sd), observations, SPACE)
+    return inert_knobs(effects_shown(observations, SPACE, sd), observations, SPACE)
 
 
 def test_a_dead_knob_among_live_ones_is_found() -> None:
@@ -89,7 +89,7 @@ def test_steps_that_hold_the_same_samples_whatever_the_batch_size(
 ) -> None:
     """The batch size does not reach the trainer; one trial in which it did is enough to say that it does."""
     trials = [
-        make_trial({**SPACE.today, "batch": size}, samples_per_s=10.0 * samples)  # 20 steps in 2 s
+        make_trial({**SPACE.baseline, "batch": size}, samples_per_s=10.0 * samples)  # 20 steps in 2 s
         for size, samples in zip((8, 16, 64), held, strict=True)
     ]
     found = same_batch(trials, SPACE)
@@ -98,7 +98,9 @@ def test_steps_that_hold_the_same_samples_whatever_the_batch_size(
 
 def test_one_batch_size_tells_nothing(make_trial: MakeTrial) -> None:
     """Neither does a failed run."""
-    assert same_batch([make_trial(SPACE.today, 80.0), make_trial({**SPACE.today, "batch": 64}, None)], SPACE) == {}
+    assert (
+        same_batch([make_trial(SPACE.baseline, 80.0), make_trial({**SPACE.baseline, "batch": 64}, None)], SPACE) == {}
+    )
 
 
 @pytest.mark.parametrize(
@@ -126,7 +128,7 @@ def test_another_key_is_none(output: str) -> None:
 def printed(*trials: tuple[int, str]) -> dict[str, str]:
     """Return the finding for trials with these batches that printed this."""
     return said_the_same(
-        [({**SPACE.today, "batch": batch}, printed_values(said, SPACE)) for batch, said in trials], SPACE
+        [({**SPACE.baseline, "batch": batch}, printed_values(said, SPACE)) for batch, said in trials], SPACE
     )
 
 
@@ -151,13 +153,13 @@ def test_a_space_without_dead_knobs_leaves_them_as_they_are() -> None:
     """The others may be turned as before, and runs that differ in the dead ones alone are runs of one point."""
     left = without_turning(SPACE, {"dead"})
     assert [len(of.choices) for of in left.knobs] == [4, 3, 1, 2]
-    assert left.today == SPACE.today
+    assert left.baseline == SPACE.baseline
 
 
 def test_what_shows_an_effect_is_known() -> None:
     """A knob with an effect is never inert, whatever the trainer prints."""
     observations = searched(40, 0.01, {"batch": 0.2, "workers": 0.15})
-    assert {effect.path for effect in effects_seen(observations, SPACE, 0.01) if is_large(effect)} == {
+    assert {effect.path for effect in effects_shown(observations, SPACE, 0.01) if is_large(effect)} == {
         "batch",
         "workers",
     }

@@ -4,14 +4,14 @@ import pytest
 
 from autotune.sampler.main_effects import Sample, main_effects
 
-TODAY = {"batch": 8, "xla": False}
+BASELINE = {"batch": 8, "xla": False}
 
 
 def test_values_that_were_only_tried_together_share_their_effect() -> None:
     """Their sum is known, which of them it is owed to is not."""
     together = {"batch": 16, "xla": True}
-    samples = [Sample(values=TODAY, mean=0.0, trials=20), Sample(values=together, mean=0.4, trials=20)]
-    one, other = main_effects(samples, TODAY, 0.01)
+    samples = [Sample(values=BASELINE, mean=0.0, trials=20), Sample(values=together, mean=0.4, trials=20)]
+    one, other = main_effects(samples, BASELINE, 0.01)
     assert (one.path, other.path) == ("batch", "xla")
     assert one.mean == pytest.approx(other.mean) == pytest.approx(0.2, rel=0.01)
     assert one.sd > 0.2

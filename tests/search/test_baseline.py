@@ -23,12 +23,12 @@ def problem(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Problem:
 @pytest.mark.parametrize("ending", [Ending.STOPPED, Ending.KILLED_BY_BUDGET, Ending.CRASHED])
 def test_numbers_are_enough_however_the_trial_ended(problem: Problem, make_trial: MakeTrial, ending: Ending) -> None:
     """Also where the budget ended it."""
-    require_baseline(make_trial(problem.space.today, 80.0, ending=ending), problem, budget_s=60.0)
+    require_baseline(make_trial(problem.space.baseline, 80.0, ending=ending), problem, budget_s=60.0)
 
 
 def test_a_crash_is_no_reason_to_stop(problem: Problem, make_trial: MakeTrial) -> None:
     """Other values may work, and the failure is told in the end."""
-    require_baseline(make_trial(problem.space.today, None), problem, budget_s=60.0)
+    require_baseline(make_trial(problem.space.baseline, None), problem, budget_s=60.0)
 
 
 @pytest.mark.parametrize(
@@ -43,15 +43,15 @@ def test_a_budget_that_ends_before_the_baseline_is_measured(
     problem: Problem, make_trial: MakeTrial, validity: Validity, said: str
 ) -> None:
     """Steps that were seen show that more time helps; without any, the trainer may not report them."""
-    record = make_trial(problem.space.today, None, ending=Ending.KILLED_BY_BUDGET, validity=validity)
+    record = make_trial(problem.space.baseline, None, ending=Ending.KILLED_BY_BUDGET, validity=validity)
     with pytest.raises(TrialError, match=said):
         require_baseline(record, problem, budget_s=60.0)
 
 
 def test_a_budget_that_ends_while_it_is_measured_again(problem: Problem, make_trial: MakeTrial) -> None:
     """The first trial made steps, so that nobody has to look for what hides them."""
-    first = make_trial(problem.space.today, 80.0, validity=Validity.COLD)
-    record = make_trial(problem.space.today, None, ending=Ending.KILLED_BY_BUDGET, validity=Validity.UNMEASURED)
+    first = make_trial(problem.space.baseline, 80.0, validity=Validity.COLD)
+    record = make_trial(problem.space.baseline, None, ending=Ending.KILLED_BY_BUDGET, validity=Validity.UNMEASURED)
     with pytest.raises(TrialError, match="its first trial filled caches"):
         require_baseline(record, problem, budget_s=60.0, earlier=[first, record])
 
@@ -61,4 +61,4 @@ def test_utilization_that_is_searched_for_has_to_be_measured(problem: Problem, m
     Path("config.yaml").write_text(CONFIG.replace("autotune:\n", "autotune:\n    objective: utilization\n"))
     problem = open_problem(Path("config.yaml"), command=None, state_dir=None)
     with pytest.raises(TrialError, match="the GPU's utilization was not measured"):
-        require_baseline(make_trial(problem.space.today, 80.0), problem, budget_s=60.0)
+        require_baseline(make_trial(problem.space.baseline, 80.0), problem, budget_s=60.0)

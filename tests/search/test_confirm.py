@@ -14,7 +14,7 @@ from autotune.search.confirm import (
     Candidate,
     ConfirmationBasis,
     affordable,
-    better_than_today,
+    better_than_baseline,
     least_needed_s,
     pair_order,
     pairs_wanted,
@@ -32,11 +32,11 @@ def test_each_pair_has_both_and_neighbours_run_in_opposite_order(pairs: int, see
     """ABBA order: a machine that gets slower at a steady pace favours neither side."""
     order = list(pair_order(pairs, random.Random(seed)))
     assert [pair for pair, _ in order] == [pair for pair in range(pairs) for _ in range(2)]
-    firsts = [is_today for _, is_today in order[::2]]
-    assert [is_today for _, is_today in order[1::2]] == [not first for first in firsts]
+    firsts = [is_baseline for _, is_baseline in order[::2]]
+    assert [is_baseline for _, is_baseline in order[1::2]] == [not first for first in firsts]
     assert all(one != other for one, other in pairwise(firsts))
     baseline, candidate = (
-        [turn for turn, (_, is_today) in enumerate(order) if is_today is side] for side in (True, False)
+        [turn for turn, (_, is_baseline) in enumerate(order) if is_baseline is side] for side in (True, False)
     )
     assert sum(baseline) == sum(candidate)
 
@@ -49,13 +49,13 @@ def test_who_starts_is_a_matter_of_chance_and_of_the_seed() -> None:
 
 
 SPACE = Space(knobs=(knob("n", 0, 1, 2, 3),))
-TODAY = point_name(SPACE.today)
+BASELINE = point_name(SPACE.baseline)
 
 
 def _better(**believed: float) -> list[Candidate]:
     observations = [observation(SPACE, 0.0), *(observation(SPACE, 0.0, n=int(name[1:])) for name in believed)]
     beliefs = {one.name: belief for one, belief in zip(observations, [0.0, *believed.values()], strict=True)}
-    return better_than_today(named(*observations), beliefs, TODAY)
+    return better_than_baseline(named(*observations), beliefs, BASELINE)
 
 
 def test_finalists_are_ranked_by_expected_gain() -> None:
@@ -65,7 +65,9 @@ def test_finalists_are_ranked_by_expected_gain() -> None:
 
 def test_without_numbers_of_the_baseline_nothing_is_better() -> None:
     """No point can be better than an unknown one."""
-    assert better_than_today(named(observation(SPACE, 0.5, n=1)), {observation(SPACE, n=1).name: 0.5}, TODAY) == []
+    assert (
+        better_than_baseline(named(observation(SPACE, 0.5, n=1)), {observation(SPACE, n=1).name: 0.5}, BASELINE) == []
+    )
 
 
 def test_a_small_gain_wants_more_pairs_than_a_large_one_and_no_more_than_there_is_time_for() -> None:
@@ -81,7 +83,7 @@ def _speedy(*speeds: float) -> Candidate:
     """Make a candidate with a large gain in score, faster than the baseline by so much, in ln speed."""
     baseline = replace(observation(SPACE, *[0.0] * 8), ln_speeds=(0.0, 0.01) * 4)
     candidate = replace(observation(SPACE, 0.7, n=1), ln_speeds=speeds)
-    return better_than_today(named(baseline, candidate), {baseline.name: 0.0, candidate.name: 0.7}, TODAY)[0]
+    return better_than_baseline(named(baseline, candidate), {baseline.name: 0.0, candidate.name: 0.7}, BASELINE)[0]
 
 
 def test_a_point_that_is_hardly_faster_wants_pairs_that_show_it_is_no_slower() -> None:
@@ -100,7 +102,7 @@ def test_the_best_whose_pairs_fit_is_confirmed(make_trial: MakeTrial) -> None:
     """A point whose trials take too long for four pairs gives way to the next one."""
     better = _better(n1=0.1, n2=0.3)
     trials = [
-        make_trial(SPACE.today, 1.0, duration_s=5.0),
+        make_trial(SPACE.baseline, 1.0, duration_s=5.0),
         make_trial({"n": 1}, 1.0, duration_s=5.0),
         make_trial({"n": 2}, 1.0, duration_s=50.0),
     ]
@@ -114,7 +116,7 @@ def test_the_best_whose_pairs_fit_is_confirmed(make_trial: MakeTrial) -> None:
 @pytest.fixture
 def quick(make_trial: MakeTrial) -> list[TrialRecord]:
     """One trial of the baseline and of each of two points, five seconds each."""
-    return [make_trial(values, 1.0, duration_s=5.0) for values in (SPACE.today, {"n": 1}, {"n": 2})]
+    return [make_trial(values, 1.0, duration_s=5.0) for values in (SPACE.baseline, {"n": 1}, {"n": 2})]
 
 
 def test_a_confirmation_is_affordable_up_to_the_last_second(quick: list[TrialRecord]) -> None:
@@ -167,7 +169,7 @@ def test_no_time_is_kept_for_a_confirmation_that_there_will_not_be(quick: list[T
 
 def _basis(trials: Sequence[TrialRecord], *, wished_window_s: float = 0.0) -> ConfirmationBasis:
     return ConfirmationBasis(
-        trials=trials, today=TODAY, sd=0.08, usual_window_s=2.0, wished_window_s=wished_window_s, budget_s=1e6
+        trials=trials, baseline=BASELINE, sd=0.08, usual_window_s=2.0, wished_window_s=wished_window_s, budget_s=1e6
     )
 
 

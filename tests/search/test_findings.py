@@ -46,7 +46,7 @@ def learn(findings: Findings, problem: Problem, make_trial: MakeTrial, tmp_path:
         samples: float | None = None,
         **changes: Scalar,
     ) -> TrialRecord:
-        values = {**problem.space.today, **{f"data.{name}": value for name, value in changes.items()}}
+        values = {**problem.space.baseline, **{f"data.{name}": value for name, value in changes.items()}}
         trials.append(make_trial(values, speed, purpose=purpose))
         (tmp_path / "stdout.log").write_text(output)
         findings.learn(
@@ -116,12 +116,12 @@ def test_steps_unlike_the_config_are_said_once(findings: Findings, learn: Learn)
 def test_losses_are_those_of_the_first_good_trial_of_the_baseline(findings: Findings, learn: Learn) -> None:
     """A point's own losses are compared with them."""
     learn(100.0, batch_size=32)
-    learn(None, purpose=Purpose.TODAY)
+    learn(None, purpose=Purpose.BASELINE)
     assert findings.baseline_losses is None
-    learn(100.0, purpose=Purpose.TODAY)
+    learn(100.0, purpose=Purpose.BASELINE)
     first = findings.baseline_losses
     assert first is not None
-    learn(100.0, purpose=Purpose.TODAY)
+    learn(100.0, purpose=Purpose.BASELINE)
     assert findings.baseline_losses is first
 
 

@@ -40,7 +40,7 @@ def said(ask, *arguments):
         return [error.kind, error.message, error.where, error.remedy]
 
 tell({{
-    "trial": asdict(trial_gpus(problem, problem.space.today)),
+    "trial": asdict(trial_gpus(problem, problem.space.baseline)),
     "watched": watched_gpus(problem),
     "remarks": said(remarks_on_gpus),
     "why_no_gpu": problem.why_no_gpu,

@@ -144,7 +144,7 @@ blocks: [{batch_size: 3}]
     }
     assert said.keys() == reasons.keys()
     assert {path: why for path, why in reasons.items() if why not in said[path]} == {}
-    assert set(one.problem.space.today) == {"blocks.0.batch_size"}
+    assert set(one.problem.space.baseline) == {"blocks.0.batch_size"}
 
 
 def test_a_config_out_of_flags(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -158,7 +158,7 @@ def test_a_config_out_of_flags(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     written(one)
     problem = open_problem(Path("new.yaml"), command=None, state_dir=None)
     assert problem.space == one.problem.space
-    assert problem.space.today == {"batch_size": 16, "use_xla": True}
+    assert problem.space.baseline == {"batch_size": 16, "use_xla": True}
     assert problem.settings.section.env == {"MODE": "1"}
     text = problem.settings.trial_text({"batch_size": 32, "use_xla": False}, Path("/trials/1"))
     argv = problem.settings.argv(config=Path("c"), config_text=text, python="p")

@@ -21,7 +21,7 @@ from autotune.search.schedule import (
 from autotune.space.space import Space, point_name
 from tests.runs import MakeTrial, knob
 
-TODAY: Values = {"n": 1}
+BASELINE: Values = {"n": 1}
 OTHER: Values = {"n": 2}
 SPACE = Space(knobs=(knob("n", 1, 2, 3),))
 
@@ -38,32 +38,32 @@ def test_the_budget_counts_from_the_start_of_the_process() -> None:
 
 def test_a_trial_is_expected_to_take_as_long_as_its_point_did(make_trial: MakeTrial) -> None:
     """A point that was measured tells for itself, a new one is like all others; a median, so one outlier is none."""
-    trials = [make_trial(TODAY, 50.0, duration_s=d) for d in (10.0, 12.0, 90.0)]
+    trials = [make_trial(BASELINE, 50.0, duration_s=d) for d in (10.0, 12.0, 90.0)]
     trials += [make_trial(OTHER, 50.0, duration_s=30.0)]
-    assert expected_trial_s(trials, point_name(TODAY)) == 12.0
+    assert expected_trial_s(trials, point_name(BASELINE)) == 12.0
     assert expected_trial_s(trials, point_name(OTHER)) == 30.0
     assert expected_trial_s(trials) == expected_trial_s(trials, "never measured") == 21.0
-    assert pair_s(trials, point_name(TODAY), point_name(OTHER)) == 42.0
+    assert pair_s(trials, point_name(BASELINE), point_name(OTHER)) == 42.0
 
 
 def test_failures_tell_only_where_there_is_nothing_better(make_trial: MakeTrial) -> None:
     """A crash after a second says little about how long a good trial takes."""
     crashes = [make_trial(OTHER, None, duration_s=1.0)] * 5
-    assert expected_trial_s([*crashes, make_trial(TODAY, 50.0, duration_s=20.0)]) == 20.0
+    assert expected_trial_s([*crashes, make_trial(BASELINE, 50.0, duration_s=20.0)]) == 20.0
     assert expected_trial_s(crashes) == 1.0
     assert expected_trial_s([]) == pytest.approx(10.0)
 
 
 def test_the_slow_start_of_the_first_trial_is_not_expected_again(make_trial: MakeTrial) -> None:
     """The first trial of a search imports and reads for the first time; the next one of the same point will not."""
-    slow, quick = make_trial(TODAY, 50.0, duration_s=12.0), make_trial(OTHER, 50.0, duration_s=5.0)
+    slow, quick = make_trial(BASELINE, 50.0, duration_s=12.0), make_trial(OTHER, 50.0, duration_s=5.0)
     assert slow.measurement
     assert quick.measurement
     slow = replace(slow, measurement=replace(slow.measurement, first_step_s=8.0))
     quick = replace(quick, measurement=replace(quick.measurement, first_step_s=1.0))
-    assert expected_trial_s([slow], point_name(TODAY)) == 12.0
-    assert expected_trial_s([slow, quick], point_name(TODAY)) == 5.0
-    assert expected_trial_s([quick, slow], point_name(TODAY)) == 12.0
+    assert expected_trial_s([slow], point_name(BASELINE)) == 12.0
+    assert expected_trial_s([slow, quick], point_name(BASELINE)) == 5.0
+    assert expected_trial_s([quick, slow], point_name(BASELINE)) == 12.0
 
 
 def _ends(
@@ -75,7 +75,9 @@ def _ends(
 
 def test_exploring_goes_on_as_long_as_a_trial_fits(make_trial: MakeTrial) -> None:
     """A new point is expected to take as long as the others did, a repeat as long as the point itself."""
-    trials = [make_trial(TODAY, 50.0, duration_s=d) for d in (10.0, 10.0)] + [make_trial(OTHER, 50.0, duration_s=30.0)]
+    trials = [make_trial(BASELINE, 50.0, duration_s=d) for d in (10.0, 10.0)] + [
+        make_trial(OTHER, 50.0, duration_s=30.0)
+    ]
     assert _ends(trials, values={"n": 3}, left_s=10.0) == ""
     assert _ends(trials, values={"n": 3}, left_s=9.99) == "the rest of the budget is for the confirmation"
     assert _ends(trials, is_repeat=True, left_s=30.0) == ""
@@ -84,7 +86,7 @@ def test_exploring_goes_on_as_long_as_a_trial_fits(make_trial: MakeTrial) -> Non
 
 def test_exploring_ends_where_all_that_fits_promises_too_little(make_trial: MakeTrial) -> None:
     """The gain of a trial counts as often as there is time for one, ten times at most."""
-    trials = [make_trial(TODAY, 50.0, duration_s=10.0)]
+    trials = [make_trial(BASELINE, 50.0, duration_s=10.0)]
     nothing = "nothing left to try promises a gain"
     assert _ends(trials, gain=WORTH_THE_REST / 4, left_s=40.0) == ""
     assert _ends(trials, gain=WORTH_THE_REST / 4, left_s=39.99) == nothing
@@ -94,7 +96,7 @@ def test_exploring_ends_where_all_that_fits_promises_too_little(make_trial: Make
 
 def test_exploring_ends_where_there_is_nothing_to_propose(make_trial: MakeTrial) -> None:
     """But that no trial works comes first: it is what the user has to mend."""
-    trials = [make_trial(TODAY, 50.0)]
+    trials = [make_trial(BASELINE, 50.0)]
     assert why_exploring_ends(trials, None, SPACE, left_s=1e6).startswith("every combination was tried")
     crashes = [make_trial(OTHER, None) for _ in range(5)]
     assert why_exploring_ends(crashes, None, SPACE, left_s=1e6) == "5 trials in a row gave no numbers"
@@ -106,14 +108,14 @@ def test_a_search_gives_up_after_five_failures(make_trial: MakeTrial) -> None:
     assert not nothing_works([])
     assert not nothing_works(crashes[:4])
     assert nothing_works(crashes)
-    assert not nothing_works([*crashes, make_trial(TODAY, 50.0)])
+    assert not nothing_works([*crashes, make_trial(BASELINE, 50.0)])
 
 
 @pytest.mark.parametrize("ending", [Ending.NEVER_STARTED, Ending.OBSERVER_MISSING])
 def test_two_trials_without_a_step_are_enough_to_give_up(make_trial: MakeTrial, ending: Ending) -> None:
     """No other values would make steps seen; a crash may be the fault of the values."""
-    silent = [make_trial(TODAY, None, ending=ending) for _ in range(2)]
+    silent = [make_trial(BASELINE, None, ending=ending) for _ in range(2)]
     assert not never_trains(silent[:1])
     assert never_trains(silent)
     assert nothing_works(silent)
-    assert not never_trains([*silent, make_trial(TODAY, None)])
+    assert not never_trains([*silent, make_trial(BASELINE, None)])

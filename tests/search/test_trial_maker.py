@@ -69,7 +69,7 @@ def bench(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Benc
         findings = Findings(problem, clock, cwd=tmp_path)
         state = SearchState(problem, parts.study, findings, seed=0)
         maker = TrialMaker(parts, state, findings, Narrator([events.append], findings.remarks))
-        baseline = PlannedTrial(values=problem.space.today, purpose=Purpose.TODAY)
+        baseline = PlannedTrial(values=problem.space.baseline, purpose=Purpose.BASELINE)
         return Bench(maker, baseline, clock, parts.budget.wall_s, training, events)
 
     return make

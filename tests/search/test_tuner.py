@@ -171,8 +171,8 @@ def test_the_baseline_comes_first(search: Search) -> None:
     """The user's own config is measured before anything else is tried: all else is compared with it."""
     searched = search(plain, budget_s=100)
     purposes = [trial.purpose for trial in searched.trials]
-    assert purposes[0] is Purpose.TODAY
-    assert purposes.count(Purpose.TODAY) == 1
+    assert purposes[0] is Purpose.BASELINE
+    assert purposes.count(Purpose.BASELINE) == 1
     assert purposes[1] is Purpose.EXPLORE
     assert searched.trials[0].values == {"data.batch_size": 8, "data.num_workers": 1, "data.cache": "none"}
 
@@ -181,7 +181,7 @@ def test_the_baseline_comes_first(search: Search) -> None:
 def test_a_first_trial_warms_the_machine_up_if_there_is_time(search: Search, budget_s: float, warm_ups: int) -> None:
     """This trial reads the data into the page cache, is short, and its numbers count for nothing."""
     searched = search(plain, budget_s=budget_s)
-    baseline = searched.of(Purpose.TODAY)
+    baseline = searched.of(Purpose.BASELINE)
     assert len(baseline) == 1 + warm_ups
     assert [trial.validity for trial in baseline] == [Validity.COLD] * warm_ups + [Validity.GOOD]
     assert all(trial.comparable is None for trial in baseline[:warm_ups])
@@ -280,10 +280,10 @@ def test_one_point_that_crashes_does_not_end_the_search(search: Search) -> None:
 def test_a_config_that_fails_is_no_baseline(search: Search) -> None:
     """The search goes on, and its answer says that there is nothing to compare with."""
 
-    def today_crashes(config: Mapping[str, Any]) -> Training:
+    def baseline_crashes(config: Mapping[str, Any]) -> Training:
         return crashing(config) if config["data"]["batch_size"] == 8 else plain(config)
 
-    answer = search(today_crashes, budget_s=100).answer
+    answer = search(baseline_crashes, budget_s=100).answer
     assert answer.verdict is Verdict.NO_BASELINE
     assert answer.best is not None
     assert answer.best.values["data.batch_size"] == 32
@@ -323,7 +323,7 @@ def test_a_cache_of_the_baseline_that_does_not_fill_is_measured_as_it_is(search:
         return Training(samples=training.samples, step_s=training.step_s, noise=0.03, epoch=100_000)
 
     searched = search(long_epochs, budget_s=200, config=CONFIG.replace("cache: none", "cache: memory"))
-    baseline = searched.of(Purpose.TODAY)
+    baseline = searched.of(Purpose.BASELINE)
     assert [trial.validity for trial in baseline][-2:] == [Validity.COLD, Validity.GOOD]
     assert "caches stay as they are" in searched.said()
     assert searched.answer.verdict is Verdict.BETTER
@@ -358,7 +358,7 @@ def test_the_same_command_goes_on_where_it_stopped(search: Search) -> None:
     started = second.events[0]
     assert isinstance(started, SearchStarted)
     assert started.trials_found == len(first.trials)
-    assert second.trials[0].purpose is Purpose.TODAY
+    assert second.trials[0].purpose is Purpose.BASELINE
     explored = {trial.point for trial in first.of(Purpose.EXPLORE)}
     assert explored
     assert not explored & {trial.point for trial in second.of(Purpose.EXPLORE)}

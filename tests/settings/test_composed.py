@@ -221,7 +221,7 @@ def test_a_config_of_a_single_file_needs_no_defaults_list(project: Path):
 def test_an_unknown_key_names_the_closest_one(project: Path):
     """As in other configs."""
     with pytest.raises(CannotEditYaml, match="no such value") as caught:
-        load(project).today("data.batchsize")
+        load(project).value("data.batchsize")
     assert "data.batch_size" in caught.value.remedy
 
 

@@ -65,18 +65,18 @@ def test_fixed_values_are_listed_with_a_reason():
 def test_keys_with_dots():
     """A dotted path also finds keys that contain dots; a tuple says which is meant."""
     document = Document.parse("model.dim: 8\nmodel: {heads: 2, dim: 4}\n")
-    assert document.today(("model.dim",)) == 8
-    assert document.today(("model", "dim")) == 4
-    assert document.today("model.heads") == 2
+    assert document.value(("model.dim",)) == 8
+    assert document.value(("model", "dim")) == 4
+    assert document.value("model.heads") == 2
     with pytest.raises(CannotEditYaml, match="two keys fit"):
-        document.today("model.dim")
+        document.value("model.dim")
 
 
 @pytest.mark.parametrize(("asked", "guess"), [("batch_size", "data.batch_size"), ("data.batchsize", "data.batch_size")])
 def test_a_missing_key_names_the_closest(asked, guess):
     """A typo, or a forgotten section, costs one look at the message."""
     with pytest.raises(CannotEditYaml) as caught:
-        Document.parse(CONFIG).today(asked)
+        Document.parse(CONFIG).value(asked)
     assert caught.value.remedy == f"Did you mean {guess}?"
     assert caught.value.line is None
 
@@ -190,7 +190,7 @@ def test_a_newer_yaml_is_refused_by_name():
 
 def test_a_long_number_that_python_can_write_is_read():
     """Up to 4,200 digits."""
-    assert Document.parse(f"x: {'9' * 4200}").today("x") == int("9" * 4200)
+    assert Document.parse(f"x: {'9' * 4200}").value("x") == int("9" * 4200)
 
 
 def test_a_file_far_too_large_is_refused_at_once(tmp_path):
@@ -199,4 +199,4 @@ def test_a_file_far_too_large_is_refused_at_once(tmp_path):
     with pytest.raises(ConfigError, match="1 MiB at most"):
         Document.read(tmp_path / "config.yaml")
     (tmp_path / "config.yaml").write_text("# a comment\n" * 80_000 + "x: 1\n")
-    assert Document.read(tmp_path / "config.yaml").today("x") == 1
+    assert Document.read(tmp_path / "config.yaml").value("x") == 1

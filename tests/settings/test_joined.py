@@ -39,9 +39,9 @@ def test_keys_of_further_files_have_their_name_in_front(config: Path):
     assert ("optim", "lr") in settings.document
     assert "optim.none" not in settings.document
     with pytest.raises(CannotEditYaml, match=r"no such key in .*optim\.json"):
-        settings.today("optim.none")
+        settings.value("optim.none")
     with pytest.raises(CannotEditYaml, match="whole file"):
-        settings.today("optim")
+        settings.value("optim")
 
 
 def test_each_trial_has_a_copy_of_each(config: Path):

@@ -344,8 +344,8 @@ def test_variables_are_applied_where_they_stand(config):
 @pytest.mark.parametrize("text", ["0.5", "1e-3", "nan", "inf", "0x10", "1_000", "1:30", "", "-7", "1.2.3"])
 def test_variables_that_are_numbers(config, text):
     """A text that any program would read as a number is one; all else stays text."""
-    today = load(config, f"a: 1\nautotune: {{env: {{X: '{text}'}}}}\n").scalars["autotune.env.X"]
-    assert today == {"0.5": 0.5, "1e-3": 0.001, "-7": -7}.get(text, text)
+    baseline = load(config, f"a: 1\nautotune: {{env: {{X: '{text}'}}}}\n").scalars["autotune.env.X"]
+    assert baseline == {"0.5": 0.5, "1e-3": 0.001, "-7": -7}.get(text, text)
 
 
 def test_what_is_fixed_is_no_knob(config):
@@ -381,11 +381,11 @@ def test_a_domain_that_no_search_can_turn(config, domain, why):
     assert len(str(caught.value)) < 600
 
 
-@pytest.mark.parametrize("today", [".nan", ".inf", f"1{'0' * 500}", "1.0e-200", '"\\ud800"'])
-def test_a_knob_whose_baseline_value_cannot_be_one(config, today):
+@pytest.mark.parametrize("baseline", [".nan", ".inf", f"1{'0' * 500}", "1.0e-200", '"\\ud800"'])
+def test_a_knob_whose_baseline_value_cannot_be_one(config, baseline):
     """The domain is fine, what stands in the config is not."""
     with pytest.raises(ConfigError, match="today's value"):
-        load(config, f"x: {today}\nautotune: {{command: 't {{config}}', knobs: {{x: [4, 8]}}}}\n")
+        load(config, f"x: {baseline}\nautotune: {{command: 't {{config}}', knobs: {{x: [4, 8]}}}}\n")
 
 
 def test_a_variable_with_a_number_without_end_is_a_text(config):

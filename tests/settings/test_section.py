@@ -26,10 +26,10 @@ def uncommented(lines: list[str]) -> list[str]:
 
 
 KNOBS = (
-    ListedKnob(path="data.batch_size", choices=(8, 16), today=8, note="samples per step"),
-    ListedKnob(path="a key: with # all", choices=("x, y", None, "yes"), today=None, note="odd"),
-    ListedKnob(path="lr", choices=(1e-05, 0.5), today=0.5, note="a number to both parsers"),
-    ListedKnob(path="xla", choices=(False, True), today=True, note="a switch"),
+    ListedKnob(path="data.batch_size", choices=(8, 16), baseline=8, note="samples per step"),
+    ListedKnob(path="a key: with # all", choices=("x, y", None, "yes"), baseline=None, note="odd"),
+    ListedKnob(path="lr", choices=(1e-05, 0.5), baseline=0.5, note="a number to both parsers"),
+    ListedKnob(path="xla", choices=(False, True), baseline=True, note="a switch"),
 )
 
 

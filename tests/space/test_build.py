@@ -26,7 +26,7 @@ def _skipped(config: dict[str, Scalar], domains: dict[str, tuple[Scalar, ...]] |
 
 def _keys(space: Space, path: str, value: Scalar) -> dict[str, Scalar]:
     """Return the config's keys and values with one knob changed."""
-    return space.keys({**space.today, path: value})
+    return space.keys({**space.baseline, path: value})
 
 
 @pytest.mark.parametrize("name", ["batch_size", "batch-size", "batchSize", "BATCH_SIZE", "per_device_train_batch_size"])
@@ -42,14 +42,14 @@ def test_what_is_for_validation_is_no_knob(section: str) -> None:
     """No trial reaches validation, so its batch has no effect; and the user learns why it is left out."""
     config: dict[str, Scalar] = {"train.batch_size": 8, f"{section}.batch_size": 4}
     space, skipped = build_space(config, None, _machine(), {})
-    assert list(space.today) == ["train.batch_size"]
+    assert list(space.baseline) == ["train.batch_size"]
     assert [(one.path, "validation" in one.why) for one in skipped] == [(f"{section}.batch_size", True)]
 
 
 def test_who_lists_a_validation_key_gets_it() -> None:
     """The user's own list of knobs is taken as it is."""
     space, skipped = build_space({"eval.batch_size": 4}, {"eval.batch_size": (4, 8)}, _machine(), {})
-    assert (list(space.today), skipped) == (["eval.batch_size"], ())
+    assert (list(space.baseline), skipped) == (["eval.batch_size"], ())
 
 
 def test_a_switch_moves_its_likes_though_they_are_not_listed() -> None:
@@ -165,7 +165,7 @@ def test_an_effective_batch_that_cannot_be_kept_is_an_error(config, domains, ref
 def test_without_a_batch_to_change_there_is_nothing_to_keep() -> None:
     """Also where the batch is the effective one itself."""
     space, _ = build_space({"num_workers": 1}, None, _machine(), {}, keep_effective_batch=True)
-    assert list(space.today) == ["num_workers"]
+    assert list(space.baseline) == ["num_workers"]
     space, skipped = build_space({"global_batch_size": 8}, None, _machine(), {}, keep_effective_batch=True)
     assert space.knobs == ()
     assert "effective batch itself" in skipped[0].why
@@ -206,7 +206,7 @@ def test_a_number_without_end_is_no_known_knob() -> None:
     """Whatever the key is called: no batch and no pool of workers is that large."""
     config: dict[str, Scalar] = {"batch_size": 10**500, "num_workers": 2**40, "accum_steps": 10**500, "prefetch": 2}
     space, _ = build_space(config, None, _machine(), {})
-    assert list(space.today) == ["prefetch"]
+    assert list(space.baseline) == ["prefetch"]
 
 
 @pytest.mark.parametrize("domain", [("small", "large"), (None, 16), (True, False), (8.5, 16.5), (0, 8)])

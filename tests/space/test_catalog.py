@@ -78,7 +78,7 @@ def test_bf16_and_fp16_are_never_both_on() -> None:
     """Hugging Face's trainer raises an error then; advice for one turns the other off."""
     space = _space({"bf16": True, "fp16": False})
     assert "does not work with" in (space.why_infeasible({"bf16": True, "fp16": True}) or "")
-    assert space.with_advice(space.today, "fp16", True) == {"bf16": False, "fp16": True}
+    assert space.with_heuristic(space.baseline, "fp16", True) == {"bf16": False, "fp16": True}
     assert _space({"bf16": False, "fp16": False}, listed={"bf16": (False, True)}).knob("bf16").choices == (False, True)
 
 
@@ -91,12 +91,12 @@ def test_bf16_is_no_knob_beside_an_fp16_that_stays_on() -> None:
 
 @pytest.mark.parametrize(("path", "value"), [("persistent_workers", True), ("prefetch_factor", 4)])
 def test_what_workers_do_needs_workers(path: str, value: Scalar) -> None:
-    """PyTorch's loader raises an error without them; the advice brings some along."""
+    """PyTorch's loader raises an error without them; the suggestion brings some along."""
     config: dict[str, Scalar] = {"num_workers": 0, "persistent_workers": False, "prefetch_factor": 2}
     space = _space(config)
-    assert space.why_infeasible(space.today) is None  # the user runs it
+    assert space.why_infeasible(space.baseline) is None  # the user runs it
     assert "does not work with num_workers: 0" in (space.why_infeasible({**config, path: value}) or "")
-    assert space.with_advice(space.today, path, value) == {**config, path: value, "num_workers": 4}
+    assert space.with_heuristic(space.baseline, path, value) == {**config, path: value, "num_workers": 4}
     without = _space(config, listed={path: (config[path], value)})
     assert without.knobs == ()
 
@@ -111,7 +111,7 @@ def test_the_workers_of_the_same_section_count() -> None:
 def test_debugging_is_only_ever_turned_off() -> None:
     """Who trains without it is not offered a slower training."""
     assert _space({"run_eagerly": False}).knobs == ()
-    assert _space({"run_eagerly": True}).knob("run_eagerly").advice == (False,)
+    assert _space({"run_eagerly": True}).knob("run_eagerly").heuristic_values == (False,)
 
 
 def test_variables_are_turned_only_where_they_are_listed() -> None:

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from autotune.space.knob import LADDER_LENGTH, ladder, with_today
+from autotune.space.knob import LADDER_LENGTH, ladder, with_baseline
 
 
 def test_integers_that_fit_are_all_there() -> None:
@@ -43,18 +43,18 @@ def test_float_ladders_stay_in_their_range(low: float, width: float, log: bool) 
 
 def test_the_baselines_value_is_always_a_candidate() -> None:
     """A value that the domain does not have is put in its place."""
-    assert with_today((8, 32), 24) == ((8, 24, 32), True)
-    assert with_today(("a", "b"), "c") == (("a", "b", "c"), False)
+    assert with_baseline((8, 32), 24) == ((8, 24, 32), True)
+    assert with_baseline(("a", "b"), "c") == (("a", "b", "c"), False)
 
 
 def test_true_is_not_one() -> None:
     """YAML tells a switch from a number, and so does a domain."""
-    choices, ordered = with_today((1, 2), True)
+    choices, ordered = with_baseline((1, 2), True)
     assert choices == (1, 2, True)
     assert not ordered
 
 
-@pytest.mark.parametrize("today", [0, 1, 16])
-def test_with_today_keeps_what_is_there(today: int) -> None:
+@pytest.mark.parametrize("baseline", [0, 1, 16])
+def test_with_today_keeps_what_is_there(baseline: int) -> None:
     """A value that is in the domain already is not added twice."""
-    assert with_today((0, 1, 16), today) == ((0, 1, 16), True)
+    assert with_baseline((0, 1, 16), baseline) == ((0, 1, 16), True)

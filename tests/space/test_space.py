@@ -56,16 +56,16 @@ def test_all_xla_switches_are_one_knob() -> None:
     knob = space.knob("training.enable_xla_compilation")
     assert knob.paths == ("training.enable_xla_compilation", "data.enable_xla")
     assert [item.path for item in skipped] == ["model.use_xla"]
-    turned = {**space.today, knob.path: True}
+    turned = {**space.baseline, knob.path: True}
     assert space.keys(turned)["data.enable_xla"] is True
 
 
 def test_xla_needs_graph_mode_and_fixed_shapes() -> None:
     """A combination that cannot work is named, and a heuristic proposal sets the other knobs that a value needs."""
     space = _space_of(CONFIG)
-    alone = {**space.today, "training.enable_xla_compilation": True}
+    alone = {**space.baseline, "training.enable_xla_compilation": True}
     assert "pad_to_fixed_length" in str(space.why_infeasible(alone))
-    turned = space.with_advice(space.today, "training.enable_xla_compilation", True)
+    turned = space.with_heuristic(space.baseline, "training.enable_xla_compilation", True)
     assert turned["data.pad_to_fixed_length"] is True
     assert space.why_infeasible(turned) is None
 
@@ -74,8 +74,8 @@ def test_what_the_user_runs_now_is_feasible() -> None:
     """The baseline's combination is always feasible, and may be kept while other knobs change."""
     config: dict[str, Scalar] = {**CONFIG, "training.enable_xla_compilation": True}
     space = _space_of(config)
-    assert space.why_infeasible(space.today) is None
-    assert space.why_infeasible({**space.today, "data.batch_size": 32}) is None
+    assert space.why_infeasible(space.baseline) is None
+    assert space.why_infeasible({**space.baseline, "data.batch_size": 32}) is None
 
 
 @pytest.mark.parametrize(
@@ -106,7 +106,7 @@ def test_same_training_freezes_batch_and_precision() -> None:
     assert space.knob("data.batch_size").choices == (8,)
     assert space.knob("training.mixed_precision").choices == ("float32",)
     assert len(space.knob("data.cache").choices) == 3
-    assert set(space.today) == set(_space_of(CONFIG).today)
+    assert set(space.baseline) == set(_space_of(CONFIG).baseline)
 
 
 def test_knobs_of_the_users_own_are_not_taken_for_harmless() -> None:
@@ -119,7 +119,7 @@ def test_knobs_of_the_users_own_are_not_taken_for_harmless() -> None:
 def test_a_value_that_cannot_be_edited_is_left_out_with_its_reason() -> None:
     """An alias cannot be changed alone, so it is no knob here, and the user is told why."""
     space, skipped = build_space(CONFIG, None, CPU_ONLY, {"data.batch_size": "it is an alias"})
-    assert "data.batch_size" not in space.today
+    assert "data.batch_size" not in space.baseline
     assert ("data.batch_size", "it is an alias") in {(item.path, item.why) for item in skipped}
 
 

@@ -20,7 +20,7 @@ SPACE = Space(
         knob("train.xla", False, True),
     )
 )
-TODAY = SPACE.today
+BASELINE = SPACE.baseline
 WORTH: dict[tuple[str, Scalar], float] = {
     ("data.batch", 16): 1.3,
     ("data.batch", 32): 2.0,
@@ -36,14 +36,14 @@ def _speed(values: Values) -> float:
 
 def _everything(make_trial: MakeTrial, noise: float = 0.0) -> list[TrialRecord]:
     rng = random.Random(1)
-    points = [dict(zip(TODAY, choices, strict=True)) for choices in product(*(knob.choices for knob in SPACE.knobs))]
+    points = [dict(zip(BASELINE, choices, strict=True)) for choices in product(*(knob.choices for knob in SPACE.knobs))]
     return [make_trial(values, _speed(values) * math.exp(rng.gauss(0.0, noise))) for values in points * 2]
 
 
 @pytest.mark.parametrize("noise", [0.0, 0.08])
 def test_known_effects_are_found(make_trial: MakeTrial, noise: float) -> None:
     """Each change gets its true effect, largest first, if every combination was tried."""
-    changes = changes_worth(_everything(make_trial, noise), TODAY, BEST, SPACE, sd=0.08)
+    changes = changes_worth(_everything(make_trial, noise), BASELINE, BEST, SPACE, sd=0.08)
     assert [change.path for change in changes] == ["data.batch", "data.workers", "train.xla"]
     for change in changes:
         assert change.worth == pytest.approx(WORTH[change.path, change.new], rel=0.02 if not noise else 0.12)
@@ -52,16 +52,16 @@ def test_known_effects_are_found(make_trial: MakeTrial, noise: float) -> None:
 
 def test_a_change_is_named_with_both_its_values_and_its_label(make_trial: MakeTrial) -> None:
     """The table can say from what to what, and what it means for the training."""
-    batch = changes_worth(_everything(make_trial), TODAY, BEST, SPACE, sd=0.08)[0]
+    batch = changes_worth(_everything(make_trial), BASELINE, BEST, SPACE, sd=0.08)[0]
     assert (batch.old, batch.new, batch.label) == (8, 32, "batch")
 
 
 def test_changes_that_were_only_made_together_share_a_group(make_trial: MakeTrial) -> None:
     """Changes that the trials cannot separate form one group with their common effect."""
-    together = {**TODAY, "data.workers": 2, "train.xla": True}
+    together = {**BASELINE, "data.workers": 2, "train.xla": True}
     fastest = {**together, "data.batch": 32}
-    trials = [make_trial(TODAY, 50.0), make_trial(together, 75.0), make_trial(fastest, 150.0)] * 4
-    changes = {change.path: change for change in changes_worth(trials, TODAY, fastest, SPACE, sd=0.08)}
+    trials = [make_trial(BASELINE, 50.0), make_trial(together, 75.0), make_trial(fastest, 150.0)] * 4
+    changes = {change.path: change for change in changes_worth(trials, BASELINE, fastest, SPACE, sd=0.08)}
     assert changes["data.workers"].group == changes["train.xla"].group != changes["data.batch"].group
     assert changes["data.workers"].worth == changes["train.xla"].worth == pytest.approx(1.5, rel=0.05)
     assert changes["data.batch"].worth == pytest.approx(2.0, rel=0.05)
@@ -70,22 +70,24 @@ def test_changes_that_were_only_made_together_share_a_group(make_trial: MakeTria
 def test_unchanged_knobs_are_not_listed(make_trial: MakeTrial) -> None:
     """Only what a point changes is a change."""
     trials = _everything(make_trial)
-    assert changes_worth(trials, TODAY, TODAY, SPACE, sd=0.08) == []
-    assert [c.path for c in changes_worth(trials, TODAY, {**TODAY, "train.xla": True}, SPACE, sd=0.08)] == ["train.xla"]
+    assert changes_worth(trials, BASELINE, BASELINE, SPACE, sd=0.08) == []
+    assert [c.path for c in changes_worth(trials, BASELINE, {**BASELINE, "train.xla": True}, SPACE, sd=0.08)] == [
+        "train.xla"
+    ]
 
 
 def test_what_no_run_shows_is_not_known(make_trial: MakeTrial) -> None:
     """A change that no comparable trial had has no worth, instead of a made-up 1.00."""
-    trials = [make_trial(TODAY, 50.0), make_trial({**TODAY, "data.batch": 16}, 65.0), make_trial(BEST, None)]
-    assert {change.worth for change in changes_worth(trials, TODAY, BEST, SPACE, sd=0.08)} == {None}
-    assert {change.worth for change in changes_worth([], TODAY, BEST, SPACE, sd=0.08)} == {None}
+    trials = [make_trial(BASELINE, 50.0), make_trial({**BASELINE, "data.batch": 16}, 65.0), make_trial(BEST, None)]
+    assert {change.worth for change in changes_worth(trials, BASELINE, BEST, SPACE, sd=0.08)} == {None}
+    assert {change.worth for change in changes_worth([], BASELINE, BEST, SPACE, sd=0.08)} == {None}
 
 
 def test_runs_of_another_space_are_no_evidence(make_trial: MakeTrial) -> None:
     """A trial with other knobs is left out instead of being read as a trial of today's values."""
-    other = make_trial({**TODAY, "train.xla": True, "train.old": 1}, 5000.0)
-    trials = [make_trial(TODAY, 50.0), other, make_trial({**TODAY, "train.xla": True}, 40.0)]
-    (change,) = changes_worth(trials, TODAY, {**TODAY, "train.xla": True}, SPACE, sd=0.08)
+    other = make_trial({**BASELINE, "train.xla": True, "train.old": 1}, 5000.0)
+    trials = [make_trial(BASELINE, 50.0), other, make_trial({**BASELINE, "train.xla": True}, 40.0)]
+    (change,) = changes_worth(trials, BASELINE, {**BASELINE, "train.xla": True}, SPACE, sd=0.08)
     assert change.worth is not None
     assert change.worth < 1.0
 
@@ -96,10 +98,11 @@ def test_the_effective_batch_is_told_with_the_change(make_trial: MakeTrial) -> N
     machine = Machine(cpu_cores=2, cpu_model="x", memory_bytes=2**33)
     for keep, said in ((False, "The effective batch of each device changes from 16 to 32"), (True, "")):
         space, _ = build_space(config, None, machine, {}, keep_effective_batch=keep)
-        point = {**space.today, "batch_size_per_gpu": 16, "bucket_by_length": True}
-        trials = [make_trial(space.today, 100), make_trial(point, 150)]
+        point = {**space.baseline, "batch_size_per_gpu": 16, "bucket_by_length": True}
+        trials = [make_trial(space.baseline, 100), make_trial(point, 150)]
         told = {
-            change.path: change.effective_batch for change in changes_worth(trials, space.today, point, space, sd=0.08)
+            change.path: change.effective_batch
+            for change in changes_worth(trials, space.baseline, point, space, sd=0.08)
         }
         assert told["batch_size_per_gpu"].startswith(said)
         assert (told["batch_size_per_gpu"] == "") is keep

@@ -111,6 +111,12 @@ def test_an_entry_of_format_1_is_read(make_trial: MakeTrial) -> None:
         record_of(3, attributes)
 
 
+def test_the_baseline_has_had_another_word(make_trial: MakeTrial) -> None:
+    """Studies from before are read as what they meant."""
+    trial = make_trial(VALUES, 60.0, purpose=Purpose.BASELINE)
+    assert record_of(trial.number, {**written(trial), "purpose": "today"}) == trial
+
+
 def test_kernels_of_several_processes_may_overlap(make_trial: MakeTrial) -> None:
     """Their shares are summed, and the sum may pass 1."""
     trial = on_gpu(make_trial(VALUES, 60.0, number=3), gpu([1.0], own_fraction=1.4, foreign_fraction=1.2))
@@ -152,7 +158,7 @@ def test_whatever_is_changed_in_a_record_gives_an_answer_or_leaves_the_trial_out
 ) -> None:
     """Nothing that passes the door can break what works out the answer."""
     trials = [
-        make_trial(VALUES, 60.0, purpose=Purpose.TODAY),
+        make_trial(VALUES, 60.0, purpose=Purpose.BASELINE),
         make_trial({**VALUES, "x.rate": 1e-3}, 80.0),
         *(make_trial(VALUES, 60.0 + pair, purpose=Purpose.CONFIRM, pair=pair) for pair in range(4)),
         *(make_trial({**VALUES, "x.rate": 1e-3}, 80.0 + pair, purpose=Purpose.CONFIRM, pair=pair) for pair in range(4)),

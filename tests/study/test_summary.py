@@ -19,7 +19,7 @@ from autotune.study.summary import latest_search, pairs_of, pooled, summarize
 from tests.runs import MakeTrial, gpu, knob, on_gpu
 
 SPACE = Space(knobs=(knob("batch", 8, 32, label=Label.BATCH), knob("workers", 1, 2)))
-TODAY = SPACE.today
+BASELINE = SPACE.baseline
 FAST: Values = {"batch": 32, "workers": 2}
 WORKERS: Values = {"batch": 8, "workers": 2}
 FACTORS = (1.0, 1.05, 0.95, 1.02, 0.98, 1.01)
@@ -37,19 +37,19 @@ class History:
         """One run."""
         self.records.append(self._make_run(values, samples_per_s, purpose=purpose, search=self.search, **changes))
 
-    def explored(self, search: str, today: float | None, **points: float | None) -> "History":
+    def explored(self, search: str, baseline: float | None, **points: float | None) -> "History":
         """A search that has measured today's config and these points."""
         self.search = search
-        self.run(TODAY, today, Purpose.TODAY)
+        self.run(BASELINE, baseline, Purpose.BASELINE)
         for name, speed in points.items():
             self.run({"fast": FAST, "workers": WORKERS}[name], speed, Purpose.EXPLORE)
         return self
 
-    def confirmed(self, today: float, candidate: float, *, pairs: int = 4, values: Values = FAST) -> "History":
+    def confirmed(self, baseline: float, candidate: float, *, pairs: int = 4, values: Values = FAST) -> "History":
         """That many pairs."""
         for pair, (one, other) in enumerate(zip(FACTORS, FACTORS[1:] + FACTORS[:1], strict=True)):
             if pair < pairs:
-                self.run(TODAY, today * one, Purpose.CONFIRM, pair=pair)
+                self.run(BASELINE, baseline * one, Purpose.CONFIRM, pair=pair)
                 self.run(values, candidate * other, Purpose.CONFIRM, pair=pair)
         return self
 
@@ -72,7 +72,7 @@ def test_a_confirmed_gain_is_better(history: History) -> None:
     assert result.verdict is Verdict.BETTER
     assert result.best is not None
     assert result.baseline is not None
-    assert (result.best.values, result.baseline.values, result.candidate) == (FAST, TODAY, None)
+    assert (result.best.values, result.baseline.values, result.candidate) == (FAST, BASELINE, None)
     assert result.speedup is not None
     assert result.score_ratio is not None
     assert 1.5 < result.speedup.low < result.speedup.ratio == pytest.approx(2.0, rel=0.01)
@@ -100,7 +100,7 @@ def test_today_again_under_another_name_is_no_change(history: History) -> None:
     for number in range(40):
         history.explored(f"s{number}", 50.0 * math.exp(rng.gauss(0, 0.08)), fast=50.0 * math.exp(rng.gauss(0.1, 0.08)))
         for pair in range(4):
-            for values in (TODAY, FAST):
+            for values in (BASELINE, FAST):
                 history.run(values, 50.0 * math.exp(rng.gauss(0, 0.08)), Purpose.CONFIRM, pair=pair)
         wrong += history.answer().verdict is Verdict.BETTER
     assert wrong <= 1
@@ -135,7 +135,7 @@ def test_a_finalist_that_fails_in_its_confirmation_is_said_to(history: History) 
     """It was not for want of time."""
     history.explored("s1", 50.0, fast=90.0)
     for pair in range(4):
-        history.run(TODAY, 50.0, Purpose.CONFIRM, pair=pair)
+        history.run(BASELINE, 50.0, Purpose.CONFIRM, pair=pair)
         history.run(FAST, None, Purpose.CONFIRM, pair=pair)
     assert "no time" not in history.answer().why
 
@@ -143,11 +143,11 @@ def test_a_finalist_that_fails_in_its_confirmation_is_said_to(history: History) 
 def test_half_a_pair_does_not_count(history: History) -> None:
     """A pair of which one trial failed, or never came, is none."""
     history.explored("s1", 50.0, fast=100.0).confirmed(50.0, 100.0, pairs=3)
-    history.run(TODAY, 50.0, Purpose.CONFIRM, pair=3)
+    history.run(BASELINE, 50.0, Purpose.CONFIRM, pair=3)
     history.run(FAST, None, Purpose.CONFIRM, pair=3)
     history.run(FAST, 100.0, Purpose.CONFIRM, pair=4, validity=Validity.NOT_STEADY)
-    history.run(TODAY, 50.0, Purpose.CONFIRM, pair=4)
-    assert len(pairs_of(history.records, point_name(TODAY))) == 3
+    history.run(BASELINE, 50.0, Purpose.CONFIRM, pair=4)
+    assert len(pairs_of(history.records, point_name(BASELINE))) == 3
     assert history.answer().verdict is Verdict.NO_CHANGE
 
 
@@ -155,7 +155,7 @@ def test_runs_of_todays_config_that_are_far_apart_are_told_of(history: History) 
     """The answer holds, and its reader knows what it was measured on."""
     even = history.explored("s1", 50.0, fast=100.0).confirmed(50.0, 100.0).answer()
     assert even.cautions == ()
-    history.run(TODAY, 70.0, Purpose.CONFIRM, pair=4)
+    history.run(BASELINE, 70.0, Purpose.CONFIRM, pair=4)
     (caution,) = history.answer().cautions
     assert "Of 6 trials of today's config, one was 1.47 times as fast as another" in caution
 
@@ -165,7 +165,7 @@ def test_todays_config_that_fails_is_no_baseline(history: History) -> None:
     result = history.explored("s1", None, workers=45.0, fast=60.0).answer()
     assert result.verdict is Verdict.NO_BASELINE
     assert result.baseline is not None
-    assert (result.baseline.values, result.baseline.metrics) == (TODAY, None)
+    assert (result.baseline.values, result.baseline.metrics) == (BASELINE, None)
     assert result.best is not None
     assert result.best.values == FAST
     assert (result.speedup, result.score_ratio, result.same_training) == (None, None, None)
@@ -221,12 +221,12 @@ def test_a_search_counts_its_own_runs_alone(history: History) -> None:
 
 def test_metrics_are_medians_over_the_runs_of_a_point(make_trial: MakeTrial) -> None:
     """One outlier does not show; what was never measured is absent, not 0; failed trials have no part in it."""
-    trials = [make_trial(TODAY, speed) for speed in (50.0, 51.0, 400.0, None)]
+    trials = [make_trial(BASELINE, speed) for speed in (50.0, 51.0, 400.0, None)]
     metrics = pooled(trials)
     assert metrics is not None
     assert metrics["samples_per_s"] == 51.0
     assert metrics["gpu_utilization"] is None
-    assert pooled([make_trial(TODAY, None)]) is None
+    assert pooled([make_trial(BASELINE, None)]) is None
 
 
 def test_an_interrupted_search_does_not_hide_an_earlier_answer(history: History) -> None:
@@ -263,7 +263,7 @@ def test_endings_are_counted_by_name(history: History) -> None:
 
 def _busy(history: History, **shares: float) -> History:
     """The same history on a GPU: how busy today's config and the fast point keep it."""
-    by_point = {point_name(TODAY): shares["today"], point_name(FAST): shares["fast"]}
+    by_point = {point_name(BASELINE): shares["today"], point_name(FAST): shares["fast"]}
     history.records = [
         replace(trial, measurement=on_gpu(trial, by_point[trial.point]).measurement) if trial.measurement else trial
         for trial in history.records
@@ -274,7 +274,7 @@ def _busy(history: History, **shares: float) -> History:
 def test_a_gpu_that_is_busier_at_no_less_speed_is_better_by_utilization(history: History) -> None:
     """The score ratio is that of utilization; the speed ratio stands beside it."""
     history.explored("s1", 50.0, fast=75.0).confirmed(50.0, 75.0)
-    result = _busy(history, today=0.3, fast=0.6).answer(objective=UTILIZATION)
+    result = _busy(history, baseline=0.3, fast=0.6).answer(objective=UTILIZATION)
     assert result.verdict is Verdict.BETTER
     assert result.objective == "utilization"
     assert result.score_ratio is not None
@@ -285,13 +285,13 @@ def test_a_gpu_that_is_busier_at_no_less_speed_is_better_by_utilization(history:
 
 def test_a_gpu_that_is_busier_for_being_slow_is_not_better_by_utilization(history: History) -> None:
     """However busy it is, and it is said why; where nothing else was tried there is no candidate either."""
-    slow = _busy(History(history._make_run).explored("s1", 50.0, fast=40.0), today=0.3, fast=0.99)
+    slow = _busy(History(history._make_run).explored("s1", 50.0, fast=40.0), baseline=0.3, fast=0.99)
     answer = slow.answer(objective=UTILIZATION)
     assert (answer.verdict, answer.candidate) == (Verdict.NO_CHANGE, None)
     assert "busier without being slower" in answer.why
 
     history.explored("s1", 50.0, fast=55.0).confirmed(50.0, 45.0)
-    answer = _busy(history, today=0.3, fast=0.99).answer(objective=UTILIZATION)
+    answer = _busy(history, baseline=0.3, fast=0.99).answer(objective=UTILIZATION)
     assert answer.verdict is Verdict.NO_CHANGE
     assert answer.score_ratio is not None
     assert answer.score_ratio.low > 1.02
@@ -301,7 +301,7 @@ def test_a_gpu_that_is_busier_for_being_slow_is_not_better_by_utilization(histor
 def test_by_utilization_runs_without_one_make_no_pair(history: History) -> None:
     """Trials without a utilization are not 0, and confirm nothing."""
     history.explored("s1", 50.0, fast=75.0).confirmed(50.0, 75.0)
-    records = _busy(history, today=0.3, fast=0.6).records
+    records = _busy(history, baseline=0.3, fast=0.6).records
     records[-1] = history._make_run(FAST, 75.0, purpose=Purpose.CONFIRM, pair=3)
     answer = history.answer(objective=UTILIZATION)
     assert answer.verdict is Verdict.NO_CHANGE
@@ -317,7 +317,7 @@ def test_no_utilization_at_all_is_no_answer_by_utilization(history: History) -> 
 
 def test_each_side_shows_its_gpus(history: History) -> None:
     """Pooled over the search's trials of the point; the best rate that E needs comes from the whole study."""
-    waves = {point_name(TODAY): [0.1, 0.1, 0.5, 0.5] * 10, point_name(FAST): [0.9] * 40}
+    waves = {point_name(BASELINE): [0.1, 0.1, 0.5, 0.5] * 10, point_name(FAST): [0.9] * 40}
     for search in ("s0", "s1"):
         history.explored(search, 50.0, fast=100.0).confirmed(50.0, 100.0)
     history.records = [on_gpu(trial, gpu(waves[trial.point])) for trial in history.records]
@@ -329,9 +329,9 @@ def test_each_side_shows_its_gpus(history: History) -> None:
     assert result.baseline.gpus.devices[0].text == "10-50 % cyclic, period 1.0 s"
     assert result.best.gpus.devices[0].text == "90 % flat"
     assert result.best.gpus.devices[0].samples == 5 * 40
-    today, best = (side.gpus.effective_utilization or 0.0 for side in (result.baseline, result.best) if side.gpus)
-    assert 0.0 < today < best
-    assert today / best == pytest.approx(0.5, rel=0.05)
+    baseline, best = (side.gpus.effective_utilization or 0.0 for side in (result.baseline, result.best) if side.gpus)
+    assert 0.0 < baseline < best
+    assert baseline / best == pytest.approx(0.5, rel=0.05)
 
 
 def test_without_a_gpu_no_side_shows_one(history: History) -> None:
@@ -350,7 +350,7 @@ def test_one_record_gives_one_verdict_whoever_asks(history: History) -> None:
     for speed in (45.0, 60.0, 38.0, 55.0):  # repeats of a point that a narrowed space does not hold
         history.run(WORKERS, speed, Purpose.REPEAT)
     history.confirmed(50.0, 56.0)
-    narrowed = replace(SPACE, knobs=tuple(one.narrowed([one.today]) for one in SPACE.knobs))
+    narrowed = replace(SPACE, knobs=tuple(one.narrowed([one.baseline]) for one in SPACE.knobs))
     moved = Space(knobs=(knob("batch", 32, 64, label=Label.BATCH), knob("workers", 2, 4)))
     answers = [
         summarize(history.records, "s1", space, objective=EFFECTIVE_UTILIZATION) for space in (SPACE, narrowed, moved)

@@ -51,7 +51,7 @@ def ends(tmp_path: Path) -> Iterator[Ends]:
             env: dict[str, str] | None = None,
             start_timeout_s: float = 60.0,
             deadline_s: float = 120.0,
-            todays: Losses | None = None,
+            baselines: Losses | None = None,
             nan_counts: bool = True,
             on_step: Callable[[TraineeEvent], object] = lambda _event: None,
         ) -> tuple[Ending, str]:
@@ -60,7 +60,7 @@ def ends(tmp_path: Path) -> Iterator[Ends]:
             now_s = clock.now_s()
             watched = StopRule(
                 TrialPolicy(
-                    goal=goal, settles=False, give_up_s=now_s + 600.0, baseline_losses=todays, nan_counts=nan_counts
+                    goal=goal, settles=False, give_up_s=now_s + 600.0, baseline_losses=baselines, nan_counts=nan_counts
                 ),
                 clock,
                 start_deadline_s=now_s + start_timeout_s,
@@ -222,10 +222,10 @@ def test_losses_that_are_no_numbers_where_todays_are_none_either(ends: Ends) -> 
 
 def test_diverged_by_a_loss_far_above_the_baselines(ends: Ends) -> None:
     """It is a number still."""
-    todays = Losses()
+    baselines = Losses()
     for n in range(1, 100):
-        todays.add(n, 1.0)
-    ending, detail = ends("train(10**6, loss=lambda n: 1.1**n)", todays=todays)
+        baselines.add(n, 1.0)
+    ending, detail = ends("train(10**6, loss=lambda n: 1.1**n)", baselines=baselines)
     assert (ending, detail) == (Ending.DIVERGED, "its loss grew far above today's at the same step")
 
 

@@ -141,7 +141,7 @@ def test_the_driver_is_not_kept_waiting_for_after_a_healthy_trial(error: str, as
     training = Training(steps=200, exit_code=1, stderr=stderr) if error else Training()
     done = execute(
         problem.trainer,
-        request_for(problem, problem.space.today, name="one"),
+        request_for(problem, problem.space.baseline, name="one"),
         TrialPolicy(
             goal=WindowGoal(min_s=2.0, min_steps=10, target_s=30.0 if error else 2.0),
             settles=False,
@@ -170,7 +170,7 @@ def test_the_first_step_has_to_come_by_the_limit_of_the_policy_or_of_the_config(
     goal = WindowGoal(min_s=2.0, min_steps=10, target_s=2.0)
     done = execute(
         problem.trainer,
-        request_for(problem, problem.space.today, name="one"),
+        request_for(problem, problem.space.baseline, name="one"),
         TrialPolicy(goal=goal, settles=False, deadline_s=clock.now_s() + 600.0, start_timeout_s=own_s),
         TrialTools(
             runner=SimulatedRunner(clock, lambda _config: Training(start_s=math.inf)),

@@ -17,7 +17,7 @@ def env(text: str = "") -> dict[str, str]:
     """Return the variables added to the environment of a trial."""
     Path("config.yaml").write_text(CONFIG + text)
     problem = open_problem(Path("config.yaml"), command=None, state_dir=None)
-    return dict(plan_trial(problem.trainer, problem.space.keys(problem.space.today), trial="r1").env)
+    return dict(plan_trial(problem.trainer, problem.space.keys(problem.space.baseline), trial="r1").env)
 
 
 @pytest.fixture(autouse=True)

@@ -222,10 +222,10 @@ def test_a_bad_loss_now_and_then_is_forgiven() -> None:
 
 def test_a_loss_that_leaves_the_baselines_far_behind_ends_a_trial() -> None:
     """It is finite still, but diverging; one that falls as the baseline's does goes on."""
-    todays = Losses()
+    baselines = Losses()
     for step in range(1, 50):
-        todays.add(step, 2.0 - 0.01 * step)
-    blown, fine = Watched(baseline_losses=todays), Watched(baseline_losses=todays)
+        baselines.add(step, 2.0 - 0.01 * step)
+    blown, fine = Watched(baseline_losses=baselines), Watched(baseline_losses=baselines)
     stops = []
     for step in range(20):
         for trial, loss in ((blown, 2.0 * 3.0**step), (fine, 16.0 - 0.05 * step)):

@@ -119,7 +119,7 @@ def _ratios(config: Path, uuids: Sequence[str], *, pairs: int, train_s: float, s
         runner: Runner = ZygoteRunner(guard, clock)
 
         def speed(trial: str, *, is_watched: bool) -> float:
-            plan = plan_trial(problem.trainer, problem.space.keys(problem.space.today), trial=trial)
+            plan = plan_trial(problem.trainer, problem.space.keys(problem.space.baseline), trial=trial)
             folder = TrialFolder(plan.folder)
             folder.create(output_paths=problem.settings.moved_outputs(folder.outputs).values())
             stream = problem.state.path / f"{trial}.readings"

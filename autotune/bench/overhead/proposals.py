@@ -44,7 +44,7 @@ def time_choices(config: Path, lengths: Sequence[int], *, seed: int) -> None:
         problem = open_problem(config, command=None, state_dir=Path(folder))
         problem.state.create()
         study, acquisition = Study(problem.study, problem.journal), Acquisition(problem.space, seed)
-        study.append(_run(problem, problem.space.today, rng))
+        study.append(_run(problem, problem.space.baseline, rng))
         for length in lengths:
             while study.next_number < length:
                 known = study.records()
@@ -67,14 +67,14 @@ def time_choices(config: Path, lengths: Sequence[int], *, seed: int) -> None:
 
 def _choose(problem: Problem, observations: Observations, acquisition: Acquisition) -> Values:
     feasible = Feasibility(problem.space, observations, problem.machine, memory_margin=problem.limits.memory_margin)
-    advice = heuristic_proposals(problem.space, observations, None, has_gpu=False, short_passes=True)
+    heuristic_values = heuristic_proposals(problem.space, observations, None, has_gpu=False, short_passes=True)
     acquisition.learn(observations, expected_trial_sd(observations))
     choice = acquisition.next_trial(
-        problem.space.name(problem.space.today),
-        next((values for values in advice if feasible.why_not(values) is None), None),
+        problem.space.name(problem.space.baseline),
+        next((values for values in heuristic_values if feasible.why_not(values) is None), None),
         feasible.why_not,
     )
-    return choice.values if choice else problem.space.today
+    return choice.values if choice else problem.space.baseline
 
 
 def _anywhere(problem: Problem, rng: random.Random) -> Values:

@@ -98,7 +98,7 @@ def measure_start(config: Path, *, trials: int, state_dir: Path | None) -> None:
 
 
 def _measure(problem: Problem, runner: Runner, clock: Clock, trial: str) -> _Times:
-    plan = _stamped(plan_trial(problem.trainer, problem.space.keys(problem.space.today), trial=trial))
+    plan = _stamped(plan_trial(problem.trainer, problem.space.keys(problem.space.baseline), trial=trial))
     folder = TrialFolder(plan.folder)
     folder.create(output_paths=problem.settings.moved_outputs(folder.outputs).values())
     watch = _StopAfterSteps(clock)

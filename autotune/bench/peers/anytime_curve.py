@@ -108,7 +108,7 @@ class HeadToHead:
     cpu_s: float
 
     @property
-    def today_is_close(self) -> bool:
+    def baseline_is_close(self) -> bool:
         """True if there is nothing to find: the baseline is within `CLOSE` of the best."""
         return self.curves[0].regrets[0][1] <= CLOSE
 

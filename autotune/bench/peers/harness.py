@@ -63,7 +63,7 @@ class Harness:
         self.problem = open_problem(config, command=None, state_dir=folder / "state", machine=one.machine)
         self.problem.state.create()
         self.trials = 0
-        self._answers: list[tuple[float, Values]] = [(0.0, self.problem.space.today)]
+        self._answers: list[tuple[float, Values]] = [(0.0, self.problem.space.baseline)]
         self._durations_s: list[float] = []
         self._starts_s: list[float] = []
         self._variances_s: list[float] = []

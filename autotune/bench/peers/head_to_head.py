@@ -101,10 +101,10 @@ def _search(one: Scenario, budget_s: float, folder: Path) -> tuple[AnytimeCurve,
     try:
         result = tuner.run()
     except TrialError:
-        harness.answer(problem.space.today)  # no trial gave numbers
+        harness.answer(problem.space.baseline)  # no trial gave numbers
     else:
         # What was not confirmed is not recommended, however good it looked.
-        harness.answer(result.best.values if result.best else problem.space.today)
+        harness.answer(result.best.values if result.best else problem.space.baseline)
     harness.trials = sum(tuner.outcomes.values())
     return harness.curve(None), _confirmation(one, result)
 
@@ -115,11 +115,11 @@ def _confirmation(one: Scenario, result: SearchResult | None) -> Confirmation | 
         return None
     better = result.verdict is Verdict.BETTER
     side = result.best if better else result.candidate
-    today = one.speed(result.baseline.values)
-    if side is None or today == 0:
+    baseline = one.speed(result.baseline.values)
+    if side is None or baseline == 0:
         return None
     return Confirmation(
-        better=better, low=result.speedup.low, high=result.speedup.high, true_ratio=one.speed(side.values) / today
+        better=better, low=result.speedup.low, high=result.speedup.high, true_ratio=one.speed(side.values) / baseline
     )
 
 

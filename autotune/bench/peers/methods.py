@@ -33,8 +33,8 @@ _MOST_VISITS = 2
 
 def random_search(space: Space, seed: int) -> Proposals:
     """Draw from all combinations uniformly, without repeats (Bergstra & Bengio 2012, on a finite space)."""
-    yield space.today
-    today = space.name(space.today)
+    yield space.baseline
+    baseline = space.name(space.baseline)
     sizes = [len(knob.choices) for knob in space.knobs]
     for number in random.Random(seed).sample(range(space.size), min(space.size, _MOST_DRAWS)):
         rest, indices = number, []
@@ -42,7 +42,7 @@ def random_search(space: Space, seed: int) -> Proposals:
             rest, index = divmod(rest, size)
             indices.append(index)
         values = _values_at(space, indices)
-        if space.name(values) != today:
+        if space.name(values) != baseline:
             yield values
 
 
@@ -56,7 +56,7 @@ def tpe(space: Space, seed: int) -> Proposals:
     optuna.logging.set_verbosity(optuna.logging.WARNING)
     study = optuna.create_study(direction="maximize", sampler=TPESampler(seed=seed))
     distributions = {knob.path: _distribution(knob) for knob in space.knobs}
-    study.enqueue_trial({knob.path: knob.index(knob.today) for knob in space.knobs})
+    study.enqueue_trial({knob.path: knob.index(knob.baseline) for knob in space.knobs})
     while True:
         trial = study.ask(distributions)
         speed = yield {knob.path: knob.choices[trial.params[knob.path]] for knob in space.knobs}
@@ -73,7 +73,7 @@ def coordinate_descent(space: Space, _seed: int) -> Proposals:
     value, the next smaller one is taken, at least the next choice. Switches and other lists are tried value by value.
     It ends after a round over all knobs without improvement; no point is measured twice.
     """
-    here = space.today
+    here = space.baseline
     best = (yield here) or 0.0
     seen = {space.name(here)}
     has_helped = True
@@ -101,11 +101,11 @@ def grid(space: Space, _seed: int) -> Proposals:
     The autotuner of DeepSpeed with its defaults, ``"tuner_type": "gridsearch"`` and ``"tuner_early_stopping": 5``
     (deepspeed/autotuning/constants.py and tuner/base_tuner.py), on this space instead of its own.
     """
-    best = (yield space.today) or 0.0
+    best = (yield space.baseline) or 0.0
     without_gain = 0
     for indices in product(*(range(len(knob.choices)) for knob in space.knobs)):
         values = _values_at(space, indices)
-        if space.name(values) == space.name(space.today):
+        if space.name(values) == space.name(space.baseline):
             continue
         speed = (yield values) or 0.0
         without_gain = 0 if speed > best else without_gain + 1
@@ -139,7 +139,7 @@ def hill_climb(space: Space, _seed: int) -> Proposals:
         if coordinate not in speeds:
             speeds[coordinate] = yield _values_at(space, coordinate)
 
-    home = tuple(knob.index(knob.today) or 0 for knob in space.knobs)  # never None: today's value is a choice
+    home = tuple(knob.index(knob.baseline) or 0 for knob in space.knobs)  # never None: today's value is a choice
     visits = Counter[_Coordinate]()
     is_slow = False
     while True:

@@ -29,7 +29,7 @@ def report(comparisons: Sequence[HeadToHead], nulls: Sequence[NullTrial]) -> str
         nulls: Searches with nothing to find, possibly none.
     """
     parts = [
-        f"{len(comparisons)} scenarios, {sum(c.today_is_close for c in comparisons)} of them with nothing to find."
+        f"{len(comparisons)} scenarios, {sum(c.baseline_is_close for c in comparisons)} of them with nothing to find."
     ]
     for setting in Setting:
         parts += [
@@ -47,7 +47,7 @@ def methods_table(comparisons: Sequence[HeadToHead], setting: Setting) -> str:
 
     Scenarios whose baseline is close to the best count for the regret alone.
     """
-    unsolved = [head_to_head for head_to_head in comparisons if not head_to_head.today_is_close]
+    unsolved = [head_to_head for head_to_head in comparisons if not head_to_head.baseline_is_close]
     budgets_s = budgets_of(comparisons)
     rows = []
     for method in methods_of(comparisons):
@@ -77,7 +77,7 @@ def speedups(comparisons: Sequence[HeadToHead], setting: Setting) -> str:
     the median over the scenarios of its time over ours. A method that never comes close is counted with its whole
     budget. Scenarios whose baseline is close to the best are left out.
     """
-    unsolved = [head_to_head for head_to_head in comparisons if not head_to_head.today_is_close]
+    unsolved = [head_to_head for head_to_head in comparisons if not head_to_head.baseline_is_close]
     groups = {"all": unsolved}
     for head_to_head in sorted(unsolved, key=lambda head_to_head: head_to_head.family):
         groups.setdefault(head_to_head.family, []).append(head_to_head)

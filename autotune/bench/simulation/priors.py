@@ -14,7 +14,7 @@ from autotune.bench.simulation.machines import SimulatedMachine
 from autotune.bench.simulation.pipeline_model import Options, Pace, Workload, coded, predict
 from autotune.records import Scalar
 from autotune.space.catalog import KNOWN_KNOBS
-from autotune.space.knob import with_today
+from autotune.space.knob import with_baseline
 from autotune.testing.simulated_runner import Drift, Training
 
 Kinds = Mapping[str, Scalar]
@@ -100,7 +100,7 @@ class Draw:
     """One training, as drawn.
 
     Attributes:
-        today: Values of its baseline, by kind of knob.
+        baseline: Values of its baseline, by kind of knob.
         searched: Kinds of the knobs that are searched.
         workload: Parameters of the model.
         setup_s: Time from the end of imports to the start of the first step.
@@ -109,7 +109,7 @@ class Draw:
         traps: Combinations that break it.
     """
 
-    today: Kinds
+    baseline: Kinds
     searched: tuple[str, ...]
     workload: Workload
     setup_s: float
@@ -120,22 +120,24 @@ class Draw:
 
 def draw(rng: np.random.Generator, family: Family, place: SimulatedMachine) -> Draw:
     """Draw a training of a family for a machine."""
-    today = _today(rng, place)
-    proportions = _proportions(rng, family, place, today)
+    baseline = _baseline(rng, place)
+    proportions = _proportions(rng, family, place, baseline)
     step_s = _between(rng, 0.015, 0.35)
-    workload = _scaled(proportions, place, today, compute_s=step_s, load_s=step_s * _between(rng, *family.load_to_step))
-    workload = _with_data(rng, workload, place, today)
+    workload = _scaled(
+        proportions, place, baseline, compute_s=step_s, load_s=step_s * _between(rng, *family.load_to_step)
+    )
+    workload = _with_data(rng, workload, place, baseline)
     workload = _with_memory(
-        workload, place, today, float(today["batch_size"] or 0) * _between(rng, *family.largest_batch)
+        workload, place, baseline, float(baseline["batch_size"] or 0) * _between(rng, *family.largest_batch)
     )
     return Draw(
-        today=today,
-        searched=_searched(rng, family, place, today, workload),
+        baseline=baseline,
+        searched=_searched(rng, family, place, baseline, workload),
         workload=workload,
         setup_s=rng.uniform(1.0, 3.0) if place.hardware.gpus else rng.uniform(0.2, 1.2),
         habits=_habits(rng, workload),
         drift=_drift(rng, place),
-        traps=_traps(rng, today),
+        traps=_traps(rng, baseline),
     )
 
 
@@ -158,7 +160,7 @@ def _pick(rng: np.random.Generator, *values: int) -> int:
     return int(rng.choice(values))
 
 
-def _today(rng: np.random.Generator, place: SimulatedMachine) -> Kinds:
+def _baseline(rng: np.random.Generator, place: SimulatedMachine) -> Kinds:
     """Draw a baseline as people have it: defaults mostly, with a few values that somebody has tuned."""
     cores, gpus = place.hardware.cores, place.hardware.gpus
     graph_mode = _chance(rng, 0.7)
@@ -181,9 +183,9 @@ def _today(rng: np.random.Generator, place: SimulatedMachine) -> Kinds:
     }
 
 
-def _proportions(rng: np.random.Generator, family: Family, place: SimulatedMachine, today: Kinds) -> Workload:
+def _proportions(rng: np.random.Generator, family: Family, place: SimulatedMachine, baseline: Kinds) -> Workload:
     """Draw a workload in proportions: the step works 1 s a batch, native loading takes 1 s a sample."""
-    batch = float(today["batch_size"] or 0)
+    batch = float(baseline["batch_size"] or 0)
     has_gpu = place.hardware.gpus > 0
     processes = _chance(rng, 0.4)
     filling = batch * _between(rng, *family.filling)
@@ -214,9 +216,11 @@ def _proportions(rng: np.random.Generator, family: Family, place: SimulatedMachi
     )
 
 
-def _scaled(workload: Workload, place: SimulatedMachine, today: Kinds, *, compute_s: float, load_s: float) -> Workload:
+def _scaled(
+    workload: Workload, place: SimulatedMachine, baseline: Kinds, *, compute_s: float, load_s: float
+) -> Workload:
     """Scale a workload to these times at the baseline: the parts of the step alike, and those of the loader."""
-    pace = pace_of(today, workload, place)
+    pace = pace_of(baseline, workload, place)
     step, load = compute_s / float(pace.compute_s), load_s / float(pace.load_s)
     return replace(
         workload,
@@ -232,24 +236,24 @@ def _scaled(workload: Workload, place: SimulatedMachine, today: Kinds, *, comput
     )
 
 
-def _with_data(rng: np.random.Generator, workload: Workload, place: SimulatedMachine, today: Kinds) -> Workload:
+def _with_data(rng: np.random.Generator, workload: Workload, place: SimulatedMachine, baseline: Kinds) -> Workload:
     """Draw the size of samples and the length of epochs."""
     epoch_s = _between(rng, 4.0, 400.0)
     # A copy to the GPU takes up to a quarter of the step.
     copied_bytes = rng.uniform(0.01, 0.25) * place.hardware.copy_bytes_per_s
-    step_s = float(pace_of(today, workload, place).step_s)
-    batch = float(today["batch_size"] or 0)
+    step_s = float(pace_of(baseline, workload, place).step_s)
+    batch = float(baseline["batch_size"] or 0)
     samples = math.ceil(batch * max(5.0, epoch_s / step_s))
     # What is kept in memory today fits into it; else it may be more than there is.
-    most_bytes = (0.3 if today["cache"] == "memory" else 3.0) * place.hardware.memory_bytes
+    most_bytes = (0.3 if baseline["cache"] == "memory" else 3.0) * place.hardware.memory_bytes
     sample_bytes = min(copied_bytes * step_s / batch, most_bytes / samples, _between(rng, 5e4, 4e6))
     return replace(workload, dataset_samples=samples, sample_bytes=sample_bytes)
 
 
-def _with_memory(workload: Workload, place: SimulatedMachine, today: Kinds, largest_batch: float) -> Workload:
+def _with_memory(workload: Workload, place: SimulatedMachine, baseline: Kinds, largest_batch: float) -> Workload:
     """Scale the activations so that a batch of that size fits, in float32 and with the baseline's other values."""
     hardware = place.hardware
-    empty = pace_of({**today, "batch_size": largest_batch, "precision": "float32"}, workload, place)
+    empty = pace_of({**baseline, "batch_size": largest_batch, "precision": "float32"}, workload, place)
     free = (
         0.9 * hardware.gpu_memory_bytes - float(empty.gpu_bytes)
         if hardware.gpus
@@ -261,27 +265,27 @@ def _with_memory(workload: Workload, place: SimulatedMachine, today: Kinds, larg
 
 
 def _searched(
-    rng: np.random.Generator, family: Family, place: SimulatedMachine, today: Kinds, workload: Workload
+    rng: np.random.Generator, family: Family, place: SimulatedMachine, baseline: Kinds, workload: Workload
 ) -> tuple[str, ...]:
     """Draw the knobs of the config: the family's levers, and others as long as the space can be enumerated."""
     most = _between(rng, _FEWEST_POINTS, _MOST_POINTS)
-    others = [kind for kind in today if kind not in (*_ALWAYS, *family.levers)]
+    others = [kind for kind in baseline if kind not in (*_ALWAYS, *family.levers)]
     rng.shuffle(others)
     chosen: list[str] = []
     points = 1
     for kind in (*_ALWAYS, *family.levers, *others):
-        choices = len(choices_of(kind, today, place, workload))
+        choices = len(choices_of(kind, baseline, place, workload))
         if choices > 1 and (kind in _ALWAYS or points * choices <= _MOST_POINTS) and (points < most or points < 200):
             chosen.append(kind)
             points *= choices
-    return tuple(kind for kind in today if kind in chosen)
+    return tuple(kind for kind in baseline if kind in chosen)
 
 
-def choices_of(kind: str, today: Kinds, place: SimulatedMachine, workload: Workload) -> tuple[Scalar, ...]:
+def choices_of(kind: str, baseline: Kinds, place: SimulatedMachine, workload: Workload) -> tuple[Scalar, ...]:
     """Return the choices that the catalog proposes for a knob, the baseline's value included."""
     if kind in ("length_buckets", "fixed_length") and workload.longest == 1.0:
-        return (today[kind],)  # such trainers have no such keys
-    choices, _ = with_today(_ROWS[kind].domain(today[kind], place.machine), today[kind])
+        return (baseline[kind],)  # such trainers have no such keys
+    choices, _ = with_baseline(_ROWS[kind].domain(baseline[kind], place.machine), baseline[kind])
     return choices
 
 
@@ -307,9 +311,9 @@ def _drift(rng: np.random.Generator, place: SimulatedMachine) -> Drift:
     )
 
 
-def _traps(rng: np.random.Generator, today: Kinds) -> tuple[Trap, ...]:
+def _traps(rng: np.random.Generator, baseline: Kinds) -> tuple[Trap, ...]:
     """Draw the combinations that do not work, in half of all trainers; never the baseline."""
     if _chance(rng, 0.5):
         return ()
     trap = _TRAPS[int(rng.integers(len(_TRAPS)))]
-    return () if all(today[kind] == value for kind, value in trap.where.items()) else (trap,)
+    return () if all(baseline[kind] == value for kind, value in trap.where.items()) else (trap,)

@@ -108,28 +108,28 @@ class Scenario:
 
     def _kinds(self, values: Values) -> Kinds:
         turned = {} if self.null else {_KINDS[path]: value for path, value in values.items()}
-        return {**self.training.today, **turned}
+        return {**self.training.baseline, **turned}
 
     @cached_property
     def _best(self) -> tuple[Values, float]:
-        today, workload = self.training.today, self.training.workload
+        baseline, workload = self.training.baseline, self.training.workload
         if self.null:
-            return {PATHS[kind]: today[kind] for kind in self.training.searched}, self.speed({})
-        choices = {kind: choices_of(kind, today, self.place, workload) for kind in self.training.searched}
+            return {PATHS[kind]: baseline[kind] for kind in self.training.searched}, self.speed({})
+        choices = {kind: choices_of(kind, baseline, self.place, workload) for kind in self.training.searched}
         grids = np.meshgrid(*(np.arange(len(values)) for values in choices.values()), indexing="ij")
         index = {kind: grid.ravel() for kind, grid in zip(choices, grids, strict=True)}
         points = {
             kind: np.array([coded(choice) for choice in choices[kind]])[index[kind]]
             if kind in choices
             else np.asarray(coded(value))
-            for kind, value in today.items()
+            for kind, value in baseline.items()
         }
         speeds = predict(Options(**points), workload, self.place.hardware).samples_per_s
         for trap in self.training.traps:
             caught = [points[kind] == coded(value) for kind, value in trap.where.items()]
             speeds = np.where(np.logical_and.reduce(np.broadcast_arrays(*caught)), 0.0, speeds)
         fastest = np.flatnonzero(speeds >= speeds.max() * (1 - 1e-9))
-        changes = sum((points[kind][fastest] != coded(today[kind])).astype(int) for kind in choices)
+        changes = sum((points[kind][fastest] != coded(baseline[kind])).astype(int) for kind in choices)
         best = fastest[np.argmin(changes)]
         values = {PATHS[kind]: choices[kind][index[kind][best]] for kind in choices}
         return values, self.speed(values)
@@ -218,11 +218,11 @@ def _config_text(training: Draw, place: SimulatedMachine) -> str:
     sections: dict[str, list[str]] = {}
     for kind, path in PATHS.items():
         section, _, key = path.partition(".")
-        sections.setdefault(section, []).append(f"    {key}: {_yaml(training.today[kind])}")
+        sections.setdefault(section, []).append(f"    {key}: {_yaml(training.baseline[kind])}")
     text = "".join(f"{section}:\n" + "\n".join(lines) + "\n" for section, lines in sections.items())
     domains = ""
     for kind in training.searched:
-        choices = choices_of(kind, training.today, place, training.workload)
+        choices = choices_of(kind, training.baseline, place, training.workload)
         domains += f"        {PATHS[kind]}: [{', '.join(map(_yaml, choices))}]\n"
     return f"""{text}autotune:
     command: "{{python}} train.py --config {{config}}"

@@ -179,7 +179,7 @@ class Document:
         """Scalars that cannot be changed, with the reason."""
         return {leaf.dotted: leaf.why_fixed for leaf in self.leaves if leaf.why_fixed is not None}
 
-    def today(self, path: KeyPath) -> Scalar:
+    def value(self, path: KeyPath) -> Scalar:
         """Return the present value at a path, also where it cannot be edited.
 
         Raises:
