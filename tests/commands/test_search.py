@@ -210,7 +210,7 @@ def test_a_command_typed_with_the_configs_own_path(project: Path, autotune: Auto
     trainer = ("--", sys.executable, str(TRAINER), "./config.yaml")
     planned = autotune("search", "--config", "config.yaml", "--dry-run", *trainer).stdout
     assert f"command: {sys.executable} {TRAINER} {{config}}" in planned
-    searched = autotune(*SEARCH, "--budget", "7s", *trainer)
+    searched = autotune(*SEARCH, "--budget", "20s", *trainer)
     assert searched.returncode == 0, searched.stderr
     with_braces = autotune("status", "--config", "config.yaml", "--json")
     assert json.loads(with_braces.stdout)["study"] == json.loads(searched.stdout)["study"]
@@ -223,7 +223,7 @@ def test_a_secret_in_the_command_is_not_shown(project: Path, autotune: Autotune)
     trainer.write_text(f"import sys\nassert sys.argv.pop() == '--password=hunter2'\n{TRAINER.read_text()}")
     typed = ("--", sys.executable, "trainer.py", "{config}", "--password=hunter2")
     planned = autotune("search", "--config", "config.yaml", "--dry-run", *typed)
-    searched = autotune("search", "--config", "config.yaml", "--budget", "6s", *typed)
+    searched = autotune("search", "--config", "config.yaml", "--budget", "20s", *typed)
     assert searched.returncode == 0, searched.stderr
     _write(project, "{config}", "{config} --api-key hunter2 --db mysql://me:hunter2@host/x")
     _write(project, "    knobs:", "    env: {HF_TOKEN: hunter2}\n    knobs:")
