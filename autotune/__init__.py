@@ -40,9 +40,9 @@ if TYPE_CHECKING:
         StudyError,
         TrialError,
     )
+    from autotune.problem.known import Study
     from autotune.records import Ending, Measurement, TrialRecord
     from autotune.results import Ratio, SearchResult, Side, Verdict
-    from autotune.search.known import Study
     from autotune.search.open import tune
     from autotune.settings.text.splice import edit_yaml
 
@@ -53,7 +53,7 @@ _HOMES = {
     ),
     **dict.fromkeys(("Ending", "Measurement", "TrialRecord"), "autotune.records"),
     **dict.fromkeys(("Ratio", "SearchResult", "Side", "Verdict"), "autotune.results"),
-    "Study": "autotune.search.known",
+    "Study": "autotune.problem.known",
     "edit_yaml": "autotune.settings.text.splice",
     "tune": "autotune.search.open",
 }

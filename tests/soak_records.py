@@ -25,11 +25,11 @@ from typing import Any
 from autotune.commands.applying import ChosenValues, apply_values
 from autotune.commands.showing import text_console
 from autotune.errors import AutotuneError
+from autotune.problem.known import Study
+from autotune.problem.problem import Problem, open_problem
 from autotune.report.answer import print_answer
 from autotune.report.json_answer import answer_document
 from autotune.results import Verdict
-from autotune.search.known import Study
-from autotune.search.problem import Problem, open_problem
 from tests.commands.conftest import CONFIG, TRAINER
 
 ODD: tuple[Any, ...] = (

@@ -28,10 +28,24 @@ WORDS = {
 MAY_IMPORT = {
     "cli": {"commands", "report", "settings", "process"},
     "__main__": {"cli", "process"},
-    "__init__": {"settings", "search"},
-    "commands": {"search", "study", "trial", "process", "gpu", "measure", "protect", "folders", "monitor", "report"}
+    "__init__": {"settings", "search", "problem"},
+    "commands": {
+        "search",
+        "problem",
+        "study",
+        "trial",
+        "process",
+        "gpu",
+        "measure",
+        "protect",
+        "folders",
+        "monitor",
+        "report",
+    }
     | {"settings", "space"},
-    "search": {"sampler", "study", "trial", "process", "gpu", "measure", "protect", "folders", "settings", "space"},
+    "search": {"problem", "sampler", "study", "trial", "process", "gpu", "measure", "protect", "folders"}
+    | {"settings", "space"},
+    "problem": {"study", "trial", "gpu", "measure", "folders", "settings", "space"},
     "study": {"sampler", "measure", "space", "gpu"},
     "sampler": {"space"},
     "trial": {"process", "gpu", "measure", "folders", "settings", "space"},
@@ -47,6 +61,7 @@ MAY_IMPORT = {
     "testing": {"process", "folders", "measure"},
     "bench": {
         "search",
+        "problem",
         "study",
         "sampler",
         "trial",

@@ -22,10 +22,10 @@ def command(config: Path, trial: int | None, dry_run: bool, force: bool, state_d
     with signals_held():
         from autotune.commands.applying import apply_values, best_values, values_of_trial
         from autotune.commands.showing import show_remarks
+        from autotune.problem.known import Study
+        from autotune.problem.problem import open_problem
         from autotune.report.console import text_console
         from autotune.results import Verdict
-        from autotune.search.known import Study
-        from autotune.search.problem import open_problem
 
     problem = open_problem(config, command=None, state_dir=state_dir)
     show_remarks(problem.state)

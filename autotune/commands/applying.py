@@ -9,10 +9,10 @@ from rich.console import Console
 from autotune.clock import SystemClock
 from autotune.commands.printing import ask
 from autotune.errors import ConfigError, TrialError
+from autotune.problem.known import Study
+from autotune.problem.problem import Problem
 from autotune.records import Values
 from autotune.results import SearchResult, Verdict
-from autotune.search.known import Study
-from autotune.search.problem import Problem
 from autotune.settings.apply import plan_edit, write_edits
 from autotune.settings.load import load_settings
 from autotune.settings.loaded import Settings

@@ -4,8 +4,8 @@ from rich.console import Console
 
 from autotune.clock import Clock
 from autotune.commands.showing import show_plan
-from autotune.search.gpus import busy_remarks, remarks_on_gpus
-from autotune.search.problem import Problem
+from autotune.problem.gpus import busy_remarks, remarks_on_gpus
+from autotune.problem.problem import Problem
 
 
 def show_dry_run(console: Console, problem: Problem, budget_s: float, clock: Clock) -> None:

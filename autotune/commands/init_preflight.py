@@ -11,6 +11,7 @@ from autotune.clock import SystemClock
 from autotune.commands.printing import ask
 from autotune.durations import format_duration
 from autotune.errors import TrialError
+from autotune.problem.problem import Problem
 from autotune.process.guard import Guard
 from autotune.process.orphans import end_orphans
 from autotune.process.zygote import ZygoteRunner
@@ -20,7 +21,6 @@ from autotune.records import Ending
 from autotune.report.console import text_console
 from autotune.report.plain_text import plain
 from autotune.search.preflight import Preflight, Reached, run_preflight
-from autotune.search.problem import Problem
 from autotune.study.journal import sole_search
 from autotune.trial.explanations import EXPLANATIONS
 

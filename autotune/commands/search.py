@@ -21,7 +21,7 @@ from autotune.process.termination import end_by_force_with, signals_held
 
 if TYPE_CHECKING:
     from autotune.commands.searching import Finished
-    from autotune.search.problem import Problem
+    from autotune.problem.problem import Problem
 
 
 @click.command(name="search")

@@ -16,9 +16,9 @@ from autotune.results import SearchResult
 
 if TYPE_CHECKING:
     from autotune.clock import Clock
+    from autotune.problem.problem import Problem
     from autotune.report.answer import Failure
     from autotune.search.open import OpenSearch
-    from autotune.search.problem import Problem
     from autotune.study.record import Study
 
 _CLEARING_S = 0.3  # for a display that may hang as well

@@ -11,12 +11,12 @@ from autotune.commands.search_answer import SearchAnswer
 from autotune.commands.search_request import SearchRequest
 from autotune.commands.showing import failures, show_plan
 from autotune.errors import AutotuneError
+from autotune.problem.problem import Problem, open_problem
 from autotune.report.answer import Failure, print_failures
 from autotune.report.console import text_console
 from autotune.report.live import SearchDisplay
 from autotune.results import SearchResult, Verdict
 from autotune.search.open import OpenSearch, SearchOptions, open_search
-from autotune.search.problem import Problem, open_problem
 from autotune.settings.typed import typed_tokens
 
 

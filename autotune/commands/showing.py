@@ -8,6 +8,7 @@ from pathlib import Path
 from rich.console import Console
 
 from autotune.folders.state_folder import StateFolder
+from autotune.problem.problem import Problem
 from autotune.process.python_command import python_command
 from autotune.records import Ending
 from autotune.report.answer import Failure
@@ -15,7 +16,6 @@ from autotune.report.console import text_console
 from autotune.report.knob_table import KnobRow
 from autotune.report.plain_text import value_text
 from autotune.report.search_plan import SearchPlan, print_plan
-from autotune.search.problem import Problem
 from autotune.search.trial_maker import Failed
 from autotune.settings.outputs import holding_something
 from autotune.settings.secrets import masked, masked_text

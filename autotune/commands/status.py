@@ -11,8 +11,8 @@ from autotune.commands.printing import say_object
 from autotune.process.termination import signals_held
 
 if TYPE_CHECKING:
+    from autotune.problem.problem import Problem
     from autotune.records import Values
-    from autotune.search.problem import Problem
 
 
 _SHOWN_TRIALS = 20
@@ -28,14 +28,14 @@ def command(call: Invocation, config: Path, as_json: bool, state_dir: Path | Non
     with signals_held():
         from autotune.commands.showing import show_remarks
         from autotune.events import TrialEnded
+        from autotune.problem.known import Study
+        from autotune.problem.problem import open_problem
         from autotune.report.answer import print_answer
         from autotune.report.console import text_console
         from autotune.report.event_lines import trial_line
         from autotune.report.json_answer import answer_document
         from autotune.report.plain_text import plain
         from autotune.results import Verdict
-        from autotune.search.known import Study
-        from autotune.search.problem import open_problem
 
     problem = open_problem(config, command=None, state_dir=state_dir)
     show_remarks(problem.state)

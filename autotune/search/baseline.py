@@ -4,8 +4,8 @@ from collections.abc import Sequence
 
 from autotune.durations import format_duration
 from autotune.errors import TrialError
+from autotune.problem.problem import Problem
 from autotune.records import Ending, TrialRecord, Validity
-from autotune.search.problem import Problem
 from autotune.trial.explanations import EXPLANATIONS
 
 

@@ -11,11 +11,11 @@ from pathlib import Path
 
 from autotune.clock import Clock
 from autotune.files import read_beginning
+from autotune.problem.problem import Problem
 from autotune.protect.side_effects import TRIALS_LOOKED_AROUND, SideEffects
 from autotune.records import Purpose, TrialRecord, Values
 from autotune.sampler.inert import effects_shown, inert_knobs, is_large, printed_values, said_the_same, same_batch
 from autotune.sampler.observations import Observation
-from autotune.search.problem import Problem
 from autotune.space.space import Space
 from autotune.statistics import Series
 from autotune.trial.losses import Losses

@@ -13,15 +13,15 @@ from autotune.errors import TrialError
 from autotune.events import Event, Remark
 from autotune.folders.temporary_folder import delete_left_temporary_folders
 from autotune.gpu.collect.collector import gpu_collector
+from autotune.problem.gpus import busy_remarks, remarks_on_gpus, require_free_gpus, watched_gpus
+from autotune.problem.problem import Problem, open_problem
 from autotune.process.guard import Guard
 from autotune.process.orphans import end_orphans
 from autotune.process.zygote import ZygoteRunner
 from autotune.protect.checkpoints import CheckpointBackups
 from autotune.results import SearchResult
 from autotune.search.event_log import EventLog
-from autotune.search.gpus import busy_remarks, remarks_on_gpus, require_free_gpus, watched_gpus
 from autotune.search.parts import SearchParts
-from autotune.search.problem import Problem, open_problem
 from autotune.search.schedule import Budget
 from autotune.search.tuner import Tuner
 from autotune.settings.command import split_command

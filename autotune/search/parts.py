@@ -4,8 +4,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from autotune.clock import Clock
+from autotune.problem.problem import Problem
 from autotune.process.launch import Runner
-from autotune.search.problem import Problem
 from autotune.search.schedule import Budget
 from autotune.study.record import Study
 from autotune.trial.instruments import Instruments

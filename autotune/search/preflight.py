@@ -8,9 +8,9 @@ from enum import StrEnum
 from autotune.clock import Clock
 from autotune.files import create_private
 from autotune.folders.trial_folder import TrialFolder
+from autotune.problem.problem import Problem
 from autotune.process.launch import Runner
 from autotune.records import Ending, Stop, TraineeEvent
-from autotune.search.problem import Problem
 from autotune.trial.error_text import quoted_output
 from autotune.trial.outcome import Evidence, ending_of
 from autotune.trial.plan import plan_trial

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from statistics import median
 
 from autotune.measure.window import WindowGoal
+from autotune.problem.problem import Problem
 from autotune.records import Purpose, TrialRecord
 from autotune.sampler.acquisition import Acquisition, Proposal
 from autotune.sampler.feasibility import Feasibility
@@ -13,7 +14,6 @@ from autotune.sampler.inert import without_turning
 from autotune.sampler.observations import Observations, expected_trial_sd, of_space
 from autotune.search.confirm import Candidate, ConfirmationBasis, better_than_baseline
 from autotune.search.findings import Findings
-from autotune.search.problem import Problem
 from autotune.search.schedule import expected_trial_s, verdict_s
 from autotune.space.space import Space
 from autotune.statistics import optimal_window_s

@@ -6,10 +6,10 @@ from pathlib import Path
 
 from autotune.events import TrialEnded, TrialProgress, TrialStarted
 from autotune.measure.window import WindowGoal
+from autotune.problem.gpus import request_for
 from autotune.records import DISTURBED, Ending, Purpose, TrialRecord, Validity, Values
 from autotune.search.disturbances import Disturbances
 from autotune.search.findings import Findings
-from autotune.search.gpus import request_for
 from autotune.search.narrator import Narrator
 from autotune.search.parts import SearchParts
 from autotune.search.schedule import expected_trial_s, start_timeout_s

@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import takewhile
 
-from autotune.settings.hydra import OWN_FLAGS, HydraMain, hydra_main
+from autotune.settings.hydra.overrides import OWN_FLAGS, HydraMain, hydra_main
 from autotune.settings.schema import SECTION
 from autotune.settings.script import Script, own_words
 from autotune.settings.text.scalars import new_scalar

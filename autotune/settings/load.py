@@ -5,8 +5,8 @@ from pathlib import Path
 
 from autotune.errors import CannotEditYaml, ConfigError
 from autotune.settings.command import split_command
-from autotune.settings.composed import ComposedDocument
-from autotune.settings.hydra_compose import compose
+from autotune.settings.hydra.compose import compose
+from autotune.settings.hydra.composed import ComposedDocument
 from autotune.settings.loaded import Settings
 from autotune.settings.outputs import find_outputs
 from autotune.settings.paths import exists, path_of

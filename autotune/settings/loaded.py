@@ -8,8 +8,8 @@ from pathlib import Path
 from autotune.errors import ConfigError
 from autotune.records import Scalar, Values
 from autotune.settings.command import fill_command
-from autotune.settings.composed import ComposedDocument, overrides
-from autotune.settings.hydra import RUN_FOLDERS, hydra_text, uses_hydra, with_overrides, with_run_folder
+from autotune.settings.hydra.composed import ComposedDocument, overrides
+from autotune.settings.hydra.overrides import RUN_FOLDERS, hydra_text, uses_hydra, with_overrides, with_run_folder
 from autotune.settings.outputs import Outputs, redirected_path
 from autotune.settings.schema import (
     ENV,

@@ -141,7 +141,7 @@ def test_ending_by_force_when_it_hangs(project: Path) -> None:
         "from autotune.process import termination\n"
         "termination.INSISTING_S = 0.0\n"
         "termination.take_signals()\n"
-        "from autotune.search import problem\n"
+        "from autotune.problem import problem\n"
         "def hanging(*_, **__):\n"
         "    try:\n"
         "        print('here', file=sys.stderr, flush=True)\n"

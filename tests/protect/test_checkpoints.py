@@ -12,12 +12,12 @@ import pytest
 
 from autotune.clock import SystemClock
 from autotune.events import TrialStarted
+from autotune.problem.problem import open_problem
 from autotune.protect import checkpoints as checkpoints
 from autotune.protect import kept_file
 from autotune.protect.checkpoints import CheckpointBackups, is_called_a_checkpoint
 from autotune.protect.kept_file import KeptFile
 from autotune.records import Purpose
-from autotune.search.problem import open_problem
 from tests.protect.test_snapshot import calls
 from tests.search.test_tuner import CONFIG
 

@@ -7,10 +7,10 @@ import numpy as np
 import pytest
 
 from autotune.clock import SystemClock
+from autotune.problem.problem import Problem, open_problem
 from autotune.protect.side_effects import TRIALS_LOOKED_AROUND
 from autotune.records import Purpose, Scalar, TrialRecord
 from autotune.search.findings import Findings
-from autotune.search.problem import Problem, open_problem
 from autotune.trial.losses import Losses
 from tests.runs import MakeTrial
 from tests.search.test_tuner import CONFIG

@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 
 from autotune.clock import SystemClock
+from autotune.problem.problem import open_problem
 from autotune.process.guard import Guard
 from autotune.process.launch import ProcessRunner
 from autotune.records import Ending
 from autotune.search.preflight import Preflight, Reached, run_preflight
-from autotune.search.problem import open_problem
 
 PREFIX = "import sys, time\nfrom autotune.trainee import step\n"
 READS = "open(sys.argv[1]).read()\n"

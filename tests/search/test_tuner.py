@@ -14,10 +14,10 @@ import yaml
 from autotune.clock import VirtualClock
 from autotune.errors import AutotuneError, StudyError, TrialError
 from autotune.events import Event, IncumbentChanged, PhaseChanged, SearchEnded, SearchStarted, TrialEnded, TrialStarted
+from autotune.problem.problem import open_problem
 from autotune.records import Ending, Purpose, TrialRecord, Validity
 from autotune.results import SearchResult, Verdict
 from autotune.search.parts import SearchParts
-from autotune.search.problem import open_problem
 from autotune.search.schedule import Budget
 from autotune.search.tuner import WARM_UP_FROM_S, Tuner
 from autotune.study.record import Study

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from autotune.settings.hydra import hydra_main, hydra_text, uses_hydra, with_run_folder
+from autotune.settings.hydra.overrides import hydra_main, hydra_text, uses_hydra, with_run_folder
 from autotune.settings.script import find_script
 
 WORDS = ("python", "train.py")

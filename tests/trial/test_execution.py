@@ -12,12 +12,12 @@ from autotune.events import Event, TrialEnded
 from autotune.measure.host import HostProbe
 from autotune.measure.probe import GpuProbe, GpuUsage, TrialGpus
 from autotune.measure.window import WindowGoal
+from autotune.problem.gpus import request_for
+from autotune.problem.problem import open_problem
 from autotune.process.launch import Watch
 from autotune.records import Ending, Gpu, Machine, Stop, TraineeEvent, TrialExit, TrialPlan
 from autotune.results import SearchResult, Verdict
-from autotune.search.gpus import request_for
 from autotune.search.parts import SearchParts
-from autotune.search.problem import open_problem
 from autotune.search.schedule import Budget
 from autotune.search.tuner import Tuner
 from autotune.study.record import Study

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from autotune.search.problem import open_problem
+from autotune.problem.problem import open_problem
 from autotune.trial.plan import plan_trial
 from tests.search.test_tuner import CONFIG
 

@@ -21,11 +21,11 @@ from autotune.gpu.collect import process as gpu_process
 from autotune.gpu.collect.collector import GpuCollector
 from autotune.gpu.collect.files import CollectorFiles
 from autotune.gpu.driver import GpuFacts, gpus
+from autotune.problem.problem import open_problem
 from autotune.process.guard import Guard
 from autotune.process.launch import Runner
 from autotune.process.zygote import ZygoteRunner
 from autotune.records import Stop, TraineeEvent
-from autotune.search.problem import open_problem
 from autotune.statistics import moderated_interval
 from autotune.trial.plan import plan_trial
 

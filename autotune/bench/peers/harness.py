@@ -11,10 +11,10 @@ from autotune.bench.peers.methods import Proposals
 from autotune.bench.simulation.scenarios import Scenario
 from autotune.clock import VirtualClock
 from autotune.measure.window import WindowGoal, steady_window
+from autotune.problem.gpus import request_for
+from autotune.problem.problem import open_problem
 from autotune.records import Ending, Stop, TraineeEvent, Validity, Values
 from autotune.sampler.observations import TYPICAL_CV
-from autotune.search.gpus import request_for
-from autotune.search.problem import open_problem
 from autotune.search.schedule import MOST_OF_THE_REST, SLOWER_THAN_USUAL
 from autotune.statistics import optimal_window_s
 from autotune.trial.execution import TrialTools, execute

@@ -57,7 +57,7 @@ class Scenario:
         seed: Its number.
         family: Kind of bottleneck at the baseline.
         machine_name: Name of the machine in tables.
-        machine: Conditions that a search knows of; for `autotune.search.problem.open_problem`.
+        machine: Conditions that a search knows of; for `autotune.problem.problem.open_problem`.
         config_text: The config, with the trainer's command and the domains of its knobs.
         place: The simulated machine.
         training: The simulated training.

@@ -4,8 +4,8 @@ from collections.abc import Iterator
 from typing import Any
 
 from autotune.errors import CannotEditYaml
+from autotune.problem.problem import Problem
 from autotune.records import Scalar
-from autotune.search.problem import Problem
 from autotune.settings.text.document import Leaf
 from autotune.space.build import Skipped
 from autotune.space.catalog import has_known_name, is_for_validation, known_knob

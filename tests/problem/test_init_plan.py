@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from autotune.errors import CommandError, ConfigError
-from autotune.search.init_plan import InitPlan, plan_init, plan_init_from_flags
-from autotune.search.problem import open_problem
-from autotune.search.unlisted_knobs import not_taken
+from autotune.problem.init_plan import InitPlan, plan_init, plan_init_from_flags
+from autotune.problem.problem import open_problem
+from autotune.problem.unlisted_knobs import not_taken
 from autotune.settings.text.document import Document
 from autotune.settings.typed import read_typed
 from tests.conftest import SHARED

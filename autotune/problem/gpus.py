@@ -9,9 +9,9 @@ from autotune.gpu.driver_errors import DriverError
 from autotune.gpu.occupancy import GpuOccupancy, Occupant, busy_gpus
 from autotune.gpu.visible_devices import VisibleDevices
 from autotune.measure.probe import TrialGpus
+from autotune.problem.machine import CHOOSING_GPUS
+from autotune.problem.problem import Problem
 from autotune.records import Scalar, Values
-from autotune.search.machine import CHOOSING_GPUS
-from autotune.search.problem import Problem
 from autotune.settings.schema import ENV
 from autotune.space.catalog import known_knob
 from autotune.trial.execution import TrialRequest

@@ -9,12 +9,12 @@ from pathlib import Path
 
 from autotune.errors import ConfigError
 from autotune.folders.state_folder import StateFolder
-from autotune.search.environment_offers import environment_offers
-from autotune.search.problem import Problem, open_problem
+from autotune.problem.environment_offers import environment_offers
+from autotune.problem.problem import Problem, open_problem
 from autotune.settings.apply import ConfigEdit, plan_section
 from autotune.settings.command import fill_command, resolve_executable
 from autotune.settings.flags import Flags, flags_config, read_flags
-from autotune.settings.hydra_compose import compose
+from autotune.settings.hydra.compose import compose
 from autotune.settings.load import separate_path
 from autotune.settings.paths import exists
 from autotune.settings.schema import SECTION

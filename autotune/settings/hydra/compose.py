@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from autotune.errors import ConfigError
-from autotune.settings.hydra import hydra_main
+from autotune.settings.hydra.overrides import hydra_main
 from autotune.settings.paths import is_same_file, real_path
 from autotune.settings.script import find_script, own_words
 from autotune.settings.text.document import Document, read_bytes

@@ -3,7 +3,7 @@
 import pytest
 
 from autotune.gpu.driver import GpuFacts
-from autotune.search.machine import this_machine, visible_gpus
+from autotune.problem.machine import this_machine, visible_gpus
 from autotune.settings.schema import ENV
 
 FOUND = tuple(

@@ -6,9 +6,9 @@ from pathlib import Path
 from typing import Self
 
 from autotune.errors import StudyError
+from autotune.problem.problem import Problem, open_problem
 from autotune.records import TrialRecord
 from autotune.results import SearchResult
-from autotune.search.problem import Problem, open_problem
 from autotune.study.identity import frameworks_text
 from autotune.study.record import Study as Record
 from autotune.study.summary import latest_search, summarize

@@ -16,9 +16,9 @@ from autotune.folders.state_folder import StateFolder
 from autotune.gpu.discovery import look_for_gpus
 from autotune.gpu.driver import GpuFacts, GpuInventory
 from autotune.gpu.visible_devices import VisibleDevices
+from autotune.problem.machine import CHOOSING_GPUS, this_machine, visible_gpus
 from autotune.records import Machine, Scalar, Values
 from autotune.score import OBJECTIVES, Objective
-from autotune.search.machine import CHOOSING_GPUS, this_machine, visible_gpus
 from autotune.settings.command import resolve_executable
 from autotune.settings.load import load_settings
 from autotune.settings.loaded import Settings

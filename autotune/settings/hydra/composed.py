@@ -8,8 +8,8 @@ from typing import Any
 
 from autotune.errors import CannotEditYaml, ConfigError
 from autotune.records import Scalar
-from autotune.settings.hydra import hydra_value
-from autotune.settings.hydra_compose import DEFAULTS, Composition, Part, compose_again, users_of
+from autotune.settings.hydra.compose import DEFAULTS, Composition, Part, compose_again, users_of
+from autotune.settings.hydra.overrides import hydra_value
 from autotune.settings.schema import SECTION
 from autotune.settings.text.document import Document, Leaf
 from autotune.settings.text.joined import JoinedDocument

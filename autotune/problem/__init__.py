@@ -1,0 +1,1 @@
+"""What is tuned: a config with its knobs, the trainer's command, and the machine, read and checked before any trial."""
