@@ -30,7 +30,7 @@ UUID = "GPU-{:08x}-0000-4000-8000-000000000000"
 
 def is_baselines(line: str) -> bool:
     """Return True for the line on stderr that today's config has been measured: the first trial that counts."""
-    return re.search(r"\] trial \d+ +today .* 1\.00x ", line) is not None
+    return re.search(r"\] trial \d+ +baseline .* 1\.00x ", line) is not None
 
 
 def all_at_once(search: Callable[[str], "Searched"], names: Iterable[str]) -> dict[str, "Searched"]:

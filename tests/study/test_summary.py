@@ -263,7 +263,7 @@ def test_endings_are_counted_by_name(history: History) -> None:
 
 def _busy(history: History, **shares: float) -> History:
     """The same history on a GPU: how busy today's config and the fast point keep it."""
-    by_point = {point_name(BASELINE): shares["today"], point_name(FAST): shares["fast"]}
+    by_point = {point_name(BASELINE): shares["baseline"], point_name(FAST): shares["fast"]}
     history.records = [
         replace(trial, measurement=on_gpu(trial, by_point[trial.point]).measurement) if trial.measurement else trial
         for trial in history.records

@@ -62,7 +62,11 @@ def observe_run(runner: Runner, folder: Path, *argv: object, **env: str) -> Obse
     )
     events: list[TraineeEvent] = []
     clock = SystemClock()
-    ended = runner.run(plan, events.extend, clock.now_s() + 170.0)
+
+    def watch(news: Sequence[TraineeEvent]) -> None:
+        events.extend(event for event in news if event.kind != "launched")  # the runner's own
+
+    ended = runner.run(plan, watch, clock.now_s() + 170.0)
     seen = Observed(ended=ended, folder=TrialFolder(folder), events=events)
     assert (ended.exit_code, ended.stop) == (0, None), seen.folder.stderr_tail()
     return seen
