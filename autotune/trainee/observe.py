@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import atexit
 import os
+from functools import partial
 from typing import Any
 
 from autotune.trainee.hook import Hook
@@ -37,11 +38,11 @@ def install() -> None:
 
     def observe(framework: str) -> Any:
         def action() -> None:
-            instrumentation.attempt(framework, lambda: _observe(framework, loop, instrumentation))
+            instrumentation.attempt(framework, lambda: _OBSERVERS[framework](loop, instrumentation))
 
         return action
 
-    hook = Hook({name: observe(name) for name in ("tensorflow", "keras", "tf_keras", "torch", "jax")})
+    hook = Hook({name: observe(name) for name in _OBSERVERS})
     installed.append(instrumentation)
     hook.install()
     atexit.register(_guarded(instrumentation, loop.ends))
@@ -50,25 +51,40 @@ def install() -> None:
         announce(OBSERVER)
 
 
-def _observe(framework: str, loop: Loop, instrumentation: Instrumentation) -> None:
-    # Each module is imported with its framework only: a process without frameworks starts without delay.
-    if framework == "tensorflow":
-        from autotune.trainee import observe_session, observe_tensorflow
+def _observe_tensorflow(loop: Loop, instrumentation: Instrumentation) -> None:
+    from autotune.trainee import observe_session, observe_tensorflow
 
-        observe_tensorflow.observe(loop, instrumentation)
-        observe_session.observe(loop, instrumentation)
-    elif framework in ("keras", "tf_keras"):
-        from autotune.trainee import observe_keras
+    observe_tensorflow.observe(loop, instrumentation)
+    observe_session.observe(loop, instrumentation)
 
-        observe_keras.observe(framework, loop, instrumentation)
-    elif framework == "torch":
-        from autotune.trainee import observe_torch
 
-        observe_torch.observe(loop, instrumentation)
-    else:
-        from autotune.trainee import observe_jax
+def _observe_keras(loop: Loop, instrumentation: Instrumentation, framework: str = "keras") -> None:
+    from autotune.trainee import observe_keras
 
-        observe_jax.observe(loop, instrumentation)
+    observe_keras.observe(framework, loop, instrumentation)
+
+
+def _observe_torch(loop: Loop, instrumentation: Instrumentation) -> None:
+    from autotune.trainee import observe_torch
+
+    observe_torch.observe(loop, instrumentation)
+
+
+def _observe_jax(loop: Loop, instrumentation: Instrumentation) -> None:
+    from autotune.trainee import observe_jax
+
+    observe_jax.observe(loop, instrumentation)
+
+
+# Each module is imported with its framework only: a process without frameworks starts without delay.
+_OBSERVERS = {
+    "tensorflow": _observe_tensorflow,
+    "keras": _observe_keras,
+    "tf_keras": partial(_observe_keras, framework="tf_keras"),
+    "torch": _observe_torch,
+    "jax": _observe_jax,
+}
+"""Framework, by the name it is imported by → what instruments it."""
 
 
 def _guarded(instrumentation: Instrumentation, action: Any) -> Any:

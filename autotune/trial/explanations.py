@@ -1,4 +1,4 @@
-"""Explanation of each ending to a user: a sentence and a remedy. Its meaning to a search: `search/feasibility.py`."""
+"""Explanation of each ending to a user: a sentence and a remedy. For its meaning to a search see `sampler/`."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
