@@ -20,7 +20,8 @@ from autotune.process.termination import signals_held
 def command(**options: Any) -> int:
     """Finds the knobs of a config, makes one short trial to see that they can be measured, and adds a section.
 
-    Type how training is started behind --. Nothing is written before you have seen it and said yes.
+    Type how training is started behind --. Nothing is written before you have seen it and said yes. A second trial
+    has the section in its config: if the trainer rejects it, the section goes into <name>.autotune.yaml beside that.
 
     \b
     autotune init --config config.yaml -- python train.py --config config.yaml
@@ -35,14 +36,13 @@ def command(**options: Any) -> int:
     if request.further and request.from_flags:
         raise click.UsageError("--from-flags makes one new file; give one --config.")
     with signals_held():
-        from autotune.commands.init_preflight import show_preflight
-        from autotune.commands.initializing import plan_requested, show_inventory, write_if_wanted
+        from autotune.commands.initializing import plan_requested, show_inventory, tried, write_if_wanted
         from autotune.report.console import text_console
 
     console = text_console()
     plan = plan_requested(request)
     show_inventory(console, plan)
-    if (request.yes or request.may_ask) and not request.no_preflight:
-        show_preflight(plan.problem, may_ask=request.may_ask)
+    if request.yes or request.may_ask:
+        plan = tried(console, plan, request)
     write_if_wanted(console, plan, request)
     return 0

@@ -1,8 +1,9 @@
-"""Preflight of `autotune init`: one short trial, and what it showed."""
+"""Preflight of `autotune init`: one short trial, one more with the section in its config, and what they showed."""
 
 import os
 import socket
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
 from pathlib import Path
 
 from rich.console import Console
@@ -20,9 +21,17 @@ from autotune.protect.side_effects import SideEffects
 from autotune.records import Ending
 from autotune.report.console import text_console
 from autotune.report.plain_text import plain
+from autotune.search.init_plan import InitPlan
 from autotune.search.preflight import Preflight, Reached, run_preflight
+from autotune.settings.load import separate_path
 from autotune.study.journal import sole_search
 from autotune.trial.explanations import EXPLANATIONS
+
+NOT_TRIED = (
+    "The trainer was not tried with the section in its config. If it rejects unknown keys, give the section a file of "
+    "its own: --separate."
+)
+"""Sentence for a section that goes into the config unseen."""
 
 _SHOWN_LINES = 5  # of a failed trial's stderr
 _REACHED = {
@@ -33,50 +42,113 @@ _REACHED = {
 }
 
 
-def show_preflight(problem: Problem, *, may_ask: bool) -> None:
-    """Makes one short trial of today's config and says what it showed.
+@dataclass(frozen=True, kw_only=True)
+class _Trials:
+    """Trials of a preflight.
+
+    Attributes:
+        first: The trial without the section.
+        second: The trial with it; None where there was none.
+        loss: The user's checkpoints that are gone; None if all are there.
+        left_files: Whether files were left outside the trials' folders.
+    """
+
+    first: Preflight
+    second: Preflight | None
+    loss: TrialError | None
+    left_files: bool
+
+
+def show_preflight(plan: InitPlan, *, may_ask: bool) -> str | None:
+    """Makes a short trial of today's config, then one with the section in it, and says what they showed.
+
+    The second is made where the section is to go into the config and the first one worked.
 
     Args:
-        problem: The config and the command.
+        plan: The section, the config and the command.
         may_ask: True if somebody is there to say that a failed preflight does not matter.
+
+    Returns:
+        The reason for which the section must not go into the config, as a sentence; None if there is none.
 
     Raises:
         TrialError: No step was seen, the config did not reach the trainer, or it wrote over the user's checkpoints.
         click.Abort: The same, and somebody was asked and said no.
     """
-    console, clock = text_console(stderr=True), SystemClock()
+    console = text_console(stderr=True)
+    trials = _make(console, plan)
+    trouble = trials.loss or _trouble(trials.first)
+    if trouble is not None:
+        if trials.loss is None:
+            _print_stderr(console, trials.first)
+        if not may_ask:
+            raise trouble
+        console.print(str(trouble), soft_wrap=True)
+        ask("Go on all the same?", must=True)
+        if plan.changes_config and trials.second is None:
+            console.print(NOT_TRIED, soft_wrap=True)
+    elif not trials.left_files:  # else its folder tells the searches to come whose what lies there is
+        trials.first.folder.delete()
+    return _why_separate(console, plan, trials) if trials.second else None
+
+
+def _make(console: Console, plan: InitPlan) -> _Trials:
+    """Make the first trial, and where that shows what it should the second one."""
+    problem, clock = plan.problem, SystemClock()
     problem.state.create()
     name = f"preflight-{clock.utc():%Y%m%dT%H%M%SZ}-{socket.gethostname()}-{os.getpid()}"
     console.print("\nPreflight: one short trial, to see its steps ...", soft_wrap=True)
-    waiting = console.status("waiting for the first step") if console.is_terminal else nullcontext()
     checkpoints = CheckpointBackups(problem.trainer, clock, cwd=Path.cwd(), name=name)
+    second = None
     with sole_search(problem.journal.with_suffix(".search"), problem.study), Guard() as guard, checkpoints:
         end_orphans(problem.state.trials(problem.study), clock)
-        side_effects = SideEffects(problem.trainer, clock, cwd=Path.cwd())
-        with waiting:
-            preflight = run_preflight(problem, ZygoteRunner(guard, clock), clock, name=name)
-        left, loss = side_effects.of_the_trial(None), checkpoints.loss("the preflight trial")
+        side_effects, runner = SideEffects(problem.trainer, clock, cwd=Path.cwd()), ZygoteRunner(guard, clock)
+        with _waiting(console):
+            first = run_preflight(problem, runner, clock, name=name)
+        loss = checkpoints.loss("the preflight trial")
+        if loss is None and _trouble(first) is None:
+            _print_steps(console, first)
+            if plan.changes_config:
+                with _waiting(console):
+                    second = run_preflight(problem, runner, clock, name=f"{name}-section", with_section=True)
+                loss = checkpoints.loss("the preflight's second trial")
+        left = side_effects.of_the_trial(None)
     for remark in checkpoints.remarks:
         console.print(plain(remark, longest=1000), soft_wrap=True)
     if left is not None:
         console.print(plain(left.sentence, longest=1000), soft_wrap=True)
-    trouble = loss or _trouble(preflight)
-    if trouble is None:
-        assert preflight.first_step_s is not None, "steps were seen"
-        console.print(
-            f"{_steps(preflight)} seen, the first {format_duration(preflight.first_step_s)} after the start; "
-            f"{_REACHED[preflight.reached]}.",
-            soft_wrap=True,
+    return _Trials(first=first, second=second, loss=loss, left_files=left is not None)
+
+
+def _waiting(console: Console) -> AbstractContextManager[object]:
+    return console.status("waiting for the first step") if console.is_terminal else nullcontext()
+
+
+def _print_steps(console: Console, preflight: Preflight) -> None:
+    assert preflight.first_step_s is not None, "steps were seen"
+    console.print(
+        f"{_steps(preflight)} seen, the first {format_duration(preflight.first_step_s)} after the start; "
+        f"{_REACHED[preflight.reached]}.",
+        soft_wrap=True,
+    )
+
+
+def _why_separate(console: Console, plan: InitPlan, trials: _Trials) -> str | None:
+    """Return the reason for which the section must not go into the config; say so where there is none."""
+    second, config = trials.second, plan.problem.config_path
+    assert second is not None, "the trainer was tried with the section"
+    if second.steps:
+        console.print(f"With the section in {config.name} it trains as well.", soft_wrap=True)
+        if not trials.left_files:
+            second.folder.delete()
+        return None
+    own_file = f"the section gets a file of its own, {separate_path(config).name} (output: {second.folder.path})"
+    said = f"{EXPLANATIONS[second.ending].sentence.removesuffix('.')}{f': {second.detail}' if second.detail else ''}"
+    if second.ending is Ending.CRASHED:
+        return (
+            f"with the section in {config.name} the trainer fails, and without it trains ({second.detail}): {own_file}"
         )
-        if left is None:  # else it tells the searches to come whose what lies there is
-            preflight.folder.delete()
-        return
-    if loss is None:
-        _print_stderr(console, preflight)
-    if not may_ask:
-        raise trouble
-    console.print(str(trouble), soft_wrap=True)
-    ask("Go on all the same?", must=True)
+    return f"with the section in {config.name} no step was seen, and without it there were steps ({said}): {own_file}"
 
 
 def _trouble(preflight: Preflight) -> TrialError | None:

@@ -5,20 +5,26 @@ import shlex
 from rich.console import Console
 
 from autotune.clock import SystemClock
+from autotune.commands.init_preflight import NOT_TRIED, show_preflight
 from autotune.commands.init_request import InitRequest
 from autotune.commands.printing import ask
 from autotune.commands.showing import command_notes, knob_rows, show_remarks
 from autotune.errors import ConfigError
 from autotune.problem.init_plan import InitPlan, plan_init, plan_init_from_flags
-from autotune.problem.unlisted_knobs import not_taken
+from autotune.report.plain_text import plain
+from autotune.search.unlisted_knobs import not_taken
 from autotune.report.inventory import Inventory, print_inventory
 from autotune.settings.apply import create_file, write_edit
 from autotune.settings.secrets import masked
 from autotune.settings.typed import read_typed, refuse_secrets
 
 
-def plan_requested(request: InitRequest) -> InitPlan:
+def plan_requested(request: InitRequest, *, why_separate: str | None = None) -> InitPlan:
     """Plan the section that a request asks for.
+
+    Args:
+        request: The request.
+        why_separate: Reason for which the section gets a file of its own unasked; None if none is known.
 
     Raises:
         AutotuneError: The command holds a secret or cannot be carried out, or the section cannot be added.
@@ -28,7 +34,12 @@ def plan_requested(request: InitRequest) -> InitPlan:
     if request.from_flags:
         return plan_init_from_flags(request.config, typed, state_dir=request.state_dir)
     return plan_init(
-        request.config, typed, separate=request.separate, state_dir=request.state_dir, further=request.further
+        request.config,
+        typed,
+        separate=request.separate,
+        state_dir=request.state_dir,
+        further=request.further,
+        why_separate=why_separate,
     )
 
 
@@ -47,6 +58,27 @@ def show_inventory(console: Console, plan: InitPlan) -> None:
     print_inventory(console, inventory)
     for note in [*command_notes(problem), *([plan.why_separate] if plan.why_separate else [])]:
         console.print(note, soft_wrap=True)
+
+
+def tried(console: Console, plan: InitPlan, request: InitRequest) -> InitPlan:
+    """Make the preflight that a request asks for, and return the plan to carry out after it.
+
+    Returns:
+        The plan; one with the section in a file of its own if the trainer was seen to fail with it in the config.
+
+    Raises:
+        AutotuneError: The preflight has failed, or the section cannot be written into a file of its own.
+        click.Abort: It has failed, and somebody was asked and said no.
+    """
+    if request.no_preflight:
+        if plan.changes_config:
+            console.print(NOT_TRIED, soft_wrap=True)
+        return plan
+    why_separate = show_preflight(plan, may_ask=request.may_ask)
+    if why_separate is None:
+        return plan
+    console.print(plain(why_separate, longest=1000), soft_wrap=True)
+    return plan_requested(request, why_separate=why_separate)
 
 
 def write_if_wanted(console: Console, plan: InitPlan, request: InitRequest) -> None:

@@ -12,7 +12,7 @@ from autotune.folders.state_folder import StateFolder
 from autotune.problem.environment_offers import environment_offers
 from autotune.problem.problem import Problem, open_problem
 from autotune.settings.apply import ConfigEdit, plan_section
-from autotune.settings.command import fill_command, resolve_executable
+from autotune.settings.command import fill_command, names_config, resolve_executable
 from autotune.settings.flags import Flags, flags_config, read_flags
 from autotune.settings.hydra.compose import compose
 from autotune.settings.load import separate_path
@@ -49,18 +49,31 @@ class InitPlan:
     flags: Flags | None = None
     why_separate: str | None = None
 
+    @property
+    def changes_config(self) -> bool:
+        """True if the section goes into the config, where a trainer that rejects unknown keys would see it."""
+        return not self.is_new
+
 
 def plan_init(
-    config: Path, typed: TypedCommand, *, separate: bool, state_dir: Path | None, further: Sequence[Path] = ()
+    config: Path,
+    typed: TypedCommand,
+    *,
+    separate: bool,
+    state_dir: Path | None,
+    further: Sequence[Path] = (),
+    why_separate: str | None = None,
 ) -> InitPlan:
     """Plan a section for a config.
 
     Args:
         config: The config.
         typed: How training is started.
-        separate: Whether the section gets a file of its own; of a JSON or TOML config it does in any case.
+        separate: Whether the section is asked to get a file of its own; of a JSON or TOML config, and where the
+            command does not name the config, it does in any case.
         state_dir: Where everything is kept; None finds the place by the config.
         further: Further configs that the trainer reads.
+        why_separate: Reason for which the section gets a file of its own unasked, as a sentence; None if none is known.
 
     Raises:
         AutotuneError: There is a section already, it cannot be added, or the command cannot be carried out.
@@ -74,12 +87,14 @@ def plan_init(
                 remedy="Edit it there, or delete it first; `autotune search --dry-run` shows what it says.",
             )
 
-    why_separate = None
-    is_composed = compose(config, document, typed.words, Path.cwd()) is not None
-    if is_composed and not separate:
-        why_separate = f"Hydra reads this config itself: the section gets a file of its own, {beside.name}"
-    elif document.syntax is not Syntax.YAML and not separate:
-        why_separate = f"a {document.syntax.value} config holds no section: it gets a file of its own, {beside.name}"
+    files: dict[str, Path] = {}
+    documents: dict[str, Document] = {}
+    for path in further:
+        check_prefix(path.stem, document, documents, str(path))
+        files[path.stem], documents[path.stem] = path, Document.read(path)
+    tokens = typed.tokens(config, Path.cwd(), files)
+    if not separate:
+        why_separate = why_separate or _why_separate(config, document, typed, tokens)
     separate = separate or why_separate is not None
 
     def write(lines: Sequence[str]) -> ConfigEdit:
@@ -87,15 +102,25 @@ def plan_init(
             return _new_file(beside, "".join(f"{line}\n" for line in lines))
         return plan_section(config, lines)
 
-    files: dict[str, Path] = {}
-    documents: dict[str, Document] = {}
-    for path in further:
-        check_prefix(path.stem, document, documents, str(path))
-        files[path.stem], documents[path.stem] = path, Document.read(path)
     joined = JoinedDocument(document, documents)
-    tokens = typed.tokens(config, Path.cwd(), files)
     edit, problem = _edit(joined, config, tokens, typed.env, write, state_dir, files)
     return InitPlan(edit=edit, is_new=separate, problem=problem, why_separate=why_separate)
+
+
+def _why_separate(config: Path, document: Document, typed: TypedCommand, tokens: Sequence[str]) -> str | None:
+    """Return the reason for which a config's section gets a file of its own whatever the trainer does with it."""
+    beside = separate_path(config).name
+    own_file = f"the section gets a file of its own, {beside}"
+    if compose(config, document, typed.words, Path.cwd()) is not None:
+        return f"Hydra reads this config itself: {own_file}"
+    if document.syntax is not Syntax.YAML:
+        return f"a {document.syntax.value} config holds no section: it gets a file of its own, {beside}"
+    if not names_config(tokens):
+        return (
+            f"the command does not name {config.name}, so the trainer cannot be tried with a copy of it that holds the "
+            f"section: {own_file}"
+        )
+    return None
 
 
 def plan_init_from_flags(config: Path, typed: TypedCommand, *, state_dir: Path | None) -> InitPlan:

@@ -1,8 +1,12 @@
-"""Preflight: one short trial of today's config, to see that it shows steps and reads its copy of the config."""
+"""Preflight: one short trial of today's config, to see that it shows steps and reads its copy of the config.
+
+A second one, whose copy holds the section as well, shows whether the trainer takes a config with a key that is not its
+own: the user's real training reads that file.
+"""
 
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 
 from autotune.clock import Clock
@@ -11,6 +15,8 @@ from autotune.folders.trial_folder import TrialFolder
 from autotune.problem.problem import Problem
 from autotune.process.launch import Runner
 from autotune.records import Ending, Stop, TraineeEvent
+from autotune.search.problem import Problem
+from autotune.settings.command import names_config
 from autotune.trial.error_text import quoted_output
 from autotune.trial.outcome import Evidence, ending_of
 from autotune.trial.plan import plan_trial
@@ -52,7 +58,9 @@ class Preflight:
     folder: TrialFolder
 
 
-def run_preflight(problem: Problem, runner: Runner, clock: Clock, *, name: str) -> Preflight:
+def run_preflight(
+    problem: Problem, runner: Runner, clock: Clock, *, name: str, with_section: bool = False
+) -> Preflight:
     """Make one trial of today's config, until a few steps were seen.
 
     Args:
@@ -60,11 +68,15 @@ def run_preflight(problem: Problem, runner: Runner, clock: Clock, *, name: str) 
         runner: Makes the trial.
         clock: Source of time.
         name: Name of the trial.
+        with_section: Whether its copy of the config holds the section too; then it is over at its first step.
 
     Raises:
         AutotuneError: The trial cannot be planned or started.
     """
-    plan = plan_trial(problem.trainer, problem.space.keys(problem.space.baseline), trial=name)
+    trainer = problem.trainer
+    trainer = replace(trainer, settings=replace(trainer.settings, keeps_section=with_section))
+    enough_steps = 1 if with_section else _ENOUGH_STEPS
+    plan = plan_trial(trainer, problem.space.keys(problem.space.baseline), trial=name)
     problem.state.require_space()
     folder = problem.state.run(problem.study, name)
     folder.create(output_paths=problem.settings.moved_outputs(folder.outputs).values())
@@ -78,7 +90,7 @@ def run_preflight(problem: Problem, runner: Runner, clock: Clock, *, name: str) 
         steps = [event for event in events if event.kind == "step"]
         if not steps:
             return Stop.NEVER_STARTED if clock.now_s() - started_s > start_timeout_s else None
-        return Stop.ENOUGH if len(steps) >= _ENOUGH_STEPS or clock.now_s() - steps[0].t_s > _TIME_LIMIT_S else None
+        return Stop.ENOUGH if len(steps) >= enough_steps or clock.now_s() - steps[0].t_s > _TIME_LIMIT_S else None
 
     trial_exit = runner.run(plan, watch, started_s + start_timeout_s + 2 * _TIME_LIMIT_S)
     folder.discard_temporary()  # the rest of it stays for who wants to know why it failed
@@ -126,6 +138,6 @@ class _Unread:
 
 
 def _reached(problem: Problem, unread: _Unread) -> Reached:
-    if not any("{config}" in token for token in problem.command):
+    if not names_config(problem.command):
         return Reached.ON_THE_COMMAND_LINE
     return {True: Reached.READ, False: Reached.NOT_READ, None: Reached.UNKNOWN}[unread.was_read()]

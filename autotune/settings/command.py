@@ -4,7 +4,7 @@ import os
 import re
 import shlex
 import shutil
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from autotune.errors import CannotEditYaml, CommandError, ConfigError
@@ -131,6 +131,11 @@ def fill_command(
     for word in filled:
         _require_word(word, where)
     return filled
+
+
+def names_config(tokens: Sequence[str]) -> bool:
+    """Return whether a command, placeholders not filled in, takes the path of its config: ``{config}``."""
+    return any(match["name"] == "config" for token in tokens for match in _FIELD.finditer(token))
 
 
 def _no_such_file(name: str, own: Mapping[str, str], where: str) -> ConfigError:

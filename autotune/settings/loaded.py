@@ -47,6 +47,7 @@ class Settings:
         section: The section; all defaults if there is none.
         command: The trainer's command, split, placeholders not filled in; None if the section has none.
         outputs: The keys that say where the trainer writes.
+        keeps_section: Whether the trials' copies hold the section too, to try whether the trainer takes it.
     """
 
     path: Path
@@ -55,11 +56,12 @@ class Settings:
     section: Section
     command: tuple[str, ...] | None
     outputs: Outputs
+    keeps_section: bool = False
 
     @cached_property
     def trial_document(self) -> JoinedDocument:
-        """Config without its section, from which the trials' copies are made."""
-        if isinstance(self.document, ComposedDocument):
+        """Config without its section, unless that is kept, from which the trials' copies are made."""
+        if self.keeps_section or isinstance(self.document, ComposedDocument):
             return self.document
         return JoinedDocument(without_key(self.document.first, SECTION), self.document.further)
 
@@ -110,7 +112,8 @@ class Settings:
     def trial_text(self, values: Values, outputs: Path, prefix: str = "") -> str:
         """Return a trial's own copy of a config.
 
-        It is the user's file but for the knobs, ``set`` and the output paths, and without the section.
+        It is the user's file but for the knobs, ``set`` and the output paths, and without the section (see
+        `keeps_section`).
 
         Args:
             values: Knob values; those of variables are no part of the text, see `trial_env`.

@@ -68,6 +68,8 @@ def test_init_writes_a_section_that_a_search_takes(project: Path, config: Path, 
     assert "into each trial's own folder, starting empty: out.log_dir" in done.stdout
     assert "steps seen, the first" in done.stderr
     assert "the trial's copy of the config was read" in done.stderr
+    assert "With the section in config.yaml it trains as well." in done.stderr
+    assert list(project.glob(".autotune/**/preflight-*")) == []
     assert "+autotune:" in done.stdout
     assert config.read_text().startswith(CONFIG + "\nautotune:")
     assert files(project) == ["config.yaml"]
@@ -86,6 +88,91 @@ def test_without_a_terminal_and_a_yes_nothing_happens(project: Path, config: Pat
     assert "Preflight" not in done.stderr
     assert config.read_text() == CONFIG
     assert os.listdir(project) == ["config.yaml"]
+
+
+STRICT = """\
+import dataclasses, os, sys, yaml
+from autotune.trainee import step
+
+@dataclasses.dataclass
+class Config:
+    data: dict
+    out: dict
+
+with open(sys.argv[1]) as file:
+    config = Config(**yaml.safe_load(file))
+os.makedirs(config.out["log_dir"], exist_ok=True)
+open(os.path.join(config.out["log_dir"], "log"), "w").write("trains")
+while True:
+    step(samples=config.data["batch_size"], wait_s=0.0)
+"""
+
+
+def test_a_trainer_that_rejects_the_section_gets_its_config_back_as_it_was(
+    project: Path, config: Path, autotune: Autotune
+) -> None:
+    """The section goes into a file of its own without being asked to, with the trainer's error as the reason."""
+    (project / "train.py").write_text(STRICT)
+    done = autotune(*INIT, "--yes", "--", sys.executable, "train.py", "config.yaml")
+    assert done.returncode == 0, done.stderr
+    assert "steps seen, the first" in done.stderr
+    said = " ".join(done.stdout.split())
+    assert (
+        "with the section in config.yaml the trainer fails, and without it trains (exit status 1: TypeError: " in said
+    )
+    assert "got an unexpected keyword argument 'autotune'): the section gets a file of its own" in said
+    assert "+++ config.autotune.yaml (new)" in done.stdout
+    assert config.read_text() == CONFIG
+    assert files(project) == ["config.autotune.yaml", "config.yaml", "train.py"]
+    shown = autotune("search", "--config", "config.yaml", "--dry-run")
+    assert "data.batch_size" in shown.stdout, shown.stderr
+
+
+@pytest.mark.parametrize("mood", ["sys.exit(0)", "raise MemoryError('no room')"])
+def test_a_trainer_that_makes_no_step_with_the_section_never_sees_it(
+    project: Path, config: Path, autotune: Autotune, mood: str
+) -> None:
+    """Where it cannot be known that the section is to blame, the config is left alone all the same."""
+    loop = TRAINER.read_text().replace("    _bad(", f"    if 'autotune' in config:\n        {mood}\n    _bad(", 1)
+    (project / "train.py").write_text(loop)
+    done = autotune(*INIT, "--yes", "--", sys.executable, "train.py", "config.yaml")
+    assert done.returncode == 0, done.stderr
+    assert "with the section in config.yaml no step was seen, and without it there were steps (" in done.stdout
+    assert config.read_text() == CONFIG
+    assert "config.autotune.yaml" in files(project)
+
+
+def test_a_config_that_the_trainer_finds_by_itself_stays_as_it_is(
+    project: Path, config: Path, autotune: Autotune
+) -> None:
+    """It could only be tried in the user's own file; so the section goes beside it, with or without a preflight."""
+    code = "import sys, yaml\nfrom autotune.trainee import step\nassert set(yaml.safe_load(open('config.yaml'))) == "
+    (project / "train.py").write_text(code + "{'data', 'out'}\nwhile True:\n    step(samples=int(sys.argv[1]))\n")
+    words = ("--", sys.executable, "train.py", "{data.batch_size}")
+    for preflight in ((), ("--no-preflight",)):
+        done = autotune(*INIT, "--yes", *preflight, *words)
+        assert done.returncode == 0, done.stderr
+        assert "the command does not name config.yaml, so the trainer cannot be tried" in done.stdout
+        assert config.read_text() == CONFIG
+        (project / "config.autotune.yaml").unlink()
+
+
+def test_without_a_preflight_the_section_goes_where_it_was_asked_to(
+    project: Path, config: Path, autotune: Autotune
+) -> None:
+    """One line says that the trainer was not tried, and what helps if it rejects unknown keys; nothing was started."""
+    (project / "train.py").write_text(STRICT)
+    words = ("--", sys.executable, "train.py", "config.yaml")
+    done = autotune(*INIT, "--yes", "--no-preflight", *words)
+    assert done.returncode == 0, done.stderr
+    assert "The trainer was not tried with the section in its config." in done.stdout
+    assert "--separate" in done.stdout
+    assert config.read_text().startswith(CONFIG + "\nautotune:")
+    config.write_text(CONFIG)
+    asked = autotune(*INIT, "--yes", "--separate", *words)
+    assert asked.returncode == 0, asked.stderr
+    assert "was not tried" not in asked.stdout
+    assert "With the section" not in asked.stderr
 
 
 def test_a_section_beside_the_config(project: Path, config: Path, autotune: Autotune) -> None:
@@ -164,6 +251,7 @@ def test_a_terminal_decides_on_a_failed_preflight(project: Path, config: Path) -
     assert "no step was seen" in screen
     status, screen = answered(project, {go_on: b"y\n", b"Write this to": b"y\n"}, *INIT, *COMMAND)
     assert status == 0
+    assert "was not tried with the section" in screen
     assert "autotune:" in config.read_text()
 
 

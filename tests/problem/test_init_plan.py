@@ -68,6 +68,20 @@ def test_a_search_reads_the_section_as_planned(config: Path, separate: bool) -> 
     assert listed.space == problem.space
 
 
+def test_a_section_that_the_trainer_could_not_be_tried_with_gets_a_file_of_its_own(config: Path) -> None:
+    """So it is where the command does not name the config, or a reason is given; a wish needs no reason."""
+    by_values = (sys.executable, "train.py", "{data.batch_size}")
+    one = init_plan(config, *by_values)
+    assert (one.edit.path.name, one.changes_config) == ("config.autotune.yaml", False)
+    assert "the command does not name config.yaml" in (one.why_separate or "")
+    assert init_plan(config, *by_values, separate=True).why_separate is None
+    assert init_plan(config).changes_config
+    rejected = plan_init(config, read_typed(COMMAND), separate=False, state_dir=None, why_separate="it fails")
+    assert (rejected.edit.path.name, rejected.why_separate) == ("config.autotune.yaml", "it fails")
+    written(rejected)
+    assert open_problem(config, command=None, state_dir=None).study == rejected.problem.study
+
+
 def test_the_config_is_read_where_it_is(config: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A relative path from another directory: the section, the state and the command fit."""
     monkeypatch.chdir(config.parent.parent)

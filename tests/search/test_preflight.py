@@ -35,7 +35,15 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return folder
 
 
-def preflight_of(folder: Path, guard: Guard, script: str, *, command: str = "{config}", section: str = "") -> Preflight:
+def preflight_of(
+    folder: Path,
+    guard: Guard,
+    script: str,
+    *,
+    command: str = "{config}",
+    section: str = "",
+    with_section: bool = False,
+) -> Preflight:
     """Run the preflight of a trainer with this code."""
     (folder / "train.py").write_text(PREFIX + script)
     (folder / "config.yaml").write_text(
@@ -43,7 +51,8 @@ def preflight_of(folder: Path, guard: Guard, script: str, *, command: str = "{co
     )
     problem = open_problem(Path("config.yaml"), command=None, state_dir=None)
     problem.state.create()
-    return run_preflight(problem, ProcessRunner(guard, SystemClock()), SystemClock(), name="preflight")
+    runner = ProcessRunner(guard, SystemClock())
+    return run_preflight(problem, runner, SystemClock(), name="preflight", with_section=with_section)
 
 
 def test_a_trainer_that_reads_its_config_and_steps(folder: Path, guard: Guard) -> None:
@@ -98,6 +107,32 @@ def test_a_trainer_without_steps(folder: Path, guard: Guard, script: str, ending
     preflight = preflight_of(folder, guard, READS + script, section="  trial: {start_timeout_s: 3}\n")
     assert (preflight.steps, preflight.first_step_s, preflight.ending) == (0, None, ending)
     assert ("no such layer" in preflight.stderr_tail) == (ending is Ending.CRASHED)
+
+
+@pytest.mark.parametrize("with_section", [False, True])
+def test_a_trainer_that_rejects_unknown_keys_fails_with_the_section_only(
+    folder: Path, guard: Guard, with_section: bool
+) -> None:
+    """The copy with the section is the user's file but for `set` and the outputs, which are moved as ever."""
+    script = (
+        "import yaml\nfrom pathlib import Path\nconfig = yaml.safe_load(open(sys.argv[1]))\n"
+        "out = Path(config['out_dir']).parts\n"
+        "assert out[-1] == 'out' and 'preflight' in out and config['batch_size'] == 2\n"
+        "if 'autotune' in config:\n    raise TypeError(f'unexpected keys {sorted(config)}')\n"
+    )
+    section = "  set: {batch_size: 2}\n"
+    preflight = preflight_of(folder, guard, script + TRAINS, section=section, with_section=with_section)
+    if with_section:
+        assert (preflight.steps, preflight.ending) == (0, Ending.CRASHED)
+        assert "TypeError: unexpected keys ['autotune', 'batch_size', 'out_dir']" in preflight.detail
+    else:
+        assert (preflight.steps >= 3, preflight.ending) == (True, Ending.STOPPED)
+
+
+def test_a_trainer_that_takes_the_section_is_stopped_at_its_first_step(folder: Path, guard: Guard) -> None:
+    """One step shows it; the next ones, for which this trainer takes for ever, are not waited for."""
+    preflight = preflight_of(folder, guard, READS + "step(samples=1)\ntime.sleep(1e6)\n", with_section=True)
+    assert (preflight.steps, preflight.ending, preflight.reached) == (1, Ending.STOPPED, Reached.READ)
 
 
 @pytest.fixture

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from autotune.errors import CommandError, ConfigError
-from autotune.settings.command import fill_command, resolve_executable, split_command
+from autotune.settings.command import fill_command, names_config, resolve_executable, split_command
 from autotune.settings.text.document import Document
 
 CONFIG = Document.parse("data: {batch_size: 16}\noptim: {lr: 1.0e-04, name: 'my adam'}\nxla: True\nlayers: [8]\n")
@@ -182,3 +182,18 @@ def test_only_switches_can_be_asked_for():
         fill("{data.batch_size?--big}")
     with pytest.raises(ConfigError, match="no such key"):
         fill("{xlaa?--xla}")
+
+
+@pytest.mark.parametrize(
+    ("tokens", "named"),
+    [
+        (("t.py", "{config}"), True),
+        (("t.py", "--config={config}"), True),
+        (("t.py", "{lr}", "{config:other}"), False),
+        (("t.py", "{{config}}"), False),
+        (("t.py", "config"), False),
+    ],
+)
+def test_a_command_names_its_config_by_the_placeholder(tokens: tuple[str, ...], named: bool) -> None:
+    """Neither another file nor literal braces are the config's path."""
+    assert names_config(tokens) is named
