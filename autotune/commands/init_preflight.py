@@ -12,7 +12,7 @@ from autotune.clock import SystemClock
 from autotune.commands.printing import ask
 from autotune.durations import format_duration
 from autotune.errors import TrialError
-from autotune.problem.problem import Problem
+from autotune.problem.init_plan import InitPlan
 from autotune.process.guard import Guard
 from autotune.process.orphans import end_orphans
 from autotune.process.zygote import ZygoteRunner
@@ -21,7 +21,6 @@ from autotune.protect.side_effects import SideEffects
 from autotune.records import Ending
 from autotune.report.console import text_console
 from autotune.report.plain_text import plain
-from autotune.search.init_plan import InitPlan
 from autotune.search.preflight import Preflight, Reached, run_preflight
 from autotune.settings.load import separate_path
 from autotune.study.journal import sole_search

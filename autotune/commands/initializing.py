@@ -11,9 +11,9 @@ from autotune.commands.printing import ask
 from autotune.commands.showing import command_notes, knob_rows, show_remarks
 from autotune.errors import ConfigError
 from autotune.problem.init_plan import InitPlan, plan_init, plan_init_from_flags
-from autotune.report.plain_text import plain
-from autotune.search.unlisted_knobs import not_taken
+from autotune.problem.unlisted_knobs import not_taken
 from autotune.report.inventory import Inventory, print_inventory
+from autotune.report.plain_text import plain
 from autotune.settings.apply import create_file, write_edit
 from autotune.settings.secrets import masked
 from autotune.settings.typed import read_typed, refuse_secrets

@@ -15,7 +15,6 @@ from autotune.folders.trial_folder import TrialFolder
 from autotune.problem.problem import Problem
 from autotune.process.launch import Runner
 from autotune.records import Ending, Stop, TraineeEvent
-from autotune.search.problem import Problem
 from autotune.settings.command import names_config
 from autotune.trial.error_text import quoted_output
 from autotune.trial.outcome import Evidence, ending_of

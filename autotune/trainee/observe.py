@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import atexit
 import os
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -77,7 +78,7 @@ def _observe_jax(loop: Loop, instrumentation: Instrumentation) -> None:
 
 
 # Each module is imported with its framework only: a process without frameworks starts without delay.
-_OBSERVERS = {
+_OBSERVERS: dict[str, Callable[[Loop, Instrumentation], None]] = {
     "tensorflow": _observe_tensorflow,
     "keras": _observe_keras,
     "tf_keras": partial(_observe_keras, framework="tf_keras"),
