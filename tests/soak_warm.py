@@ -88,7 +88,7 @@ AT_RANDOM = ("_remote_module_non_scriptable", "multiprocessing.resource_tracker"
 
 @dataclass(frozen=True, kw_only=True)
 class Found:
-    """What a trainer found after its imports.
+    """Findings of a trainer after its imports.
 
     Attributes:
         import_s: Time from its start to the end of its imports.

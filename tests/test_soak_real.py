@@ -69,7 +69,7 @@ def test_counters_of_samples() -> None:
 
 
 def test_samples_are_compared_over_one_stretch_of_time(tmp_path: Path) -> None:
-    """What lies before the first line seen, or after the last step, is left out on both sides; accumulation counts."""
+    """Anything before the first line seen, or after the last step, is left out on both sides; accumulation counts."""
     trial = tmp_path / ".autotune" / "trials" / "study" / "0"
     trial.mkdir(parents=True)
     (trial / "config.yaml").write_text("per_device_train_batch_size: 8\ngradient_accumulation_steps: 4\n")
@@ -85,7 +85,7 @@ def test_samples_are_compared_over_one_stretch_of_time(tmp_path: Path) -> None:
 
 
 def test_new_folders_stand_for_their_files() -> None:
-    """What is left in a project is named once."""
+    """Anything left in a project is named once."""
     before = {"train.py": "1", "data/a": "1"}
     after = {"train.py": "2", "data/a": "1", "data/b": "1", "out/x/y": "1", "out/z": "1"}
     assert differing(before, after) == ["+data/b", "+out/", "~train.py"]

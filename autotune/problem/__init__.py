@@ -1,1 +1,1 @@
-"""What is tuned: a config with its knobs, the trainer's command, and the machine, read and checked before any trial."""
+"""Subject of a search: a config with its knobs, the trainer's command, and the machine, checked before any trial."""

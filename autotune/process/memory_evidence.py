@@ -8,13 +8,13 @@ HOST_MEMORY = re.compile(
     r"\bMemoryError\b|_ArrayMemoryError|std::bad_alloc|Cannot allocate memory|DefaultCPUAllocator"
     r"|by allocator (?:mkl)?cpu\b"
 )
-"""What errors say when the host's memory ran out."""
+"""Words of errors that the host's memory ran out."""
 
 GPU_MEMORY = re.compile(
     r"ResourceExhaustedError|RESOURCE_EXHAUSTED|CUDA out of memory|CUDA error: out of memory|CUDA_ERROR_OUT_OF_MEMORY"
     r"|cudaErrorMemoryAllocation|CUBLAS_STATUS_ALLOC_FAILED|CUDNN_STATUS_ALLOC_FAILED|\bOutOfMemoryError\b"
 )
-"""What errors say when a GPU's memory ran out."""
+"""Words of errors that a GPU's memory ran out."""
 
 _COUNT = re.compile(r"^oom_kill (\d+)$", re.MULTILINE)
 

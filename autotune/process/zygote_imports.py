@@ -215,8 +215,8 @@ def _why_not_forkable() -> str | None:
     OpenCV start no threads at import but OpenBLAS's, and jemalloc's where PyArrow is installed, which pandas imports.
     OpenMP's are started by the first parallel loop.
     """
-    threads = len(os.listdir("/proc/self/task")) - _jemalloc_threads()
-    if threads > 1 and threads > 1 + _blas_threads():
+    threads = len(os.listdir("/proc/self/task"))
+    if threads > 1 and threads > 1 + _blas_threads() + _jemalloc_threads():
         return "starts threads"
     for number in os.listdir("/proc/self/fd"):
         try:

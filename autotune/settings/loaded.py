@@ -127,7 +127,7 @@ class Settings:
         if isinstance(joined, ComposedDocument):
             return "".join(f"- {new_scalar(word)}\n" for word in self.overrides(values, outputs))
         document = joined.further[prefix] if prefix else joined.first
-        wanted = {**self.section.fixed, **{path: v for path, v in values.items() if not path.startswith(ENV)}}
+        wanted = self._config_values(values)
         here = {inside: value for path, value in wanted.items() for at, inside in [joined.split(path)] if at == prefix}
         changed = {path: value for path, value in here.items() if not same_value(document.value(path), value)}
         splices = plan_splices(document, changed)
@@ -163,9 +163,13 @@ class Settings:
         document = self.trial_document
         if not isinstance(document, ComposedDocument):
             return ()
-        wanted = {**self.section.fixed, **{path: v for path, v in values.items() if not path.startswith(ENV)}}
+        wanted = self._config_values(values)
         changed = {path: value for path, value in wanted.items() if not same_value(document.value(path), value)}
         return overrides({**changed, **self.moved_outputs(outputs)})
+
+    def _config_values(self, values: Values) -> dict[str, Scalar]:
+        """Return the values that a trial's config holds for sure: those of ``set``, and the knobs but for variables."""
+        return {**self.section.fixed, **{path: v for path, v in values.items() if not path.startswith(ENV)}}
 
     def trial_env(self, values: Values) -> dict[str, str]:
         """Return the variables for the environment of a trial: ``env``, including the knobs in it."""

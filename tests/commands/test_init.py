@@ -132,7 +132,7 @@ def test_a_trainer_that_rejects_the_section_gets_its_config_back_as_it_was(
 def test_a_trainer_that_makes_no_step_with_the_section_never_sees_it(
     project: Path, config: Path, autotune: Autotune, mood: str
 ) -> None:
-    """Where it cannot be known that the section is to blame, the config is left alone all the same."""
+    """The config is left alone also if it cannot be known that the section is to blame."""
     loop = TRAINER.read_text().replace("    _bad(", f"    if 'autotune' in config:\n        {mood}\n    _bad(", 1)
     (project / "train.py").write_text(loop)
     done = autotune(*INIT, "--yes", "--", sys.executable, "train.py", "config.yaml")

@@ -145,7 +145,7 @@ def test_losses_that_were_over_before_are_forgotten():
 
 
 def test_a_new_collector_begins_with_a_clean_slate():
-    """What the old one said lasts no longer, and stays true of the time before; the new one has its time to start."""
+    """The word of the old one lasts no longer, and stays true of the time before; the new one has its time to start."""
     availability = known(started(1.0), lost(5.0), blocked(8.0, since_s=6.0), lost(9.0, uuid=None))
     availability.restart(20.0)
     assert availability.losses(["A"]) == ()

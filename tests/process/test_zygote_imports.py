@@ -56,7 +56,7 @@ def test_a_module_comes_with_its_other_half(first: str, other: Project, guard: G
 
 
 def test_a_package_brings_its_standard_library_along(other: Project, guard: Guard) -> None:
-    """What it imports is loaded with it, and not before it."""
+    """Its own imports are loaded with it, and not before it."""
     install(other, "framework", "import wave, xml.dom.minidom\ndel wave, xml\n")
     found = "print(sorted({'wave', 'xml', 'xml.dom', 'xml.dom.minidom', 'runpy'} & set(sys.modules)))\n"
     said = alike(other, guard, f"import sys\n{found}import framework\n{found}")
@@ -73,7 +73,7 @@ def test_a_package_that_is_only_looked_for_is_not_imported(other: Project, guard
 
 
 def test_a_package_that_is_looked_for_and_imported_has_its_own_spec(other: Project, guard: Guard) -> None:
-    """Who asks for an imported package's file before importing it is told the truth."""
+    """A look for an imported package's file before its import is answered with the truth."""
     install(other, "framework", "")
     said = alike(
         other,
@@ -149,7 +149,7 @@ def test_what_is_loaded_late_is_not_there_before(other: Project, guard: Guard) -
 
 
 def test_a_part_of_a_package_that_starts_a_thread_is_left_out_alone(other: Project) -> None:
-    """What was imported of the package before it stays warm."""
+    """Modules of the package that were imported before it stay warm."""
     package = site_packages(Path(other.python).parents[1]) / "big"
     package.mkdir(exist_ok=True)
     (package / "__init__.py").write_text("print('imported big')\n")

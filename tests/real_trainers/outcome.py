@@ -24,7 +24,7 @@ LEAST_WAIT, MOST_WAIT = 0.02, 0.2
 
 @dataclass(kw_only=True)
 class Outcome:
-    """What one row showed; filled in as it goes on.
+    """Findings of one row; filled in as it goes on.
 
     Attributes:
         name: Name of the row.
@@ -87,7 +87,7 @@ class Outcome:
 
     @property
     def is_wait_plausible(self) -> bool:
-        """Whether the share of time waiting for data is what can be expected, as far as anything is."""
+        """True if the share of time waiting for data is what can be expected, as far as anything is."""
         if self.data_wait is None or self.waits is None:
             return True
         return self.data_wait >= LEAST_WAIT if self.waits else self.data_wait <= MOST_WAIT

@@ -189,7 +189,7 @@ def test_an_override_behind_a_switch_is_not_its_value():
     ],
 )
 def test_a_switch_is_turned_off_with_the_trainers_own_word(tmp_path: Path, text: str, typed: str, off: str | None):
-    """Where it may be on by itself, leaving it out would change nothing; other trainers know no such word."""
+    """If it may be on by itself, leaving it out would change nothing; other trainers know no such word."""
     flags, _, filled = read("t.py", typed, script=script(tmp_path, text))
     assert filled == ("t.py", typed)
     turned = Document.parse("cache: false\n")

@@ -18,7 +18,7 @@ from autotune.settings.script import find_script, own_words
     ],
 )
 def test_own_words_stand_behind_the_script(words: tuple[str, ...], own: tuple[str, ...]):
-    """What stands in front is for the launcher."""
+    """Words in front of it are for the launcher."""
     assert words[own_words(words) :] == own
 
 

@@ -109,7 +109,7 @@ def test_the_workers_of_the_same_section_count() -> None:
 
 
 def test_debugging_is_only_ever_turned_off() -> None:
-    """Who trains without it is not offered a slower training."""
+    """A training without it is not offered a slower one."""
     assert _space({"run_eagerly": False}).knobs == ()
     assert _space({"run_eagerly": True}).knob("run_eagerly").heuristic_values == (False,)
 

@@ -60,7 +60,7 @@ def test_a_stopped_trial_is_called_after_who_stopped_it(stop: Stop, ending: Endi
 
 
 def test_steps_that_cannot_be_measured_are_told_with_the_reason() -> None:
-    """How many came, and what stood between them."""
+    """Their number is said, and what stood between them."""
     pauses = [TraineeEvent(kind=kind, t_s=1.0, stream="1.0") for kind in ("eval", "eval", "checkpoint")]
     assert ending_of(ended(-9, Stop.UNCOUNTED), [*steps(0.5, None, 0.4), *pauses])[1] == (
         "no steps could be counted: of 3, none is free of pauses (1 x checkpoint, 2 x eval)"

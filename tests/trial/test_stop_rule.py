@@ -156,7 +156,7 @@ def test_slow_steps_may_take_longer_than_the_longest_window() -> None:
 
 
 def test_steps_without_an_update_are_not_counted() -> None:
-    """Where gradients are accumulated, a step of the training is that of its optimizer."""
+    """If gradients are accumulated, a step of the training is that of its optimizer."""
     trial = Watched()
     for number in range(8):
         trial.clock.wait(0.1)
