@@ -12,14 +12,17 @@ _STARTED_S = SystemClock().now_s()
 
 def main() -> None:
     """Runs the command line and exits with its code."""
-    take_signals()  # before anything that takes time is imported
     try:
+        take_signals()  # before anything that takes time is imported
         with signals_held():
             from autotune import cli
         code = cli.run(sys.argv[1:], started_s=_STARTED_S)
+        ignore_signals()
     except KeyboardInterrupt as interrupt:
+        from autotune import cli  # the signal may have come before the import above
+
         code = cli.interrupted(sys.argv[1:], interrupt)
-    ignore_signals()
+        ignore_signals()
     sys.exit(code)
 
 

@@ -112,6 +112,28 @@ def test_every_command_ends_with_its_code(project: Path, command: str, number: s
     assert "Traceback" not in aside
 
 
+@pytest.mark.parametrize("number", CODES, ids=["sigint", "sigterm"])
+def test_a_signal_before_the_command_line_is_imported(project: Path, number: signal.Signals) -> None:
+    """The moment between taking signals and the first import: the command's own code, no traceback."""
+    program = (
+        "import os, runpy, sys\n"
+        "from autotune.process import termination\n"
+        "held = termination.signals_held\n"
+        "def signals_held():\n"
+        "    termination.signals_held = held\n"
+        f"    os.kill(os.getpid(), {int(number)})\n"
+        "    return held()\n"
+        "termination.signals_held = signals_held\n"
+        "sys.argv = ['autotune', 'status', '--config', 'config.yaml']\n"
+        "runpy.run_module('autotune', run_name='__main__', alter_sys=True)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", program], cwd=project, capture_output=True, text=True, timeout=60)
+    code, word = CODES[number]
+    assert done.returncode == code, done.stderr
+    assert done.stderr.splitlines()[-1] == f"autotune: {word}"
+    assert "Traceback" not in done.stderr
+
+
 def test_a_trainer_gets_signals_as_they_are(project: Path) -> None:
     """Real training, and the trials of a search: nothing is ignored or caught because autotune does so."""
     look = project / "look.py"
