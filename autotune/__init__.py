@@ -14,6 +14,7 @@ __all__ = [
     "CannotEditYaml",
     "CommandError",
     "ConfigError",
+    "ConfigSampler",
     "Ending",
     "GpuError",
     "Measurement",
@@ -43,6 +44,7 @@ if TYPE_CHECKING:
     from autotune.problem.known import Study
     from autotune.records import Ending, Measurement, TrialRecord
     from autotune.results import Ratio, SearchResult, Side, Verdict
+    from autotune.sampler.optuna_sampler import ConfigSampler
     from autotune.search.open import tune
     from autotune.settings.text.splice import edit_yaml
 
@@ -53,6 +55,7 @@ _HOMES = {
     ),
     **dict.fromkeys(("Ending", "Measurement", "TrialRecord"), "autotune.records"),
     **dict.fromkeys(("Ratio", "SearchResult", "Side", "Verdict"), "autotune.results"),
+    "ConfigSampler": "autotune.sampler.optuna_sampler",
     "Study": "autotune.problem.known",
     "edit_yaml": "autotune.settings.text.splice",
     "tune": "autotune.search.open",

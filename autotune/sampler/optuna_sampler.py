@@ -1,0 +1,266 @@
+"""Optuna sampler over the acquisition of a search: for anybody's study with a few noisy, expensive trials.
+
+It is made for parameters with a few values each, as configs have them: categories, integers, floats with a step.
+Floats without a step are drawn at random.
+"""
+
+import math
+import threading
+from collections import Counter
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from statistics import fmean, median
+from typing import Any, Self
+
+import numpy as np
+from optuna.distributions import BaseDistribution, CategoricalDistribution, FloatDistribution, IntDistribution
+from optuna.samplers import BaseSampler, RandomSampler
+from optuna.search_space import IntersectionSearchSpace
+from optuna.study import Study, StudyDirection
+from optuna.trial import FrozenTrial, TrialState
+
+from autotune.records import Ending, Scalar, Values
+from autotune.sampler.acquisition import Acquisition
+from autotune.sampler.observations import Observation, expected_trial_sd
+from autotune.space.knob import Knob, Label, ladder
+from autotune.space.space import Space, point_name
+
+_SPREAD = 0.5  # of the scores of a study whose values have no logarithm
+_FAR_BEHIND = 4.0  # below the best score, all are alike: the model is not for them
+_ENOUGH_FAILURES = 5  # of a value that never worked: it works in one trial of eight at best (rule of succession)
+_SEEDS = 2**31
+
+
+class ConfigSampler(BaseSampler):
+    """Sampler of autotune's searches, for any study with one objective.
+
+    A Gaussian process made for configs predicts every combination, and the knowledge gradient chooses the next trial;
+    a promising combination may come again, as trials are taken to be noisy. Trials that failed, and those that violate
+    a constraint, lower the chance of their neighbours.
+
+    Args:
+        seed: Makes its choices repeatable; None for others each time.
+    """
+
+    def __init__(self, seed: int | None = None) -> None:
+        self._seeds = np.random.default_rng(seed)
+        self._random = RandomSampler(seed=seed)
+        self._search_space = IntersectionSearchSpace()
+        self._model: _Model | None = None
+        self._lock = threading.Lock()
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_lock": None, "_model": None}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        self._lock = threading.Lock()
+
+    def reseed_rng(self) -> None:
+        """Draw other numbers from now on than the process that this one was forked from."""
+        self._seeds = np.random.default_rng()
+        self._random.reseed_rng()
+        self._model = None
+
+    def infer_relative_search_space(self, study: Study, trial: FrozenTrial) -> dict[str, BaseDistribution]:
+        """Return the parameters that all finished trials have, those with a single value left out."""
+        with self._lock:
+            found = self._search_space.calculate(study)
+        return {name: distribution for name, distribution in found.items() if not distribution.single()}
+
+    def sample_relative(
+        self, study: Study, trial: FrozenTrial, search_space: dict[str, BaseDistribution]
+    ) -> dict[str, Any]:
+        """Return the values of the next trial; see `BaseSampler.sample_relative`.
+
+        Raises:
+            ValueError: The study has several objectives.
+        """
+        _require_one_objective(study)
+        grids = {name: grid for name, one in search_space.items() if (grid := Grid.of(one)) is not None}
+        params = {
+            name: self.sample_independent(study, trial, name, distribution)
+            for name, distribution in search_space.items()
+            if name not in grids
+        }
+        if grids:
+            others = [other for other in study.get_trials(deepcopy=False) if other.number != trial.number]
+            with self._lock:
+                params |= self._propose(grids, others, study.direction)
+        return {name: params[name] for name in search_space}
+
+    def sample_independent(
+        self, study: Study, trial: FrozenTrial, param_name: str, param_distribution: BaseDistribution
+    ) -> Any:
+        """Return a value at random.
+
+        Raises:
+            ValueError: The study has several objectives.
+        """
+        _require_one_objective(study)
+        return self._random.sample_independent(study, trial, param_name, param_distribution)
+
+    def _propose(
+        self, grids: Mapping[str, "Grid"], trials: Sequence[FrozenTrial], direction: StudyDirection
+    ) -> dict[str, Any]:
+        """Return the values on these grids that promise most; at random where the model has none."""
+        if self._model is None or self._model.grids != grids:
+            self._model = _Model(grids, seed=int(self._seeds.integers(_SEEDS)))
+        chosen = self._model.next_point(trials, direction) or {
+            name: int(self._seeds.integers(len(grid.values))) for name, grid in grids.items()
+        }
+        return {name: grid.values[chosen[name]] for name, grid in grids.items()}
+
+
+@dataclass(frozen=True)
+class Grid:
+    """Values of a parameter that are worth telling apart.
+
+    Attributes:
+        values: The values, as a trial gets them.
+        ordered: True if neighbours are alike.
+        log: True if equal ratios are.
+    """
+
+    values: tuple[Any, ...]
+    ordered: bool
+    log: bool = False
+
+    @classmethod
+    def of(cls, distribution: BaseDistribution) -> Self | None:
+        """Return the grid of a distribution; None for a continuous one."""
+        if isinstance(distribution, CategoricalDistribution):
+            return cls(values=tuple(distribution.choices), ordered=False)
+        if isinstance(distribution, IntDistribution) or (
+            isinstance(distribution, FloatDistribution) and distribution.step is not None
+        ):
+            low, high = distribution.low, distribution.high
+            step = None if distribution.log else distribution.step
+            return cls(values=ladder(low, high, step=step, log=distribution.log), ordered=True, log=distribution.log)
+        return None
+
+    @cached_property
+    def _places(self) -> "np.ndarray[Any, np.dtype[np.float64]]":
+        values = np.array(self.values, dtype=float)
+        return np.log(values) if self.log else values
+
+    def index(self, value: Any) -> int | None:
+        """Return the position of the nearest value; None for what is no value of the parameter."""
+        if not self.ordered:
+            same = (place for place, one in enumerate(self.values) if type(one) is type(value) and one == value)
+            return next(same, None)
+        if isinstance(value, bool) or not isinstance(value, int | float) or (self.log and value <= 0):
+            return None
+        return int(np.argmin(np.abs(self._places - (math.log(value) if self.log else value))))
+
+
+class _Model:
+    """Model of one space: points are positions on the grids.
+
+    Args:
+        grids: The grid of each parameter.
+        seed: Makes its draws repeatable.
+    """
+
+    def __init__(self, grids: Mapping[str, Grid], *, seed: int) -> None:
+        self.grids = grids
+        self._space = Space(
+            knobs=tuple(
+                Knob(
+                    path=name,
+                    choices=tuple(range(len(grid.values))),
+                    ordered=grid.ordered,
+                    baseline=0,
+                    label=Label.UNKNOWN,
+                )
+                for name, grid in grids.items()
+            )
+        )
+        self._acquisition = Acquisition(self._space, seed)
+
+    def next_point(self, trials: Sequence[FrozenTrial], direction: StudyDirection) -> dict[str, int] | None:
+        """Return the positions that promise most after these trials; None if none does."""
+        observations = self._observations(trials, direction)
+        self._acquisition.learn(observations, expected_trial_sd(observations))
+        hopeless = _hopeless(observations.values())
+        proposal = self._acquisition.next_trial("", None, lambda values: _why_not(values, hopeless))
+        if proposal is None:
+            return None
+        return dict(zip(self.grids, self._space.indices(proposal.values), strict=True))
+
+    def _observations(self, trials: Sequence[FrozenTrial], direction: StudyDirection) -> dict[str, Observation]:
+        """Return the observation of each point; a trial that goes on counts as an average one until it ends."""
+        scores = _scores(trials, maximize=direction is StudyDirection.MAXIMIZE)
+        average = fmean(scores.values()) if scores else None
+        observations: dict[str, Observation] = {}
+        for trial in trials:
+            point = self._point(trial.params)
+            score = scores.get(trial.number, average if trial.state is TrialState.RUNNING else None)
+            if point is None or (score is None and not _has_failed(trial)):
+                continue
+            name = point_name(point)
+            known = observations.setdefault(name, Observation(name=name, values=point))
+            known = replace(known, durations_s=(*known.durations_s, 1.0))
+            if score is None:
+                observations[name] = replace(known, endings=(*known.endings, Ending.CRASHED))
+            else:
+                observations[name] = replace(known, scores=(*known.scores, score))
+        return observations
+
+    def _point(self, params: Mapping[str, Any]) -> Values | None:
+        """Return the point of a trial; None if it has not all of the parameters."""
+        places = {name: grid.index(params[name]) for name, grid in self.grids.items() if name in params}
+        known = {name: place for name, place in places.items() if place is not None}
+        return known if len(known) == len(self.grids) else None
+
+
+def _scores(trials: Iterable[FrozenTrial], *, maximize: bool) -> dict[int, float]:
+    """Return the score of each good trial by its number: the larger the better, on the scale of a logarithm."""
+    values = {
+        trial.number: trial.value
+        for trial in trials
+        if trial.state is TrialState.COMPLETE and trial.value is not None and not _is_violated(trial)
+    }
+    finite = {number: value for number, value in values.items() if math.isfinite(value)}
+    if not finite:
+        return {}
+    if min(finite.values()) > 0:
+        scores = {number: math.log(value) for number, value in finite.items()}
+    else:
+        center = median(finite.values())
+        spread = median(abs(value - center) for value in finite.values()) or 1.0
+        scores = {number: _SPREAD * (value - center) / spread for number, value in finite.items()}
+    if not maximize:
+        scores = {number: -score for number, score in scores.items()}
+    least = max(scores.values()) - _FAR_BEHIND
+    return {number: max(score, least) for number, score in scores.items()}
+
+
+def _require_one_objective(study: Study) -> None:
+    if len(study.directions) > 1:
+        raise ValueError("ConfigSampler is for studies with one objective")
+
+
+def _has_failed(trial: FrozenTrial) -> bool:
+    return trial.state in (TrialState.FAIL, TrialState.PRUNED) or _is_violated(trial)
+
+
+def _is_violated(trial: FrozenTrial) -> bool:
+    return any(value > 0 for value in trial.constraints.values())
+
+
+def _hopeless(observations: Iterable[Observation]) -> set[tuple[str, Scalar]]:
+    """Return the values that have failed so often, and never worked, that another trial of them is wasted."""
+    tried, worked = Counter[tuple[str, Scalar]](), set[tuple[str, Scalar]]()
+    for observation in observations:
+        for value in observation.values.items():
+            tried[value] += observation.trials
+            if observation.scores:
+                worked.add(value)
+    return {value for value, times in tried.items() if times >= _ENOUGH_FAILURES} - worked
+
+
+def _why_not(values: Values, hopeless: Collection[tuple[str, Scalar]]) -> str | None:
+    failed = (path for path, value in values.items() if (path, value) in hopeless)
+    return next((f"{path} failed each time" for path in failed), None)

@@ -1,0 +1,205 @@
+"""The sampler in studies of Optuna's users: Optuna's own suite, and what that leaves out."""
+
+import importlib.util
+import math
+import multiprocessing
+import pickle
+import random
+from collections.abc import Callable
+from pathlib import Path
+
+import optuna
+import pytest
+import yaml
+from optuna.distributions import CategoricalDistribution, FloatDistribution, IntDistribution
+from optuna.samplers import BaseSampler
+from optuna.testing.pytest_samplers import BasicSamplerTestCase, RelativeSamplerTestCase, SingleOnlySamplerTestCase
+
+from autotune.sampler.optuna_sampler import ConfigSampler, Grid
+
+
+class TestConfigSampler(BasicSamplerTestCase, RelativeSamplerTestCase, SingleOnlySamplerTestCase):
+    """Optuna's own suite; its cases for several objectives are left out, which raise ValueError here."""
+
+    @pytest.fixture
+    def sampler(self) -> Callable[[], BaseSampler]:
+        """Make a sampler."""
+        return lambda: ConfigSampler(seed=0)
+
+
+CHOICES = ("none", "memory", "disk")
+
+
+def speed(params: dict[str, object]) -> float:
+    """Return the samples per second of a training that a few parameters make up to 4 times as fast."""
+    batch, workers, cache = float(str(params["batch"])), float(str(params["workers"])), params["cache"]
+    load = 1.0 / min(workers, 6) * {"none": 3.0, "memory": 0.4, "disk": 1.0}[str(cache)]
+    return 100.0 * batch / (8 + batch) / max(1.0, load)
+
+
+def objective(trial: optuna.Trial) -> float:
+    """Train, with noise."""
+    params = {
+        "batch": trial.suggest_int("batch", 8, 256, log=True),
+        "workers": trial.suggest_int("workers", 1, 16),
+        "cache": trial.suggest_categorical("cache", CHOICES),
+    }
+    return speed(params) * math.exp(random.Random(trial.number).gauss(0.0, 0.05))
+
+
+def study_of(sampler: BaseSampler, trials: int = 30, **options: object) -> optuna.Study:
+    """Return a study that was optimized with this sampler."""
+    optuna.logging.set_verbosity(optuna.logging.WARNING)
+    study = optuna.create_study(direction="maximize", sampler=sampler)
+    study.optimize(objective, n_trials=trials, **options)  # type: ignore[arg-type]
+    return study
+
+
+def best_speed(study: optuna.Study) -> float:
+    """Return the speed of the best trial, noise left out."""
+    return speed(study.best_params)
+
+
+def test_it_finds_what_is_fast() -> None:
+    """The best of 30 noisy trials of 1,000 combinations is near the best of all, and ahead of random ones."""
+    best = speed({"batch": 256, "workers": 16, "cache": "memory"})
+    found = [best_speed(study_of(ConfigSampler(seed=seed))) / best for seed in range(5)]
+    at_random = [best_speed(study_of(optuna.samplers.RandomSampler(seed=seed))) / best for seed in range(5)]
+    assert min(found) > 0.93
+    assert sum(found) > sum(at_random)
+
+
+def test_it_minimizes_as_well() -> None:
+    """Times are to be short; values may be negative."""
+    optuna.logging.set_verbosity(optuna.logging.WARNING)
+    for shift in (0.0, -5.0):
+        study = optuna.create_study(sampler=ConfigSampler(seed=0))
+        study.optimize(lambda trial, shift=shift: 100 / objective(trial) + shift, n_trials=30)
+        assert speed(study.best_params) > 80
+
+
+def test_the_same_seed_makes_the_same_choices() -> None:
+    """Another one makes others, and none makes others each time."""
+    chosen = [
+        [trial.params for trial in study_of(ConfigSampler(seed=seed), 8).trials] for seed in (1, 1, 2, None, None)
+    ]
+    assert chosen[0] == chosen[1]
+    assert chosen[0] != chosen[2]
+    assert chosen[3] != chosen[4]
+
+
+def test_a_pickled_sampler_goes_on() -> None:
+    """As users keep their samplers between processes, in the middle of a study."""
+    study = study_of(ConfigSampler(seed=3), 8)
+    study.sampler = pickle.loads(pickle.dumps(study.sampler))
+    study.optimize(objective, n_trials=8)
+    assert len(study.trials) == 16
+
+
+def _drawn(sampler: ConfigSampler, queue: "multiprocessing.Queue[list[float]]") -> None:
+    sampler.reseed_rng()
+    queue.put([trial.params["workers"] for trial in study_of(sampler, 6).trials])
+
+
+def test_a_forked_sampler_draws_other_numbers_once_it_is_reseeded() -> None:
+    """Optuna reseeds the samplers of its workers."""
+    context = multiprocessing.get_context("fork")
+    queue: multiprocessing.Queue[list[float]] = context.Queue()
+    sampler = ConfigSampler(seed=0)
+    workers = [context.Process(target=_drawn, args=(sampler, queue)) for _ in range(2)]
+    for worker in workers:
+        worker.start()
+    drawn = [queue.get(timeout=60) for _ in workers]
+    for worker in workers:
+        worker.join(60)
+    assert drawn[0] != drawn[1]
+
+
+def test_trials_at_the_same_time_are_not_all_alike() -> None:
+    """Threads of one study, and asks before the first tell."""
+    assert len(study_of(ConfigSampler(seed=0), 24, n_jobs=4).trials) == 24
+    study = study_of(ConfigSampler(seed=0), 10)
+    space = study.trials[-1].distributions
+    asked = [study.ask(space).params for _ in range(6)]
+    assert len({tuple(sorted(params.items(), key=str)) for params in asked}) >= 3
+
+
+def test_what_violates_a_constraint_is_avoided() -> None:
+    """Large batches are fast, and out of memory."""
+
+    def constrained(trial: optuna.Trial) -> float:
+        value = objective(trial)
+        trial.set_constraint("memory", float(trial.params["batch"] - 32))
+        return value
+
+    optuna.logging.set_verbosity(optuna.logging.WARNING)
+    study = optuna.create_study(direction="maximize", sampler=ConfigSampler(seed=0))
+    study.optimize(constrained, n_trials=40)
+    late = [trial.params["batch"] for trial in study.trials[20:]]
+    assert sum(batch <= 32 for batch in late) >= 15
+
+
+def test_what_fails_is_avoided() -> None:
+    """A value that crashes the trainer."""
+
+    def crashing(trial: optuna.Trial) -> float:
+        value = objective(trial)
+        if trial.params["cache"] == "memory":
+            raise RuntimeError("out of memory")
+        return value
+
+    optuna.logging.set_verbosity(optuna.logging.CRITICAL)
+    study = optuna.create_study(direction="maximize", sampler=ConfigSampler(seed=0))
+    study.optimize(crashing, n_trials=40, catch=RuntimeError)
+    assert sum(trial.params["cache"] == "memory" for trial in study.trials[20:]) <= 4
+
+
+@pytest.mark.parametrize(
+    ("distribution", "values"),
+    [
+        (IntDistribution(1, 4), (1, 2, 3, 4)),
+        (IntDistribution(8, 64, log=True), (8, 16, 32, 64)),
+        (IntDistribution(0, 10, step=5), (0, 5, 10)),
+        (FloatDistribution(0.0, 1.0, step=0.5), (0.0, 0.5, 1.0)),
+        (CategoricalDistribution([True, "a", None]), (True, "a", None)),
+        (FloatDistribution(0.0, 1.0), None),
+    ],
+)
+def test_the_grid_of_a_distribution(
+    distribution: IntDistribution | FloatDistribution | CategoricalDistribution, values: tuple[object, ...] | None
+) -> None:
+    """Every value of a short one, a ladder over a long one, none of a continuous one."""
+    grid = Grid.of(distribution)
+    assert (grid and grid.values) == values
+    long = Grid.of(IntDistribution(0, 1_000_000))
+    assert long is not None
+    assert len(long.values) == 16
+
+
+def test_values_off_the_grid_count_for_the_nearest_on_it() -> None:
+    """Somebody enqueued them, or the range was another one then; categories have no nearest."""
+    grid = Grid.of(IntDistribution(8, 128, log=True))
+    assert grid is not None
+    assert [grid.index(value) for value in (1, 11, 12, 100, 5000)] == [0, 0, 1, 4, 4]
+    categories = Grid.of(CategoricalDistribution([1, True, "a"]))
+    assert categories is not None
+    assert [categories.index(value) for value in (1, True, "a", 2)] == [0, 1, 2, None]
+
+
+HUB = Path(__file__).parents[2] / "docs" / "optunahub" / "samplers" / "config_sampler"
+
+
+def test_the_package_for_optunahub_is_complete_and_loads() -> None:
+    """It has the files and the front matter that the registry asks for, and gives this sampler."""
+    assert {"README.md", "LICENSE", "__init__.py", "example.py"} <= {path.name for path in HUB.iterdir()}
+    front = yaml.safe_load((HUB / "README.md").read_text().split("---\n")[1])
+    assert set(front) == {"author", "title", "description", "tags", "optuna_versions", "license"}
+    assert "sampler" in front["tags"]
+    assert front["license"] == "MIT License"
+    spec = importlib.util.spec_from_file_location("config_sampler", HUB / "__init__.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    assert module.ConfigSampler is ConfigSampler
+    assert module.__all__ == ["ConfigSampler"]
