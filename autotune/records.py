@@ -24,6 +24,7 @@ class Purpose(StrEnum):
     EXPLORE = "explore"  # a point nobody has measured
     REPEAT = "repeat"  # a promising point, once more
     CONFIRM = "confirm"  # one half of an interleaved pair
+    VALIDATE = "validate"  # a longer training, through what a training does besides steps
 
 
 class Ending(StrEnum):
@@ -55,6 +56,9 @@ class Validity(StrEnum):
     NOT_STEADY = "not steady"  # too few steps after warm-up for a window
     UNMEASURED = "unmeasured"  # it gave no numbers at all
 
+
+VALIDATION_ASKED = "validation asked for, s"
+"""Condition of the trials of a search whose answer is to be validated: the longest training of that."""
 
 DISTURBED = frozenset({Validity.CONTAMINATED, Validity.THROTTLED})
 """Something else interfered: such a trial says nothing about its point, and is worth repeating."""
@@ -108,8 +112,9 @@ class TraineeEvent:
 
     Attributes:
         kind: ``start`` (the header of a stream), ``step``, ``loss``, ``epoch_end``, ``eval``, ``checkpoint``,
-            ``sync`` or ``note``; readers ignore kinds they do not know. ``launched`` comes from the runner, when the
-            process has begun that it may have prepared a warm interpreter for.
+            ``sync``, ``note``, ``reporter`` (the trainer has imported what reports its own steps) or ``unseen`` (it
+            trains, and none of its steps can be seen); readers ignore kinds they do not know. ``launched`` comes from
+            the runner, when the process has begun that it may have prepared a warm interpreter for.
         t_s: Time of the event.
         stream: The process and its loop that wrote it, ``<pid>.<n>``, e.g. ``"4711.0"``.
         wait_s: Of a step: seconds that the loop waited for data; None if not known.
@@ -119,7 +124,7 @@ class TraineeEvent:
             only accumulated.
         loss: The loss, where it was available; may be NaN or infinite.
         devices: Of a start: UUIDs of the accelerators that the process reports to use, perhaps only prefixes of them.
-        text: Of a note: its text, printable and on one line.
+        text: Of a note, or of ``unseen`` the reason: its text, printable and on one line.
     """
 
     kind: str
@@ -316,6 +321,40 @@ class Measurement:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Validation:
+    """Findings of a validation trial: a longer training of a point that was confirmed, or of the baseline.
+
+    Attributes:
+        trained_s: Time from the first step to the end.
+        epoch_ends: Number of passes over the data that ended.
+        evaluations: Number of evaluations (validation of the model, in the field's other sense of the word).
+        checkpoints: Number of checkpoints that were written.
+        speed_ratio: Speed over that of the baseline's validation trial; None for the baseline, or if not known.
+        overall_ratio: The same from the first step to the end, with all that comes between steps: evaluations,
+            checkpoints, the ends of epochs.
+        loss_ratio: Loss relative to where it began, over the baseline's after as many updates (or samples, if that is
+            less); None for the baseline, or if one of them reports too few losses.
+        memory_growth_bytes_per_s: Growth of host memory, where it went on until the end; 0 where it did not; None if
+            it was not measured for long enough.
+        gpu_memory_growth_bytes_per_s: The same of the memory of the fullest GPU.
+        broke: Reasons for not recommending the point, one clause each; empty if it held.
+        remarks: What the training did not come to, or does with the baseline's values as well; one clause each.
+    """
+
+    trained_s: float
+    epoch_ends: int = 0
+    evaluations: int = 0
+    checkpoints: int = 0
+    speed_ratio: float | None = None
+    overall_ratio: float | None = None
+    loss_ratio: float | None = None
+    memory_growth_bytes_per_s: float | None = None
+    gpu_memory_growth_bytes_per_s: float | None = None
+    broke: tuple[str, ...] = ()
+    remarks: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
 class TrialRecord:
     """One finished trial, as the study keeps it.
 
@@ -330,6 +369,7 @@ class TrialRecord:
             to start a zygote.
         detail: One line on the ending, e.g. the exception's class and message.
         conditions: Everything else that the numbers depend on (host, frameworks, ...).
+        validation: Of a validation trial: its findings; None otherwise, and where it was cut short.
     """
 
     number: int
@@ -345,8 +385,13 @@ class TrialRecord:
     measurement: Measurement | None = None
     detail: str = ""
     conditions: Mapping[str, Scalar] = field(default_factory=dict)
+    validation: Validation | None = None
 
     @property
     def comparable(self) -> Measurement | None:
-        """The measurement if it is fit to be compared with others, else None."""
-        return self.measurement if self.validity is Validity.GOOD else None
+        """The measurement if it is fit to be compared with others, else None.
+
+        A validation trial is longer than the others, and holds what they stop in front of.
+        """
+        is_fit = self.validity is Validity.GOOD and self.purpose is not Purpose.VALIDATE
+        return self.measurement if is_fit else None

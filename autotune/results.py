@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
-from autotune.records import GpuFigures, Scalar, Values
+from autotune.records import GpuFigures, Scalar, Validation, Values
 
 
 class Verdict(StrEnum):
@@ -117,6 +117,21 @@ class Change:
 
 
 @dataclass(frozen=True, kw_only=True)
+class BrokenPoint:
+    """Point that was confirmed, and broke in its validation trial.
+
+    Attributes:
+        changes: Its values, as far as they differ from those of the baseline.
+        speedup: Its speed over the baseline's, from the confirming pairs; None if these were too few.
+        validation: Findings of the validation trial.
+    """
+
+    changes: Values
+    speedup: Ratio | None
+    validation: Validation
+
+
+@dataclass(frozen=True, kw_only=True)
 class SearchResult:
     """Result of a search, worked out from the record alone.
 
@@ -135,6 +150,8 @@ class SearchResult:
             0.02; None if that is not known (the answer was read from the record).
         objective: What was searched for, as the config names it: the score is made of that.
         why_no_gpu: Why utilization is not measured on this machine; None if it is.
+        validation: Findings of the validation trial of the best (or candidate); None if there was none.
+        broken: Points that were confirmed before it, and broke in their validation trials.
         cautions: What was found on the way that the reader of the answer should know, one sentence each.
     """
 
@@ -153,4 +170,6 @@ class SearchResult:
     gain_of_ten_minutes: float | None = None
     objective: str = "effective_utilization"
     why_no_gpu: str | None = None
+    validation: Validation | None = None
+    broken: tuple[BrokenPoint, ...] = ()
     cautions: tuple[str, ...] = ()

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from hypothesis import settings
 
-pytest_plugins = ["tests.fake_nvml.plugin", "tests.runs"]
+pytest_plugins = ["tests.fake_nvml.plugin", "tests.runs", "tests.search.simulated"]
 
 # A slow machine is no failure; and the same examples every time, so that a red run can be repeated.
 settings.register_profile("suite", deadline=None, derandomize=True)

@@ -39,6 +39,7 @@ MODULES = {
     "trainers": "tests.soak_trainers",
     "json-under-signals": "tests.soak_signals",
     "real": "tests.soak_real",
+    "warm": "tests.soak_warm",
 }
 """Commands with a module of their own, whose `main` takes the arguments."""
 

@@ -28,7 +28,7 @@ WORDS = {
 MAY_IMPORT = {
     "cli": {"commands", "report", "settings", "process"},
     "__main__": {"cli", "process"},
-    "__init__": {"settings", "search", "problem"},
+    "__init__": {"settings", "search", "problem", "sampler"},
     "commands": {
         "search",
         "problem",
@@ -81,7 +81,7 @@ MAY_IMPORT = {
 }
 GUEST = {"trainee", "tf", "workloads"}
 ONLY_IN = {
-    "optuna": {"study/record.py", "bench/peers/methods.py"},
+    "optuna": {"sampler/optuna_sampler.py", "sampler/other_samplers.py", "study/", "bench/peers/methods.py"},
     "matplotlib": {"bench/peers/plot.py"},
     "pynvml": {"gpu/driver.py"},
     "psutil": {"measure/host.py", "process/"},
@@ -95,6 +95,7 @@ ONLY_IN = {
         "clock.py",
         "measure/host.py",
         "process/guard_process.py",
+        "process/zygote_forkable.py",
         "process/zygote_imports.py",
         "process/zygote_process.py",
         "bench/overhead/observed_trainers.py",

@@ -3,18 +3,19 @@
 from rich.console import Console
 
 from autotune.clock import Clock
+from autotune.commands.search_request import SearchRequest
 from autotune.commands.showing import show_plan
 from autotune.problem.gpus import busy_remarks, remarks_on_gpus
 from autotune.problem.problem import Problem
 
 
-def show_dry_run(console: Console, problem: Problem, budget_s: float, clock: Clock) -> None:
+def show_dry_run(console: Console, problem: Problem, request: SearchRequest, clock: Clock) -> None:
     """Show what a search would do, and what could be in its way.
 
     Raises:
         GpuError: The GPU that trials would use is not there.
     """
     remarks = (*problem.state.remarks, *remarks_on_gpus(problem))
-    show_plan(console, problem, budget_s)
+    show_plan(console, problem, request.budget_s, request.validate_s)
     for sentence in (f"score: {problem.measures}", *remarks, *busy_remarks(problem, clock)):
         console.print(sentence, soft_wrap=True)

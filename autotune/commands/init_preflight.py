@@ -36,6 +36,7 @@ _SHOWN_LINES = 5  # of a failed trial's stderr
 _REACHED = {
     Reached.READ: "the trial's copy of the config was read",
     Reached.ON_THE_COMMAND_LINE: "the values are on its command line",
+    Reached.IN_THE_ENVIRONMENT: "the values are in its environment",
     Reached.UNKNOWN: "whether the trial's copy of the config was read cannot be known here, "
     "because this file system does not note it",
 }
@@ -103,7 +104,9 @@ def _make(console: Console, plan: InitPlan) -> _Trials:
         end_orphans(problem.state.trials(problem.study), clock)
         side_effects, runner = SideEffects(problem.trainer, clock, cwd=Path.cwd()), ZygoteRunner(guard, clock)
         with _waiting(console):
-            first = run_preflight(problem, runner, clock, name=name)
+            first = run_preflight(
+                problem, runner, clock, name=name, tell=lambda said: console.print(plain(said), soft_wrap=True)
+            )
         loss = checkpoints.loss("the preflight trial")
         if loss is None and _trouble(first) is None:
             _print_steps(console, first)
@@ -153,9 +156,8 @@ def _why_separate(console: Console, plan: InitPlan, trials: _Trials) -> str | No
 def _trouble(preflight: Preflight) -> TrialError | None:
     explained = EXPLANATIONS[preflight.ending]
     if not preflight.steps:
-        detail = f" ({preflight.detail})" if preflight.detail else ""
         return TrialError(
-            f"no step was seen: {explained.sentence}{detail}",
+            f"no step was seen: {_why_no_step(preflight)}",
             where=str(preflight.folder.path),
             remedy=f"{explained.remedy}\nTo go on without a preflight: --no-preflight.",
         )
@@ -173,6 +175,16 @@ def _trouble(preflight: Preflight) -> TrialError | None:
             "decides which file is read.\nTo go on without a preflight: --no-preflight.",
         )
     return None
+
+
+def _why_no_step(preflight: Preflight) -> str:
+    """Return the reason for which no step was seen, without saying that again."""
+    detail = f" ({preflight.detail})" if preflight.detail else ""
+    if preflight.ending is Ending.NO_STEPS:
+        return f"the trainer ran to its end, with exit status 0{detail}"
+    if preflight.ending is Ending.NEVER_STARTED and preflight.detail:
+        return preflight.detail
+    return f"{EXPLANATIONS[preflight.ending].sentence}{detail}"
 
 
 def _steps(preflight: Preflight) -> str:

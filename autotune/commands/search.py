@@ -32,6 +32,21 @@ if TYPE_CHECKING:
 @click.option("--apply", is_flag=True, help="Write the best values into the config if they are better.")
 @click.option("--same-training", is_flag=True, help="Turn only knobs that leave the training itself unchanged.")
 @click.option("--allow-busy-gpu", is_flag=True, help="Search although somebody else is on the GPU.")
+@click.option(
+    "--sampler",
+    type=click.Choice(["autotune", "tpe", "gp", "random"]),
+    help="Proposes the points to try: autotune's own (default), or one of Optuna's.",
+)
+@click.option(
+    "--validate",
+    "validate_s",
+    type=Duration(),
+    is_flag=False,
+    flag_value="2m",
+    metavar="[DURATION]",
+    help="Train the winner for up to so long (2m) before calling it good: through an epoch's end, an evaluation and a "
+    "checkpoint.",
+)
 @dry_run_option
 @json_option
 @state_dir_option
@@ -46,6 +61,7 @@ def command(call: Invocation, /, **options: Any) -> int:
     request = SearchRequest(**options)
     if request.dry_run and request.as_json:
         raise click.UsageError("--dry-run is for people and has no JSON form; leave --json out.")
+    _require_time_to_validate(request)
     clock = SystemClock()
     answer = SearchAnswer(call, request.config, request.budget_s, clock)
     end_by_force_with(answer.interrupted)
@@ -57,6 +73,15 @@ def command(call: Invocation, /, **options: Any) -> int:
     return code
 
 
+def _require_time_to_validate(request: SearchRequest) -> None:
+    """Raise wrong usage if the budget is too short for the validation."""
+    if request.validate_s is not None:
+        from autotune.search.schedule import why_no_time_to_validate
+
+        if why := why_no_time_to_validate(request.validate_s, request.budget_s):
+            raise click.UsageError(f"--validate: {why}.")
+
+
 def _search(call: Invocation, request: SearchRequest, answer: SearchAnswer, watchdog: Watchdog, clock: Clock) -> int:
     """Carry out a request; return the exit code."""
     with signals_held():  # within the budget: what is imported here may lie on a disk that hangs
@@ -66,7 +91,7 @@ def _search(call: Invocation, request: SearchRequest, answer: SearchAnswer, watc
 
     problem = open_requested(request)
     if request.dry_run:
-        show_dry_run(text_console(), problem, request.budget_s, clock)
+        show_dry_run(text_console(), problem, request, clock)
         return 0
     finished = search_with_display(problem, request, answer, clock, started_s=call.started_s)
     if request.as_json:
@@ -85,4 +110,4 @@ def _apply(problem: "Problem", finished: "Finished", request: SearchRequest, wat
 
     watchdog.stand_down()  # somebody may be asked
     if request.apply:
-        apply_if_better(problem, finished.result)
+        apply_if_better(problem, finished.result, must_be_validated=request.validate_s is not None)

@@ -17,6 +17,8 @@ class SearchRequest:
         apply: True to write the best values into the config if they are better.
         same_training: True to turn only knobs that leave the training itself unchanged.
         allow_busy_gpu: True to search although somebody else is on the GPU.
+        sampler: Name of the sampler; None for that of the section.
+        validate_s: Longest training of a validation trial, in seconds; None for none.
         dry_run: True to show what would happen, and start nothing.
         as_json: True to print the answer as one JSON object on stdout.
         state_dir: Folder of all state; None finds the place by the config.
@@ -30,6 +32,8 @@ class SearchRequest:
     apply: bool
     same_training: bool
     allow_busy_gpu: bool
+    sampler: str | None
+    validate_s: float | None
     dry_run: bool
     as_json: bool
     state_dir: Path | None

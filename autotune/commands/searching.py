@@ -65,13 +65,15 @@ def search_with_display(
         AutotuneError: The search cannot begin, or no trial gave numbers.
     """
     progress = text_console(stderr=True)
-    show_plan(progress, problem, request.budget_s)
+    show_plan(progress, problem, request.budget_s, request.validate_s)
     options = SearchOptions(
         budget_s=request.budget_s,
         started_s=started_s,
         seed=request.seed,
         fresh=request.fresh,
         allow_busy_gpu=request.allow_busy_gpu,
+        sampler=request.sampler,
+        validate_s=request.validate_s,
     )
     display = SearchDisplay(progress, clock, started_s=started_s, budget_s=request.budget_s)
     with open_search(problem, options, clock, display) as search:
@@ -87,13 +89,21 @@ def search_with_display(
     return Finished(result=result, failures=failures(tuner.failures, result.outcomes), ended_by=tuner.ended_by)
 
 
-def apply_if_better(problem: Problem, result: SearchResult) -> None:
+def apply_if_better(problem: Problem, result: SearchResult, *, must_be_validated: bool = False) -> None:
     """Write the best values of a search into the config, if they are better than the baseline.
+
+    Args:
+        problem: What was tuned.
+        result: The answer.
+        must_be_validated: Whether they have to have come through a validation trial.
 
     Raises:
         AutotuneError: They cannot be written, or the config was edited and nobody is there to ask.
     """
     if result.verdict is Verdict.BETTER and result.best and result.baseline:
+        if must_be_validated and result.validation is None:
+            text_console(stderr=True).print("Not applied: the answer is not validated, see above.")
+            return
         new = ChosenValues(point=result.best.point, values=result.best.values, baseline=result.baseline.values)
         apply_values(problem, new, text_console(stderr=True))
 

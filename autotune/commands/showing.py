@@ -30,7 +30,7 @@ def show_remarks(state: StateFolder) -> None:
         console.print(remark, soft_wrap=True)
 
 
-def show_plan(console: Console, problem: Problem, budget_s: float) -> None:
+def show_plan(console: Console, problem: Problem, budget_s: float, validate_s: float | None = None) -> None:
     """Shows what a search is about to do."""
     plan = SearchPlan(
         knobs=knob_rows(problem),
@@ -40,6 +40,7 @@ def show_plan(console: Console, problem: Problem, budget_s: float) -> None:
         notes=[*output_notes(problem), *command_notes(problem)],
         command=masked(problem.command),
         budget_s=budget_s,
+        validate_s=validate_s,
     )
     print_plan(console, plan)
 

@@ -5,7 +5,7 @@ import os
 import pwd
 import re
 import shutil
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 
 from autotune.errors import AutotuneError, ConfigError, TrialError
@@ -115,39 +115,25 @@ class StateFolder:
         if not os.access(self.path, os.W_OK | os.X_OK, effective_ids=True):
             raise self._not_writable("it is read-only")
 
+    def journal(self, study: str) -> Path:
+        """Return the file that holds the record of a study."""
+        return self.studies / f"{study}.journal"
+
     def trials(self, study: str) -> Path:
         """Return the folder that holds the trials of a study.
 
         Raises:
             ValueError: That is no valid name.
-
-        Raises:
-            ValueError: That is no name.
         """
         return self._trials / _checked(study)
 
-    def run(self, study: str, trial: str) -> TrialFolder:
+    def trial(self, study: str, trial: str) -> TrialFolder:
         """Return the folder of one trial; it need not exist.
 
         Raises:
             ValueError: One of them is no valid name.
-
-        Raises:
-            ValueError: One of them is no name.
         """
         return TrialFolder(self.trials(study) / _checked(trial))
-
-    def spans_of_trials(self) -> list[tuple[float, float]]:
-        """Return the start and end of each trial whose folder exists, in seconds since the epoch.
-
-        The end is the time at which the latest of a trial's own files was written, so a killed trial has one too.
-        """
-        spans = []
-        for path in self._trials.glob("*/*"):
-            created_s = TrialFolder(path).created_s()
-            if created_s is not None:
-                spans.append((created_s, max(created_s, *_written_s(path))))
-        return spans
 
     def free_bytes(self) -> int:
         """Return the free space on the disk of the trials, for an ordinary user (without root's reserve).
@@ -248,15 +234,6 @@ def _of_the_user(environ: Mapping[str, str]) -> Path:
             home = "/"
         base = Path(home) / ".local" / "state"
     return base.resolve() / "autotune"
-
-
-def _written_s(folder: Path) -> Iterator[float]:
-    """Yield the times at which the files of a folder were written, as far as they can be read."""
-    yield 0.0
-    with contextlib.suppress(OSError), os.scandir(folder) as entries:
-        for entry in entries:
-            with contextlib.suppress(OSError):
-                yield entry.stat(follow_symlinks=False).st_mtime
 
 
 def _checked(name: str) -> str:

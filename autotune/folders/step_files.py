@@ -17,7 +17,7 @@ from autotune.records import TraineeEvent
 
 VERSION = 1
 
-_KINDS = frozenset({"step", "loss", "epoch_end", "eval", "checkpoint", "sync", "note"})
+_KINDS = frozenset({"step", "loss", "epoch_end", "eval", "checkpoint", "sync", "note", "reporter", "unseen"})
 # Process ids have at most 10 digits; the second number counts the loops of the process.
 _NAME = re.compile(r"steps\.([0-9]{1,10})\.([0-9]{1,10})\.jsonl")
 _STREAMS = 256  # read at most; a training process has one, each of its workers perhaps another
@@ -142,7 +142,7 @@ class _Stream:
             work=_amount(fields.get("work")),
             update=fields.get("update") is not False,
             loss=_loss(fields.get("loss")),
-            text=_text(fields.get("text")) if kind == "note" else None,
+            text=_text(fields.get("text")) if kind in ("note", "unseen") else None,
         )
 
     def _header(self, fields: Mapping[str, Any]) -> TraineeEvent | None:

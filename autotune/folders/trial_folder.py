@@ -62,12 +62,15 @@ class TrialFolder:
         self.outputs = path / "outputs"
         self.inject = path / "inject"
 
-    def create(self, *, output_paths: Iterable[str] = (), observed: bool = False) -> None:
+    def create(
+        self, *, output_paths: Iterable[str] = (), output_folders: Iterable[str] = (), observed: bool = False
+    ) -> None:
         """Create the folder, its marker and ``outputs/``; an existing folder of ours is kept.
 
         Args:
             output_paths: Paths inside ``outputs/`` that the trainer will write to. Their parents are made, they
                 themselves are not: some trainers refuse an existing folder, others a folder without a parent.
+            output_folders: Those of them that are made.
             observed: Whether to make ``inject/`` too: a real process needs it, and it is most of the work.
 
         Raises:
@@ -88,6 +91,8 @@ class TrialFolder:
                 _copy_observer(self.inject)
             for path in output_paths:
                 make_private_folder(Path(path).parent)
+            for path in output_folders:
+                make_private_folder(Path(path))
         except OSError as error:
             raise TrialError(
                 f"the trial's folder cannot be made: {error.strerror}",

@@ -173,6 +173,7 @@ def _descendants_by_scan(pid: int) -> list[int]:
 class _Sample:
     t_s: float
     cpu_s: float
+    memory_bytes: int
     peak_memory_bytes: int
 
 
@@ -216,7 +217,12 @@ class HostProbe:
         cpu_cores = None
         if len(inside) >= 2 and inside[-1].t_s - inside[0].t_s >= _LEAST_COVERED * (t1_s - t0_s):
             cpu_cores = (inside[-1].cpu_s - inside[0].cpu_s) / (inside[-1].t_s - inside[0].t_s)
-        return HostUsage(cpu_cores=cpu_cores, peak_memory_bytes=samples[-1].peak_memory_bytes, pids=pids)
+        return HostUsage(
+            cpu_cores=cpu_cores,
+            peak_memory_bytes=samples[-1].peak_memory_bytes,
+            memory=tuple((sample.t_s, sample.memory_bytes) for sample in inside),
+            pids=pids,
+        )
 
     def close(self) -> None:
         """Stop watching; see `Probe.close`."""
@@ -241,6 +247,7 @@ class HostProbe:
                 _Sample(
                     t_s=self._clock.now_s(),
                     cpu_s=math.fsum(self._cpu_s.values()),
+                    memory_bytes=memory_bytes,
                     peak_memory_bytes=max(before, memory_bytes),
                 )
             )

@@ -10,6 +10,9 @@ from autotune.records import GpuMeasurement, Scalar, Validity
 Device = TypeVar("Device", contravariant=True)
 Usage = TypeVar("Usage", covariant=True)
 
+MemorySeries = tuple[tuple[float, int], ...]
+"""Memory in use over time: (monotonic time in seconds, bytes), in the order of time."""
+
 
 class Probe(Protocol[Device, Usage]):
     """Instrument that watches one device (or process tree) during one trial.
@@ -56,11 +59,13 @@ class HostUsage:
         cpu_cores: Their CPU time per second of wall time; None where it was looked at for less than half of that time.
         peak_memory_bytes: Largest sum of their resident sets so far. Pages that processes share count once
             for each, so this is an upper bound.
+        memory: That sum over the stretch, each (time in seconds, bytes), in the order of time.
         pids: Ids of the processes seen so far; also of those that have ended.
     """
 
     cpu_cores: float | None
     peak_memory_bytes: int
+    memory: MemorySeries = ()
     pids: frozenset[int] = frozenset()
 
 

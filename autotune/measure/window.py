@@ -105,6 +105,16 @@ class Window:
         samples = np.full(self.steps, default_samples or 1.0) if self.samples is None else self.samples
         return float((samples / self.durations_s).max())
 
+    def speeds(self, parts: int) -> tuple[float, ...]:
+        """Return the speed in each of so many parts of the window: samples per second, else units of work.
+
+        Args:
+            parts: Their number; fewer where there are fewer steps.
+        """
+        amounts = self.units if self.samples is None else self.samples
+        pieces = [piece for piece in np.array_split(np.arange(self.steps), parts) if len(piece)]
+        return tuple(float(amounts[piece].sum() / self.durations_s[piece].sum()) for piece in pieces)
+
     def cv(self) -> float | None:
         """Return the variation of the time per unit of work; None if the window is too short for 4 blocks."""
         return block_cv(self.durations_s, self.units)

@@ -78,6 +78,12 @@ def plan_init(
     Raises:
         AutotuneError: There is a section already, it cannot be added, or the command cannot be carried out.
     """
+    if not exists(config):
+        raise ConfigError(
+            "there is no such file",
+            where=str(config),
+            remedy="Check the path. For a trainer that reads no config, --from-flags makes one out of its command.",
+        )
     document, beside = Document.read(config), separate_path(config)
     for file, there in ((config, SECTION in document), (beside, exists(beside))):
         if there:
@@ -103,7 +109,7 @@ def plan_init(
         return plan_section(config, lines)
 
     joined = JoinedDocument(document, documents)
-    edit, problem = _edit(joined, config, tokens, typed.env, write, state_dir, files)
+    edit, problem = _edit(joined, config, tokens, typed.env, write, state_dir, files, in_config=not separate)
     return InitPlan(edit=edit, is_new=separate, problem=problem, why_separate=why_separate)
 
 
@@ -126,13 +132,15 @@ def _why_separate(config: Path, document: Document, typed: TypedCommand, tokens:
 def plan_init_from_flags(config: Path, typed: TypedCommand, *, state_dir: Path | None) -> InitPlan:
     """Plan a config that holds the flags of a command, and a section that puts them back in their place.
 
+    Of a command without flags, it holds a section alone, in which variables of the environment may vary.
+
     Args:
         config: The config, which is not there yet.
         typed: How training is started.
         state_dir: Where everything is kept; None finds the place by the config.
 
     Raises:
-        AutotuneError: There is such a file, the command has no flags, or it cannot be carried out.
+        AutotuneError: There is such a file, or the command cannot be carried out.
     """
     if config.exists() or config.is_symlink():
         raise ConfigError(
@@ -148,12 +156,7 @@ def plan_init_from_flags(config: Path, typed: TypedCommand, *, state_dir: Path |
         raise ConfigError("there is no such folder", where=str(config.parent), remedy="Make it, or check the path.")
     flags = read_flags(typed.words, has_known_name, find_script(typed.words, Path.cwd()))
     if not flags.values:
-        raise ConfigError(
-            "no flag with a value was found in the command",
-            where="command line",
-            remedy="Type the command with the values that you train with: -- python train.py --batch_size=16 ... "
-            "A trainer without flags can be tuned by its environment: see knobs: in docs/config.md.",
-        )
+        return _plan_environment(config, typed, flags, state_dir)
     document = Document.parse(flags_config(flags.values), str(config))
 
     def write(lines: Sequence[str]) -> ConfigEdit:
@@ -161,6 +164,27 @@ def plan_init_from_flags(config: Path, typed: TypedCommand, *, state_dir: Path |
 
     edit, problem = _edit(document, config, flags.command, typed.env, write, state_dir)
     return InitPlan(edit=edit, is_new=True, problem=problem, flags=flags)
+
+
+def _plan_environment(config: Path, typed: TypedCommand, flags: Flags, state_dir: Path | None) -> InitPlan:
+    """Plan a config that holds a section alone: of a command without flags, variables of its environment may vary."""
+    bare = "\n".join(section_lines(flags.command, env=typed.env, knobs=(), redirected=()))
+    argv = fill_command(
+        flags.command,
+        config=config,
+        python=sys.executable,
+        trial_config=Document.parse(bare, str(config)),
+        where="command line",
+        needs_values=False,
+    )
+    environ = {**os.environ, **typed.env}
+    resolve_executable(argv[0], Path.cwd(), environ.get("PATH"))
+    machine = _opened(config, {config.name: bare}, state_dir).machine
+    offers = environment_offers(argv, environ, machine, cwd=Path.cwd())
+    lines = section_lines(flags.command, env=typed.env, knobs=(), redirected=(), offered=offers, offers_vary=True)
+    text = "\n".join(("# Of this command, variables of the environment may vary.", "", *lines, ""))
+    problem = _opened(config, {config.name: text}, state_dir)
+    return InitPlan(edit=_new_file(config, text), is_new=True, problem=problem, flags=flags)
 
 
 def _edit(
@@ -171,6 +195,8 @@ def _edit(
     write: Callable[[Sequence[str]], ConfigEdit],
     state_dir: Path | None,
     further: Mapping[str, Path] | None = None,
+    *,
+    in_config: bool = False,
 ) -> tuple[ConfigEdit, Problem]:
     """Return the change that adds the section, and what a search will read afterwards."""
     argv = fill_command(
@@ -199,6 +225,7 @@ def _edit(
             redirected=found.settings.outputs.redirected,
             files=files,
             offered=environment_offers(argv, environ, found.machine, cwd=Path.cwd()),
+            in_config=in_config,
         )
     )
     problem = _opened(config, {config.name: document.text, edit.path.name: edit.new}, state_dir)

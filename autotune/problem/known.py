@@ -70,7 +70,7 @@ class Study:
                 versions = frameworks_text(problem.conditions) or "the frameworks as they are"
                 why += f" with {versions}; study {other} is of others"
             raise StudyError(why, where=str(problem.config_path), remedy=_remedy(problem))
-        record = Record(known, problem.state.studies / f"{known}.journal")
+        record = Record(known, problem.state.journal(known))
         self._problem = problem
         self.name = record.name
         self.path = record.path

@@ -121,7 +121,7 @@ class Problem:
     @property
     def journal(self) -> Path:
         """The study's record."""
-        return self.state.studies / f"{self.study}.journal"
+        return self.state.journal(self.study)
 
     def known_study(self) -> str | None:
         """The study to report and apply: this one, else the latest that differs in the command alone.
@@ -140,7 +140,7 @@ class Problem:
 
     def _latest_study(self, pattern: str) -> str | None:
         same, frameworks = pattern.rsplit("-", 1)
-        journals = self.state.studies.glob(f"{glob.escape(same)}-{frameworks}-????.journal")
+        journals = self.state.studies.glob(self.state.journal(f"{glob.escape(same)}-{frameworks}-????").name)
         latest = max(journals, key=lambda journal: journal.stat().st_mtime, default=None)
         return latest.stem if latest else None
 

@@ -14,7 +14,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from autotune.errors import TrialError
-from autotune.process import guard_process, zygote_imports, zygote_process
+from autotune.process import guard_process, zygote_forkable, zygote_imports, zygote_process
 from autotune.records import Stop
 
 ENDING_S = guard_process.GRACE_S + guard_process.GIVE_UP_S + 2.0
@@ -221,7 +221,7 @@ class Guard:
             do="warm",
             zygote=zygote,
             **replace(program, argv=(*program.argv, "-c", zygote_process.BOOTSTRAP)).message(),
-            scripts=[portable(zygote_process.__file__), portable(zygote_imports.__file__)],
+            scripts=[portable(str(part.__file__)) for part in (zygote_process, zygote_forkable, zygote_imports)],
             log=portable(log),
             request=request,
         )

@@ -11,14 +11,15 @@ from autotune.process.launch import Watch
 from autotune.records import Stop, TraineeEvent
 
 _LOOK_S = 0.5  # between looks at all processes of the trial
+_AT_ONCE = frozenset({"launched", "start", "reporter", "unseen"})  # true also if another process makes the trial
 
 
 class Liveness:
     """Wrapper around a trial's watch that checks for signs of life until the first step.
 
     A process that was forked while a library held a lock may wait for that lock for ever: it prints nothing and uses no
-    CPU time at all, while compiling and tracing, however slow, use it all the time. Events before the first step are
-    held back, so that the watch does not see a trial that is restarted.
+    CPU time at all, while compiling and tracing, however slow, use it all the time. Notes and pauses before the first
+    step are held back, so that the watch does not see a trial that is restarted.
 
     Args:
         watch: The trial's watch.
@@ -49,12 +50,12 @@ class Liveness:
         """See `Runner.run`; a trial without a sign of life is stopped as one that never started."""
         if self.first_step_s is not None:
             return self._watch(events)
-        launched = [event for event in events if event.kind == "launched"]  # true also if another process makes it
-        self._held += [event for event in events if event.kind != "launched"]
+        at_once = [event for event in events if event.kind in _AT_ONCE]
+        self._held += [event for event in events if event.kind not in _AT_ONCE]
         self.first_step_s = next((event.t_s for event in events if event.kind == "step"), None)
         if self.first_step_s is not None:
-            return self._watch(launched) or self.let_go()
-        stop = self._watch(launched)
+            return self._watch(at_once) or self.let_go()
+        stop = self._watch(at_once)
         if stop is None and self._is_silent():
             self.is_lost = True
             return Stop.NEVER_STARTED

@@ -16,8 +16,9 @@ import math
 import os
 import re
 import sys
+import tempfile
 from collections import OrderedDict, deque
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -43,9 +44,11 @@ SILENCE_S = 8.0
 _SILENT_AS_EVER = 2.0  # ... or this many times as long as the first trial was silent, if that is more
 _MOST_FAILURES = 2  # of forks, before there are no more
 _MOST_UNFIT = 3  # trials in a row that were not like the first, before there are no more forks
-_MOST_LEFT_OUT = 3  # packages that cannot be imported beforehand, before nothing is
+_MOST_ATTEMPTS = 3  # to make a zygote, before that has failed: the second finds out what cannot be imported beforehand
+_MOST_NAMED = 4  # modules in a sentence
 _IMPORTS_SLOWER = 3.0  # importing beforehand may take this many times as long as in the trial where it was noted ...
 _IMPORTS_BUSY_S = 20.0  # ... and this much more, on a busy machine
+_ENDED = "it has ended"
 _RECORD_BYTES = 8 << 20
 _UNFIT_BYTES = 1 << 16
 _MODULE = re.compile(r"\w+(\.\w+)*")
@@ -149,38 +152,41 @@ class ZygoteRunner(ProcessRunner):
         self._guard.start()
         if interpreter.zygote is not None and interpreter.guard == self._guard.pid:
             return None
-        limit_s = self._clock.now_s() + _IMPORTS_BUSY_S + _IMPORTS_SLOWER * interpreter.imports_s
-        while True:
+        for attempt in range(1, _MOST_ATTEMPTS + 1):
             self._make_room()
-            name = self._start_zygote(interpreter, command, request)
+            limit_s = self._clock.now_s() + _IMPORTS_BUSY_S + _IMPORTS_SLOWER * interpreter.imports_s
+            name = self._start_zygote(interpreter, command, request, is_tried=attempt > 1)
             answer = self._warmed(name, request, limit_s)
             if isinstance(answer, Stop):
                 self._guard.cool(name)
                 return _stopped_before_start(answer, self._clock.now_s())
-            if "not_forkable" in answer:
-                self._guard.cool(name)
-                self._leave_out(interpreter, answer)
-                if self._is_off:
-                    return None
-                continue
             if "took_s" in answer:
                 interpreter.zygote, interpreter.guard = name, self._guard.pid
+                self._leave_out(interpreter, answer["left_out"])
                 _log.info("zygote %s is warm after %.2f s", name, answer["took_s"])
-            else:
-                self._guard.cool(name)
-                self._failed(interpreter, f"the warm interpreter could not be made ({answer['error']})")
-            return None
+                return None
+            self._guard.cool(name)
+            if attempt > 1 and "not_forkable" in answer:  # although it did no harm when it was tried
+                interpreter.left_out.add(answer["not_forkable"])
+            is_import = "not_forkable" in answer or answer["error"] == _ENDED
+            if attempt == _MOST_ATTEMPTS or not is_import or not interpreter.imports:
+                why = answer.get("error") or f"{answer['not_forkable']} cannot be imported beforehand"
+                self._failed(interpreter, f"the warm interpreter could not be made ({why})")
+                return None
+        return None
 
-    def _start_zygote(self, interpreter: _Interpreter, command: PythonCommand, request: LaunchRequest) -> str:
+    def _start_zygote(
+        self, interpreter: _Interpreter, command: PythonCommand, request: LaunchRequest, *, is_tried: bool
+    ) -> str:
         """Start a zygote, and return its name."""
         self._zygotes_begun += 1
         name = str(self._zygotes_begun)
         # It is no trial, but a later search has to find it if search and guard are killed at once.
         env = {**request.env, "AUTOTUNE_TRIAL_ID": f"{request.plan.trial_id}/zygote"}
-        # What an import makes of the place for temporary files has to hold for all trials.
-        env.pop(VARIABLE, None)
-        if VARIABLE in os.environ:
-            env[VARIABLE] = os.environ[VARIABLE]
+        temporary = None
+        if VARIABLE in request.plan.env:
+            # What an import makes of the place for temporary files has to hold for all trials.
+            env[VARIABLE] = temporary = _shared_temporary_folder()
         self._guard.warm(
             name,
             Program(argv=(command.interpreter, *command.options), cwd=request.plan.cwd, env=env),
@@ -188,7 +194,9 @@ class ZygoteRunner(ProcessRunner):
             request={
                 "imports": interpreter.imports or [],
                 "left_out": sorted(interpreter.left_out),
+                "is_tried": is_tried,
                 "trial_dir": portable(request.folder.path),
+                "temporary": None if temporary is None else portable(temporary),
                 "env": {portable(variable): portable(value) for variable, value in env.items()},
             },
         )
@@ -209,7 +217,7 @@ class ZygoteRunner(ProcessRunner):
         while True:
             message = self._guard.receive(LOOK_S)
             if isinstance(message, Warmed) and message.zygote == name:
-                return message.answer or {"error": "it has ended"}
+                return message.answer or {"error": _ENDED}
             stop = request.watch(())
             if stop is Stop.NEVER_STARTED:  # neither has the time that it may take to start
                 stop = None
@@ -221,15 +229,15 @@ class ZygoteRunner(ProcessRunner):
             if now_s >= limit_s:
                 return {"error": "its imports took too long"}
 
-    def _leave_out(self, interpreter: _Interpreter, answer: Mapping[str, Any]) -> None:
-        package, why = answer["not_forkable"], answer["why"]
-        interpreter.left_out.add(package)
-        if len(interpreter.left_out) > _MOST_LEFT_OUT:
-            self._turn_off(interpreter, f"{len(interpreter.left_out)} packages cannot be imported beforehand")
-        else:
-            self._remark(
-                f"importing {package} {why}, so each trial imports it anew (about {answer['took_s']:.1f} s a trial)"
-            )
+    def _leave_out(self, interpreter: _Interpreter, found: Sequence[Mapping[str, Any]]) -> None:
+        """Note the modules that could not be imported beforehand, and say so in one sentence for each reason."""
+        interpreter.left_out |= {each["module"] for each in found}
+        for why in dict.fromkeys(each["why"] for each in found):
+            alike = [each for each in found if each["why"] == why]
+            what = _listed([each["module"] for each in alike])
+            took_s = sum(each["took_s"] for each in alike)
+            them = "it" if len(alike) == 1 else "them"
+            self._remark(f"importing {what} {why}, so each trial imports {them} anew (about {took_s:.1f} s a trial)")
 
     # A trial that is forked from it.
 
@@ -239,6 +247,7 @@ class ZygoteRunner(ProcessRunner):
             return None
         folder, is_first = request.folder, interpreter.imports is None
         record, unfit = folder.path / "imports.jsonl", folder.path / "unfit.json"
+        temporary = request.plan.env.get(VARIABLE)
         contents = folder.contents()
         watch = request.watch
         request.watch = liveness = Liveness(watch, folder, self._clock, limit_s=interpreter.silence_s)
@@ -253,6 +262,7 @@ class ZygoteRunner(ProcessRunner):
                     "arguments": [portable(word) for word in command.arguments],
                     "record": portable(record) if is_first else None,
                     "unfit": portable(unfit),
+                    "temporary": None if temporary is None else portable(temporary),
                 },
             ),
         )
@@ -331,6 +341,22 @@ class ZygoteRunner(ProcessRunner):
             self.remarks.append(sentence)
 
 
+def _listed(names: Sequence[str]) -> str:
+    """Write a few names with commas, and how many more there are."""
+    more = len(names) - _MOST_NAMED
+    *all_but_last, last = [*names[:_MOST_NAMED], f"{more} more"] if more > 0 else names
+    return f"{', '.join(all_but_last)} and {last}" if all_but_last else last
+
+
+def _shared_temporary_folder() -> str:
+    """Return the system's folder for temporary files with two slashes in front, POSIX's other name for it on Linux.
+
+    By this spelling, which `os.path.abspath` keeps, a variable set to something below it by an import is told from one
+    that has named that folder all along: the former follows the trial's own folder, the latter does not.
+    """
+    return "//" + os.path.abspath(tempfile.gettempdir()).lstrip("/")
+
+
 def _stopped_before_start(why: Stop, now_s: float) -> Ended:
     return Ended(
         status=None,
@@ -353,10 +379,11 @@ def _read_record(path: Path) -> list[tuple[float, dict[str, Any]]]:
         try:
             fields = json.loads(line)
             t_s, module, environ = float(fields["t_s"]), str(fields["module"]), dict(fields["environ"])
+            place = None if fields["place"] is None else str(fields["place"])
         except (ValueError, TypeError, KeyError, RecursionError):
             continue
         if _MODULE.fullmatch(module) and module.partition(".")[0] not in sys.stdlib_module_names:
-            found.setdefault(module, (t_s, {"module": module, "environ": environ}))
+            found.setdefault(module, (t_s, {"module": module, "environ": environ, "place": place}))
     return list(found.values())
 
 

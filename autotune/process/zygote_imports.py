@@ -1,6 +1,6 @@
 """Imports of a zygote: made once before the fork, and handed out after it in the order of a fresh interpreter.
 
-The other half of zygote_process.py, which executes the text of this file in its own namespace: Python 3.9 syntax, and
+Part of zygote_process.py, which executes the text of this file in its own namespace: Python 3.9 syntax, and
 the standard library only.
 
 A trial is to find in ``sys.modules``, and in the modules themselves, what its own imports would have put there:
@@ -16,7 +16,6 @@ A trial is to find in ``sys.modules``, and in the modules themselves, what its o
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import functools
 import importlib
 import importlib.machinery
@@ -28,7 +27,18 @@ import sys
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import BuiltinFunctionType, FunctionType, ModuleType
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:  # executed in the same namespace
+    from autotune.process.zygote_forkable import (
+        OwnModules,
+        _is_elsewhere,
+        _is_import,
+        _place_of,
+        _threads,
+        _try,
+        _why_not_forkable,
+    )
 
 AT_START: frozenset[str]
 """Modules that an interpreter has loaded when it comes to the trainer's code; set by `zygote_process.BOOTSTRAP`."""
@@ -56,7 +66,7 @@ _READ_FLAGS = os.O_RDONLY | _SAFELY
 _APPEND_FLAGS = os.O_WRONLY | os.O_APPEND | os.O_CREAT | _SAFELY
 _NEW_FLAGS = os.O_WRONLY | os.O_CREAT | os.O_EXCL | _SAFELY
 _TRIAL_DIR = "\0trial"  # stands for the trial's own folder in values; no real value holds a NUL
-_DEVICES = ("/dev/nvidia", "/dev/kfd", "/dev/dri")
+_TEMPORARY = "\0temporary"  # stands for the folder for temporary files of the process
 _ABSENT = object()
 
 
@@ -87,21 +97,38 @@ def _top(module: str) -> str:
     return module.partition(".")[0]
 
 
-def _environ(trial_dir: str) -> dict[str, str]:
-    """Return the environment, with the trial's own folder replaced by a placeholder in all values."""
-    return {
-        name: value.replace(trial_dir, _TRIAL_DIR) if trial_dir else value
-        for name, value in os.environ.items()
-        if name not in LATE_VARIABLES
-    }
+class Folders:
+    """Folders of this process that no other trial has, with a placeholder for each in the values of variables.
 
+    PyTorch sets a variable to a folder below the one for temporary files when it is imported, for instance.
 
-def _change_environ(changes: Mapping[str, str | None], trial_dir: str) -> None:
-    for name, value in changes.items():
-        if value is None:
-            os.environ.pop(name, None)
-        else:
-            os.environ[name] = value.replace(_TRIAL_DIR, trial_dir)
+    Args:
+        trial_dir: The trial's folder.
+        temporary: The folder for temporary files; None if it is the same for all trials.
+    """
+
+    def __init__(self, trial_dir: str, temporary: str | None) -> None:
+        # The latter first: it may lie inside the former.
+        self._placeholders = [
+            (folder, word) for folder, word in ((temporary, _TEMPORARY), (trial_dir, _TRIAL_DIR)) if folder
+        ]
+
+    def environ(self) -> dict[str, str]:
+        """Return the environment without the variables that are read late, with placeholders in all values."""
+        environ = {name: value for name, value in os.environ.items() if name not in LATE_VARIABLES}
+        for folder, word in self._placeholders:
+            environ = {name: value.replace(folder, word) for name, value in environ.items()}
+        return environ
+
+    def change_environ(self, changes: Mapping[str, str | None]) -> None:
+        """Set variables, and remove those whose value is None."""
+        for name, value in changes.items():
+            if value is None:
+                os.environ.pop(name, None)
+                continue
+            for folder, word in self._placeholders:
+                value = value.replace(word, folder)
+            os.environ[name] = value
 
 
 # Modules, looked at without running code of theirs: a lazy one would be loaded by reading an attribute.
@@ -165,116 +192,72 @@ def _is_standard(module: str) -> bool:
     return spec.origin.startswith(_standard_folders()) and not spec.origin.startswith(_site_folders())
 
 
-def _is_import() -> bool:
-    """Return whether the finder that calls this was asked for an import, not by importlib.util.find_spec."""
-    frame = sys._getframe(2)
-    # Other finders, such as the observer's hook, may stand between the import and us.
-    while frame is not None and (
-        frame.f_code.co_filename.startswith("<frozen importlib") or frame.f_code.co_name == "find_spec"
-    ):
-        if frame.f_code.co_name == "_find_and_load_unlocked":
-            return True
-        frame = frame.f_back  # type: ignore[assignment]
-    return False
-
-
 # Imports before the fork.
 
 
-def _blas_threads() -> int:
-    """Count the threads of OpenBLAS: it starts them at import, and handles forks itself (pthread_atfork)."""
-    threads = 0
-    with open("/proc/self/maps", "rb") as file:
-        libraries = {line.split(None, 5)[5].rstrip(b"\n") for line in file if b"openblas" in line}
-    for path in libraries:
-        try:
-            library = ctypes.CDLL(os.fsdecode(path))  # is loaded already
-        except OSError:
-            continue
-        for prefix in ("", "scipy_"):
-            for suffix in ("", "64_", "_64"):
-                count = getattr(library, prefix + "openblas_get_num_threads" + suffix, None)
-                if count is not None:
-                    threads += max(count() - 1, 0)
-    return threads
-
-
-def _jemalloc_threads() -> int:
-    """Count the threads with which jemalloc gives memory back; it handles forks itself, too (background_thread.c)."""
-    names = []
-    for task in os.listdir("/proc/self/task"):
-        with contextlib.suppress(OSError), open(f"/proc/self/task/{task}/comm", "rb") as file:  # it may have ended
-            names.append(file.read())
-    return names.count(b"jemalloc_bg_thd\n")
-
-
-def _why_not_forkable() -> str | None:
-    """Return the reason for which this process must not be forked any more; None if it may.
-
-    NumPy, SciPy, scikit-learn, pandas, Numba, librosa, PyTorch, Lightning, transformers, JAX, TensorFlow, Keras and
-    OpenCV start no threads at import but OpenBLAS's, and jemalloc's where PyArrow is installed, which pandas imports.
-    OpenMP's are started by the first parallel loop.
-    """
-    threads = len(os.listdir("/proc/self/task"))
-    if threads > 1 and threads > 1 + _blas_threads() + _jemalloc_threads():
-        return "starts threads"
-    for number in os.listdir("/proc/self/fd"):
-        try:
-            if os.readlink("/proc/self/fd/" + number).startswith(_DEVICES):
-                return "opens the accelerator's device file"
-        except OSError:  # the one that this list was read from
-            continue
-    return None
-
-
 def _import_all(
-    imports: Sequence[dict[str, Any]], left_out: set[str], trial_dir: str
+    imports: Sequence[dict[str, Any]], left_out: set[str], folders: Folders, is_tried: bool
 ) -> tuple[list[Package], dict[str, Any]]:
     """Import the requested modules in order, each in the environment in which the trainer did it.
 
     Args:
         imports: The modules, with the environment of each.
         left_out: Modules that must not be imported, nor what the trainer imports after them of the same package.
-        trial_dir: Folder of the trial that waits.
+        folders: Those of the trial that waits, and of this interpreter.
+        is_tried: Whether each is imported by a process of its own first; those that cannot be are left out, too.
 
     Returns:
         The packages, and what to answer to the guard.
     """
     started_s = time.monotonic()
-    folders = _site_folders()
+    site_folders = _site_folders()
     installed: dict[str, bool] = {}
     start = dict(os.environ)
     packages: list[Package] = []
+    found: list[dict[str, Any]] = []
     # Of modules that only we needed so far, each is loaded by the package that imports it.
-    ours = ParkedModules([], trial_dir, None)
+    ours = ParkedModules([], None, folders)
     ours.park()
+    # In front of all others, so that no package is given an installed module in place of the trainer's own.
+    own = OwnModules({wanted["module"] for wanted in imports if _is_elsewhere(wanted)})
+    sys.meta_path.insert(0, own)
+
+    def why_not(threads: tuple[int, int]) -> str | None:
+        return "needs a module of the trainer's own" if own.is_asked else _why_not_forkable(threads)
+
     known = {name: dict(_namespace(module)) for name, module in (*sys.modules.items(), *ours.parked.items())}
     for wanted in imports:
         module = wanted["module"]
         top = _top(module)
-        if module in left_out or top == "autotune":
+        if module in left_out or top == "autotune" or _is_elsewhere(wanted):
             installed[top] = False
         if module in sys.modules:
             continue
         if top not in installed:
-            installed[top] = _is_installed(importlib.machinery.PathFinder.find_spec(top), folders)
+            installed[top] = _is_installed(importlib.machinery.PathFinder.find_spec(top), site_folders)
         if not installed[top]:
             continue
-        _change_environ({name: start.get(name) for name in os.environ.keys() | start.keys()}, trial_dir)
-        _change_environ(wanted["environ"], trial_dir)
-        before, loaded, begun_s = _environ(trial_dir), set(sys.modules), time.monotonic()
+        folders.change_environ({name: start.get(name) for name in os.environ.keys() | start.keys()})
+        folders.change_environ(wanted["environ"])
+        if is_tried:
+            why, took_s = _try(module, why_not)
+            if why is not None:
+                found.append({"module": module, "why": why, "took_s": took_s})
+                installed[top] = False
+                continue
+        before, loaded, threads = folders.environ(), set(sys.modules), _threads() if is_tried else (1, 0)
         with contextlib.suppress(BaseException):  # it may need a setup that only the trainer makes
             __import__(module)
         new = sys.modules.keys() - loaded
-        packages.append(Package(new, before, _environ(trial_dir)))
+        packages.append(Package(new, before, folders.environ()))
         known.update((name, dict(_namespace(sys.modules[name]))) for name in new)
-        why = _why_not_forkable()
-        if why is not None:
-            return packages, {"not_forkable": module, "why": why, "took_s": time.monotonic() - begun_s}
+        if why_not(threads) is not None:
+            return packages, {"not_forkable": module}
+    sys.meta_path.remove(own)
     sys.meta_path.remove(ours)
     sys.modules.update(ours.parked)
     _find_late_changes(packages, known)
-    return packages, {"took_s": time.monotonic() - started_s}
+    return packages, {"took_s": time.monotonic() - started_s, "left_out": found}
 
 
 def _find_late_changes(packages: Sequence[Package], known: Mapping[str, Mapping[str, Any]]) -> None:
@@ -298,16 +281,18 @@ class ParkedModules:
 
     Args:
         packages: The packages imported beforehand, in that order.
-        trial_dir: The trial's folder.
         unfit: File for the reason for which a fresh interpreter has to make the trial; None in the zygote itself.
+        folders: Folders that no other trial has.
+        trial_dir: The trial's folder.
 
     Attributes:
         parked: Modules that were not asked for yet.
         on_hand_out: Called when modules were handed out.
     """
 
-    def __init__(self, packages: Sequence[Package], trial_dir: str, unfit: str | None) -> None:
+    def __init__(self, packages: Sequence[Package], unfit: str | None, folders: Folders, trial_dir: str = "") -> None:
         self._packages = list(packages)
+        self._folders = folders
         self._trial_dir = trial_dir
         self._unfit = unfit
         self._pid = os.getpid()
@@ -401,7 +386,7 @@ class ParkedModules:
 
     def _hand_out(self, package: Package, wanted: str) -> bool:
         if not package.packages <= self._handed_out:  # else the trainer has this package already
-            environ = _environ(self._trial_dir)
+            environ = self._folders.environ()
             differing = {
                 name for name in environ.keys() | package.before.keys() if environ.get(name) != package.before.get(name)
             }
@@ -409,7 +394,7 @@ class ParkedModules:
                 self._give_up(_top(wanted), "variable", sorted(differing)[0])
         self._check_origins({_top(name) for name in package.modules} - self._handed_out)
         self._handed_out |= package.packages
-        _change_environ(package.changes, self._trial_dir)
+        self._folders.change_environ(package.changes)
         self._put_back(package.modules)
         for namespace, key, before, value in package.late:
             if namespace.get(key, _ABSENT) is before:
@@ -472,26 +457,29 @@ class Recorder:
 
     Args:
         path: The file for it, a line of JSON for each module.
-        trial_dir: The trial's folder.
+        folders: Folders that no other trial has.
     """
 
-    def __init__(self, path: str, trial_dir: str) -> None:
+    def __init__(self, path: str, folders: Folders) -> None:
         self._path = path
-        self._trial_dir = trial_dir
+        self._folders = folders
         self._pid = os.getpid()
-        self._at_start = _environ(trial_dir)
+        self._at_start = folders.environ()
 
     def find_spec(self, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None) -> None:
         """Record the module, and the changes of the environment since the start of the trial."""
         if os.getpid() != self._pid or not _is_import():
             return
-        environ = _environ(self._trial_dir)
+        environ = self._folders.environ()
         changes = {
             variable: environ.get(variable)
             for variable in environ.keys() | self._at_start.keys()
             if environ.get(variable) != self._at_start.get(variable)
         }
-        line = {"t_s": time.monotonic(), "module": name, "environ": changes}
+        place = None
+        with contextlib.suppress(Exception):  # a path that a trainer has put together may hold anything
+            place = None if "." in name else _place_of(importlib.machinery.PathFinder.find_spec(name))
+        line = {"t_s": time.monotonic(), "module": name, "environ": changes, "place": place}
         # Opened anew for each line: a trainer may close descriptors that it does not know.
         with contextlib.suppress(OSError):
             file = os.open(self._path, _APPEND_FLAGS, 0o600)

@@ -2,19 +2,22 @@
 
 The guard starts it as ``python <the trainer's options> -c BOOTSTRAP`` (see zygote.py): with the trainer's interpreter,
 environment and directory, with the standard library and nothing of autotune on its path, in Python 3.9 syntax. The
-text of this file comes on descriptor 3, that of zygote_imports.py on descriptor 4; both are executed in one namespace.
-Descriptor 5 is a socket from the guard, the lifeline as well: each message on it is one byte with descriptors, the
-first of a file with the request as JSON, the second of a pipe for the answer.
+text of this file comes on descriptor 3, those of zygote_forkable.py and zygote_imports.py on 4 and 5; all are executed
+in one namespace. Descriptor 6 is a socket from the guard, the lifeline as well: each message on it is one byte with
+descriptors, the first of a file with the request as JSON, the second of a pipe for the answer.
 
 The first request says what to import::
 
-    {"imports": [{"module", "environ"}], "left_out": [names of modules], "trial_dir", "env"}
+    {"imports": [{"module", "environ", "place"}], "left_out": [names of modules], "is_tried", "trial_dir",
+     "temporary", "env"}
 
-and is answered, when all of it is imported, with ``{"took_s"}``; if a package turned out to make forking dangerous
-with ``{"not_forkable": module, "why", "took_s"}``, and that is the end of this interpreter. Modules that cannot be
-imported are skipped. Every other request is a trial, with the write ends of its output pipes as further descriptors::
+and is answered, when all of it is imported, with ``{"took_s", "left_out": [{"module", "why", "took_s"}]}``; if a module
+turned out to make forking dangerous with ``{"not_forkable": module}``, and that is the end of this interpreter. The
+next one is told to try each import in a process of its own first, and leaves out what is dangerous. Modules that cannot
+be imported are skipped. Every other request is a trial, with the write ends of its output pipes as further
+descriptors::
 
-    {"argv", "script" | "module", "arguments", "cwd", "env", "guard", "record", "unfit"}
+    {"argv", "script" | "module", "arguments", "cwd", "env", "guard", "record", "unfit", "temporary"}
 
 The answer is ``{"pid"}`` just before the trainer's code begins, or ``{"step", "errno", "error"}`` if it cannot.
 The process of the trial is forked twice, so that the guard, which is the child subreaper, becomes its parent.
@@ -38,19 +41,18 @@ import signal
 import socket
 import sys
 import time
-import warnings
 from collections.abc import Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
-if TYPE_CHECKING:  # the trainer's interpreter has no autotune: `BOOTSTRAP` executes that file in this namespace
+if TYPE_CHECKING:  # the trainer's interpreter has no autotune: `BOOTSTRAP` executes these files in this namespace
+    from autotune.process.zygote_forkable import _PR_SET_PDEATHSIG, _fork, _why_not_forkable
     from autotune.process.zygote_imports import (
+        Folders,
         Package,
         ParkedModules,
         Recorder,
-        _change_environ,
         _import_all,
-        _why_not_forkable,
     )
 
 NAME = "<autotune zygote>"
@@ -60,11 +62,10 @@ BOOTSTRAP = (
 )
 """Code that runs this file, and leaves no trace in ``__main__``."""
 
-_OTHER_HALF = 4
-_CHANNEL = 5
+_OTHER_PARTS = (4, 5)
+_CHANNEL = 6
 _REQUEST_BYTES = 1 << 24
 _REPARENTED_S = 10.0
-_PR_SET_PDEATHSIG = 1
 _IS_SAFE_PATH = sys.flags.isolated or getattr(sys.flags, "safe_path", False)  # the latter since Python 3.11
 
 
@@ -122,19 +123,20 @@ def _set_up_trial(
         step = "exec"
         os.environ.clear()
         os.environ.update(request["env"])
-        _change_environ(changed_at_start, "")
+        trial_dir = request["env"]["AUTOTUNE_TRIAL_DIR"]
+        folders = Folders(trial_dir, request["temporary"])
+        folders.change_environ(changed_at_start)
         _set_up_main(request)
         _reseed()
         _forget_temporary_folder()
-        trial_dir = request["env"]["AUTOTUNE_TRIAL_DIR"]
-        parked = ParkedModules(packages, trial_dir, request["unfit"])
+        parked = ParkedModules(packages, request["unfit"], folders, trial_dir)
         parked.park()
         _observe(os.path.join(trial_dir, "inject"))
         for finder in sys.meta_path:
             if type(finder).__module__ == "_autotune_trainee.hook":  # the import of one package may bring a framework
                 parked.on_hand_out = finder.look  # type: ignore[attr-defined]
         if request["record"]:
-            sys.meta_path.insert(0, Recorder(request["record"], trial_dir))
+            sys.meta_path.insert(0, Recorder(request["record"], folders))
     except Exception as error:  # noqa: BLE001 - the search has to know, and makes the trial otherwise
         code = error.errno if isinstance(error, OSError) else None
         _answer(answer, step=step, errno=code, error=os.strerror(code) if code else str(error))
@@ -198,12 +200,6 @@ def _receive(channel: socket.socket) -> tuple[dict[str, Any], list[int]]:
     return request, descriptors[1:]
 
 
-def _fork() -> int:
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", DeprecationWarning)  # of forking with OpenBLAS's threads; see _blas_threads
-        return os.fork()
-
-
 def _texts(portable: Any) -> Any:
     """Decode texts of the search, which encodes bytes as the guard does, in the way of this interpreter."""
     if isinstance(portable, str):
@@ -223,8 +219,9 @@ def _serve() -> str | None:
     if not _IS_SAFE_PATH:
         del sys.path[0]  # the working directory, which -c puts there
     request, (answer,) = _receive(channel)
-    trial_dir, changed_at_start = _texts(request["trial_dir"]), _changed_at_start(_texts(request["env"]))
-    packages, words = _import_all(request["imports"], set(request["left_out"]), trial_dir)
+    changed_at_start = _changed_at_start(_texts(request["env"]))
+    folders = Folders(_texts(request["trial_dir"]), _texts(request["temporary"]))
+    packages, words = _import_all(request["imports"], set(request["left_out"]), folders, request["is_tried"])
     _answer(answer, **words)
     if "not_forkable" in words:
         os._exit(0)
@@ -292,5 +289,6 @@ def _live() -> None:
 
 
 if __name__ == NAME:
-    exec(compile(os.read(_OTHER_HALF, 1 << 20), NAME, "exec"), globals())  # noqa: S102 - our own file
+    for _part in _OTHER_PARTS:
+        exec(compile(os.read(_part, 1 << 20), NAME, "exec"), globals())  # noqa: S102 - our own files
     _live()

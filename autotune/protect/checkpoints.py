@@ -12,9 +12,8 @@ import os
 import re
 import shlex
 import stat
-from bisect import bisect_right
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
@@ -26,6 +25,7 @@ from autotune.events import Event, TrialEnded, TrialStarted
 from autotune.folders.state_folder import LEAST_FREE_BYTES
 from autotune.process.open_files import files_being_written
 from autotune.protect.kept_file import CannotPutBack, CopyChanged, KeptFile, SomebodyElses, kept, stamp_of
+from autotune.protect.left_files import LeftFiles
 from autotune.protect.side_effects import folders_looked_at, names_of
 from autotune.protect.snapshot import Below, Snapshot
 from autotune.settings.paths import path_of, real_path
@@ -47,14 +47,13 @@ _OR_DATA = re.compile(r".*\.(?:bin|h5|hdf5|index|joblib|msgpack|npz|pb|pickle|pk
 _WORD = re.compile(
     r"best|checkpoint|ckpt|epoch|final|last|latest|model|net|optim|save|state|step|variables|weight", re.IGNORECASE
 )
-_LATE_S = 5.0  # a trainer's last file may come after the last of its trial's own files
 
 
 class CheckpointBackups:
     """Backups of the files around the trials that have the names of checkpoints; to be used in a ``with`` statement.
 
-    Files that an earlier trial has left are none of the user's. Files in the folders that redirected keys name are
-    watched but not copied, since trials do not write there.
+    A file that an earlier search's trials have left is none of the user's as long as nobody has touched it since. Files
+    in the folders that redirected keys name are watched but not copied, since trials do not write there.
 
     Args:
         trainer: Tells where a trial can be expected to write.
@@ -75,6 +74,7 @@ class CheckpointBackups:
         self._above = Path(os.path.commonpath(self._folders))
         self._copies = trainer.state.kept / name
         self._others = trainer.state.kept / f"{name}.written-by-others"
+        self._left = LeftFiles(trainer.state.kept / "left-by-trials.json")
         self._kept: list[KeptFile] = []
         self._lost: list[KeptFile] = []
         self._why_lost: dict[str, None] = {}
@@ -110,6 +110,8 @@ class CheckpointBackups:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._look(self._trial)  # the last trial may have ended without an event
+        users = {file.path for file in self._kept}
+        self._left.write({path: stamp for path in self._present() if path not in users and (stamp := stamp_of(path))})
         for file in self._kept:
             if file.copy:
                 self._discard(file.copy)
@@ -239,38 +241,23 @@ class CheckpointBackups:
         places = [place for path in named if (place := real_path(path))]
         return [place for place in places if not self._cwd.is_relative_to(place)]
 
+    def _present(self) -> list[Path]:
+        """Return all files around the trials that have the names of checkpoints."""
+        files = Snapshot(self._folders, [self._trainer.state.path], self._clock).files
+        return [path for path in files if is_called_a_checkpoint(path)]
+
     def _found(self) -> list[tuple[Path, os.stat_result]]:
         """Return the user's files that have the names of checkpoints, the latest first."""
-        by_trials = _Spans((from_s, to_s + _LATE_S) for from_s, to_s in self._trainer.state.spans_of_trials())
+        left = self._left.read()
         found = []
-        for path in Snapshot(self._folders, [self._trainer.state.path], self._clock).files:
-            if not is_called_a_checkpoint(path):
-                continue
+        for path in self._present():
             try:
                 about = path.lstat()
             except OSError:  # gone meanwhile
                 continue
-            if stat.S_ISREG(about.st_mode) and about.st_mtime not in by_trials:
+            if stat.S_ISREG(about.st_mode) and (path not in left or left[path] != stamp_of(path)):
                 found.append((path, about))
         return sorted(found, key=lambda one: one[1].st_mtime_ns, reverse=True)
-
-
-class _Spans:
-    """Set of time spans with fast lookup: overlapping spans are merged."""
-
-    def __init__(self, spans: Iterable[tuple[float, float]]) -> None:
-        self._begins_s: list[float] = []
-        self._ends_s: list[float] = []
-        for from_s, to_s in sorted(spans):
-            if self._ends_s and from_s <= self._ends_s[-1]:
-                self._ends_s[-1] = max(self._ends_s[-1], to_s)
-            else:
-                self._begins_s.append(from_s)
-                self._ends_s.append(to_s)
-
-    def __contains__(self, time_s: float) -> bool:
-        place = bisect_right(self._begins_s, time_s) - 1
-        return place >= 0 and time_s <= self._ends_s[place]
 
 
 def is_called_a_checkpoint(path: Path) -> bool:

@@ -12,6 +12,7 @@ from autotune.durations import format_duration
 from autotune.records import TrialRecord
 from autotune.report.comparison import gpu_notes, metrics_table
 from autotune.report.plain_text import changes_text, plain, value_text
+from autotune.report.validation_notes import validation_notes
 from autotune.results import Ratio, SearchResult, Side, Verdict
 from autotune.score import UTILIZATION
 
@@ -73,7 +74,7 @@ def print_answer(
         console.print(metrics_table(result.baseline, shown, "best" if shown is result.best else "tried"))
         for sentence in gpu_notes(result.baseline, result.why_no_gpu):
             console.print(Text(sentence, style="dim"), soft_wrap=True)
-    for note in _notes(result, shown, elapsed_s):
+    for note in (*validation_notes(result), *_notes(result, shown, elapsed_s)):
         console.print()
         console.print(note, soft_wrap=True)
     for caution in result.cautions:
@@ -106,13 +107,16 @@ def _headline(result: SearchResult) -> Text:
         return Text.assemble(("No change yet: ", "bold yellow"), "something looks better, but it is not confirmed.")
     if result.candidate is None and result.smallest_gain is None:
         return Text.assemble(("No change: ", "bold"), "nothing better than today's values was found.")
+    if result.validation is not None and result.validation.broke:
+        return Text.assemble(("No change: ", "bold yellow"), "something is faster, but it broke in a longer training.")
     if _is_undecided(result):
         return Text.assemble(("No change: ", "bold"), "trials differ too much from one another to tell.")
     return Text.assemble(("No change: ", "bold"), "today's values are as good as any that were tried.")
 
 
 def _is_undecided(result: SearchResult) -> bool:
-    return result.candidate is not None and result.score_ratio is not None and result.score_ratio.high > _LARGE_GAIN
+    broke = result.validation is not None and result.validation.broke
+    return bool(result.candidate and result.score_ratio and result.score_ratio.high > _LARGE_GAIN and not broke)
 
 
 def _ratio(ratio: Ratio) -> str:

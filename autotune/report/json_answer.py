@@ -38,6 +38,8 @@ def answer_document(
         "gain_of_ten_minutes": result.gain_of_ten_minutes,
         "same_training": {**_whole(same_training[0]), "speedup": same_training[1]} if same_training else None,
         "changes": [asdict(change) for change in result.changes],
+        "validation": asdict(result.validation) if result.validation else None,
+        "broken": [asdict(point) for point in result.broken],
         "trials": result.trials,
         "outcomes": dict(result.outcomes),
         "elapsed_s": elapsed_s,

@@ -23,6 +23,7 @@ class SearchPlan:
         notes: Further remarks.
         command: The trainer's command, without secrets.
         budget_s: The whole budget, in seconds.
+        validate_s: Longest training of each of the two validation trials; None for none.
     """
 
     knobs: Sequence[KnobRow]
@@ -32,6 +33,7 @@ class SearchPlan:
     notes: Sequence[str]
     command: Sequence[str]
     budget_s: float
+    validate_s: float | None = None
 
 
 def print_plan(console: Console, plan: SearchPlan) -> None:
@@ -45,10 +47,11 @@ def _lines(plan: SearchPlan) -> list[str]:
     lines = [f"not tuned: {path} ({why})" for path, why in plan.skipped.items()]
     if plan.redirected:
         lines.append(f"into each trial's own folder, starting empty: {', '.join(plan.redirected)}")
+    validation = f", and to train both for up to {format_duration(plan.validate_s)}" if plan.validate_s else ""
     return [
         *lines,
         *(plain(note) for note in plan.notes),
         f"command: {' '.join(plan.command)}",
         f"{plan.combinations:,} combinations; {format_duration(plan.budget_s)} for everything, "
-        "part of it kept back to confirm the best against today's values",
+        f"part of it kept back to confirm the best against today's values{validation}",
     ]

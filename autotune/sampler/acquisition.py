@@ -122,7 +122,7 @@ class Acquisition:
             The proposal; None if every point has had its trials, is predicted to fail, or would take too long.
         """
         ranked = self._ranked(baseline, longest_s)
-        if heuristic_values is not None and self._may_take(heuristic_values, longest_s):
+        if heuristic_values is not None and self.may_take(heuristic_values, longest_s):
             repeat = next((trial for trial in ranked if trial.is_repeat), None)
             return (
                 repeat
@@ -208,7 +208,8 @@ class Acquisition:
         known_s = np.log([median(observation.durations_s) for observation in self._measured])
         return np.asarray(np.exp(self._speed.regress(known_s, points)))
 
-    def _may_take(self, values: Values, longest_s: float) -> bool:
+    def may_take(self, values: Values, longest_s: float) -> bool:
+        """Return whether a trial of a point is expected to be no longer than that; True as long as nothing is known."""
         if not self._measured or math.isinf(longest_s):
             return True
         return bool(self._expected_s(np.array([self._space.indices(values)]))[0] <= longest_s)

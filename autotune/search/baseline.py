@@ -8,6 +8,8 @@ from autotune.problem.problem import Problem
 from autotune.records import Ending, TrialRecord, Validity
 from autotune.trial.explanations import EXPLANATIONS
 
+_STOPPED_BY_US = frozenset({Ending.STOPPED, Ending.KILLED_BY_BUDGET, Ending.INTERRUPTED})
+
 
 def require_baseline(
     record: TrialRecord, problem: Problem, *, budget_s: float, earlier: Sequence[TrialRecord] = ()
@@ -48,9 +50,21 @@ def require_baseline(
             where=str(problem.config_path),
             remedy="Run the same command again, now that they are there, or give it more time.",
         )
+    failed = next(
+        (trial for trial in earlier if trial.measurement is None and trial.ending not in _STOPPED_BY_US), None
+    )
+    if record.validity is Validity.UNMEASURED and failed is not None:
+        explained, detail = EXPLANATIONS[failed.ending], f" ({failed.detail})" if failed.detail else ""
+        raise TrialError(
+            f"today's config gave no numbers: {explained.sentence.removesuffix('.')}{detail}; the budget of "
+            f"{format_duration(budget_s)} ended while it was tried again",
+            where=str(problem.config_path),
+            remedy=explained.remedy,
+        )
     if record.validity is Validity.UNMEASURED:
         raise TrialError(
-            f"no training step was seen within the budget of {format_duration(budget_s)}",
+            f"no training step was seen within the budget of {format_duration(budget_s)}"
+            f"{f': {record.detail}' if record.detail else ''}",
             where=str(problem.config_path),
             remedy="Give it more time if training takes longer than that to start. If the trainer does not report\n"
             "its steps, add to its loop:  from autotune.trainee import step;  step(samples=...)",

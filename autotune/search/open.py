@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from autotune.clock import Clock, SystemClock
-from autotune.errors import TrialError
+from autotune.errors import ConfigError, TrialError
 from autotune.events import Event, Remark
 from autotune.folders.temporary_folder import delete_left_temporary_folders
 from autotune.gpu.collect.collector import gpu_collector
@@ -20,9 +20,10 @@ from autotune.process.orphans import end_orphans
 from autotune.process.zygote import ZygoteRunner
 from autotune.protect.checkpoints import CheckpointBackups
 from autotune.results import SearchResult
+from autotune.sampler.other_samplers import require_sampler
 from autotune.search.event_log import EventLog
 from autotune.search.parts import SearchParts
-from autotune.search.schedule import Budget
+from autotune.search.schedule import Budget, why_no_time_to_validate
 from autotune.search.tuner import Tuner
 from autotune.settings.command import split_command
 from autotune.study.journal import set_aside, sole_search
@@ -42,6 +43,12 @@ class SearchOptions:
         seed: Makes its choices repeatable; 0 or more.
         fresh: Whether to start a new record; the old one is kept beside it.
         allow_busy_gpu: Whether to search although somebody else is on the GPU.
+        sampler: Name of the sampler; None for that of the section.
+        validate_s: Longest training of a validation trial, at most a quarter of the budget; None for an answer that is
+            not validated.
+
+    Raises:
+        ConfigError: The budget is too short for the validation.
     """
 
     budget_s: float
@@ -49,6 +56,12 @@ class SearchOptions:
     seed: int = 0
     fresh: bool = False
     allow_busy_gpu: bool = False
+    sampler: str | None = None
+    validate_s: float | None = None
+
+    def __post_init__(self) -> None:
+        if self.validate_s is not None and (why := why_no_time_to_validate(self.validate_s, self.budget_s)):
+            raise ConfigError(why, where="validate_s", remedy="Give more budget, or less time to validate.")
 
     def budget(self, clock: Clock) -> Budget:
         """Return the budget on that clock."""
@@ -97,6 +110,8 @@ def tune(
     fresh: bool = False,
     same_training: bool = False,
     allow_busy_gpu: bool = False,
+    sampler: str | None = None,
+    validate_s: float | None = None,
     state_dir: Path | str | None = None,
     on_event: OnEvent = lambda _event: None,
 ) -> SearchResult:
@@ -114,6 +129,10 @@ def tune(
         fresh: Whether to start a new record; the old one is kept beside it.
         same_training: Whether to turn only knobs that leave the training itself unchanged.
         allow_busy_gpu: Whether to search although somebody else is on the GPU.
+        sampler: ``autotune``, ``tpe``, ``gp`` or ``random``; None takes that of the section.
+        validate_s: Longest time for which the best point, and today's config before it, are trained before the answer,
+            through the end of an epoch, an evaluation and a checkpoint where they come to these; None for no such
+            trials.
         state_dir: Where everything is kept; None finds the place by the config.
         on_event: Told everything that happens, in the thread of the caller.
 
@@ -133,7 +152,13 @@ def tune(
     )
     problem.require_runnable()
     options = SearchOptions(
-        budget_s=budget_s, started_s=started_s, seed=seed, fresh=fresh, allow_busy_gpu=allow_busy_gpu
+        budget_s=budget_s,
+        started_s=started_s,
+        seed=seed,
+        fresh=fresh,
+        allow_busy_gpu=allow_busy_gpu,
+        sampler=sampler,
+        validate_s=validate_s,
     )
     with open_search(problem, options, clock, on_event) as search:
         return search.run()
@@ -152,8 +177,11 @@ def open_search(problem: Problem, options: SearchOptions, clock: Clock, on_event
     Raises:
         StudyError: The record cannot be read or written, or another search holds it.
         GpuError: Somebody else is on the GPU, or it is not there.
+        ConfigError: The sampler cannot be used here.
         AutotuneError: The state folder cannot be made.
     """
+    sampler = options.sampler or problem.settings.section.sampler
+    require_sampler(sampler)
     problem.state.create()
     name = f"{clock.utc():%Y%m%dT%H%M%SZ}-{socket.gethostname()}-{os.getpid()}"
     tell = _both(EventLog(events_path(problem, name), clock), on_event)
@@ -177,6 +205,8 @@ def open_search(problem: Problem, options: SearchOptions, clock: Clock, on_event
             runner=runner,
             budget=options.budget(clock),
             clock=clock,
+            sampler=sampler,
+            validate_s=options.validate_s,
             instruments=lambda: Instruments.of_machine(clock, collector),
         )
         tuner = Tuner(parts, (tell, checkpoints.after, lambda _event: _tell_all(remarks, tell)))
@@ -202,6 +232,7 @@ def _open_study(problem: Problem, options: SearchOptions, clock: Clock, tell: On
     if options.fresh:
         set_aside(problem.journal, clock)
     study = Study(problem.study, problem.journal)
+    study.close_abandoned()
     if study.torn_bytes:
         tell(Remark(text="The last trial of an earlier search was cut off by a crash; all others are there."))
     if ended := end_orphans(problem.state.trials(problem.study), clock).killed:

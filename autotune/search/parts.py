@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from autotune.clock import Clock
 from autotune.problem.problem import Problem
 from autotune.process.launch import Runner
+from autotune.sampler.other_samplers import OURS
 from autotune.search.schedule import Budget
 from autotune.study.record import Study
 from autotune.trial.instruments import Instruments
@@ -23,6 +24,8 @@ class SearchParts:
         runner: Makes the trials.
         budget: The wall.
         clock: Source of time.
+        sampler: Name of the sampler, as in the config.
+        validate_s: Longest training of a validation trial; None if the answer is not validated.
         instruments: Returns those that watch one trial; None for this machine's, GPUs left out.
     """
 
@@ -33,6 +36,8 @@ class SearchParts:
     runner: Runner
     budget: Budget
     clock: Clock
+    sampler: str = OURS
+    validate_s: float | None = None
     instruments: Callable[[], Instruments] | None = None
 
     def trial_name(self, number: int) -> str:

@@ -5,23 +5,28 @@ own: the user's real training reads that file.
 """
 
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
 from autotune.clock import Clock
+from autotune.durations import format_duration
 from autotune.files import create_private
 from autotune.folders.trial_folder import TrialFolder
+from autotune.measure.probe import TrialGpus
 from autotune.problem.problem import Problem
 from autotune.process.launch import Runner
 from autotune.records import Ending, Stop, TraineeEvent
 from autotune.settings.command import names_config
-from autotune.trial.error_text import quoted_output
+from autotune.trial.error_text import one_line, quoted_output
+from autotune.trial.instruments import Instruments
 from autotune.trial.outcome import Evidence, ending_of
 from autotune.trial.plan import plan_trial
+from autotune.trial.unseen_steps import UnseenSteps
 
 _ENOUGH_STEPS = 3
 _TIME_LIMIT_S = 60.0  # from the first step to the third
+_LONG_S = 30.0  # without a step, after which somebody who waits wants to know why
 _LONG_AGO_S = 1_000_000_000  # since the epoch: in 2001
 
 
@@ -30,6 +35,7 @@ class Reached(StrEnum):
 
     READ = "read"  # the copy was opened and read during the trial
     ON_THE_COMMAND_LINE = "on the command line"  # values are part of the command itself
+    IN_THE_ENVIRONMENT = "in the environment"  # variables are all that varies
     NOT_READ = "not read"
     UNKNOWN = "unknown"  # the file system does not note when files are read
 
@@ -58,7 +64,13 @@ class Preflight:
 
 
 def run_preflight(
-    problem: Problem, runner: Runner, clock: Clock, *, name: str, with_section: bool = False
+    problem: Problem,
+    runner: Runner,
+    clock: Clock,
+    *,
+    name: str,
+    with_section: bool = False,
+    tell: Callable[[str], object] = lambda _sentence: None,
 ) -> Preflight:
     """Make one trial of today's config, until a few steps were seen.
 
@@ -68,6 +80,7 @@ def run_preflight(
         clock: Source of time.
         name: Name of the trial.
         with_section: Whether its copy of the config holds the section too; then it is over at its first step.
+        tell: Called with a sentence if the first step is long in coming.
 
     Raises:
         AutotuneError: The trial cannot be planned or started.
@@ -77,25 +90,18 @@ def run_preflight(
     enough_steps = 1 if with_section else _ENOUGH_STEPS
     plan = plan_trial(trainer, problem.space.keys(problem.space.baseline), trial=name)
     problem.state.require_space()
-    folder = problem.state.run(problem.study, name)
-    folder.create(output_paths=problem.settings.moved_outputs(folder.outputs).values())
+    folder = problem.state.trial(problem.study, name)
+    problem.trainer.create_folder(folder)
     unread = _Unread(folder, plan.config_name)
-    events: list[TraineeEvent] = []
-    started_s = clock.now_s()
-    start_timeout_s = problem.limits.start_timeout_s
-
-    def watch(news: Sequence[TraineeEvent]) -> Stop | None:
-        events.extend(event for event in news if event.kind != "launched")
-        steps = [event for event in events if event.kind == "step"]
-        if not steps:
-            return Stop.NEVER_STARTED if clock.now_s() - started_s > start_timeout_s else None
-        return Stop.ENOUGH if len(steps) >= enough_steps or clock.now_s() - steps[0].t_s > _TIME_LIMIT_S else None
-
-    trial_exit = runner.run(plan, watch, started_s + start_timeout_s + 2 * _TIME_LIMIT_S)
+    with Instruments.of_machine(clock, None) as instruments:
+        instruments.expect(plan.trial_id, TrialGpus(uuids=()), folder.samples)
+        watch = _Watch(clock, problem.limits.start_timeout_s, enough_steps, instruments, folder, tell)
+        trial_exit = runner.run(plan, watch, clock.now_s() + problem.limits.start_timeout_s + 2 * _TIME_LIMIT_S)
     folder.discard_temporary()  # the rest of it stays for who wants to know why it failed
     stdout = folder.stdout_tail()
-    ending, detail = ending_of(trial_exit, events, Evidence(stdout_tail=stdout))
-    steps = [event for event in events if event.kind == "step"]
+    evidence = Evidence(stdout_tail=stdout, why_not_started=watch.why_not_started)
+    ending, detail = ending_of(trial_exit, watch.events, evidence)
+    steps = watch.steps
     return Preflight(
         steps=len(steps),
         first_step_s=steps[0].t_s - trial_exit.started_s if steps else None,
@@ -105,6 +111,72 @@ def run_preflight(
         stderr_tail=quoted_output(trial_exit.stderr_tail, stdout),
         folder=folder,
     )
+
+
+class _Watch:
+    """Watch of a preflight: ends it when enough steps were seen, or when none will be.
+
+    Args:
+        clock: Source of time.
+        start_timeout_s: Longest time to the first step.
+        enough_steps: Number of steps that end it.
+        instruments: Watch the trial's processes.
+        folder: The trial's folder.
+        tell: Called with a sentence if the first step is long in coming.
+
+    Attributes:
+        events: All events so far.
+        why_not_started: Reason why no step will be seen, for people; empty if one may come.
+    """
+
+    def __init__(
+        self,
+        clock: Clock,
+        start_timeout_s: float,
+        enough_steps: int,
+        instruments: Instruments,
+        folder: TrialFolder,
+        tell: Callable[[str], object],
+    ) -> None:
+        self._clock = clock
+        self._started_s = clock.now_s()
+        self._start_timeout_s = start_timeout_s
+        self._enough_steps = enough_steps
+        self._instruments = instruments
+        self._folder = folder
+        self._tell = tell
+        self._is_told = False
+        self._unseen = UnseenSteps(instruments.cpu_cores, start_timeout_s)
+        self.events: list[TraineeEvent] = []
+        self.why_not_started = ""
+
+    @property
+    def steps(self) -> list[TraineeEvent]:
+        """Steps so far."""
+        return [event for event in self.events if event.kind == "step"]
+
+    def __call__(self, news: Sequence[TraineeEvent]) -> Stop | None:
+        """See `Runner.run`."""
+        self._instruments.watch(news)
+        self._unseen.note(news)
+        self.events.extend(event for event in news if event.kind != "launched")
+        now_s, steps = self._clock.now_s(), self.steps
+        if steps:
+            return Stop.ENOUGH if len(steps) >= self._enough_steps or now_s - steps[0].t_s > _TIME_LIMIT_S else None
+        waited_s = now_s - self._started_s
+        self.why_not_started = self._unseen.why(now_s)
+        if self.why_not_started or waited_s > self._start_timeout_s:
+            return Stop.NEVER_STARTED
+        if waited_s > _LONG_S and not self._is_told:
+            self._is_told = True
+            self._tell(self._so_far(waited_s))
+        return None
+
+    def _so_far(self, waited_s: float) -> str:
+        lines = [line for line in f"{self._folder.stderr_tail()}\n{self._folder.stdout_tail()}".splitlines() if line]
+        said = f"its latest output: {one_line(lines[-1])}" if lines else "it has written nothing yet"
+        limit = format_duration(self._start_timeout_s)
+        return f"No step was seen after {format_duration(waited_s)}, it is waited for up to {limit}; {said}"
 
 
 class _Unread:
@@ -138,5 +210,6 @@ class _Unread:
 
 def _reached(problem: Problem, unread: _Unread) -> Reached:
     if not names_config(problem.command):
-        return Reached.ON_THE_COMMAND_LINE
+        alone = problem.settings.section.varies_environment_alone
+        return Reached.IN_THE_ENVIRONMENT if alone else Reached.ON_THE_COMMAND_LINE
     return {True: Reached.READ, False: Reached.NOT_READ, None: Reached.UNKNOWN}[unread.was_read()]

@@ -4,11 +4,13 @@ from collections.abc import Sequence
 from statistics import median
 
 from autotune.clock import Clock
+from autotune.durations import format_duration
 from autotune.records import Ending, TrialRecord
 from autotune.results import PooledGpus
 from autotune.sampler.acquisition import WORTH_THE_REST, Proposal
 from autotune.score import LEAST_PAIRS
 from autotune.space.space import Space
+from autotune.trial.stop_rule import LEAST_VALIDATION_S
 
 STOPPING_S = 1.0
 """Before the end of the budget, work ends: SIGTERM now, SIGKILL half a second later, the rest for the report."""
@@ -36,9 +38,11 @@ _VERDICT_PERIODS = 3.0
 MOST_FOR_CONFIRMING = 0.4
 """Share of the budget that a confirmation may take."""
 
+_MOST_FOR_VALIDATING = 0.25  # of the budget, for each of two trials
 _FORESEEN_TRIALS = 10
 _MOST_FAILURES = 5  # trials that all gave nothing, before the search gives up
-_ALIKE_FOR_ALL = frozenset({Ending.NEVER_STARTED, Ending.OBSERVER_MISSING, Ending.UNCOUNTED})  # whatever the values
+# Whatever the values.
+_ALIKE_FOR_ALL = frozenset({Ending.NEVER_STARTED, Ending.NO_STEPS, Ending.OBSERVER_MISSING, Ending.UNCOUNTED})
 
 
 class Budget:
@@ -97,8 +101,28 @@ def pair_s(trials: Sequence[TrialRecord], baseline: str, candidate: str | None) 
     return expected_trial_s(trials, baseline) + expected_trial_s(trials, candidate)
 
 
+def why_no_time_to_validate(longest_s: float, budget_s: float) -> str:
+    """Return why a validation is too short, or too long for a budget; empty if it is neither.
+
+    Args:
+        longest_s: Longest training of each of the two trials.
+        budget_s: The whole budget.
+    """
+    if longest_s < LEAST_VALIDATION_S:
+        return f"{format_duration(longest_s)} is too short to show anything: it takes {LEAST_VALIDATION_S:g}s at least"
+    if longest_s <= _MOST_FOR_VALIDATING * budget_s:
+        return ""
+    return (
+        f"to validate trains two configs for up to {format_duration(longest_s)} each, which leaves too little of a "
+        f"budget of {format_duration(budget_s)} for the search: at most a quarter of it may go to each"
+    )
+
+
 def start_timeout_s(trials: Sequence[TrialRecord], limit_s: float) -> float:
-    """Limit the time of a new point to its first step: compiling takes time, but not many times all others.
+    """Limit the time of a new point to its first step, unless it is seen to work.
+
+    Compiling takes time, but not many times all others. A larger batch may have more to do before its first step, e.g.
+    evaluate: a trial that is still at work then is waited for, see `StopRule`.
 
     Args:
         trials: Trials of this search.

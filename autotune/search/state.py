@@ -1,22 +1,25 @@
 """State of one search: the observation of each point on record, the model of them all, and its own trials."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from statistics import median
 
 from autotune.measure.window import WindowGoal
 from autotune.problem.problem import Problem
-from autotune.records import Purpose, TrialRecord
+from autotune.records import Purpose, TrialRecord, Validity, Values
 from autotune.sampler.acquisition import Acquisition, Proposal
 from autotune.sampler.feasibility import Feasibility
 from autotune.sampler.heuristics import heuristic_proposals
 from autotune.sampler.inert import without_turning
 from autotune.sampler.observations import Observations, expected_trial_sd, of_space
+from autotune.sampler.other_samplers import OURS, OtherSampler
+from autotune.score import ln_score
 from autotune.search.confirm import Candidate, ConfirmationBasis, better_than_baseline
 from autotune.search.findings import Findings
 from autotune.search.schedule import expected_trial_s, verdict_s
 from autotune.space.space import Space
 from autotune.statistics import optimal_window_s
+from autotune.study.finalists import broken_points
 from autotune.study.pooled_gpus import pooled_gpus
 from autotune.study.record import Study
 from autotune.study.summary import speed_over
@@ -34,6 +37,7 @@ class SearchState:
         problem: What is tuned.
         study: The record, with the trials of earlier searches.
         findings: What is found out about the trainer besides its speed.
+        sampler: Name of the sampler, as in the config.
         seed: Makes the choices of the sampler repeatable.
 
     Attributes:
@@ -44,10 +48,11 @@ class SearchState:
         sd: Standard deviation of ln score between trials of one point.
     """
 
-    def __init__(self, problem: Problem, study: Study, findings: Findings, *, seed: int) -> None:
+    def __init__(self, problem: Problem, study: Study, findings: Findings, *, sampler: str, seed: int) -> None:
         self._problem = problem
         self._study = study
         self._findings = findings
+        self._sampler = sampler
         self._seed = seed
         self._within_variances_s: list[float] = []
         self._saw_a_pass = False
@@ -61,9 +66,18 @@ class SearchState:
         inert = self._findings.inert
         self.space = without_turning(space, inert)
         records = of_space(self._study.records(), self._problem.space)
+        broken = {self._name(values) for values in broken_points(records)}
+        self._broken = broken - {self.baseline_point}  # that is what all others are compared with
+        records = [trial for trial in records if _explores(trial) and self._name(trial.values) not in self._broken]
         self._observations = Observations(self.space, self._problem.objective, records, inert=inert)
         self._acquisition = Acquisition(self.space, self._seed)
+        self._other = None if self._sampler == OURS else OtherSampler(self._sampler, self.space, self._seed)
         self._fit()
+
+    def _name(self, values: Values) -> str:
+        """Return the name of a point as observations have it: points that differ in inert knobs only are one."""
+        baseline, inert = self._problem.space.baseline, self._findings.inert
+        return self._problem.space.name({**values, **{path: baseline[path] for path in inert}})
 
     def leave_caches_alone(self) -> None:
         """Search without turning caches; where today's config has some, its trials are measured while they fill."""
@@ -78,6 +92,10 @@ class SearchState:
             done: What was seen of it.
         """
         self.trials.append(record)
+        if not _explores(record):
+            if record.validation and record.validation.broke:
+                self.search_in(self.space)  # without this point
+            return
         self._saw_a_pass = self._saw_a_pass or done.saw_a_pass
         if done.window is not None and record.comparable:
             self._within_variances_s.append(done.window.within_variance_s())
@@ -100,7 +118,13 @@ class SearchState:
         Args:
             longest_s: How long it may be expected to take.
         """
-        why_not = self._feasible().why_not
+        why_not = self._why_not()
+        if self._other is not None:
+
+            def may_try(values: Values) -> bool:
+                return why_not(values) is None and self._acquisition.may_take(values, longest_s)
+
+            return self._other.next_trial(self._observations, self.baseline_point, may_try)
         heuristic_values = heuristic_proposals(
             self.space,
             self._observations,
@@ -117,7 +141,7 @@ class SearchState:
         if len(telling) < _FORETELLING_TRIALS:
             return None
         trials = max(1, int(_TEN_MINUTES_S / expected_trial_s(self.trials)))
-        gain = self._acquisition.promise(self.baseline_point, trials, self._feasible().why_not)
+        gain = self._acquisition.promise(self.baseline_point, trials, self._why_not())
         return math.expm1(_REALIZED * max(0.0, gain))
 
     def goal(self) -> WindowGoal:
@@ -135,9 +159,19 @@ class SearchState:
             )
         return WindowGoal(min_s=limits.min_s, min_steps=limits.min_steps, target_s=target_s)
 
-    def _feasible(self) -> Feasibility:
+    def _why_not(self) -> Callable[[Values], str | None]:
+        """Return what says why a point cannot be tried; None of those that can."""
         margin = self._problem.limits.memory_margin
-        return Feasibility(self.space, self._observations, self._problem.machine, memory_margin=margin)
+        feasible = Feasibility(self.space, self._observations, self._problem.machine, memory_margin=margin)
+        if not self._broken:  # the usual case: no need to name every candidate
+            return feasible.why_not
+
+        def why_not(values: Values) -> str | None:
+            if self._name(values) in self._broken:
+                return "it broke when it was validated"
+            return feasible.why_not(values)
+
+        return why_not
 
     # What is known so far
 
@@ -171,6 +205,22 @@ class SearchState:
         good = [trial for trial in trials if trial.comparable]
         return speed_over(good, baseline) if good and baseline else None
 
+    def score(self, record: TrialRecord) -> float | None:
+        """Return the score of a trial over today's in this search, 1.0 for the first of today's config itself.
+
+        Where today's config gave no numbers, the first trial that did is the unit.
+
+        Returns:
+            None if the trial, or what it would be compared with, does not tell the objective.
+        """
+        objective = self._problem.objective
+        measured = record.measurement if record.validity is Validity.GOOD else None
+        if measured is None or not objective.is_told_by(measured):
+            return None
+        good = [trial for trial in (*self.good_baseline_trials(), *self.trials) if trial.comparable]
+        units = [trial.comparable for trial in good if trial.comparable and objective.is_told_by(trial.comparable)]
+        return math.exp(ln_score(measured, units[0] if units else measured, objective))
+
     def pace(self) -> float:
         """Return the samples per second of the fastest trial, or of today's where no more is asked; 0 before one."""
         asked = self.good_baseline_trials() if self._problem.objective.by_utilization else self.trials
@@ -185,3 +235,8 @@ class SearchState:
         waits = [trial.comparable.data_wait_fraction for trial in self.good_baseline_trials() if trial.comparable]
         known = [wait for wait in waits if wait is not None]
         return median(known) if known else None
+
+
+def _explores(trial: TrialRecord) -> bool:
+    """Return whether a trial is one of those that the model of the points is made of."""
+    return trial.purpose is not Purpose.VALIDATE

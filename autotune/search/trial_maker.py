@@ -1,13 +1,24 @@
 """Trial maker of a search: makes the trials that were decided on, one at a time. Read `TrialMaker.make_once` first."""
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
 from autotune.events import TrialEnded, TrialProgress, TrialStarted
 from autotune.measure.window import WindowGoal
 from autotune.problem.gpus import request_for
-from autotune.records import DISTURBED, Ending, Purpose, TrialRecord, Validity, Values
+from autotune.records import (
+    DISTURBED,
+    VALIDATION_ASKED,
+    Ending,
+    Purpose,
+    Scalar,
+    TrialRecord,
+    Validation,
+    Validity,
+    Values,
+)
 from autotune.search.disturbances import Disturbances
 from autotune.search.findings import Findings
 from autotune.search.narrator import Narrator
@@ -17,6 +28,8 @@ from autotune.search.state import SearchState
 from autotune.trial.execution import Execution, TrialTools, execute
 from autotune.trial.stop_rule import TrialPolicy
 
+_NOT_COMPARED = (Purpose.BASELINE, Purpose.VALIDATE)  # with the losses of the baseline, while they go on
+_SPEEDS = 8  # of a trial over time, in the record
 _GPU_COMES_BACK_S = 10.0  # between trials, while a GPU that was lost does not answer
 _OUTRUNS = 2.0  # times as fast as any trial before, and memory is said to have run out: work was left out
 _CLEARING_S = 0.5  # beyond the wall, for deleting what the last trial wrote
@@ -44,6 +57,8 @@ class PlannedTrial:
         limit_s: Length after which it is stopped with whatever it has shown.
         goal: How long to measure; None for what the study's noise makes worthwhile.
         warms_up: Whether it only warms the machine up, and is not compared with others.
+        validate_s: Longest training of a validation trial; None for the others.
+        judge: Judges a validation trial.
     """
 
     values: Values
@@ -53,6 +68,8 @@ class PlannedTrial:
     limit_s: float = math.inf
     goal: WindowGoal | None = None
     warms_up: bool = False
+    validate_s: float | None = None
+    judge: Callable[[Execution], Validation | None] = lambda _done: None
 
 
 class TrialMaker:
@@ -113,19 +130,28 @@ class TrialMaker:
             trial: The trial.
             counts_anyway: Whether it is compared with others also if it was disturbed.
         """
-        number, changes = self._parts.study.next_number, self._state.space.changes(trial.values)
-        started_s = self._parts.clock.now_s()
-        self._narrator.tell(TrialStarted(number=number, purpose=trial.purpose, changes=changes, pair=trial.pair))
-        done = self._execute(trial, number, started_s)
-        self.filled_files = self._findings.look_around(number)
+        study, changes = self._parts.study, self._state.space.changes(trial.values)
+        claim = study.begin(
+            trial.values, self._parts.problem.space.choices, search=self._parts.name, purpose=trial.purpose.value
+        )
+        try:
+            self._narrator.tell(
+                TrialStarted(number=claim.number, purpose=trial.purpose, changes=changes, pair=trial.pair)
+            )
+            done = self._execute(trial, claim.number, self._parts.clock.now_s())
+        except BaseException:
+            study.abandon(claim)
+            raise
+        self.filled_files = self._findings.look_around(claim.number)
         validity = self._validity(trial, done, counts_anyway=counts_anyway)
-        record = self._parts.study.append(self._record(trial, number, done, validity))
+        record = self._record(trial, claim.number, done, validity)
+        record = study.finish(claim, record, score=self._state.score(record), speeds=_speeds(done))
         self._clear_up(record, done)
         self._state.learn(record, done)
         self._note_failure(record, done)
         speedup = self._state.speedup([record])
         self._narrator.tell(TrialEnded(trial=record, changes=changes, speedup=speedup, stderr_tail=done.stderr_tail))
-        if trial.purpose is not Purpose.CONFIRM:
+        if trial.purpose not in (Purpose.CONFIRM, Purpose.VALIDATE):
             self._narrator.tell_incumbent(self._state, self._parts.problem.objective)
         return record
 
@@ -164,10 +190,12 @@ class TrialMaker:
             start_timeout_s=start_timeout_s(state.trials, limit_s) if explores else None,
             max_s=self._parts.problem.limits.max_s,
             hopeless_below=_HOPELESS * state.pace() if explores and not state.filling else 0.0,
-            baseline_losses=None if trial.purpose is Purpose.BASELINE else self._findings.baseline_losses,
+            # A longer training goes further than the baseline's: it is compared in the end.
+            baseline_losses=self._findings.baseline_losses if trial.purpose not in _NOT_COMPARED else None,
             # Nor by today's config itself: how its losses go is what the others are compared with.
             nan_counts=trial.purpose is not Purpose.BASELINE and not self._findings.baseline_has_no_loss,
             outruns_from=_OUTRUNS * state.pace(),
+            validate_s=trial.validate_s,
         )
 
     def _validity(self, trial: PlannedTrial, done: Execution, *, counts_anyway: bool) -> Validity:
@@ -194,8 +222,14 @@ class TrialMaker:
             duration_s=done.duration_s,
             measurement=done.measurement,
             detail="" if trial.warms_up and done.measurement else done.detail,  # it need not show anything
-            conditions={**problem.conditions, **done.conditions},
+            conditions={**problem.conditions, **done.conditions, **self._asked()},
+            validation=trial.judge(done),
         )
+
+    def _asked(self) -> dict[str, Scalar]:
+        """Return what was asked of the answer: whoever reads the record has to know that it is missing."""
+        asked_s = self._parts.validate_s
+        return {} if asked_s is None else {VALIDATION_ASKED: asked_s}
 
     def _clear_up(self, record: TrialRecord, done: Execution) -> None:
         """Complete the trial's folder, and delete what the trainer wrote, as far as there is time."""
@@ -213,3 +247,8 @@ class TrialMaker:
             return
         if record.ending not in self.failures:
             self.failures[record.ending] = Failed(record=record, stderr_tail=done.stderr_tail, folder=done.folder.path)
+
+
+def _speeds(done: Execution) -> tuple[float, ...]:
+    """Return a trial's speed over its window, where its steps tell their samples."""
+    return done.window.speeds(_SPEEDS) if done.window and done.measurement else ()

@@ -13,8 +13,9 @@ from autotune.events import Event, SearchEnded, SearchStarted
 from autotune.limits import expected
 from autotune.measure.window import WindowGoal
 from autotune.records import Ending, Purpose, TrialRecord, Validity
-from autotune.results import SearchResult
+from autotune.results import SearchResult, Verdict
 from autotune.sampler.acquisition import Proposal
+from autotune.score import LEAST_PAIRS
 from autotune.search.baseline import require_baseline
 from autotune.search.confirm import (
     ConfirmationBasis,
@@ -28,17 +29,19 @@ from autotune.search.findings import Findings
 from autotune.search.narrator import Narrator
 from autotune.search.parts import SearchParts
 from autotune.search.schedule import (
+    CAUTION,
     baseline_cache_time_limit_s,
     least_confirmation_s,
     longest_trial_s,
     never_trains,
-    nothing_works,
     time_limit_s,
     why_exploring_ends,
 )
 from autotune.search.state import SearchState
 from autotune.search.trial_maker import Failed, PlannedTrial, TrialMaker
+from autotune.search.validator import Validator
 from autotune.study.summary import summarize
+from autotune.trial.explanations import EXPLANATIONS
 
 WARM_UP_FROM_S = 120.0
 """Budgets below this go without the unmeasured first trial that fills the machine's page cache."""
@@ -63,10 +66,13 @@ class Tuner:
         self._problem = parts.problem
         self._budget = parts.budget
         self._findings = Findings(parts.problem, parts.clock, cwd=Path.cwd())
-        self._state = SearchState(parts.problem, parts.study, self._findings, seed=parts.seed)
+        self._state = SearchState(parts.problem, parts.study, self._findings, sampler=parts.sampler, seed=parts.seed)
         self._narrator = Narrator(consumers, self._findings.remarks)
         self._trials = TrialMaker(parts, self._state, self._findings, self._narrator)
         self._baseline = PlannedTrial(values=parts.problem.space.baseline, purpose=Purpose.BASELINE)
+        self._validator = None
+        if parts.validate_s is not None:
+            self._validator = Validator(parts, self._state, self._trials, self._narrator, longest_s=parts.validate_s)
         self._rng = random.Random(parts.seed)
         self.ended_by: AutotuneError | None = None
 
@@ -84,8 +90,9 @@ class Tuner:
             if self._budget.budget_s >= WARM_UP_FROM_S:
                 self._trials.make_once(replace(self._baseline, goal=_WARM_UP, warms_up=True))
             self._measure_baseline()
-            self._explore()
-            self._confirm()
+            why = self._explore()
+            while self._confirm(why) and self._breaks():
+                why = self._explore()  # around what is left: the next best has its turn
         except BrokenPipeError:
             raise  # nobody listens any more
         except (AutotuneError, OSError, MemoryError, RuntimeError) as error:
@@ -159,12 +166,17 @@ class Tuner:
 
     # Exploring
 
-    def _explore(self) -> None:
-        """Propose, run, judge and learn, as long as that pays and fits in front of the confirmation."""
+    def _explore(self) -> str:
+        """Propose, run, judge and learn, as long as that pays and fits in front of the confirmation.
+
+        Returns:
+            Reason why that ends.
+        """
         self._narrator.tell_phase("exploring", self._why_exploring())
         while True:
             all_s = self._budget.left_s()
             kept_s = reserved_s(self._state.better(), self._confirmation_basis(), left_s=all_s)
+            kept_s += self._validation_s() if kept_s else 0.0
             left_s = all_s - kept_s
             longest_s = longest_trial_s(self._state.trials, self._state.baseline_point, all_s) if kept_s else math.inf
             proposal = self._state.next_trial(longest_s)
@@ -174,8 +186,7 @@ class Tuner:
             if why or proposal is None:
                 break
             self._try(proposal, left_s)
-        ends = self._trials.gpu_lost or nothing_works(self._state.trials) or not self._state.better()
-        self._narrator.tell_phase("ending" if ends else "confirming", why)
+        return why
 
     def _why_exploring(self) -> str:
         why, left_s = "looking for better values", self._budget.left_s()
@@ -207,28 +218,65 @@ class Tuner:
 
     # The confirmation
 
-    def _confirm(self) -> None:
-        """Measure the best point against today's config again, in turn, in trials that did not choose it."""
+    def _confirm(self, why: str) -> bool:
+        """Measure the best point against today's config again, in turn, in trials that did not choose it.
+
+        Args:
+            why: Reason why exploring has ended.
+
+        Returns:
+            Whether all of them could be compared.
+        """
         better, left_s = self._state.better(), self._budget.left_s()
         if not better or self._trials.gpu_lost:
-            return
-        plan = plan_confirmation(better, self._confirmation_basis(), left_s=left_s)
+            self._narrator.tell_phase("ending", why)
+            return False
+        basis = self._confirmation_basis()
+        plan = plan_confirmation(better, basis, left_s=left_s - self._validation_s())
+        if plan is None and not (self._validator and self._validator.has_broken):
+            plan = plan_confirmation(better, basis, left_s=left_s)
         if plan is None:
-            needed = format_duration(least_needed_s(better, self._confirmation_basis()))
+            needed = format_duration(least_needed_s(better, basis) + self._validation_s())
             left = format_duration(max(0.0, left_s))
-            self._narrator.tell_phase("ending", f"to confirm a point takes {needed}, and {left} is left")
-            return
+            another = "another point" if self._validator and self._validator.has_broken else "a point"
+            self._narrator.tell_phase("ending", f"{why}; to confirm {another} takes {needed}, and {left} is left")
+            return False
+        self._narrator.tell_phase("confirming", why)
         goal = self._confirming_goal(plan)
+        first_pair = 1 + max((trial.pair for trial in self._state.trials if trial.pair is not None), default=-1)
         for done, (pair, is_baseline) in enumerate(pair_order(plan.pairs, self._rng), start=1):
             values = self._baseline.values if is_baseline else plan.candidate.observation.values
-            trial = PlannedTrial(values=values, purpose=Purpose.CONFIRM, pair=pair, goal=goal)
+            trial = PlannedTrial(values=values, purpose=Purpose.CONFIRM, pair=first_pair + pair, goal=goal)
             record = self._trials.make(trial, kept_s=plan.rest_s(done))
             if self._may_have_been_an_accident(record):
                 record = self._trials.make(trial, kept_s=plan.rest_s(done))
             if self._trials.gpu_lost:
                 self._narrator.tell_phase("ending", self._trials.gpu_lost)
             if not record.comparable:
-                return
+                return False
+            if self._is_time_to_validate(done, plan):
+                break
+        return True
+
+    def _is_time_to_validate(self, done: int, plan: ConfirmationPlan) -> bool:
+        """Return whether further pairs, beyond the fewest, would take the time that the validation needs."""
+        if self._validator is None or done % 4 or done < 2 * LEAST_PAIRS:  # whole ABBA rounds
+            return False
+        return self._budget.left_s() < self._validation_s() + CAUTION * 4 * plan.trial_s
+
+    def _breaks(self) -> bool:
+        """Validate the point that was confirmed last, if it is better and that was asked for.
+
+        Returns:
+            Whether it broke, so that it cannot be the answer.
+        """
+        result = self._summary()
+        if self._validator is None or result is None or result.verdict is not Verdict.BETTER:
+            return False
+        return not self._validator.validate(result)
+
+    def _validation_s(self) -> float:
+        return self._validator.needed_s if self._validator else 0.0
 
     def _confirmation_basis(self) -> ConfirmationBasis:
         return self._state.confirmation_basis(budget_s=self._budget.budget_s)
@@ -246,20 +294,22 @@ class Tuner:
         Raises:
             AutotuneError: No trial gave numbers; what ended the search, if something did.
         """
-        trials = self._state.trials
-        result = summarize(
-            self._parts.study.records(),
-            self._parts.name,
-            self._state.space,
-            objective=self._problem.objective,
-            why_no_gpu=self._problem.why_no_gpu,
-        )
+        trials, result = self._state.trials, self._summary()
         verdict, elapsed_s = result.verdict if result else None, self._budget.elapsed_s()
         self._narrator.tell(SearchEnded(verdict=verdict, trials=len(trials), elapsed_s=elapsed_s))
         if result is None:
             raise self.ended_by or _no_numbers(trials, self._problem.config_path)
         cautions = (*result.cautions, *self._cautions())
         return replace(result, gain_of_ten_minutes=self._state.gain_of_ten_minutes(), cautions=cautions)
+
+    def _summary(self) -> SearchResult | None:
+        return summarize(
+            self._parts.study.records(),
+            self._parts.name,
+            self._state.space,
+            objective=self._problem.objective,
+            why_no_gpu=self._problem.why_no_gpu,
+        )
 
     def _cautions(self) -> tuple[str, ...]:
         """Return what the reader of the answer should know besides its numbers."""
@@ -269,6 +319,14 @@ class Tuner:
 
 
 def _no_numbers(trials: Sequence[TrialRecord], config: Path) -> TrialError:
+    if len({trial.ending for trial in trials}) == 1:
+        last = trials[-1]
+        explained, detail = EXPLANATIONS[last.ending], f" ({last.detail})" if last.detail else ""
+        return TrialError(
+            f"none of {len(trials)} trials gave numbers: {explained.sentence.removesuffix('.')}{detail}",
+            where=str(config),
+            remedy=explained.remedy,
+        )
     endings = ", ".join(sorted({trial.ending.value for trial in trials}))
     return TrialError(
         f"none of {len(trials)} trials gave numbers ({endings})",

@@ -3,7 +3,8 @@
 ``--key=value``, ``--key value`` and switches (``--key`` alone, turned off by leaving it out) are understood, as absl,
 argparse, click, fire and nanoGPT-like scripts take them; where the trainer has a word for off too (``--nokey`` of absl
 and fire, ``--no-key`` of click), it is given that. So are the overrides of Hydra, OmegaConf and fire-like scripts,
-``section.key=value`` with ``+`` or ``++`` in front or nothing. Every word is put back as it was typed until its value
+``section.key=value`` with ``+`` or ``++`` in front or nothing. A short flag, ``-b 8`` or ``-b8``, has the key of its
+long name where the trainer's source tells that. Every word is put back as it was typed until its value
 is tuned, so that nothing is lost where a word was not meant as a value. The flags of the launcher (``python``,
 ``torchrun``, ``accelerate launch``) are left alone.
 """
@@ -91,7 +92,7 @@ class _Reader:
         self._is_known = is_known
         self._script = script
         self._hydra = hydra_main(script)
-        self._counts = Counter(key for word in words if (key := _key_of(word)) is not None)
+        self._counts = Counter(key for word in words if (key := _key_of(word, self._script)) is not None)
 
     def read(self) -> None:
         """Read all words."""
@@ -103,6 +104,8 @@ class _Reader:
                 self._read_override(word, match, _why_override_left(match, self._counts, self._hydra, self._is_known))
             elif match := _FLAG.fullmatch(word):
                 position += self._read_flag(word, match, _values_after(self._words[position:]))
+            elif parts := _short_flag(word, self._script):
+                position += self._read_short_flag(word, *parts, self._words[position:])
             else:
                 if why := _why_word_left(word):
                     self.left[word] = why
@@ -133,6 +136,26 @@ class _Reader:
             self._read_switch(word, match["name"])
         return 0
 
+    def _read_short_flag(self, word: str, flag: str, attached: str, following: Sequence[str]) -> int:
+        """Read a short flag whose long name is known; return the number of words behind it that are its value."""
+        key = _key(self._script.long_options[flag].removeprefix("--"))
+        value = attached or next(iter(following), None)
+        if why := self._why_short_flag_left(key, value):
+            self.left[word] = why
+            self.command.append(literal(word))
+            return 0
+        assert value is not None, "one without a value is left alone"
+        self.values[key] = _written(value)
+        self.command += [f"{flag}{{{key}}}"] if attached else [word, f"{{{key}}}"]
+        return 0 if attached else 1
+
+    def _why_short_flag_left(self, key: str, value: str | None) -> str | None:
+        if key in _RESERVED:
+            return "its name means something else in a command, or in the config"
+        if self._counts[key] > 1:
+            return "it is given more than once"
+        return "it has no value" if value is None or _is_flag(value) else None
+
     def _read_switch(self, word: str, name: str) -> None:
         """Read a switch: ``--nouse_xla`` says that ``use_xla`` is off."""
         positive = _NEGATION.sub("", name, count=1)
@@ -147,7 +170,7 @@ class _Reader:
         key, off = _key(name), _word_for_off(name, self._script)
         self.values[key] = "true"
         self.command.append(f"{{{key}?{word}}}")
-        if off is not None and _key_of(off) not in self._counts:
+        if off is not None and _key_of(off, self._script) not in self._counts:
             self.command.append(f"{{!{key}?{off}}}")
 
 
@@ -155,11 +178,21 @@ def _key(name: str) -> str:
     return name.replace("-", "_")
 
 
-def _key_of(word: str) -> str | None:
-    """Return the key that a word gives a value; None if it is neither a flag nor an override."""
+def _key_of(word: str, script: Script) -> str | None:
+    """Return the key that a word gives a value; None if it is neither a known flag nor an override."""
     if match := _FLAG.fullmatch(word):
         return _key(match["name"])
+    if parts := _short_flag(word, script):
+        return _key(script.long_options[parts[0]].removeprefix("--"))
     return match["name"] if (match := _OVERRIDE.fullmatch(word)) else None
+
+
+def _short_flag(word: str, script: Script) -> tuple[str, str] | None:
+    """Return a short flag whose long name is known, and the number that is attached to it; None if it is none."""
+    if word in script.long_options:
+        return word, ""
+    flag, value = word[:2], word[2:]
+    return (flag, value) if flag in script.long_options and _NUMBER.fullmatch(value) else None
 
 
 def _values_after(words: Sequence[str]) -> list[str]:
@@ -172,7 +205,7 @@ def _is_flag(word: str) -> bool:
 
 def _why_word_left(word: str) -> str | None:
     if _is_flag(word):
-        return "short flags are left alone"
+        return "the trainer's source does not tell what this short flag means; type its long name if it is to vary"
     return "it chooses one of a group of configs" if _GROUP.fullmatch(word) else None
 
 

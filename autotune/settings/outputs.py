@@ -24,7 +24,8 @@ _PLACE = "dir|directory|folder|path|root|file|filename"
 _OUTPUT = re.compile(rf"(?:.*_)?(?:{_WHAT})_?(?:{_PLACE})")
 _PLACE_ALONE = re.compile(_PLACE)  # `logging: {dir: ...}` is a logging_dir
 _READ_OR_WRITTEN = re.compile(r"(?:.*_)?(?:checkpoints?|ckpts?|saved_models?|snapshots?)_(?:path|file|filename)")
-_OUTPUT_ALONE = re.compile("artifacts|checkpoints|ckpts|logs|outputs?|results|snapshots|tensorboard")
+_OUTPUT_ALONE = re.compile("artifacts|checkpoints|ckpts|logs|out|outputs?|results|runs|save|snapshots|tensorboard")
+_MODEL_FILE = re.compile(r"[\w.-]+\.(?:bin|ckpt|h5|keras|npz|onnx|pickle|pkl|pt|pth|safetensors)")
 _BUILT_ON = re.compile(r"\$\{(?P<key>[\w.]+)\}/[^$]+")
 _PATH = re.compile(r"\.{0,2}/.*|[^/:]+/[^:]*", re.DOTALL)
 # Keys that make a trainer upload something.
@@ -134,7 +135,8 @@ def _looks_like_output(leaf: Leaf) -> bool:
     if _READ.fullmatch("_".join(words)):
         return False
     if _OUTPUT_ALONE.fullmatch(words[-1]):
-        return bool(_PATH.fullmatch(leaf.value) or _OUTPUT_ALONE.fullmatch(leaf.value))  # `output: output`, a folder
+        # `output: output` is a folder, `save: model.pt` a file.
+        return any(kind.fullmatch(leaf.value) for kind in (_PATH, _OUTPUT_ALONE, _MODEL_FILE))
     if _PLACE_ALONE.fullmatch(words[-1]) and len(words) > 1:
         name = "_".join(words[-2:])
         return bool(_OUTPUT.fullmatch(name)) and not _READ_OR_WRITTEN.fullmatch(name)

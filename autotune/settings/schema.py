@@ -24,6 +24,7 @@ ENV = f"{SECTION}.env."
 """Prefix of knobs that are environment variables of the trials, not keys of the config."""
 
 Objective = Literal["effective_utilization", "utilization", "throughput"]
+Sampler = Literal["autotune", "tpe", "gp", "random"]
 UTILIZATION_MIN_S = 5.0
 """Shortest measuring window of the objective `utilization`: some 30 of a driver's samples, or 5 of the slowest."""
 
@@ -80,6 +81,7 @@ class _Section(_Model):
     trial: TrialLimits = TrialLimits()
     keep_effective_batch: bool = False
     keep_outputs: bool = False
+    sampler: Sampler = "autotune"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -148,6 +150,7 @@ class Section:
     trial: TrialLimits = field(default_factory=TrialLimits)
     keep_effective_batch: bool = False
     keep_outputs: bool = False
+    sampler: Sampler = "autotune"
 
     @property
     def varies_environment_alone(self) -> bool:
@@ -200,6 +203,7 @@ def parse_section(source: Source) -> Section:
         trial=_limits(model),
         keep_effective_batch=model.keep_effective_batch,
         keep_outputs=model.keep_outputs,
+        sampler=model.sampler,
     )
 
 

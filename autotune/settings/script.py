@@ -2,6 +2,7 @@
 
 import ast
 import os
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -11,6 +12,9 @@ from autotune.files import read_beginning
 from autotune.settings.paths import path_of, real_path
 
 _LARGEST_BYTES = 2**20
+_SHORT = re.compile(r"-[A-Za-z][\w-]*")
+_MODULE = re.compile(r"[A-Za-z_]\w*(\.\w+)*")
+_LONG = re.compile(r"--[A-Za-z][\w.-]*")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,9 +50,43 @@ class Script:
                 found |= {name.asname or name.name: f"{node.module}.{name.name}" for name in node.names}
         return found
 
+    @cached_property
+    def long_options(self) -> dict[str, str]:
+        """Long names of options that take one value, by their short ones: ``{"-b": "--batch-size"}``.
+
+        They are read from calls such as ``add_argument("-b", "--batch-size")`` of argparse and ``option(...)``
+        of click. An option that is declared in several ways is left out.
+        """
+        found: dict[str, set[str]] = {}
+        for node in ast.walk(self.tree):
+            if not isinstance(node, ast.Call):
+                continue
+            names = [one.value for one in node.args if isinstance(one, ast.Constant) and isinstance(one.value, str)]
+            long = next((name for name in names if _LONG.fullmatch(name)), None)
+            for short in filter(_SHORT.fullmatch, names):
+                found.setdefault(short, set()).add(long if long and _takes_a_value(node) else "")
+        return {short: long for short, (long, *more) in found.items() if long and not more}
+
     def imports(self, package: str) -> bool:
         """Return whether the text imports a package, or something out of it."""
         return any(name.partition(".")[0] == package for name in self.imported.values())
+
+
+def _takes_a_value(call: ast.Call) -> bool:
+    """Return whether an option that is declared by a call takes exactly one value, as far as its keywords tell."""
+    said = {one.arg: one.value.value for one in call.keywords if one.arg and isinstance(one.value, ast.Constant)}
+    unclear = {one.arg for one in call.keywords} & {
+        "action",
+        "nargs",
+        "is_flag",
+        "count",
+        "multiple",
+        "flag_value",
+        None,
+    }
+    return unclear <= {
+        name for name in ("action", "is_flag", "count", "multiple") if said.get(name) in ("store", False)
+    }
 
 
 def own_words(words: Sequence[str]) -> int:
@@ -56,7 +94,7 @@ def own_words(words: Sequence[str]) -> int:
     for position, word in enumerate(words):
         if word.endswith(".py"):
             return position + 1
-        if position and words[position - 1] == "-m":
+        if position and words[position - 1] == "-m" and _MODULE.fullmatch(word) and not words[0].endswith(".sh"):
             return position + 1
     return 1
 

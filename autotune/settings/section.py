@@ -59,6 +59,8 @@ def section_lines(
     redirected: Sequence[str],
     files: Sequence[str] = (),
     offered: Sequence[OfferedVariable] = (),
+    offers_vary: bool = False,
+    in_config: bool = False,
 ) -> list[str]:
     """Return the lines of a section, without line ends; below its key they are indented by two spaces.
 
@@ -73,22 +75,15 @@ def section_lines(
         redirected: Output keys that point into the trial's folder in trials.
         files: Further configs, relative to the folder of the first one.
         offered: Variables that are suggested where there are no knobs.
+        offers_vary: Whether they vary; else they are written as comments.
+        in_config: Whether the section stands in a file that the trainer reads.
 
     Raises:
         ConfigError: The command cannot be written as one line of text.
     """
-    shown = () if knobs else offered
-    comments = [
-        "What may vary is found by the names of the keys, and fitted to the machine. To say it yourself, take the",
-        "comment signs away: then this list is all that varies. Also possible: {low: 1, high: 16, log: true}, and",
-        f"variables of the environment as {SECTION}.env.NAME.",
-        "knobs:",
-        *(
-            _knob_lines(knobs)
-            or _variable_lines(shown)
-            or ["  section.key: [1, 2, 4]  # nothing was found by its name"]
-        ),
-    ]
+    shown = () if knobs or offers_vary else offered
+    live = offered if offers_vary else ()
+    comments = [] if live else _knob_comments(knobs, shown)
     if redirected:
         comments += [
             "Each trial gets a folder of its own for what it writes. Found by their names, without being listed:",
@@ -98,7 +93,7 @@ def section_lines(
         "redirect: []         # further keys that say where the trainer writes",
         "redirect_except: []  # keys that look like it, and are not",
         "set: {}              # values for trials only",
-        *(() if env else ("env: {}              # environment of every trial, and of `autotune run`",)),
+        *(() if env or live else ("env: {}              # environment of every trial, and of `autotune run`",)),
         f"objective: {_DEFAULTS.objective}  # or throughput, or utilization (of the GPU)",
         "keep_effective_batch: false  # true: gradient accumulation makes up for a smaller batch",
         "keep_outputs: false          # true: what a trial wrote into its folder stays there after its end",
@@ -108,9 +103,16 @@ def section_lines(
         f"min_steps: {_LIMITS.min_steps}, max_s: {_LIMITS.max_s:g}, memory_margin: {_LIMITS.memory_margin:g}}}",
     ]
     lines = [f"  # {comment}" for comment in comments]
-    if env:
+    if live:
+        lines = [
+            "  knobs:  # what may vary; take out what shall not",
+            *(f"    {line.strip()}" for line in _variable_lines(live)),
+            *lines,
+        ]
+    variables = {one.name: one.baseline for one in live} | dict(env)
+    if variables:
         lines.append("  env:  # of every trial")
-        lines += [f"    {_variable(name, text)}" for name, text in env.items()]
+        lines += [f"    {_variable(name, text)}" for name, text in variables.items()]
     elif shown:
         lines.append("  # env:  # a variable that varies needs what holds today")
     lines += [f"  #   {_variable(one.name, one.baseline)}" for one in shown if one.name not in env]
@@ -119,9 +121,23 @@ def section_lines(
             f"  files: [{', '.join(map(new_scalar, files))}]  # further configs; their names are in their keys"
         )
     return [
-        f"{SECTION}:  # for autotune; its trials get this file without it",
+        f"{SECTION}:  # for autotune{'; its trials get this file without it' if in_config else ''}",
         *lines,
         f"  command: {_command(command)}",
+    ]
+
+
+def _knob_comments(knobs: Sequence[ListedKnob], offered: Sequence[OfferedVariable]) -> list[str]:
+    return [
+        "What may vary is found by the names of the keys, and fitted to the machine. To say it yourself, take the",
+        "comment signs away: then this list is all that varies. Also possible: {low: 1, high: 16, log: true}, and",
+        f"variables of the environment as {SECTION}.env.NAME.",
+        "knobs:",
+        *(
+            _knob_lines(knobs)
+            or _variable_lines(offered)
+            or ["  section.key: [1, 2, 4]  # nothing was found by its name"]
+        ),
     ]
 
 

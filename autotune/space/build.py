@@ -78,7 +78,7 @@ class _Builder:
             if path in refused:
                 self._skip(path, refused[path])
             elif domains is None and is_for_validation(path):
-                self._skip(path, "it is for validation, which runs do not measure")
+                self._skip(path, "it is for validation, which trials do not measure")
             else:
                 self._knobs.append(_knob(path, row, config, wanted[path], machine))
 

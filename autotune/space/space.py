@@ -44,6 +44,11 @@ class Space:
         return {knob.path: knob.baseline for knob in self.knobs}
 
     @property
+    def choices(self) -> dict[str, tuple[Scalar, ...]]:
+        """Choices of each knob by its path."""
+        return {knob.path: knob.choices for knob in self.knobs}
+
+    @property
     def size(self) -> int:
         """Number of combinations, those that cannot work included."""
         return prod(len(knob.choices) for knob in self.knobs)

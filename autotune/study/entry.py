@@ -12,7 +12,7 @@ from typing import Any
 
 from pydantic import TypeAdapter, ValidationError
 
-from autotune.records import GpuFigures, GpuMeasurement, Measurement, Purpose, TrialRecord
+from autotune.records import GpuFigures, GpuMeasurement, Measurement, Purpose, TrialRecord, Validation
 
 FORMAT = 2
 """Version of the attributes of a trial. In 1 the figures of a GPU stood beside its other fields; it is still read."""
@@ -25,6 +25,8 @@ _TIME = (0.0, _LONGEST_S)
 _RATE = (1e-30, 1e18)  # so that no ratio of two leaves what a float can hold
 _BYTES = (0, 1 << 60)
 _AMOUNT = (0.0, 1e18)
+_COUNT = (0, 1 << 53)
+_RATIO = (0.0, 1e18)
 _RANGES: Mapping[str, tuple[float, float]] = {
     "number": (0, 1 << 53),
     "pair": (0, 1 << 53),
@@ -54,11 +56,23 @@ _RANGES: Mapping[str, tuple[float, float]] = {
     "own_fraction": _SHARES,
     "foreign_fraction": _SHARES,
     "throttled_fraction": _SHARE,
+    "trained_s": _TIME,
+    "epoch_ends": _COUNT,
+    "evaluations": _COUNT,
+    "checkpoints": _COUNT,
+    "speed_ratio": _RATIO,
+    "overall_ratio": _RATIO,
+    "loss_ratio": _RATIO,
+    "memory_growth_bytes_per_s": _BYTES,
+    "gpu_memory_growth_bytes_per_s": _BYTES,
 }
 """The numbers of a trial, least and most; absent is allowed where the type allows it."""
 
 _MOST_GPUS = 256
 _MOST_WINDOWS = 1_000_000
+
+_ADDED = frozenset({"number", "validation"})
+"""Fields that a written trial may lack: the number is its place, and the first studies of format 2 had no other."""
 
 _ONCE_THE_BASELINE = "today"  # the purpose's word in format 1, and in the first studies of format 2
 
@@ -88,7 +102,7 @@ def record_of(number: int, attributes: Mapping[str, Any]) -> TrialRecord:
         attributes = _of_format_1(attributes)
     if attributes.get("purpose") == _ONCE_THE_BASELINE:
         attributes = {**attributes, "purpose": Purpose.BASELINE.value}
-    missing = [field.name for field in fields(TrialRecord) if field.name not in attributes and field.name != "number"]
+    missing = [field.name for field in fields(TrialRecord) if field.name not in {*attributes, *_ADDED}]
     if missing:
         raise ValueError(f"no {missing[0]}")
     try:
@@ -100,6 +114,8 @@ def record_of(number: int, attributes: Mapping[str, Any]) -> TrialRecord:
     except (ValueError, RecursionError) as error:
         raise ValueError("not readable") from error
     _check(record)
+    if record.validation:
+        _check(record.validation)
     if record.measurement:
         _check(record.measurement)
         if len(record.measurement.gpus) > _MOST_GPUS:
@@ -119,7 +135,7 @@ def _of_format_1(attributes: Mapping[str, Any]) -> Mapping[str, Any]:
     return {**attributes, "measurement": {**measurement, "gpus": gpus}}
 
 
-def _check(part: TrialRecord | Measurement | GpuFigures) -> None:
+def _check(part: TrialRecord | Measurement | GpuFigures | Validation) -> None:
     for field in fields(part):
         value = getattr(part, field.name)
         if field.name not in _RANGES or value is None:

@@ -21,6 +21,8 @@ class Evidence:
         explored: True if any point but the baseline was tried.
         filling: True if the caches of the trials were still being filled.
         by_utilization: True if the objective is GPU utilization.
+        broke: True if the point broke when it was validated.
+        broke_before: True if some point of the study broke when it was validated: it is not tried again.
     """
 
     judgement: Judgement | None
@@ -29,6 +31,8 @@ class Evidence:
     explored: bool
     filling: bool
     by_utilization: bool
+    broke: bool = False
+    broke_before: bool = False
 
 
 def reason(evidence: Evidence) -> str:
@@ -41,6 +45,8 @@ def reason(evidence: Evidence) -> str:
 
 
 def _nothing_better(evidence: Evidence) -> str:
+    if not evidence.explored and evidence.broke_before:
+        return "what looked better broke when it was validated, and is not tried again"
     if not evidence.explored:
         return "there was no time to try anything but today's values"
     if evidence.by_utilization:
@@ -57,7 +63,8 @@ def _unconfirmed(pairs: int) -> str:
 def _judged(judgement: Judgement, evidence: Evidence) -> str:
     pairs = f"{judgement.pairs} interleaved pairs with today's config"
     if judgement.better:
-        return f"confirmed by {pairs}" + (_FILLING if evidence.filling else "")
+        confirmed = f"confirmed by {pairs}" + (_FILLING if evidence.filling else "")
+        return f"{confirmed}, but it broke in a longer training" if evidence.broke else confirmed
     if evidence.by_utilization and judgement.score.low > LEAST_SCORE_GAIN:
         return (
             f"{pairs} show a busier GPU, but not that training is no slower: the interval of its speed begins at "

@@ -11,8 +11,8 @@ from statistics import fmean, median
 
 from autotune.gpu.trial_usage import NOT_MEASURED
 from autotune.metrics import METRICS, values_of
-from autotune.records import Measurement, Purpose, TrialRecord
-from autotune.results import Change, SearchResult, Side, Verdict
+from autotune.records import VALIDATION_ASKED, Measurement, Purpose, TrialRecord
+from autotune.results import BrokenPoint, Change, SearchResult, Side, Verdict
 from autotune.sampler.observations import between_trial_variance_of, expected_sd_of
 from autotune.score import (
     LEAST_PAIRS,
@@ -25,9 +25,14 @@ from autotune.score import (
 )
 from autotune.space.space import Space
 from autotune.study.changes import changes_worth
+from autotune.study.finalists import Finalist, finalists, pairs_of
 from autotune.study.pooled_gpus import pooled_gpus, study_busy_rate
 from autotune.study.reasons import Evidence, reason
 
+_UNVALIDATED = (
+    "The answer is not validated, though that was asked for: there was no time, or the search was ended before it was. "
+    "What breaks in a longer training is not known."
+)
 _UNEVEN = 1.3  # trials that differ by 8 % are within that 99 times in 100
 
 _MOST_PRIOR_DF = 2.0
@@ -50,16 +55,6 @@ def latest_search(records: Sequence[TrialRecord], objective: Objective) -> str |
         ):
             return search
     return searches[-1] if searches else None
-
-
-def pairs_of(trials: Iterable[TrialRecord], baseline_point: str) -> list[tuple[Measurement, Measurement]]:
-    """Return the complete pairs of a confirmation, (baseline, candidate) each."""
-    halves: dict[int, dict[bool, Measurement]] = {}
-    for trial in trials:
-        measured = trial.comparable
-        if trial.purpose is Purpose.CONFIRM and trial.pair is not None and measured:
-            halves.setdefault(trial.pair, {})[trial.point == baseline_point] = measured
-    return [(both[True], both[False]) for both in halves.values() if len(both) == 2]
 
 
 def summarize(
@@ -142,11 +137,14 @@ class _Searched:
         """Pool the trials of the baseline."""
         return _side(self.baseline_trial, self.baseline_trials, self.busy_rate)
 
-    def candidate(self) -> Side | None:
-        """Pool the trials of the confirmed point, else of the best one; None if nothing is better than the baseline."""
-        baseline_point = self.baseline_trial.point
-        confirmed = [trial for trial in self.good if trial.purpose is Purpose.CONFIRM and trial.point != baseline_point]
-        best = confirmed[0].point if confirmed else _best(self.good, baseline_point, self.objective)
+    @property
+    def finalists(self) -> list[Finalist]:
+        """Points that were confirmed, in the order of their confirmations."""
+        return finalists(self.good, self.trials, self.baseline_trial.point)
+
+    def candidate(self, finalist: Finalist | None) -> Side | None:
+        """Pool the trials of a finalist, without one those of the best point; None if none beats the baseline."""
+        best = finalist.trial.point if finalist else _best(self.good, self.baseline_trial.point, self.objective)
         trials = [trial for trial in self.good if trial.point == best]
         return _side(trials[0], trials, self.busy_rate) if trials else None
 
@@ -160,7 +158,7 @@ class _Searched:
 
 def _without_baseline(searched: _Searched) -> SearchResult:
     """Return the answer of a search whose baseline gave no numbers: the best of what did."""
-    candidate, baseline_trial = searched.candidate(), searched.baseline_trial
+    candidate, baseline_trial = searched.candidate(None), searched.baseline_trial
     ended = (
         f"{baseline_trial.ending.value}: {baseline_trial.detail}"
         if baseline_trial.detail
@@ -187,13 +185,17 @@ def _without_baseline(searched: _Searched) -> SearchResult:
 def _compared(searched: _Searched, others: Sequence[TrialRecord]) -> SearchResult:
     """Return the answer of a search with a baseline; trials outside its confirmation give the prior of their spread."""
     good, objective = searched.good, searched.objective
-    baseline, candidate = searched.baseline(), searched.candidate()
-    pairs = pairs_of(good, searched.baseline_trial.point)
-    judgement = _judgement(pairs, others, objective) if len(pairs) >= LEAST_PAIRS else None
-    better = judgement is not None and judgement.better
+    confirmed = _judged(searched, others)
+    baseline, chosen = searched.baseline(), _chosen(confirmed)
+    finalist, judgement = chosen or (None, None)
+    candidate = searched.candidate(finalist)
+    broke = finalist is not None and finalist.broke
+    better = judgement is not None and judgement.better and not broke
     evidence = Evidence(
         judgement=judgement,
-        pairs=len(pairs),
+        pairs=len(finalist.pairs) if finalist else 0,
+        broke=broke,
+        broke_before=any(trial.validation and trial.validation.broke for trial in others),
         has_candidate=candidate is not None,
         explored=any(trial.purpose is Purpose.EXPLORE for trial in searched.trials),
         filling=any(trial.measurement and trial.measurement.filled_samples_per_s for trial in good),
@@ -214,7 +216,45 @@ def _compared(searched: _Searched, others: Sequence[TrialRecord]) -> SearchResul
         changes=searched.changes_of(candidate),
         objective=objective.name,
         why_no_gpu=searched.why_no_gpu,
-        cautions=_unevenness(searched.baseline_trials),
+        validation=finalist.validation if finalist else None,
+        broken=tuple(_broken(searched, other, of) for other, of in confirmed if other.broke and other is not finalist),
+        cautions=(
+            *_unvalidated(searched, finalist if better else None),
+            *_unevenness(searched.baseline_trials),
+        ),
+    )
+
+
+def _unvalidated(searched: _Searched, answer: Finalist | None) -> tuple[str, ...]:
+    """Return a remark on an answer that was to be validated, and was not."""
+    asked = any(VALIDATION_ASKED in trial.conditions for trial in searched.trials)
+    return (_UNVALIDATED,) if asked and answer is not None and answer.validation is None else ()
+
+
+def _judged(searched: _Searched, others: Sequence[TrialRecord]) -> list[tuple[Finalist, Judgement | None]]:
+    """Judge each finalist; None for one with too few pairs."""
+    return [
+        (
+            finalist,
+            _judgement(finalist.pairs, others, searched.objective) if len(finalist.pairs) >= LEAST_PAIRS else None,
+        )
+        for finalist in searched.finalists
+    ]
+
+
+def _chosen(confirmed: Sequence[tuple[Finalist, Judgement | None]]) -> tuple[Finalist, Judgement | None] | None:
+    """Return the finalist that the answer is about: the one that is better and held, else the first."""
+    held = (one for one in confirmed if one[1] is not None and one[1].better and not one[0].broke)
+    return next(held, confirmed[0] if confirmed else None)
+
+
+def _broken(searched: _Searched, finalist: Finalist, judgement: Judgement | None) -> BrokenPoint:
+    assert finalist.validation is not None
+    old = searched.baseline_trial.values
+    return BrokenPoint(
+        changes={path: value for path, value in finalist.trial.values.items() if old.get(path) != value},
+        speedup=judgement.speed if judgement else None,
+        validation=finalist.validation,
     )
 
 

@@ -1,11 +1,13 @@
 """Simulated probes: they report the parameters of the simulated trial as measurements."""
 
+import math
 from collections.abc import Collection
 from pathlib import Path
 
 from autotune.measure.probe import GpuProbe, GpuUsage, HostUsage, TrialGpus, TrialProcesses
 from autotune.testing.simulated_runner import SimulatedRunner
 
+_READINGS = 40  # of the memory, between two times
 _GPU_SAMPLES_PER_S = 6.0  # as NVML keeps them
 
 
@@ -27,7 +29,15 @@ class SimulatedHostProbe:
         training = self._runner.training
         if training is None:
             return None
-        return HostUsage(cpu_cores=training.cpu_cores, peak_memory_bytes=training.memory_bytes)
+        hangs = math.isinf(training.start_s)
+        length_s, grown = t1_s - t0_s, training.memory_growth_bytes_per_s
+        memory = tuple(
+            (t0_s + length_s * part / _READINGS, int(training.memory_bytes + grown * length_s * part / _READINGS))
+            for part in range(_READINGS + 1)
+        )
+        return HostUsage(
+            cpu_cores=0.0 if hangs else training.cpu_cores, peak_memory_bytes=training.memory_bytes, memory=memory
+        )
 
     def close(self) -> None:
         """See `autotune.measure.probe.Probe.close`."""

@@ -8,8 +8,8 @@ over minutes the machine itself drifts and throttles.
 
 import math
 import os
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from itertools import accumulate
 
 import numpy as np
@@ -53,7 +53,7 @@ class Training:
     Attributes:
         samples: Samples in a step.
         step_s: Time of a step.
-        start_s: Time from its start until its first step begins; infinite for one that never gets there.
+        start_s: Time from its start until its first step begins; infinite for one that hangs before it.
         first_step_s: Time of the first step, which traces and compiles; None for five times the others.
         warm_up: Relative excess of the second step's time; halves with every further step.
         first_pass_step_s: Time of a step in the first epoch, while caches fill; None for `step_s`.
@@ -75,9 +75,11 @@ class Training:
         hang_chance: Fraction of its trials that hang at random.
         epoch: Steps in an epoch; None for endless ones.
         epoch_gap_s: Extra time of the first step of each epoch but the first, while the pipeline fills again.
-        loss: Loss that it reports with each step.
+        loss: Loss that it reports with each step; a function of the number of steps before it, or constant.
+        pauses: Kinds of the pauses after some steps, ``eval`` or ``checkpoint``, by the number of steps before them.
         cpu_cores: Cores that its processes keep busy.
         memory_bytes: Peak host memory.
+        memory_growth_bytes_per_s: Growth of its host memory, from the first step on.
         gpu_memory_bytes: Peak GPU memory; None without a GPU.
         gpu_utilization: Fraction of the time in which its GPU works; None without one.
     """
@@ -106,9 +108,11 @@ class Training:
     hang_chance: float = 0.0
     epoch: int | None = None
     epoch_gap_s: float = 0.0
-    loss: float | None = None
+    loss: float | Callable[[int], float] | None = None
+    pauses: Mapping[int, str] = field(default_factory=dict)
     cpu_cores: float = 1.0
     memory_bytes: int = 1 << 30
+    memory_growth_bytes_per_s: float = 0.0
     gpu_memory_bytes: int | None = None
     gpu_utilization: float | None = None
 
@@ -234,8 +238,10 @@ class SimulatedRunner:
                     wait_s=None if wait is None else wait * duration_s,
                     samples=training.samples,
                     work=amount,
-                    loss=training.loss,
+                    loss=training.loss(made - 1) if callable(training.loss) else training.loss,
                 )
+                if made in training.pauses:
+                    yield TraineeEvent(kind=training.pauses[made], t_s=end_s, stream=stream)
                 if training.epoch and made % training.epoch == 0:
                     yield TraineeEvent(kind="epoch_end", t_s=end_s, stream=stream)
         if training.hangs:

@@ -22,5 +22,7 @@ else:
     # The observer is in this process: both write into one file, and its own steps end when the trainer reports some.
     _injected = sys.modules[_INJECTED]
     announce, epoch_end, mark, step = _injected.announce, _injected.epoch_end, _injected.mark, _injected.step
+    # The search may wait longer for the first step then; an observer of another version may not know this.
+    getattr(_injected, "will_report", bool)()
 
 __all__ = ["announce", "epoch_end", "mark", "step"]

@@ -152,6 +152,7 @@ class Loop:
         """Record that the step is compiled and invisible from now on: the present dataset is trained on."""
         if not self.is_suspended:
             self.recorded.append((self.steps.always_trains, time.monotonic()))
+            self.digest()  # rare; and where nothing was fetched, nothing else may come that does
 
     def pause_begins(self) -> float:
         """Record the start of a pause without training: a checkpoint, or a marked validation."""

@@ -85,6 +85,15 @@ class Report:
             line = {"k": "note", "t_s": round(time.monotonic(), 6), "text": text[:_NOTE_CHARS]}
             self._stream.write(json.dumps(line))
 
+    def unseen(self, text: str) -> None:
+        """Report that the loop trains from now on, and why none of its steps can be seen.
+
+        Args:
+            text: The reason, for people.
+        """
+        if self._stream.is_observed:
+            self._stream.write(json.dumps({"k": "unseen", "t_s": round(time.monotonic(), 6), "text": text}))
+
 
 def _line(t_s: float, wait_s: Optional[float], samples: Optional[float], is_update: bool = True) -> str:
     """Format a step of which not every field is known, or without an update."""

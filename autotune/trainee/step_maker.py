@@ -20,6 +20,7 @@ from autotune.trainee.report import Report
 
 _UNEXPECTED_LIMIT = 8  # unexpected observations before they count as the rule
 _FEW_CALLS = 3  # of a function that does not train, between two steps, are no validation
+_UNSEEN = "its compiled steps train on batches from neither tf.data nor a DataLoader, so none of them can be seen"
 
 
 class _Batch:
@@ -75,6 +76,7 @@ class StepMaker:
         self._idle_begin_s = 0.0
         self._idle_calls = 0
         self._usual_idle_calls = _FEW_CALLS
+        self._is_told_unseen = False
 
     def take(self, recorded: Sequence[tuple[Any, ...]]) -> None:
         """Process the recorded calls: methods of this class with their arguments."""
@@ -256,6 +258,9 @@ class StepMaker:
         if self._open is None and self._pending.always_train():
             self._train_on_next(now_s)
             self._trained_s = now_s
+        elif self._fetching_thread is None and not self._is_told_unseen:
+            self._is_told_unseen = True
+            self._report.unseen(_UNSEEN)
 
     def _step(self, batch: _Batch, t_s: float) -> None:
         if self._pause_begin_s is not None:

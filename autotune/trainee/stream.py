@@ -274,6 +274,12 @@ def step(*, samples: Any = None, wait_s: Any = None, loss: Any = None, work: Any
     return Step(samples, wait_s, loss, work, update)
 
 
+def will_report() -> None:
+    """Report that the trainer has what it needs to report its own steps, from this process."""
+    if process_stream.is_observed:
+        process_stream.write(f'{{"k": "reporter", "t_s": {time.monotonic():.6f}}}')
+
+
 def epoch_end() -> None:
     """Report the end of a pass over the data."""
     if process_stream.is_open:

@@ -5,18 +5,20 @@ from dataclasses import asdict, dataclass, field
 
 from autotune.clock import Clock
 from autotune.folders.trial_folder import TrialFolder
-from autotune.measure.probe import GpuUsage, TrialGpus
+from autotune.measure.probe import GpuUsage, MemorySeries, TrialGpus
 from autotune.measure.window import Window
 from autotune.process.launch import Runner, Watch
 from autotune.records import Ending, Measurement, Scalar, Stop, TraineeEvent, TrialExit, TrialRecord, Validity, Values
 from autotune.trial.error_text import one_line, quoted_output
 from autotune.trial.instruments import Instruments
 from autotune.trial.losses import Losses
+from autotune.trial.milestones import Milestones
 from autotune.trial.outcome import Evidence, ending_of, uncounted
 from autotune.trial.plan import Trainer, plan_trial
 from autotune.trial.stop_rule import StopRule, TrialPolicy
 
 _MEASURED_ENDINGS = (Ending.COMPLETED, Ending.STOPPED, Ending.CRASHED, Ending.KILLED_BY_BUDGET, Ending.HUNG)
+_NO_MEMORY: tuple[MemorySeries, MemorySeries] = (), ()
 _UNHURT = (Ending.COMPLETED, Ending.STOPPED, Ending.KILLED_BY_BUDGET)
 _FOR_WANT_OF_A_GPU = (
     Ending.CRASHED,
@@ -44,6 +46,8 @@ class Execution:
         stderr_tail: The last lines of its stderr that say something; of its stdout, if that holds the error.
         folder: Its folder.
         losses: Its losses by step.
+        milestones: The milestones of training that it came to.
+        memory: Of a validation trial, the memory that it used over its window: of the host, and of its fullest GPU.
     """
 
     ending: Ending
@@ -57,6 +61,8 @@ class Execution:
     folder: TrialFolder
     conditions: Mapping[str, Scalar] = field(default_factory=dict)
     losses: Losses = field(default_factory=Losses)
+    milestones: Milestones = field(default_factory=Milestones)
+    memory: tuple[MemorySeries, MemorySeries] = _NO_MEMORY
 
     def close(self, record: TrialRecord, *, keep_outputs: bool, is_over: Callable[[], bool] = lambda: False) -> None:
         """Write the record into the trial's folder, and delete the trainer's outputs.
@@ -127,7 +133,14 @@ def execute(
     """
     clock, instruments = tools.clock, tools.instruments
     decided_s = clock.now_s()
-    stop_rule = _stop_rule(trainer, request, policy, clock, progress)
+    stop_rule = StopRule(
+        policy,
+        clock,
+        start_deadline_s=clock.now_s() + trainer.settings.section.trial.start_timeout_s,
+        samples_per_step=request.samples_per_step,
+        cpu_cores=instruments.cpu_cores,
+        progress=progress,
+    )
     plan = plan_trial(trainer, request.keys, trial=request.name)
     folder = _new_folder(trainer, request.name)
     with instruments:
@@ -148,6 +161,8 @@ def execute(
         stderr_tail=quoted_output(trial_exit.stderr_tail, folder.stdout_tail()),
         folder=folder,
         losses=stop_rule.losses,
+        milestones=stop_rule.milestones,
+        memory=shown.memory,
     )
 
 
@@ -161,27 +176,13 @@ class _Shown:
     window: Window | None
     measurement: Measurement | None
     conditions: Mapping[str, Scalar]
-
-
-def _stop_rule(
-    trainer: Trainer, request: TrialRequest, policy: TrialPolicy, clock: Clock, progress: Callable[[int], None]
-) -> StopRule:
-    limit_s = policy.start_timeout_s
-    if limit_s is None:
-        limit_s = trainer.settings.section.trial.start_timeout_s
-    return StopRule(
-        policy,
-        clock,
-        start_deadline_s=clock.now_s() + limit_s,
-        samples_per_step=request.samples_per_step,
-        progress=progress,
-    )
+    memory: tuple[MemorySeries, MemorySeries]
 
 
 def _new_folder(trainer: Trainer, name: str) -> TrialFolder:
     trainer.state.require_space()
-    folder = trainer.state.run(trainer.study, name)
-    folder.create(output_paths=trainer.settings.moved_outputs(folder.outputs).values())
+    folder = trainer.state.trial(trainer.study, name)
+    trainer.create_folder(folder)
     return folder
 
 
@@ -212,6 +213,7 @@ def _shown(
         gpu_memory_full=lambda: instruments.memory_is_full(trial_exit),
         nan_counts=policy.nan_counts,
         outruns=0.0 < policy.outruns_from < rate,
+        why_not_started=stop_rule.why_not_started,
     )
     ending, detail = ending_of(trial_exit, stop_rule.events, evidence)
     if instruments.why_lost and ending in (Ending.GPU_LOST, *_FOR_WANT_OF_A_GPU):
@@ -220,8 +222,10 @@ def _shown(
         ending, detail = Ending.UNCOUNTED, one_line(uncounted(stop_rule.events))
     window = window if ending in _MEASURED_ENDINGS else None
     validity = _validity(stop_rule, window, ending)
-    measurement, seen = None, GpuUsage()
+    measurement, seen, memory = None, GpuUsage(), _NO_MEMORY
     if window:
+        if policy.validate_s is not None:
+            memory = instruments.memory(window, started_s=trial_exit.started_s)
         measurement, seen = instruments.measure(
             window, started_s=trial_exit.started_s, default_samples=default_samples, filling=policy.filling
         )
@@ -232,6 +236,7 @@ def _shown(
         window=window,
         measurement=measurement,
         conditions=seen.conditions,
+        memory=memory,
     )
 
 

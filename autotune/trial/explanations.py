@@ -17,7 +17,7 @@ class Explanation:
 EXPLANATIONS: Mapping[Ending, Explanation] = {
     Ending.COMPLETED: Explanation(
         sentence="The trainer ran to its end.",
-        remedy="Nothing to do; if it was too short to measure, let it train longer, e.g. more epochs under `set:`.",
+        remedy="If it was too short to measure, let it train longer, e.g. more epochs under `set:`.",
     ),
     Ending.STOPPED: Explanation(
         sentence="The trial was stopped because enough was known.",
@@ -49,7 +49,8 @@ EXPLANATIONS: Mapping[Ending, Explanation] = {
     ),
     Ending.NEVER_STARTED: Explanation(
         sentence="No step was seen within the time allowed for starting.",
-        remedy="Raise trial.start_timeout_s if the trainer needs longer; else see that it reports its steps.",
+        remedy="Report the trainer's steps: from autotune.trainee import step, and step(samples=...) in the training "
+        "loop. If it only needs longer to start: trial.start_timeout_s, or a larger --budget of a search.",
     ),
     Ending.NO_STEPS: Explanation(
         sentence="The trainer ended by itself and no step of it was seen.",

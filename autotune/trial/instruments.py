@@ -8,10 +8,11 @@ from typing import Self
 
 from autotune.clock import Clock
 from autotune.measure.host import HostProbe
-from autotune.measure.probe import GpuProbe, GpuUsage, HostUsage, Probe, TrialGpus, TrialProcesses
+from autotune.measure.probe import GpuProbe, GpuUsage, HostUsage, MemorySeries, Probe, TrialGpus, TrialProcesses
 from autotune.measure.window import Window, measure_trial
 from autotune.records import Measurement, TraineeEvent, TrialExit
 
+_MEMORY_READINGS = 24  # over a window, to see whether a GPU fills up
 _FULL = 0.97  # of a GPU's memory: the rest is too small for any allocation
 
 
@@ -79,6 +80,11 @@ class Instruments:
         if self._gpus:
             self.why_lost = self._gpus.lost(self._run)
 
+    def cpu_cores(self, t0_s: float, t1_s: float) -> float | None:
+        """Return the mean number of cores that the trial kept busy between two times; None if that is not known."""
+        host = self._host.between(t0_s, t1_s)
+        return host.cpu_cores if host else None
+
     def memory_is_full(self, trial: TrialExit) -> bool:
         """Return whether nearly all memory of one of the trial's GPUs was in use; False if that is not known."""
         began_s, ended_s = trial.started_s, trial.ended_s
@@ -91,15 +97,37 @@ class Instruments:
             if device.figures.memory_total_bytes
         )
 
+    def memory(self, window: Window, *, started_s: float) -> tuple[MemorySeries, MemorySeries]:
+        """Return the memory that the trial used over its window: of the host, and of its fullest GPU as far as known.
+
+        That of a GPU is the most up to each time, as the driver has no other that is free of gaps.
+
+        Args:
+            window: Steady window of the trial.
+            started_s: Start of the trial's process.
+        """
+        host = self._host.between(window.t0_s, window.t1_s)
+        gpu: list[tuple[float, int]] = []
+        length_s = window.t1_s - window.t0_s
+        for part in range(1, _MEMORY_READINGS + 1) if self._gpus else ():
+            t_s = window.t0_s + length_s * part / _MEMORY_READINGS
+            use = self._gpus_between(window.t0_s, t_s, host, started_s=started_s)
+            if use and use.peak_memory_bytes is not None:
+                gpu.append((t_s, use.peak_memory_bytes))
+        return host.memory if host else (), tuple(gpu)
+
+    def _gpus_between(self, t0_s: float, t1_s: float, host: HostUsage | None, *, started_s: float) -> GpuUsage | None:
+        if not self._gpus:
+            return None
+        own_pids = self._pids | (host.pids if host else frozenset())
+        return self._gpus.between(t0_s, t1_s, self._run, own_pids=own_pids, started_s=started_s)
+
     def measure(
         self, window: Window, *, started_s: float, default_samples: float | None, filling: bool
     ) -> tuple[Measurement, GpuUsage]:
         """Summarize a trial's window with the readings of the machine over the same time; see `measure_trial`."""
         host = self._host.between(window.t0_s, window.t1_s)
-        gpu = None
-        if self._gpus:
-            own_pids = self._pids | (host.pids if host else frozenset())
-            gpu = self._gpus.between(window.t0_s, window.t1_s, self._run, own_pids=own_pids, started_s=started_s)
+        gpu = self._gpus_between(window.t0_s, window.t1_s, host, started_s=started_s)
         measurement = measure_trial(
             window, started_s=started_s, default_samples=default_samples, host=host, gpu=gpu, filling=filling
         )

@@ -1,13 +1,32 @@
 """Losses of a trial, compared with those of the baseline: a diverging training may stay finite during a short trial."""
 
 import math
+from dataclasses import dataclass
+from itertools import pairwise
 from statistics import median
 
 FAR = 10.0
 """A trial has diverged when its loss, relative to its own first, is this many times the baseline's at the same step."""
 
 _FIRST = 3  # losses whose median is the level at which a trial began
+_FRESH = 0.75  # of the steps: a loss that is older does not tell where training is
+_PART = 4  # a quarter of the losses tells the level at its end
+_NORMAL_MAD = 0.6745  # median absolute deviation of a normal distribution with standard deviation 1
+_OF_A_MEDIAN = 1.2533  # standard error of a median over that of a mean: sqrt(pi / 2)
 _LATEST = 5  # losses that say where it is now: a single bad batch does not count
+
+
+@dataclass(frozen=True, kw_only=True)
+class LossLevel:
+    """Level of a loss around some step.
+
+    Attributes:
+        ratio: Level relative to where the loss began.
+        error: Standard error of that.
+    """
+
+    ratio: float
+    error: float
 
 
 class Losses:
@@ -39,6 +58,29 @@ class Losses:
         that swallows out-of-memory errors alternates. So it has to stay that way, or to be the rule.
         """
         return self._seen > 0 and (not self._last_is_finite or 2 * len(self._values) < self._seen)
+
+    @property
+    def are_many(self) -> bool:
+        """True if there are enough of them for a level, which may be impossible for other reasons."""
+        return len(self._values) >= _FIRST + _LATEST
+
+    def level(self, step: float) -> LossLevel | None:
+        """Return the level of the loss in the last part before a step; None where too few losses tell.
+
+        The spread is taken from the differences of losses that follow one another, which a falling level hardly moves.
+
+        Args:
+            step: Number of updates.
+        """
+        steps = [at for at in self._steps if at <= step]
+        until = self._values[: len(steps)]
+        latest = until[-max(_LATEST, len(until) // _PART) :]
+        began = median(self._values[:_FIRST]) if self._values else 0.0
+        if len(until) < _FIRST + _LATEST or began <= 0 or steps[-1] < _FRESH * step:
+            return None
+        spread = median(abs(after - before) for before, after in pairwise(latest)) / (_NORMAL_MAD * math.sqrt(2))
+        error = _OF_A_MEDIAN * spread * math.sqrt(1 / len(latest) + 1 / _FIRST) / began
+        return LossLevel(ratio=median(latest) / began, error=error)
 
     def are_far_above(self, baseline: "Losses") -> bool:
         """Return whether the latest losses are `FAR` times as high as any of the baseline up to the same step."""

@@ -61,12 +61,14 @@ class Evidence:
             trial that went well.
         nan_counts: Whether losses that are no numbers are a divergence; not so where today's config has them too.
         outruns: Whether it made samples more than twice as fast as any good trial before.
+        why_not_started: State in which it was stopped before its first step, for people; empty if it was not.
     """
 
     stdout_tail: str = ""
     gpu_memory_full: Callable[[], bool] = lambda: False
     nan_counts: bool = True
     outruns: bool = False
+    why_not_started: str = ""
 
 
 def ending_of(
@@ -94,9 +96,12 @@ def ending_of(
             return caught or (Ending.DIVERGED, diverged or _FAR_ABOVE)
         if stop is Stop.UNCOUNTED:
             return Ending.UNCOUNTED, one_line(uncounted(events))
-        said = _noted(events) if stop in (Stop.NEVER_STARTED, Stop.HUNG) else ""
+        said = _noted(events) if stop in (Stop.NEVER_STARTED, Stop.HUNG, Stop.DEADLINE) else ""
+        state = evidence.why_not_started if stop is Stop.NEVER_STARTED else ""
+        if said == state:
+            said = ""
         return _STOPPED[stop], one_line(
-            "; ".join(part for part in (trial_exit.waited_for, said, _left(trial_exit)) if part)
+            "; ".join(part for part in (trial_exit.waited_for, state, said, _left(trial_exit)) if part)
         )
     if stop is None:
         if trial_exit.exit_code is None:

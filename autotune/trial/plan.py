@@ -1,5 +1,6 @@
 """Plan of one trial: everything decided before anything is started."""
 
+import os
 import sys
 from dataclasses import dataclass
 from pathlib import Path
@@ -9,6 +10,7 @@ from autotune.folders.state_folder import StateFolder
 from autotune.folders.trial_folder import TrialFolder
 from autotune.records import TrialPlan, Values
 from autotune.settings.loaded import Settings
+from autotune.settings.paths import path_of
 from autotune.settings.trackers import quiet_trackers
 
 
@@ -30,6 +32,24 @@ class Trainer:
     state: StateFolder
     study: str
 
+    def create_folder(self, folder: TrialFolder) -> None:
+        """Create a trial's folder, ready for the outputs that are pointed into it.
+
+        What is a folder outside is one inside as well: many trainers write into one that they do not make.
+
+        Raises:
+            TrialError: It cannot be made.
+        """
+        moved = self.settings.moved_outputs(folder.outputs)
+        there = [path for key, path in moved.items() if self._is_folder(self.settings.trial_document.leaf(key).text)]
+        folder.create(output_paths=moved.values(), output_folders=there)
+
+    def _is_folder(self, text: str) -> bool:
+        """Return whether a path in the config names a folder, seen from where trials start, or from the config."""
+        bases = (Path.cwd(), self.config_path.absolute().parent)
+        places = (path_of(os.path.expandvars(text), base) for base in bases)
+        return any(place is not None and os.path.isdir(place) for place in places)
+
 
 def plan_trial(trainer: Trainer, keys: Values, *, trial: str) -> TrialPlan:
     """Plan a trial of a point.
@@ -42,7 +62,7 @@ def plan_trial(trainer: Trainer, keys: Values, *, trial: str) -> TrialPlan:
     Raises:
         ConfigError: The trial's copy of the config, or its command line, cannot be made.
     """
-    folder = trainer.state.run(trainer.study, trial)
+    folder = trainer.state.trial(trainer.study, trial)
     further = trainer.settings.copies(keys, folder.path, folder.outputs)
     copy = further.pop("")
     argv = trainer.settings.argv(

@@ -5,14 +5,21 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from autotune.clock import Clock
+from autotune.durations import format_duration
 from autotune.measure.window import LEAST_STEPS, Window, WindowGoal, steady_window
 from autotune.records import Stop, TraineeEvent
 from autotune.trial.losses import Losses
+from autotune.trial.milestones import Milestones
+from autotune.trial.unseen_steps import WORKING_CORES, WORKING_S, UnseenSteps
+
+LEAST_VALIDATION_S = 20.0
+"""Shortest training of a validation trial: memory that grows and speed that falls off do not show in less."""
 
 _BAD_LOSSES = 3  # in a row; a single one happens, while a loss scale settles or on a clip that is too short
 _LONGEST_BETWEEN_LOOKS_S = 1.0
 _LONGEST_SILENCE_S = 30.0
 _LONGEST_WINDOWS = 3.0  # of the longest length that a trial may take to be measured; validation takes time, too
+_SHORT_SILENCE_S = 2.0
 _SILENT_STEPS = 10.0  # ... or this many times the longest step so far, if that is more
 
 
@@ -26,13 +33,16 @@ class TrialPolicy:
         filling: Whether it would have to, but caches take too long to fill: it is measured while they are filled.
         deadline_s: Time at which the trial is killed if it still goes on.
         give_up_s: Time at which it is stopped and judged by the steps so far; later by what its process was waited for.
-        start_timeout_s: Longest time to its first step; None for the limit in the config.
+        start_timeout_s: Time to its first step after which only one that is seen to work is waited for; None for no
+            such limit.
         max_s: Longest measuring window; a trial that made enough steps for one and takes several times as long is
             stopped, and judged by the steps so far.
         hopeless_below: Samples per second that at least one step has to reach, else the trial is stopped early.
         baseline_losses: Losses of the baseline; None if they are not known.
         nan_counts: Whether losses that are no numbers end it; not so where today's config has them too.
         outruns_from: Samples per second from which on a trial is suspected of skipping work; 0 if that is not known.
+        validate_s: Longest training of a validation trial, which goes on until it has passed all `MILESTONES`; None
+            for the other trials.
     """
 
     goal: WindowGoal
@@ -46,6 +56,7 @@ class TrialPolicy:
     baseline_losses: Losses | None = None
     nan_counts: bool = True
     outruns_from: float = 0.0
+    validate_s: float | None = None
 
 
 class StopRule:
@@ -54,9 +65,12 @@ class StopRule:
     Args:
         policy: The limits.
         clock: Source of time.
-        start_deadline_s: Time by which its first step has to come; later by what its process was waited for.
+        start_deadline_s: Time by which its first step has to come in any case; later by what its process was waited
+            for.
         samples_per_step: Samples per step according to the config, for trainers that do not report them; None if the
             config does not say.
+        cpu_cores: Returns the mean number of cores that its processes kept busy between two times; None if that is not
+            known.
         progress: Called with the number of steps so far.
 
     Attributes:
@@ -64,6 +78,8 @@ class StopRule:
         steps: Number of steps so far, those without an update of the optimizer left out.
         events: All events so far.
         losses: Its losses so far.
+        milestones: The milestones that it has come to.
+        why_not_started: State in which it was stopped before its first step, for people; empty else.
     """
 
     def __init__(
@@ -73,13 +89,16 @@ class StopRule:
         *,
         start_deadline_s: float,
         samples_per_step: float | None = None,
+        cpu_cores: Callable[[float, float], float | None] = lambda _t0_s, _t1_s: None,
         progress: Callable[[int], None] = lambda _steps: None,
     ) -> None:
         self._clock = clock
         self._start_deadline_s = start_deadline_s
         self._samples_per_step = samples_per_step
+        self._cpu_cores = cpu_cores
         self._progress = progress
         self._made_s = clock.now_s()
+        self._unseen = UnseenSteps(cpu_cores, start_deadline_s - self._made_s)
         self._prepared_s = 0.0  # for which it waited until its process began
         self._next_look_s = -math.inf
         self._first_step_s = math.inf
@@ -93,12 +112,16 @@ class StopRule:
         self.steps = 0
         self.events: list[TraineeEvent] = []
         self.losses = Losses()
+        self.milestones = Milestones()
+        self.why_not_started = ""
 
     def __call__(self, events: Sequence[TraineeEvent]) -> Stop | None:
         """Take new events, possibly none, and return the reason to stop the trial; None to go on."""
+        self._unseen.note(events)
         for event in events:
             if event.kind == "launched":
                 self._prepared_s = event.t_s - self._made_s
+                self.why_not_started = ""
                 continue
             self.events.append(event)
             if event.kind == "step":
@@ -108,12 +131,15 @@ class StopRule:
             if event.kind == "epoch_end" and self._settled_s is None:
                 self._settled_s = event.t_s
         self._progress(self.steps)
+        now_s, give_up_s = self._clock.now_s(), self.policy.give_up_s + self._prepared_s
+        self.milestones.look(events, now_s)
         if self._has_diverged:
             return Stop.DIVERGED
 
-        now_s, give_up_s = self._clock.now_s(), self.policy.give_up_s + self._prepared_s
         if self._last_step_s is None:
-            return Stop.NEVER_STARTED if now_s >= min(self._start_deadline_s + self._prepared_s, give_up_s) else None
+            return self._judge_start(now_s, give_up_s)
+        if self.policy.validate_s is not None:
+            return Stop.ENOUGH if self._is_validated(self.policy.validate_s) else None
         if now_s - self._last_step_s > max(_LONGEST_SILENCE_S, _SILENT_STEPS * self._longest_step_s):
             return Stop.HUNG
         if now_s >= give_up_s:
@@ -128,6 +154,42 @@ class StopRule:
                 return Stop.UNCOUNTED if window is None else Stop.ENOUGH
             self._next_look_s = min(self.policy.goal.next_look_s(now_s, window), now_s + _LONGEST_BETWEEN_LOOKS_S)
         return None
+
+    def _judge_start(self, now_s: float, give_up_s: float) -> Stop | None:
+        """Return the reason to stop a trial that has not made a step yet.
+
+        The starts of other points tell how long this one's takes only where the work is the same. What grows with the
+        batch, such as an evaluation before the first step, is work that can be seen.
+        """
+        self.why_not_started = self.why_not_started or self._unseen.why(now_s)
+        if self.why_not_started:
+            return Stop.NEVER_STARTED
+        began_s = self._made_s + self._prepared_s
+        due_s = math.inf if self.policy.start_timeout_s is None else began_s + self.policy.start_timeout_s
+        is_over = now_s >= min(self._start_deadline_s + self._prepared_s, give_up_s)
+        if not is_over and now_s < max(due_s, self._next_look_s):
+            return None
+        cores = self._cpu_cores(max(began_s, now_s - WORKING_S), now_s)
+        works = cores is not None and cores >= WORKING_CORES
+        self._next_look_s = now_s + _LONGEST_BETWEEN_LOOKS_S
+        if works and not is_over:
+            return None
+        took = format_duration(now_s - began_s)
+        if works and now_s >= give_up_s:
+            self.why_not_started = f"still at work after {took}, the longest that the search gives one trial now"
+        elif cores is not None:
+            self.why_not_started = f"{'still at work' if works else 'idle'} after {took}"
+        return Stop.NEVER_STARTED
+
+    def _is_validated(self, longest_s: float) -> bool:
+        """Return whether a validation trial has shown what there is to see, or has had its time.
+
+        It does not end in a silence, which may be an evaluation or a hang, before that is long enough to be judged.
+        """
+        passed = self.milestones
+        is_over = passed.trained_s >= (LEAST_VALIDATION_S if passed.are_passed else longest_s)
+        is_silent = passed.silent_s > max(_SHORT_SILENCE_S, _SILENT_STEPS * passed.longest_silence_s)
+        return is_over and (not is_silent or (passed.trained_s >= longest_s and passed.silent_s > _LONGEST_SILENCE_S))
 
     @property
     def saw_a_pass(self) -> bool:

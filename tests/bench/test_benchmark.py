@@ -45,12 +45,17 @@ def test_a_whole_benchmark(command, tmp_path: Path) -> None:
     assert (tmp_path / "out/regret.png").read_bytes().startswith(b"\x89PNG")
     assert "3 of 3" in err
     lines = [json.loads(line) for line in (tmp_path / "out/results.jsonl").read_text().splitlines()]
-    assert {line["format"] for line in lines} == {2}
+    assert {line["format"] for line in lines} == {3}
     head_to_head = next(line["contest"] for line in lines if line.get("contest", {}).get("seed") == 0)
     found = [(curve["method"], curve["setting"], curve["budget_s"]) for curve in head_to_head["curves"]]
     ours = [(OURS, None, 90.0), (OURS, None, 120.0)]
     assert sorted(found, key=str) == sorted(
-        [*ours, (ORACLE, None, 120.0), *((peer, setting.value, 120.0) for peer in PEERS for setting in Setting)],
+        [
+            *ours,
+            (ORACLE, None, 120.0),
+            *((peer, setting.value, 120.0) for peer in PEERS for setting in (Setting.SHIPPED, Setting.SAME_RUNNER)),
+            *((name, Setting.SAME_SEARCH.value, budget_s) for name in ("TPE", "random") for budget_s in (90.0, 120.0)),
+        ],
         key=str,
     )
     assert all(t_s <= curve["budget_s"] for curve in head_to_head["curves"] for t_s, _ in curve["regrets"])

@@ -78,7 +78,7 @@ def test_a_search_and_the_commands_on_its_answer(hostile: Path, autotune: Autotu
     (journal,) = hostile.glob(".autotune/studies/*.journal")
     lines = [json.loads(line) for line in journal.read_text().splitlines()]
     for line in lines:
-        attributes = line.get("user_attrs", {})
+        attributes = line.get("user_attr", {}).get("record", {})
         if attributes.get("purpose") == "explore":
             attributes |= {"detail": f"heat{TITLE}", "validity": "throttled"}
     journal.write_text("".join(json.dumps(line) + "\n" for line in lines))

@@ -261,7 +261,7 @@ def test_flags_become_a_config(project: Path, autotune: Autotune) -> None:
     made = ("init", "--from-flags", "--config", "new.yaml")
     done = autotune(*made, "--yes", "--", "MODE=fast", sys.executable, str(FLAG_TRAINER), *flags)
     assert done.returncode == 0, done.stderr
-    assert "not taken: -v: short flags are left alone" in done.stdout
+    assert "not taken: -v: the trainer's source does not tell what this short flag means" in done.stdout
     assert "the values are on its command line" in done.stderr
     text = (project / "new.yaml").read_text()
     assert "batch_size: 4\nnum_workers: 1\nuse_xla: true\nlr: 3e-4\n" in text

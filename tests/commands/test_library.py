@@ -42,7 +42,7 @@ def test_the_examples_of_the_documentation_run(project: Path) -> None:
     """One after another as they stand, in the folder of a config with a command."""
     page = (Path(__file__).parents[2] / "docs" / "library.md").read_text()
     examples = [block for block in re.findall(r"```python\n(.*?)```", page, re.DOTALL) if "import autotune" in block]
-    assert len(examples) == 3
+    assert len(examples) == 4
     done = subprocess.run(
         [sys.executable, "-c", "\n".join(examples)],
         cwd=project,

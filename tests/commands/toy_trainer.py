@@ -1,7 +1,8 @@
 """Trainer for tests: ``python toy_trainer.py <config>`` "trains" by waiting, and reports its steps.
 
 A step costs 8 ms and 0.4 ms for each sample, twice that with one worker; so larger batches and a second worker pay.
-``mood`` in the config makes it a bad trainer of the named kind.
+``mood`` in the config makes it a bad trainer of the named kind; a batch of ``breaks_at`` trains well until its first
+checkpoint.
 """
 
 import os
@@ -11,7 +12,7 @@ import time
 
 import yaml
 
-from autotune.trainee import step
+from autotune.trainee import epoch_end, mark, step
 
 
 def _bad(mood: str) -> None:
@@ -52,11 +53,20 @@ def main() -> None:
     duration_s = (0.008 + 0.0004 * batch_size) * (2 if workers == 1 else 1)
     if config.get("dull"):
         duration_s = 0.002 * batch_size
-    due_s = time.monotonic()
+    made, due_s = 0, time.monotonic()
     while True:
         due_s += duration_s  # what is lost by waking up late does not add up to a difference between configs
         time.sleep(max(0.0, due_s - time.monotonic()))
-        step(samples=batch_size, wait_s=duration_s / 2)
+        made += 1
+        step(samples=batch_size, wait_s=duration_s / 2, loss=1.0 + 1.0 / made)
+        if made % 50 == 0:
+            epoch_end()
+        if made == 60:
+            mark("eval", duration_s=0.0)
+        if made == 80:
+            if batch_size == config.get("breaks_at"):
+                raise OSError(28, "No space left on device")
+            mark("checkpoint", duration_s=0.0)
 
 
 if __name__ == "__main__":

@@ -192,7 +192,7 @@ def test_a_name_never_leads_elsewhere(name: str, tmp_path: Path) -> None:
     """Names come out of a storage that others can write; none of them is a path."""
     state = StateFolder(tmp_path)
     with pytest.raises(ValueError, match="not a name"):
-        state.run("study", name)
+        state.trial("study", name)
     with pytest.raises(ValueError, match="not a name"):
         state.trials(name)
 
@@ -218,7 +218,7 @@ def test_free_space_is_that_of_the_disk(tmp_path: Path) -> None:
 
 def aged(state: StateFolder, count: int) -> list[TrialFolder]:
     """Make trial folders, the oldest first."""
-    folders = [state.run("study", f"trial-{count - index}") for index in range(count)]
+    folders = [state.trial("study", f"trial-{count - index}") for index in range(count)]
     for index, folder in enumerate(folders):
         folder.create()
         os.utime(folder.path / ".autotune-trial", (1e9 + index, 1e9 + index))

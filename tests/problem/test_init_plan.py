@@ -184,7 +184,6 @@ def test_a_config_out_of_flags(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     [
         ("there.yaml", ("t.py", "--a=1"), "not overwritten"),
         ("nowhere/new.yaml", ("t.py", "--a=1"), "no such folder"),
-        ("new.yaml", ("t.py", "-v"), "no flag with a value"),
     ],
 )
 def test_flags_that_make_no_config(
@@ -195,6 +194,39 @@ def test_flags_that_make_no_config(
     Path("there.yaml").write_text("a: 1\n")
     with pytest.raises(ConfigError, match=why):
         plan_init_from_flags(Path(name), read_typed(words), state_dir=None)
+
+
+@pytest.mark.parametrize("script", ["import tensorflow as tf\n", "import numpy\n"])
+def test_of_a_command_without_flags_the_environment_may_vary(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, script: str
+) -> None:
+    """The file holds a section alone, which a search can use as it stands."""
+    monkeypatch.chdir(tmp_path)
+    Path("t.py").write_text(script)
+    one = plan_init_from_flags(Path("new.yaml"), read_typed(("KIND=a", sys.executable, "t.py", "-v")), state_dir=None)
+    written(one)
+    problem = open_problem(Path("new.yaml"), command=None, state_dir=None)
+    assert problem.space == one.problem.space
+    assert problem.settings.section.env["KIND"] == "a"
+    names = {path.removeprefix("autotune.env.") for path in problem.space.baseline}
+    assert names == set(problem.settings.section.env) - {"KIND"}
+    assert ("TF_XLA_FLAGS" in names) is ("tensorflow" in script)
+    problem.require_runnable()
+
+
+def test_a_config_that_is_not_there_may_be_meant_to_be_made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of a trainer that reads none."""
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(ConfigError, match="no such file") as caught:
+        plan_init(Path("new.yaml"), read_typed((sys.executable, "t.py")), separate=False, state_dir=None)
+    assert "--from-flags" in str(caught.value.remedy)
+
+
+@pytest.mark.parametrize("separate", [False, True])
+def test_only_a_section_in_the_trainers_config_says_that_trials_do_not_see_it(config: Path, separate: bool) -> None:
+    """A file of its own is not the trainer's."""
+    one = plan_init(config, read_typed(COMMAND), separate=separate, state_dir=None)
+    assert ("its trials get this file without it" in one.edit.new) is not separate
 
 
 @pytest.mark.skipif(not CONFIGS, reason="the collection of real configs is not here")

@@ -184,6 +184,38 @@ def test_a_package_that_starts_a_thread_is_left_out(other: Project, guard: Guard
     assert len(below(guard)) == 1
 
 
+STARTS_THREAD = "import threading\nthreading.Thread(target=threading.Event().wait, daemon=True).start()\n"
+
+
+def test_what_imports_a_package_that_starts_a_thread_is_left_out_with_it(other: Project, guard: Guard) -> None:
+    """Five packages at once do not switch warm starts off: the others stay warm, and one sentence names them all."""
+    install(other, "threads", STARTS_THREAD)
+    for name in ("one", "two", "three", "four"):
+        install(other, name, f"import leaf_of_{name}, threads\n")
+        install(other, f"leaf_of_{name}", f"print('imported leaf {name}')\n")
+    install(other, "good", "print('imported good')\n")
+    other.write("train.py", "import one, two, three, four, good, threading\nprint(threading.active_count())\n")
+    said = [other.run("train.py")[1].splitlines() for _ in range(3)]
+    assert said[0] == [*(f"imported leaf {name}" for name in ("one", "two", "three", "four")), "imported good", "2"]
+    assert said[1:] == [["2"], ["2"]]
+    assert isinstance(other.runner, ZygoteRunner)
+    assert (other.runner.warm_starts, other.runner.fallbacks) == (2, 0)
+    (remark,) = other.runner.remarks
+    assert remark.startswith("importing one, threads, two, three and 1 more starts threads, so each trial imports them")
+    assert len(below(guard)) == 1
+
+
+def test_a_package_that_ends_the_interpreter_is_left_out(other: Project) -> None:
+    """An import that works for the trainer alone does no harm to the others."""
+    install(other, "good", "print('imported good')\n")
+    install(other, "harsh", "import os, sys\nif not hasattr(sys, 'set_up'): os._exit(3)\n")
+    other.write("train.py", "import sys\nsys.set_up = True\nimport good, harsh\nprint('trained')\n")
+    assert [other.run("train.py")[1] for _ in range(3)] == ["imported good\ntrained\n", "trained\n", "trained\n"]
+    assert isinstance(other.runner, ZygoteRunner)
+    assert (other.runner.warm_starts, other.runner.fallbacks) == (2, 0)
+    assert ["importing harsh ends the interpreter" in remark for remark in other.runner.remarks] == [True]
+
+
 def test_a_package_that_cannot_be_imported_beforehand_is_skipped(other: Project) -> None:
     """One that needs what the trainer sets up first is left to the trainer."""
     install(other, "needy", "import sys\nif not hasattr(sys, 'set_up'): raise SystemExit('not set up')\n")
@@ -205,7 +237,38 @@ def test_each_fork_looks_up_its_own_place_for_temporary_files(other: Project) ->
         shutil.rmtree(folder)
     assert isinstance(other.runner, ZygoteRunner)
     assert (other.runner.warm_starts, other.runner.fallbacks) == (2, 0)
-    assert said[1][1] == said[2][1] == os.path.realpath(tempfile.gettempdir())
+    assert said[1][1] == said[2][1]
+    assert os.path.realpath(said[1][1]) == os.path.realpath(tempfile.gettempdir())
+
+
+SETS_CACHE = """
+import os, tempfile
+place = os.environ.setdefault('FRAMEWORK_CACHE', os.path.abspath(os.path.join(tempfile.gettempdir(), 'framework')))
+"""
+
+
+@pytest.mark.parametrize("is_elsewhere", [True, False])
+def test_a_variable_below_the_place_for_temporary_files_is_no_difference(
+    is_elsewhere: bool, other: Project, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A variable that an import sets to a folder for temporary files names the trial's own, warm as cold."""
+    monkeypatch.setenv("DATA", os.path.join(tempfile.gettempdir(), "data"))  # and is no trial's
+    install(other, "framework", SETS_CACHE)
+    install(other, "later", "")
+    other.write(
+        "train.py",
+        "import framework\nimport later\nimport os\nprint(os.environ['FRAMEWORK_CACHE'], os.environ['DATA'])\n",
+    )
+    for number in range(1, 4):
+        own = temporary_folder(other.folder / "runs" / str(number))
+        folder = tmp_path / f"elsewhere {number}" if is_elsewhere else own
+        if is_elsewhere:
+            folder.mkdir()
+        said = other.run("train.py", env={"TMPDIR": str(folder)})[1]
+        assert said == f"{folder}/framework {tempfile.gettempdir()}/data\n"
+        shutil.rmtree(folder)
+    assert isinstance(other.runner, ZygoteRunner)
+    assert (other.runner.warm_starts, other.runner.fallbacks, list(other.runner.remarks)) == (2, 0, [])
 
 
 LOCKS = """
@@ -307,6 +370,34 @@ def test_a_module_of_the_trainers_own_goes_first(name: str, other: Project) -> N
     assert other.run("train.py")[1] == "own\n"
     assert isinstance(other.runner, ZygoteRunner)
     assert other.runner.fallbacks == 1
+
+
+def test_a_module_of_the_trainers_own_leaves_the_others_warm(other: Project) -> None:
+    """An own module of the name of an installed package is the trainer's to import; packages that need it are, too."""
+    install(other, "datasets", "NAME = 'installed'\n")
+    install(other, "good", "import sys\nprint('imported good')\n")
+    install(other, "needs", "import datasets, part_of_needs\nNAME = datasets.NAME\n")
+    install(other, "part_of_needs", "print('imported part')\n")
+    other.write("datasets.py", "NAME = 'own'\n")
+    other.write("train.py", "import good, datasets, needs\nprint(datasets.NAME, needs.NAME)\n")
+    said = [other.run("train.py")[1] for _ in range(3)]
+    assert said == ["imported good\nimported part\nown own\n", "own own\n", "own own\n"]
+    assert isinstance(other.runner, ZygoteRunner)
+    assert (other.runner.warm_starts, other.runner.fallbacks) == (2, 0)
+    assert ["importing needs needs a module of the trainer's own" in remark for remark in other.runner.remarks] == [
+        True
+    ]
+
+
+def test_a_module_of_the_trainers_own_makes_no_remark(other: Project) -> None:
+    """Nothing is lost by it."""
+    install(other, "datasets", "")
+    install(other, "good", "")
+    other.write("datasets.py", "print('imported own')\n")
+    other.write("train.py", "import good, datasets\n")
+    assert [other.run("train.py")[1] for _ in range(3)] == ["imported own\n"] * 3
+    assert isinstance(other.runner, ZygoteRunner)
+    assert (other.runner.warm_starts, list(other.runner.remarks)) == (2, [])
 
 
 def test_what_a_wrapper_around_the_interpreter_sets_stays(other: Project) -> None:

@@ -2,7 +2,6 @@
 
 import os
 import shutil
-import time
 from collections.abc import Callable
 from contextlib import nullcontext
 from pathlib import Path
@@ -15,11 +14,11 @@ from autotune.events import TrialStarted
 from autotune.problem.problem import open_problem
 from autotune.protect import checkpoints as checkpoints
 from autotune.protect import kept_file
-from autotune.protect.checkpoints import CheckpointBackups, is_called_a_checkpoint
+from autotune.protect.checkpoints import CheckpointBackups
 from autotune.protect.kept_file import KeptFile
 from autotune.records import Purpose
 from tests.protect.test_snapshot import calls
-from tests.search.test_tuner import CONFIG
+from tests.search.simulated import CONFIG
 
 
 @pytest.fixture
@@ -222,46 +221,18 @@ def test_where_a_redirected_key_points_is_not_copied(kept: Callable[..., Checkpo
 
 
 def test_what_an_earlier_trial_has_left_is_not_the_users(kept: Callable[..., CheckpointBackups]) -> None:
-    """It was written while that trial went on; files from before or after it are the user's."""
-    made = kept(before=b"x", during=b"x", after=b"x")
-    trial = Path(".autotune/trials/study/1")
-    trial.mkdir(parents=True)
-    now_s = time.time()
-    for name, ago_s in (("before", 1000), ("during", 550), ("after", 100)):
-        os.utime(checkpoint(name), (now_s - ago_s, now_s - ago_s))
-    for name, ago_s in ((".autotune-trial", 600), ("stdout.log", 500)):
-        (trial / name).touch()
-        os.utime(trial / name, (now_s - ago_s, now_s - ago_s))
-    with made as files:
-        for name in ("before", "during", "after"):
+    """As long as nobody has touched it: what is put in its place, even while trials went on, is the user's."""
+    with kept(best=b"1"):
+        for name in ("left", "replaced", "touched"):
+            checkpoint(name).write_bytes(b"of a trial")
+    checkpoint("replaced").unlink()
+    checkpoint("replaced").write_bytes(b"x")
+    os.utime(checkpoint("replaced"), (checkpoint("left").stat().st_mtime,) * 2)
+    os.utime(checkpoint("touched"))
+    with kept(best=b"1") as files:
+        for name in ("left", "replaced", "touched"):
             checkpoint(name).write_bytes(b"other")
         assert files.loss("trial 0") is None
-    back = [name for name in ("before", "during", "after") if checkpoint(name).read_bytes() == b"x"]
-    assert back == ["before", "after"]
-
-
-@pytest.mark.parametrize(
-    ("path", "is_one"),
-    [
-        ("checkpoints/G_1000.pth", True),
-        ("checkpoints/ckpt-7.index", True),
-        ("checkpoints/checkpoint", True),
-        ("ckpt-7.data-00000-of-00001", True),
-        ("logs/epoch=3-step=100.ckpt", True),
-        ("weights.best.h5", True),
-        ("runs/exp/weights/best.pt", True),
-        ("model.safetensors", True),
-        ("output/pytorch_model.bin", True),
-        ("export/saved_model.pb", True),
-        ("MODEL.KERAS", True),
-        ("corpus/train.h5", False),
-        ("corpus/features.npz", False),
-        ("train.log", False),
-        ("logs/events.out.tfevents.1700000000.host", False),
-        ("results.json", False),
-        ("train.py", False),
-    ],
-)
-def test_what_is_called_like_a_checkpoint(path: str, is_one: bool) -> None:
-    """By its suffix, or a word where data come in the same kind of file."""
-    assert is_called_a_checkpoint(Path("project", path)) == is_one
+    assert checkpoint("left").read_bytes() == b"other"
+    assert checkpoint("replaced").read_bytes() == b"x"
+    assert checkpoint("touched").read_bytes() == b"of a trial"

@@ -7,7 +7,7 @@ import pytest
 from autotune.clock import SystemClock
 from autotune.problem.problem import open_problem
 from autotune.protect.side_effects import SideEffects, folders_named
-from tests.search.test_tuner import CONFIG
+from tests.search.simulated import CONFIG
 
 
 @pytest.fixture

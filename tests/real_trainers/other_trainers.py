@@ -77,13 +77,6 @@ OTHERS = (
         needs=("examples/applications/plot_out_of_core_classification.py",),
         lay_out=_out_of_core,
         command="python plot_out_of_core_classification.py",
-        written_by_hand="""\
-script: plot_out_of_core_classification.py
-autotune:
-  command: "python {script}"
-  knobs: {autotune.env.OMP_NUM_THREADS: ["1", "2"]}
-  env: {OMP_NUM_THREADS: "2"}
-""",
         env={"MPLBACKEND": "Agg"},
         log=OwnLog(pattern=r"SGD classifier :\s+(?P<n>\d+) train docs", counts_samples=True),
         batch=1000,

@@ -1,6 +1,7 @@
 """Outcome of one row: what init, the search and the plain trainings showed."""
 
 import json
+import math
 import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -18,6 +19,8 @@ FEWEST_POINTS = 3
 RIGHT = 0.02
 """Largest deviation of a right count; or two updates, and those made between two looks at the log."""
 
+_NOT_WARM = ("a fresh process made", "warm starts are off")
+
 LEAST_WAIT, MOST_WAIT = 0.02, 0.2
 """Share of time that a trainer at least waits that waits noticeably for data, and at most one that does not."""
 
@@ -32,7 +35,7 @@ class Outcome:
         init: How ``autotune init --yes`` ended: ``ok``, or its error.
         words: Number of words that were typed by hand.
         steps: Steps that were seen in all trials.
-        counted: Samples that autotune counted over those of the trainer's own log, in the trial with most steps.
+        counted: Samples that autotune counted over those of the trainer's own log, in the trial with the finest log.
         own_samples: Samples in the trainer's own log in that trial, from the first line seen to the last step counted.
         is_right: Whether that agrees; None where nothing can be compared.
         data_wait: Median over the trials of the share of time waiting for data.
@@ -42,6 +45,7 @@ class Outcome:
         speedup: Ratio and its interval.
         confirmed: Ratio of the rates in plain trainings, best over today, one for each pair.
         best: Values of the answer that differ from today's.
+        today: Values of today's config.
         differs: What changed in the project.
         home: What appeared in the home folder.
         temporary: What appeared in folders for temporary files.
@@ -67,6 +71,7 @@ class Outcome:
     speedup: tuple[float, float, float] | None = None
     confirmed: list[float] = field(default_factory=list)
     best: dict[str, Any] = field(default_factory=dict)
+    today: dict[str, Any] = field(default_factory=dict)
     differs: list[str] = field(default_factory=list)
     home: list[str] = field(default_factory=list)
     temporary: list[str] = field(default_factory=list)
@@ -78,11 +83,15 @@ class Outcome:
 
     @property
     def start(self) -> str:
-        """Starts of the trials in words: the first, and the median of those after it."""
+        """Starts of the trials in words: the first, and the median of those after it.
+
+        Warm are those of a search that has not said otherwise: a warm one may take long, too, where a model is built
+        and traced before its first step.
+        """
         if len(self.first_step_s) < 2:
             return "".join(f"{first_s:.1f}s" for first_s in self.first_step_s) or "-"
         later_s = statistics.median(self.first_step_s[1:])
-        kind = "warm" if later_s < 0.6 * self.first_step_s[0] else "cold"
+        kind = "cold" if any(word in remark for remark in self.remarks for word in _NOT_WARM) else "warm"
         return f"{kind} {self.first_step_s[0]:.1f}s then {later_s:.1f}s"
 
     @property
@@ -110,7 +119,9 @@ class Outcome:
         waits = []
         for path in sorted(folder.glob("searches/*.events.jsonl")):
             for event in map(json.loads, path.read_text().splitlines()):
-                if event["event"] == "Remark":
+                if event["event"] == "SearchStarted":
+                    self.today = event["baseline"]
+                elif event["event"] == "Remark":
                     self.remarks.append(event["text"])
                 elif event["event"] == "TrialEnded" and (measured := event["trial"]["measurement"]):
                     self.first_step_s.append(measured["first_step_s"])
@@ -119,24 +130,30 @@ class Outcome:
         self.data_wait = statistics.median(waits) if waits else None
 
     def take_counts(self, trainer: Trainer, folder: Path, watch: Watch) -> None:
-        """Compare the samples counted with those of the trainer's own log, in the trial with the most steps there."""
+        """Compare the samples counted with those of the trainer's own log, in the trial where they can be told best."""
+        finest = math.inf
         for trial in sorted(folder.glob("trials/*/*/")):
             steps = _steps(trial)
             self.steps += len(steps)
             points = watch.points(trial)
-            if len(points) < FEWEST_POINTS or not (trial / "config.yaml").exists():
+            values = _values(trial, self.today)
+            # A trial that only the environment tells from others has an empty config.
+            if len(points) < FEWEST_POINTS or not (values or isinstance(trainer.batch, int)):
                 continue
             begin, end = points[0], _last_before(points, steps[-1][0] if steps else points[-1].t_s)
-            values = yaml.safe_load((trial / "config.yaml").read_text())
             batch, accumulation = number_of(values, trainer.batch), number_of(values, trainer.accumulation)
             own = trainer.log.samples(end.done - begin.done, batch=batch, accumulation=accumulation)
-            if own <= self.own_samples:
+            looked = 2 * LOOK_S * own / (end.t_s - begin.t_s) if end.t_s > begin.t_s else 0.0
+            grain = 2 * batch * accumulation + looked
+            if own <= 0 or grain / own >= finest:
                 continue
             within = [samples for t_s, samples in steps if begin.t_s < t_s <= end.t_s]
             seen = sum(within) or len(within) * _samples_per_step(trial)
+            if within and not seen:
+                continue  # a trial without numbers, such as one that diverged, of steps whose batch cannot be seen
+            finest = grain / own
             self.own_samples, self.counted = own, seen / own
-            looked = 2 * LOOK_S * own / (end.t_s - begin.t_s) if end.t_s > begin.t_s else 0.0
-            self.is_right = abs(seen - own) <= max(RIGHT * own, 2 * batch * accumulation + looked)
+            self.is_right = abs(seen - own) <= max(RIGHT * own, grain)
         if self.steps == 0 and not trainer.steps:
             self.is_right = None  # as documented: the search says so, and the remedy
 
@@ -164,6 +181,15 @@ def _samples_per_step(trial: Path) -> float:
     result = json.loads(_log(trial / "result.json") or "{}")
     measured = result.get("measurement")
     return measured["samples_per_s"] * measured["window_s"] / measured["steps"] if measured else 0.0
+
+
+def _values(trial: Path, today: Mapping[str, Any]) -> dict[str, Any]:
+    """Read the values of a trial: those of its config, or today's with the overrides that it got of a Hydra config."""
+    if (trial / "overrides.yaml").exists():
+        overrides = yaml.safe_load((trial / "overrides.yaml").read_text())
+        return {**today, **dict(override.split("=", 1) for override in overrides)}
+    values = yaml.safe_load(_log(trial / "config.yaml"))
+    return values if isinstance(values, dict) else {}
 
 
 def number_of(values: Any, of: int | str) -> float:

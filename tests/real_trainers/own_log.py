@@ -46,12 +46,10 @@ class Progress:
     Attributes:
         log: Form of the lines.
         done: Samples or steps so far, see `OwnLog`; of a counter that starts at 0, the step that it names is done.
-        seen: Number of lines that matched.
     """
 
     log: OwnLog
     done: float = 0.0
-    seen: int = 0
     _rest: str = ""
     _before: float = 0.0
     _last: float = field(default=-1.0)
@@ -59,13 +57,14 @@ class Progress:
     def feed(self, text: str) -> bool:
         """Read on; return whether there was progress."""
         *lines, self._rest = _ENDS_OF_LINES.split(self._rest + text)
+        if "n" in re.compile(self.log.pattern).groupindex:
+            lines.append(self._rest)  # a bar's end is written with the next bar; a number read twice is no progress
         return sum(self._line(_COLORS.sub("", line)) for line in lines) > 0
 
     def _line(self, line: str) -> bool:
         found = re.search(self.log.pattern, line)
         if found is None or (self.log.ignore and re.search(self.log.ignore, line)):
             return False
-        self.seen += 1
         counter = found.groupdict().get("n")
         if counter is None:
             self.done += self.log.every

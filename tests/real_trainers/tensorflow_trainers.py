@@ -69,17 +69,6 @@ def _speech(place: Place) -> None:
             shutil.copy(metadata, metadata.with_name(name))
 
 
-_THREADS = """\
-script: {script}
-autotune:
-  command: "python {{script}}"
-  knobs:
-    autotune.env.TF_XLA_FLAGS: ["", "--tf_xla_auto_jit=2 --tf_xla_cpu_global_jit"]
-    autotune.env.TF_NUM_INTRAOP_THREADS: ["1", "2"]
-  env: {{TF_XLA_FLAGS: "", TF_NUM_INTRAOP_THREADS: "2"}}
-"""
-"""Knobs of a script that has none of its own: variables of the framework."""
-
 TENSORFLOW = (
     Trainer(
         name="keras-fit",
@@ -87,7 +76,6 @@ TENSORFLOW = (
         needs=("examples/demo_functional.py",),
         lay_out=_keras_fit,
         command="python demo_functional.py",
-        written_by_hand=_THREADS.format(script="demo_functional.py"),
         log=OwnLog(pattern=r"^\s*(?P<n>\d+)/\d+ "),
         batch=32,
         framework="Keras 3",
@@ -99,7 +87,6 @@ TENSORFLOW = (
         needs=("examples/demo_custom_tf_workflow.py",),
         lay_out=_keras_custom,
         command="python demo_custom_tf_workflow.py",
-        written_by_hand=_THREADS.format(script="demo_custom_tf_workflow.py"),
         log=OwnLog(pattern=r"^Loss: "),
         batch=32,
         framework="TensorFlow",
@@ -150,7 +137,6 @@ TENSORFLOW = (
         needs=("input_data.py", "tensorflow_v1/examples/3_NeuralNetworks/neural_network_raw.py"),
         lay_out=_session,
         command="python neural_network_raw.py",
-        written_by_hand=_THREADS.format(script="neural_network_raw.py"),
         log=OwnLog(pattern=r"^Step (?P<n>\d+), Minibatch Loss"),
         batch=128,
         framework="TensorFlow 1",

@@ -212,7 +212,7 @@ TORCH = (
         log=OwnLog(pattern=r"^Epoch: \[\d+\]\[\s*(?P<n>\d+)/", starts_at=0),
         batch="batch_size",
         framework="PyTorch",
-        waits=True,
+        waits=False,
     ),
     Trainer(
         name="nanogpt",
@@ -255,15 +255,9 @@ TORCH = (
         repository="ashleve/lightning-hydra-template",
         needs=("src/train.py", "configs/train.yaml", ".project-root"),
         lay_out=_lightning_hydra,
-        command=f"python src/train.py callbacks=none {_LIGHTNING_BAR} data.batch_size=128 data.num_workers=0 "
-        "model.compile=false",
-        written_by_hand=f"""\
-data: {{batch_size: 128, num_workers: 0}}
-model: {{compile: false}}
-autotune:
-  command: "python src/train.py callbacks=none {_LIGHTNING_BAR} data.batch_size={{data.batch_size}} \
-data.num_workers={{data.num_workers}} model.compile={{model.compile}}"
-""",
+        command=f"python src/train.py callbacks=none {_LIGHTNING_BAR}",
+        config="configs/train.yaml",
+        init=(),
         log=OwnLog(pattern=r"Epoch \d+:.*\|\s*(?P<n>\d+)/\d+ \[", ignore="Validation"),
         batch="data.batch_size",
         framework="PyTorch",

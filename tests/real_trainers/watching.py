@@ -9,7 +9,7 @@ from pathlib import Path
 
 from tests.real_trainers.own_log import OwnLog, Progress
 
-LOOK_S = 0.05
+LOOK_S = 0.02
 _NEW_S = 0.5
 _NAMES = ("stdout.log", "stderr.log")
 

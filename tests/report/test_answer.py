@@ -6,9 +6,9 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from autotune.records import Ending, Validity
+from autotune.records import Ending, Validation, Validity
 from autotune.report.answer import Failure, print_answer
-from autotune.results import Change, Ratio, SearchResult, Side, Verdict
+from autotune.results import BrokenPoint, Change, Ratio, SearchResult, Side, Verdict
 from tests.report.conftest import BASELINE, BEST, MakeEnded, MakeResult, on_gpus, pooled_gpu
 
 
@@ -152,6 +152,34 @@ def test_cautions_are_printed_whole(search_result: MakeResult) -> None:
     long = "another process used the GPU for " + "a very long time, " * 15 + "that is all"
     assert f"Caution: {long}" in _screen(search_result(cautions=(long,)))
     assert "Caution" not in _screen(search_result())
+
+
+def test_a_validated_answer_says_what_it_came_through(search_result: MakeResult) -> None:
+    """And what it did not; a point that broke before it is named with its reason."""
+    held = Validation(
+        trained_s=65.0, epoch_ends=2, checkpoints=1, speed_ratio=1.97, loss_ratio=1.0, memory_growth_bytes_per_s=0.0
+    )
+    broke = Validation(trained_s=12.0, broke=("crashed after 12s of training (\x1b[31mOSError)",))
+    speedup = Ratio(ratio=2.5, low=2.4, high=2.6)
+    broken = BrokenPoint(changes={"data.batch_size": 64}, speedup=speedup, validation=broke)
+    screen = _screen(search_result(validation=held, broken=(broken,)))
+    assert (
+        "Validated: trained for 1m05s, through 2 ends of epochs, 1 checkpoint, no evaluation came; its loss goes "
+        "the way of today's; 1.97x as fast as today's config; memory does not grow.\n" in screen
+    )
+    assert "Not chosen: batch_size=64: 2.50x as fast, but it broke in a longer training: crashed after 12s" in screen
+    assert "\x1b" not in screen
+    assert "alidat" not in _screen(search_result())
+
+
+def test_a_winner_that_broke_is_no_change(search_result: MakeResult) -> None:
+    """The reason is said, and nothing is offered."""
+    result = search_result()
+    broke = Validation(trained_s=12.0, broke=("its loss went to 1.20 of where it began",))
+    screen = _screen(search_result(verdict=Verdict.NO_CHANGE, best=None, candidate=result.best, validation=broke))
+    assert "No change: something is faster, but it broke in a longer training." in screen
+    assert "its loss went to 1.20 of where it began" in screen
+    assert "Nothing to apply." in screen
 
 
 def test_another_batch_is_another_training(search_result: MakeResult) -> None:

@@ -9,7 +9,7 @@ from autotune.problem.problem import Problem, open_problem
 from autotune.records import Ending, Validity
 from autotune.search.baseline import require_baseline
 from tests.runs import MakeTrial
-from tests.search.test_tuner import CONFIG
+from tests.search.simulated import CONFIG
 
 
 @pytest.fixture
@@ -54,6 +54,15 @@ def test_a_budget_that_ends_while_it_is_measured_again(problem: Problem, make_tr
     record = make_trial(problem.space.baseline, None, ending=Ending.KILLED_BY_BUDGET, validity=Validity.UNMEASURED)
     with pytest.raises(TrialError, match="its first trial filled caches"):
         require_baseline(record, problem, budget_s=60.0, earlier=[first, record])
+
+
+def test_a_budget_that_ends_while_a_failed_baseline_is_tried_again(problem: Problem, make_trial: MakeTrial) -> None:
+    """The failure is the reason, and no advice about steps that are not reported helps."""
+    first = make_trial(problem.space.baseline, None, ending=Ending.CRASHED, validity=Validity.UNMEASURED)
+    record = make_trial(problem.space.baseline, None, ending=Ending.KILLED_BY_BUDGET, validity=Validity.UNMEASURED)
+    with pytest.raises(TrialError, match="The trainer ended with an error") as caught:
+        require_baseline(record, problem, budget_s=60.0, earlier=[first, record])
+    assert "stderr.log" in str(caught.value.remedy)
 
 
 def test_utilization_that_is_searched_for_has_to_be_measured(problem: Problem, make_trial: MakeTrial) -> None:

@@ -22,7 +22,7 @@ from autotune.study.record import Study
 from autotune.testing.simulated_probes import SimulatedHostProbe
 from autotune.testing.simulated_runner import SimulatedRunner
 from autotune.trial.instruments import Instruments
-from tests.search.test_tuner import CONFIG, plain
+from tests.search.simulated import CONFIG, plain
 
 WINDOW_S = 1 / 6
 CLEAN = GpuUsage(utilization=0.5)

@@ -13,7 +13,7 @@ from autotune.records import Purpose, Scalar, TrialRecord
 from autotune.search.findings import Findings
 from autotune.trial.losses import Losses
 from tests.runs import MakeTrial
-from tests.search.test_tuner import CONFIG
+from tests.search.simulated import CONFIG
 
 Learn = Callable[..., TrialRecord]
 

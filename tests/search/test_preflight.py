@@ -2,7 +2,7 @@
 
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -12,7 +12,9 @@ from autotune.problem.problem import open_problem
 from autotune.process.guard import Guard
 from autotune.process.launch import ProcessRunner
 from autotune.records import Ending
+from autotune.search import preflight as preflight_module
 from autotune.search.preflight import Preflight, Reached, run_preflight
+from autotune.trial import unseen_steps
 
 PREFIX = "import sys, time\nfrom autotune.trainee import step\n"
 READS = "open(sys.argv[1]).read()\n"
@@ -43,16 +45,18 @@ def preflight_of(
     command: str = "{config}",
     section: str = "",
     with_section: bool = False,
+    prefix: str = PREFIX,
+    tell: Callable[[str], object] = print,
 ) -> Preflight:
     """Run the preflight of a trainer with this code."""
-    (folder / "train.py").write_text(PREFIX + script)
+    (folder / "train.py").write_text(prefix + script)
     (folder / "config.yaml").write_text(
         f"batch_size: 4\nout_dir: out\nautotune:\n{section}  command: \"'{sys.executable}' train.py {command}\"\n"
     )
     problem = open_problem(Path("config.yaml"), command=None, state_dir=None)
     problem.state.create()
     runner = ProcessRunner(guard, SystemClock())
-    return run_preflight(problem, runner, SystemClock(), name="preflight", with_section=with_section)
+    return run_preflight(problem, runner, SystemClock(), name="preflight", with_section=with_section, tell=tell)
 
 
 def test_a_trainer_that_reads_its_config_and_steps(folder: Path, guard: Guard) -> None:
@@ -153,3 +157,18 @@ def test_a_disk_that_does_not_note_reads(
     """The answer is unknown there, and nothing else is claimed."""
     monkeypatch.setenv("AUTOTUNE_DIR", str(unnoting_disk / "state"))
     assert preflight_of(folder, guard, READS + TRAINS).reached is Reached.UNKNOWN
+
+
+def test_a_trainer_in_plain_python_is_not_waited_for_until_the_limit(
+    folder: Path, guard: Guard, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It works without any framework; its latest output is shown meanwhile. The waiting times are shortened."""
+    monkeypatch.setattr(unseen_steps, "_GRACE_SHARE", 0.01)
+    monkeypatch.setattr(unseen_steps, "_LEAST_GRACE_S", 2.0)
+    monkeypatch.setattr(preflight_module, "_LONG_S", 0.5)
+    told: list[str] = []
+    trains = "print('epoch 1: loss 0.5', flush=True)\nwhile True:\n    sum(range(1000))\n"
+    preflight = preflight_of(folder, guard, READS + trains, prefix="import sys\n", tell=told.append)
+    assert (preflight.steps, preflight.ending) == (0, Ending.NEVER_STARTED)
+    assert "without PyTorch, TensorFlow or JAX" in preflight.detail
+    assert [said.endswith("its latest output: epoch 1: loss 0.5") for said in told] == [True]

@@ -23,8 +23,8 @@ from autotune.study.record import Study
 from autotune.testing.simulated_probes import SimulatedHostProbe
 from autotune.testing.simulated_runner import SimulatedRunner, Training
 from autotune.trial.instruments import Instruments
+from tests.search.simulated import CONFIG
 from tests.search.test_disturbances import LOST, OTHERS, Shows
-from tests.search.test_tuner import CONFIG
 
 BUDGET_S = 600.0
 CRASH = Training(steps=0, exit_code=1, stderr="Traceback (most recent call last):\nValueError: no such layer")
@@ -67,7 +67,7 @@ def bench(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Benc
             instruments=lambda: Instruments(SimulatedHostProbe(runner), gpus),
         )
         findings = Findings(problem, clock, cwd=tmp_path)
-        state = SearchState(problem, parts.study, findings, seed=0)
+        state = SearchState(problem, parts.study, findings, sampler=parts.sampler, seed=0)
         maker = TrialMaker(parts, state, findings, Narrator([events.append], findings.remarks))
         baseline = PlannedTrial(values=problem.space.baseline, purpose=Purpose.BASELINE)
         return Bench(maker, baseline, clock, parts.budget.wall_s, training, events)

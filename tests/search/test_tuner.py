@@ -1,90 +1,28 @@
 """Whole searches, in virtual time: real settings, record, statistics and judgement around a simulated trainer."""
 
 import errno
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from itertools import pairwise
 from math import inf, nan
 from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 
-from autotune.clock import VirtualClock
-from autotune.errors import AutotuneError, StudyError, TrialError
-from autotune.events import Event, IncumbentChanged, PhaseChanged, SearchEnded, SearchStarted, TrialEnded, TrialStarted
-from autotune.problem.problem import open_problem
-from autotune.records import Ending, Purpose, TrialRecord, Validity
-from autotune.results import SearchResult, Verdict
-from autotune.search.parts import SearchParts
-from autotune.search.schedule import Budget
-from autotune.search.tuner import WARM_UP_FROM_S, Tuner
-from autotune.study.record import Study
-from autotune.testing.simulated_runner import SimulatedRunner, Training
-
-CONFIG = """\
-data:
-    batch_size: 8
-    num_workers: 1
-    cache: none
-autotune:
-    command: "{python} train.py {config}"
-    knobs:
-        data.batch_size: [8, 32]
-        data.num_workers: [1, 2]
-        data.cache: [none, memory]
-    trial: {start_timeout_s: 60, min_s: 1, min_steps: 10, max_s: 3}
-"""
+from autotune.errors import StudyError, TrialError
+from autotune.events import Event, IncumbentChanged, SearchEnded, SearchStarted, TrialEnded, TrialStarted
+from autotune.records import Ending, Purpose, Validity
+from autotune.results import Verdict
+from autotune.search.tuner import WARM_UP_FROM_S
+from autotune.testing.simulated_runner import Training
+from tests.search.simulated import CONFIG, Search, Trainer, plain
 
 # Too large to be tried out.
 BIG = CONFIG.replace(
     "data.cache: [none, memory]",
     "data.cache: [none, memory]\n        data.a: {low: 1, high: 16}\n        data.b: {low: 1, high: 16}",
 ).replace("cache: none\n", "cache: none\n    a: 3\n    b: 4\n", 1)
-
-
-@dataclass
-class Searched:
-    """Outcome of a search: its answer or error, its events, its duration."""
-
-    result: SearchResult | None
-    error: AutotuneError | None
-    took_s: float
-    tuner: Tuner
-    simulator: SimulatedRunner
-    events: list[Event] = field(default_factory=list)
-
-    @property
-    def trials(self) -> list[TrialRecord]:
-        """Trials of the search, in order."""
-        return [event.trial for event in self.events if isinstance(event, TrialEnded)]
-
-    @property
-    def answer(self) -> SearchResult:
-        """Answer of the search."""
-        assert self.result is not None, self.error
-        return self.result
-
-    def of(self, purpose: Purpose) -> list[TrialRecord]:
-        """Return its trials with that purpose."""
-        return [trial for trial in self.trials if trial.purpose is purpose]
-
-    def said(self) -> str:
-        """Reasons of the search for going from one phase to the next."""
-        return "\n".join(event.why for event in self.events if isinstance(event, PhaseChanged))
-
-
-Search = Callable[..., Searched]
-
-Trainer = Callable[[Mapping[str, Any]], Training]
-
-
-def plain(config: Mapping[str, Any]) -> Training:
-    """Train so that a larger batch pays well, a second worker a little, and the cache not at all."""
-    data = config["data"]
-    step_s = (0.02 + 0.001 * data["batch_size"]) / (1.1 if data["num_workers"] == 2 else 1.0)
-    return Training(samples=data["batch_size"], step_s=step_s, noise=0.03, epoch=20)
 
 
 def dull(config: Mapping[str, Any]) -> Training:
@@ -96,55 +34,6 @@ def dull(config: Mapping[str, Any]) -> Training:
 def crashing(_config: Mapping[str, Any]) -> Training:
     """Crash before the first step."""
     return Training(steps=0, exit_code=1, stderr="Traceback (most recent call last):\nValueError: no such layer")
-
-
-@pytest.fixture
-def search(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Search:
-    """Search the config in a folder of its own, each time with the same record."""
-    monkeypatch.chdir(tmp_path)
-    # The simulated trainers use no GPU, whatever this machine has.
-    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
-    clock = VirtualClock()
-    names = (f"search-{number}" for number in range(100))
-
-    def searched(
-        trainer: Trainer,
-        *,
-        budget_s: float,
-        config: str = CONFIG,
-        seed: int = 0,
-        fresh: bool = False,
-        told: Callable[[Event], None] = lambda _event: None,
-    ) -> Searched:
-        Path("config.yaml").write_text(config)
-        problem = open_problem(Path("config.yaml"), command=None, state_dir=None)
-        problem.state.create()
-        if fresh:
-            problem.journal.unlink()
-        study = Study(problem.study, problem.journal)
-        simulator = SimulatedRunner(clock, lambda text: trainer(yaml.safe_load(text)), seed=seed)
-        events: list[Event] = []
-        started_s = clock.now_s()
-        budget = Budget(clock, started_s=started_s, budget_s=budget_s)
-        parts = SearchParts(
-            name=next(names),
-            seed=seed,
-            problem=problem,
-            study=study,
-            runner=simulator,
-            budget=budget,
-            clock=clock,
-        )
-        tuner = Tuner(parts, [events.append, told])
-        result: SearchResult | None = None
-        error: AutotuneError | None = None
-        try:
-            result = tuner.run()
-        except AutotuneError as caught:
-            error = caught
-        return Searched(result, error, clock.now_s() - started_s, tuner, simulator, events)
-
-    return searched
 
 
 def test_a_better_config_is_found_and_confirmed(search: Search) -> None:
@@ -159,6 +48,16 @@ def test_a_better_config_is_found_and_confirmed(search: Search) -> None:
     true = (32 / 0.052 * 1.1) / (8 / 0.028)
     assert answer.speedup.low < true < answer.speedup.high
     assert answer.trials == len(searched.trials)
+
+
+@pytest.mark.parametrize("sampler", ["tpe", "random"])
+def test_another_sampler_finds_it_too(search: Search, sampler: str) -> None:
+    """Its proposals are measured, repeated and confirmed like everything else; with time for all of 8 points."""
+    searched = search(plain, budget_s=600, sampler=sampler)
+    assert searched.answer.verdict is Verdict.BETTER
+    assert searched.answer.best is not None
+    assert searched.answer.best.values["data.batch_size"] == 32
+    assert searched.took_s <= 600
 
 
 def test_a_budget_that_will_not_do_for_a_confirmation_is_said_to_be_one(search: Search) -> None:
@@ -254,7 +153,8 @@ def test_it_gives_up_where_nothing_works(search: Search) -> None:
     """Five trials that all crash are enough to know; the error names how they ended, the first one is kept to show."""
     searched = search(crashing, budget_s=1800)
     assert searched.error is not None
-    assert "none of 5 trials gave numbers (crashed)" in searched.error.message
+    said = "none of 5 trials gave numbers: The trainer ended with an error (exit status 1: ValueError: no such layer)"
+    assert said in searched.error.message
     assert len(searched.trials) == 5
     failed = searched.tuner.failures[Ending.CRASHED]
     assert failed.record == searched.trials[0]

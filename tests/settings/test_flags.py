@@ -64,7 +64,11 @@ def test_a_switch_of_absl_has_a_word_for_on_and_one_for_off():
 @pytest.mark.parametrize(
     ("words", "left", "keys"),
     [
-        (("python", "-u", "t.py", "-v", "-b", "8", "--a=1"), {"-u": "starts", "-v": "short", "-b": "short"}, {"a"}),
+        (
+            ("python", "-u", "t.py", "-v", "-b", "8", "--a=1"),
+            {"-u": "starts", "-v": "long name", "-b": "long name"},
+            {"a"},
+        ),
         (("torchrun", "--nproc_per_node=2", "t.py", "--a=1"), {"--nproc_per_node=2": "starts"}, {"a"}),
         (("python", "-m", "pkg.train", "--a=1"), {"-m": "starts"}, {"a"}),
         (("t.py", "--sizes", "3", "4", "--a=1"), {"--sizes": "several"}, {"a"}),
@@ -201,3 +205,48 @@ def test_a_switch_is_turned_off_with_the_trainers_own_word(tmp_path: Path, text:
         on = Document.parse("cache: true\n")
         words = fill_command(flags.command, config=Path("c"), python="p", trial_config=on, where="here")
         assert words == ("t.py", typed)
+
+
+OPTIONS = """
+import argparse, click
+parser.add_argument('-b', '--batch-size', default=256, type=int, help='(of all GPUs)')
+parser.add_argument("--workers", "-j", choices=sorted(names()), action="store")
+parser.add_argument('-lr', '--learning-rate', type=lambda text: float(text))
+parser.add_argument('-v', '--verbose', action='store_true')
+parser.add_argument('-s', '--sizes', nargs='+')
+parser.add_argument('-q')
+parser.add_argument('-p', '--print-freq'); other.add_argument('-p', '--port')
+click.option("-n", "--num-layers", is_flag=False)
+"""
+
+
+def test_short_flags_get_the_long_names_that_the_trainers_source_tells(tmp_path: Path):
+    """As they were typed, apart or in one word; the values go back into their places."""
+    words = ("python", "train.py", "data", "-b", "256", "-j4", "-lr", "1e-1", "-n", "2", "--epochs", "3")
+    flags, document, filled = read(*words, script=script(tmp_path, OPTIONS))
+    assert document.data == {"batch_size": 256, "workers": 4, "learning_rate": 1e-1, "num_layers": 2, "epochs": 3}
+    assert flags.command[3:6] == ("-b", "{batch_size}", "-j{workers}")
+    assert filled == words
+    assert not flags.left
+
+
+@pytest.mark.parametrize(
+    ("words", "why"),
+    [
+        (("-v",), "long name"),
+        (("-s", "1", "2"), "long name"),
+        (("-q", "1"), "long name"),
+        (("-p", "1"), "long name"),
+        (("-bnone",), "long name"),
+        (("-b",), "no value"),
+        (("-b", "-v"), "no value"),
+        (("-b", "8", "--batch_size=16"), "more than once"),
+    ],
+    ids=str,
+)
+def test_short_flags_whose_meaning_is_not_certain_stay(tmp_path: Path, words: tuple[str, ...], why: str):
+    """Switches, lists, those without a long name or with two, and those that are typed twice."""
+    flags, _, filled = read("train.py", "--a=1", *words, script=script(tmp_path, OPTIONS))
+    assert filled == ("train.py", "--a=1", *words)
+    assert list(flags.values) == ["a"]
+    assert why in flags.left[words[0]]

@@ -67,6 +67,8 @@ def test_names_of_outputs(name):
         "checkpoint: {path: start.ckpt}",
         "data: {path: train/}",
         "outputs: 4",
+        "out: relu",
+        "save: best",
         "logs: info",
         "results: [a/, b/]",
     ],
@@ -86,6 +88,8 @@ def test_names_that_are_none(line):
         ("output: ./out\n", "output"),
         ("output: output\n", "output"),
         ("checkpoints: saved/here\n", "checkpoints"),
+        ("out: runs\n", "out"),
+        ("save: model.pt\n", "save"),
         ("paths: {logs: /var/log/mine}\n", "paths.logs"),
     ],
 )

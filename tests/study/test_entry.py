@@ -10,7 +10,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from autotune.records import GpuFigures, GpuMeasurement, Purpose, TrialRecord
+from autotune.records import GpuFigures, GpuMeasurement, Purpose, TrialRecord, Validation
 from autotune.score import OBJECTIVES
 from autotune.space.space import Space
 from autotune.study.entry import attributes_of, record_of
@@ -121,6 +121,19 @@ def test_kernels_of_several_processes_may_overlap(make_trial: MakeTrial) -> None
     """Their shares are summed, and the sum may pass 1."""
     trial = on_gpu(make_trial(VALUES, 60.0, number=3), gpu([1.0], own_fraction=1.4, foreign_fraction=1.2))
     assert record_of(3, written(trial)) == trial
+
+
+def test_a_validation_is_read_as_it_was_written_and_need_not_be_there(make_trial: MakeTrial) -> None:
+    """The first studies of this format had none."""
+    validation = Validation(trained_s=61.5, checkpoints=2, speed_ratio=1.5, broke=("crashed after 1m",))
+    trial = make_trial(VALUES, 60.0, purpose=Purpose.VALIDATE, validation=validation)
+    assert record_of(trial.number, written(trial)) == trial
+    attributes = written(trial)
+    attributes["validation"]["speed_ratio"] = float("nan")
+    with pytest.raises(ValueError, match="speed_ratio"):
+        record_of(trial.number, attributes)
+    del attributes["validation"]
+    assert record_of(trial.number, attributes).validation is None
 
 
 @pytest.mark.parametrize("name", ["search", "values", "measurement", "pair", "detail", "format"])

@@ -10,13 +10,20 @@ import optuna
 import pytest
 from optuna.storages import JournalStorage
 from optuna.storages.journal import JournalFileBackend
+from optuna.trial import TrialState
 
 from autotune.errors import StudyError
-from autotune.records import Purpose, TrialRecord
+from autotune.records import Purpose, Scalar, TrialRecord
 from autotune.study.record import Study
 from tests.runs import MakeTrial
 
 VALUES = {"data.batch_size": 8, "data.cache": "none", "x.on": True, "x.rate": 1e-4}
+CHOICES: dict[str, tuple[Scalar, ...]] = {
+    "data.batch_size": (8, 16, 64),
+    "data.cache": ("none", "memory"),
+    "x.on": (False, True),
+    "x.rate": (1e-4, 0.1),
+}
 
 
 def test_runs_come_back_as_they_were_written(tmp_path: Path, make_trial: MakeTrial) -> None:
@@ -144,7 +151,7 @@ def test_a_journal_that_is_changed_while_it_is_searched_is_an_expected_error(
         assert path.with_name("other").read_bytes().count(b"\n") == 2
     if not way.startswith("half"):
         with pytest.raises(StudyError):
-            _ = study.next_number
+            study.begin(VALUES, CHOICES)
 
 
 @pytest.mark.parametrize("name", ["s.journal", "s.journal.flock"])
@@ -188,3 +195,82 @@ def test_what_cannot_be_read_is_told_in_one_line(
     assert "0 (values" in warning
     assert "and 3 more" in warning
     assert warning.isprintable()
+
+
+def optuna_trials(path: Path, name: str = "s") -> list[optuna.trial.FrozenTrial]:
+    """Return the trials as any other tool of Optuna's sees them."""
+    return optuna.load_study(study_name=name, storage=JournalStorage(JournalFileBackend(str(path)))).trials
+
+
+def test_a_claimed_trial_is_one_that_every_tool_of_optuna_understands(tmp_path: Path, make_trial: MakeTrial) -> None:
+    """RUNNING with its parameters while it goes on; then with its score, its times, its speeds and its attributes."""
+    path = tmp_path / "s.journal"
+    study = Study("s", path)
+    claim = study.begin(VALUES, CHOICES, search="a", purpose="explore")
+    (running,) = optuna_trials(path)
+    assert running.state is TrialState.RUNNING
+    assert running.params == VALUES
+    assert running.user_attrs["claim"]["search"] == "a"
+    written = study.finish(claim, make_trial(VALUES, 60.0), score=1.25, speeds=(58.0, 62.0))
+    (done,) = optuna_trials(path)
+    assert done.state is TrialState.COMPLETE
+    assert done.value == 1.25
+    assert done.intermediate_values == {0: 58.0, 1: 62.0}
+    assert done.duration is not None
+    assert done.user_attrs["ending"] == "stopped"
+    assert done.user_attrs["samples_per_s"] == 60.0
+    assert Study("s", path).records() == study.records() == [written]
+
+
+def test_a_trial_without_a_score_has_failed(tmp_path: Path, make_trial: MakeTrial) -> None:
+    """It carries no value, and is read back all the same."""
+    study = Study("s", tmp_path / "s.journal")
+    study.finish(study.begin(VALUES, CHOICES), make_trial(VALUES, None, detail="ValueError: no"))
+    (failed,) = optuna_trials(tmp_path / "s.journal")
+    assert (failed.state, failed.value) == (TrialState.FAIL, None)
+    assert Study("s", tmp_path / "s.journal").records()[0].detail == "ValueError: no"
+
+
+def test_what_a_dead_search_left_running_is_closed(tmp_path: Path, make_trial: MakeTrial) -> None:
+    """By who holds the study next; it is no record, and numbers go on behind it."""
+    path = tmp_path / "s.journal"
+    study = Study("s", path)
+    study.finish(study.begin(VALUES, CHOICES), make_trial(VALUES, 60.0), score=1.0)
+    study.begin(VALUES, CHOICES)
+    again = Study("s", path)
+    assert len(again.records()) == 1
+    assert again.close_abandoned() == 1
+    assert again.close_abandoned() == 0
+    written = again.finish(again.begin(VALUES, CHOICES), make_trial(VALUES, 61.0), score=1.01)
+    assert written.number == 2
+    assert [trial.state for trial in optuna_trials(path)] == [TrialState.COMPLETE, TrialState.FAIL, TrialState.COMPLETE]
+
+
+def test_an_interrupted_trial_gives_its_claim_up(tmp_path: Path) -> None:
+    """^C in a trial: nothing stays RUNNING."""
+    study = Study("s", tmp_path / "s.journal")
+    study.abandon(study.begin(VALUES, CHOICES))
+    assert [trial.state for trial in optuna_trials(tmp_path / "s.journal")] == [TrialState.FAIL]
+
+
+def test_domains_may_change(tmp_path: Path, make_trial: MakeTrial) -> None:
+    """Ranges and knobs within one Optuna study, lists of categories in a further one; all are one record."""
+    path = tmp_path / "s.journal"
+    study = Study("s", path)
+
+    def trial(values: dict[str, Scalar], **choices: tuple[Scalar, ...]) -> int:
+        of = {**CHOICES, **{path.replace("__", "."): some for path, some in choices.items()}}
+        begun = study.begin(values, {path: of[path] for path in values})
+        return study.finish(begun, make_trial(values, 60.0), score=1.0).number
+
+    assert trial(VALUES) == 0
+    assert trial({**VALUES, "data.batch_size": 512}, data__batch_size=(8, 512)) == 1
+    assert trial({**VALUES, "new": "a"}, new=("a", "b")) == 2
+    assert trial({"data.batch_size": 8}) == 3
+    assert trial({**VALUES, "data.cache": "memory"}, data__cache=("memory",)) == 4
+    other = {**VALUES, "data.cache": "disk"}
+    assert trial(other, data__cache=("none", "memory", "disk")) == 10_000
+    assert trial(VALUES) == 10_001
+    assert trial({**VALUES, "x.rate": "auto"}, x__rate=("auto", 0.1)) == 20_000
+    assert sorted(record.number for record in Study("s", path).records()) == [0, 1, 2, 3, 4, 10_000, 10_001, 20_000]
+    assert [one.params for one in optuna_trials(path, "s~2")] == [other, VALUES]

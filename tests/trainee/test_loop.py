@@ -404,3 +404,23 @@ def test_a_forked_child_does_not_go_on_with_the_parents_steps(trainer: Trainer, 
         os._exit(0)
     assert os.waitpid(child, 0)[1] == 0
     assert kinds(trainer.seen()) == ["step"]
+
+
+def test_compiled_steps_without_any_fetch_are_told_once_and_at_once(trainer: Trainer) -> None:
+    """The first call of the step is traced; no Python runs afterwards that could tell it."""
+    trainer.loop.always_trains()
+    trainer.loop.always_trains()
+    (event,) = trainer.seen()
+    assert event.kind == "unseen"
+    assert event.text is not None
+    assert "tf.data" in event.text
+
+
+def test_compiled_steps_on_fetched_batches_are_seen(trainer: Trainer) -> None:
+    """Each fetch is a step from there on; that a second function is traced later changes nothing."""
+    trainer.fetch()
+    trainer.loop.always_trains()
+    for _ in range(3):
+        trainer.fetch()
+    trainer.loop.always_trains()
+    assert kinds(trainer.seen()) == ["step"] * 4

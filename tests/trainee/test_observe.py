@@ -160,3 +160,14 @@ def test_an_observer_that_keeps_failing_says_so(odd: Observed) -> None:
         "has switched itself off: RuntimeError: aggregated_steps.AggregatedSteps.ended is broken" in note
         for note in notes
     )
+
+
+def test_a_trainer_that_can_report_its_steps_says_so_when_it_has_imported_that(run, tmp_path: Path) -> None:
+    """Also from a process below the first; its first step may come late."""
+    reports = tmp_path / "reports.py"
+    reports.write_text("from autotune.trainee import step\n")
+    starts = f"import subprocess, sys; subprocess.run([sys.executable, {str(reports)!r}], check=True)"
+    root = str(Path(__file__).parents[2])
+    for argv in ((reports,), ("-c", starts)):
+        seen = run(sys.executable, *argv, PYTHONPATH=root)
+        assert [event.kind for event in seen.events if event.kind != "start"] == ["reporter"]

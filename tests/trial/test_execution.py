@@ -1,20 +1,22 @@
-"""Execution of trials whose steps do not report the size of their batches."""
+"""Execution of trials: what their instruments are asked, when they have to start, steps without samples."""
 
 import math
+import sys
 from collections.abc import Collection, Sequence
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from autotune.clock import VirtualClock
+from autotune.clock import SystemClock, VirtualClock
 from autotune.events import Event, TrialEnded
 from autotune.measure.host import HostProbe
 from autotune.measure.probe import GpuProbe, GpuUsage, TrialGpus
 from autotune.measure.window import WindowGoal
 from autotune.problem.gpus import request_for
 from autotune.problem.problem import open_problem
-from autotune.process.launch import Watch
+from autotune.process.guard import Guard
+from autotune.process.launch import ProcessRunner, Watch
 from autotune.records import Ending, Gpu, Machine, Stop, TraineeEvent, TrialExit, TrialPlan
 from autotune.results import SearchResult, Verdict
 from autotune.search.parts import SearchParts
@@ -25,7 +27,7 @@ from autotune.testing.simulated_runner import SimulatedRunner, Training
 from autotune.trial.execution import TrialTools, execute
 from autotune.trial.instruments import Instruments
 from autotune.trial.stop_rule import TrialPolicy
-from tests.search.test_tuner import CONFIG
+from tests.search.simulated import CONFIG
 
 STEP_S = 0.05
 
@@ -180,3 +182,27 @@ def test_the_first_step_has_to_come_by_the_limit_of_the_policy_or_of_the_config(
     )
     assert done.ending is Ending.NEVER_STARTED
     assert limit_s <= done.duration_s < limit_s + 1.0
+
+
+@pytest.mark.parametrize(("works", "ending"), [(True, Ending.STOPPED), (False, Ending.NEVER_STARTED)])
+def test_a_real_trainer_may_evaluate_for_long_before_its_first_step_but_not_sleep(works: bool, ending: Ending) -> None:
+    """Its CPU time tells the one from the other, once the time is over in which others have started."""
+    before = "while time.monotonic() < ready_s:\n    sum(range(1000))\n" if works else "time.sleep(1e6)\n"
+    Path("train.py").write_text(
+        f"import time\nfrom autotune.trainee import step\nready_s = time.monotonic() + 3.0\n{before}"
+        "while True:\n    time.sleep(0.001)\n    step(samples=1)\n"
+    )
+    Path("config.yaml").write_text(f"batch_size: 4\nautotune: {{command: '{sys.executable} train.py {{config}}'}}\n")
+    clock = SystemClock()
+    problem = open_problem(Path("config.yaml"), command=None, state_dir=None)
+    problem.state.create()
+    goal = WindowGoal(min_s=0.1, min_steps=10, target_s=0.1)
+    with Guard() as guard:
+        done = execute(
+            problem.trainer,
+            request_for(problem, problem.space.baseline, name="one"),
+            TrialPolicy(goal=goal, settles=False, deadline_s=clock.now_s() + 60.0, start_timeout_s=1.5),
+            TrialTools(runner=ProcessRunner(guard, clock), instruments=Instruments(HostProbe(clock)), clock=clock),
+        )
+    assert done.ending is ending
+    assert works or done.detail.startswith("idle after")

@@ -1,6 +1,7 @@
 """Losses compared with those of the baseline."""
 
 import math
+import random
 from collections.abc import Iterable
 
 import pytest
@@ -77,3 +78,28 @@ def test_losses_are_no_numbers_if_the_last_or_most_are_none(losses: tuple[float,
     for step, loss in enumerate(losses):
         seen.add(step, loss)
     assert seen.are_no_numbers is none
+
+
+def test_the_level_is_that_before_a_step_relative_to_the_beginning() -> None:
+    """A loss that halves every 50 steps, at its end and halfway."""
+    falling = losses_of(4.0 * 0.5 ** (n / 50) for n in range(200))
+    end, half = falling.level(200), falling.level(100)
+    assert end is not None
+    assert half is not None
+    assert end.ratio == pytest.approx(0.5 ** (175 / 50), rel=0.05)
+    assert half.ratio == pytest.approx(0.5 ** (87 / 50), rel=0.05)
+    assert end.error < 0.01
+
+
+def test_the_error_of_a_level_grows_with_the_noise() -> None:
+    """It is about the standard error of the two medians."""
+    rng = random.Random(0)
+    level = losses_of(10.0 + rng.gauss(0, 1.0) for _ in range(400)).level(400)
+    assert level is not None
+    assert level.error == pytest.approx(1.2533 * 0.1 * math.sqrt(1 / 100 + 1 / 3), rel=0.3)
+
+
+@pytest.mark.parametrize("losses", [[], [1.0] * 7, [-1.0] * 20])
+def test_too_few_losses_or_negative_ones_have_no_level(losses: list[float]) -> None:
+    """There is nothing to be relative to."""
+    assert losses_of(losses).level(1000) is None

@@ -8,9 +8,12 @@ from pathlib import Path
 
 import pytest
 
+from autotune.folders.trial_folder import TrialFolder
 from autotune.problem.problem import open_problem
 from autotune.trial.plan import plan_trial
-from tests.search.test_tuner import CONFIG
+from tests.search.simulated import CONFIG
+
+OUTPUTS = "out: {checkpoint_dir: ckpt, log_dir: logs, result_file: best.txt}\n"
 
 
 def env(text: str = "") -> dict[str, str]:
@@ -58,3 +61,16 @@ def test_python_leaves_no_compiled_modules_behind(tmp_path: Path) -> None:
     )
     assert json.loads(done.stdout) is True
     assert not (tmp_path / "__pycache__").exists()
+
+
+def test_a_folder_that_is_there_for_the_trainer_is_there_for_its_trials(tmp_path: Path) -> None:
+    """Many trainers write into a folder that they do not make; others make theirs, and refuse one that is there."""
+    (tmp_path / "ckpt").mkdir()
+    (tmp_path / "ckpt" / "last.pt").touch()
+    Path("config.yaml").write_text(OUTPUTS + CONFIG)
+    problem = open_problem(Path("config.yaml"), command=None, state_dir=None)
+    problem.state.create()
+    folder = TrialFolder(plan_trial(problem.trainer, problem.space.keys(problem.space.baseline), trial="r1").folder)
+    problem.trainer.create_folder(folder)
+    assert list((folder.outputs / "ckpt").iterdir()) == []
+    assert sorted(path.name for path in folder.outputs.iterdir()) == ["ckpt"]

@@ -27,7 +27,10 @@ class Watched:
         max_s: float = math.inf,
         hopeless_below: float = 0.0,
         baseline_losses: Losses | None = None,
+        validate_s: float | None = None,
+        start_timeout_s: float | None = None,
     ) -> None:
+        self.cores: float | None = 1.0
         self.clock = VirtualClock(START_S)
         self.told: list[int] = []
         self.watch = StopRule(
@@ -38,9 +41,12 @@ class Watched:
                 max_s=max_s,
                 hopeless_below=hopeless_below,
                 baseline_losses=baseline_losses,
+                validate_s=validate_s,
+                start_timeout_s=start_timeout_s,
             ),
             self.clock,
             start_deadline_s=START_S + 60.0,
+            cpu_cores=lambda _t0_s, _t1_s: self.cores,
             progress=self.told.append,
         )
 
@@ -75,6 +81,34 @@ def test_a_step_in_the_last_moment_is_a_start() -> None:
     trial = Watched()
     assert trial.at(60.0, "step") is None
     assert trial.at(89.0) is None
+
+
+def test_a_trial_at_work_may_start_later_than_others_did() -> None:
+    """Its work before its first step takes longer than theirs; the limit in the config ends it all the same."""
+    trial = Watched(start_timeout_s=20.0)
+    assert trial.at(20.0) is None
+    assert trial.at(59.0) is None
+    assert trial.at(60.0) is Stop.NEVER_STARTED
+    assert trial.watch.why_not_started == "still at work after 1m"
+
+
+@pytest.mark.parametrize(("cores", "said"), [(0.05, "idle after 40s"), (None, "")])
+def test_an_idle_trial_is_ended_when_others_have_long_started(cores: float | None, said: str) -> None:
+    """A hang, while it works or later; where nothing is known of its processes, the time alone counts."""
+    trial = Watched(start_timeout_s=20.0)
+    assert trial.at(20.0) is None
+    trial.cores = cores
+    assert trial.at(20.9) is None, "it was looked at less than a second ago"
+    assert trial.at(40.0) is Stop.NEVER_STARTED
+    assert trial.watch.why_not_started == said
+
+
+def test_a_trial_at_work_is_ended_where_the_search_gives_it_no_more_time() -> None:
+    """And the reason is that, not a fault of the point."""
+    trial = Watched(start_timeout_s=20.0, give_up_s=START_S + 30.0)
+    assert trial.at(29.9) is None
+    assert trial.at(30.0) is Stop.NEVER_STARTED
+    assert trial.watch.why_not_started == "still at work after 30s, the longest that the search gives one trial now"
 
 
 def test_half_a_minute_of_silence_after_short_steps_is_hung() -> None:
@@ -259,3 +293,23 @@ def test_progress_is_told_at_every_look() -> None:
     trial.at(3.0)
     assert trial.told == [0, 2, 2]
     assert [event.kind for event in trial.watch.events] == ["step", "note", "step"]
+
+
+def test_a_validation_trial_goes_on_through_all_milestones() -> None:
+    """Long after its window would do, until there was one of each kind and training went on, 20 s at least."""
+    trial = Watched(validate_s=120.0)
+    assert trial.steps(240, 0.1) is None
+    trial.watch([trial.event("epoch_end"), trial.event("eval"), trial.event("checkpoint")])
+    assert trial.steps(10, 0.1) is Stop.ENOUGH
+    quick = Watched(validate_s=120.0)
+    quick.at(1.0, "step", "epoch_end", "eval", "checkpoint")
+    assert quick.steps(190, 0.1) is None
+    assert quick.steps(20, 0.1) is Stop.ENOUGH
+
+
+def test_a_validation_trial_ends_with_its_time_counted_from_the_first_step() -> None:
+    """A long evaluation is no reason to call it hung before that."""
+    trial = Watched(validate_s=120.0)
+    trial.at(50.0, "step")
+    assert trial.at(169.9) is None
+    assert trial.at(170.0) is Stop.ENOUGH

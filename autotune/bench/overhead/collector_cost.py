@@ -121,7 +121,7 @@ def _ratios(config: Path, uuids: Sequence[str], *, pairs: int, train_s: float, s
         def speed(trial: str, *, is_watched: bool) -> float:
             plan = plan_trial(problem.trainer, problem.space.keys(problem.space.baseline), trial=trial)
             folder = TrialFolder(plan.folder)
-            folder.create(output_paths=problem.settings.moved_outputs(folder.outputs).values())
+            problem.trainer.create_folder(folder)
             stream = problem.state.path / f"{trial}.readings"
             watch = _Speed(clock, train_s)
             with GpuCollector(guard, uuids, CollectorFiles(stream), clock) if is_watched else nullcontext():

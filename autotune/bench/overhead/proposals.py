@@ -46,7 +46,7 @@ def time_choices(config: Path, lengths: Sequence[int], *, seed: int) -> None:
         study, acquisition = Study(problem.study, problem.journal), Acquisition(problem.space, seed)
         study.append(_run(problem, problem.space.baseline, rng))
         for length in lengths:
-            while study.next_number < length:
+            while len(study.records()) < length:
                 known = study.records()
                 values = rng.choice(known).values if rng.random() < _REPEATS else _anywhere(problem, rng)
                 study.append(_run(problem, values, rng))

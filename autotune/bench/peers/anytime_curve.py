@@ -21,6 +21,7 @@ class Setting(StrEnum):
 
     SHIPPED = "as shipped"  # a fresh process and a minute for each trial
     SAME_RUNNER = "same runner"  # warm processes, and trials as long as ours: only the search differs
+    SAME_SEARCH = "everything equal but the sampler"  # feasibility, repeats and confirmation are ours, too
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -23,7 +23,7 @@ from autotune.bench.peers.plot import plot_regrets
 from autotune.bench.peers.tables import report
 from autotune.errors import AutotuneError
 
-FORMAT = 2
+FORMAT = 3
 """Version of the lines of ``results.jsonl``."""
 
 REPORT_SEEDS = range(1000, 1200)

@@ -2,6 +2,8 @@
 
 import os
 from collections.abc import Sequence
+from dataclasses import replace
+from importlib.util import find_spec
 from itertools import combinations, product
 from pathlib import Path
 
@@ -22,6 +24,7 @@ from autotune.study.record import Study
 NULL_BUDGET_S = 300.0
 """Budget of the searches with nothing to find."""
 
+_SAMPLERS = {"TPE": "tpe", "random": "random", **({"GP": "gp"} if find_spec("torch") else {})}
 _ORACLE_POINTS = 8
 _ORACLE_REGRET = 0.10
 
@@ -44,6 +47,9 @@ def hold_head_to_head(seed: int, budgets_s: Sequence[float], folder: Path) -> He
         curves.append(curve)
         if confirmation is not None:
             confirmations.append(confirmation)
+        for name, sampler in _SAMPLERS.items():
+            curve, _ = _search(one, budget_s, folder / f"{sampler}-{budget_s:g}", name=name, sampler=sampler)
+            curves.append(replace(curve, setting=Setting.SAME_SEARCH))
     for name, peer in PEERS.items():
         harness = Harness(one, longest_s, folder / f"{name} shipped", method=name, fresh_processes=True)
         harness.follow(peer(harness.problem.space, seed), harness.measure_for_a_minute)
@@ -77,9 +83,11 @@ def hold_null_trial(seed: int, folder: Path) -> NullTrial:
     return NullTrial(seed=seed, confirmation=confirmation, cpu_s=_cpu_s() - before_s)
 
 
-def _search(one: Scenario, budget_s: float, folder: Path) -> tuple[AnytimeCurve, Confirmation | None]:
+def _search(
+    one: Scenario, budget_s: float, folder: Path, *, name: str = OURS, sampler: str = "autotune"
+) -> tuple[AnytimeCurve, Confirmation | None]:
     """Run our search, assembled as the command does it."""
-    harness = Harness(one, budget_s, folder, method=OURS)
+    harness = Harness(one, budget_s, folder, method=name)
     problem, clock = harness.problem, harness.clock
 
     def note(event: Event) -> None:
@@ -94,6 +102,7 @@ def _search(one: Scenario, budget_s: float, folder: Path) -> tuple[AnytimeCurve,
         runner=harness.runner,
         budget=Budget(clock, started_s=clock.now_s(), budget_s=budget_s),
         clock=clock,
+        sampler=sampler,
         instruments=harness.instruments,
     )
     tuner = Tuner(parts, [note])

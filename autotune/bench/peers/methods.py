@@ -12,11 +12,11 @@ from itertools import product
 from math import dist
 
 import optuna
-from optuna.distributions import BaseDistribution, CategoricalDistribution, IntDistribution
 from optuna.samplers import TPESampler
 from optuna.trial import TrialState
 
 from autotune.records import Scalar, Values
+from autotune.sampler.other_samplers import distribution_of
 from autotune.space.knob import Knob, same_scalar
 from autotune.space.space import Space
 
@@ -55,7 +55,7 @@ def tpe(space: Space, seed: int) -> Proposals:
     """
     optuna.logging.set_verbosity(optuna.logging.WARNING)
     study = optuna.create_study(direction="maximize", sampler=TPESampler(seed=seed))
-    distributions = {knob.path: _distribution(knob) for knob in space.knobs}
+    distributions = {knob.path: distribution_of(knob) for knob in space.knobs}
     study.enqueue_trial({knob.path: knob.index(knob.baseline) for knob in space.knobs})
     while True:
         trial = study.ask(distributions)
@@ -182,11 +182,6 @@ PEERS: Mapping[str, Callable[[Space, int], Proposals]] = {
 
 def _values_at(space: Space, indices: Sequence[int]) -> Values:
     return {knob.path: knob.choices[index] for knob, index in zip(space.knobs, indices, strict=True)}
-
-
-def _distribution(knob: Knob) -> BaseDistribution:
-    last = len(knob.choices) - 1
-    return IntDistribution(0, last) if knob.ordered else CategoricalDistribution(range(last + 1))
 
 
 def _ways(knob: Knob, value: Scalar) -> Iterator[Iterator[Scalar]]:

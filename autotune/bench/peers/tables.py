@@ -50,7 +50,7 @@ def methods_table(comparisons: Sequence[HeadToHead], setting: Setting) -> str:
     unsolved = [head_to_head for head_to_head in comparisons if not head_to_head.baseline_is_close]
     budgets_s = budgets_of(comparisons)
     rows = []
-    for method in methods_of(comparisons):
+    for method in methods_of(comparisons, setting):
         cells = [method]
         for budget_s in budgets_s:
             regrets = [curve_of(c, method, setting, budget_s).regret_at(budget_s) for c in comparisons]
@@ -88,7 +88,10 @@ def speedups(comparisons: Sequence[HeadToHead], setting: Setting) -> str:
         if not some:
             continue
         longest_s = budgets_of(some)[-1]
-        times = {method: [time_s(curve_of(c, method, setting, longest_s)) for c in some] for method in methods_of(some)}
+        times = {
+            method: [time_s(curve_of(c, method, setting, longest_s)) for c in some]
+            for method in methods_of(some, setting)
+        }
         peers = [method for method in times if method not in (OURS, ORACLE)]
         best = min(peers, key=lambda method: (median(times[method]), sum(times[method])))
         ratios = [theirs / ours for theirs, ours in zip(times[best], times[OURS], strict=True)]
@@ -158,20 +161,16 @@ def budgets_of(comparisons: Iterable[HeadToHead]) -> list[float]:
     )
 
 
-def methods_of(comparisons: Sequence[HeadToHead]) -> list[str]:
-    """Return the names of all methods, ours first."""
-    return list(dict.fromkeys(curve.method for head_to_head in comparisons for curve in head_to_head.curves))
+def methods_of(comparisons: Sequence[HeadToHead], setting: Setting) -> list[str]:
+    """Return the names of the methods in a setting, ours first."""
+    curves = (curve for head_to_head in comparisons for curve in head_to_head.curves)
+    return list(dict.fromkeys(curve.method for curve in curves if curve.setting in (setting, None)))
 
 
 def curve_of(head_to_head: HeadToHead, method: str, setting: Setting, budget_s: float) -> AnytimeCurve:
-    """Return a method's anytime curve, ours with just that budget; the others had the largest one, and continue."""
-    return next(
-        curve
-        for curve in head_to_head.curves
-        if curve.method == method
-        and curve.setting in (setting, None)
-        and (curve.method != OURS or curve.budget_s == budget_s)
-    )
+    """Return a method's anytime curve: that of a search with just that budget, else of one that went on longer."""
+    curves = [curve for curve in head_to_head.curves if curve.method == method and curve.setting in (setting, None)]
+    return next((curve for curve in curves if curve.budget_s == budget_s), curves[-1])
 
 
 def time_s(curve: AnytimeCurve) -> float:

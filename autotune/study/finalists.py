@@ -1,0 +1,68 @@
+"""Finalists of a search: the points that were confirmed, one after the other, and what became of each."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from autotune.records import Measurement, Purpose, TrialRecord, Validation, Values
+
+Pair = tuple[Measurement, Measurement]
+"""A complete pair of a confirmation: the trial of the baseline, that of the point."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Finalist:
+    """A point that was confirmed, or was to be.
+
+    Attributes:
+        trial: Its first confirming trial with comparable numbers.
+        pairs: Its complete pairs.
+        validation: Findings of its validation trial; None if there was none, or it was cut short.
+    """
+
+    trial: TrialRecord
+    pairs: Sequence[Pair]
+    validation: Validation | None
+
+    @property
+    def broke(self) -> bool:
+        """True if it broke in its validation trial."""
+        return self.validation is not None and bool(self.validation.broke)
+
+
+def finalists(good: Iterable[TrialRecord], trials: Iterable[TrialRecord], baseline_point: str) -> list[Finalist]:
+    """Return the finalists of a search, in the order of their confirmations.
+
+    Args:
+        good: Its trials with comparable numbers.
+        trials: All its trials.
+        baseline_point: Name of the baseline.
+    """
+    confirming = [trial for trial in good if trial.purpose is Purpose.CONFIRM]
+    first: dict[str, TrialRecord] = {}
+    for trial in confirming:
+        if trial.point != baseline_point:
+            first.setdefault(trial.point, trial)
+    validations = {trial.point: trial.validation for trial in trials if trial.validation}
+    return [
+        Finalist(
+            trial=trial,
+            pairs=pairs_of((half for half in confirming if half.point in (point, baseline_point)), baseline_point),
+            validation=validations.get(point),
+        )
+        for point, trial in first.items()
+    ]
+
+
+def pairs_of(trials: Iterable[TrialRecord], baseline_point: str) -> list[Pair]:
+    """Return the complete pairs of a confirmation, (baseline, candidate) each."""
+    halves: dict[int, dict[bool, Measurement]] = {}
+    for trial in trials:
+        measured = trial.comparable
+        if trial.purpose is Purpose.CONFIRM and trial.pair is not None and measured:
+            halves.setdefault(trial.pair, {})[trial.point == baseline_point] = measured
+    return [(both[True], both[False]) for both in halves.values() if len(both) == 2]
+
+
+def broken_points(trials: Iterable[TrialRecord]) -> list[Values]:
+    """Return the values of the points that broke in a validation trial."""
+    return [trial.values for trial in trials if trial.validation and trial.validation.broke]

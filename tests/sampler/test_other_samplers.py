@@ -1,0 +1,114 @@
+"""Optuna's samplers in the place of the acquisition."""
+
+import math
+from collections.abc import Mapping
+from dataclasses import replace
+from importlib.util import find_spec
+
+import pytest
+
+from autotune.errors import ConfigError
+from autotune.records import Ending, Values
+from autotune.sampler.acquisition import MOST_TRIALS_OF_A_POINT
+from autotune.sampler.observations import Observation
+from autotune.sampler.other_samplers import OtherSampler, require_sampler
+from autotune.space.space import Space
+from tests.runs import knob, named, observation
+
+SPACE = Space(
+    knobs=(
+        knob("batch", *(8 * 2**n for n in range(8))),
+        knob("cache", "none", "memory", "disk"),
+        knob("workers", *range(1, 9)),
+    )
+)
+BASELINE = SPACE.name(SPACE.baseline)
+
+
+def anything(_values: Values) -> bool:
+    """Allow every point."""
+    return True
+
+
+def score(values: Values) -> float:
+    """Return the ln score of a point: larger batches and a cache pay."""
+    return 0.1 * math.log2(float(str(values["batch"])) / 8) + 0.4 * (values["cache"] == "memory")
+
+
+def tried(name: str, trials: int, *, seed: int = 0, fails: str | None = None) -> list[Values]:
+    """Return what a sampler proposes, each measured at once; a cache of that name has no numbers."""
+    sampler = OtherSampler(name, SPACE, seed)
+    known = named(observation(SPACE, 0.0))
+    points: list[Values] = []
+    for _ in range(trials):
+        proposal = sampler.next_trial(known, BASELINE, anything)
+        assert proposal is not None
+        points.append(proposal.values)
+        point = SPACE.name(proposal.values)
+        before = known.get(point, Observation(name=point, values=proposal.values))
+        if proposal.values["cache"] == fails:
+            known[point] = replace(before, endings=(*before.endings, Ending.CRASHED))
+        else:
+            known[point] = replace(before, scores=(*before.scores, score(proposal.values)))
+    return points
+
+
+def test_tpe_learns_from_what_the_search_has_measured() -> None:
+    """Its later proposals are better than its first, random ones."""
+    means = [
+        [sum(map(score, half)) for half in (points[:10], points[-10:])]
+        for points in (tried("tpe", 40, seed=seed) for seed in range(5))
+    ]
+    assert sum(late for _, late in means) > 1.2 * sum(early for early, _ in means)
+
+
+def test_tpe_leaves_alone_what_fails() -> None:
+    """A trial without numbers ranks below all others."""
+    late = tried("tpe", 60, fails="memory")[-20:]
+    assert sum(values["cache"] == "memory" for values in late) <= 6
+
+
+def test_the_same_seed_makes_the_same_proposals() -> None:
+    """And another one others."""
+    assert tried("random", 10) == tried("random", 10)
+    assert tried("random", 10) != tried("random", 10, seed=1)
+    assert tried("tpe", 15) == tried("tpe", 15)
+
+
+@pytest.mark.parametrize("name", ["tpe", "random"])
+def test_only_points_that_may_be_tried_are_proposed(name: str) -> None:
+    """Feasibility is the search's; where nothing is left, there is no proposal."""
+    sampler = OtherSampler(name, SPACE, 0)
+    known = named(observation(SPACE, 0.0))
+    for _ in range(20):
+        proposal = sampler.next_trial(known, BASELINE, lambda values: values["batch"] == 16)
+        assert proposal is not None
+        assert proposal.values["batch"] == 16
+        assert not proposal.is_repeat
+    assert sampler.next_trial(known, BASELINE, lambda _values: False) is None
+
+
+def test_the_baseline_and_what_had_its_trials_are_not_proposed() -> None:
+    """The confirmation measures the one, and the other says nothing new."""
+    small = Space(knobs=(knob("batch", 8, 16, 32),))
+    known: Mapping[str, Observation] = named(
+        observation(small, 0.0), observation(small, *[0.1] * MOST_TRIALS_OF_A_POINT, batch=16)
+    )
+    sampler = OtherSampler("random", small, 0)
+    assert [
+        proposal and proposal.values["batch"]
+        for proposal in (sampler.next_trial(known, small.name(small.baseline), anything) for _ in range(10))
+    ] == [32] * 10
+    again = {**known, **named(observation(small, 0.2, batch=32))}
+    repeat = sampler.next_trial(again, small.name(small.baseline), anything)
+    assert repeat is not None
+    assert repeat.is_repeat
+
+
+@pytest.mark.skipif(find_spec("torch") is not None, reason="PyTorch is installed here")
+def test_what_a_sampler_needs_is_said() -> None:
+    """With the way out."""
+    with pytest.raises(ConfigError, match=r"the sampler gp needs torch") as raised:
+        require_sampler("gp")
+    assert "pip install torch" in str(raised.value.remedy)
+    require_sampler("tpe")

@@ -1,0 +1,134 @@
+"""Whole searches in virtual time, for tests: real settings, record and statistics around a simulated trainer."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from autotune.clock import VirtualClock
+from autotune.errors import AutotuneError
+from autotune.events import Event, PhaseChanged, TrialEnded
+from autotune.problem.problem import open_problem
+from autotune.records import Purpose, TrialRecord
+from autotune.results import SearchResult
+from autotune.search.parts import SearchParts
+from autotune.search.schedule import Budget
+from autotune.search.tuner import Tuner
+from autotune.study.record import Study
+from autotune.testing.simulated_probes import SimulatedHostProbe
+from autotune.testing.simulated_runner import SimulatedRunner, Training
+from autotune.trial.instruments import Instruments
+
+CONFIG = """\
+data:
+    batch_size: 8
+    num_workers: 1
+    cache: none
+autotune:
+    command: "{python} train.py {config}"
+    knobs:
+        data.batch_size: [8, 32]
+        data.num_workers: [1, 2]
+        data.cache: [none, memory]
+    trial: {start_timeout_s: 60, min_s: 1, min_steps: 10, max_s: 3}
+"""
+
+
+@dataclass
+class Searched:
+    """Outcome of a search: its answer or error, its events, its duration."""
+
+    result: SearchResult | None
+    error: AutotuneError | None
+    took_s: float
+    tuner: Tuner
+    simulator: SimulatedRunner
+    events: list[Event] = field(default_factory=list)
+
+    @property
+    def trials(self) -> list[TrialRecord]:
+        """Trials of the search, in order."""
+        return [event.trial for event in self.events if isinstance(event, TrialEnded)]
+
+    @property
+    def answer(self) -> SearchResult:
+        """Answer of the search."""
+        assert self.result is not None, self.error
+        return self.result
+
+    def of(self, purpose: Purpose) -> list[TrialRecord]:
+        """Return its trials with that purpose."""
+        return [trial for trial in self.trials if trial.purpose is purpose]
+
+    def said(self) -> str:
+        """Reasons of the search for going from one phase to the next."""
+        return "\n".join(event.why for event in self.events if isinstance(event, PhaseChanged))
+
+
+Search = Callable[..., Searched]
+
+Trainer = Callable[[Mapping[str, Any]], Training]
+
+
+def plain(config: Mapping[str, Any]) -> Training:
+    """Train so that a larger batch pays well, a second worker a little, and the cache not at all."""
+    data = config["data"]
+    step_s = (0.02 + 0.001 * data["batch_size"]) / (1.1 if data["num_workers"] == 2 else 1.0)
+    return Training(samples=data["batch_size"], step_s=step_s, noise=0.03, epoch=20)
+
+
+@pytest.fixture
+def search(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Search:
+    """Search the config in a folder of its own, each time with the same record."""
+    monkeypatch.chdir(tmp_path)
+    # The simulated trainers use no GPU, whatever this machine has.
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    clock = VirtualClock()
+    names = (f"search-{number}" for number in range(100))
+
+    def searched(
+        trainer: Trainer,
+        *,
+        budget_s: float,
+        config: str = CONFIG,
+        seed: int = 0,
+        fresh: bool = False,
+        sampler: str = "autotune",
+        validate_s: float | None = None,
+        told: Callable[[Event], None] = lambda _event: None,
+    ) -> Searched:
+        Path("config.yaml").write_text(config)
+        problem = open_problem(Path("config.yaml"), command=None, state_dir=None)
+        problem.state.create()
+        if fresh:
+            problem.journal.unlink()
+        study = Study(problem.study, problem.journal)
+        simulator = SimulatedRunner(clock, lambda text: trainer(yaml.safe_load(text)), seed=seed)
+        events: list[Event] = []
+        started_s = clock.now_s()
+        budget = Budget(clock, started_s=started_s, budget_s=budget_s)
+        parts = SearchParts(
+            name=next(names),
+            seed=seed,
+            problem=problem,
+            study=study,
+            runner=simulator,
+            budget=budget,
+            clock=clock,
+            sampler=sampler,
+            validate_s=validate_s,
+            instruments=lambda: Instruments(SimulatedHostProbe(simulator)),
+        )
+        tuner = Tuner(parts, [events.append, told])
+        result: SearchResult | None = None
+        error: AutotuneError | None = None
+        try:
+            result = tuner.run()
+        except AutotuneError as caught:
+            error = caught
+        return Searched(result, error, clock.now_s() - started_s, tuner, simulator, events)
+
+    return searched
