@@ -7,7 +7,8 @@
     ├── GpuError             the GPU is not there, or somebody else works on it
     ├── TrialError           no trial could be made, or none gave a result
     └── StudyError           the record of trials cannot be read or written
-        └── StudyBusy        another search is working on this study
+        ├── StudyBusy        another search is working on this study
+        └── StorageAway      the server that keeps the record cannot be reached for the moment
 
 `ToldToEnd` is none of them: it is to SIGTERM what KeyboardInterrupt is to ^C. Anything else that reaches the top of the
 process is a bug: exit code 3, with a crash log.
@@ -92,6 +93,12 @@ class StudyBusy(StudyError):
     """Refusal to open a study that another search is working on."""
 
     kind = "study_busy"
+
+
+class StorageAway(StudyError):
+    """Failure to reach the server that keeps the record; what could not be written may be written later."""
+
+    kind = "storage_away"
 
 
 class ToldToEnd(KeyboardInterrupt):

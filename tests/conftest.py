@@ -11,6 +11,8 @@ from pathlib import Path
 import pytest
 from hypothesis import settings
 
+from tests.postgresql import Server, running_server
+
 pytest_plugins = ["tests.fake_nvml.plugin", "tests.runs", "tests.search.simulated"]
 
 # A slow machine is no failure; and the same examples every time, so that a red run can be repeated.
@@ -104,3 +106,10 @@ def start() -> Iterator[Callable[..., subprocess.Popen[str]]]:
     yield begin
     for process in started:
         process.communicate(timeout=60)
+
+
+@pytest.fixture(scope="session")
+def postgresql() -> Iterator[Server]:
+    """Run a PostgreSQL server for all tests that ask for one; they are skipped where it is not installed."""
+    with running_server() as server:
+        yield server

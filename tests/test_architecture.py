@@ -21,6 +21,7 @@ WORDS = {
     "metrics",
     "clock",
     "durations",
+    "environment",
     "files",
     "score",
     "statistics",
@@ -46,7 +47,7 @@ MAY_IMPORT = {
     "search": {"problem", "sampler", "study", "trial", "process", "gpu", "measure", "protect", "folders"}
     | {"settings", "space"},
     "problem": {"study", "trial", "gpu", "measure", "folders", "settings", "space"},
-    "study": {"sampler", "measure", "space", "gpu"},
+    "study": {"sampler", "measure", "settings", "space", "gpu"},
     "sampler": {"space"},
     "trial": {"process", "gpu", "measure", "folders", "settings", "space"},
     "protect": {"process", "folders", "settings", "trial"},
@@ -58,7 +59,7 @@ MAY_IMPORT = {
     "space": set(),
     "report": {"settings"},
     "monitor": {"gpu", "measure", "process", "folders", "report"},
-    "testing": {"process", "folders", "measure"},
+    "testing": {"process", "folders", "measure", "study"},
     "bench": {
         "search",
         "problem",
@@ -81,7 +82,10 @@ MAY_IMPORT = {
 }
 GUEST = {"trainee", "tf", "workloads"}
 ONLY_IN = {
-    "optuna": {"sampler/optuna_sampler.py", "sampler/other_samplers.py", "study/", "bench/peers/methods.py"},
+    "optuna": {"sampler/optuna_sampler.py", "sampler/other_samplers.py", "study/", "bench/peers/methods.py"}
+    | {"testing/storage_contract.py"},
+    "sqlalchemy": {"study/storage/"},
+    "psycopg": {"study/storage/"},
     "matplotlib": {"bench/peers/plot.py"},
     "pynvml": {"gpu/driver.py"},
     "psutil": {"measure/host.py", "process/"},

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import click
 
-from autotune.commands.parameters import config_option, dry_run_option, force_option, state_dir_option
+from autotune.commands.parameters import config_option, dry_run_option, force_option, state_dir_option, storage_option
 from autotune.process.termination import signals_held
 
 
@@ -14,7 +14,10 @@ from autotune.process.termination import signals_held
 @dry_run_option
 @force_option
 @state_dir_option
-def command(config: Path, trial: int | None, dry_run: bool, force: bool, state_dir: Path | None) -> int:
+@storage_option
+def command(
+    config: Path, trial: int | None, dry_run: bool, force: bool, state_dir: Path | None, storage: str | None
+) -> int:
     """Writes the best values that a search found into the config, and nothing else.
 
     Shows the change as a diff and keeps a backup; `autotune revert` undoes it.
@@ -27,7 +30,7 @@ def command(config: Path, trial: int | None, dry_run: bool, force: bool, state_d
         from autotune.report.console import text_console
         from autotune.results import Verdict
 
-    problem = open_problem(config, command=None, state_dir=state_dir)
+    problem = open_problem(config, command=None, state_dir=state_dir, storage=storage)
     show_remarks(problem.state)
     study, console = Study.of(problem), text_console()
     result = study.answer()

@@ -51,13 +51,13 @@ def values_of_trial(study: Study, result: SearchResult, number: int, config: Pat
     if chosen is None:
         raise TrialError(
             f"there is no trial {number} in study {study.name}",
-            where=str(study.path),
+            where=study.where,
             remedy=f"It has the trials 0 to {len(study.trials) - 1}; see `autotune status --config {config}`.",
         )
     if not chosen.comparable and not force:
         raise TrialError(
             f"trial {number} gave no numbers to go by ({chosen.ending.value})",
-            where=str(study.path),
+            where=study.where,
             remedy="Choose another trial, or write its values all the same with --force.",
         )
     return ChosenValues(point=chosen.point, values=chosen.values, baseline=_baseline(result))

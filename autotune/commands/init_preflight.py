@@ -23,7 +23,7 @@ from autotune.report.console import text_console
 from autotune.report.plain_text import plain
 from autotune.search.preflight import Preflight, Reached, run_preflight
 from autotune.settings.load import separate_path
-from autotune.study.journal import sole_search
+from autotune.study.sole_search import sole_search
 from autotune.trial.explanations import EXPLANATIONS
 
 NOT_TRIED = (
@@ -100,7 +100,7 @@ def _make(console: Console, plan: InitPlan) -> _Trials:
     console.print("\nPreflight: one short trial, to see its steps ...", soft_wrap=True)
     checkpoints = CheckpointBackups(problem.trainer, clock, cwd=Path.cwd(), name=name)
     second = None
-    with sole_search(problem.journal.with_suffix(".search"), problem.study), Guard() as guard, checkpoints:
+    with sole_search(problem.state.search_lock(problem.study), problem.study), Guard() as guard, checkpoints:
         end_orphans(problem.state.trials(problem.study), clock)
         side_effects, runner = SideEffects(problem.trainer, clock, cwd=Path.cwd()), ZygoteRunner(guard, clock)
         with _waiting(console):

@@ -66,6 +66,12 @@ state_dir_option = click.option(
     type=click.Path(path_type=Path, file_okay=False),
     help="Where studies and trials are kept (default: .autotune beside .git, or AUTOTUNE_DIR).",
 )
+storage_option = click.option(
+    "--storage",
+    metavar="ADDRESS",
+    help="Where studies are kept: journal:FOLDER, sqlite:FILE, postgresql://user@host/name, or file:FILE for a file "
+    "that holds one (default: AUTOTUNE_STORAGE, or journals in the state folder).",
+)
 seed_option = click.option(
     "--seed",
     type=click.IntRange(min=0),

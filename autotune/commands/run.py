@@ -1,6 +1,5 @@
 """``autotune run``: real training, with the values and the environment of the config."""
 
-import os
 import shlex
 import sys
 from pathlib import Path
@@ -9,6 +8,7 @@ import click
 
 from autotune.commands.parameters import config_option, dry_run_option
 from autotune.commands.printing import say
+from autotune.environment import inherited_environment
 from autotune.process.termination import signals_held
 
 
@@ -33,7 +33,7 @@ def command(config: Path, dry_run: bool, trainer: tuple[str, ...]) -> int:
     typed = typed_tokens(trainer, config, Path.cwd())
     typed = typed and with_further(typed, settings.further, Path.cwd())
     argv = settings.argv(config=config, config_text=settings.trial_document.text, python=sys.executable, command=typed)
-    env = {**os.environ, **settings.section.env}
+    env = {**inherited_environment(), **settings.section.env}
     resolve_executable(argv[0], Path.cwd(), env.get("PATH"))
     if dry_run:
         variables = masked([f"{name}={text}" for name, text in settings.section.env.items()])

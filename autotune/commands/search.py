@@ -13,6 +13,7 @@ from autotune.commands.parameters import (
     json_option,
     seed_option,
     state_dir_option,
+    storage_option,
 )
 from autotune.commands.search_answer import SearchAnswer
 from autotune.commands.search_request import SearchRequest
@@ -50,6 +51,7 @@ if TYPE_CHECKING:
 @dry_run_option
 @json_option
 @state_dir_option
+@storage_option
 @click.argument("trainer", nargs=-1, type=click.UNPROCESSED)
 @click.pass_obj
 def command(call: Invocation, /, **options: Any) -> int:

@@ -69,11 +69,7 @@ class SearchAnswer:
 
         problem, study, name = self._known
         elapsed_s = self._clock.now_s() - self._call.started_s
-        paths = {
-            "journal": str(problem.journal),
-            "trials": str(problem.state.trials(problem.study)),
-            "events": str(events_path(problem, name)),
-        }
+        paths = {**problem.paths(problem.study), "events": str(events_path(problem, name))}
 
         def say() -> None:
             if self._call.as_json:

@@ -22,6 +22,7 @@ class SearchRequest:
         dry_run: True to show what would happen, and start nothing.
         as_json: True to print the answer as one JSON object on stdout.
         state_dir: Folder of all state; None finds the place by the config.
+        storage: Where studies are kept, as typed.
         trainer: The trainer's command as typed behind ``--``; empty takes that of the section.
     """
 
@@ -37,6 +38,7 @@ class SearchRequest:
     dry_run: bool
     as_json: bool
     state_dir: Path | None
+    storage: str | None
     trainer: tuple[str, ...]
 
     def ends_s(self, started_s: float) -> float:

@@ -43,7 +43,11 @@ def open_requested(request: SearchRequest) -> Problem:
     """
     command = typed_tokens(request.trainer, request.config, Path.cwd())
     problem = open_problem(
-        request.config, command=command, state_dir=request.state_dir, same_training=request.same_training
+        request.config,
+        command=command,
+        state_dir=request.state_dir,
+        same_training=request.same_training,
+        storage=request.storage,
     )
     problem.require_runnable()
     return problem

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 import click
 
 from autotune.commands.invocation import Invocation
-from autotune.commands.parameters import config_option, json_option, state_dir_option
+from autotune.commands.parameters import config_option, json_option, state_dir_option, storage_option
 from autotune.commands.printing import say_object
 from autotune.process.termination import signals_held
 
@@ -22,8 +22,9 @@ _SHOWN_TRIALS = 20
 @config_option
 @json_option
 @state_dir_option
+@storage_option
 @click.pass_obj
-def command(call: Invocation, config: Path, as_json: bool, state_dir: Path | None) -> int:
+def command(call: Invocation, config: Path, as_json: bool, state_dir: Path | None, storage: str | None) -> int:
     """Shows what the record of this config's study says: the same answer as the last search gave."""
     with signals_held():
         from autotune.commands.showing import show_remarks
@@ -37,13 +38,12 @@ def command(call: Invocation, config: Path, as_json: bool, state_dir: Path | Non
         from autotune.report.plain_text import plain
         from autotune.results import Verdict
 
-    problem = open_problem(config, command=None, state_dir=state_dir)
+    problem = open_problem(config, command=None, state_dir=state_dir, storage=storage)
     show_remarks(problem.state)
     study = Study.of(problem)
     result = study.answer()
     if as_json:
-        paths = {"journal": str(study.path), "trials": str(problem.state.trials(study.name))}
-        document = answer_document(result, elapsed_s=None, study=study.name, paths=paths)
+        document = answer_document(result, elapsed_s=None, study=study.name, paths=problem.paths(study.name))
         call.answer(lambda: say_object(document, indent=2))
     else:
         console = text_console()

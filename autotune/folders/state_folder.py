@@ -115,9 +115,13 @@ class StateFolder:
         if not os.access(self.path, os.W_OK | os.X_OK, effective_ids=True):
             raise self._not_writable("it is read-only")
 
-    def journal(self, study: str) -> Path:
-        """Return the file that holds the record of a study."""
-        return self.studies / f"{study}.journal"
+    def search_lock(self, study: str) -> Path:
+        """Return the file that the one search of a study holds on this machine."""
+        return self.studies / f"{study}.search"
+
+    def pending(self, study: str) -> Path:
+        """Return the file of the trials that a server has not taken yet."""
+        return self.studies / f"{study}.pending"
 
     def trials(self, study: str) -> Path:
         """Return the folder that holds the trials of a study.

@@ -20,10 +20,11 @@ class Study:
     Args:
         config: The config.
         state_dir: Where everything is kept; None finds the place by the config.
+        storage: Where studies are kept, see `autotune.tune`.
 
     Attributes:
         name: Name of the study.
-        path: Its journal.
+        where: Its journal, or the database that it is in.
         trials: Every trial on record, oldest first.
 
     Raises:
@@ -31,9 +32,9 @@ class Study:
         ConfigError: The config cannot be used.
     """
 
-    def __init__(self, config: Path | str, *, state_dir: Path | str | None = None) -> None:
+    def __init__(self, config: Path | str, *, state_dir: Path | str | None = None, storage: str | None = None) -> None:
         place = None if state_dir is None else Path(state_dir)
-        self._read(open_problem(Path(config), command=None, state_dir=place))
+        self._read(open_problem(Path(config), command=None, state_dir=place, storage=storage))
 
     @classmethod
     def of(cls, problem: Problem) -> Self:
@@ -54,9 +55,7 @@ class Study:
             self.trials, search, problem.space, objective=problem.objective, why_no_gpu=problem.why_no_gpu
         )
         if not result:
-            raise StudyError(
-                "no trial of this config has given numbers yet", where=str(self.path), remedy=_remedy(problem)
-            )
+            raise StudyError("no trial of this config has given numbers yet", where=self.where, remedy=_remedy(problem))
         if not problem.command and (versions := frameworks_text(self.trials[-1].conditions)):
             unknown = f"Measured with {versions}; whether training uses that is not known: the config has no command."
             result = replace(result, cautions=(*result.cautions, unknown))
@@ -70,11 +69,12 @@ class Study:
                 versions = frameworks_text(problem.conditions) or "the frameworks as they are"
                 why += f" with {versions}; study {other} is of others"
             raise StudyError(why, where=str(problem.config_path), remedy=_remedy(problem))
-        record = Record(known, problem.state.journal(known))
+        record = Record(known, problem.storage, pending=problem.state.pending(known))
         self._problem = problem
         self.name = record.name
-        self.path = record.path
+        self.where = record.where
         self.trials: Sequence[TrialRecord] = tuple(record.records())
+        record.close()
 
 
 def _remedy(problem: Problem) -> str:

@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from autotune import __version__
 from autotune.errors import ConfigError
@@ -31,7 +32,11 @@ from autotune.space.catalog import is_for_validation, known_knob
 from autotune.space.knob import ladder
 from autotune.space.space import Space
 from autotune.study.identity import FRAMEWORK, StudyIdentity, framework_versions
+from autotune.study.storage.address import SaidAddress, StorageAddress, address_of, said_by_environment
 from autotune.trial.plan import Trainer
+
+if TYPE_CHECKING:
+    from autotune.study.storage.storage import Storage
 
 _PYTHON_FIELD = "{python}"
 _SIMULATED = GpuInventory(gpus=(), why_none="the machine is simulated")
@@ -54,6 +59,7 @@ class Problem:
         typed_command: The trainer's command as typed in place of the config's; None if it was not.
         state: Where everything is kept.
         frameworks: Versions of the frameworks beside the trainer's interpreter.
+        address: Where studies are kept; None for journals in the state folder.
     """
 
     config_path: Path
@@ -67,6 +73,7 @@ class Problem:
     typed_command: tuple[str, ...] | None
     state: StateFolder
     frameworks: Mapping[str, str]
+    address: StorageAddress | None = None
 
     @property
     def trainer(self) -> Trainer:
@@ -118,10 +125,27 @@ class Problem:
         """Limits on the length of trials."""
         return self.settings.section.trial
 
+    @cached_property
+    def storage(self) -> "Storage":
+        """Where studies are kept."""
+        from autotune.study.storage.open import open_storage  # imports Optuna, which takes its time
+
+        return open_storage(self.address, self.state.studies)
+
     @property
-    def journal(self) -> Path:
-        """The study's record."""
-        return self.state.journal(self.study)
+    def journal(self) -> Path | None:
+        """File of the study; None where it is in a database."""
+        from autotune.study.storage.journal import JournalFolder
+
+        return self.storage.path(self.study) if isinstance(self.storage, JournalFolder) else None
+
+    def paths(self, study: str) -> dict[str, str | None]:
+        """Return where a study and its trials are, for scripts; the journal is None where it is in a database."""
+        return {
+            "journal": None if self.journal is None else str(self.journal.with_name(f"{study}.journal")),
+            "storage": self.storage.where(study),
+            "trials": str(self.state.trials(study)),
+        }
 
     def known_study(self) -> str | None:
         """The study to report and apply: this one, else the latest that differs in the command alone.
@@ -129,7 +153,7 @@ class Problem:
         So what was found with a command typed behind ``--`` can be applied without typing it again. Where the config
         has no command, the versions of the frameworks are not known either, and those of the latest study count.
         """
-        if self.journal.exists():
+        if self.storage.latest(glob.escape(self.study)):
             return self.study
         same, frameworks, _ = self.study.rsplit("-", 2)
         return self._latest_study(f"{same}-{frameworks if self.command else '????'}")
@@ -140,9 +164,7 @@ class Problem:
 
     def _latest_study(self, pattern: str) -> str | None:
         same, frameworks = pattern.rsplit("-", 1)
-        journals = self.state.studies.glob(self.state.journal(f"{glob.escape(same)}-{frameworks}-????").name)
-        latest = max(journals, key=lambda journal: journal.stat().st_mtime, default=None)
-        return latest.stem if latest else None
+        return self.storage.latest(f"{glob.escape(same)}-{frameworks}-????")
 
     @property
     def objective(self) -> Objective:
@@ -242,6 +264,7 @@ def open_problem(
     same_training: bool = False,
     machine: Machine | None = None,
     folder: Path | None = None,
+    storage: str | None = None,
 ) -> Problem:
     """Read the config and this machine.
 
@@ -252,6 +275,7 @@ def open_problem(
         same_training: Whether knobs that change the training itself stay as they are.
         machine: The machine to search for, where that is a simulated one; None for this one.
         folder: The folder that further configs are relative to; None for the config's own.
+        storage: Where studies are kept, as typed; None takes what the environment says, or the config's section.
 
     Raises:
         AutotuneError: The config cannot be used.
@@ -281,6 +305,19 @@ def open_problem(
         typed_command=typed_command,
         state=StateFolder.locate(config, explicit=state_dir, environ=os.environ),
         frameworks=framework_versions(_interpreter(used[0])) if used else {},
+        address=_address(settings, storage) if found is not _SIMULATED else None,
+    )
+
+
+def _address(settings: Settings, typed: str | None) -> StorageAddress | None:
+    """Return where studies are kept: as typed, as the environment says, as the section says."""
+    here, section = Path.cwd(), settings.section
+    return address_of(
+        SaidAddress(text=typed, where="--storage", folder=here) if typed else None,
+        said_by_environment(os.environ, here),
+        SaidAddress(text=section.storage, where=section.place("storage"), folder=settings.path.absolute().parent)
+        if section.storage
+        else None,
     )
 
 

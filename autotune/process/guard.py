@@ -13,6 +13,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
+from autotune.environment import inherited_environment
 from autotune.errors import TrialError
 from autotune.process import guard_process, zygote_forkable, zygote_imports, zygote_process
 from autotune.records import Stop
@@ -171,6 +172,7 @@ class Guard:
                     stdout=subprocess.DEVNULL,
                     start_new_session=True,  # before exec: ^C in the terminal never reaches it
                     cwd="/",
+                    env=inherited_environment(),
                 )
             except OSError as error:
                 ours.close()

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Protocol
 
 from autotune.clock import Clock
+from autotune.environment import inherited_environment
 from autotune.errors import AutotuneError, CommandError, TrialError
 from autotune.folders import temporary_folder
 from autotune.folders.step_files import StepReader
@@ -74,7 +75,7 @@ class LaunchRequest:
         self.watch = watch
         self.deadline_s = deadline_s
         self.env = {
-            **os.environ,
+            **inherited_environment(),
             **plan.env,
             "AUTOTUNE_TRIAL_ID": plan.trial_id,
             "AUTOTUNE_TRIAL_DIR": str(folder.path),

@@ -19,7 +19,7 @@ def answer_document(
     *,
     elapsed_s: float | None,
     study: str,
-    paths: Mapping[str, str],
+    paths: Mapping[str, str | None],
     ended_by: AutotuneError | None = None,
 ) -> dict[str, Any]:
     """Return the object of ``search --json`` and ``status --json``, with the error that ended the search, if any."""

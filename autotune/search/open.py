@@ -17,6 +17,7 @@ from autotune.problem.gpus import busy_remarks, remarks_on_gpus, require_free_gp
 from autotune.problem.problem import Problem, open_problem
 from autotune.process.guard import Guard
 from autotune.process.orphans import end_orphans
+from autotune.process.owner import is_gone, this_process
 from autotune.process.zygote import ZygoteRunner
 from autotune.protect.checkpoints import CheckpointBackups
 from autotune.results import SearchResult
@@ -26,8 +27,8 @@ from autotune.search.parts import SearchParts
 from autotune.search.schedule import Budget, why_no_time_to_validate
 from autotune.search.tuner import Tuner
 from autotune.settings.command import split_command
-from autotune.study.journal import set_aside, sole_search
-from autotune.study.record import Study
+from autotune.study.record import Owner, Study
+from autotune.study.sole_search import sole_search
 from autotune.trial.instruments import Instruments
 
 OnEvent = Callable[[Event], None]
@@ -113,6 +114,7 @@ def tune(
     sampler: str | None = None,
     validate_s: float | None = None,
     state_dir: Path | str | None = None,
+    storage: str | None = None,
     on_event: OnEvent = lambda _event: None,
 ) -> SearchResult:
     """Find better values for the knobs of a config, and confirm them: `autotune search` as a function.
@@ -134,6 +136,9 @@ def tune(
             through the end of an epoch, an evaluation and a checkpoint where they come to these; None for no such
             trials.
         state_dir: Where everything is kept; None finds the place by the config.
+        storage: Where studies are kept: ``journal:FOLDER``, ``sqlite:FILE``, ``postgresql://user@host/name``, or
+            ``file:FILE`` for a file of mode 0600 that holds one of these, perhaps with a password; None takes
+            ``AUTOTUNE_STORAGE``, or the section's; journals in the state folder where nothing says it.
         on_event: Told everything that happens, in the thread of the caller.
 
     Returns:
@@ -149,6 +154,7 @@ def tune(
         command=None if command is None else split_command(command, "command"),
         state_dir=None if state_dir is None else Path(state_dir),
         same_training=same_training,
+        storage=storage,
     )
     problem.require_runnable()
     options = SearchOptions(
@@ -187,7 +193,7 @@ def open_search(problem: Problem, options: SearchOptions, clock: Clock, on_event
     tell = _both(EventLog(events_path(problem, name), clock), on_event)
     _tell_all([deque((*problem.state.remarks, *remarks_on_gpus(problem)))], tell)
     with (
-        sole_search(problem.journal.with_suffix(".search"), problem.study),
+        sole_search(problem.state.search_lock(problem.study), problem.study),
         Guard() as guard,
         gpu_collector(watched_gpus(problem), guard, problem.state.searches / f"{name}.gpu.jsonl", clock) as collector,
         CheckpointBackups(problem.trainer, clock, cwd=Path.cwd(), name=name) as checkpoints,
@@ -196,7 +202,7 @@ def open_search(problem: Problem, options: SearchOptions, clock: Clock, on_event
         if checkpoints.remark:
             tell(Remark(text=checkpoints.remark))
         runner = ZygoteRunner(guard, clock)
-        remarks = [runner.remarks, checkpoints.remarks, *([collector.remarks] if collector else [])]
+        remarks = [runner.remarks, checkpoints.remarks, study.remarks, *([collector.remarks] if collector else [])]
         parts = SearchParts(
             name=name,
             seed=options.seed,
@@ -213,6 +219,7 @@ def open_search(problem: Problem, options: SearchOptions, clock: Clock, on_event
         try:
             yield OpenSearch(name, study, tuner, checkpoints, tell)
         finally:
+            study.close()
             _tell_all(remarks, tell)
         problem.state.prune(problem.study, protected=tuner.best_trials())
 
@@ -230,8 +237,9 @@ def _open_study(problem: Problem, options: SearchOptions, clock: Clock, tell: On
         GpuError: Somebody else is on the GPU.
     """
     if options.fresh:
-        set_aside(problem.journal, clock)
-    study = Study(problem.study, problem.journal)
+        problem.storage.set_aside(problem.study, clock)
+    owner = Owner(about=this_process(), is_gone=is_gone, clock=clock, ends_s=options.started_s + options.budget_s)
+    study = Study(problem.study, problem.storage, pending=problem.state.pending(problem.study), owner=owner)
     study.close_abandoned()
     if study.torn_bytes:
         tell(Remark(text="The last trial of an earlier search was cut off by a crash; all others are there."))

@@ -82,6 +82,7 @@ class _Section(_Model):
     keep_effective_batch: bool = False
     keep_outputs: bool = False
     sampler: Sampler = "autotune"
+    storage: str | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -136,6 +137,7 @@ class Section:
         env: Environment variables, each with its text in the file.
         fixed: Values of ``set``, for trials only, by key path.
         keep_effective_batch: Whether gradient accumulation makes up for another batch size.
+        storage: Where studies are kept, as written; None leaves it to the command line and the environment.
     """
 
     source: Source | None = None
@@ -151,6 +153,7 @@ class Section:
     keep_effective_batch: bool = False
     keep_outputs: bool = False
     sampler: Sampler = "autotune"
+    storage: str | None = None
 
     @property
     def varies_environment_alone(self) -> bool:
@@ -204,6 +207,7 @@ def parse_section(source: Source) -> Section:
         keep_effective_batch=model.keep_effective_batch,
         keep_outputs=model.keep_outputs,
         sampler=model.sampler,
+        storage=model.storage,
     )
 
 

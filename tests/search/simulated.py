@@ -105,7 +105,7 @@ def search(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Search:
         problem.state.create()
         if fresh:
             problem.journal.unlink()
-        study = Study(problem.study, problem.journal)
+        study = Study(problem.study, problem.storage)
         simulator = SimulatedRunner(clock, lambda text: trainer(yaml.safe_load(text)), seed=seed)
         events: list[Event] = []
         started_s = clock.now_s()

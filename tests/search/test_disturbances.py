@@ -109,7 +109,7 @@ def search(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Search:
             name="search",
             seed=0,
             problem=problem,
-            study=Study(problem.study, problem.journal),
+            study=Study(problem.study, problem.storage),
             runner=runner,
             budget=Budget(clock, started_s=started_s, budget_s=budget_s),
             clock=clock,

@@ -60,7 +60,7 @@ def bench(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Benc
             name="s",
             seed=0,
             problem=problem,
-            study=Study(problem.study, problem.journal),
+            study=Study(problem.study, problem.storage),
             runner=runner,
             budget=Budget(clock, started_s=clock.now_s(), budget_s=BUDGET_S),
             clock=clock,

@@ -10,13 +10,15 @@ import pytest
 
 from autotune.clock import VirtualClock
 from autotune.errors import StudyBusy, StudyError
-from autotune.study.journal import JournalLock, repair_journal, sole_search
+from autotune.study.sole_search import sole_search
+from autotune.study.storage.file_lock import FileLock
+from autotune.study.storage.journal_file import repair_journal
 
 LINES = [json.dumps({"op_code": i, "text": "é" * i}).encode() + b"\n" for i in range(4)]
 
 
 def _repaired(path: Path) -> bytes:
-    repair_journal(path, JournalLock(path.with_name("lock")))
+    repair_journal(path, FileLock(path.with_name("lock")))
     return path.read_bytes()
 
 
@@ -35,7 +37,7 @@ def test_the_torn_piece_is_kept_beside_the_journal(tmp_path: Path) -> None:
     """Nothing is thrown away: what was cut off can be looked at."""
     path = tmp_path / "j"
     path.write_bytes(LINES[0] + b'{"half": ')
-    assert repair_journal(path, JournalLock(tmp_path / "lock")) == len(b'{"half": ')
+    assert repair_journal(path, FileLock(tmp_path / "lock")) == len(b'{"half": ')
     assert (tmp_path / "j.torn").read_bytes() == b'{"half": \n'
 
 
@@ -61,7 +63,7 @@ def test_a_second_search_is_refused_by_name_and_a_dead_one_leaves_nothing(tmp_pa
     """While one search holds the study another is told who does; a killed holder holds nothing."""
     lock = tmp_path / "study.search"
     script = (
-        "import sys\nfrom pathlib import Path\nfrom autotune.study.journal import sole_search\n"
+        "import sys\nfrom pathlib import Path\nfrom autotune.study.sole_search import sole_search\n"
         f"with sole_search(Path({str(lock)!r}), 'study'):\n    print('held', flush=True)\n    sys.stdin.read()\n"
     )
     holder = subprocess.Popen([sys.executable, "-c", script], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
@@ -89,11 +91,11 @@ def test_what_is_no_file_in_the_place_of_the_lock_is_an_expected_error(tmp_path:
 
 def test_a_lock_that_is_never_given_back_is_not_waited_for_without_end(tmp_path: Path) -> None:
     """A stopped process may hold it for ever."""
-    held = JournalLock(tmp_path / "lock")
+    held = FileLock(tmp_path / "lock")
     held.acquire()
     with pytest.raises(OSError, match="another process holds its lock"):
-        JournalLock(tmp_path / "lock", VirtualClock()).acquire()
+        FileLock(tmp_path / "lock", VirtualClock()).acquire()
     held.release()
-    after = JournalLock(tmp_path / "lock", VirtualClock())
+    after = FileLock(tmp_path / "lock", VirtualClock())
     assert after.acquire()
     after.release()

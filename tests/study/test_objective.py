@@ -63,7 +63,7 @@ def search(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Search:
             name="search",
             seed=1,
             problem=problem,
-            study=Study(problem.study, problem.journal),
+            study=Study(problem.study, problem.storage),
             runner=runner,
             budget=Budget(clock, started_s=clock.now_s(), budget_s=600.0),
             clock=clock,

@@ -8,8 +8,8 @@ import pytest
 from autotune.records import GpuFigures, GpuMeasurement, Measurement
 from autotune.results import PooledGpus
 from autotune.study.pooled_gpus import pooled_gpus, study_busy_rate
-from autotune.study.record import Study
 from tests.runs import MakeTrial, gpu, on_gpu
+from tests.study.storages import journal_study
 
 POINT = {"batch": 8}
 OTHER = {"batch": 16}
@@ -149,7 +149,7 @@ def test_windows_that_cannot_be_are_refused() -> None:
 
 def test_driver_windows_come_back_from_the_record(make_trial: MakeTrial, tmp_path: Path) -> None:
     """A later search, or `status`, pools what was measured."""
-    study = Study("s", tmp_path / "s.journal")
+    study = journal_study(tmp_path / "s.journal")
     written = study.append(on_gpu(make_trial(POINT, 80.0), gpu(WAVE, sm_activity=0.5)))
-    (read,) = Study("s", tmp_path / "s.journal").records()
+    (read,) = journal_study(tmp_path / "s.journal").records()
     assert read == written

@@ -14,9 +14,9 @@ from autotune.results import SearchResult, Verdict
 from autotune.score import EFFECTIVE_UTILIZATION, UTILIZATION, Objective
 from autotune.space.knob import Label
 from autotune.space.space import Space, point_name
-from autotune.study.record import Study
 from autotune.study.summary import latest_search, pairs_of, pooled, summarize
 from tests.runs import MakeTrial, gpu, knob, on_gpu
+from tests.study.storages import journal_study
 
 SPACE = Space(knobs=(knob("batch", 8, 32, label=Label.BATCH), knob("workers", 1, 2)))
 BASELINE = SPACE.baseline
@@ -372,9 +372,9 @@ def test_what_comes_after_a_search_leaves_its_answer_alone(history: History) -> 
 def test_a_study_of_the_first_format_still_has_its_answer(tmp_path: Path) -> None:
     """Written by a real search of the toy trainer before entries had a record of each GPU's figures; it goes on."""
     kept = Path(__file__).with_name("format_1.journal")
-    path = tmp_path / "s.journal"
+    path = tmp_path / "config-7cff431c-429a-8405.journal"
     shutil.copyfile(kept, path)
-    study = Study("config-7cff431c-429a-8405", path)
+    study = journal_study(path)
     records = study.records()
     assert [trial.number for trial in records] == list(range(12))
     space = Space(knobs=(knob("data.num_workers", 1, 2), knob("data.batch_size", 4, 16, 64, label=Label.BATCH)))
@@ -387,4 +387,4 @@ def test_a_study_of_the_first_format_still_has_its_answer(tmp_path: Path) -> Non
         {"data.num_workers": 2, "data.batch_size": 64},
     )
     study.append(records[-1])
-    assert len(Study(study.name, path).records()) == 13
+    assert len(journal_study(path).records()) == 13

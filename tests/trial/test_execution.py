@@ -89,7 +89,7 @@ def search(config: str) -> tuple[SearchResult, list[TrialEnded]]:
         name="search",
         seed=0,
         problem=problem,
-        study=Study(problem.study, problem.journal),
+        study=Study(problem.study, problem.storage),
         runner=BlindRunner(clock),
         budget=Budget(clock, started_s=clock.now_s(), budget_s=300.0),
         clock=clock,

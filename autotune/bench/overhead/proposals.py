@@ -43,7 +43,7 @@ def time_choices(config: Path, lengths: Sequence[int], *, seed: int) -> None:
     with tempfile.TemporaryDirectory() as folder:
         problem = open_problem(config, command=None, state_dir=Path(folder))
         problem.state.create()
-        study, acquisition = Study(problem.study, problem.journal), Acquisition(problem.space, seed)
+        study, acquisition = Study(problem.study, problem.storage), Acquisition(problem.space, seed)
         study.append(_run(problem, problem.space.baseline, rng))
         for length in lengths:
             while len(study.records()) < length:

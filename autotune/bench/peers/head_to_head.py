@@ -98,7 +98,7 @@ def _search(
         name=OURS,
         seed=one.seed,
         problem=problem,
-        study=Study(problem.study, problem.journal),
+        study=Study(problem.study, problem.storage),
         runner=harness.runner,
         budget=Budget(clock, started_s=clock.now_s(), budget_s=budget_s),
         clock=clock,

@@ -1,7 +1,6 @@
 """Collector of one search: a process below the guard that polls the GPUs, and the readings of each trial."""
 
 import contextlib
-import os
 import sys
 from collections import deque
 from collections.abc import Collection, Iterator, Sequence
@@ -13,6 +12,7 @@ from typing import Self
 
 import autotune
 from autotune.clock import Clock
+from autotune.environment import inherited_environment
 from autotune.files import open_new
 from autotune.gpu.availability import SilenceLimits
 from autotune.gpu.collect import process as gpu_process
@@ -181,7 +181,7 @@ class GpuCollector:
         self._stream = GpuStream(path)
         self._timeline.availability.restart(self._clock.now_s())
         # Where autotune itself comes from, and nothing of the user's that could stand in its way (-P).
-        env = {**os.environ, "PYTHONPATH": str(Path(autotune.__file__).parents[1])}
+        env = {**inherited_environment(), "PYTHONPATH": str(Path(autotune.__file__).parents[1])}
         argv = (sys.executable, "-P", "-m", gpu_process.__name__, str(path), *self._uuids)
         with contextlib.suppress(GuardLost):  # it will be silent then
             self._guard.start()

@@ -13,7 +13,7 @@ from typing import Any, BinaryIO
 
 from autotune.errors import StudyError
 from autotune.files import open_regular
-from autotune.study.journal import JournalLock
+from autotune.study.storage.file_lock import FileLock
 
 _REMEDY = "What was measured before is in the answer. Put the file back or move it away, then run the command again."
 
@@ -29,7 +29,7 @@ class JournalFile:
         OSError: It cannot be opened, or is no regular file.
     """
 
-    def __init__(self, path: Path, lock: JournalLock) -> None:
+    def __init__(self, path: Path, lock: FileLock) -> None:
         self._path = path
         self._lock = lock
         self._begins = [0]  # offset of each entry, and of the next one
@@ -69,7 +69,10 @@ class JournalFile:
                 number = file.fileno()
                 size = os.fstat(number).st_size
                 if size and os.pread(number, 1, size - 1) != b"\n":
-                    raise self._changed("was written to by somebody else while it was searched")
+                    # A writer on another machine was killed: an append behind its half line could not be read.
+                    file.seek(self._begins[-1])
+                    mend_last_line(file, self._path, file.read().rpartition(b"\n")[2])
+                    size = os.fstat(number).st_size
                 try:
                     while lines:
                         lines = lines[os.write(number, lines) :]
@@ -96,6 +99,66 @@ class JournalFile:
     def _changed(self, what: str, *, line: int | None = None) -> StudyError:
         where = f"{self._path}:{line}" if line else str(self._path)
         return StudyError(f"the record of this study {what}", where=where, remedy=_REMEDY)
+
+
+def repair_journal(path: Path, lock: FileLock) -> int:
+    """Repair a torn last line of a journal, and refuse a journal that is damaged elsewhere.
+
+    A last line without its newline is completed if it is whole, else cut off and kept in ``<journal>.torn``.
+
+    Returns:
+        Bytes cut off, usually 0.
+
+    Raises:
+        StudyError: A line in the middle is not a journal line; nothing was changed.
+        OSError: It cannot be opened, or is no regular file.
+    """
+    if not os.path.lexists(path):
+        return 0
+    lock.acquire()
+    try:
+        with open_regular(path, write=True) as file:
+            content = file.read()
+            whole, newline, last = content.rpartition(b"\n")
+            for number, line in enumerate(whole.split(b"\n") if newline else (), start=1):
+                if _entry(line) is None:
+                    raise StudyError(
+                        "the record of this study is damaged: this line is not a journal entry",
+                        where=f"{path}:{number}",
+                        remedy="Move the file away to start a new study, or cut it before that line "
+                        "to keep what came earlier.",
+                    )
+            return mend_last_line(file, path, last) if last else 0
+    finally:
+        lock.release()
+
+
+def mend_last_line(file: BinaryIO, path: Path, last: bytes) -> int:
+    """Mend a last line without its newline, whose writer is dead: complete it if it is whole, else cut it off.
+
+    Args:
+        file: The journal, whose lock is held.
+        path: Its path; what is cut off is kept in ``<journal>.torn``.
+        last: That line.
+
+    Returns:
+        Bytes cut off.
+
+    Raises:
+        OSError: It cannot be written.
+    """
+    size = file.seek(0, os.SEEK_END)
+    if _entry(last) is not None:
+        file.write(b"\n")
+        file.flush()
+        return 0
+    with open_regular(path.with_name(path.name + ".torn"), append=True, create=True) as torn:
+        torn.write(last + b"\n")
+        torn.flush()
+        os.fsync(torn.fileno())
+    file.truncate(size - len(last))
+    os.fsync(file.fileno())
+    return len(last)
 
 
 def _identity(file: BinaryIO) -> tuple[int, int]:

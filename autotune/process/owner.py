@@ -1,0 +1,46 @@
+"""Identity of a process across machines: who has claimed something, and whether that one is known to be gone."""
+
+import os
+import socket
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+from autotune.records import Scalar
+
+_STAMPS_DIFFER_S = 1.0  # the kernel's time of a start is worked out from ticks
+_BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
+_PID_NAMESPACE = Path("/proc/self/ns/pid")
+
+
+def this_process() -> dict[str, Scalar]:
+    """Return the identity of this process."""
+    return {**_machine(), "pid": os.getpid(), "started_s": psutil.Process().create_time()}
+
+
+def is_gone(owner: Mapping[str, Any]) -> bool:
+    """Return whether a process is known to have ended: one of this machine, since its last boot, that is not there."""
+    if not all(value is not None and owner.get(name) == value for name, value in _machine().items()):
+        return False
+    pid, started_s = owner.get("pid"), owner.get("started_s")
+    if not isinstance(pid, int) or isinstance(pid, bool) or not 0 < pid < 1 << 31:
+        return False
+    try:
+        process = psutil.Process(pid)
+        another = isinstance(started_s, float) and abs(process.create_time() - started_s) > _STAMPS_DIFFER_S
+        return another or process.status() == psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return True
+    except psutil.Error:
+        return False
+
+
+def _machine() -> dict[str, Scalar]:
+    try:
+        boot_id = _BOOT_ID.read_text().strip()
+        namespace = os.readlink(_PID_NAMESPACE)  # containers share the boot, and perhaps the name, but not the ids
+    except OSError:
+        return {"host": socket.gethostname(), "boot_id": None}
+    return {"host": socket.gethostname(), "boot_id": boot_id, "pid_namespace": namespace}

@@ -1,0 +1,95 @@
+"""Claims on trials that go on: the attribute of an Optuna trial that says who makes it, and its lease."""
+
+import uuid
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any
+
+import optuna
+from optuna.trial import Trial
+
+from autotune.clock import Clock
+from autotune.records import Scalar, Values
+from autotune.study.parameters import Distributions
+
+CLAIM = "claim"
+"""Attribute that holds a claim."""
+
+RENEWAL_S = 10.0
+"""Time between the signs of life of who makes a trial."""
+
+LEASE_S = 60.0
+"""Time without a sign of life after which a trial counts as interrupted."""
+
+IsGone = Callable[[Mapping[str, Any]], bool]
+"""Returns whether the owner of a claim is known to have ended."""
+
+
+@dataclass(kw_only=True)
+class Claim:
+    """Claim on a trial that has begun.
+
+    Attributes:
+        number: Number that the trial has in the study; for want of an answer from the storage, the next one that is
+            free here.
+        values: Its point.
+        distributions: Distribution of each parameter.
+        about: What the claim says besides.
+        uuid: Name of the trial, whatever its number becomes.
+        trial: The Optuna trial, which is RUNNING; None while the storage has not made it.
+        study: The Optuna study that it belongs to.
+        started: Local time of its beginning.
+        renewals: Signs of life so far.
+        reported: Number of its speeds that were written.
+    """
+
+    number: int
+    values: Values
+    distributions: Distributions
+    about: Mapping[str, Scalar]
+    uuid: str = field(default_factory=lambda: uuid.uuid4().hex)
+    trial: Trial | None = None
+    study: optuna.Study | None = None
+    started: datetime = field(default_factory=datetime.now)
+    renewals: int = 0
+    reported: int = 0
+
+    def attribute(self) -> dict[str, Any]:
+        """Return what is written of it."""
+        return {"uuid": self.uuid, **self.about, "n": self.renewals}
+
+
+class LeaseWatch:
+    """Watch over the claims of others.
+
+    A claim has lapsed when its owner is known to be gone, or has given no sign of life for `LEASE_S` on this machine's
+    own monotonic clock: the clocks of machines differ.
+
+    Args:
+        clock: Source of time.
+        is_gone: Asked about each owner.
+    """
+
+    def __init__(self, clock: Clock, is_gone: IsGone) -> None:
+        self._clock = clock
+        self._is_gone = is_gone
+        self._seen: dict[tuple[str, int], tuple[Any, float]] = {}
+
+    def has_lapsed(self, study: str, number: int, claim: object) -> bool:
+        """Return whether nobody makes a trial any more.
+
+        Args:
+            study: Name of its Optuna study.
+            number: Its number there.
+            claim: Its claim as it was read, whatever that is; None where it has none.
+        """
+        if isinstance(claim, Mapping) and self._is_gone(claim):
+            return True
+        sign = claim.get("n") if isinstance(claim, Mapping) else None
+        now_s = self._clock.now_s()
+        seen, since_s = self._seen.setdefault((study, number), (sign, now_s))
+        if seen != sign:
+            self._seen[study, number] = (sign, now_s)
+            return False
+        return now_s - since_s >= LEASE_S

@@ -1,0 +1,52 @@
+"""Lock that keeps a second search of one study off this machine."""
+
+import fcntl
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from autotune.errors import StudyBusy, StudyError
+from autotune.files import open_regular
+
+"""Lock that keeps a second search of one study off this machine."""
+
+
+@contextmanager
+def sole_search(path: Path, study: str) -> Iterator[None]:
+    """Hold a study for one search on this machine.
+
+    Args:
+        path: Lock file of the search; it names the holder for the message to others.
+        study: Name of the study, for the message.
+
+    Raises:
+        StudyBusy: Another search holds it.
+        StudyError: The lock file is not a regular file.
+    """
+    try:
+        opened = open_regular(path, append=True, create=True)
+    except OSError as error:
+        raise StudyError(
+            f"the lock of this study cannot be used: {error.strerror}",
+            where=str(path),
+            remedy="Take away what is in its place, or choose another place with --state-dir.",
+        ) from error
+    with opened as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            file.seek(0)
+            holder = file.read(20)
+            raise StudyBusy(
+                f"another search is working on study {study}"
+                + (f" (process {int(holder)})" if holder.isdigit() else ""),
+                remedy="Wait until it ends, or end it with ^C in its terminal; then run the same command again.",
+            ) from None
+        file.truncate(0)
+        file.write(b"%d" % os.getpid())
+        file.flush()
+        try:
+            yield
+        finally:
+            file.truncate(0)

@@ -1,0 +1,1 @@
+"""Storages of studies: where they are kept, and how that is said."""

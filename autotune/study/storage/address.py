@@ -1,0 +1,200 @@
+"""Address of a storage: how a user says where studies are kept, what is refused, and what is shown of it.
+
+``journal:FOLDER``, ``sqlite:FILE``, ``postgresql://user@host/name``, or ``file:FILE`` for a file that holds one.
+"""
+
+import os
+import re
+import stat
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import Enum
+from pathlib import Path
+
+from autotune.environment import STORAGE_VARIABLE
+from autotune.errors import ConfigError
+from autotune.files import open_regular
+
+FORMS = "journal:FOLDER, sqlite:FILE, or postgresql://user@host/name"
+_LONGEST_BYTES = 10_000
+_SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9.-]*)(?:\+([A-Za-z0-9_.-]+))?:(.*)", re.DOTALL)
+_PYTHON_DRIVERS = {"sqlite": (None, "pysqlite"), "postgresql": (None, "psycopg")}
+
+_SECRETS = ("password", "sslpassword")  # in the query of a URL
+
+_REFUSED = {
+    "redis": "what Optuna keeps there is unpickled when it is read: whoever can write it can run programs here",
+    "mysql": "no study was ever tried on it",
+    "http": "Optuna's proxy has no password of its own, and no study was ever tried on it",
+}
+"""Reason why a storage that Optuna knows is refused, by the beginning of its scheme."""
+_SAME_AS = {"rediss": "redis", "unix": "redis", "mariadb": "mysql", "https": "http", "grpc": "http"}
+
+
+class StorageKind(Enum):
+    """Kind of a storage."""
+
+    JOURNAL = "journal"
+    SQLITE = "sqlite"
+    POSTGRESQL = "postgresql"
+
+
+@dataclass(frozen=True, kw_only=True)
+class StorageAddress:
+    """Address of a storage, which shows no password, whatever prints it.
+
+    Attributes:
+        kind: Its kind.
+        shown: The address as people may see it.
+        path: Folder of journals, or SQLite's file; None for a server.
+        url: URL of a server, without its password.
+        secrets: Passwords that stood in its URL, decoded, by the name that the driver has for each; without one,
+            the driver's own files may have it.
+    """
+
+    kind: StorageKind
+    shown: str
+    path: Path | None = None
+    url: str = field(default="", repr=False)
+    secrets: Mapping[str, str] = field(default_factory=dict, repr=False)
+
+
+@dataclass(frozen=True, kw_only=True)
+class SaidAddress:
+    """Text of an address, and where it was said.
+
+    Attributes:
+        text: The text, which may hold a password.
+        where: The place, for messages.
+        folder: Folder that relative paths start from.
+        may_hold_password: Whether nobody else can read that place.
+    """
+
+    text: str = field(repr=False)
+    where: str
+    folder: Path
+    may_hold_password: bool = False
+
+
+def address_of(*said: SaidAddress | None) -> StorageAddress | None:
+    """Return the first address that was said; None if there is none, and studies are kept in the state folder.
+
+    Raises:
+        ConfigError: It cannot be used.
+    """
+    first = next((one for one in said if one is not None and one.text.strip()), None)
+    return None if first is None else parse_address(first)
+
+
+def said_by_environment(environ: Mapping[str, str], folder: Path) -> SaidAddress | None:
+    """Return what the environment says; None if it says nothing."""
+    text = environ.get(STORAGE_VARIABLE)
+    return SaidAddress(text=text, where=STORAGE_VARIABLE, folder=folder, may_hold_password=True) if text else None
+
+
+def parse_address(said: SaidAddress) -> StorageAddress:
+    """Parse an address.
+
+    Raises:
+        ConfigError: It is none, of a kind that is refused, or holds a password where others can read it.
+    """
+    match = _SCHEME.fullmatch(said.text.strip())
+    if match is None:
+        raise ConfigError("this names no storage", where=said.where, remedy=f"Write {FORMS}.")
+    scheme, driver, rest = match[1].lower(), match[2], match[3]
+    scheme = {"postgres": "postgresql"}.get(scheme, scheme)
+    if scheme == "file":
+        return parse_address(_read(_path(rest, said), said))
+    if scheme in _PYTHON_DRIVERS and driver not in _PYTHON_DRIVERS[scheme]:
+        raise ConfigError(
+            f"{scheme} is not used through {driver} here", where=said.where, remedy=f"Write {scheme}: alone."
+        )
+    if scheme == "journal":
+        path = _path(rest, said)
+        return StorageAddress(kind=StorageKind.JOURNAL, shown=f"journal:{path}", path=path)
+    if scheme == "sqlite":
+        return _of_sqlite(rest, said)
+    if scheme == "postgresql":
+        return _of_postgresql(rest, said)
+    why = _REFUSED.get(_SAME_AS.get(scheme, scheme), "studies are not kept in such a storage")
+    raise ConfigError(f"{scheme}: is refused as a storage: {why}", where=said.where, remedy=f"Write {FORMS}.")
+
+
+def _of_sqlite(rest: str, said: SaidAddress) -> StorageAddress:
+    # As in a URL of SQLAlchemy's, three slashes begin a relative path and four an absolute one.
+    rest = rest.removeprefix("///") if rest.startswith("///") else rest
+    if not rest or rest.startswith((":", "//", "file:")) or "?" in rest:
+        raise ConfigError(
+            "sqlite: needs the path of a file, and nothing else", where=said.where, remedy="Write sqlite:studies.db."
+        )
+    path = _path(rest, said)
+    return StorageAddress(kind=StorageKind.SQLITE, shown=f"sqlite:{path}", path=path)
+
+
+def _of_postgresql(rest: str, said: SaidAddress) -> StorageAddress:
+    from sqlalchemy.engine import make_url
+    from sqlalchemy.exc import ArgumentError
+
+    try:
+        url = make_url(f"postgresql+psycopg:{rest}")
+    except (ArgumentError, ValueError):
+        raise ConfigError(  # without the text, which may hold a password
+            "this is no URL of a PostgreSQL database",
+            where=said.where,
+            remedy="Write postgresql://user@host:5432/name; in a password, @ is written %40, / %2F, : %3A.",
+        ) from None
+    query = dict(url.query)
+    secrets = {name: text for name in _SECRETS if isinstance(text := query.pop(name, None), str)}
+    if url.password:
+        secrets["password"] = url.password
+    bare = url._replace(password=None).set(query=query)
+    if secrets and not said.may_hold_password:
+        raise ConfigError(
+            "this URL holds a password, which others can read here",
+            where=said.where,
+            remedy=f"Put the URL into the variable {STORAGE_VARIABLE}, or into a file of mode 0600 and write file:FILE "
+            "here; or leave the password out and keep it in ~/.pgpass.",
+        )
+    shown = bare.set(drivername="postgresql").render_as_string(hide_password=True)
+    return StorageAddress(
+        kind=StorageKind.POSTGRESQL,
+        shown=shown,
+        url=bare.render_as_string(hide_password=False),
+        secrets=secrets,
+    )
+
+
+def _path(text: str, said: SaidAddress) -> Path:
+    text = text.removeprefix("//") if text.startswith("///") else text
+    if not text or "\0" in text:
+        raise ConfigError("this address has no path", where=said.where, remedy=f"Write {FORMS}.")
+    try:
+        path = Path(text).expanduser()
+    except RuntimeError as error:
+        raise ConfigError(f"this path has no home folder: {error}", where=said.where, remedy="Write it out.") from error
+    return Path(os.path.abspath(said.folder / path))
+
+
+def _read(path: Path, said: SaidAddress) -> SaidAddress:
+    """Return the address in a file that is its owner's alone."""
+    try:
+        with open_regular(path) as file:
+            about = os.fstat(file.fileno())
+            text = file.read(_LONGEST_BYTES).decode(errors="replace").strip()
+    except OSError as error:
+        raise ConfigError(
+            f"the file with the storage's address cannot be read: {error.strerror}",
+            where=f"{said.where}: {path}",
+            remedy="Write the address into it, and make it yours alone: chmod 600.",
+        ) from error
+    if about.st_uid not in (os.geteuid(), 0) or stat.S_IMODE(about.st_mode) & 0o077:
+        raise ConfigError(
+            "the file with the storage's address can be read by others",
+            where=f"{said.where}: {path}",
+            remedy=f"Make it yours alone: chmod 600 {path}",
+        )
+    if not text or "\n" in text or text.lower().startswith("file:"):
+        raise ConfigError(
+            "the file holds no address of a storage", where=f"{said.where}: {path}", remedy=f"Write one line: {FORMS}."
+        )
+    return SaidAddress(text=text, where=f"{said.where}: {path}", folder=path.parent, may_hold_password=True)

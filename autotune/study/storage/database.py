@@ -1,0 +1,211 @@
+"""Database of studies: SQLite for one machine, PostgreSQL for several."""
+
+import re
+from collections.abc import Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from datetime import datetime
+from fnmatch import fnmatchcase
+from functools import cached_property
+from typing import Any
+
+import optuna
+import sqlalchemy
+from optuna.storages import RDBStorage
+from sqlalchemy.engine import make_url
+
+from autotune.clock import Clock
+from autotune.errors import StorageAway, StudyError
+from autotune.files import open_regular
+from autotune.settings.secrets import MASK
+from autotune.study.storage.address import StorageAddress, StorageKind
+from autotune.study.storage.file_lock import FileLock
+from autotune.study.storage.members import SET_ASIDE, is_member, member_names, next_member
+from autotune.study.storage.storage import Connection
+
+_CONNECT_S = 5
+_STATEMENT_S = 15
+_SERVER = {
+    "connect_timeout": _CONNECT_S,
+    "application_name": "autotune",
+    "client_encoding": "utf8",  # also where the database has none: its texts would be bytes
+    # Of the session. With `?options=` in the URL the user's stand in their place, e.g. none for PgBouncer.
+    "options": f"-c statement_timeout={_STATEMENT_S}s -c lock_timeout={_STATEMENT_S}s"
+    " -c idle_in_transaction_session_timeout=60s",
+    "tcp_user_timeout": 10_000,  # ms
+    "keepalives_idle": 10,
+    "keepalives_interval": 5,
+    "keepalives_count": 3,
+}
+"""Parameters of a connection, as the driver calls them."""
+_SERVER_POOL: Mapping[str, Any] = {"pool_size": 1, "max_overflow": 2, "pool_pre_ping": True, "pool_timeout": 10}
+
+_NO_ANSWER = (sqlalchemy.exc.OperationalError, sqlalchemy.exc.InterfaceError, sqlalchemy.exc.TimeoutError)
+_LONGEST_SAID = 200
+_REMEDIES = (
+    (r"password authentication failed|no password supplied|fe_sendauth", "Check the user and the password."),
+    (r"no pg_hba.conf entry|permission denied|not permitted|must be owner", "Ask for the right to use this database."),
+    (r'database "[^"]*" does not exist', "Create the database: createdb NAME."),
+    (r"read-?only", "Studies are written: name a database, or a server, that takes writes."),
+    (r"refused|could not connect|timeout|timed out|resolve|translate host|No such file", "Check that it runs there."),
+    (r"not a database|malformed|disk image", "Move the file away to start anew, or put a copy of it back."),
+    (r"disk is full|No space left|disk I/O", "Free some space, then run the same command again: it goes on."),
+    (r"unable to open", "Check that its folder is there and is yours to write."),
+)
+"""What helps, by a pattern in what the driver says."""
+_UNUSABLE = re.compile(
+    r"authentication|pg_hba|does not exist|permission denied|read-?only|must be owner", re.IGNORECASE
+)
+"""What a server says that waiting does not help."""
+
+
+class Database:
+    """Storage of studies in a database; see `Storage`.
+
+    Nothing is opened before the first use. A study that is set aside stays as it is: another member of its group of
+    Optuna studies begins behind it.
+
+    Args:
+        address: SQLite's file, or a server.
+    """
+
+    def __init__(self, address: StorageAddress) -> None:
+        self._address = address
+        self._is_server = address.kind is StorageKind.POSTGRESQL
+        path = address.path
+        self._lock: AbstractContextManager[Any] = (
+            nullcontext() if path is None else FileLock(path.with_name(path.name + ".flock"))
+        )
+
+    def where(self, study: str) -> str:
+        """Return the address without its password."""
+        return self._address.shown
+
+    def latest(self, pattern: str) -> str | None:
+        """Return the study whose last trial began last."""
+        if self._address.path is not None and not self._address.path.exists():
+            return None
+        with self._expected(), self._in_use():
+            if not sqlalchemy.inspect(self._engine()).has_table("studies"):
+                return None
+            names = optuna.get_all_study_names(self._optuna)
+            found = [name for name in names if not is_member(name) and fnmatchcase(name, pattern)]
+            return max(found, key=lambda name: self._last_start(name, names), default=None)
+
+    def connect(self, study: str) -> Connection:
+        """Connect, and make the tables of Optuna's if there are none."""
+        with self._expected():
+            storage = self._optuna
+        return Connection(storage=storage, expected=self._expected, is_remote=self._is_server, close=self._close)
+
+    def set_aside(self, study: str, clock: Clock) -> None:
+        """Begin a new member of the study's group, which the next search goes on with."""
+        with self._expected(), self._in_use():
+            members = member_names(study, optuna.get_all_study_names(self._optuna))
+            if members:
+                name = next_member(study, members)
+                new = optuna.create_study(storage=self._optuna, study_name=name, direction="maximize")
+                new.set_user_attr(SET_ASIDE, clock.utc().isoformat(timespec="seconds"))
+
+    @contextmanager
+    def _in_use(self) -> Iterator[None]:
+        """Close what was opened for one look."""
+        try:
+            yield
+        finally:
+            self._close()
+
+    def _close(self) -> None:
+        if "_optuna" in self.__dict__:
+            self._optuna.remove_session()
+            self._optuna.engine.dispose()
+
+    @cached_property
+    def _optuna(self) -> RDBStorage:
+        if self._address.path is not None:
+            open_regular(self._address.path, append=True, create=True).close()  # its owner's alone
+        # Without its password: Optuna keeps the URL, fills fields in braces into it, and shows it in its messages.
+        url = self._url.render_as_string(hide_password=False).replace("{", "{{").replace("}", "}}")
+        return RDBStorage(url, engine_kwargs=self._options())
+
+    @property
+    def _url(self) -> sqlalchemy.URL:
+        if self._address.path is None:
+            return make_url(self._address.url)
+        return sqlalchemy.URL.create("sqlite", database=str(self._address.path))
+
+    def _options(self) -> dict[str, Any]:
+        if not self._is_server:
+            return {"connect_args": {"timeout": _STATEMENT_S}}
+        ours = {name: value for name, value in _SERVER.items() if name not in self._url.query}
+        return {**_SERVER_POOL, "connect_args": {**ours, **self._address.secrets}}
+
+    def _engine(self) -> sqlalchemy.Engine:
+        return sqlalchemy.create_engine(self._url, poolclass=sqlalchemy.NullPool, **_without_pool(self._options()))
+
+    def _last_start(self, name: str, names: list[str]) -> datetime:
+        starts = [
+            trial.datetime_start
+            for member in member_names(name, names)
+            for trial in optuna.load_study(study_name=member, storage=self._optuna).get_trials(deepcopy=False)[-1:]
+        ]
+        return max((start for start in starts if start), default=datetime.min)
+
+    @contextmanager
+    def _expected(self) -> Iterator[None]:
+        """Hold the lock of a file; turn what the database says into `StudyError`."""
+        try:
+            with self._lock:
+                yield
+        except (OSError, sqlalchemy.exc.SQLAlchemyError, optuna.exceptions.OptunaError) as error:
+            raise self._error(error) from None  # its text has statements and parameters
+        except ModuleNotFoundError as error:
+            raise StudyError(
+                f"the driver of this database is not installed: {error.name}",
+                where=self._address.shown,
+                remedy="Run: pip install 'autotune[postgresql]'",
+            ) from None
+        except ImportError as error:
+            raise StudyError(
+                f"the driver of this database cannot be used: {self._said(str(error))}",
+                where=self._address.shown,
+                remedy="Run: pip install 'psycopg[binary]'",
+            ) from None
+        except RuntimeError as error:
+            if "schema" not in str(error):
+                raise
+            raise StudyError(
+                f"its tables are of another version of Optuna's: {self._said(str(error))}",
+                where=self._address.shown,
+                remedy="Copy it, then run `optuna storage upgrade`, or install the version of Optuna that made it.",
+            ) from None
+
+    def _error(self, error: Exception) -> StudyError:
+        """Return the user's error for one of the driver's."""
+        cause: BaseException = error
+        while not isinstance(cause, sqlalchemy.exc.DBAPIError | OSError) and cause.__cause__ is not None:
+            cause = cause.__cause__
+        said = self._said(str(getattr(cause, "orig", None) or getattr(cause, "strerror", None) or cause))
+        remedy = next((remedy for pattern, remedy in _REMEDIES if re.search(pattern, said, re.IGNORECASE)), None)
+        is_away = (
+            self._is_server
+            and isinstance(
+                cause, sqlalchemy.exc.OperationalError | sqlalchemy.exc.InterfaceError | sqlalchemy.exc.TimeoutError
+            )
+            and not _UNUSABLE.search(said)
+        )
+        return (StorageAway if is_away else StudyError)(
+            f"the storage cannot be {'reached' if is_away else 'used'}: {said}",
+            where=self._address.shown,
+            remedy=remedy or "Mend that, then run the same command again: it goes on.",
+        )
+
+    def _said(self, text: str) -> str:
+        """Return the first line of a driver's message as it may be shown."""
+        line = next((line.strip() for line in text.splitlines() if line.strip()), "no reason given")
+        for secret in self._address.secrets.values():
+            line = line.replace(secret, MASK)
+        return ascii(line)[1:-1][:_LONGEST_SAID]
+
+
+def _without_pool(options: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in options.items() if name not in _SERVER_POOL}

@@ -1,0 +1,90 @@
+"""Folder of journals: the storage that needs nothing but a disk, a file for each study.
+
+As Optuna ships its journal, a line torn by a crash and followed by an append makes the file unreadable for
+ever, and a stale lock file costs 30 s. A lock that the kernel frees with its holder, and a look at the last
+line before the file is opened, avoid both.
+"""
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import optuna
+from optuna.storages import JournalStorage
+
+from autotune.clock import Clock
+from autotune.errors import StudyError
+from autotune.study.storage.file_lock import FileLock
+from autotune.study.storage.journal_file import JournalFile, repair_journal
+from autotune.study.storage.storage import Connection
+
+
+class JournalFolder:
+    """Storage of studies in one folder, a journal each; see `Storage`.
+
+    Args:
+        folder: The folder. It is made with the first study, if the one above it is there.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+
+    def path(self, study: str) -> Path:
+        """Return the file that holds a study."""
+        return self._folder / f"{study}.journal"
+
+    def where(self, study: str) -> str:
+        """Return the journal's path."""
+        return str(self.path(study))
+
+    def latest(self, pattern: str) -> str | None:
+        """Return the study whose journal was written last."""
+        latest = max(self._folder.glob(f"{pattern}.journal"), key=lambda path: path.stat().st_mtime, default=None)
+        return latest.stem if latest else None
+
+    def connect(self, study: str) -> Connection:
+        """Open a journal, which is created if it does not exist; its last line is repaired."""
+        path = self.path(study)
+        # Not "<journal>.lock": that is the name of Optuna's own lock, which would wait 30 s for ours to go.
+        lock = FileLock(path.with_name(path.name + ".flock"))
+        with _expected(path):
+            self._folder.mkdir(mode=0o700, exist_ok=True)
+            torn_bytes = repair_journal(path, lock)
+            storage = JournalStorage(JournalFile(path, lock))  # type: ignore[arg-type]
+        return Connection(storage=storage, expected=lambda: _expected(path), torn_bytes=torn_bytes)
+
+    def set_aside(self, study: str, clock: Clock) -> None:
+        """Rename a journal, with the time in its new name."""
+        path = self.path(study)
+        if os.path.lexists(path):
+            path.rename(path.with_name(f"{path.stem}.until-{clock.utc():%Y%m%dT%H%M%SZ}{path.suffix}"))
+
+
+@contextmanager
+def _expected(path: Path) -> Iterator[None]:
+    """Turn errors that a disk, or another writer of the journal, can cause into `StudyError`."""
+    try:
+        yield
+    except OSError as error:
+        raise StudyError(
+            f"the record of this study cannot be written: {error.strerror}",
+            where=str(path),
+            remedy="Free some space or mend the permissions, then run the same command again: it goes on.",
+        ) from error
+    except (
+        LookupError,
+        ValueError,
+        TypeError,
+        AttributeError,
+        ArithmeticError,
+        AssertionError,
+        RecursionError,
+        optuna.exceptions.OptunaError,
+    ) as error:
+        # Whole lines of JSON, but not what Optuna wrote: it trusts its own file.
+        raise StudyError(
+            f"the record of this study is damaged: {type(error).__name__}: {ascii(str(error))[1:101]}",
+            where=str(path),
+            remedy="Move the file away to start a new study.",
+        ) from error

@@ -1,0 +1,51 @@
+"""Storage of studies: a seam. One is a folder of journal files, the other a database."""
+
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from typing import Protocol
+
+from optuna.storages import BaseStorage
+
+from autotune.clock import Clock
+
+
+@dataclass(frozen=True, kw_only=True)
+class Connection:
+    """Connection to the storage of one study.
+
+    Attributes:
+        storage: The storage as Optuna uses it.
+        expected: Returns the context in which each read or write is done. It holds whatever lock that needs, and turns
+            what disks, servers and other writers can do into `StudyError`; where the storage cannot be reached for the
+            moment, into `StorageAway`.
+        is_remote: Whether it may be away for a while, so that what it does not answer is written later.
+        torn_bytes: Bytes of a last entry that a crash had torn, cut off when it was opened.
+        close: Closes what is open; the next use opens it again.
+    """
+
+    storage: BaseStorage
+    expected: Callable[[], AbstractContextManager[None]]
+    is_remote: bool = False
+    torn_bytes: int = 0
+    close: Callable[[], None] = lambda: None
+
+
+class Storage(Protocol):
+    """Place that keeps studies. All methods raise `StudyError` where it cannot be used."""
+
+    def where(self, study: str) -> str:
+        """Return the place of a study in words, without secrets."""
+        ...
+
+    def latest(self, pattern: str) -> str | None:
+        """Return the name, of those that match a shell pattern, of the study that was written last; None for none."""
+        ...
+
+    def connect(self, study: str) -> Connection:
+        """Connect to a study, which need not exist yet; what can be mended is mended."""
+        ...
+
+    def set_aside(self, study: str, clock: Clock) -> None:
+        """Make room for a new study of this name; the old one, if there is one, is kept."""
+        ...

@@ -1,0 +1,219 @@
+"""Contract suite of `Storage`, for journals, databases, and whatever else keeps studies.
+
+The suite is a class of tests; a test module subclasses it as ``Test...`` and says how the storage is opened::
+
+    class TestSqlite(StorageContract):
+        def opened(self, folder): ...
+"""
+
+import threading
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import optuna
+from optuna.trial import FrozenTrial, TrialState
+
+from autotune.clock import VirtualClock
+from autotune.records import Ending, Measurement, Purpose, Scalar, TrialRecord, Validity, Values
+from autotune.study.claims import LEASE_S
+from autotune.study.record import Owner, Study
+from autotune.study.storage.storage import Storage
+
+VALUES: Values = {"data.batch_size": 8, "data.cache": "none", "x.on": True, "x.rate": 1e-4}
+CHOICES: Mapping[str, Sequence[Scalar]] = {
+    "data.batch_size": (8, 16, 64),
+    "data.cache": ("none", "memory"),
+    "x.on": (False, True),
+    "x.rate": (1e-4, 0.1),
+}
+_PAIRS = 12  # of trials, that two workers make at the same time
+
+
+class StorageContract:
+    """Contract of every `Storage`."""
+
+    def opened(self, folder: Path) -> Storage:
+        """Return the storage, each time as a process of its own would open it; empty for a new folder."""
+        raise NotImplementedError
+
+    def setup_method(self) -> None:
+        """Nothing is open yet."""
+        self._open = ExitStack()
+
+    def teardown_method(self) -> None:
+        """Close what a test has opened."""
+        self._open.close()
+
+    def study(self, folder: Path, name: str = "s-1", **about: Any) -> Study:
+        """Open a study; of its owner, `about` says what is not usual."""
+        owner = Owner(**{"about": {"host": "a"}, "is_gone": lambda _claim: False, "clock": VirtualClock(), **about})
+        study = Study(name, self.opened(folder), owner=owner)
+        self._open.callback(study.close)
+        return study
+
+    def member(self, folder: Path, name: str = "s-1") -> optuna.Study:
+        """Open one of the Optuna studies as any other tool does."""
+        connection = self.opened(folder).connect("s-1")
+        self._open.callback(connection.close)
+        return optuna.load_study(study_name=name, storage=connection.storage)
+
+    def trials(self, folder: Path, name: str = "s-1") -> list[FrozenTrial]:
+        """Return the trials of an Optuna study as any other tool sees them."""
+        return self.member(folder, name).get_trials()
+
+    def test_a_trial_comes_back_as_it_was(self, tmp_path: Path) -> None:
+        """Claimed with its parameters, finished with everything else; another process reads the same."""
+        study = self.study(tmp_path)
+        claim = study.begin(VALUES, CHOICES, search="a")
+        (running,) = self.trials(tmp_path)
+        assert (running.state, running.params) == (TrialState.RUNNING, VALUES)
+        assert running.user_attrs["claim"]["search"] == "a"
+        written = study.finish(claim, record(), score=1.25, speeds=(58.0, 62.0))
+        (done,) = self.trials(tmp_path)
+        assert (done.state, done.value, done.intermediate_values) == (TrialState.COMPLETE, 1.25, {0: 58.0, 1: 62.0})
+        assert done.duration is not None
+        assert done.user_attrs["samples_per_s"] == 60.0
+        assert self.study(tmp_path).records() == study.records() == [written]
+
+    def test_a_trial_without_a_score_has_failed(self, tmp_path: Path) -> None:
+        """It carries no value, and is read back all the same; one that was given up is no record."""
+        study = self.study(tmp_path)
+        study.finish(study.begin(VALUES, CHOICES), replace(record(), detail="ValueError: no"))
+        study.abandon(study.begin(VALUES, CHOICES))
+        assert [(trial.state, trial.value) for trial in self.trials(tmp_path)] == [(TrialState.FAIL, None)] * 2
+        assert [one.detail for one in self.study(tmp_path).records()] == ["ValueError: no"]
+
+    def test_the_latest_study_is_found(self, tmp_path: Path) -> None:
+        """By a pattern, which must not be taken for more than one of names; none where nothing was written."""
+        assert self.opened(tmp_path).latest("s-*") is None
+        for name in ("s-1", "s-2", "t-1"):
+            study = self.study(tmp_path, name)
+            study.finish(study.begin(VALUES, CHOICES), record(), score=1.0)
+        storage = self.opened(tmp_path)
+        assert storage.latest("s-*") == "s-2"
+        assert storage.latest("s-1") == "s-1"
+        assert storage.latest("s-?-?") is None
+
+    def test_a_study_that_is_set_aside_is_kept(self, tmp_path: Path) -> None:
+        """The next one of its name begins anew."""
+        storage = self.opened(tmp_path)
+        storage.set_aside("s-1", VirtualClock())  # there is none yet
+        study = self.study(tmp_path)
+        study.finish(study.begin(VALUES, CHOICES), record(), score=1.0)
+        self.opened(tmp_path).set_aside("s-1", VirtualClock())
+        again = self.study(tmp_path)
+        assert again.records() == []
+        again.finish(again.begin(VALUES, CHOICES), replace(record(), detail="anew"), score=1.0)
+        assert [one.detail for one in self.study(tmp_path).records()] == ["anew"]
+
+    def test_two_workers_at_once(self, tmp_path: Path) -> None:
+        """Each gets trials of its own, and every finished one is there once."""
+        workers = [self.study(tmp_path) for _ in range(2)]
+        errors: list[BaseException] = []
+
+        def work(study: Study) -> None:
+            try:
+                for _ in range(_PAIRS):
+                    study.finish(study.begin(VALUES, CHOICES), record(), score=1.0)
+            except BaseException as error:  # noqa: BLE001 -- it is raised below
+                errors.append(error)
+
+        threads = [threading.Thread(target=work, args=(study,)) for study in workers]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert errors == []
+        numbers = [one.number for study in workers for one in study.records()]
+        assert sorted(numbers) == list(range(2 * _PAIRS))
+        assert len(self.study(tmp_path).records()) == 2 * _PAIRS
+
+    def test_what_nobody_makes_any_more_is_closed(self, tmp_path: Path) -> None:
+        """At once if its process is gone, else after a minute without a sign of life; then its late end counts."""
+        dead, silent = self.study(tmp_path, about={"host": "dead"}), self.study(tmp_path)
+        dead.begin(VALUES, CHOICES)
+        claim = silent.begin(VALUES, CHOICES)
+        clock = VirtualClock()
+        observer = self.study(tmp_path, clock=clock, is_gone=lambda claim: claim.get("host") == "dead")
+        assert observer.close_abandoned() == 1
+        clock.wait(LEASE_S - 1.0)
+        assert observer.close_abandoned() == 0
+        clock.wait(1.0)
+        assert observer.close_abandoned() == 1
+        assert [trial.state for trial in self.trials(tmp_path)] == [TrialState.FAIL] * 2
+        assert self.study(tmp_path).records() == []
+        written = silent.finish(claim, record(), score=1.5)
+        assert [one.number for one in self.study(tmp_path).records()] == [written.number] == [2]
+        assert self.trials(tmp_path)[2].user_attrs["claim"]["late_of"] == 1
+
+    def test_a_sign_of_life_keeps_a_claim(self, tmp_path: Path) -> None:
+        """The minute begins anew with each renewal, by the observer's own clock."""
+        owner, clock = self.study(tmp_path), VirtualClock()
+        owner.begin(VALUES, CHOICES)
+        observer = self.study(tmp_path, clock=clock)
+        for _ in range(3):
+            assert observer.close_abandoned() == 0
+            clock.wait(LEASE_S - 1.0)
+            owner.renew()
+        assert observer.close_abandoned() == 0
+        assert [trial.state for trial in self.trials(tmp_path)] == [TrialState.RUNNING]
+
+    def test_trials_in_the_queue_are_nobodys_parameters(self, tmp_path: Path) -> None:
+        """What somebody has enqueued with another tool is closed, and the trial that was wanted is made."""
+        study = self.study(tmp_path)
+        self.member(tmp_path).enqueue_trial({"data.batch_size": 16})
+        study.finish(study.begin(VALUES, CHOICES), record(), score=1.0)
+        assert [trial.state for trial in self.trials(tmp_path)] == [TrialState.FAIL, TrialState.COMPLETE]
+        assert self.trials(tmp_path)[1].params == VALUES
+
+    def test_a_trial_that_was_written_twice_is_one(self, tmp_path: Path) -> None:
+        """The answer to a write may be lost, and the write be made again."""
+        study = self.study(tmp_path)
+        study.finish(study.begin(VALUES, CHOICES), record(), score=1.0)
+        foreign = self.member(tmp_path)
+        foreign.add_trial(foreign.get_trials()[0])
+        assert len(self.trials(tmp_path)) == 2
+        assert len(self.study(tmp_path).records()) == 1
+
+    def test_what_does_not_fit_has_an_optuna_study_of_its_own(self, tmp_path: Path) -> None:
+        """A list of categories with a new one; all are one record."""
+        study = self.study(tmp_path)
+        study.finish(study.begin(VALUES, CHOICES), record(), score=1.0)
+        wider = {**CHOICES, "data.cache": ("none", "memory", "disk")}
+        study.finish(study.begin({**VALUES, "data.cache": "disk"}, wider), record(), score=1.0)
+        assert len(self.study(tmp_path).records()) == 2
+        assert [trial.params["data.cache"] for trial in self.trials(tmp_path, "s-1~2")] == ["disk"]
+        assert self.opened(tmp_path).latest("s-*") == "s-1"
+
+
+def record() -> TrialRecord:
+    """Return a trial that gave numbers."""
+    return TrialRecord(
+        number=-1,
+        search="a",
+        point="p",
+        values=VALUES,
+        purpose=Purpose.EXPLORE,
+        pair=None,
+        ending=Ending.STOPPED,
+        validity=Validity.GOOD,
+        ended_utc="2030-01-01T00:00:00+00:00",
+        duration_s=9.0,
+        measurement=Measurement(
+            window_s=4.0,
+            steps=40,
+            samples_per_s=60.0,
+            cv=0.1,
+            step_p50_s=0.1,
+            step_p95_s=0.2,
+            data_wait_fraction=0.5,
+            first_step_s=3.0,
+            cpu_cores=1.0,
+            peak_memory_bytes=1 << 30,
+        ),
+        detail="",
+        conditions={"host": "a"},
+    )

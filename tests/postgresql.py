@@ -1,0 +1,132 @@
+"""PostgreSQL server of a test's own, on loopback, with password authentication."""
+
+import contextlib
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from urllib.parse import quote
+
+import pytest
+
+PASSWORD = "p{w%d:/@s"
+"""Has all that URLs, templates and formats may stumble over."""
+
+_USER = "postgres" if os.geteuid() == 0 else None
+"""The server refuses to be run by root."""
+
+
+def programs() -> Path | None:
+    """Return the folder of the newest server's programs; None if none is installed."""
+    found = sorted(Path("/usr/lib/postgresql").glob("*/bin/initdb"), key=lambda path: float(path.parts[-3]))
+    on_path = shutil.which("initdb")
+    return found[-1].parent if found else Path(on_path).parent if on_path else None
+
+
+class Server:
+    """Server with an empty database ``studies`` and a user ``tuner``.
+
+    Args:
+        bin_: Folder of its programs.
+        folder: Empty folder that its user owns.
+    """
+
+    def __init__(self, bin_: Path, folder: Path) -> None:
+        self._bin = bin_
+        self._data = folder / "data"
+        self._log = folder / "log"
+        with socket.socket() as free:
+            free.bind(("127.0.0.1", 0))
+            self.port: int = free.getsockname()[1]
+        (folder / "password").write_text(PASSWORD)
+        shutil.chown(folder / "password", _USER or os.geteuid())
+        arguments = ["-D", str(self._data), "-U", "tuner", "-A", "scram-sha-256", "--pwfile", str(folder / "password")]
+        self._run("initdb", *arguments, "--no-sync")
+        self.start()
+        self.new_database("studies")
+
+    @property
+    def url(self) -> str:
+        """URL with its password."""
+        return f"postgresql://tuner:{quote(PASSWORD, safe='')}@127.0.0.1:{self.port}/studies"
+
+    @property
+    def bare_url(self) -> str:
+        """URL without its password."""
+        return f"postgresql://tuner@127.0.0.1:{self.port}/studies"
+
+    def new_database(self, name: str) -> str:
+        """Make an empty database; return its URL with the password."""
+        self._run("createdb", "-h", "127.0.0.1", "-p", str(self.port), "-U", "tuner", name)
+        return f"{self.url.rpartition('/')[0]}/{name}"
+
+    def start(self) -> None:
+        """Start the server, and wait until it takes connections."""
+        options = f"-p {self.port} -c listen_addresses=127.0.0.1 -c unix_socket_directories='' -c fsync=off"
+        self._run("pg_ctl", "-D", str(self._data), "-l", str(self._log), "-w", "-t", "60", "-o", options, "start")
+
+    def stop(self) -> None:
+        """Stop the server at once, as an administrator would: connections are closed."""
+        self._run("pg_ctl", "-D", str(self._data), "-w", "-m", "fast", "stop")
+
+    def kill(self) -> None:
+        """Kill all processes of the server with SIGKILL, and wait until none is left."""
+        pids = self._pids()
+        for pid in pids:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        while any(Path(f"/proc/{pid}").exists() for pid in pids):
+            pass
+        (self._data / "postmaster.pid").unlink(missing_ok=True)
+
+    def freeze(self) -> None:
+        """Stop all processes of the server with SIGSTOP: connections stay open, and nothing answers."""
+        for pid in self._pids():
+            os.kill(pid, signal.SIGSTOP)
+
+    def thaw(self) -> None:
+        """Let a frozen server go on."""
+        for pid in self._pids():
+            os.kill(pid, signal.SIGCONT)
+
+    def _pids(self) -> list[int]:
+        main = int((self._data / "postmaster.pid").read_text().split()[0])
+        children = Path(f"/proc/{main}/task/{main}/children").read_text().split()
+        return [main, *map(int, children)]
+
+    def _run(self, program: str, *arguments: str) -> None:
+        done = subprocess.run(
+            [str(self._bin / program), *arguments],
+            user=_USER,
+            cwd="/",
+            env={"PATH": os.environ["PATH"], "PGPASSWORD": PASSWORD, "LC_ALL": "C"},
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE if program != "pg_ctl" else subprocess.DEVNULL,
+            stderr=subprocess.PIPE if program != "pg_ctl" else subprocess.DEVNULL,
+            text=True,
+            timeout=120,
+            check=False,
+        )
+        assert done.returncode == 0, f"{program}: {done.stdout}{done.stderr}"
+
+
+@contextlib.contextmanager
+def running_server() -> Iterator[Server]:
+    """Run a server for as long as a ``with`` block lasts; skips the test where PostgreSQL is not installed."""
+    bin_ = programs()
+    if bin_ is None:
+        pytest.skip("PostgreSQL is not installed")
+    folder = Path(tempfile.mkdtemp(prefix="autotune-postgresql-"))
+    shutil.chown(folder, _USER or os.geteuid())
+    server = Server(bin_, folder)
+    try:
+        yield server
+    finally:
+        with contextlib.suppress(OSError, ValueError):
+            server.thaw()
+        server.kill()
+        shutil.rmtree(folder)

@@ -1,0 +1,13 @@
+"""Studies of tests, in the storages that there are."""
+
+from pathlib import Path
+
+from autotune.clock import SystemClock
+from autotune.study.record import Owner, Study
+from autotune.study.storage.journal import JournalFolder
+
+
+def journal_study(path: Path, *, is_gone: bool = False) -> Study:
+    """Return the study in a journal; to it, the owners of all claims are gone, or none."""
+    owner = Owner(about={}, is_gone=lambda _claim: is_gone, clock=SystemClock())
+    return Study(path.stem, JournalFolder(path.parent), owner=owner)
