@@ -64,6 +64,10 @@ class Server:
         self._run("createdb", "-h", "127.0.0.1", "-p", str(self.port), "-U", "tuner", name)
         return f"{self.url.rpartition('/')[0]}/{name}"
 
+    def execute(self, statement: str) -> None:
+        """Execute a statement in the database of the server itself."""
+        self._run("psql", "-h", "127.0.0.1", "-p", str(self.port), "-U", "tuner", "-d", "postgres", "-c", statement)
+
     def start(self) -> None:
         """Start the server, and wait until it takes connections."""
         options = f"-p {self.port} -c listen_addresses=127.0.0.1 -c unix_socket_directories='' -c fsync=off"

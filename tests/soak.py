@@ -38,6 +38,7 @@ MODULES = {
     "fuzz-record": "tests.soak_records",
     "trainers": "tests.soak_trainers",
     "json-under-signals": "tests.soak_signals",
+    "outage": "tests.soak_outage",
     "real": "tests.soak_real",
     "warm": "tests.soak_warm",
 }

@@ -131,7 +131,7 @@ class Study:
         Raises:
             StudyError: The storage could not be written.
         """
-        self._write_pending()
+        self.write_pending()
         claim = Claim(
             number=max((record.number for record in self._records), default=-1) + 1,
             values=values,
@@ -235,13 +235,33 @@ class Study:
         )
         return self._renumbered(record, self._call(partial(self._add, finished)))
 
+    def write_pending(self) -> None:
+        """Write what waits for the storage, as long as that answers; each `begin` does it first.
+
+        Raises:
+            StudyError: The storage cannot be used.
+        """
+        written = 0
+        for finished in list(self._pending.trials) if self._pending else ():
+            try:
+                number = self._call(partial(self._tell, self._claims.get(finished.uuid), finished))
+            except StorageAway:
+                break
+            assert self._pending is not None
+            self._pending.remove(finished)
+            self._claims.pop(finished.uuid, None)
+            self._renumbered(self._waiting.pop(finished.uuid), number)
+            written += 1
+        if written:
+            self.remarks.append(f"Trials that the storage had missed are written: {written}.")
+
     def close(self) -> None:
         """Give up all claims, write what waits for the storage as far as there is time, and close the storage."""
         for claim in list(self._claims.values()):
             if claim.uuid not in self._waiting:
                 self.abandon(claim)
         with suppress(StudyError):
-            self._write_pending()
+            self.write_pending()
         with suppress(StudyError):
             self._call(self._connection.close)
 
@@ -278,22 +298,6 @@ class Study:
             )
         self._away_until_s = self._owner.clock.now_s() + _RETRY_S
         raise away
-
-    def _write_pending(self) -> None:
-        """Write what waits for the storage, as long as that answers."""
-        written = 0
-        for finished in list(self._pending.trials) if self._pending else ():
-            try:
-                number = self._call(partial(self._tell, self._claims.get(finished.uuid), finished))
-            except StorageAway:
-                break
-            assert self._pending is not None
-            self._pending.remove(finished)
-            self._claims.pop(finished.uuid, None)
-            self._renumbered(self._waiting.pop(finished.uuid), number)
-            written += 1
-        if written:
-            self.remarks.append(f"Trials that the storage had missed are written: {written}.")
 
     def _renumbered(self, record: TrialRecord, number: int) -> TrialRecord:
         """Return a record of `records` with the number that the storage gave it."""

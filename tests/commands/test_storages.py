@@ -1,0 +1,139 @@
+"""Other storages on the command line: a search in a database, its secrets, and what cannot be used."""
+
+import json
+import os
+import sqlite3
+import subprocess
+import sys
+from pathlib import Path
+from urllib.parse import quote
+
+import psutil
+import pytest
+
+from tests.commands.conftest import Autotune
+from tests.postgresql import PASSWORD, Server
+from tests.study.test_storages import at
+
+SEARCH = ("search", "--config", "config.yaml")
+STATUS = ("status", "--config", "config.yaml")
+SPELLINGS = (PASSWORD, quote(PASSWORD, safe=""), repr(PASSWORD)[1:-1])
+
+
+def shown_by_processes(search: psutil.Process) -> str:
+    """Return the command lines of a search and all its processes, and the environments of these."""
+    texts = []
+    for process in (search, *search.children(recursive=True)):
+        try:
+            texts += process.cmdline()
+            if process != search:  # it was told the address by its user
+                texts += [f"{name}={value}" for name, value in process.environ().items()]
+        except psutil.Error:
+            continue
+    return "\n".join(texts)
+
+
+@pytest.mark.services
+def test_a_search_in_a_database_keeps_its_password_to_itself(
+    project: Path, autotune: Autotune, postgresql: Server
+) -> None:
+    """The study is in the database alone, and the password in nothing that is written, printed or passed on."""
+    url = postgresql.new_database("secrets")
+    environment = {"AUTOTUNE_STORAGE": url}
+    seen = set()
+    with subprocess.Popen(
+        [sys.executable, "-m", "autotune", *SEARCH, "--budget", "20s"],
+        cwd=project,
+        env={**os.environ, **environment},
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as search:
+        assert search.stderr is not None
+        said = []
+        for line in search.stderr:
+            said.append(line)
+            seen.add(shown_by_processes(psutil.Process(search.pid)))
+        said.append(search.stdout.read() if search.stdout else "")
+    assert search.returncode == 0
+    assert any("AUTOTUNE_TRIAL_ID" in texts for texts in seen), "no trial was looked at"
+    status = autotune(*STATUS, "--json", env=environment)
+    document = json.loads(status.stdout)
+    assert document["paths"]["journal"] is None
+    assert document["paths"]["storage"] == url.replace(quote(PASSWORD, safe=""), "").replace(":@", "@")
+    assert not list(project.rglob("*.journal"))
+    written = [path.read_bytes().decode(errors="replace") for path in project.rglob("*") if path.is_file()]
+    for spelling in SPELLINGS:
+        assert not [text for text in (*seen, *said, status.stdout, status.stderr, *written) if spelling in text]
+
+
+@pytest.mark.services
+def test_what_a_server_refuses_is_said(project: Path, autotune: Autotune, postgresql: Server) -> None:
+    """A wrong password, a database that is not there or read-only, a server that is down: what, where, what to do."""
+    url = postgresql.new_database("refused")
+    password = quote(PASSWORD, safe="")
+    postgresql.execute("ALTER DATABASE refused SET default_transaction_read_only = on")
+    cases = {
+        url.replace(password, "wrong-secret"): ("password authentication failed", "Check the user and the password"),
+        url.replace("/refused", "/absent"): ('"absent" does not exist', "createdb"),
+        url: ("read-only transaction", "takes writes"),
+        url.replace(f":{postgresql.port}", ":1"): ("refused", "Check that it runs there"),
+        url.replace("127.0.0.1", "no-such-host.invalid"): ("no-such-host.invalid", "Check that it runs there"),
+    }
+    for address, (what, remedy) in cases.items():
+        done = autotune(*SEARCH, "--budget", "20s", env={"AUTOTUNE_STORAGE": address})
+        assert done.returncode == 1, done.stderr
+        assert what in done.stderr
+        assert remedy in done.stderr
+        assert f"tuner@{address.partition('@')[2]}" in done.stderr
+        assert not [spelling for spelling in (*SPELLINGS, "wrong-secret") if spelling in done.stderr]
+        assert "Traceback" not in done.stderr
+
+
+def test_what_is_typed_wrong_is_said(project: Path, autotune: Autotune) -> None:
+    """A password on the command line or in the section, Redis, a kind that nobody knows."""
+    for address, why in {
+        "postgresql://me:secret@host/name": "holds a password",
+        "redis://host": "unpickled",
+        "studies.db": "names no storage",
+    }.items():
+        done = autotune(*STATUS, "--storage", address)
+        assert (done.returncode, why in done.stderr, "secret" in done.stderr) == (1, True, False), done.stderr
+    config = project / "config.yaml"
+    config.write_text(
+        config.read_text().replace("autotune:\n", 'autotune:\n    storage: "postgresql://a:secret@b/c"\n')
+    )
+    done = autotune(*STATUS)
+    assert done.returncode == 1
+    assert "config.yaml:9 (autotune.storage): this URL holds a password" in done.stderr
+    assert "secret" not in done.stderr
+
+
+def test_a_driver_that_is_not_installed_is_named(project: Path, autotune: Autotune, tmp_path: Path) -> None:
+    """With the command that installs it."""
+    (tmp_path / "blocked" / "psycopg").mkdir(parents=True)
+    (tmp_path / "blocked" / "psycopg" / "__init__.py").write_text(
+        "raise ModuleNotFoundError(\"No module named 'psycopg'\", name='psycopg')\n"
+    )
+    environment = {"PYTHONPATH": str(tmp_path / "blocked"), "AUTOTUNE_STORAGE": "postgresql://me@127.0.0.1:1/name"}
+    done = autotune(*STATUS, env=environment)
+    assert done.returncode == 1
+    assert "pip install 'autotune[postgresql]'" in done.stderr
+
+
+def test_a_database_that_is_none_of_ours_is_said(project: Path, autotune: Autotune) -> None:
+    """A file that is no database, tables of another version, and one without a study of this config."""
+    (project / "text.db").write_text("no database " * 100)
+    done = autotune(*STATUS, "--storage", "sqlite:text.db")
+    assert (done.returncode, "file is not a database" in done.stderr) == (1, True), done.stderr
+    done = autotune(*STATUS, "--storage", "sqlite:absent.db")
+    assert (done.returncode, "nothing is known about this config" in done.stderr) == (1, True), done.stderr
+    assert not (project / "absent.db").exists()
+    at("sqlite:old.db", project).connect("any").close()
+    with sqlite3.connect(project / "old.db") as database:
+        database.execute("UPDATE alembic_version SET version_num = 'v2.6.0.a'")
+    database.close()
+    done = autotune(*SEARCH, "--storage", "sqlite:old.db", "--budget", "3s")
+    assert (done.returncode, "another version of Optuna's" in done.stderr) == (1, True), done.stderr
+    assert "optuna storage upgrade" in done.stderr

@@ -1,0 +1,128 @@
+"""A server that goes away in the middle of a search: nothing is lost, nothing is there twice, nobody waits for long."""
+
+import threading
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from autotune.clock import SystemClock, VirtualClock
+from autotune.errors import StorageAway, StudyError
+from autotune.study.record import Owner, Study
+from autotune.testing.storage_contract import CHOICES, VALUES, record
+from tests.postgresql import Server, running_server
+from tests.study.test_storages import at
+
+pytestmark = pytest.mark.services
+
+_LONG_S = 60.0  # for a server that answers again, on a busy machine
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[Server]:
+    """Run a server of this module's own, which it ends as it likes."""
+    with running_server() as server:
+        yield server
+
+
+@pytest.fixture
+def clock() -> VirtualClock:
+    """Clock of the study: time passes when a test says so."""
+    return VirtualClock()
+
+
+def opened(server: Server, name: str, folder: Path, clock: VirtualClock) -> Study:
+    """Open a study as a search does."""
+    owner = Owner(about={"host": "a"}, is_gone=lambda _claim: False, clock=clock)
+    return Study(name, at(server.url, folder), pending=folder / "s.pending", owner=owner)
+
+
+def make_trial(study: Study, detail: str) -> None:
+    """Make a trial."""
+    study.finish(study.begin(VALUES, CHOICES), replace(record(), detail=detail), score=1.0, speeds=(59.0, 61.0))
+
+
+def catch_up(study: Study, clock: VirtualClock, pending: Path) -> None:
+    """Let a study try again until nothing waits any more."""
+    clock_s, wait = SystemClock().now_s() + _LONG_S, threading.Event()
+    while pending.exists():
+        assert SystemClock().now_s() < clock_s, "it never caught up"
+        clock.wait(10.0)
+        study.write_pending()
+        wait.wait(0.05)
+
+
+def details(server: Server, name: str, folder: Path) -> list[str]:
+    """Return what another process finds in the storage, in order."""
+    study = Study(name, at(server.url, folder))
+    found = [one.detail for one in sorted(study.records(), key=lambda one: one.number)]
+    study.close()
+    return found
+
+
+def test_a_restart_between_two_writes(server: Server, tmp_path: Path, clock: VirtualClock) -> None:
+    """The connection is gone; the trial that went on meanwhile is written all the same."""
+    study = opened(server, "restart", tmp_path, clock)
+    make_trial(study, "before")
+    claim = study.begin(VALUES, CHOICES)
+    server.stop()
+    server.start()
+    study.finish(claim, replace(record(), detail="meanwhile"), score=1.0)
+    make_trial(study, "after")
+    catch_up(study, clock, tmp_path / "s.pending")
+    study.close()
+    assert details(server, "restart", tmp_path) == ["before", "meanwhile", "after"]
+
+
+@pytest.mark.parametrize("how", ["kill", "freeze"])
+def test_trials_go_on_while_the_server_is_away(server: Server, tmp_path: Path, clock: VirtualClock, how: str) -> None:
+    """What finishes is kept here, and is there once and in order when the server is back; the user is told."""
+    study = opened(server, how, tmp_path, clock)
+    make_trial(study, "0")
+    claim = study.begin(VALUES, CHOICES)
+    server.kill() if how == "kill" else server.freeze()
+    study.finish(claim, replace(record(), detail="1"), score=1.0)
+    make_trial(study, "2")
+    make_trial(study, "3")
+    assert [one.detail for one in study.records()] == ["0", "1", "2", "3"]
+    server.start() if how == "kill" else server.thaw()
+    catch_up(study, clock, tmp_path / "s.pending")
+    make_trial(study, "4")
+    said = list(study.remarks)
+    study.close()
+    assert details(server, how, tmp_path) == ["0", "1", "2", "3", "4"]
+    assert "kept here, and written when it is back" in said[0]
+    assert any("The storage answers again" in one for one in said)
+    assert [one.number for one in study.records()] == sorted({one.number for one in study.records()})
+
+
+def test_what_waited_at_the_end_is_written_by_the_next_search(
+    server: Server, tmp_path: Path, clock: VirtualClock
+) -> None:
+    """Until then this machine counts it; the server of another storage is left alone."""
+    study = opened(server, "next", tmp_path, clock)
+    make_trial(study, "0")
+    server.kill()
+    make_trial(study, "1")
+    study.close()
+    with pytest.raises(StorageAway, match="refused"):
+        opened(server, "next", tmp_path, clock)
+    server.start()
+    assert details(server, "next", tmp_path) == ["0"]
+    again = opened(server, "next", tmp_path, clock)
+    assert [one.detail for one in again.records()] == ["0", "1"]
+    make_trial(again, "2")
+    again.close()
+    assert details(server, "next", tmp_path) == ["0", "1", "2"]
+    assert not (tmp_path / "s.pending").exists()
+
+
+def test_who_keeps_nothing_is_told(server: Server, tmp_path: Path, clock: VirtualClock) -> None:
+    """Without a file for what waits, the storage's absence is an error."""
+    study = Study("told", at(server.url, tmp_path), owner=Owner(about={}, is_gone=lambda _claim: False, clock=clock))
+    server.kill()
+    with pytest.raises(StudyError):
+        make_trial(study, "0")
+    study.close()
+    server.start()
