@@ -25,7 +25,11 @@ import time
 from importlib import import_module
 from pathlib import Path
 
+import optuna
 import psutil
+from optuna.storages import JournalStorage
+from optuna.storages.journal import JournalFileBackend
+from optuna.trial import TrialState
 
 from tests.commands.conftest import CONFIG, TRAINER, start_search
 from tests.commands.test_search import left_running
@@ -90,13 +94,26 @@ def kill(times: int, seed: int) -> bool:
             known = (int(found[1]) if found else 0) + len(re.findall(r"\] trial \d", said))
             opened = re.search(r"\[\s*([\d.]+)s\] study", said)
             reopened_s.append(float(opened[1]) if opened else float("nan"))
+        with start_search(project, 6) as last:
+            last.communicate()
+        interrupted, running = _unfinished(project)
         print(
-            f"SIGKILL of the {victim}: {times} times, {known} trials in the record, {lost} lost, {stayed} processes "
-            f"stayed; from start to the reopened study {max(reopened_s):.1f} s at most"
+            f"SIGKILL of the {victim}: {times} times, {known} trials in the record, {lost} lost, {interrupted} closed "
+            f"as interrupted, {running} still running, {stayed} processes stayed; from start to the reopened study "
+            f"{max(reopened_s):.1f} s at most"
         )
-        good = good and not lost and not stayed
+        good = good and not lost and not running and not stayed
         shutil.rmtree(project)
     return good
+
+
+def _unfinished(project: Path) -> tuple[int, int]:
+    """Return the number of trials of a project that were interrupted, and of those that are said to go on."""
+    (journal,) = project.glob(".autotune/studies/*.journal")
+    study = optuna.load_study(study_name=journal.stem, storage=JournalStorage(JournalFileBackend(str(journal))))
+    trials = study.get_trials(deepcopy=False)
+    running = sum(trial.state is TrialState.RUNNING for trial in trials)
+    return sum("record" not in trial.user_attrs for trial in trials) - running, running
 
 
 def styles(budget_s: float, only: str | None) -> bool:

@@ -28,21 +28,22 @@ _SERVER = {
     "connect_timeout": _CONNECT_S,
     "application_name": "autotune",
     "client_encoding": "utf8",  # also where the database has none: its texts would be bytes
-    # Of the session. With `?options=` in the URL the user's stand in their place, e.g. none for PgBouncer.
     "options": f"-c statement_timeout={_STATEMENT_S}s -c lock_timeout={_STATEMENT_S}s"
     " -c idle_in_transaction_session_timeout=60s",
+    "prepare_threshold": None,  # behind PgBouncer the next transaction may be on another connection
     "tcp_user_timeout": 10_000,  # ms
     "keepalives_idle": 10,
     "keepalives_interval": 5,
     "keepalives_count": 3,
 }
-"""Parameters of a connection, as the driver calls them."""
+"""Parameters of a connection, as the driver calls them; those in the query of the URL take precedence."""
 _SERVER_POOL: Mapping[str, Any] = {"pool_size": 1, "max_overflow": 2, "pool_pre_ping": True, "pool_timeout": 10}
 
 _NO_ANSWER = (sqlalchemy.exc.OperationalError, sqlalchemy.exc.InterfaceError, sqlalchemy.exc.TimeoutError)
 _LONGEST_SAID = 200
 _REMEDIES = (
     (r"password authentication failed|no password supplied|fe_sendauth", "Check the user and the password."),
+    (r"unsupported startup parameter", "Let PgBouncer ignore it: ignore_startup_parameters = options"),
     (r"no pg_hba.conf entry|permission denied|not permitted|must be owner", "Ask for the right to use this database."),
     (r'database "[^"]*" does not exist', "Create the database: createdb NAME."),
     (r"read-?only", "Studies are written: name a database, or a server, that takes writes."),
