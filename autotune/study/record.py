@@ -80,7 +80,7 @@ class Study:
     Args:
         name: The study's name.
         storage: Where it is kept; it is created there if it does not exist.
-        pending: File for what a server did not take; None to raise `StorageAway` instead.
+        pending: File for what a server has not taken yet; None to raise `StorageAway` instead.
         owner: Who claims trials here.
 
     Attributes:
@@ -104,17 +104,17 @@ class Study:
         self._pin = PinningSampler()
         self._thread = StorageThread(f"storage of {name}", self._renew, RENEWAL_S)
         self._away_until_s: float | None = None
-        self._pending = PendingTrials(pending, self.where) if pending else None
         try:
             self._connection, trials = self._thread.call(partial(self._open, storage), _OPENING_S)
         except TimeoutError:
             raise _silent(self.where) from None
         self.torn_bytes = self._connection.torn_bytes
+        self._pending = PendingTrials(pending, self.where) if pending and self._connection.is_remote else None
         waiting = self._pending.trials if self._pending else []
         read = _read(trials, waiting, self.where)
         self._records = [record for _, record in read]
-        missed = {trial.uuid for trial in waiting}
-        self._waiting = {uuid: record for uuid, record in read if uuid in missed}
+        self._missed = {trial.uuid for trial in waiting}
+        self._waiting = {uuid: record for uuid, record in read if uuid in self._missed}
 
     def records(self) -> list[TrialRecord]:
         """All trials, oldest first."""
@@ -176,16 +176,14 @@ class Study:
             started=claim.started,
             ended=ended,
         )
-        try:
+        if self._pending is None:
             number = self._call(partial(self._tell, claim, finished))
-        except StorageAway:
-            if self._pending is None:
-                raise
-            self._waiting[claim.uuid] = written
-            self._pending.add(finished)
-            return written
-        self._claims.pop(claim.uuid, None)
-        return self._renumbered(written, number)
+            self._claims.pop(claim.uuid, None)
+            return self._renumbered(written, number)
+        self._waiting[claim.uuid] = written
+        self._pending.add(finished)  # first: it is kept, whatever becomes of the server and of this process
+        self.write_pending()
+        return self._records[-1]
 
     def abandon(self, claim: Claim) -> None:
         """Give up a claim on a trial that was interrupted, as far as that can be written."""
@@ -241,19 +239,22 @@ class Study:
         Raises:
             StudyError: The storage cannot be used.
         """
-        written = 0
-        for finished in list(self._pending.trials) if self._pending else ():
+        if self._pending is None:
+            return
+        missed = 0
+        for finished in list(self._pending.trials):
             try:
                 number = self._call(partial(self._tell, self._claims.get(finished.uuid), finished))
             except StorageAway:
                 break
-            assert self._pending is not None
             self._pending.remove(finished)
             self._claims.pop(finished.uuid, None)
             self._renumbered(self._waiting.pop(finished.uuid), number)
-            written += 1
-        if written:
-            self.remarks.append(f"Trials that the storage had missed are written: {written}.")
+            missed += finished.uuid in self._missed
+            self._missed.discard(finished.uuid)
+        self._missed.update(self._waiting)
+        if missed:
+            self.remarks.append(f"Trials that the storage had missed are written: {missed}.")
 
     def close(self) -> None:
         """Give up all claims, write what waits for the storage as far as there is time, and close the storage."""
