@@ -12,6 +12,9 @@ from autotune.score import LEAST_PAIRS
 from autotune.space.space import Space
 from autotune.trial.stop_rule import LEAST_VALIDATION_S
 
+FOR_CONFIRMATION = "the rest of the budget is for the confirmation"
+"""Reason to end exploring while there is time for another trial."""
+
 STOPPING_S = 1.0
 """Before the end of the budget, work ends: SIGTERM now, SIGKILL half a second later, the rest for the report."""
 
@@ -221,7 +224,7 @@ def why_exploring_ends(trials: Sequence[TrialRecord], proposal: Proposal | None,
     if proposal is None:
         return "every combination was tried, or takes too long for the time that is left"
     if expected_trial_s(trials, space.name(proposal.values) if proposal.is_repeat else None) > left_s:
-        return "the rest of the budget is for the confirmation"
+        return FOR_CONFIRMATION
     if proposal.gain * trials_ahead(trials, left_s) < WORTH_THE_REST:
         return "nothing left to try promises a gain"
     return ""

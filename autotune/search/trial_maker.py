@@ -233,7 +233,8 @@ class TrialMaker:
 
     def _clear_up(self, record: TrialRecord, done: Execution) -> None:
         """Complete the trial's folder, and delete what the trainer wrote, as far as there is time."""
-        over_s = self._parts.budget.wall_s + _CLEARING_S
+        # From now on, where the end of the trial itself went beyond the wall: it may have ignored SIGTERM.
+        over_s = max(self._parts.budget.wall_s, self._parts.clock.now_s()) + _CLEARING_S
         done.close(
             record,
             keep_outputs=self._parts.problem.settings.section.keep_outputs,

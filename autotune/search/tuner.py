@@ -30,6 +30,7 @@ from autotune.search.narrator import Narrator
 from autotune.search.parts import SearchParts
 from autotune.search.schedule import (
     CAUTION,
+    FOR_CONFIRMATION,
     baseline_cache_time_limit_s,
     least_confirmation_s,
     longest_trial_s,
@@ -239,6 +240,7 @@ class Tuner:
             needed = format_duration(least_needed_s(better, basis) + self._validation_s())
             left = format_duration(max(0.0, left_s))
             another = "another point" if self._validator and self._validator.has_broken else "a point"
+            why = "the budget is used up" if why == FOR_CONFIRMATION else why
             self._narrator.tell_phase("ending", f"{why}; to confirm {another} takes {needed}, and {left} is left")
             return False
         self._narrator.tell_phase("confirming", why)
