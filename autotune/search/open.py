@@ -27,7 +27,8 @@ from autotune.search.parts import SearchParts
 from autotune.search.schedule import Budget, why_no_time_to_validate
 from autotune.search.tuner import Tuner
 from autotune.settings.command import split_command
-from autotune.study.record import Owner, Study
+from autotune.study.claims import Owner
+from autotune.study.record import Study
 from autotune.study.sole_search import sole_search
 from autotune.trial.instruments import Instruments
 

@@ -1,5 +1,6 @@
 """Claims on trials that go on: the attribute of an Optuna trial that says who makes it, and its lease."""
 
+import math
 import uuid
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -9,7 +10,7 @@ from typing import Any
 import optuna
 from optuna.trial import Trial
 
-from autotune.clock import Clock
+from autotune.clock import Clock, SystemClock
 from autotune.records import Scalar, Values
 from autotune.study.parameters import Distributions
 
@@ -24,6 +25,27 @@ LEASE_S = 60.0
 
 IsGone = Callable[[Mapping[str, Any]], bool]
 """Returns whether the owner of a claim is known to have ended."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Owner:
+    """Owner of the claims of one process.
+
+    Attributes:
+        about: What its claims say of it.
+        is_gone: Returns whether the owner of another claim is known to have ended.
+        clock: Source of time.
+        ends_s: Time after which it waits for nothing, on that clock.
+    """
+
+    about: Mapping[str, Scalar]
+    is_gone: IsGone
+    clock: Clock
+    ends_s: float = math.inf
+
+
+NOBODY = Owner(about={}, is_gone=lambda _claim: False, clock=SystemClock())
+"""Owner of whoever only reads."""
 
 
 @dataclass(kw_only=True)

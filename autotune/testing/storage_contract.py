@@ -18,8 +18,8 @@ from optuna.trial import FrozenTrial, TrialState
 
 from autotune.clock import VirtualClock
 from autotune.records import Ending, Measurement, Purpose, Scalar, TrialRecord, Validity, Values
-from autotune.study.claims import LEASE_S
-from autotune.study.record import Owner, Study
+from autotune.study.claims import LEASE_S, Owner
+from autotune.study.record import Study
 from autotune.study.storage.storage import Storage
 
 VALUES: Values = {"data.batch_size": 8, "data.cache": "none", "x.on": True, "x.rate": 1e-4}

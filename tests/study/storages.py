@@ -3,7 +3,8 @@
 from pathlib import Path
 
 from autotune.clock import SystemClock
-from autotune.study.record import Owner, Study
+from autotune.study.claims import Owner
+from autotune.study.record import Study
 from autotune.study.storage.journal import JournalFolder
 
 

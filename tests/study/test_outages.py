@@ -9,7 +9,8 @@ import pytest
 
 from autotune.clock import SystemClock, VirtualClock
 from autotune.errors import StorageAway, StudyError
-from autotune.study.record import Owner, Study
+from autotune.study.claims import Owner
+from autotune.study.record import Study
 from autotune.testing.storage_contract import CHOICES, VALUES, record
 from tests.postgresql import Server, running_server
 from tests.study.test_storages import at

@@ -1,0 +1,255 @@
+"""Trials of a study as Optuna keeps them: how they are asked for, written, found and closed. Used in one thread.
+
+A study is a group of Optuna studies, for Optuna keeps a list of categories as it is: what does not fit into one goes
+into a further one. A trial has a UUID besides its number. A write whose answer was lost is made again, and may be there
+twice: readers keep one trial of each UUID.
+"""
+
+import logging
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import replace
+from typing import Any, TypeVar
+
+import optuna
+from optuna.distributions import BaseDistribution
+from optuna.storages import BaseStorage
+from optuna.trial import FrozenTrial, TrialState
+
+from autotune.errors import StudyError
+from autotune.records import TrialRecord
+from autotune.study.claims import CLAIM, Claim, LeaseWatch
+from autotune.study.entry import record_of
+from autotune.study.parameters import Distributions, PinningSampler, suggest, united
+from autotune.study.pending import FinishedTrial
+from autotune.study.storage.members import SET_ASIDE, member_names, next_member
+from autotune.study.storage.storage import Storage
+
+RECORD = "record"
+"""Attribute that holds a whole `TrialRecord`."""
+
+_T = TypeVar("_T")
+_NAMED = 5
+_FURTHER = 1_000_000
+"""Distance between the first trial numbers of the Optuna studies of one study."""
+
+_MOST_ASKS = 100  # each but the last gets a trial that somebody else has put into the queue
+
+_log = logging.getLogger(__name__)
+
+
+class OptunaTrials:
+    """Trials of a study in its storage.
+
+    Args:
+        name: The study's name; it is created if it does not exist.
+        storage: Where it is kept.
+        leases: Watch over the claims of others.
+
+    Attributes:
+        connection: The connection to the storage.
+
+    Raises:
+        StudyError: The storage cannot be read or written; from every method.
+    """
+
+    def __init__(self, name: str, storage: Storage, leases: LeaseWatch) -> None:
+        self._name = name
+        self._leases = leases
+        self._pin = PinningSampler()
+        self.connection = storage.connect(name)
+        with self.connection.expected():
+            self._storage: BaseStorage = self.connection.storage
+            names = [study.study_name for study in self._storage.get_all_studies()]
+            members = member_names(name, names) or [name]
+            self._studies = [_load(member, self._storage, self._pin) for member in members]
+            begun_anew = [place for place, study in enumerate(self._studies) if SET_ASIDE in study.user_attrs]
+            self._first = max(begun_anew, default=0)
+            trials = [study.get_trials(deepcopy=False) for study in self._studies]
+            self._known = [_distributions(some) for some in trials]
+            self._found = [
+                (place * _FURTHER + trial.number, trial)
+                for place, some in enumerate(trials)
+                if place >= self._first
+                for trial in some
+            ]
+
+    def found(self) -> list[tuple[int, FrozenTrial]]:
+        """Return the trials that were there at opening, with their numbers; once, since they take memory."""
+        found, self._found = self._found, []
+        return found
+
+    def expecting(self, function: Callable[[], _T]) -> _T:
+        """Call a function that uses the storage."""
+        with self.connection.expected():
+            return function()
+
+    def make(self, claim: Claim, own: Collection[str]) -> None:
+        """Ask for a trial, claim it, and let it take its parameters; close those that nobody makes any more.
+
+        Args:
+            claim: The claim, which gets the trial and its number.
+            own: UUIDs of the claims of this process.
+        """
+        self.close_lapsed(own)
+        place, distributions = self._place_for(claim.distributions)
+        study, self._pin.values = self._studies[place], claim.values
+        for _ in range(_MOST_ASKS):
+            trial = study.ask()
+            trial.set_user_attr(CLAIM, claim.attribute())
+            taken = suggest(trial, distributions)
+            if all(taken[path] == value for path, value in claim.values.items()):
+                break
+            study.tell(trial, state=TrialState.FAIL)  # it stood in the queue, with values of its own
+        else:
+            raise ValueError(f"{claim.values} is not what was taken: {taken}")
+        self._known[place] = {**self._known[place], **distributions}
+        claim.number = place * _FURTHER + trial.number
+        claim.study, claim.trial = study, trial
+
+    def finish(self, claim: Claim | None, finished: FinishedTrial) -> int:
+        """Write a finished trial; return its number."""
+        if claim is None or claim.trial is None or claim.study is None:
+            return self._settle(finished)
+        try:
+            for name, value in finished.attributes.items():
+                if name != CLAIM:
+                    claim.trial.set_user_attr(name, value)
+            for step, speed in enumerate(finished.speeds[claim.reported :], start=claim.reported):
+                claim.trial.report(speed, step)
+                claim.reported = step + 1
+            claim.study.tell(claim.trial, finished.score, state=finished.state)
+        except (ValueError, optuna.exceptions.UpdateFinishedTrialError):
+            return self._settle(finished)  # somebody took it for interrupted
+        return claim.number
+
+    def _settle(self, finished: FinishedTrial) -> int:
+        """Write a finished trial of which it is not known how much the storage has; return its number."""
+        there = self._trials_of(finished.uuid)
+        for number, _, trial in there:
+            if RECORD in trial.user_attrs and trial.state.is_finished():
+                return number
+        for _, study, trial in there:
+            if not trial.state.is_finished():
+                study.tell(trial.number, state=TrialState.FAIL, skip_if_finished=True)
+        claim = {**finished.attributes[CLAIM], "late_of": there[0][0] if there else None}
+        return self.add(replace(finished, attributes={**finished.attributes, CLAIM: claim}))
+
+    def add(self, finished: FinishedTrial) -> int:
+        """Add a finished trial; return its number."""
+        place, distributions = self._place_for(finished.distributions)
+        self._studies[place].add_trial(replace(finished, distributions=distributions).frozen())
+        self._known[place] = {**self._known[place], **distributions}
+        if CLAIM in finished.attributes:
+            return self._trials_of(finished.uuid)[-1][0]
+        return place * _FURTHER + len(self._studies[place].get_trials(deepcopy=False)) - 1
+
+    def _trials_of(self, uuid: str) -> list[tuple[int, optuna.Study, FrozenTrial]]:
+        """Return the trials of a UUID with their numbers and Optuna studies."""
+        return [
+            (place * _FURTHER + trial.number, study, trial)
+            for place, study in enumerate(self._studies)
+            for trial in study.get_trials(deepcopy=False)
+            if _uuid(trial) == uuid
+        ]
+
+    def give_up(self, claim: Claim) -> None:
+        """Close a trial that was interrupted."""
+        if claim.study is not None and claim.trial is not None:
+            claim.study.tell(claim.trial, state=TrialState.FAIL, skip_if_finished=True)
+
+    def close_lapsed(self, own: Collection[str]) -> int:
+        """Close the trials of others that nobody makes any more; return their number."""
+        lapsed = [
+            (study, trial.number)
+            for study in self._studies
+            for trial in study.get_trials(deepcopy=False, states=(TrialState.RUNNING,))
+            if _uuid(trial) not in own
+            and self._leases.has_lapsed(study.study_name, trial.number, trial.user_attrs.get(CLAIM))
+        ]
+        for study, number in lapsed:
+            study.tell(number, state=TrialState.FAIL, skip_if_finished=True)  # somebody may have been quicker
+        return len(lapsed)
+
+    def renew(self, claims: Iterable[Claim]) -> None:
+        """Give a sign of life for each claim, as far as that can be written."""
+        for claim in claims:
+            claim.renewals += 1
+            if claim.trial is not None:
+                with suppress(StudyError), self.connection.expected():
+                    claim.trial.set_user_attr(CLAIM, claim.attribute())
+
+    def _place_for(self, wanted: Distributions) -> tuple[int, Distributions]:
+        """Return the Optuna study that takes trials with such parameters, the newest that does, else a new one."""
+        for place in reversed(range(self._first, len(self._studies))):
+            distributions = united(self._known[place], wanted)
+            if distributions is not None:
+                return place, distributions
+        name = next_member(self._name, [study.study_name for study in self._studies])
+        self._studies.append(_load(name, self._storage, self._pin))
+        self._known.append({})
+        return len(self._studies) - 1, wanted
+
+
+def _uuid(trial: FrozenTrial) -> str | None:
+    claim = trial.user_attrs.get(CLAIM) if isinstance(trial.user_attrs, Mapping) else None
+    found = claim.get("uuid") if isinstance(claim, Mapping) else None
+    return found if isinstance(found, str) else None
+
+
+def _distributions(trials: Sequence[FrozenTrial]) -> Distributions:
+    """Return the distributions that a study has fixed with its trials."""
+    found: dict[str, BaseDistribution] = {}
+    for trial in trials:
+        for path, distribution in trial.distributions.items():
+            found.setdefault(path, distribution)
+    return found
+
+
+def _load(name: str, storage: BaseStorage, sampler: PinningSampler) -> optuna.Study:
+    """Load an Optuna study, which is created if it does not exist; that may happen on several machines at once."""
+    try:
+        return optuna.load_study(study_name=name, storage=storage, sampler=sampler)  # it writes nothing
+    except KeyError:
+        return optuna.create_study(
+            study_name=name, storage=storage, sampler=sampler, direction="maximize", load_if_exists=True
+        )
+
+
+def read_records(
+    trials: Sequence[tuple[int, FrozenTrial]], waiting: Sequence[FinishedTrial], where: str
+) -> list[tuple[str | None, TrialRecord]]:
+    """Return the records among the Optuna trials, and those that wait for the storage, with UUIDs, oldest first.
+
+    Foreign ones and later formats are left out, which is logged; so are trials that were interrupted, or go on, and
+    the second of two that are one.
+    """
+    records: list[tuple[str | None, TrialRecord]] = []
+    unread: list[str] = []
+    seen: set[str] = set()
+    last = max((number for number, _ in trials), default=-1)
+    entries: list[tuple[int, Any, str | None]] = [(number, trial.user_attrs, _uuid(trial)) for number, trial in trials]
+    entries += [(last + place, trial.attributes, trial.uuid) for place, trial in enumerate(waiting, start=1)]
+    for number, attributes, uuid in entries:
+        try:
+            if not isinstance(attributes, Mapping):
+                raise ValueError("no attributes")
+            record = attributes.get(RECORD)
+            if record is None and CLAIM in attributes:
+                continue
+            record = attributes if record is None else record
+            if not isinstance(record, Mapping):
+                raise ValueError("no attributes")
+            if uuid is not None and uuid in seen:
+                continue
+            records.append((uuid, record_of(number, record)))
+            if uuid is not None:
+                seen.add(uuid)
+        except ValueError as error:
+            unread.append(f"{number} ({error})")
+    if unread:
+        named = ", ".join(unread[:_NAMED]) + (f" and {len(unread) - _NAMED} more" if len(unread) > _NAMED else "")
+        _log.warning("trials that cannot be read are left out of the record %s: %s", where, named)
+    if last >= _FURTHER:
+        records.sort(key=lambda entry: entry[1].ended_utc)  # stable: within an Optuna study the order is known
+    return records
