@@ -285,9 +285,9 @@ def _silent(where: str) -> StorageAway:
 
 
 def _scalars(record: TrialRecord) -> dict[str, Any]:
-    """Return the attributes that tables of trials show."""
+    """Return the attributes that tables and plots show, without unknown ones: one null, and it is no axis."""
     metrics = values_of(record.measurement) if record.measurement else {}
-    return {
+    attributes = {
         "purpose": record.purpose.value,
         "ending": record.ending.value,
         "validity": record.validity.value,
@@ -295,3 +295,4 @@ def _scalars(record: TrialRecord) -> dict[str, Any]:
         "gpu_utilization": metrics.get("gpu_utilization"),
         "cv": metrics.get("cv"),
     }
+    return {name: value for name, value in attributes.items() if value is not None}
