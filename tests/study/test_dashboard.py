@@ -1,0 +1,321 @@
+"""A study in optuna-dashboard: what its HTTP API says is what the record holds."""
+
+import itertools
+import json
+import os
+import shutil
+import socket
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
+from dataclasses import dataclass, replace
+from http.client import HTTPConnection
+from math import isfinite
+from pathlib import Path
+from typing import Any
+
+import optuna
+import psutil
+import pytest
+from optuna.trial import FrozenTrial, TrialState
+
+from autotune.clock import SystemClock
+from autotune.records import Ending, Scalar, Validity
+from autotune.study.claims import Claim, Owner
+from autotune.study.record import Study
+from autotune.study.storage.storage import Storage
+from autotune.testing.storage_contract import record
+from tests.commands.conftest import CONFIG, TRAINER
+from tests.postgresql import PASSWORD, Server
+from tests.study.test_storages import at
+
+_PROGRAM = shutil.which("optuna-dashboard", path=str(Path(sys.executable).parent))
+
+pytestmark = [
+    pytest.mark.services,
+    pytest.mark.skipif(_PROGRAM is None, reason="optuna-dashboard is not installed"),
+]
+
+_LONG_S = 60.0  # for a program that starts, on a busy machine
+
+CHOICES: dict[str, tuple[Scalar, ...]] = {
+    "data.batch_size": (8, 16, 64),
+    "data.cache": ("none", "memory"),
+    "x.on": (False, True),
+    "x.rate": (1e-4, 0.01, 0.1),
+}
+_KNOBS = (
+    "knobs:\n"
+    "        data.cache: [none, memory]\n"
+    "        data.shuffle: [false, true]\n"
+    "        data.rate: {low: 0.1, high: 10.0, log: true}\n"
+)
+_SECTION = "data:\n    cache: none\n    shuffle: false\n    rate: 1.0\n"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Place:
+    """Place of studies: as autotune opens it, and as the dashboard is told of it.
+
+    Attributes:
+        storage: The storage.
+        argument: Argument of `optuna-dashboard`.
+        environment: Variables that it gets.
+    """
+
+    storage: Storage
+    argument: str
+    environment: dict[str, str]
+
+
+class Dashboard:
+    """Running optuna-dashboard.
+
+    Args:
+        process: Its process.
+        port: Its port on loopback.
+        log: File that has what it printed.
+    """
+
+    def __init__(self, process: subprocess.Popen[bytes], port: int, log: Path) -> None:
+        self.process = process
+        self._port = port
+        self._log = log
+
+    def ask(self, path: str, method: str = "GET", body: object = None) -> tuple[int, Any]:
+        """Return status and answer of a request; None where there is no JSON in it."""
+        with closing(HTTPConnection("127.0.0.1", self._port, timeout=_LONG_S)) as connection:
+            text = None if body is None else json.dumps(body)
+            connection.request(method, path, text, {"Content-Type": "application/json", "Accept-Encoding": "identity"})
+            answer = connection.getresponse()
+            content = answer.read()
+        is_json = content and answer.headers.get_content_type() == "application/json"
+        return answer.status, json.loads(content) if is_json else None
+
+    def get(self, path: str) -> Any:
+        """Return what the API says there."""
+        status, answer = self.ask(path)
+        assert status == 200, f"{path}: {status} {answer}; {self._log.read_text()}"
+        return answer
+
+    def until(self, function: Callable[[], Any]) -> Any:
+        """Return the first true answer of a function, which may be refused the connection until then."""
+        clock = SystemClock()
+        ends_s = clock.now_s() + _LONG_S
+        while True:
+            try:
+                if answer := function():
+                    return answer
+            except ConnectionRefusedError:
+                pass
+            assert clock.now_s() < ends_s, f"it never said so: {self._log.read_text()}"
+            try:
+                self.process.wait(0.05)
+            except subprocess.TimeoutExpired:
+                continue
+            raise AssertionError(f"it ended: {self._log.read_text()}")
+
+
+@contextmanager
+def running_dashboard(place: Place, folder: Path) -> Iterator[Dashboard]:
+    """Run optuna-dashboard for as long as a ``with`` block lasts."""
+    assert _PROGRAM is not None
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    log = folder / "dashboard.log"
+    with log.open("wb") as output:
+        process = subprocess.Popen(
+            [_PROGRAM, place.argument, "--host", "127.0.0.1", "--port", str(port)],
+            cwd=folder,
+            env={**os.environ, **place.environment},
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+        )
+    dashboard = Dashboard(process, port, log)
+    try:
+        dashboard.until(lambda: dashboard.get("/api/studies"))
+        yield dashboard
+    finally:
+        process.kill()
+        process.wait(_LONG_S)
+
+
+@pytest.fixture(params=["journal", "sqlite", "postgresql"])
+def place(request: pytest.FixtureRequest, hostile: Path) -> Place:
+    """Return one of the places that studies are kept in."""
+    if request.param == "journal":
+        return Place(storage=at("journal:studies", hostile), argument="studies/s-1.journal", environment={})
+    if request.param == "sqlite":
+        return Place(storage=at("sqlite:studies.db", hostile), argument="sqlite:///studies.db", environment={})
+    server: Server = request.getfixturevalue("postgresql")
+    url = server.new_database(f"dashboard_{next(_databases)}")
+    bare = f"{server.bare_url.rpartition('/')[0]}/{url.rpartition('/')[2]}"
+    return Place(
+        storage=at(url, hostile),
+        argument=bare.replace("postgresql:", "postgresql+psycopg:"),
+        environment={"PGPASSWORD": PASSWORD, "PGCLIENTENCODING": "utf8"},  # the database has no encoding
+    )
+
+
+_databases = itertools.count()
+
+
+@contextmanager
+def opened(storage: Storage) -> Iterator[Study]:
+    """Open a study as a search does."""
+    owner = Owner(about={"host": "a"}, is_gone=lambda _claim: False, clock=SystemClock())
+    with closing(Study("s-1", storage, owner=owner)) as study:
+        yield study
+
+
+def begin(study: Study, number: int) -> Claim:
+    """Begin the trial of the point of this number."""
+    batch_size, cache, on = list(itertools.product(*list(CHOICES.values())[:3]))[number]
+    values = {"data.batch_size": batch_size, "data.cache": cache, "x.on": on, "x.rate": CHOICES["x.rate"][number % 3]}
+    return study.begin(values, CHOICES, search="a")
+
+
+def finish(study: Study, claim: Claim) -> None:
+    """Finish a trial with the score of its point."""
+    batch_size, cache = claim.values["data.batch_size"], claim.values["data.cache"]
+    assert isinstance(batch_size, int)
+    score = 1.0 + batch_size / 64 + (cache == "memory") / 4
+    study.finish(claim, replace(record(), values=claim.values), score=score, speeds=(58.0 * score, 62.0 * score))
+
+
+def in_storage(storage: Storage, name: str) -> list[FrozenTrial]:
+    """Return the trials of a study as Optuna reads them."""
+    connection = storage.connect(name)
+    try:
+        return optuna.load_study(study_name=name, storage=connection.storage).get_trials()
+    finally:
+        connection.close()
+
+
+def shown(trial: FrozenTrial) -> dict[str, Any]:
+    """Return what the dashboard should say of a trial."""
+    assert trial.datetime_start is not None
+    said = {
+        "number": trial.number,
+        "state": trial.state.name.capitalize(),
+        "params": {name: str(value) for name, value in trial.params.items()},
+        "datetime_start": trial.datetime_start.isoformat(),
+        "intermediate_values": trial.intermediate_values,
+    }
+    if trial.datetime_complete is not None:
+        said["datetime_complete"] = trial.datetime_complete.isoformat()
+    if trial.values is not None:
+        said["values"] = trial.values
+    return said
+
+
+def said_of(trial: dict[str, Any]) -> dict[str, Any]:
+    """Return what the dashboard says of a trial, in the same form."""
+    names = ("number", "state", "datetime_start", "datetime_complete", "values")
+    return {
+        **{name: trial[name] for name in names if name in trial},
+        "params": {one["name"]: one["param_external_value"] for one in trial["params"]},
+        "intermediate_values": {one["step"]: one["value"] for one in trial["intermediate_values"]},
+    }
+
+
+def importances(dashboard: Dashboard, study_id: int) -> dict[str, float]:
+    """Return the importance of each parameter for the value."""
+    (of_the_value,) = dashboard.get(f"/api/studies/{study_id}/param_importances")["param_importances"]
+    return {one["name"]: one["importance"] for one in of_the_value}
+
+
+@pytest.mark.parametrize("hostile", ["sp ace"], indirect=True)
+def test_a_study_is_shown_while_it_goes_on(place: Place, hostile: Path) -> None:
+    """Its trials in each state, with bars of some length in the timeline, and how much each parameter matters."""
+    with opened(place.storage) as study:
+        for number in range(11):
+            finish(study, begin(study, number))
+        crashed = replace(record(), ending=Ending.CRASHED, validity=Validity.UNMEASURED, measurement=None)
+        study.finish(begin(study, 0), crashed)
+        running = begin(study, 11)
+        with running_dashboard(place, hostile) as dashboard:
+            (listed,) = dashboard.get("/api/studies")["study_summaries"]
+            assert (listed["study_name"], listed["directions"]) == ("s-1", ["maximize"])
+            page = f"/api/studies/{listed['study_id']}"
+            detail = dashboard.get(page)
+            assert [said_of(trial) for trial in detail["trials"]] == list(map(shown, in_storage(place.storage, "s-1")))
+            assert [trial["state"] for trial in detail["trials"]] == [*["Complete"] * 11, "Fail", "Running"]
+            assert all(trial["datetime_start"] < trial["datetime_complete"] for trial in detail["trials"][:12])
+            assert {one["name"]: one["distribution"]["type"] for one in detail["intersection_search_space"]} == {
+                "data.batch_size": "IntDistribution",
+                "data.cache": "CategoricalDistribution",
+                "x.on": "CategoricalDistribution",
+                "x.rate": "FloatDistribution",
+            }
+            assert detail["has_intermediate_values"]
+            is_axis = {one["key"]: one["sortable"] for one in detail["union_user_attrs"]}
+            assert is_axis["samples_per_s"]  # also where a trial has none
+            assert is_axis["cv"]
+            assert not is_axis["purpose"]
+            assert "gpu_utilization" not in is_axis
+            found = importances(dashboard, listed["study_id"])
+            assert found.keys() == CHOICES.keys()
+            assert all(isfinite(one) and one >= 0 for one in found.values())
+            assert found["data.batch_size"] > found["x.on"]
+
+            finish(study, running)
+            values = dashboard.until(lambda: dashboard.get(page)["trials"][12].get("values"))
+            assert values == [2.25]
+            command = psutil.Process(dashboard.process.pid).cmdline()
+    assert not [argument for argument in command if PASSWORD in argument]
+
+
+@pytest.mark.parametrize("hostile", ["sp ace"], indirect=True)
+def test_a_note_does_no_harm(place: Place, hostile: Path) -> None:
+    """What is written in the dashboard stands beside the trials, and a search that goes on can go on."""
+    with opened(place.storage) as study:
+        finish(study, begin(study, 0))
+        with running_dashboard(place, hostile) as dashboard:
+            (listed,) = dashboard.get("/api/studies")["study_summaries"]
+            page = f"/api/studies/{listed['study_id']}"
+            status, _ = dashboard.ask(f"{page}/note", "PUT", {"version": 1, "body": "a faster disk since noon"})
+            assert status == 204
+            finish(study, begin(study, 1))
+            assert dashboard.until(lambda: len(dashboard.get(page)["trials"]) == 2)
+            assert dashboard.get(page)["note"]["body"] == "a faster disk since noon"
+        finish(study, begin(study, 2))
+    with opened(place.storage) as study:
+        assert [one.number for one in study.records()] == [0, 1, 2]
+
+
+def test_a_search_is_shown(tmp_path: Path) -> None:
+    """A real one, of a trainer that takes numbers, a switch and a category."""
+    (tmp_path / "config.yaml").write_text(
+        (CONFIG % TRAINER).replace("data:\n", _SECTION, 1).replace("knobs:\n", _KNOBS, 1)
+    )
+    autotune = [sys.executable, "-m", "autotune"]
+    searched = subprocess.run(
+        [*autotune, "search", "--config", "config.yaml", "--budget", "12s", "--json"],
+        cwd=tmp_path,
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=_LONG_S,
+        check=False,
+    )
+    assert searched.returncode == 0, searched.stderr
+    journal = Path(json.loads(searched.stdout)["paths"]["journal"])
+    place = Place(storage=at(f"journal:{journal.parent}", tmp_path), argument=str(journal), environment={})
+    with running_dashboard(place, tmp_path) as dashboard:
+        (listed,) = dashboard.get("/api/studies")["study_summaries"]
+        assert listed["study_name"] == journal.stem
+        trials = dashboard.get(f"/api/studies/{listed['study_id']}")["trials"]
+        found = importances(dashboard, listed["study_id"])
+    there = in_storage(place.storage, journal.stem)
+    assert [said_of(trial) for trial in trials] == list(map(shown, there))
+    complete = [trial for trial in there if trial.state is TrialState.COMPLETE]
+    assert len(complete) >= 2
+    assert {trial.state for trial in there} <= {TrialState.COMPLETE, TrialState.FAIL}
+    assert all(len(trial.intermediate_values) > 1 for trial in complete)
+    assert all(trial.duration is not None and trial.duration.total_seconds() > 0.3 for trial in complete)
+    assert found.keys() == {"data.batch_size", "data.num_workers", "data.cache", "data.shuffle", "data.rate"}
+    assert all(map(isfinite, found.values()))
