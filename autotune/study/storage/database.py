@@ -86,7 +86,7 @@ class Database:
         if self._address.path is not None and not self._address.path.exists():
             return None
         with self._expected(), self._in_use():
-            if not sqlalchemy.inspect(self._engine()).has_table("studies"):
+            if not self._has_tables():
                 return None
             names = optuna.get_all_study_names(self._optuna)
             found = [name for name in names if not is_member(name) and fnmatchcase(name, pattern)]
@@ -126,7 +126,8 @@ class Database:
             open_regular(self._address.path, append=True, create=True).close()  # its owner's alone
         # Without its password: Optuna keeps the URL, fills fields in braces into it, and shows it in its messages.
         url = self._url.render_as_string(hide_password=False).replace("{", "{{").replace("}", "}}")
-        return RDBStorage(url, engine_kwargs=self._options())
+        pool = _SERVER_POOL if self._is_server else {}
+        return RDBStorage(url, engine_kwargs={**pool, "connect_args": self._connect_args()})
 
     @property
     def _url(self) -> sqlalchemy.URL:
@@ -134,14 +135,15 @@ class Database:
             return make_url(self._address.url)
         return sqlalchemy.URL.create("sqlite", database=str(self._address.path))
 
-    def _options(self) -> dict[str, Any]:
+    def _connect_args(self) -> dict[str, Any]:
         if not self._is_server:
-            return {"connect_args": {"timeout": _STATEMENT_S}}
+            return {"timeout": _STATEMENT_S}
         ours = {name: value for name, value in _SERVER.items() if name not in self._url.query}
-        return {**_SERVER_POOL, "connect_args": {**ours, **self._address.secrets}}
+        return {**ours, **self._address.secrets}
 
-    def _engine(self) -> sqlalchemy.Engine:
-        return sqlalchemy.create_engine(self._url, poolclass=sqlalchemy.NullPool, **_without_pool(self._options()))
+    def _has_tables(self) -> bool:
+        engine = sqlalchemy.create_engine(self._url, poolclass=sqlalchemy.NullPool, connect_args=self._connect_args())
+        return sqlalchemy.inspect(engine).has_table("studies")
 
     def _last_start(self, name: str, names: list[str]) -> datetime:
         starts = [
@@ -187,13 +189,7 @@ class Database:
             cause = cause.__cause__
         said = self._said(str(getattr(cause, "orig", None) or getattr(cause, "strerror", None) or cause))
         remedy = next((remedy for pattern, remedy in _REMEDIES if re.search(pattern, said, re.IGNORECASE)), None)
-        is_away = (
-            self._is_server
-            and isinstance(
-                cause, sqlalchemy.exc.OperationalError | sqlalchemy.exc.InterfaceError | sqlalchemy.exc.TimeoutError
-            )
-            and not _UNUSABLE.search(said)
-        )
+        is_away = self._is_server and isinstance(cause, _NO_ANSWER) and not _UNUSABLE.search(said)
         return (StorageAway if is_away else StudyError)(
             f"the storage cannot be {'reached' if is_away else 'used'}: {said}",
             where=self._address.shown,
@@ -206,7 +202,3 @@ class Database:
         for secret in self._address.secrets.values():
             line = line.replace(secret, MASK)
         return ascii(line)[1:-1][:_LONGEST_SAID]
-
-
-def _without_pool(options: Mapping[str, Any]) -> dict[str, Any]:
-    return {name: value for name, value in options.items() if name not in _SERVER_POOL}
