@@ -46,6 +46,11 @@ def test_what_is_taken(text: str, kind: StorageKind, shown: str) -> None:
         ("https://host/grpc", "no password of its own"),
         ("postgresql+psycopg2://host/name", "not used through psycopg2"),
         ("postgresql://me:secret@host:port/name", "no URL of a PostgreSQL database"),
+        ("postgresql://me:a@secret@host/name", "no URL of a PostgreSQL database"),
+        ("postgresql://me:secret@host/name%00", "no URL of a PostgreSQL database"),
+        ("postgresql://m\udcff:secret@host/name", "no URL of a PostgreSQL database"),
+        ("file+x:address", "not used through x"),
+        ("journal+x:team", "not used through x"),
         ("sqlite://", "path of a file"),
         ("sqlite::memory:", "path of a file"),
         ("sqlite:a.db?mode=ro", "path of a file"),
@@ -83,7 +88,15 @@ def test_a_password_is_kept_and_never_shown(typed: str, password: str, url: str)
         assert typed not in shown
 
 
-@pytest.mark.parametrize("url", ["postgresql://me:secret@host/name", "postgresql://host/name?sslpassword=secret"])
+@pytest.mark.parametrize(
+    "url",
+    [
+        "postgresql://me:secret@host/name",
+        "postgresql://host/name?sslpassword=secret",
+        "postgresql://host/name?Passwd=secret",
+        "postgresql://host/name?password=secret&password=secret",
+    ],
+)
 def test_a_password_where_others_can_read_it_is_refused(url: str) -> None:
     """On the command line and in the section, with the way out."""
     with pytest.raises(ConfigError, match="holds a password") as caught:

@@ -10,17 +10,22 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 from pathlib import Path
+from urllib.parse import unquote
 
 from autotune.environment import STORAGE_VARIABLE
 from autotune.errors import ConfigError
 from autotune.files import open_regular
+from autotune.settings.secrets import is_secret_name
 
 FORMS = "journal:FOLDER, sqlite:FILE, or postgresql://user@host/name"
 _LONGEST_BYTES = 10_000
 _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9.-]*)(?:\+([A-Za-z0-9_.-]+))?:(.*)", re.DOTALL)
-_PYTHON_DRIVERS = {"sqlite": (None, "pysqlite"), "postgresql": (None, "psycopg")}
-
-_SECRETS = ("password", "sslpassword")  # in the query of a URL
+_PYTHON_DRIVERS = {
+    "file": (None,),
+    "journal": (None,),
+    "sqlite": (None, "pysqlite"),
+    "postgresql": (None, "psycopg"),
+}
 
 _REFUSED = {
     "redis": "what Optuna keeps there is unpickled when it is read: whoever can write it can run programs here",
@@ -103,12 +108,12 @@ def parse_address(said: SaidAddress) -> StorageAddress:
         raise ConfigError("this names no storage", where=said.where, remedy=f"Write {FORMS}.")
     scheme, driver, rest = match[1].lower(), match[2], match[3]
     scheme = {"postgres": "postgresql"}.get(scheme, scheme)
-    if scheme == "file":
-        return parse_address(_read(_path(rest, said), said))
     if scheme in _PYTHON_DRIVERS and driver not in _PYTHON_DRIVERS[scheme]:
         raise ConfigError(
             f"{scheme} is not used through {driver} here", where=said.where, remedy=f"Write {scheme}: alone."
         )
+    if scheme == "file":
+        return parse_address(_read(_path(rest, said), said))
     if scheme == "journal":
         path = _path(rest, said)
         return StorageAddress(kind=StorageKind.JOURNAL, shown=f"journal:{path}", path=path)
@@ -137,6 +142,9 @@ def _of_postgresql(rest: str, said: SaidAddress) -> StorageAddress:
 
     try:
         url = make_url(f"postgresql+psycopg:{rest}")
+        rest.encode()  # what is not UTF-8 cannot be sent
+        if "@" in (url.host or "") or "\0" in unquote(rest):  # the rest of a password; the end of what the driver reads
+            raise ValueError("misread")
     except (ArgumentError, ValueError):
         raise ConfigError(  # without the text, which may hold a password
             "this is no URL of a PostgreSQL database",
@@ -144,7 +152,7 @@ def _of_postgresql(rest: str, said: SaidAddress) -> StorageAddress:
             remedy="Write postgresql://user@host:5432/name; in a password, @ is written %40, / %2F, : %3A.",
         ) from None
     query = dict(url.query)
-    secrets = {name: text for name in _SECRETS if isinstance(text := query.pop(name, None), str)}
+    secrets = {name: _last(query.pop(name)) for name in url.query if name == "sslpassword" or is_secret_name(name)}
     if url.password:
         secrets["password"] = url.password
     bare = url._replace(password=None).set(query=query)
@@ -162,6 +170,11 @@ def _of_postgresql(rest: str, said: SaidAddress) -> StorageAddress:
         url=bare.render_as_string(hide_password=False),
         secrets=secrets,
     )
+
+
+def _last(texts: str | tuple[str, ...]) -> str:
+    """Return the value of a name in a query, which may stand there more than once."""
+    return texts if isinstance(texts, str) else texts[-1]
 
 
 def _path(text: str, said: SaidAddress) -> Path:
