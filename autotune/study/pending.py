@@ -15,7 +15,9 @@ from optuna.trial import FrozenTrial, TrialState
 from autotune.errors import StudyError
 from autotune.files import create_private, open_regular
 from autotune.records import Scalar, Values
+from autotune.study.claims import CLAIM
 from autotune.study.parameters import Distributions
+from autotune.study.storage.storage import DAMAGE
 
 _FORMAT = 1
 _log = logging.getLogger(__name__)
@@ -89,7 +91,9 @@ class PendingTrials:
         self.trials.append(trial)
         try:
             with open_regular(self._path, append=True, create=True) as file:
-                file.write(_line(trial, self._where).encode() + b"\n")
+                size = file.seek(0, os.SEEK_END)
+                is_torn = size and os.pread(file.fileno(), 1, size - 1) != b"\n"  # by a crash, or a full disk
+                file.write(b"\n" * bool(is_torn) + _line(trial, self._where).encode() + b"\n")
                 file.flush()
                 os.fsync(file.fileno())
         except OSError as error:
@@ -125,7 +129,7 @@ class PendingTrials:
         for line in lines:
             try:
                 where, trial = _parsed(line)
-            except (ValueError, TypeError, KeyError, RecursionError):  # torn by a crash, or none of ours
+            except DAMAGE:  # torn by a crash, or none of ours
                 _log.warning("a line of %s that cannot be read is left out", self._path)
                 continue
             if where == self._where:
@@ -164,6 +168,8 @@ def _parsed(line: str) -> tuple[str, FinishedTrial]:
     said = json.loads(line)
     if said["format"] != _FORMAT:
         raise ValueError("another format")
+    if said["attributes"][CLAIM]["uuid"] != said["uuid"]:
+        raise ValueError("another trial's claim")
     values: dict[str, Scalar] = dict(said["values"])
     return str(said["where"]), FinishedTrial(
         uuid=str(said["uuid"]),

@@ -212,7 +212,8 @@ class Study:
                 break
             self._pending.remove(finished)
             self._claims.pop(finished.uuid, None)
-            self._renumbered(self._waiting.pop(finished.uuid), number)
+            if record := self._waiting.pop(finished.uuid, None):  # else nobody can read it, or it waited twice
+                self._renumbered(record, number)
             missed += finished.uuid in self._missed
             self._missed.discard(finished.uuid)
         self._missed.update(self._waiting)
@@ -220,12 +221,16 @@ class Study:
             self.remarks.append(f"Trials that the storage had missed are written: {missed}.")
 
     def close(self) -> None:
-        """Give up all claims, write what waits for the storage as far as there is time, and close the storage."""
+        """Give up all claims, write what waits for the storage as far as there is time, and close the storage.
+
+        Who only reads writes nothing: a search may be at work on the same file.
+        """
         for claim in list(self._claims.values()):
             if claim.uuid not in self._waiting:
                 self.abandon(claim)
-        with suppress(StudyError):
-            self.write_pending()
+        if self._owner is not NOBODY:
+            with suppress(StudyError):
+                self.write_pending()
         with suppress(StudyError):
             self._call(self._connection.close)
 

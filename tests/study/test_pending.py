@@ -1,0 +1,91 @@
+"""Trials that wait for their storage: whatever has become of their file, what finishes is kept and written once."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from autotune.clock import VirtualClock
+from autotune.study.claims import NOBODY, Owner
+from autotune.study.pending import PendingTrials
+from autotune.study.record import Study
+from autotune.study.storage.storage import Connection, Storage
+from autotune.testing.storage_contract import CHOICES, VALUES, record
+from tests.study.test_storages import at
+
+
+class Remote:
+    """Storage that is taken for a server's; see `Storage`."""
+
+    def __init__(self, storage: Storage) -> None:
+        self.where, self.latest, self.set_aside = storage.where, storage.latest, storage.set_aside
+        self._storage = storage
+
+    def connect(self, study: str) -> Connection:
+        """See `Storage.connect`."""
+        return replace(self._storage.connect(study), is_remote=True)
+
+
+def opened(folder: Path, owner: Owner | None = None) -> Study:
+    """Open a study as a search does, or as another owner."""
+    owner = owner or Owner(about={}, is_gone=lambda _claim: False, clock=VirtualClock())
+    return Study("s", Remote(at("journal:studies", folder)), pending=folder / "s.pending", owner=owner)
+
+
+def details(folder: Path) -> list[str]:
+    """Return what is known, what waits included."""
+    study = opened(folder, NOBODY)
+    study.close()
+    return [one.detail for one in study.records()]
+
+
+@pytest.fixture
+def waiting(tmp_path: Path) -> bytes:
+    """Content of a file in which one trial waits; it is not in the storage."""
+    study, path = opened(tmp_path), tmp_path / "s.pending"
+    finish = study._trials.finish
+    seen = []
+    study._trials.finish = lambda claim, finished: (seen.append(path.read_bytes()), finish(claim, finished))[1]  # type: ignore[method-assign, func-returns-value]
+    study.finish(study.begin(VALUES, CHOICES), replace(record(), detail="waited"), score=1.0)
+    study.close()
+    (tmp_path / "studies" / "s.journal").unlink()
+    return seen[0]
+
+
+@pytest.mark.parametrize("torn", [b'{"form', b"\xff\x00", b"[]"])
+def test_a_trial_behind_a_torn_line_is_kept(tmp_path: Path, waiting: bytes, torn: bytes) -> None:
+    """A crash, or a full disk, may have left half a line."""
+    (tmp_path / "s.pending").write_bytes(torn)
+    (tmp_path / "good.pending").write_bytes(waiting)
+    where = at("journal:studies", tmp_path).where("s")
+    (trial,) = PendingTrials(tmp_path / "good.pending", where).trials
+    PendingTrials(tmp_path / "s.pending", where).add(trial)
+    assert details(tmp_path) == ["waited"]
+
+
+def test_who_only_reads_leaves_it_alone(tmp_path: Path, waiting: bytes) -> None:
+    """A search on this machine may add to it at the same moment."""
+    (tmp_path / "s.pending").write_bytes(waiting)
+    assert details(tmp_path) == ["waited"]
+    assert (tmp_path / "s.pending").read_bytes() == waiting
+
+
+@pytest.mark.parametrize("way", ["twice", "no record", "no claim", "another claim", "infinite"])
+def test_a_line_that_is_not_as_it_was_written_stops_nothing(tmp_path: Path, waiting: bytes, way: str) -> None:
+    """The search goes on, and what can be read is there once."""
+    line = json.loads(waiting)
+    if way == "no record":
+        line["attributes"]["record"] = {"format": 2}
+    elif way == "no claim":
+        del line["attributes"]["claim"]
+    elif way == "another claim":
+        line["attributes"]["claim"]["uuid"] = "x"
+    elif way == "infinite":
+        line["score"] = 10**400
+    (tmp_path / "s.pending").write_bytes(json.dumps(line).encode() + b"\n" + (waiting if way == "twice" else b""))
+    study = opened(tmp_path)
+    study.finish(study.begin(VALUES, CHOICES), replace(record(), detail="next"), score=1.0)
+    study.close()
+    assert details(tmp_path) == (["waited", "next"] if way == "twice" else ["next"])
+    assert not (tmp_path / "s.pending").exists()
