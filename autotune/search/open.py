@@ -237,10 +237,13 @@ def _open_study(problem: Problem, options: SearchOptions, clock: Clock, tell: On
         StudyError: The record cannot be read or written.
         GpuError: Somebody else is on the GPU.
     """
-    if options.fresh:
-        problem.storage.set_aside(problem.study, clock)
     owner = Owner(about=this_process(), is_gone=is_gone, clock=clock, ends_s=options.started_s + options.budget_s)
-    study = Study(problem.study, problem.storage, pending=problem.state.pending(problem.study), owner=owner)
+    pending = problem.state.pending(problem.study)
+    if options.fresh:
+        if pending.exists():  # what waits for a server belongs to the old record
+            Study(problem.study, problem.storage, pending=pending, owner=owner).close()
+        problem.storage.set_aside(problem.study, clock)
+    study = Study(problem.study, problem.storage, pending=pending, owner=owner)
     study.close_abandoned()
     if study.torn_bytes:
         tell(Remark(text="The last trial of an earlier search was cut off by a crash; all others are there."))

@@ -6,7 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from autotune.clock import VirtualClock
+from autotune.clock import SystemClock, VirtualClock
+from autotune.problem.problem import open_problem
+from autotune.search.open import SearchOptions, open_search
 from autotune.study.claims import NOBODY, Owner
 from autotune.study.pending import PendingTrials
 from autotune.study.record import Study
@@ -89,3 +91,20 @@ def test_a_line_that_is_not_as_it_was_written_stops_nothing(tmp_path: Path, wait
     study.close()
     assert details(tmp_path) == (["waited", "next"] if way == "twice" else ["next"])
     assert not (tmp_path / "s.pending").exists()
+
+
+def test_a_new_record_begins_without_what_waits(tmp_path: Path, waiting: bytes) -> None:
+    """It is written to the old one, which is kept."""
+    (tmp_path / "config.yaml").write_text("batch_size: 4\nautotune: {command: 'true', knobs: {batch_size: [4, 8]}}\n")
+    problem = open_problem(tmp_path / "config.yaml", command=None, state_dir=tmp_path / "state")
+    problem.__dict__["storage"] = storage = Remote(at("journal:studies", tmp_path))
+    problem.state.create()
+    line = {**json.loads(waiting), "where": storage.where(problem.study)}
+    problem.state.pending(problem.study).write_text(json.dumps(line) + "\n")
+    clock = SystemClock()
+    options = SearchOptions(budget_s=60.0, started_s=clock.now_s(), fresh=True, allow_busy_gpu=True)
+    with open_search(problem, options, clock, lambda _event: None) as search:
+        assert search.study.records() == []
+    (old,) = (tmp_path / "studies").glob("*.until-*.journal")
+    assert '"detail":"waited"' in old.read_text()
+    assert not problem.state.pending(problem.study).exists()
