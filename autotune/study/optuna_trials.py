@@ -182,13 +182,22 @@ class OptunaTrials:
     def _place_for(self, wanted: Distributions) -> tuple[int, Distributions]:
         """Return the Optuna study that takes trials with such parameters, the newest that does, else a new one."""
         for place in reversed(range(self._first, len(self._studies))):
-            distributions = united(self._known[place], wanted)
+            distributions = united(self._known_in(place), wanted)
             if distributions is not None:
                 return place, distributions
-        name = next_member(self._name, [study.study_name for study in self._studies])
-        self._studies.append(_load(name, self._storage, self._pin))
-        self._known.append({})
-        return len(self._studies) - 1, wanted
+        while True:
+            name = next_member(self._name, [study.study_name for study in self._studies])
+            self._studies.append(_load(name, self._storage, self._pin))
+            self._known.append({})
+            distributions = united(self._known_in(len(self._studies) - 1), wanted)
+            if distributions is not None:
+                return len(self._studies) - 1, distributions
+
+    def _known_in(self, place: int) -> Distributions:
+        """Return the distributions that an Optuna study has fixed; somebody else may have begun one that was empty."""
+        if not self._known[place]:
+            self._known[place] = _distributions(self._studies[place].get_trials(deepcopy=False))
+        return self._known[place]
 
 
 def _uuid(trial: FrozenTrial) -> str | None:

@@ -188,6 +188,35 @@ class StorageContract:
         assert [trial.params["data.cache"] for trial in self.trials(tmp_path, "s-1~2")] == ["disk"]
         assert self.opened(tmp_path).latest("s-*") == "s-1"
 
+    def test_two_workers_begin_with_lists_of_their_own(self, tmp_path: Path) -> None:
+        """Somebody has edited a list in between: the second one goes on beside the first."""
+        lists = [CHOICES, {**CHOICES, "data.cache": ("none", "disk")}, {**CHOICES, "data.cache": ("none", "tmpfs")}]
+        studies = [self.study(tmp_path) for _ in lists]  # all of them while it is empty
+        for study, choices in zip(studies, lists, strict=True):
+            study.finish(study.begin({**VALUES, "data.cache": choices["data.cache"][1]}, choices), record(), score=1.0)
+        assert len(self.study(tmp_path).records()) == 3
+        assert [trial.params["data.cache"] for trial in self.trials(tmp_path, "s-1~3")] == ["tmpfs"]
+
+    def test_a_study_that_was_deleted_leaves_a_gap(self, tmp_path: Path) -> None:
+        """Whatever is missing among the Optuna studies of one study, the next begins behind the last."""
+        study = self.study(tmp_path)
+        for cache in ("memory", "disk", "tmpfs"):
+            study.finish(
+                study.begin({**VALUES, "data.cache": cache}, {**CHOICES, "data.cache": ("none", cache)}),
+                replace(record(), detail=cache),
+                score=1.0,
+            )
+        optuna.delete_study(study_name="s-1~2", storage=self.member(tmp_path)._storage)
+        again = self.study(tmp_path)
+        again.finish(
+            again.begin({**VALUES, "data.cache": "ram"}, {**CHOICES, "data.cache": ("none", "ram")}),
+            replace(record(), detail="ram"),
+            score=1.0,
+        )
+        assert {one.detail for one in self.study(tmp_path).records()} == {"memory", "tmpfs", "ram"}
+        self.opened(tmp_path).set_aside("s-1", VirtualClock())
+        assert self.study(tmp_path).records() == []
+
 
 def record() -> TrialRecord:
     """Return a trial that gave numbers."""
