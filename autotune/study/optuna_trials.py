@@ -119,8 +119,8 @@ class OptunaTrials:
                 claim.trial.report(speed, step)
                 claim.reported = step + 1
             claim.study.tell(claim.trial, finished.score, state=finished.state)
-        except (ValueError, optuna.exceptions.UpdateFinishedTrialError):
-            return self._settle(finished)  # somebody took it for interrupted
+        except (KeyError, ValueError, optuna.exceptions.UpdateFinishedTrialError):
+            return self._settle(finished)  # somebody took it for interrupted, or away
         return claim.number
 
     def _settle(self, finished: FinishedTrial) -> int:

@@ -7,7 +7,7 @@ The suite is a class of tests; a test module subclasses it as ``Test...`` and sa
 """
 
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
@@ -17,6 +17,7 @@ import optuna
 from optuna.trial import FrozenTrial, TrialState
 
 from autotune.clock import VirtualClock
+from autotune.errors import StudyError
 from autotune.records import Ending, Measurement, Purpose, Scalar, TrialRecord, Validity, Values
 from autotune.study.claims import LEASE_S, Owner
 from autotune.study.record import Study
@@ -216,6 +217,25 @@ class StorageContract:
         assert {one.detail for one in self.study(tmp_path).records()} == {"memory", "tmpfs", "ram"}
         self.opened(tmp_path).set_aside("s-1", VirtualClock())
         assert self.study(tmp_path).records() == []
+
+    def test_a_study_that_is_deleted_meanwhile_is_an_expected_error(self, tmp_path: Path) -> None:
+        """From the next trial on, at the latest; signs of life fail without a word, and what was measured is known."""
+        study = self.study(tmp_path)
+        claim = study.begin(VALUES, CHOICES)
+        optuna.delete_study(study_name="s-1", storage=self.member(tmp_path)._storage)
+        study.renew()
+        _is_refused(lambda: study.finish(claim, record(), score=1.0))  # a journal takes it
+        assert _is_refused(lambda: study.begin(VALUES, CHOICES))
+        study.close()
+        assert len(study.records()) == 1
+
+
+def _is_refused(call: Callable[[], object]) -> bool:
+    try:
+        call()
+    except StudyError:
+        return True
+    return False
 
 
 def record() -> TrialRecord:

@@ -16,14 +16,15 @@ from sqlalchemy.engine import make_url
 from autotune.clock import Clock
 from autotune.errors import StorageAway, StudyError
 from autotune.files import open_regular
-from autotune.settings.secrets import MASK
+from autotune.settings.secrets import Secret, without
 from autotune.study.storage.address import StorageAddress, StorageKind
 from autotune.study.storage.file_lock import FileLock
 from autotune.study.storage.members import SET_ASIDE, is_member, member_names, next_member
-from autotune.study.storage.storage import Connection
+from autotune.study.storage.storage import DAMAGE, Connection
 
 _CONNECT_S = 5
 _STATEMENT_S = 15
+_LOCK_S = 30.0  # of a file: others make a trial under it, in a dozen transactions, and disks may be slow
 _SERVER = {
     "connect_timeout": _CONNECT_S,
     "application_name": "autotune",
@@ -74,7 +75,7 @@ class Database:
         self._is_server = address.kind is StorageKind.POSTGRESQL
         path = address.path
         self._lock: AbstractContextManager[Any] = (
-            nullcontext() if path is None else FileLock(path.with_name(path.name + ".flock"))
+            nullcontext() if path is None else FileLock(path.with_name(path.name + ".flock"), timeout_s=_LOCK_S)
         )
 
     def where(self, study: str) -> str:
@@ -83,8 +84,11 @@ class Database:
 
     def latest(self, pattern: str) -> str | None:
         """Return the study whose last trial began last."""
-        if self._address.path is not None and not self._address.path.exists():
-            return None
+        try:
+            if self._address.path is not None and not self._address.path.exists():
+                return None
+        except OSError as error:
+            raise self._error(error) from None
         with self._expected(), self._in_use():
             if not self._has_tables():
                 return None
@@ -173,6 +177,13 @@ class Database:
                 where=self._address.shown,
                 remedy="Run: pip install 'psycopg[binary]'",
             ) from None
+        except DAMAGE as error:
+            # Somebody has deleted or changed what Optuna wrote: it trusts its own tables.
+            raise StudyError(
+                f"the storage holds what cannot be read: {type(error).__name__}: {self._said(str(error))}",
+                where=self._address.shown,
+                remedy="Put a copy of it back, or name another storage.",
+            ) from None
         except RuntimeError as error:
             if "schema" not in str(error):
                 raise
@@ -187,18 +198,20 @@ class Database:
         cause: BaseException = error
         while not isinstance(cause, sqlalchemy.exc.DBAPIError | OSError) and cause.__cause__ is not None:
             cause = cause.__cause__
-        said = self._said(str(getattr(cause, "orig", None) or getattr(cause, "strerror", None) or cause))
+        said = _first_line(str(getattr(cause, "orig", None) or getattr(cause, "strerror", None) or cause))
         remedy = next((remedy for pattern, remedy in _REMEDIES if re.search(pattern, said, re.IGNORECASE)), None)
         is_away = self._is_server and isinstance(cause, _NO_ANSWER) and not _UNUSABLE.search(said)
         return (StorageAway if is_away else StudyError)(
-            f"the storage cannot be {'reached' if is_away else 'used'}: {said}",
+            f"the storage cannot be {'reached' if is_away else 'used'}: {self._said(said)}",
             where=self._address.shown,
             remedy=remedy or "Mend that, then run the same command again: it goes on.",
         )
 
     def _said(self, text: str) -> str:
         """Return the first line of a driver's message as it may be shown."""
-        line = next((line.strip() for line in text.splitlines() if line.strip()), "no reason given")
-        for secret in self._address.secrets.values():
-            line = line.replace(secret, MASK)
-        return ascii(line)[1:-1][:_LONGEST_SAID]
+        secrets = [Secret(name=name, value=text) for name, text in self._address.secrets.items()]
+        return ascii(without(_first_line(text), secrets))[1:-1][:_LONGEST_SAID]
+
+
+def _first_line(text: str) -> str:
+    return next((line.strip() for line in text.splitlines() if line.strip()), "no reason given")

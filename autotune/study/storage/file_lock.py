@@ -20,20 +20,22 @@ class FileLock:
     Args:
         path: The lock file; it is created, never deleted (deleting it would let two holders in).
         clock: Clock of the wait.
+        timeout_s: Longest wait.
     """
 
-    def __init__(self, path: Path, clock: Clock | None = None) -> None:
+    def __init__(self, path: Path, clock: Clock | None = None, *, timeout_s: float = _TIMEOUT_S) -> None:
         self._path = path
+        self._timeout_s = timeout_s
         self._clock = clock or SystemClock()
         self._file: BinaryIO | None = None
 
     def acquire(self) -> bool:
-        """Wait for the lock; it is held for one write, so the wait is milliseconds.
+        """Wait for the lock; others hold it for one write, or a few.
 
         Raises:
             OSError: The lock file is no regular file, or another process keeps the lock too long.
         """
-        over_s = self._clock.now_s() + _TIMEOUT_S
+        over_s = self._clock.now_s() + self._timeout_s
         file = open_regular(self._path, append=True, create=True)
         while True:
             try:

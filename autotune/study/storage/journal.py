@@ -17,7 +17,7 @@ from autotune.clock import Clock
 from autotune.errors import StudyError
 from autotune.study.storage.file_lock import FileLock
 from autotune.study.storage.journal_file import JournalFile, repair_journal
-from autotune.study.storage.storage import Connection
+from autotune.study.storage.storage import DAMAGE, Connection
 
 
 class JournalFolder:
@@ -40,7 +40,8 @@ class JournalFolder:
 
     def latest(self, pattern: str) -> str | None:
         """Return the study whose journal was written last."""
-        latest = max(self._folder.glob(f"{pattern}.journal"), key=lambda path: path.stat().st_mtime, default=None)
+        with _expected(self._folder):
+            latest = max(self._folder.glob(f"{pattern}.journal"), key=lambda path: path.stat().st_mtime, default=None)
         return latest.stem if latest else None
 
     def connect(self, study: str) -> Connection:
@@ -57,8 +58,9 @@ class JournalFolder:
     def set_aside(self, study: str, clock: Clock) -> None:
         """Rename a journal, with the time in its new name."""
         path = self.path(study)
-        if os.path.lexists(path):
-            path.rename(path.with_name(f"{path.stem}.until-{clock.utc():%Y%m%dT%H%M%SZ}{path.suffix}"))
+        with _expected(path):
+            if os.path.lexists(path):
+                path.rename(path.with_name(f"{path.stem}.until-{clock.utc():%Y%m%dT%H%M%SZ}{path.suffix}"))
 
 
 @contextmanager
@@ -72,16 +74,7 @@ def _expected(path: Path) -> Iterator[None]:
             where=str(path),
             remedy="Free some space or mend the permissions, then run the same command again: it goes on.",
         ) from error
-    except (
-        LookupError,
-        ValueError,
-        TypeError,
-        AttributeError,
-        ArithmeticError,
-        AssertionError,
-        RecursionError,
-        optuna.exceptions.OptunaError,
-    ) as error:
+    except (*DAMAGE, optuna.exceptions.OptunaError) as error:
         # Whole lines of JSON, but not what Optuna wrote: it trusts its own file.
         raise StudyError(
             f"the record of this study is damaged: {type(error).__name__}: {ascii(str(error))[1:101]}",

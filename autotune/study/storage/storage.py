@@ -9,6 +9,17 @@ from optuna.storages import BaseStorage
 
 from autotune.clock import Clock
 
+DAMAGE = (
+    LookupError,
+    ValueError,
+    TypeError,
+    AttributeError,
+    ArithmeticError,
+    AssertionError,
+    RecursionError,
+)
+"""Errors that Optuna raises where a storage holds what it did not write, or no longer what it did."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class Connection:

@@ -1,0 +1,104 @@
+"""Databases that somebody else changes: an expected error, or the search goes on; never a crash."""
+
+import logging
+import os
+import sqlite3
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from autotune.errors import StorageAway, StudyError
+from autotune.study.record import Study
+from autotune.study.storage.database import Database
+from autotune.testing.storage_contract import CHOICES, VALUES, record
+from tests.study.test_storages import at
+
+
+def opened(folder: Path) -> Study:
+    """Open the study in a file of SQLite's."""
+    return Study("s", at("sqlite:studies.db", folder))
+
+
+def execute(folder: Path, *statements: str) -> None:
+    """Execute statements in the file as any other tool does."""
+    with closing(sqlite3.connect(folder / "studies.db")) as database, database:
+        for statement in statements:
+            database.execute(statement)
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "UPDATE trial_user_attributes SET value_json = '{'",
+        "UPDATE trial_params SET distribution_json = '{}'",
+        "UPDATE trials SET state = 'SOMEHOW'",
+    ],
+)
+def test_content_that_optuna_did_not_write(tmp_path: Path, statement: str) -> None:
+    """It is an error with place and remedy, from whatever reads it."""
+    study = opened(tmp_path)
+    study.finish(study.begin(VALUES, CHOICES), record(), score=1.0)
+    study.begin(VALUES, CHOICES)
+    execute(tmp_path, statement)
+    database = at("sqlite:studies.db", tmp_path)
+    study.renew()
+    study.close()
+    for use in (lambda: database.latest("s"), lambda: opened(tmp_path)):
+        with pytest.raises(StudyError, match="holds what cannot be read") as caught:
+            use()
+        assert caught.value.remedy
+
+
+def test_a_trial_that_was_deleted_while_it_went_on_is_added(tmp_path: Path) -> None:
+    """What was measured is not lost."""
+    study = opened(tmp_path)
+    claim = study.begin(VALUES, CHOICES)
+    execute(tmp_path, *(f"DELETE FROM {table}" for table in ("trial_params", "trial_user_attributes", "trials")))
+    study.renew()
+    study.finish(claim, record(), score=1.0)
+    study.close()
+    assert len(opened(tmp_path).records()) == 1
+
+
+def test_a_study_with_two_objectives_is_an_expected_error(tmp_path: Path) -> None:
+    """Somebody else's of the same name."""
+    opened(tmp_path).close()
+    execute(tmp_path, "INSERT INTO study_directions (direction, study_id, objective) VALUES ('MINIMIZE', 1, 1)")
+    study = opened(tmp_path)
+    with pytest.raises(StudyError):
+        study.finish(study.begin(VALUES, CHOICES), record(), score=1.0)
+    study.close()
+
+
+def test_statements_are_not_shown(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """Nor by Optuna's own log."""
+    study = opened(tmp_path)
+    study.finish(study.begin(VALUES, CHOICES), record(), score=1.0)
+    execute(tmp_path, "DROP TABLE trial_params")
+    with caplog.at_level(logging.NOTSET), pytest.raises(StudyError):
+        study.begin(VALUES, CHOICES)
+    assert logging.getLogger("optuna").level > logging.WARNING
+    study.close()
+
+
+@pytest.mark.parametrize("name", ["a" * 300, os.fsdecode(b"\xff")])
+def test_a_name_that_cannot_be_used_is_an_expected_error(tmp_path: Path, name: str) -> None:
+    """One that is too long, or no text."""
+    for use in (
+        lambda: at(f"sqlite:{name}", tmp_path).connect("s"),
+        lambda: at(f"sqlite:{name * 300}", tmp_path).latest("s"),
+    ):
+        with pytest.raises(StudyError):
+            use()
+
+
+@pytest.mark.parametrize(("password", "is_shown"), [("e", True), ("Connection", False)])
+def test_masking_a_password_changes_nothing_else(tmp_path: Path, password: str, is_shown: bool) -> None:
+    """A very short one says nothing where it is read, and neither decides what kind of error it is."""
+    database = at(f"postgresql://me:{password}@127.0.0.1:1/name", tmp_path)
+    assert isinstance(database, Database)
+    with pytest.raises(StorageAway) as caught:
+        database.latest("s")
+    assert ("Connection refused" in caught.value.message) is is_shown
+    assert caught.value.remedy == "Check that it runs there."
