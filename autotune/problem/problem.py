@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from autotune.study.storage.storage import Storage
 
 _PYTHON_FIELD = "{python}"
+_HASH = "[0123456789abcdef]" * 4  # in a pattern of names; others may give studies of a database any name
 _SIMULATED = GpuInventory(gpus=(), why_none="the machine is simulated")
 
 
@@ -156,15 +157,15 @@ class Problem:
         if self.storage.latest(glob.escape(self.study)):
             return self.study
         same, frameworks, _ = self.study.rsplit("-", 2)
-        return self._latest_study(f"{same}-{frameworks if self.command else '????'}")
+        return self._latest_study(f"{same}-{frameworks if self.command else _HASH}")
 
     def study_of_other_frameworks(self) -> str | None:
         """The latest study that differs in the versions of the frameworks, and perhaps in the command."""
-        return self._latest_study(f"{self.study.rsplit('-', 2)[0]}-????")
+        return self._latest_study(f"{self.study.rsplit('-', 2)[0]}-{_HASH}")
 
     def _latest_study(self, pattern: str) -> str | None:
         same, frameworks = pattern.rsplit("-", 1)
-        return self.storage.latest(f"{glob.escape(same)}-{frameworks}-????")
+        return self.storage.latest(f"{glob.escape(same)}-{frameworks}-{_HASH}")
 
     @property
     def objective(self) -> Objective:

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from autotune.errors import StorageAway, StudyError
+from autotune.problem.problem import open_problem
 from autotune.study.record import Study
 from autotune.study.storage.database import Database
 from autotune.testing.storage_contract import CHOICES, VALUES, record
@@ -102,3 +103,14 @@ def test_masking_a_password_changes_nothing_else(tmp_path: Path, password: str, 
         database.latest("s")
     assert ("Connection refused" in caught.value.message) is is_shown
     assert caught.value.remedy == "Check that it runs there."
+
+
+def test_a_study_whose_name_only_looks_like_ours_is_not_taken(tmp_path: Path) -> None:
+    """Others may give a study any name; it ends up in paths."""
+    config = tmp_path / "config.yaml"
+    config.write_text("batch_size: 4\nautotune: {command: 'true', knobs: {batch_size: [4, 8]}}\n")
+    problem = open_problem(config, command=None, state_dir=tmp_path, storage=f"sqlite:{tmp_path}/studies.db")
+    Study(f"{problem.study[:-4]}/../", problem.storage).close()
+    assert problem.known_study() is None
+    Study(f"{problem.study[:-4]}0123", problem.storage).close()
+    assert problem.known_study() == f"{problem.study[:-4]}0123"
