@@ -83,8 +83,8 @@ MAY_IMPORT = {
 GUEST = {"trainee", "tf", "workloads"}
 ONLY_IN = {
     "optuna": {"sampler/optuna_sampler.py", "sampler/other_samplers.py", "study/", "bench/peers/methods.py"}
-    | {"testing/storage_contract.py"},
-    "sqlalchemy": {"study/storage/"},
+    | {"bench/overhead/study_filling.py", "testing/storage_contract.py"},
+    "sqlalchemy": {"study/storage/", "bench/overhead/study_filling.py"},
     "psycopg": {"study/storage/"},
     "matplotlib": {"bench/peers/plot.py"},
     "pynvml": {"gpu/driver.py"},

@@ -1,7 +1,9 @@
 """Command line of the benchmarks: ``python -m autotune.bench grid|search|start|...``."""
 
 import argparse
+import os
 import sys
+import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -12,9 +14,11 @@ from autotune.bench.overhead.monitor_cost import measure_monitor
 from autotune.bench.overhead.observer import benchmark_observer
 from autotune.bench.overhead.proposals import time_choices
 from autotune.bench.overhead.start import measure_start
+from autotune.bench.overhead.storage_cost import measure_storages, temporary_addresses
 from autotune.bench.simulation.calibration import calibrate
 from autotune.durations import parse_duration_s
 from autotune.errors import AutotuneError
+from autotune.study.storage.address import SaidAddress, parse_address, said_by_environment
 
 if TYPE_CHECKING:
     Commands = argparse._SubParsersAction[argparse.ArgumentParser]
@@ -170,6 +174,28 @@ def _add_monitor(commands: "Commands") -> None:
     parser.set_defaults(run=lambda arguments: print(measure_monitor(seconds=arguments.seconds)))
 
 
+def _add_storage(commands: "Commands") -> None:
+    parser = commands.add_parser("storage", help="measure what the record of a study costs, by storage")
+    parser.add_argument("--trials", type=int, default=1000, help="of a large study (default: 1000)")
+    parser.add_argument(
+        "--storage",
+        nargs="+",
+        metavar="ADDRESS",
+        help="e.g. sqlite:studies.db (default: a journal and SQLite in a temporary folder, and what AUTOTUNE_STORAGE "
+        "says). What is written there is deleted in the end.",
+    )
+    parser.set_defaults(run=_storage)
+
+
+def _storage(arguments: argparse.Namespace) -> None:
+    said = [SaidAddress(text=text, where="--storage", folder=Path.cwd()) for text in arguments.storage or ()]
+    if by_environment := said_by_environment(os.environ, Path.cwd()):
+        said.append(by_environment)
+    with tempfile.TemporaryDirectory(prefix="autotune-bench-") as folder:
+        addresses = [] if arguments.storage else temporary_addresses(Path(folder))
+        print(measure_storages([*addresses, *map(parse_address, said)], trials=arguments.trials))
+
+
 def _seeds(text: str) -> range:
     """Parse ``0-31``, both ends included, or a single seed."""
     first, dash, last = text.partition("-")
@@ -194,6 +220,7 @@ _BENCHMARKS = (
     _add_observe,
     _add_collector,
     _add_monitor,
+    _add_storage,
 )
 
 

@@ -1,0 +1,93 @@
+"""The benchmark of the record, on a journal and SQLite."""
+
+import json
+import sqlite3
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from autotune.bench.__main__ import main
+from autotune.bench.overhead import storage_cost, study_filling
+from autotune.bench.overhead.recorded_trials import made_up_trials
+from autotune.bench.overhead.storage_cost import temporary_addresses
+from autotune.bench.overhead.study_filling import begin, clear, fill, finish
+from autotune.study.record import Study
+from autotune.study.storage.open import open_storage
+from autotune.study.storage.storage import Storage
+
+
+def _storages(folder: Path) -> list[Storage]:
+    folder.mkdir()
+    return [open_storage(address, folder) for address in temporary_addresses(folder)]
+
+
+def _journal(folder: Path) -> list[Any]:
+    entries = [json.loads(line) for line in (folder / "studies/s.journal").read_text().splitlines()]
+    return [_without_identity(entry) for entry in entries]
+
+
+def _tables(folder: Path) -> dict[str, list[Any]]:
+    """Return the rows of all tables, without what differs each time: the order of insertion, and identities."""
+    with sqlite3.connect(folder / "studies.db") as database:
+        database.row_factory = sqlite3.Row
+        names = [name for (name,) in database.execute("SELECT name FROM sqlite_master WHERE type = 'table'")]
+        tables = {name: [dict(row) for row in database.execute(f"SELECT * FROM {name}")] for name in names}
+    return {name: sorted(map(_without_identity, rows), key=repr) for name, rows in tables.items()}
+
+
+_IDENTITY = ("uuid", "worker_id", "datetime_start", "datetime_complete")
+_PLACE = ("param_id", "trial_value_id", "trial_user_attribute_id", "trial_intermediate_value_id")
+
+
+def _without_identity(node: Any) -> Any:
+    if isinstance(node, str) and node.startswith("{"):
+        node = json.loads(node)
+    if not isinstance(node, dict):
+        return node
+    return {key: _without_identity(value) for key, value in node.items() if key not in (*_IDENTITY, *_PLACE)}
+
+
+def test_a_study_that_is_filled_at_once_is_as_if_written_trial_by_trial(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The same entries in the journal, the same rows in the database, also of what is added later."""
+    monkeypatch.setattr(study_filling, "TRIALS_OF_A_SEARCH", 3)
+    count = 5
+    assert list(fill(_storages(tmp_path / "once"), "s", count)) == [3, count]
+    for storage in _storages(tmp_path / "each"):
+        study = Study("s", storage)
+        for trial in made_up_trials(count):
+            finish(study, begin(study, trial), trial)
+        study.close()
+    assert _journal(tmp_path / "once") == _journal(tmp_path / "each")
+    assert _tables(tmp_path / "once") == _tables(tmp_path / "each")
+
+
+def test_clearing_takes_one_study_and_leaves_the_others(tmp_path: Path) -> None:
+    """Nothing of it stays, nothing else goes; where there is none it does nothing."""
+    storages = _storages(tmp_path / "s")
+    for name in ("s", "other"):
+        for _ in fill(storages, name, 3):
+            pass
+    for storage in storages:
+        clear(storage, "s")
+        clear(storage, "s")
+        assert len(Study("other", storage).records()) == 3
+        assert Study("s", storage).records() == []
+    assert len(_tables(tmp_path / "s")["trial_params"]) == 3 * 13
+
+
+def test_prints_a_row_for_an_empty_study_and_one_for_a_large_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """For each storage that is named; what it wrote there is gone afterwards."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(storage_cost, "_OPENINGS", 1)
+    monkeypatch.setattr(sys, "argv", ["autotune.bench", "storage", "--trials", "5", "--storage", "journal:j"])
+    assert main() == 0
+    rows = [[cell.strip() for cell in line.split("|")[1:-1]] for line in capsys.readouterr().out.splitlines()[2:4]]
+    assert [row[:2] for row in rows] == [["journal", "0"], ["journal", "5"]]
+    assert all(float(row[4].removesuffix(" kB")) > 1.0 for row in rows)
+    assert list((tmp_path / "j").iterdir()) == []
