@@ -12,13 +12,20 @@ from autotune.clock import VirtualClock
 from autotune.errors import StudyBusy, StudyError
 from autotune.study.sole_search import sole_search
 from autotune.study.storage.file_lock import FileLock
-from autotune.study.storage.journal_file import repair_journal
+from autotune.study.storage.journal import JournalFolder
+from autotune.study.storage.journal_file import JournalFile
+from tests.runs import MakeTrial
+from tests.study.storages import journal_study
 
 LINES = [json.dumps({"op_code": i, "text": "é" * i}).encode() + b"\n" for i in range(4)]
 
 
+def _file(path: Path) -> JournalFile:
+    return JournalFile(path, FileLock(path.with_name("lock")))
+
+
 def _repaired(path: Path) -> bytes:
-    repair_journal(path, FileLock(path.with_name("lock")))
+    _file(path).repair()
     return path.read_bytes()
 
 
@@ -37,7 +44,7 @@ def test_the_torn_piece_is_kept_beside_the_journal(tmp_path: Path) -> None:
     """Nothing is thrown away: what was cut off can be looked at."""
     path = tmp_path / "j"
     path.write_bytes(LINES[0] + b'{"half": ')
-    assert repair_journal(path, FileLock(tmp_path / "lock")) == len(b'{"half": ')
+    assert _file(path).repair() == len(b'{"half": ')
     assert (tmp_path / "j.torn").read_bytes() == b'{"half": \n'
 
 
@@ -48,15 +55,59 @@ def test_a_whole_line_without_its_newline_is_completed(tmp_path: Path) -> None:
     assert _repaired(path) == LINES[0] + LINES[1]
 
 
-def test_damage_in_the_middle_is_named_and_left_alone(tmp_path: Path) -> None:
-    """A line that is no journal line is somebody's accident: the message names it, the file stays."""
+def test_damage_in_the_middle_is_named_and_left_alone(tmp_path: Path, make_trial: MakeTrial) -> None:
+    """A line that is no journal line is somebody's accident: the message names it, the file stays, its torn end too."""
+    path = tmp_path / "s.journal"
+    journal_study(path).append(make_trial({"x.on": True}, 60.0))
+    first, second = path.read_bytes().splitlines(keepends=True)
+    for rest in (b"", b'{"half": '):
+        content = first + b"garbage\n" + second + rest
+        path.write_bytes(content)
+        with pytest.raises(StudyError, match="cut it before that line") as caught:
+            JournalFolder(tmp_path).connect("s")
+        assert caught.value.where == f"{path}:2"
+        assert path.read_bytes() == content
+
+
+def test_reads_what_python_writes(tmp_path: Path) -> None:
+    """Half a character, as in a file's name that is none, and numbers that are none."""
     path = tmp_path / "j"
-    content = LINES[0] + b"garbage\n" + LINES[1]
-    path.write_bytes(content)
-    with pytest.raises(StudyError) as caught:
-        _repaired(path)
-    assert caught.value.where == f"{path}:2"
-    assert path.read_bytes() == content
+    entries = [
+        {"text": "\ud800"},
+        {"number": float("inf")},
+        {"number": 10**30},
+        {"deep": json.loads("[" * 300 + "]" * 300)},
+    ]
+    path.write_bytes(b"".join(json.dumps(entry).encode() + b"\n" for entry in entries))
+    file = _file(path)
+    assert list(file.read_logs(0)) == entries
+    assert list(file.read_logs(3)) == entries[3:]
+
+
+def test_a_line_that_is_being_written_is_left_for_later(tmp_path: Path) -> None:
+    """Its beginning is no damage; once it is whole, it is the next entry."""
+    path = tmp_path / "j"
+    file = _file(path)
+    path.write_bytes(LINES[0] + LINES[1][:9])
+    assert [entry["op_code"] for entry in file.read_logs(0)] == [0]
+    path.write_bytes(LINES[0] + LINES[1])
+    assert [entry["op_code"] for entry in file.read_logs(1)] == [1]
+
+
+def test_the_disk_is_waited_for_once_a_call(
+    tmp_path: Path, make_trial: MakeTrial, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A trial has some thirty entries; all are on disk when its beginning, and when its end, has been written."""
+    path = tmp_path / "s.journal"
+    study = journal_study(path)
+    synced: list[int] = []
+    monkeypatch.setattr("os.fsync", lambda number: synced.append(os.fstat(number).st_size))
+    claim = study.begin({"x.on": True}, {"x.on": (False, True)})
+    assert synced == [path.stat().st_size]
+    study.finish(claim, make_trial({"x.on": True}, 60.0), score=1.0, speeds=(58.0, 62.0))
+    assert synced[1:] == [path.stat().st_size]
+    study.close_abandoned()
+    assert len(synced) == 2
 
 
 def test_a_second_search_is_refused_by_name_and_a_dead_one_leaves_nothing(tmp_path: Path) -> None:

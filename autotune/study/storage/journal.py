@@ -16,7 +16,7 @@ from optuna.storages import JournalStorage
 from autotune.clock import Clock
 from autotune.errors import StudyError
 from autotune.study.storage.file_lock import FileLock
-from autotune.study.storage.journal_file import JournalFile, repair_journal
+from autotune.study.storage.journal_file import JournalFile
 from autotune.study.storage.storage import DAMAGE, Connection
 
 
@@ -51,9 +51,10 @@ class JournalFolder:
         lock = FileLock(path.with_name(path.name + ".flock"))
         with _expected(path):
             self._folder.mkdir(mode=0o700, exist_ok=True)
-            torn_bytes = repair_journal(path, lock)
-            storage = JournalStorage(JournalFile(path, lock))  # type: ignore[arg-type]
-        return Connection(storage=storage, expected=lambda: _expected(path), torn_bytes=torn_bytes)
+            file = JournalFile(path, lock)
+            storage = JournalStorage(file)  # type: ignore[arg-type]
+            torn_bytes = file.repair()  # once every line before it was read: what is damaged stays as it is
+        return Connection(storage=storage, expected=lambda: _expected(path, file), torn_bytes=torn_bytes)
 
     def set_aside(self, study: str, clock: Clock) -> None:
         """Rename a journal, with the time in its new name."""
@@ -64,10 +65,12 @@ class JournalFolder:
 
 
 @contextmanager
-def _expected(path: Path) -> Iterator[None]:
-    """Turn errors that a disk, or another writer of the journal, can cause into `StudyError`."""
+def _expected(path: Path, file: JournalFile | None = None) -> Iterator[None]:
+    """Wait for the disk in the end; turn errors that it, or another writer, can cause into `StudyError`."""
     try:
         yield
+        if file is not None:
+            file.sync()
     except OSError as error:
         raise StudyError(
             f"the record of this study cannot be written: {error.strerror}",
