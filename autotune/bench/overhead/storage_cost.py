@@ -25,7 +25,8 @@ from autotune.bench.overhead.study_filling import begin, clear, fill, finish
 from autotune.clock import SystemClock
 from autotune.process.owner import is_gone, this_process
 from autotune.score import EFFECTIVE_UTILIZATION
-from autotune.study.record import Owner, Study
+from autotune.study.claims import Owner
+from autotune.study.record import Study
 from autotune.study.storage.address import StorageAddress, StorageKind
 from autotune.study.storage.open import open_storage
 from autotune.study.storage.storage import Storage
