@@ -57,7 +57,7 @@ class Study:
     """
 
     def __init__(self, name: str, storage: Storage, *, pending: Path | None = None, owner: Owner = NOBODY) -> None:
-        optuna.logging.set_verbosity(optuna.logging.ERROR)  # it would show statements
+        optuna.logging.set_verbosity(optuna.logging.ERROR)
         self.name = name
         self.where = storage.where(name)
         self.remarks: deque[str] = deque()

@@ -6,6 +6,8 @@ import sqlite3
 from contextlib import closing
 from pathlib import Path
 
+import optuna
+import psycopg
 import pytest
 
 from autotune.errors import StorageAway, StudyError
@@ -13,6 +15,7 @@ from autotune.problem.problem import open_problem
 from autotune.study.record import Study
 from autotune.study.storage.database import Database
 from autotune.testing.storage_contract import CHOICES, VALUES, record
+from tests.postgresql import Server
 from tests.study.test_storages import at
 
 
@@ -103,6 +106,36 @@ def test_masking_a_password_changes_nothing_else(tmp_path: Path, password: str, 
         database.latest("s")
     assert ("Connection refused" in caught.value.message) is is_shown
     assert caught.value.remedy == "Check that it runs there."
+
+
+def test_what_helps_is_said(tmp_path: Path) -> None:
+    """A folder that is not there, a file that was moved away meanwhile."""
+    with pytest.raises(StudyError) as caught:
+        at("sqlite:absent/studies.db", tmp_path).connect("s")
+    assert "its folder" in str(caught.value.remedy)
+    study = opened(tmp_path)
+    (tmp_path / "studies.db").rename(tmp_path / "moved.db")
+    with pytest.raises(StudyError) as caught:
+        study.begin(VALUES, CHOICES)
+    study.close()
+    assert "still the same" in str(caught.value.remedy)
+
+
+@pytest.mark.services
+def test_tables_that_somebody_has_locked(tmp_path: Path, postgresql: Server, capfd: pytest.CaptureFixture[str]) -> None:
+    """The lock is named, not what follows from it, and no statement is shown."""
+    url = postgresql.new_database("locked")
+    database = at(f"{url}?options=-c%20lock_timeout%3D200ms", tmp_path)
+    study = Study("s", database)
+    study.finish(study.begin(VALUES, CHOICES), record(), score=1.0)
+    study.close()
+    optuna.logging.set_verbosity(optuna.logging.WARNING)
+    with psycopg.connect(url, client_encoding="utf8") as other:
+        other.execute("LOCK TABLE trials IN ACCESS EXCLUSIVE MODE")
+        with pytest.raises(StorageAway, match="lock timeout") as caught:
+            at(f"{url}?options=-c%20lock_timeout%3D200ms", tmp_path).latest("s")
+    assert "who keeps it locked" in str(caught.value.remedy)
+    assert "SELECT" not in capfd.readouterr().err
 
 
 def test_a_study_whose_name_only_looks_like_ours_is_not_taken(tmp_path: Path) -> None:

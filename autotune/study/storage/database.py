@@ -47,11 +47,16 @@ _REMEDIES = (
     (r"unsupported startup parameter", "Let PgBouncer ignore it: ignore_startup_parameters = options"),
     (r"no pg_hba.conf entry|permission denied|not permitted|must be owner", "Ask for the right to use this database."),
     (r'database "[^"]*" does not exist', "Create the database: createdb NAME."),
+    (
+        r"readonly database",
+        "Check that the file is still the same, and yours to write; then run the same command again.",
+    ),
+    (r"is locked|lock timeout|holds its lock", "See who keeps it locked, then run the same command again: it goes on."),
+    (r"unable to open|^No such file", "Check that its folder is there and is yours to write."),
     (r"read-?only", "Studies are written: name a database, or a server, that takes writes."),
     (r"refused|could not connect|timeout|timed out|resolve|translate host|No such file", "Check that it runs there."),
     (r"not a database|malformed|disk image", "Move the file away to start anew, or put a copy of it back."),
     (r"disk is full|No space left|disk I/O", "Free some space, then run the same command again: it goes on."),
-    (r"unable to open", "Check that its folder is there and is yours to write."),
 )
 """What helps, by a pattern in what the driver says."""
 _UNUSABLE = re.compile(
@@ -128,6 +133,7 @@ class Database:
     def _optuna(self) -> RDBStorage:
         if self._address.path is not None:
             open_regular(self._address.path, append=True, create=True).close()  # its owner's alone
+        optuna.logging.set_verbosity(optuna.logging.ERROR)  # it would show statements
         # Without its password: Optuna keeps the URL, fills fields in braces into it, and shows it in its messages.
         url = self._url.render_as_string(hide_password=False).replace("{", "{{").replace("}", "}}")
         pool = _SERVER_POOL if self._is_server else {}
@@ -195,9 +201,7 @@ class Database:
 
     def _error(self, error: Exception) -> StudyError:
         """Return the user's error for one of the driver's."""
-        cause: BaseException = error
-        while not isinstance(cause, sqlalchemy.exc.DBAPIError | OSError) and cause.__cause__ is not None:
-            cause = cause.__cause__
+        cause = _cause(error)
         said = _first_line(str(getattr(cause, "orig", None) or getattr(cause, "strerror", None) or cause))
         remedy = next((remedy for pattern, remedy in _REMEDIES if re.search(pattern, said, re.IGNORECASE)), None)
         is_away = self._is_server and isinstance(cause, _NO_ANSWER) and not _UNUSABLE.search(said)
@@ -211,6 +215,19 @@ class Database:
         """Return the first line of a driver's message as it may be shown."""
         secrets = [Secret(name=name, value=text) for name, text in self._address.secrets.items()]
         return ascii(without(_first_line(text), secrets))[1:-1][:_LONGEST_SAID]
+
+
+def _cause(error: BaseException) -> BaseException:
+    """Return what the driver, or the system, has raised first."""
+    if isinstance(error, sqlalchemy.exc.InternalError):  # a statement behind one that failed, in its transaction
+        context: BaseException | None = error
+        while context is not None:
+            context = context.__cause__ or context.__context__
+            if isinstance(context, sqlalchemy.exc.OperationalError):
+                return context
+    if isinstance(error, sqlalchemy.exc.DBAPIError | OSError) or error.__cause__ is None:
+        return error
+    return _cause(error.__cause__)
 
 
 def _first_line(text: str) -> str:
