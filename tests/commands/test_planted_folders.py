@@ -71,7 +71,7 @@ def test_a_planted_state_folder_is_not_used(mine: Path) -> None:
         planted.chmod(0o777)
         (planted / "studies").mkdir(mode=0o777)
     before = modes(planted)
-    searched = autotune(mine, "search", "--config", "config.yaml", "--budget", "5s", "--json")
+    searched = autotune(mine, "search", "--config", "config.yaml", "--budget", "15s", "--json")
     assert searched.returncode == 0, searched.stderr
     assert modes(planted) == before
     assert f"{planted} is not used: it belongs to user {MALLORY}" in searched.stderr
@@ -89,7 +89,7 @@ def test_a_planted_state_folder_is_not_used(mine: Path) -> None:
 @only_root
 def test_nobody_else_gets_at_the_folder_of_a_trial(mine: Path) -> None:
     """The trial's folder cannot be renamed, looked into, or found by another user while it is in use."""
-    autotune(mine, "search", "--config", "config.yaml", "--budget", "5s")
+    autotune(mine, "search", "--config", "config.yaml", "--budget", "15s")
     state = mine / ".autotune"
     (trial,) = (path for path in (state / "trials").glob("*/*-000"))
     with acting_as(MALLORY):
@@ -130,7 +130,7 @@ def test_the_umask_of_a_trainer_stays_the_users(mine: Path) -> None:
     trainer = mine / "train.py"
     trainer.write_text("import os, sys; m = os.umask(0); print(f'umask {m:o}', flush=True); sys.exit(1)")
     (mine / "config.yaml").write_text(SHORT % trainer)
-    autotune(mine, "search", "--config", "config.yaml", "--budget", "5s", umask=0o027)
+    autotune(mine, "search", "--config", "config.yaml", "--budget", "15s", umask=0o027)
     (said, *_) = (path.read_text() for path in (mine / ".autotune" / "trials").glob("*/*/stdout.log"))
     assert said == "umask 27\n"
 
