@@ -84,7 +84,7 @@ def test_search_apply_and_revert(project: Path, autotune: Autotune) -> None:
 def test_knobs_that_do_nothing_are_left_alone(project: Path, autotune: Autotune) -> None:
     """The answer is that nothing helps, and apply edits nothing."""
     _write(project, "out:", "dull: true\nout:")
-    answer = json.loads(autotune(*SEARCH, "--budget", "12s").stdout)
+    answer = json.loads(autotune(*SEARCH, "--budget", "30s").stdout)
     assert answer["verdict"] == "no_change"
     assert answer["best"] == answer["baseline"]
     before = (project / "config.yaml").read_bytes()

@@ -294,7 +294,7 @@ def test_a_search_is_shown(tmp_path: Path) -> None:
     )
     autotune = [sys.executable, "-m", "autotune"]
     searched = subprocess.run(
-        [*autotune, "search", "--config", "config.yaml", "--budget", "12s", "--json"],
+        [*autotune, "search", "--config", "config.yaml", "--budget", "30s", "--json"],
         cwd=tmp_path,
         stdin=subprocess.DEVNULL,
         capture_output=True,
