@@ -87,6 +87,7 @@ ONLY_IN = {
     "sqlalchemy": {"study/storage/", "bench/overhead/study_filling.py"},
     "psycopg": {"study/storage/"},
     "matplotlib": {"bench/peers/plot.py"},
+    "sklearn": {"bench/peers/forest.py"},
     "pynvml": {"gpu/driver.py"},
     "psutil": {"measure/host.py", "process/"},
     "subprocess": {"process/"},

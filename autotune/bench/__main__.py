@@ -115,6 +115,35 @@ def _search(arguments: argparse.Namespace) -> None:
     )
 
 
+def _add_tables(commands: "Commands") -> None:
+    parser = commands.add_parser("tables", help="compare the tuner with its peers on tables of measured systems")
+    parser.add_argument("folder", type=Path, metavar="DIR", help="folder of the tables, NAME.csv.gz")
+    parser.add_argument("--seeds", type=_seeds, default=range(10), metavar="0-9", help="default: 0-9")
+    parser.add_argument("--trials", type=_numbers, default=(30, 60, 120), help="default: 30,60,120")
+    parser.add_argument("--method", action="append", default=[], help="of these methods only; may be repeated")
+    parser.add_argument("--noise", action="append", default=[], help="under these noises only; may be repeated")
+    parser.add_argument("--jobs", type=int, default=1, help="processes at work (default: 1)")
+    parser.add_argument("--out", type=Path, default=Path("bench-tables"), help="folder of the results; gone on with")
+    parser.set_defaults(run=_tables)
+
+
+def _tables(arguments: argparse.Namespace) -> None:
+    # Here, because other benchmarks do without the imports of the peers.
+    from autotune.bench.tables.benchmark_tables import TablesBenchmark, benchmark_tables
+
+    benchmark_tables(
+        TablesBenchmark(
+            folder=arguments.folder,
+            seeds=arguments.seeds,
+            trials=arguments.trials,
+            methods=arguments.method,
+            noises=arguments.noise,
+            jobs=arguments.jobs,
+            out=arguments.out,
+        )
+    )
+
+
 def _add_calibrate(commands: "Commands") -> None:
     parser = commands.add_parser(
         "calibrate", help="fit the simulated trainers to measured ones, and say how well they agree"
@@ -205,6 +234,14 @@ def _seeds(text: str) -> range:
     return seeds
 
 
+def _numbers(text: str) -> tuple[int, ...]:
+    """Parse ``30,60``: numbers above 0."""
+    numbers = tuple(sorted({int(number) for number in text.split(",")}))
+    if numbers[0] < 1:
+        raise ValueError(f"{text!r} are no numbers of trials")
+    return numbers
+
+
 def _budgets_s(text: str) -> tuple[float, ...]:
     """Parse ``5m,30m``."""
     return tuple(sorted({parse_duration_s(budget) for budget in text.split(",")}))
@@ -215,6 +252,7 @@ _BENCHMARKS = (
     _add_start,
     _add_choose,
     _add_search,
+    _add_tables,
     _add_calibrate,
     _add_oscillation,
     _add_observe,

@@ -4,13 +4,10 @@ Every finished scenario is a line of ``results.jsonl``, so that the same command
 """
 
 import json
-import os
 import sys
-import tempfile
-from collections.abc import Iterator, Sequence
-from concurrent.futures import ProcessPoolExecutor, as_completed
+from collections.abc import Sequence
 from dataclasses import dataclass
-from multiprocessing import get_context
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +18,7 @@ from autotune.bench.peers.anytime_curve import HeadToHead, NullTrial
 from autotune.bench.peers.head_to_head import hold_head_to_head, hold_null_trial
 from autotune.bench.peers.plot import plot_regrets
 from autotune.bench.peers.tables import report
+from autotune.bench.resumable import in_processes, kept_lines, work_folder
 from autotune.errors import AutotuneError
 
 FORMAT = 3
@@ -31,7 +29,6 @@ REPORT_SEEDS = range(1000, 1200)
 
 REPORT_NULLS = 2000
 
-_MEMORY = Path("/dev/shm")  # noqa: S108 (a temporary folder is made in it, with a name of its own)
 _comparison = TypeAdapter(HeadToHead)
 _null = TypeAdapter(NullTrial)
 
@@ -68,7 +65,8 @@ def benchmark_search(benchmark: Benchmark) -> None:
     null_seeds = range(benchmark.seeds.start, benchmark.seeds.start + benchmark.nulls)
     missing += [("null", seed) for seed in null_seeds if seed not in nulls]
     with results.open("a", encoding="utf-8") as file:
-        for number, done in enumerate(_run(missing, benchmark), start=1):
+        run = partial(_task, budgets_s=benchmark.budgets_s)
+        for number, done in enumerate(in_processes(run, missing, benchmark.jobs), start=1):
             kind = "contest" if isinstance(done, HeadToHead) else "null"
             file.write(_line(done, benchmark.budgets_s))
             file.flush()
@@ -84,25 +82,9 @@ def benchmark_search(benchmark: Benchmark) -> None:
     plot_regrets(some, benchmark.out / "regret.png")
 
 
-def _run(tasks: Sequence[tuple[str, int]], benchmark: Benchmark) -> Iterator[HeadToHead | NullTrial]:
-    """Yield the results in the order of their completion."""
-    if benchmark.jobs == 1:
-        for kind, seed in tasks:
-            yield _task(kind, seed, benchmark.budgets_s)
-        return
-    # A fork would copy the threads of the numeric libraries in an unknown state.
-    with ProcessPoolExecutor(benchmark.jobs, mp_context=get_context("spawn")) as pool:
-        try:
-            waiting = [pool.submit(_task, kind, seed, benchmark.budgets_s) for kind, seed in tasks]
-            for future in as_completed(waiting):
-                yield future.result()
-        finally:
-            pool.shutdown(cancel_futures=True)
-
-
-def _task(kind: str, seed: int, budgets_s: Sequence[float]) -> HeadToHead | NullTrial:
-    with tempfile.TemporaryDirectory(prefix="autotune-bench-", dir=_MEMORY if _MEMORY.is_dir() else None) as name:
-        folder = Path(name) / "work"
+def _task(task: tuple[str, int], budgets_s: Sequence[float]) -> HeadToHead | NullTrial:
+    kind, seed = task
+    with work_folder() as folder:
         return hold_head_to_head(seed, budgets_s, folder) if kind == "contest" else hold_null_trial(seed, folder)
 
 
@@ -123,13 +105,7 @@ def _read(results: Path, budgets_s: Sequence[float]) -> tuple[dict[int, HeadToHe
     """
     comparisons: dict[int, HeadToHead] = {}
     nulls: dict[int, NullTrial] = {}
-    if not results.exists():
-        return comparisons, nulls
-    content = results.read_bytes()
-    whole = content.rpartition(b"\n")[0] + b"\n" if b"\n" in content else b""
-    if len(whole) < len(content):
-        os.truncate(results, len(whole))
-    for number, line in enumerate(whole.splitlines(), start=1):
+    for number, line in enumerate(kept_lines(results), start=1):
         entry = json.loads(line)
         head = (entry["format"], entry["autotune"], tuple(entry["budgets_s"]))
         if head != (FORMAT, __version__, tuple(budgets_s)):

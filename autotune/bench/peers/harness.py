@@ -5,18 +5,19 @@ import random
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from statistics import fmean, median
+from typing import Protocol
 
 from autotune.bench.peers.anytime_curve import AnytimeCurve, Setting
 from autotune.bench.peers.methods import Proposals
-from autotune.bench.simulation.scenarios import Scenario
 from autotune.clock import VirtualClock
 from autotune.measure.window import WindowGoal, steady_window
 from autotune.problem.gpus import request_for
 from autotune.problem.problem import open_problem
-from autotune.records import Ending, Stop, TraineeEvent, Validity, Values
+from autotune.records import Ending, Machine, Stop, TraineeEvent, Validity, Values
 from autotune.sampler.observations import TYPICAL_CV
 from autotune.search.schedule import MOST_OF_THE_REST, SLOWER_THAN_USUAL
 from autotune.statistics import optimal_window_s
+from autotune.testing.simulated_runner import SimulatedRunner
 from autotune.trial.execution import TrialTools, execute
 from autotune.trial.instruments import Instruments
 from autotune.trial.outcome import ending_of
@@ -27,13 +28,41 @@ FIXED_RUN_S = 60.0
 """Length of a trial as users of other tuners configure it, start included."""
 
 
+class SimulatedTrainer(Protocol):
+    """Simulated trainer with its config and machine, and the truth about it; a `Scenario` is one."""
+
+    @property
+    def seed(self) -> int:
+        """Seed of the noise."""
+
+    @property
+    def machine(self) -> Machine:
+        """Conditions that a search knows of."""
+
+    @property
+    def config_text(self) -> str:
+        """Text of the config, with the domains of its knobs."""
+
+    def speed(self, values: Values) -> float:
+        """Return the true samples per second of a point; 0.0 if it cannot run."""
+
+    def best(self) -> tuple[Values, float]:
+        """Return the fastest point and its speed."""
+
+    def runner(self, clock: VirtualClock, *, seed: int, fresh_processes: bool) -> SimulatedRunner:
+        """Return a runner of this trainer's trials."""
+
+    def instruments(self, runner: SimulatedRunner) -> Instruments:
+        """Return the instruments of one trial of that runner."""
+
+
 class Harness:
     """Simulated machine of a scenario, its clock, and the answers of a method over time.
 
     Methods read only steps, exits and probes from the simulator; the true speeds judge the answers afterwards.
 
     Args:
-        one: The scenario.
+        one: The scenario, or another simulated trainer.
         budget_s: Budget of the method.
         folder: Folder for all files; must not exist yet.
         method: Name of the method; each gets noise of its own.
@@ -44,10 +73,11 @@ class Harness:
         problem: The scenario's config, read as the command reads it.
         runner: Simulated runner of the trials.
         trials: Number of trials; the measuring methods count.
+        answers: (trials before it, answer from then on), the first one the baseline.
     """
 
     def __init__(
-        self, one: Scenario, budget_s: float, folder: Path, *, method: str, fresh_processes: bool = False
+        self, one: SimulatedTrainer, budget_s: float, folder: Path, *, method: str, fresh_processes: bool = False
     ) -> None:
         self._one = one
         self._budget_s = budget_s
@@ -63,7 +93,8 @@ class Harness:
         self.problem = open_problem(config, command=None, state_dir=folder / "state", machine=one.machine)
         self.problem.state.create()
         self.trials = 0
-        self._answers: list[tuple[float, Values]] = [(0.0, self.problem.space.baseline)]
+        self.answers: list[tuple[int, Values]] = [(0, self.problem.space.baseline)]
+        self._answered_s: list[float] = [0.0]
         self._durations_s: list[float] = []
         self._starts_s: list[float] = []
         self._variances_s: list[float] = []
@@ -74,7 +105,8 @@ class Harness:
 
     def answer(self, values: Values) -> None:
         """Record the answer that the method would give from now on."""
-        self._answers.append((self.clock.now_s() - self._started_s, values))
+        self.answers.append((len(self.runner.plans), values))
+        self._answered_s.append(self.clock.now_s() - self._started_s)
 
     def curve(self, setting: Setting | None) -> AnytimeCurve:
         """Return the method's anytime curve so far, judged by the true speeds."""
@@ -85,20 +117,26 @@ class Harness:
             budget_s=self._budget_s,
             used_s=self.clock.now_s() - self._started_s,
             trials=self.trials,
-            regrets=[(since_s, max(0.0, 1.0 - self._one.speed(values) / best)) for since_s, values in self._answers],
-            answer=self._answers[-1][1],
+            regrets=[
+                (since_s, max(0.0, 1.0 - self._one.speed(values) / best))
+                for since_s, (_, values) in zip(self._answered_s, self.answers, strict=True)
+            ],
+            answer=self.answers[-1][1],
         )
 
-    def follow(self, proposals: Proposals, measure: Callable[[Values], float | None]) -> None:
+    def follow(
+        self, proposals: Proposals, measure: Callable[[Values], float | None], *, most_trials: float = math.inf
+    ) -> None:
         """Run the proposals of a peer until it or the budget ends; its answer is its best single measurement.
 
         Args:
             proposals: The peer.
             measure: Measures a point once: its samples per second, None if that gave no number.
+            most_trials: Number of trials after which it ends.
         """
         best = 0.0
         speed: float | None = None
-        while self.clock.now_s() < self._wall_s:
+        while self.clock.now_s() < self._wall_s and self.trials < most_trials:
             try:
                 values = next(proposals) if self.trials == 0 else proposals.send(speed)
             except StopIteration:

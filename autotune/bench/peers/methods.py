@@ -12,7 +12,7 @@ from itertools import product
 from math import dist
 
 import optuna
-from optuna.samplers import TPESampler
+from optuna.samplers import BaseSampler, GPSampler, TPESampler
 from optuna.trial import TrialState
 
 from autotune.records import Scalar, Values
@@ -47,14 +47,24 @@ def random_search(space: Space, seed: int) -> Proposals:
 
 
 def tpe(space: Space, seed: int) -> Proposals:
-    """Optuna's default sampler with its defaults: ten random points, then TPE.
+    """Optuna's default sampler with its defaults: ten random points, then the multivariate TPE."""
+    return _from_optuna(space, TPESampler(seed=seed))
+
+
+def gaussian_process(space: Space, seed: int) -> Proposals:
+    """Optuna's Gaussian process with its defaults: ten random points, then the log EI; needs torch and scipy."""
+    return _from_optuna(space, GPSampler(seed=seed))
+
+
+def _from_optuna(space: Space, sampler: BaseSampler) -> Proposals:
+    """Ask a sampler of Optuna, and tell it what was measured.
 
     It gets the same domains as the others: positions in the list of choices where these are ordered, categories where
     they are not. A trial without a number is reported as pruned, which ranks below all others; reported as failed it
     would be ignored, and similar points proposed again and again. A point that is proposed twice is measured twice.
     """
     optuna.logging.set_verbosity(optuna.logging.WARNING)
-    study = optuna.create_study(direction="maximize", sampler=TPESampler(seed=seed))
+    study = optuna.create_study(direction="maximize", sampler=sampler)
     distributions = {knob.path: distribution_of(knob) for knob in space.knobs}
     study.enqueue_trial({knob.path: knob.index(knob.baseline) for knob in space.knobs})
     while True:

@@ -1,0 +1,174 @@
+"""Searches on the trainer of a table: our tuner, other samplers in its place, and the peers as they are.
+
+All make trials of the same kind on the same runner, and each start of the trainer counts as one: the tuner's warm-up,
+repeats and confirmation, failures too. Our tuner appears twice. `OURS` is a whole search of so many trials, whose
+answer is what it confirmed, else the baseline. `EXPLORING` explores with all of them, as if the confirmation came on
+top, and its answer is the point that is believed to be best: the peers spend nothing on being sure.
+"""
+
+import os
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from importlib.util import find_spec
+from pathlib import Path
+
+from autotune.bench.peers.anytime_curve import OURS
+from autotune.bench.peers.harness import Harness
+from autotune.bench.peers.local_search import iterated_local_search
+from autotune.bench.peers.methods import Proposals, coordinate_descent, gaussian_process, random_search, tpe
+from autotune.bench.tables.table_trainer import TableTrainer
+from autotune.bench.tables.trials_budget import TrialsBudget
+from autotune.errors import ConfigError, TrialError
+from autotune.events import Event, IncumbentChanged, TrialEnded
+from autotune.sampler.other_samplers import OURS as OUR_SAMPLER
+from autotune.search.confirm import MOST_PAIRS
+from autotune.search.parts import SearchParts
+from autotune.search.tuner import Tuner
+from autotune.space.space import Space
+from autotune.study.record import Study
+
+EXPLORING = f"{OURS}, exploring"
+_ENDLESS_S = 1e7  # of virtual time: more than any number of trials takes
+_KEPT_TRIALS = 3 * MOST_PAIRS  # at least what a tuner keeps for a confirmation
+
+
+@dataclass(frozen=True, kw_only=True)
+class Answers:
+    """Answers of one search.
+
+    Attributes:
+        regrets: Regret of the answer after so many trials, by that number.
+        trials: Trials that were made.
+        failed: Those of them that gave no number.
+        cpu_s: CPU time of the search, its simulated trials included.
+    """
+
+    regrets: Mapping[int, float]
+    trials: int
+    failed: int
+    cpu_s: float
+
+
+def _forest(space: Space, seed: int) -> Proposals:
+    from autotune.bench.peers.forest import forest  # needs scikit-learn
+
+    return forest(space, seed)
+
+
+_PEERS: Mapping[str, Callable[[Space, int], Proposals]] = {
+    "TPE": tpe,
+    "forest": _forest,
+    "iterated local search": iterated_local_search,
+    "GP": gaussian_process,
+    "random": random_search,
+    "coordinate descent": coordinate_descent,
+}
+_INSIDE = " in our tuner"
+_SAMPLERS: Mapping[str, str] = {
+    EXPLORING: OUR_SAMPLER,
+    f"TPE{_INSIDE}": "tpe",
+    f"GP{_INSIDE}": "gp",
+    f"random{_INSIDE}": "random",
+}
+_NEEDS: Mapping[str, Sequence[str]] = {
+    "forest": ("sklearn",),
+    "GP": ("torch", "scipy"),
+    f"GP{_INSIDE}": ("torch", "scipy"),
+}
+
+METHODS: Sequence[str] = (OURS, *_SAMPLERS, *_PEERS)
+"""Names of all methods."""
+
+
+def missing_packages(method: str) -> Sequence[str]:
+    """Return the packages that a method needs and that are not installed."""
+    return [package for package in _NEEDS.get(method, ()) if find_spec(package) is None]
+
+
+def make_search(method: str, trainer: TableTrainer, trials: Sequence[int], folder: Path) -> Answers:
+    """Make the searches of one method.
+
+    Args:
+        method: Its name.
+        trainer: The trainer.
+        trials: Numbers of trials after which the answer counts. For `OURS` each is a search of its own.
+        folder: Folder for all files; must not exist yet.
+
+    Raises:
+        ConfigError: There is no such method.
+    """
+    before_s = _cpu_s()
+    harnesses: list[Harness] = []
+    regrets: dict[int, float] = {}
+    if method == OURS:
+        for number in trials:
+            harness = _harness(trainer, method, folder / str(number))
+            _tune(harness, trainer, OUR_SAMPLER, trials=number, whole=True)
+            regrets[number] = trainer.regret(harness.answers[-1][1])
+            harnesses.append(harness)
+    elif method in METHODS:
+        harness = _harness(trainer, method, folder / "search")
+        if method in _SAMPLERS:
+            _tune(harness, trainer, _SAMPLERS[method], trials=max(trials), whole=False)
+        else:
+            peer = _PEERS[method](harness.problem.space, trainer.seed)
+            harness.follow(peer, harness.measure_as_ours, most_trials=max(trials))
+        for number in trials:
+            answer = [values for since, values in harness.answers if since <= number][-1]
+            regrets[number] = trainer.regret(answer)
+        harnesses.append(harness)
+    else:
+        raise ConfigError(f"there is no method {method!r}", remedy=f"There are: {', '.join(METHODS)}.")
+    configs = [plan.config_text for harness in harnesses for plan in harness.runner.plans]
+    return Answers(
+        regrets=regrets,
+        trials=len(configs),
+        failed=sum(trainer.fails(config) for config in configs),
+        cpu_s=_cpu_s() - before_s,
+    )
+
+
+def _harness(trainer: TableTrainer, method: str, folder: Path) -> Harness:
+    return Harness(trainer, _ENDLESS_S, folder, method=method)
+
+
+def _tune(harness: Harness, trainer: TableTrainer, sampler: str, *, trials: int, whole: bool) -> None:
+    """Run our tuner, assembled as the command does it, on a budget in trials."""
+    problem, clock = harness.problem, harness.clock
+    budget = TrialsBudget(clock, trials=trials, beyond=0 if whole else _KEPT_TRIALS, runner=harness.runner)
+
+    def note(event: Event) -> None:
+        if isinstance(event, IncumbentChanged):
+            harness.answer(event.values)
+        elif isinstance(event, TrialEnded):
+            budget.note(event.trial)
+
+    study = Study(problem.study, problem.storage)
+    parts = SearchParts(
+        name=OURS,
+        seed=trainer.seed,
+        problem=problem,
+        study=study,
+        runner=harness.runner,
+        budget=budget,
+        clock=clock,
+        sampler=sampler,
+        instruments=harness.instruments,
+    )
+    tuner = Tuner(parts, [note])
+    try:
+        result = tuner.run()
+    except TrialError:
+        harness.answer(problem.space.baseline)  # no trial gave numbers
+    else:
+        if tuner.ended_by is not None:
+            raise tuner.ended_by
+        if whole:  # what was not confirmed is not recommended
+            harness.answer(result.best.values if result.best else problem.space.baseline)
+    finally:
+        study.close()
+
+
+def _cpu_s() -> float:
+    times = os.times()
+    return times.user + times.system

@@ -1,0 +1,270 @@
+"""``python -m autotune.bench tables``, on a tiny made-up table."""
+
+import gzip
+import json
+import sys
+from itertools import product
+from pathlib import Path
+
+import pytest
+
+from autotune.bench.__main__ import main
+from autotune.bench.peers.forest import forest
+from autotune.bench.peers.harness import Harness
+from autotune.bench.peers.local_search import iterated_local_search
+from autotune.bench.peers.methods import Proposals
+from autotune.bench.tables.noise import NOISES, USUAL
+from autotune.bench.tables.pieces import FOREST_SEARCHES, Piece, pieces
+from autotune.bench.tables.regret_tables import Search, report
+from autotune.bench.tables.searches import EXPLORING, METHODS, Answers, make_search
+from autotune.bench.tables.table import Table, read_table
+from autotune.bench.tables.table_trainer import TableTrainer
+from autotune.errors import ConfigError
+from autotune.records import Values
+from autotune.space.space import Space
+from tests.runs import knob
+
+HEADER = "threads,ratio,codec:categorical,throughput"
+
+
+def rows() -> list[str]:
+    """Combinations of 4 x 3 x 3 values; what has 4 threads and no codec does not run, the best one is 4, 0.5, b."""
+    return [
+        f"{threads},{ratio},{codec},{threads * (1 + (codec == 'b')) * (2 - abs(ratio - 0.5)) / 100}"
+        for threads, ratio, codec in product((1, 2, 3, 4), (0.00001, 0.5, 1), ("none", "a", "b"))
+        if (threads, codec) != (4, "none")
+    ]
+
+
+def written(path: Path, lines: list[str]) -> Path:
+    """Write a table of these lines."""
+    path.write_bytes(gzip.compress(("\n".join(lines) + "\n").encode()))
+    return path
+
+
+@pytest.fixture
+def table(tmp_path: Path) -> Table:
+    """The tiny table."""
+    return read_table(written(tmp_path / "tiny.csv.gz", [HEADER, *rows()]))
+
+
+def trainer(table: Table, noise: str = USUAL) -> TableTrainer:
+    """Its trainer, from the lowest values."""
+    return TableTrainer(table=table, start=table.lowest, noise=noise, seed=0)
+
+
+# The table
+
+
+def test_a_table_is_read(table: Table) -> None:
+    """Options with their values, the best combination, both starts, and what is missing."""
+    assert [(option.name, option.choices, option.ordered) for option in table.options] == [
+        ("threads", (1, 2, 3, 4), True),
+        ("ratio", (0.00001, 0.5, 1), True),
+        ("codec", ("a", "b", "none"), False),
+    ]
+    assert (table.name, table.combinations, len(table.throughputs)) == ("tiny", 36, 33)
+    assert (table.best, table.lowest) == ((4, 0.5, "b"), (1, 0.00001, "a"))
+    assert sum(table.throughputs[row] < table.throughputs[table.median] for row in table.throughputs) <= 16
+    assert table.regret(table.best) == 0.0
+    assert table.regret((4, 0.5, "none")) == 1.0
+
+
+def test_a_throughput_of_zero_does_not_run(tmp_path: Path) -> None:
+    """It is as if its row were missing."""
+    read = read_table(written(tmp_path / "t.csv.gz", ["a,throughput", "1,0", "2,3", "3,4"]))
+    assert read.throughputs == {(2,): 3.0, (3,): 4.0}
+
+
+@pytest.mark.parametrize(
+    ("lines", "message", "line"),
+    [
+        (["a,b"], "throughput", 1),
+        (["throughput", "1"], "at least one option", 1),
+        (["a,a,throughput"], "same name", 1),
+        (["a,throughput", "1,2", "1"], "1 cells instead of 2", 3),
+        (["a,throughput", "x,2"], "a is 'x', no number", 2),
+        (["a,throughput", "1,nan"], "no number", 2),
+        (["a,throughput", "1,-2"], "below 0", 2),
+        (["a,throughput", "1,2", "1.0,3"], "a row already", 3),
+    ],
+)
+def test_what_is_wrong_with_a_table_is_named(tmp_path: Path, lines: list[str], message: str, line: int) -> None:
+    """File, line and fault."""
+    path = written(tmp_path / "bad.csv.gz", lines)
+    with pytest.raises(ConfigError, match=message) as error:
+        read_table(path)
+    assert error.value.where == f"{path}:{line}"
+
+
+def test_what_is_no_table_is_named(tmp_path: Path) -> None:
+    """No gzip; cut off; hardly anything in it."""
+    path = tmp_path / "bad.csv.gz"
+    whole = gzip.compress("\n".join([HEADER, *rows()]).encode())
+    for content, message in ((b"a,throughput\n", "cannot be read"), (whole[:50], "cannot be read")):
+        path.write_bytes(content)
+        with pytest.raises(ConfigError, match=message) as error:
+            read_table(path)
+        assert error.value.where == str(path)
+    with pytest.raises(ConfigError, match="fewer than two"):
+        read_table(written(path, ["a,throughput", "1,2"]))
+
+
+# Its trainer
+
+
+def test_trials_are_as_the_table_says(table: Table, tmp_path: Path) -> None:
+    """A measured ratio of two points is that of their rows, a missing combination gives no number, all are as long."""
+    harness = Harness(trainer(table), 1e7, tmp_path / "work", method="test")
+    assert harness.problem.space.size == table.combinations
+    values = [harness.problem.space.at(indices) for indices in ((0, 0, 0), (3, 1, 1), (3, 1, 2))]
+    took_s, speeds = [], []
+    for point in values:
+        before_s = harness.clock.now_s()
+        speeds.append(harness.measure_as_ours(point))
+        took_s.append(harness.clock.now_s() - before_s)
+    assert speeds[2] is None
+    assert speeds[0] is not None
+    assert speeds[1] is not None
+    one = trainer(table)
+    assert speeds[1] / speeds[0] == pytest.approx(one.speed(values[1]) / one.speed(values[0]), rel=0.5)
+    assert took_s[0] == pytest.approx(took_s[1], abs=1.0)
+    assert [one.fails(plan.config_text) for plan in harness.runner.plans] == [False, False, True]
+
+
+@pytest.mark.parametrize("noise", NOISES)
+def test_noise_leaves_the_speed_right(table: Table, tmp_path: Path, noise: str) -> None:
+    """Under each noise the typical trial shows about the true speed, and not all show the same."""
+    one = trainer(table, noise)
+    harness = Harness(one, 1e7, tmp_path / "work", method="test")
+    values = harness.problem.space.baseline
+    found = sorted(speed for _ in range(40) if (speed := harness.measure_as_ours(values)) is not None)
+    assert found[20] == pytest.approx(one.speed(values), rel=0.2)
+    assert found[-1] / found[0] > 1.1
+
+
+# Searches
+
+
+@pytest.mark.parametrize("method", [method for method in METHODS if "GP" not in method])
+def test_a_search_on_a_table(table: Table, tmp_path: Path, method: str) -> None:
+    """Every method answers at both numbers of trials, makes no more, and finds something better than its start."""
+    one = trainer(table)
+    answers = make_search(method, one, (10, 20), tmp_path / "work")
+    assert list(answers.regrets) == [10, 20]
+    assert answers.trials <= (30 if method == "autotune" else 20)
+    assert answers.regrets[20] < table.regret(table.lowest)
+
+
+def test_exploring_makes_exactly_its_trials(table: Table, tmp_path: Path) -> None:
+    """Nothing is kept for a confirmation, and failures give nothing back."""
+    answers = make_search(EXPLORING, trainer(table), (6, 12), tmp_path / "work")
+    assert answers.trials == 12
+
+
+def followed(proposals: Proposals, at_most: int) -> list[Values]:
+    """Follow a peer on the sum of the values; where ``a`` is 0 nothing runs but the first point."""
+    tried = [next(proposals)]
+    try:
+        while len(tried) < at_most:
+            a, b = tried[-1]["a"], tried[-1]["b"]
+            assert isinstance(a, int)
+            assert isinstance(b, int)
+            tried.append(proposals.send(float(1 + a + b) if a or len(tried) == 1 else None))
+    except StopIteration:
+        pass
+    return tried
+
+
+@pytest.mark.parametrize("peer", [forest, iterated_local_search])
+def test_peers_climb_and_repeat_nothing(peer) -> None:
+    """From today's config to the best one, each point once, until all of a small space are tried."""
+    space = Space(knobs=(knob("a", 0, *range(1, 6)), knob("b", 0, *range(1, 6))))
+    tried = followed(peer(space, 0), 30)
+    assert tried[0] == space.baseline
+    assert {"a": 5, "b": 5} in tried
+    assert len({space.name(values) for values in tried}) == len(tried)
+    small = Space(knobs=(knob("a", 0, 1), knob("b", 0, 1)))
+    assert len(followed(peer(small, 0), 30)) == 4
+
+
+# The benchmark
+
+
+def test_slow_methods_search_less_often(table: Table) -> None:
+    """On twelve tables: 60 searches of the forest, half from each start, and 24 of a Gaussian process."""
+    twelve = [Table(name=f"t{n}", digest="", options=table.options, throughputs=table.throughputs) for n in range(12)]
+    found = list(
+        pieces(twelve, methods=["autotune", "forest", "GP"], noises=[USUAL], seeds=range(10), trials=(30, 60, 120))
+    )
+    counts = {name: [piece for piece in found if piece.method == name] for name in ("autotune", "forest", "GP")}
+    assert [len(some) for some in counts.values()] == [240, FOREST_SEARCHES, 24]
+    assert sum(piece.start == "median" for piece in counts["forest"]) == 30
+    assert {piece.trials for piece in counts["GP"]} == {(30, 60)}
+
+
+def test_the_report_says_who_is_first() -> None:
+    """The one with the lower regret everywhere is, for sure; wins, losses and ties are counted."""
+
+    def search(method: str, seed: int, regret: float) -> Search:
+        piece = Piece(method=method, table="t", digest="", noise=USUAL, start="lowest", seed=seed, trials=(30,))
+        return Search(piece=piece, answers=Answers(regrets={30: regret}, trials=30, failed=0, cpu_s=1.0))
+
+    text = report(
+        [
+            *(search("autotune", seed, 0.01) for seed in range(3)),
+            *(search("TPE", seed, 0.01 + 0.1 * (seed > 0)) for seed in range(3)),
+        ]
+    )
+    assert "| autotune | 3 | 1.0% | 1.0% | 1.0% | 100% |" in text
+    assert "| autotune | TPE | 2 | 0 | 1 | -6.7% (-10.0% to" in text
+
+
+@pytest.fixture
+def command(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str], table: Table):
+    """Runs the command in a folder with the table; answers with its exit code, what it printed, and what it said."""
+    monkeypatch.chdir(tmp_path)
+
+    def run(*arguments: str) -> tuple[int, str, str]:
+        monkeypatch.setattr(
+            sys, "argv", ["autotune.bench", "tables", ".", "--noise", USUAL, "--out", "out", *arguments]
+        )
+        code = main()
+        out, err = capsys.readouterr()
+        return code, out, err
+
+    return run
+
+
+QUICK = ("--seeds", "0", "--trials", "5,8", "--method", "random", "--method", "coordinate descent")
+
+
+def test_an_interrupted_benchmark_goes_on(command, tmp_path: Path) -> None:
+    """What is done stays, a torn last line is made again with the same result, further seeds are added."""
+    code, out, _ = command(*QUICK)
+    assert code == 0
+    assert "### After 8 trials" in out
+    results = tmp_path / "out/results.jsonl"
+    lines = results.read_text().splitlines(keepends=True)
+    assert len(lines) == 4
+    results.write_text("".join(lines[:3]) + lines[3][:50])
+    code, _, err = command(*QUICK)
+    assert (code, "1 of 1" in err) == (0, True)
+    again = results.read_text().splitlines(keepends=True)
+    assert again[:3] == lines[:3]
+    regrets = [json.loads(some[3])["search"]["answers"]["regrets"] for some in (lines, again)]
+    assert regrets[0] == regrets[1]
+    assert "4 of 4" in command(*QUICK[:1], "0-1", *QUICK[2:])[2]
+
+
+def test_what_cannot_be_done_is_refused(command, tmp_path: Path) -> None:
+    """No such method; results of another version; no tables."""
+    code, _, err = command("--method", "guess")
+    assert (code, "no method 'guess'" in err) == (1, True)
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out/results.jsonl").write_text('{"format": 0, "autotune": "0"}\n')
+    code, _, err = command(*QUICK)
+    assert (code, "another version" in err) == (1, True)
+    (tmp_path / "tiny.csv.gz").unlink()
+    code, _, err = command(*QUICK)
+    assert (code, "there is no table" in err) == (1, True)
