@@ -5,6 +5,7 @@ with more seeds, methods or noises adds to what is there.
 """
 
 import json
+import random
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -109,7 +110,9 @@ def _known(names: Sequence[str], known: Sequence[str], what: str) -> Sequence[st
 
 def _make(piece: Piece, tables: dict[str, Table]) -> Search:
     table = tables[piece.table]
-    trainer = TableTrainer(table=table, start=start_of(table, piece.start), noise=piece.noise, seed=piece.seed)
+    # From all of these: else a random search would try the same points from both starts, under the same noise.
+    seed = random.Random(f"{piece.table} {piece.start} {piece.noise} {piece.seed}").getrandbits(31)
+    trainer = TableTrainer(table=table, start=start_of(table, piece.start), noise=piece.noise, seed=seed)
     with work_folder() as folder:
         return Search(piece=piece, answers=make_search(piece.method, trainer, piece.trials, folder))
 
