@@ -148,7 +148,7 @@ def test_a_cache_beside_the_data(project: Callable[[str], Project]) -> None:
 
 
 def test_a_training_that_is_over_too_soon(project: Callable[[str], Project]) -> None:
-    """Training of less than a second cannot be measured: the answer is an error with the remedy."""
+    """Training of 8 steps cannot be measured, however slow the machine: the answer is an error with the remedy."""
     answer, said = project("ends at once").search(BUDGET)
     assert "gave numbers: The trainer ran to its end" in answer["error"]["message"]
     assert "let it train longer" in answer["error"]["remedy"]
