@@ -31,13 +31,15 @@ WORTH_THE_REST = 0.002
 _HEURISTIC_GAIN = 0.05  # gain of an untried proposal of the heuristics, in ln score
 _LARGEST_FIT = 300  # points in the model: the best ones; the others are far from any useful proposal
 _EXPLOITED_POINTS = 5  # best points whose neighbours are candidates
-_PRIOR_GAIN = 0.08  # prior mean of a recommended value, in ln score
-_MODEL_ERROR_FACTOR = 1.3  # factor on the model's standard deviation, which leaves the error of the model itself out
+_EXPECTED_GAIN = 0.08  # of a recommended value, in ln score
+_MODEL_ERROR_FACTOR = 1.5  # factor on the model's standard deviation, which leaves the error of the model itself out
 _ROUGH_SD = 0.15  # additional standard deviation of a trial with too few steps
 _RANDOM_FAILURE_VARIANCE = 0.02  # variance of a success: some failures have nothing to do with the point
-_LEAST_CHANCE = 0.02
+_LEAST_CHANCE = 0.1  # of success: a point with less is not tried, as long as no other trial says otherwise
 _LONGEST_LOOKAHEAD = 64  # trials of the look-ahead
 _DRAWS = 1_000
+_EVEN_CHANCE = 0.5
+_MOST_DRAWS = 50  # for a point of the initial design
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -69,12 +71,11 @@ class Acquisition:
         self._measured: list[Observation] = []
         self._sd = 0.0
         self._something_failed = False
-        self._speed = GaussianProcess(space)
+        self._speed = GaussianProcess(space, advice=[_advice(knob) for knob in space.knobs])
         self._success = GaussianProcess(space)
         self._rng = np.random.default_rng(seed)
         self._believed: Mapping[str, float] | None = None
         self._row_of: dict[str, Indices] = {}
-        self._prior_means = [_prior_means(knob) for knob in space.knobs]
 
     def learn(self, observations: Mapping[str, Observation], sd: float) -> None:
         """Fit the model to all observations, in place of the earlier ones.
@@ -93,7 +94,7 @@ class Acquisition:
         self._measured = [observation for *_, observation in fitted]
         if fitted:
             rows = self._rows(self._measured)
-            scores = np.array([score for score, *_ in fitted]) - self._prior_mean(rows)
+            scores = np.array([score for score, *_ in fitted])
             variances = np.array([variance for _, variance, _ in fitted])
             self._speed.fit(TrainingData(points=rows, scores=scores, variances=variances))
         tried = list(observations.values())[-_LARGEST_FIT:]
@@ -109,14 +110,19 @@ class Acquisition:
         heuristic_values: Values | None,
         why_not: Callable[[Values], str | None],
         longest_s: float = math.inf,
+        design_points: int = 0,
     ) -> Proposal | None:
         """Return the proposal of the largest value.
+
+        While fewer points are known than an initial design has, the next one is drawn at random: a model of points that
+        are all near the first ones does not know of better ones elsewhere.
 
         Args:
             baseline: Name of the baseline; it is not repeated here, the confirmation measures it.
             heuristic_values: Next proposal of the heuristics; None if there is none.
             why_not: Returns the reason why a point is predicted to fail; None if it may run.
             longest_s: Longest expected duration of a trial that is allowed.
+            design_points: Number of points of the initial design, those of the heuristics included.
 
         Returns:
             The proposal; None if every point has had its trials, is predicted to fail, or would take too long.
@@ -129,7 +135,21 @@ class Acquisition:
                 if repeat and repeat.gain > _HEURISTIC_GAIN
                 else Proposal(values=heuristic_values, gain=_HEURISTIC_GAIN)
             )
+        if len(self._observations) < design_points:
+            drawn = self._drawn(lambda values: why_not(values) is None and self.may_take(values, longest_s))
+            if drawn is not None:
+                return Proposal(values=drawn, gain=_HEURISTIC_GAIN)
         return next((trial for trial in ranked if trial.is_repeat or why_not(trial.values) is None), None)
+
+    def _drawn(self, may_try: Callable[[Values], bool]) -> Values | None:
+        """Return a new point drawn at random among those that will rather succeed than fail; None if none is found."""
+        sizes = [len(knob.choices) for knob in self._space.knobs]
+        drawn = self._rng.integers(0, sizes, (_MOST_DRAWS, len(sizes)))
+        for point in drawn[self._chances(drawn) >= _EVEN_CHANCE]:
+            values = self._space.at(point)
+            if self._space.name(values) not in self._observations and may_try(values):
+                return values
+        return None
 
     def believed(self) -> Mapping[str, float]:
         """Posterior mean ln score of each point that gave comparable numbers, by the point's name.
@@ -194,9 +214,12 @@ class Acquisition:
         rivals = np.full(len(points), means[order[0]])
         if len(order) > 1:
             rivals[(points == rows[order[0]]).all(axis=1)] = means[order[1]]
-        gains = knowledge_gradient(posterior, rivals, self._sd) * self._chances(points)
+        chances = self._chances(points)
+        gains = knowledge_gradient(posterior, rivals, self._sd) * chances
         expected_s = self._expected_s(points)
         for index in np.argsort(-gains / np.sqrt(expected_s)):
+            if chances[index] == 0.0:
+                break
             observation = known.get(points[index].tobytes())
             if expected_s[index] <= longest_s and (observation is None or _may_repeat(observation, baseline)):
                 yield Proposal(
@@ -216,14 +239,7 @@ class Acquisition:
 
     def _posterior(self, points: Indices) -> Posterior:
         posterior = self._speed.predict(points)
-        return Posterior(mean=posterior.mean + self._prior_mean(points), sd=_MODEL_ERROR_FACTOR * posterior.sd)
-
-    def _prior_mean(self, points: Indices) -> Array:
-        """Return the prior mean of the points: effects of recommended values, which add up."""
-        mean = np.zeros(len(points))
-        for column, prior in enumerate(self._prior_means):
-            mean += prior[points[:, column]]
-        return mean
+        return Posterior(mean=posterior.mean, sd=_MODEL_ERROR_FACTOR * posterior.sd)
 
     def _rows(self, observations: Iterable[Observation]) -> Indices:
         rows = []
@@ -237,8 +253,8 @@ class Acquisition:
         """Return the probability that a trial of each point succeeds."""
         if not self._something_failed:
             return np.ones(len(points))
-        chances: Array = np.clip(self._success.predict(points).mean, _LEAST_CHANCE, 1.0)
-        return chances
+        chances = np.clip(self._success.predict(points).mean, 0.0, 1.0)
+        return np.where(chances < _LEAST_CHANCE, 0.0, chances)
 
 
 def knowledge_gradient(posterior: Posterior, rivals: Array, sd: float) -> Array:
@@ -271,18 +287,18 @@ def _observed(observation: Observation, sd: float) -> tuple[float, float]:
     return sum(w * s for w, s in zip(weights, scores, strict=True)) / sum(weights), 1 / sum(weights)
 
 
-def _prior_means(knob: Knob) -> Array:
-    """Return the prior mean of each choice of a knob, in ln score relative to the baseline."""
+def _advice(knob: Knob) -> Array:
+    """Return the effect that an expert expects of each choice of a knob, in ln score relative to the baseline."""
     prior = np.zeros(len(knob.choices))
     baseline = knob.index(knob.baseline)
     for value in knob.heuristic_values:
         recommended = knob.index(value)
         assert recommended is not None
         assert baseline is not None
-        prior[recommended] = _PRIOR_GAIN
-        if knob.ordered:  # choices further that way share the prior gain, those the other way its negative
+        prior[recommended] = _EXPECTED_GAIN
+        if knob.ordered:  # choices further that way share the gain, those the other way its negative
             further = np.arange(len(prior)) > baseline if recommended > baseline else np.arange(len(prior)) < baseline
-            prior[further] = _PRIOR_GAIN
-            prior[~further] = -_PRIOR_GAIN
+            prior[further] = _EXPECTED_GAIN
+            prior[~further] = -_EXPECTED_GAIN
             prior[baseline] = 0.0
     return prior

@@ -1,13 +1,15 @@
-"""Feasibility: prediction of the points that will fail, for lack of memory or for values that break the trainer."""
+"""Feasibility: prediction of the points that cannot work, or will fail for lack of memory.
+
+Values that broke the trainer are no part of it: what they have in common makes success less probable, for which
+`autotune.sampler.acquisition` has a model, and rules nothing out.
+"""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import combinations
 
 import numpy as np
 
 from autotune.records import Ending, Machine, Scalar, Values
-from autotune.sampler.failure_attribution import ATTRIBUTIONS, Attribution
 from autotune.sampler.observations import Observation
 from autotune.space.catalog import effects_of
 from autotune.space.knob import Knob, same_scalar
@@ -64,46 +66,10 @@ class Feasibility:
         self._host_limit_bytes = (1 - memory_margin) * machine.memory_bytes
         self._memory_margin = memory_margin
         self._gpu_bytes = [gpu.memory_bytes for gpu in machine.gpus if gpu.memory_bytes is not None]
-        self._broken = self._find_broken()
 
     def why_not(self, values: Values) -> str | None:
         """Return the reason why a point will fail; None if it may run."""
-        return (
-            self._space.why_infeasible(values)
-            or self._why_broken(values)
-            or self._why_out_of_memory(values)
-            or self._why_over_the_edge(values)
-        )
-
-    # Values that break the trainer
-
-    def _find_broken(self) -> list[Values]:
-        """Return the values that two broken points share and no successful point has, as whole sets."""
-        broken = [
-            observation
-            for observation in self._failed
-            if any(ATTRIBUTIONS[ending] is Attribution.VALUES for ending in observation.endings)
-        ]
-        broken_values: list[Values] = []
-        for one, other in combinations(broken, 2):
-            shared = {
-                path: value
-                for path, value in self._space.changes(one.values).items()
-                if same_scalar(other.values[path], value)
-            }
-            if (
-                shared
-                and not any(_holds(observation.values, shared) for observation in self._good)
-                and shared not in broken_values
-            ):
-                broken_values.append(shared)
-        return broken_values
-
-    def _why_broken(self, values: Values) -> str | None:
-        for broken in self._broken:
-            if _holds(values, broken):
-                return f"{_words(broken)} broke the trainer twice"
-        return None
+        return self._space.why_infeasible(values) or self._why_out_of_memory(values) or self._why_over_the_edge(values)
 
     # Memory
 

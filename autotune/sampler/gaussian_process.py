@@ -1,23 +1,29 @@
 """Gaussian process: the model of ln score over the whole space, fitted to the trials so far.
 
 The kernel is made for configs: a few ordered or categorical values for each knob, most knobs of little effect, effects
-that add up in ln score with a few interactions (workers help only where loading is the bottleneck)::
+of which some add up in ln score and many do not, and cliffs between neighbours::
 
-    k(x, x') = level + linear · ⟨z, z'⟩ + joint · exp(-|z - z'|² / 2) + own · [x = x']
+    k(x, x') = level + additive · ⟨z, z'⟩ + joint · exp(-|z - z'|²) + own · [x = x'] + advice
 
-``z`` holds one coordinate for an ordered knob (its position among the choices, 0 to 1) and an indicator for each
-choice of any other, scaled by the relevance of the knob. ``own`` is the variance of a point's own deviation, which its
-repeats share.
+``z`` holds for an ordered knob a coordinate for each step between neighbouring choices, 1 above the step and 0 below,
+and for any other knob an indicator of each choice, scaled by the relevance of the knob. So the main effect of an
+ordered knob is a random walk over its choices, and ``|z - z'|²`` is the distance of two values, not its square: the
+joint part is the exponential kernel, which is rough at every scale, as measured systems are (`python -m autotune.bench
+tables`). ``own`` is the variance of a point's own deviation, which its repeats share. ``advice`` stands for what an
+expert expects of the choices of each knob: the sum of the expected effects is the prior mean, and each knob's has a
+factor of its own, 1 give or take `_ADVICE_SD`, that the trials may move anywhere.
 Relevances and variances are fitted to the trials (automatic relevance determination; maximum a posteriori; Rasmussen &
-Williams, "Gaussian Processes for Machine Learning", 2006, sections 2.2 and 5.4).
+Williams, "Gaussian Processes for Machine Learning", 2006, sections 2.2, 2.7, 4.2.1 and 5.4).
 """
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
+from autotune.space.knob import Knob
 from autotune.space.space import Space
 
 Array = NDArray[np.float64]
@@ -28,11 +34,12 @@ _LARGEST_HYPER_FIT = 120  # points that hyperparameters are fitted to: the cost 
 _STEPS = 12  # optimizer steps of a fit; the next fit continues from there
 _FIRST_STEP, _SMALLEST_STEP, _LARGEST_STEP = 0.2, 1e-3, 0.5  # of the logarithm of a hyperparameter
 _LEVEL = 4.0  # prior variance of the level, in (ln score)²: nearly uninformative
+_ADVICE_SD = 0.7
 # Prior of the hyperparameters, as mean and standard deviation of the logarithm.
-_RELEVANCE = (math.log(0.5), 1.2)
-_LINEAR = (math.log(0.25), 1.0)
+_RELEVANCE = (0.0, 1.5)
+_ADDITIVE = (math.log(0.25), 1.0)
 _JOINT = (math.log(0.25), 1.0)
-_OWN = (math.log(0.02**2), 1.0)
+_OWN = (math.log(0.08**2), 1.0)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -68,14 +75,16 @@ class GaussianProcess:
 
     Args:
         space: The search space.
+        advice: Expected effect of each choice of each knob, in the unit of the scores; None for none.
     """
 
-    def __init__(self, space: Space) -> None:
+    def __init__(self, space: Space, advice: Sequence[Array] | None = None) -> None:
         self._knobs = space.knobs
-        widths = [1 if knob.ordered else len(knob.choices) for knob in space.knobs]
-        self._first_column = np.cumsum([0, *widths])
+        self._advice = advice
+        self._codes = [_code(knob) for knob in space.knobs]
+        widths = [code.shape[1] for code in self._codes]
         self._knob_of_column = np.repeat(np.arange(len(widths)), widths)
-        prior = [_RELEVANCE] * len(widths) + [_LINEAR, _JOINT, _OWN]
+        prior = [_RELEVANCE] * len(widths) + [_ADDITIVE, _JOINT, _OWN]
         self._prior_mean = np.array([mean for mean, _ in prior])
         self._prior_sd = np.array([sd for _, sd in prior])
         self._logs = self._prior_mean.copy()
@@ -84,34 +93,35 @@ class GaussianProcess:
 
     def fit(self, data: TrainingData) -> None:
         """Fit the model to these observations, in place of the earlier ones, and adapt the hyperparameters."""
+        residuals = data.scores - self._prior(data.points)
         # A subset of many points, evenly from the best to the worst: the effects of knobs show in their differences.
         stride = -(-len(data.scores) // _LARGEST_HYPER_FIT)
         some = np.argsort(-data.scores)[::stride]
-        self._adapt(self._features(data.points[some]), data.scores[some], data.variances[some])
+        self._adapt(data.points[some], residuals[some], data.variances[some])
         self._rows = {row.tobytes(): number for number, row in enumerate(data.points)}
-        self._z = self._scaled(self._features(data.points))
-        linear, joint, own = np.exp(self._logs[-3:])
-        covariance = _LEVEL + linear * self._z @ self._z.T + joint * _similarity(self._z, self._z)
+        self._points = data.points
+        self._z = self._scaled(data.points)
+        own = np.exp(self._logs[-1])
+        covariance = self._shared(data.points, self._z)
         covariance[np.diag_indices_from(covariance)] += own + data.variances
         self._factor = np.linalg.cholesky(covariance)
-        self._center = float(np.mean(data.scores))
-        self._weights = self._solve(data.scores - self._center)
+        self._center = float(np.mean(residuals))
+        self._weights = self._solve(residuals - self._center)
 
     def predict(self, points: Indices) -> Posterior:
         """Return the posterior of these points, measured or not."""
-        z = self._scaled(self._features(points))
-        linear, joint, own = np.exp(self._logs[-3:])
+        additive, joint, own = np.exp(self._logs[-3:])
+        z, expected = self._scaled(points), self._expected(points)
         cross = self._covariance_with(points)
         half = np.linalg.solve(self._factor, cross.T)
-        prior = _LEVEL + linear * np.sum(z * z, axis=1) + joint + own
+        prior = _LEVEL + additive * np.sum(z * z, axis=1) + joint + own
+        prior += _ADVICE_SD**2 * np.sum(expected * expected, axis=1)
         variance = np.maximum(prior - np.sum(half * half, axis=0), 1e-12)
-        return Posterior(mean=self._center + cross @ self._weights, sd=np.sqrt(variance))
+        return Posterior(mean=self._prior(points) + self._center + cross @ self._weights, sd=np.sqrt(variance))
 
     def covariance(self, points: Indices) -> Array:
         """Return the posterior covariance matrix of these points, which must be distinct."""
-        z = self._scaled(self._features(points))
-        linear, joint, own = np.exp(self._logs[-3:])
-        prior = _LEVEL + linear * z @ z.T + joint * _similarity(z, z) + own * np.eye(len(points))
+        prior = self._shared(points, self._scaled(points)) + np.exp(self._logs[-1]) * np.eye(len(points))
         half = np.linalg.solve(self._factor, self._covariance_with(points).T)
         covariance: Array = prior - half.T @ half
         return covariance
@@ -123,59 +133,74 @@ class GaussianProcess:
         return expected
 
     def _covariance_with(self, points: Indices) -> Array:
-        z = self._scaled(self._features(points))
-        linear, joint, own = np.exp(self._logs[-3:])
-        cross: Array = _LEVEL + linear * z @ self._z.T + joint * _similarity(z, self._z)
+        """Return the prior covariance of these points with the observed ones."""
+        cross = self._shared(points, self._scaled(points), self._points, self._z)
+        own = np.exp(self._logs[-1])
         for number, row in enumerate(points):
             known = self._rows.get(row.tobytes())
             if known is not None:
                 cross[number, known] += own
         return cross
 
+    def _shared(self, points: Indices, z: Array, others: Indices | None = None, z_others: Array | None = None) -> Array:
+        """Return the prior covariance of points with others (themselves if None), all but what is a point's own."""
+        z_others = z if z_others is None else z_others
+        additive, joint, _ = np.exp(self._logs[-3:])
+        expected = self._expected(points)
+        expected_others = expected if others is None else self._expected(others)
+        products = z @ z_others.T
+        squares = np.sum(z * z, axis=1)[:, None] + np.sum(z_others * z_others, axis=1)[None, :] - 2 * products
+        covariance: Array = _LEVEL + additive * products + joint * np.exp(-np.maximum(squares, 0.0))
+        return covariance + _ADVICE_SD**2 * expected @ expected_others.T
+
+    def _prior(self, points: Indices) -> Array:
+        """Return the prior mean."""
+        mean: Array = self._expected(points).sum(axis=1)
+        return mean
+
+    def _expected(self, points: Indices) -> Array:
+        """Return the effects that an expert expects, one column a knob; no column if there is no advice."""
+        if self._advice is None:
+            return np.zeros((len(points), 0))
+        return np.column_stack([effects[points[:, number]] for number, effects in enumerate(self._advice)])
+
     def _solve(self, target: Array) -> Array:
         weights: Array = np.linalg.solve(self._factor.T, np.linalg.solve(self._factor, target))
         return weights
 
     def _features(self, points: Indices) -> Array:
-        rows = np.zeros((len(points), self._first_column[-1]))
-        numbers = np.arange(len(points))
-        for number, knob in enumerate(self._knobs):
-            column = self._first_column[number]
-            if knob.ordered:
-                rows[:, column] = points[:, number] / max(1, len(knob.choices) - 1)
-            else:
-                rows[numbers, column + points[:, number]] = math.sqrt(0.5)  # two choices are then 1 apart
-        return rows
+        return np.hstack([code[points[:, number]] for number, code in enumerate(self._codes)])
 
-    def _scaled(self, features: Array) -> Array:
-        scaled: Array = features * np.exp(0.5 * self._logs[:-3])[self._knob_of_column]
+    def _scaled(self, points: Indices) -> Array:
+        scaled: Array = self._features(points) * np.exp(0.5 * self._logs[:-3])[self._knob_of_column]
         return scaled
 
-    def _adapt(self, features: Array, scores: Array, variances: Array) -> None:
+    def _adapt(self, points: Indices, scores: Array, variances: Array) -> None:
         """Maximize the posterior of the hyperparameters by resilient steps (Rprop; Riedmiller & Braun 1993)."""
         target = scores - np.mean(scores)
+        features, expected = self._features(points), self._expected(points)
         centered = features - features.mean(axis=0)
-        knobs = len(self._knobs)
+        fixed = _LEVEL + _ADVICE_SD**2 * expected @ expected.T
         # Of each knob alone, before scaling: products and squared distances of all pairs.
-        parts = [centered[:, self._knob_of_column == knob] for knob in range(knobs)]
+        parts = [centered[:, self._knob_of_column == knob] for knob in range(len(self._knobs))]
         products = np.array([part @ part.T for part in parts])
         squares = np.array([np.diag(p)[:, None] + np.diag(p)[None, :] - 2 * p for p in products])
         for _ in range(_STEPS):
             relevance = np.exp(self._logs[:-3])
-            linear, joint, own = np.exp(self._logs[-3:])
+            additive, joint, own = np.exp(self._logs[-3:])
             inner = np.tensordot(relevance, products, 1)
-            alike = np.exp(-0.5 * np.tensordot(relevance, squares, 1))
-            covariance = _LEVEL + linear * inner + joint * alike
+            alike = np.exp(-np.tensordot(relevance, squares, 1))
+            covariance = fixed + additive * inner + joint * alike
             covariance[np.diag_indices_from(covariance)] += own + variances
             inverse = np.linalg.inv(covariance)
             weights = inverse @ target
             # Twice the derivative of the ln likelihood by an entry of the covariance (Rasmussen & Williams, 5.9).
             pull = np.outer(weights, weights) - inverse
-            by_knob = linear * np.tensordot(products, pull, 2) - 0.5 * joint * np.tensordot(squares, alike * pull, 2)
+            by_knob = additive * np.tensordot(products, pull, 2) - joint * np.tensordot(squares, alike * pull, 2)
             slopes = np.empty_like(self._logs)
             slopes[:-3] = 0.5 * relevance * by_knob
             slopes[-3:] = (
-                0.5 * linear * np.sum(inner * pull),
+                0.5 * additive * np.sum(inner * pull),
                 0.5 * joint * np.sum(alike * pull),
                 0.5 * own * np.trace(pull),
             )
@@ -193,7 +218,9 @@ class GaussianProcess:
         self._logs = self._logs + np.sign(self._slopes) * self._steps
 
 
-def _similarity(z: Array, others: Array) -> Array:
-    squares = np.sum(z * z, axis=1)[:, None] + np.sum(others * others, axis=1)[None, :] - 2 * z @ others.T
-    alike: Array = np.exp(-0.5 * np.maximum(squares, 0.0))
-    return alike
+def _code(knob: Knob) -> Array:
+    """Return the coordinates of each choice of a knob, one row a choice, so that the squared distance is at most 1."""
+    count = len(knob.choices)
+    if knob.ordered:
+        return np.tril(np.ones((count, max(1, count - 1))), -1) / math.sqrt(max(1, count - 1))
+    return np.eye(count) * math.sqrt(0.5)

@@ -14,7 +14,7 @@ from autotune.files import read_beginning
 from autotune.problem.problem import Problem
 from autotune.protect.side_effects import TRIALS_LOOKED_AROUND, SideEffects
 from autotune.records import Purpose, TrialRecord, Values
-from autotune.sampler.inert import effects_shown, inert_knobs, is_large, printed_values, said_the_same, same_batch
+from autotune.sampler.inert import effects_shown, is_large, printed_values, said_the_same, same_batch
 from autotune.sampler.observations import Observation
 from autotune.space.space import Space
 from autotune.statistics import Series
@@ -111,14 +111,8 @@ class Findings:
         Returns:
             Whether another one was found.
         """
-        effects = effects_shown(observations, space, sd)
-        heeded = {effect.path for effect in effects if is_large(effect)}
-        # What a trainer prints, and what its batches hold, is worth more than an effect that was not seen.
-        evidence = {
-            **inert_knobs(effects, observations, space),
-            **said_the_same(self._printed, space),
-            **same_batch(trials, space),
-        }
+        heeded = {effect.path for effect in effects_shown(observations, space, sd) if is_large(effect)}
+        evidence = {**said_the_same(self._printed, space), **same_batch(trials, space)}
         found = {path: why for path, why in evidence.items() if path not in self.inert and path not in heeded}
         for path, why in found.items():
             self._say(f"{path}: {why}; it is left as it is from now on. See whether a flag or another key beats it")

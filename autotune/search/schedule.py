@@ -43,6 +43,8 @@ MOST_FOR_CONFIRMING = 0.4
 
 _MOST_FOR_VALIDATING = 0.25  # of the budget, for each of two trials
 _FORESEEN_TRIALS = 10
+_SHARE_OF_DESIGN = 0.15  # of all trials: few make no model, and many leave it no time
+_MOST_DESIGN_POINTS = 10
 _MOST_FAILURES = 5  # trials that all gave nothing, before the search gives up
 # Whatever the values.
 _ALIKE_FOR_ALL = frozenset({Ending.NEVER_STARTED, Ending.NO_STEPS, Ending.OBSERVER_MISSING, Ending.UNCOUNTED})
@@ -238,6 +240,17 @@ def trials_ahead(trials: Sequence[TrialRecord], left_s: float) -> float:
         left_s: The time; negative if there is none.
     """
     return min(_FORESEEN_TRIALS, max(0.0, left_s) / expected_trial_s(trials))
+
+
+def design_points(trials: Sequence[TrialRecord], left_s: float) -> int:
+    """Return the number of points of the initial design: some of all trials that there is time for.
+
+    Args:
+        trials: Trials of this search.
+        left_s: What is left of the time for exploring.
+    """
+    in_all = len(trials) + max(0.0, left_s) / expected_trial_s(trials)
+    return min(_MOST_DESIGN_POINTS, int(_SHARE_OF_DESIGN * in_all))
 
 
 def nothing_works(trials: Sequence[TrialRecord]) -> bool:

@@ -112,11 +112,12 @@ class SearchState:
 
     # Which next
 
-    def next_trial(self, longest_s: float) -> Proposal | None:
+    def next_trial(self, longest_s: float, design_points: int) -> Proposal | None:
         """Return the trial that promises most now; None if there is none.
 
         Args:
             longest_s: How long it may be expected to take.
+            design_points: Number of points of the initial design.
         """
         why_not = self._why_not()
         if self._other is not None:
@@ -133,7 +134,7 @@ class SearchState:
             short_passes=self._saw_a_pass,
         )
         possible = next((values for values in heuristic_values if why_not(values) is None), None)
-        return self._acquisition.next_trial(self.baseline_point, possible, why_not, longest_s)
+        return self._acquisition.next_trial(self.baseline_point, possible, why_not, longest_s, design_points)
 
     def gain_of_ten_minutes(self) -> float | None:
         """Predict the average gain of the best point after ten more minutes, e.g. 0.02; None before one can tell."""

@@ -32,6 +32,7 @@ from autotune.search.schedule import (
     CAUTION,
     FOR_CONFIRMATION,
     baseline_cache_time_limit_s,
+    design_points,
     least_confirmation_s,
     longest_trial_s,
     never_trains,
@@ -180,7 +181,7 @@ class Tuner:
             kept_s += self._validation_s() if kept_s else 0.0
             left_s = all_s - kept_s
             longest_s = longest_trial_s(self._state.trials, self._state.baseline_point, all_s) if kept_s else math.inf
-            proposal = self._state.next_trial(longest_s)
+            proposal = self._state.next_trial(longest_s, design_points(self._state.trials, left_s))
             why = self._trials.gpu_lost or why_exploring_ends(
                 self._state.trials, proposal, self._state.space, left_s=left_s
             )

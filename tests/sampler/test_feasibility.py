@@ -3,10 +3,8 @@
 from dataclasses import replace
 from typing import Any
 
-import pytest
-
 from autotune.records import Ending, Gpu, Machine
-from autotune.sampler.failure_attribution import ATTRIBUTIONS, Attribution
+from autotune.sampler.failure_attribution import ATTRIBUTIONS
 from autotune.sampler.feasibility import Feasibility
 from autotune.sampler.observations import Observation
 from autotune.space.knob import Label
@@ -102,39 +100,9 @@ def test_host_memory_has_an_edge_too() -> None:
     assert _why_not(*seen, batch=32, workers=2) is None
 
 
-def test_a_value_that_broke_the_trainer_twice_is_left_alone() -> None:
-    """Two crashes with a value, and no success, rule it out whatever else is set."""
-    once, twice = _crashed(flag=True), _crashed(flag=True, workers=2)
-    assert _why_not(once, flag=True, batch=16) is None
-    assert _why_not(once, twice, flag=True, batch=16) == "flag: True broke the trainer twice"
-    assert _why_not(once, twice, workers=2) is None
-
-
-def test_a_value_that_has_worked_is_not_to_blame() -> None:
-    """Crashes are not attributed to a value with which one trial has succeeded."""
-    crashes = _crashed(flag=True, batch=16), _crashed(flag=True, workers=2)
-    assert _why_not(*crashes, observation(SPACE, 0.1, flag=True), flag=True, batch=32) is None
-
-
-@pytest.mark.parametrize("ending", Ending)
-def test_only_what_the_trainer_did_itself_is_held_against_values(ending: Ending) -> None:
-    """Two trials that somebody else ended, that we ended, or that ran out of memory have no culprit in common."""
-    ended = [observation(SPACE, endings=(ending,), flag=True, workers=workers) for workers in (1, 2)]
-    blamed = (_why_not(*ended, flag=True, precision="mixed_float16") or "").endswith("broke the trainer twice")
-    assert blamed is (ATTRIBUTIONS[ending] is Attribution.VALUES)
-
-
 def test_every_ending_has_a_lesson() -> None:
     """None is left out."""
     assert set(ATTRIBUTIONS) == set(Ending)
-
-
-def test_two_suspects_are_ruled_out_together_only() -> None:
-    """Two crashes that share two values: either may be innocent, and is still tried alone."""
-    crashes = _crashed(flag=True, batch=16), _crashed(flag=True, batch=16, workers=2)
-    assert _why_not(*crashes, flag=True, batch=16, precision="mixed_float16") is not None
-    assert _why_not(*crashes, flag=True) is None
-    assert _why_not(*crashes, batch=16) is None
 
 
 def test_a_space_without_a_batch_size_has_no_edge() -> None:

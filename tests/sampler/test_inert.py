@@ -8,7 +8,6 @@ import pytest
 from autotune.records import Scalar
 from autotune.sampler.inert import (
     effects_shown,
-    inert_knobs,
     is_large,
     printed_values,
     said_the_same,
@@ -17,7 +16,7 @@ from autotune.sampler.inert import (
 )
 from autotune.sampler.observations import Observation
 from autotune.space.space import Space
-from tests.runs import MakeTrial, knob, named, observation
+from tests.runs import MakeTrial, knob, observation
 
 BATCH = knob("batch", 8, 16, 32, 64, kind="batch_size")
 SPACE = Space(knobs=(BATCH, knob("workers", 1, 2, 4), knob("dead", 1, 2, 3, 4, 5), knob("flag", False, True)))
@@ -33,54 +32,6 @@ def searched(trials: int, sd: float, effect: Mapping[str, float], seed: int = 0)
         one = observation(SPACE, gain + rng.gauss(0.0, sd), **changes)
         found[one.name] = one
     return found
-
-
-def inert(observations: Mapping[str, Observation], sd: float) -> dict[str, str]:
-    """The knobs that seem to make no difference."""
-    return inert_knobs(effects_shown(observations, SPACE, sd), observations, SPACE)
-
-
-def test_a_dead_knob_among_live_ones_is_found() -> None:
-    """Its values were tried, far ones too, and make no difference that could be worth anything."""
-    found = inert(searched(40, 0.01, {"batch": 0.2, "workers": 0.15, "flag": 0.1}), 0.01)
-    assert list(found) == ["dead"]
-    assert found["dead"].startswith("no effect seen in ")
-
-
-def test_a_small_effect_is_an_effect() -> None:
-    """5 % from end to end are worth having, and are not called nothing."""
-    assert "dead" not in inert(searched(40, 0.01, {"batch": 0.2, "dead": 0.0125}), 0.01)
-
-
-def test_noise_hides_effects_and_so_proves_nothing() -> None:
-    """At 8 % between trials a few dozen of them cannot exclude an effect."""
-    assert inert(searched(30, 0.08, {"batch": 0.2}), 0.08) == {}
-
-
-def test_where_nothing_shows_an_effect_nothing_is_called_dead() -> None:
-    """Then it may be the measurement that is blind, e.g. to a loop that waits for something else."""
-    assert inert(searched(40, 0.005, {}), 0.005) == {}
-
-
-def test_a_few_runs_prove_nothing() -> None:
-    """Three points tell less than there are effects to tell."""
-    few = named(observation(SPACE, 0.0), observation(SPACE, 0.5, batch=64), observation(SPACE, 0.5, batch=64, dead=5))
-    assert inert(few, 0.01) == {}
-
-
-def test_values_near_todays_prove_nothing() -> None:
-    """One step along the ladder makes no difference; the far end was never tried."""
-    near = {name: one for name, one in searched(80, 0.005, {"batch": 0.2}).items() if one.values["dead"] in (1, 2)}
-    assert "dead" not in inert(near, 0.005)
-
-
-def test_an_effect_that_depends_on_another_knob_is_none_the_less() -> None:
-    """It helps only with large batches: what the main effects leave over widens all intervals."""
-    observations = {}
-    for name, one in searched(60, 0.005, {"batch": 0.2}).items():
-        extra = 0.3 if one.values["flag"] and one.values["batch"] == 64 else 0.0
-        observations[name] = observation(SPACE, one.mean + extra, **one.values)
-    assert "flag" not in inert(observations, 0.005)
 
 
 @pytest.mark.parametrize(("held", "ignored"), [((8, 8, 8), True), ((8, 16, 64), False), ((8, 8, 64), False)])
