@@ -60,6 +60,9 @@ class Validity(StrEnum):
 VALIDATION_ASKED = "validation asked for, s"
 """Condition of the trials of a search whose answer is to be validated: the longest training of that."""
 
+PAIRS_PLANNED = "pairs planned at most"
+"""Condition of the trials of a sequential confirmation: the intervals that it is judged by depend on it."""
+
 DISTURBED = frozenset({Validity.CONTAMINATED, Validity.THROTTLED})
 """Something else interfered: such a trial says nothing about its point, and is worth repeating."""
 

@@ -13,7 +13,7 @@ from types import MappingProxyType
 
 from autotune.records import Measurement
 from autotune.results import Ratio
-from autotune.statistics import moderated_interval, student_t_quantile
+from autotune.statistics import moderated_interval, slow_outliers, student_t_quantile
 
 STEADINESS_WEIGHT = 0.25
 """Weight of ln steadiness in the score; 0 for the objective ``throughput``."""
@@ -25,7 +25,18 @@ LEAST_SPEED = 0.98
 """The speed ratio that the whole interval must exceed: no gain may cost speed."""
 
 LEAST_PAIRS = 4
-"""Least number of confirming pairs for a trustworthy interval; pairs come in even numbers (ABBA)."""
+"""Least number of confirming pairs that can deny a gain; pairs come in even numbers (ABBA)."""
+
+FEWEST_PAIRS = 2
+"""Least number of pairs that a sequential confirmation may stop after: they can show a large gain, and deny none."""
+
+_CONFIDENCE = 0.95
+# Of a sequential confirmation, whose intervals together hold the true ratio in at least 95 % (Jennison & Turnbull,
+# "Repeated confidence intervals", J. R. Statist. Soc. B 51, 1989); `python -m autotune.bench confirmation` checks it.
+_CONFIDENCE_OF_FEWEST = 0.99
+_CONFIDENCE_BEFORE_LAST = 0.985
+_CONFIDENCE_AT_LAST = 0.965
+_FUTILE = 0.01  # probability that further pairs would still confirm the gain
 
 _LEAST_UTILIZATION = 0.01  # the driver counts in whole percent: below one, all are alike
 
@@ -123,7 +134,10 @@ class Judgement:
             its whole interval.
         smallest_gain: Smallest true gain in score, e.g. 0.05, that pairs of this number and spread detect with
             probability 1/2.
-        pairs: Number of pairs.
+        pairs: Number of pairs, those left out included.
+        left_out: Number of pairs that were left out because something had slowed down one of their trials.
+        standard_error: Standard error of the ln score ratio.
+        df: Its degrees of freedom.
     """
 
     speed: Ratio
@@ -131,6 +145,38 @@ class Judgement:
     better: bool
     smallest_gain: float
     pairs: int
+    left_out: int = 0
+    standard_error: float = 0.0
+    df: float = math.inf
+
+    def is_futile(self, planned_pairs: int) -> bool:
+        """Return True if the rest of the planned pairs would hardly confirm a gain any more, as far as these tell.
+
+        Args:
+            planned_pairs: The most pairs of the confirmation, more than there are.
+        """
+        share = self.pairs / planned_pairs
+        last_df = self.df + planned_pairs - self.pairs
+        reach = student_t_quantile(0.5 + _CONFIDENCE_AT_LAST / 2.0, last_df) * math.sqrt(share)
+        luck = student_t_quantile(1.0 - _FUTILE, self.df) * math.sqrt(1.0 - share)
+        return math.log(self.score.ratio) + (luck - reach) * self.standard_error < math.log(LEAST_SCORE_GAIN)
+
+
+def confidence_of(pairs: int, planned_pairs: int | None) -> float:
+    """Return the confidence level of the interval after so many pairs.
+
+    A sequential confirmation stops as soon as it is sure, so its earlier intervals are wider: whenever it stops, they
+    hold the true ratio as often as that of a confirmation with a fixed number of pairs.
+
+    Args:
+        pairs: Number of complete pairs.
+        planned_pairs: The most pairs of a sequential confirmation; None for one with a fixed number.
+    """
+    if planned_pairs is None:
+        return _CONFIDENCE
+    if pairs < LEAST_PAIRS:
+        return _CONFIDENCE_OF_FEWEST
+    return _CONFIDENCE_AT_LAST if pairs >= planned_pairs else _CONFIDENCE_BEFORE_LAST
 
 
 def judge(
@@ -140,8 +186,11 @@ def judge(
     prior_df: float,
     speed_prior: tuple[float, float] | None = None,
     objective: Objective = EFFECTIVE_UTILIZATION,
+    planned_pairs: int | None = None,
 ) -> Judgement:
     """Judge a candidate by pairs of trials interleaved with the baseline.
+
+    Pairs with a trial that something has slowed down are left out, see `slow_outliers`.
 
     While caches are being filled, speeds are estimates without the time that steps waited for data: an upper bound for
     full caches; as measured, a config is as slow as it will ever be. The true speed with full caches lies between the
@@ -155,38 +204,51 @@ def judge(
         prior_df: Its degrees of freedom; 0 if nothing is known.
         speed_prior: Variance and degrees of freedom for ln speed, where the score is not made of it.
         objective: The objective; all trials must tell it.
+        planned_pairs: The most pairs of a sequential confirmation; None for one with a fixed number.
 
     Raises:
         ValueError: One pair and no prior: there is no interval.
     """
+    complete, confidence = len(pairs), confidence_of(len(pairs), planned_pairs)
+    slow = slow_outliers(*([math.log(trial.speed) for trial in side] for side in zip(*pairs, strict=True)))
+    pairs = [pair for pair, is_slow in zip(pairs, slow, strict=True) if not is_slow]
     speeds = [ln_speed(candidate, baseline) for baseline, candidate in pairs]
     scores = [ln_score(candidate, baseline, objective) for baseline, candidate in pairs]
     estimated = [(_ln_estimated(baseline), _ln_estimated(candidate)) for baseline, candidate in pairs]
-    speed_ratio = _ratio(speeds, estimated, speed_prior or (prior_variance, prior_df))
+    prior = (prior_variance, prior_df)
+    speed_ratio = _ratio(speeds, estimated, speed_prior or prior, confidence)
     measured = [(0.0, 0.0)] * len(pairs)  # a utilization is no estimate
-    score_ratio = _ratio(scores, measured if objective.by_utilization else estimated, (prior_variance, prior_df))
+    score_ratio = _ratio(scores, measured if objective.by_utilization else estimated, prior, confidence)
+    df = prior_df + len(pairs) - 1
+    _, half_width = moderated_interval(scores, *prior, confidence)
     return Judgement(
         speed=speed_ratio,
         score=score_ratio,
         better=score_ratio.low > LEAST_SCORE_GAIN and speed_ratio.low > LEAST_SPEED,
         smallest_gain=LEAST_SCORE_GAIN * score_ratio.ratio / score_ratio.low - 1.0,
-        pairs=len(pairs),
+        pairs=complete,
+        left_out=complete - len(pairs),
+        standard_error=half_width / student_t_quantile(0.5 + confidence / 2.0, df),
+        df=df,
     )
 
 
-def _ratio(ln_ratios: Sequence[float], estimated: Sequence[tuple[float, float]], prior: tuple[float, float]) -> Ratio:
+def _ratio(
+    ln_ratios: Sequence[float], estimated: Sequence[tuple[float, float]], prior: tuple[float, float], confidence: float
+) -> Ratio:
     """Return the ratio over some pairs, with its interval.
 
     Args:
         ln_ratios: ln ratio of each pair.
         estimated: ln of the estimated share of the baseline's and of the candidate's speed, for each pair.
         prior: Prior variance of a pair's difference, and its degrees of freedom.
+        confidence: Coverage probability of the interval.
     """
-    mean, _ = moderated_interval(ln_ratios, *prior)
+    mean, _ = moderated_interval(ln_ratios, *prior, confidence)
     lows = [value - candidate for value, (_, candidate) in zip(ln_ratios, estimated, strict=True)]
     highs = [value + baseline for value, (baseline, _) in zip(ln_ratios, estimated, strict=True)]
-    lowest, below = moderated_interval(lows, *prior)
-    highest, above = moderated_interval(highs, *prior)
+    lowest, below = moderated_interval(lows, *prior, confidence)
+    highest, above = moderated_interval(highs, *prior, confidence)
     return Ratio(ratio=math.exp(mean), low=math.exp(lowest - below), high=math.exp(highest + above))
 
 
@@ -203,6 +265,7 @@ def pairs_needed(
     prior_df: float = 0.0,
     power: float = 0.8,
     at_most: int = 40,
+    sequential: bool = False,
 ) -> int:
     """Return the number of pairs that will probably confirm an expected gain.
 
@@ -213,16 +276,19 @@ def pairs_needed(
         prior_df: Degrees of freedom of that standard deviation.
         power: Probability of confirming the gain, 0 to 1.
         at_most: The most pairs there is time for.
+        sequential: True if the confirmation may stop as soon as it is sure, from `FEWEST_PAIRS` on.
 
     Returns:
-        An even number, at least `LEAST_PAIRS`; ``at_most`` (rounded down to even) where more would be needed.
+        An even number, at least `LEAST_PAIRS`, or `FEWEST_PAIRS` of a sequential confirmation; ``at_most`` (rounded
+        down to even) where more would be needed.
     """
     margin = expected_ln_gain - math.log(least)
     most = max(LEAST_PAIRS, at_most - at_most % 2)
-    for pairs in range(LEAST_PAIRS, most, 2):
+    for pairs in range(FEWEST_PAIRS if sequential else LEAST_PAIRS, most, 2):
         df = prior_df + pairs - 1
+        confidence = confidence_of(pairs, pairs if sequential else None)
         # Two quantiles: one for the interval, one for the power.
-        reach = student_t_quantile(0.975, df) + student_t_quantile(power, df)
+        reach = student_t_quantile(0.5 + confidence / 2.0, df) + student_t_quantile(power, df)
         if reach * pair_sd / math.sqrt(pairs) <= margin:
             return pairs
     return most

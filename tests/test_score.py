@@ -136,9 +136,81 @@ def test_pairs_needed_show_the_gain_as_often_as_promised():
     pairs = pairs_needed(gain, sd, prior_df=12)
     shown = 0
     for _ in range(600):
-        sample = [(measured(100), measured(100 * math.exp(rng.gauss(gain, sd)))) for _ in range(pairs)]
+        sample = [
+            (measured(100 * math.exp(rng.gauss(0, 0.08))), measured(100 * math.exp(rng.gauss(gain, 0.08))))
+            for _ in range(pairs)
+        ]
         shown += judge(sample, prior_variance=sd**2, prior_df=12).better
     assert 0.78 <= shown / 600 <= 0.93  # rounding up to an even number gives a little more than 80 %
+
+
+def paired(gain, *noise):
+    """Pairs with that gain; ln noise of the baseline's and of the candidate's trial of each."""
+    return [(measured(100 * math.exp(one)), measured(100 * gain * math.exp(other))) for one, other in noise]
+
+
+CALM = [(0.01, -0.02), (-0.03, 0.02), (0.02, 0.0), (0.0, 0.03), (-0.02, -0.01), (0.01, 0.02)]
+
+
+@pytest.mark.parametrize("side", [0, 1])
+def test_a_pair_with_a_trial_that_was_slowed_down_is_left_out(side):
+    """One trial at 0.6 times its config's usual speed leaves the ratio as it is, and is counted."""
+    slowed = [math.log(0.6) if side == which else 0.0 for which in (0, 1)]
+    pairs = paired(1.15, *CALM[:5], slowed)
+    judgement = judge(pairs, prior_variance=0.005, prior_df=2)
+    assert (judgement.pairs, judgement.left_out) == (6, 1)
+    assert judgement.better
+    assert judgement.speed.ratio == pytest.approx(1.15, rel=0.02)
+    assert judgement.df == 2 + 5 - 1
+
+
+def test_no_pair_is_left_out_for_a_trial_that_is_fast_or_a_little_slow():
+    """Nothing makes a trial faster than it is; 25 % below is within what trials spread."""
+    for odd in (math.log(1.8), math.log(0.75)):
+        assert judge(paired(1.15, *CALM[:5], (0.0, odd)), prior_variance=0.005, prior_df=2).left_out == 0
+
+
+def test_where_all_trials_spread_widely_none_is_left_out():
+    """Four median absolute deviations are more than 30 % then."""
+    wide = [(0.5, -0.3), (-0.4, 0.4), (0.3, 0.2), (-0.2, -0.5), (0.1, -0.1), (-0.35, 0.45)]
+    assert judge(paired(1.15, *wide), prior_variance=0.005, prior_df=2).left_out == 0
+
+
+def test_the_earlier_a_sequential_confirmation_stops_the_wider_is_its_interval():
+    """Two pairs have to be surer than four, and those than the last ones; a fixed number is judged at 95 %."""
+    pairs = [(measured(100), measured(130))] * 6
+    lows = [
+        judge(pairs[:count], prior_variance=0.0128, prior_df=50, planned_pairs=planned).score.low
+        for count, planned in ((2, 6), (4, 6), (4, 4), (4, None))
+    ]
+    assert lows == sorted(lows)
+    assert len(set(lows)) == 4
+
+
+def test_two_pairs_show_a_gain_of_a_factor_of_two_and_no_small_one():
+    """With the usual noise, and the typical spread as the prior."""
+    prior = {"prior_variance": 2 * 0.08**2, "prior_df": 2, "planned_pairs": 6}
+    assert judge(paired(2.0, *CALM[:2]), **prior).better
+    assert not judge(paired(1.3, *CALM[:2]), **prior).better
+
+
+def test_it_is_futile_to_go_on_where_the_rest_would_hardly_show_a_gain():
+    """A candidate that is slower so far is given up; one that is faster, or that the noise hides, is not."""
+    prior = {"prior_variance": 2 * 0.03**2, "prior_df": 2, "planned_pairs": 12}
+    slower, faster = (judge(paired(gain, *CALM[:4]), **prior) for gain in (0.95, 1.1))
+    assert slower.is_futile(12)
+    assert not faster.is_futile(12)
+    wide = [(0.2, -0.1), (-0.2, 0.2), (0.1, 0.2), (-0.1, -0.2)]
+    assert not judge(paired(1.05, *wide), **prior).is_futile(12)
+
+
+def test_a_sequential_confirmation_of_a_large_gain_needs_two_pairs():
+    """With the degrees of freedom of a prior; of a small gain it needs as many as ever."""
+    needed = [
+        pairs_needed(math.log(gain), 0.08 * math.sqrt(2), prior_df=2, at_most=12, sequential=True)
+        for gain in (2.0, 1.5, 1.1)
+    ]
+    assert needed == [2, 4, 12]
 
 
 def bimodal(rng):

@@ -8,13 +8,19 @@ from statistics import fmean
 
 from autotune.records import TrialRecord
 from autotune.sampler.observations import Observation, expected_speed_sd
-from autotune.score import LEAST_PAIRS, LEAST_SCORE_GAIN, LEAST_SPEED, pairs_needed
-from autotune.search.schedule import CAUTION, MOST_FOR_CONFIRMING, confirming_window_s, pair_s
+from autotune.score import FEWEST_PAIRS, LEAST_PAIRS, LEAST_SCORE_GAIN, LEAST_SPEED, Judgement, pairs_needed
+from autotune.search.schedule import (
+    CAUTION,
+    MOST_FOR_CONFIRMING,
+    PAIRS_WITH_TIME_TO_SPARE,
+    confirming_window_s,
+    is_dear,
+    pair_s,
+)
+from autotune.study.noise import MOST_PRIOR_DF
 
 MOST_PAIRS = 12
 """A gain that needs more pairs to be seen is not worth their time."""
-
-_PAIRS_WITH_TIME_TO_SPARE = 6  # four show a large gain, but not how large
 
 
 def pair_order(pairs: int, rng: random.Random) -> Iterator[tuple[int, bool]]:
@@ -81,7 +87,7 @@ def pairs_wanted(candidate: Candidate, sd: float, pair_length_s: float, *, budge
     """Return the number of pairs that probably show the expected gain, at a bearable share of the budget.
 
     And that it is no slower than today's: where the score is not made of speed (`objective: utilization`), or the gain
-    is one of steadiness, that may take more pairs.
+    is one of steadiness, that may take more pairs. Where pairs are dear, two are enough for a large gain.
 
     Args:
         candidate: What would be confirmed.
@@ -93,11 +99,17 @@ def pairs_wanted(candidate: Candidate, sd: float, pair_length_s: float, *, budge
         return LEAST_PAIRS
     fitting = int(MOST_FOR_CONFIRMING * budget_s / pair_length_s)
     most = max(LEAST_PAIRS, min(MOST_PAIRS, fitting))
-    pairs = pairs_needed(candidate.gain, math.sqrt(2) * sd, at_most=most)
+    sequential = is_dear(pair_length_s, budget_s)
+    # The prior of the judgement; with fewer degrees of freedom no gain would be shown by two pairs.
+    prior_df = MOST_PRIOR_DF if sequential else 0.0
+    pairs = pairs_needed(candidate.gain, math.sqrt(2) * sd, prior_df=prior_df, at_most=most, sequential=sequential)
     if candidate.speed_gain is None:
         return pairs
     pair_sd = math.sqrt(2) * candidate.speed_sd
-    return max(pairs, pairs_needed(candidate.speed_gain, pair_sd, least=LEAST_SPEED, at_most=most))
+    for_speed = pairs_needed(
+        candidate.speed_gain, pair_sd, least=LEAST_SPEED, prior_df=prior_df, at_most=most, sequential=sequential
+    )
+    return max(pairs, for_speed)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -124,6 +136,14 @@ class ConfirmationBasis:
         """Predict the length of a pair of trials that measure as usual."""
         return pair_s(self.trials, self.baseline, candidate.observation.name)
 
+    def pairs_wanted(self, candidate: Candidate) -> int:
+        """Return the number of pairs that probably show a candidate's gain."""
+        return pairs_wanted(candidate, self.sd, self.pair_s(candidate), budget_s=self.budget_s)
+
+    def least_s(self, candidate: Candidate) -> float:
+        """Predict the length of the shortest confirmation that may show a candidate's gain."""
+        return min(LEAST_PAIRS, self.pairs_wanted(candidate)) * self.pair_s(candidate)
+
 
 @dataclass(frozen=True, kw_only=True)
 class ConfirmationPlan:
@@ -134,10 +154,12 @@ class ConfirmationPlan:
         pairs: Number of pairs.
         usual_trial_s: Expected length of a trial that measures as usual.
         longer_s: Extra time of each trial, which shows what a measured GPU does.
+        sequential: True if it stops as soon as it is sure, because pairs are dear.
     """
 
     candidate: Candidate
     pairs: int
+    sequential: bool
     usual_trial_s: float
     longer_s: float
 
@@ -150,6 +172,18 @@ class ConfirmationPlan:
         """Return the expected length of what is left after so many trials."""
         return (2 * self.pairs - done) * self.trial_s
 
+    def is_look(self, done: int) -> bool:
+        """Return whether the pairs are judged after so many trials: whole ABBA rounds of a sequential confirmation."""
+        return self.sequential and done % (2 * FEWEST_PAIRS) == 0 and done < 2 * self.pairs
+
+    def is_decided_by(self, judgement: Judgement | None) -> bool:
+        """Return whether further pairs would hardly change the verdict.
+
+        Args:
+            judgement: Of the pairs so far; None if they are too few to deny a gain, and do not show one.
+        """
+        return judgement is not None and (judgement.better or judgement.is_futile(self.pairs))
+
 
 def affordable(better: Sequence[Candidate], basis: ConfirmationBasis, *, left_s: float) -> Candidate | None:
     """Return the best of these points whose confirmation fits into the time that is left, if need be by a hair.
@@ -161,7 +195,7 @@ def affordable(better: Sequence[Candidate], basis: ConfirmationBasis, *, left_s:
     """
     for caution in (CAUTION, 1.0):
         for candidate in better:
-            if caution * LEAST_PAIRS * basis.pair_s(candidate) <= left_s:
+            if caution * basis.least_s(candidate) <= left_s:
                 return candidate
     return None
 
@@ -182,10 +216,8 @@ def plan_confirmation(
     finalist = affordable(better, basis, left_s=left_s)
     if finalist is None:
         return None
-    length_s = basis.pair_s(finalist)
-    fitting = int(left_s / length_s)
-    wanted = pairs_wanted(finalist, basis.sd, length_s, budget_s=basis.budget_s)
-    pairs = min(max(wanted, _PAIRS_WITH_TIME_TO_SPARE), fitting - fitting % 2)
+    fitting = int(left_s / basis.pair_s(finalist))
+    pairs = min(max(basis.pairs_wanted(finalist), PAIRS_WITH_TIME_TO_SPARE), fitting - fitting % 2)
     return _plan(finalist, pairs, basis, left_s=left_s)
 
 
@@ -205,14 +237,13 @@ def reserved_s(better: Sequence[Candidate], basis: ConfirmationBasis, *, left_s:
         return 0.0
     if affordable(better, basis, left_s=left_s) is None:
         return 0.0
-    pairs = pairs_wanted(better[0], basis.sd, basis.pair_s(better[0]), budget_s=basis.budget_s)
-    plan = _plan(better[0], pairs, basis, left_s=math.inf)
+    plan = _plan(better[0], basis.pairs_wanted(better[0]), basis, left_s=math.inf)
     return CAUTION * 2 * plan.trial_s * plan.pairs
 
 
 def least_needed_s(better: Sequence[Candidate], basis: ConfirmationBasis) -> float:
     """Return the time that the shortest confirmation of one of these points takes; there is at least one."""
-    return LEAST_PAIRS * min(basis.pair_s(candidate) for candidate in better)
+    return min(basis.least_s(candidate) for candidate in better)
 
 
 def _plan(candidate: Candidate, pairs: int, basis: ConfirmationBasis, *, left_s: float) -> ConfirmationPlan:
@@ -222,4 +253,10 @@ def _plan(candidate: Candidate, pairs: int, basis: ConfirmationBasis, *, left_s:
     window_s = confirming_window_s(
         usual_s, basis.wished_window_s, trial_s, 2 * pairs, left_s=left_s, budget_s=basis.budget_s
     )
-    return ConfirmationPlan(candidate=candidate, pairs=pairs, usual_trial_s=trial_s, longer_s=window_s - usual_s)
+    return ConfirmationPlan(
+        candidate=candidate,
+        pairs=pairs,
+        sequential=is_dear(2 * trial_s, basis.budget_s),
+        usual_trial_s=trial_s,
+        longer_s=window_s - usual_s,
+    )

@@ -8,7 +8,7 @@ from autotune.durations import format_duration
 from autotune.records import Ending, TrialRecord
 from autotune.results import PooledGpus
 from autotune.sampler.acquisition import WORTH_THE_REST, Proposal
-from autotune.score import LEAST_PAIRS
+from autotune.score import FEWEST_PAIRS, LEAST_PAIRS
 from autotune.space.space import Space
 from autotune.trial.stop_rule import LEAST_VALIDATION_S
 
@@ -40,6 +40,11 @@ _VERDICT_S = 20.0
 _VERDICT_PERIODS = 3.0
 MOST_FOR_CONFIRMING = 0.4
 """Share of the budget that a confirmation may take."""
+
+PAIRS_WITH_TIME_TO_SPARE = 6
+"""Pairs of a confirmation that has the time: four show a large gain, but not how large."""
+
+_DEAR = 1 / 6  # of the budget, for those: such a confirmation stops as soon as it is sure
 
 _MOST_FOR_VALIDATING = 0.25  # of the budget, for each of two trials
 _FORESEEN_TRIALS = 10
@@ -106,6 +111,16 @@ def pair_s(trials: Sequence[TrialRecord], baseline: str, candidate: str | None) 
     return expected_trial_s(trials, baseline) + expected_trial_s(trials, candidate)
 
 
+def is_dear(pair_length_s: float, budget_s: float) -> bool:
+    """Return True if pairs take so much of the budget that a confirmation stops as soon as it is sure.
+
+    Args:
+        pair_length_s: Length of one pair.
+        budget_s: The whole budget.
+    """
+    return PAIRS_WITH_TIME_TO_SPARE * pair_length_s > _DEAR * budget_s
+
+
 def why_no_time_to_validate(longest_s: float, budget_s: float) -> str:
     """Return why a validation is too short, or too long for a budget; empty if it is neither.
 
@@ -156,15 +171,18 @@ def baseline_cache_time_limit_s(budget_s: float) -> float:
     return _LEAST_OF_A_PASS_S + _MOST_OF_THE_BASELINES_PASS * budget_s
 
 
-def longest_trial_s(trials: Sequence[TrialRecord], baseline: str, left_s: float) -> float:
+def longest_trial_s(trials: Sequence[TrialRecord], baseline: str, left_s: float, *, budget_s: float) -> float:
     """Return the longest expected length of a new point's trial that leaves time to confirm it.
 
     Args:
         trials: Trials of this search.
         baseline: Name of today's point.
         left_s: What is left of the budget.
+        budget_s: The whole budget.
     """
-    return (left_s - LEAST_PAIRS * expected_trial_s(trials, baseline)) / (1 + LEAST_PAIRS)
+    baseline_s = expected_trial_s(trials, baseline)
+    pairs = FEWEST_PAIRS if is_dear(2 * baseline_s, budget_s) else LEAST_PAIRS
+    return (left_s - pairs * baseline_s) / (1 + pairs)
 
 
 def verdict_s(gpus: PooledGpus | None) -> float:
@@ -197,19 +215,21 @@ def confirming_window_s(
     return max(usual_s, min(wished_s, usual_s + spare_s))
 
 
-def least_confirmation_s(trials: Sequence[TrialRecord], baseline: str) -> float:
+def least_confirmation_s(trials: Sequence[TrialRecord], baseline: str, *, budget_s: float) -> float:
     """Return what the pairs of a confirmation take at least, starts left out: that of the first trial is slower.
 
     Args:
         trials: Trials of this search.
         baseline: Name of today's point.
+        budget_s: The whole budget.
     """
+    pairs = FEWEST_PAIRS if is_dear(2 * expected_trial_s(trials, baseline), budget_s) else LEAST_PAIRS
     measured = [
         trial.duration_s - trial.measurement.first_step_s
         for trial in trials
         if trial.point == baseline and trial.measurement
     ]
-    return 2 * LEAST_PAIRS * min(measured, default=0.0)
+    return 2 * pairs * min(measured, default=0.0)
 
 
 def why_exploring_ends(trials: Sequence[TrialRecord], proposal: Proposal | None, space: Space, *, left_s: float) -> str:

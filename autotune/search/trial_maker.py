@@ -10,6 +10,7 @@ from autotune.measure.window import WindowGoal
 from autotune.problem.gpus import request_for
 from autotune.records import (
     DISTURBED,
+    PAIRS_PLANNED,
     VALIDATION_ASKED,
     Ending,
     Purpose,
@@ -53,6 +54,7 @@ class PlannedTrial:
         values: The point.
         purpose: Why it is run.
         pair: Of a confirming trial, its pair.
+        planned_pairs: Of a trial of a sequential confirmation, the most pairs of that.
         ends_s: When it is killed if it still runs, before the wall; on the clock's monotonic time.
         limit_s: Length after which it is stopped with whatever it has shown.
         goal: How long to measure; None for what the study's noise makes worthwhile.
@@ -64,6 +66,7 @@ class PlannedTrial:
     values: Values
     purpose: Purpose
     pair: int | None = None
+    planned_pairs: int | None = None
     ends_s: float = math.inf
     limit_s: float = math.inf
     goal: WindowGoal | None = None
@@ -222,7 +225,7 @@ class TrialMaker:
             duration_s=done.duration_s,
             measurement=done.measurement,
             detail="" if trial.warms_up and done.measurement else done.detail,  # it need not show anything
-            conditions={**problem.conditions, **done.conditions, **self._asked()},
+            conditions={**problem.conditions, **done.conditions, **self._asked(), **_planned(trial)},
             validation=trial.judge(done),
         )
 
@@ -248,6 +251,11 @@ class TrialMaker:
             return
         if record.ending not in self.failures:
             self.failures[record.ending] = Failed(record=record, stderr_tail=done.stderr_tail, folder=done.folder.path)
+
+
+def _planned(trial: PlannedTrial) -> dict[str, Scalar]:
+    """Return what the judgement of a sequential confirmation depends on, for the record."""
+    return {} if trial.planned_pairs is None else {PAIRS_PLANNED: trial.planned_pairs}
 
 
 def _speeds(done: Execution) -> tuple[float, ...]:

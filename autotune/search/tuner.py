@@ -42,7 +42,7 @@ from autotune.search.schedule import (
 from autotune.search.state import SearchState
 from autotune.search.trial_maker import Failed, PlannedTrial, TrialMaker
 from autotune.search.validator import Validator
-from autotune.study.summary import summarize
+from autotune.study.summary import judged_finalists, summarize
 from autotune.trial.explanations import EXPLANATIONS
 
 WARM_UP_FROM_S = 120.0
@@ -180,7 +180,7 @@ class Tuner:
             kept_s = reserved_s(self._state.better(), self._confirmation_basis(), left_s=all_s)
             kept_s += self._validation_s() if kept_s else 0.0
             left_s = all_s - kept_s
-            longest_s = longest_trial_s(self._state.trials, self._state.baseline_point, all_s) if kept_s else math.inf
+            longest_s = self._longest_trial_s(all_s) if kept_s else math.inf
             proposal = self._state.next_trial(longest_s, design_points(self._state.trials, left_s))
             why = self._trials.gpu_lost or why_exploring_ends(
                 self._state.trials, proposal, self._state.space, left_s=left_s
@@ -190,9 +190,14 @@ class Tuner:
             self._try(proposal, left_s)
         return why
 
+    def _longest_trial_s(self, left_s: float) -> float:
+        trials, baseline = self._state.trials, self._state.baseline_point
+        return longest_trial_s(trials, baseline, left_s, budget_s=self._budget.budget_s)
+
     def _why_exploring(self) -> str:
         why, left_s = "looking for better values", self._budget.left_s()
-        needed_s = least_confirmation_s(self._state.trials, self._state.baseline_point)
+        trials, baseline = self._state.trials, self._state.baseline_point
+        needed_s = least_confirmation_s(trials, baseline, budget_s=self._budget.budget_s)
         if needed_s <= left_s:
             return why
         left = format_duration(max(0.0, left_s))
@@ -249,7 +254,13 @@ class Tuner:
         first_pair = 1 + max((trial.pair for trial in self._state.trials if trial.pair is not None), default=-1)
         for done, (pair, is_baseline) in enumerate(pair_order(plan.pairs, self._rng), start=1):
             values = self._baseline.values if is_baseline else plan.candidate.observation.values
-            trial = PlannedTrial(values=values, purpose=Purpose.CONFIRM, pair=first_pair + pair, goal=goal)
+            trial = PlannedTrial(
+                values=values,
+                purpose=Purpose.CONFIRM,
+                pair=first_pair + pair,
+                planned_pairs=plan.pairs if plan.sequential else None,
+                goal=goal,
+            )
             record = self._trials.make(trial, kept_s=plan.rest_s(done))
             if self._may_have_been_an_accident(record):
                 record = self._trials.make(trial, kept_s=plan.rest_s(done))
@@ -257,9 +268,16 @@ class Tuner:
                 self._narrator.tell_phase("ending", self._trials.gpu_lost)
             if not record.comparable:
                 return False
-            if self._is_time_to_validate(done, plan):
+            if self._is_time_to_validate(done, plan) or self._is_decided(done, plan):
                 break
         return True
+
+    def _is_decided(self, done: int, plan: ConfirmationPlan) -> bool:
+        """Return whether a sequential confirmation stops here: judged as the answer will be, by the record alone."""
+        if not plan.is_look(done):
+            return False
+        judged = judged_finalists(self._parts.study.records(), self._parts.name, self._problem.objective)
+        return bool(judged) and plan.is_decided_by(judged[-1][1])
 
     def _is_time_to_validate(self, done: int, plan: ConfirmationPlan) -> bool:
         """Return whether further pairs, beyond the fewest, would take the time that the validation needs."""

@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from autotune.records import Measurement, Purpose, TrialRecord, Validation, Values
+from autotune.records import PAIRS_PLANNED, Measurement, Purpose, TrialRecord, Validation, Values
 
 Pair = tuple[Measurement, Measurement]
 """A complete pair of a confirmation: the trial of the baseline, that of the point."""
@@ -16,11 +16,13 @@ class Finalist:
     Attributes:
         trial: Its first confirming trial with comparable numbers.
         pairs: Its complete pairs.
+        planned_pairs: The most pairs of its sequential confirmation; None where their number was fixed.
         validation: Findings of its validation trial; None if there was none, or it was cut short.
     """
 
     trial: TrialRecord
     pairs: Sequence[Pair]
+    planned_pairs: int | None
     validation: Validation | None
 
     @property
@@ -47,10 +49,16 @@ def finalists(good: Iterable[TrialRecord], trials: Iterable[TrialRecord], baseli
         Finalist(
             trial=trial,
             pairs=pairs_of((half for half in confirming if half.point in (point, baseline_point)), baseline_point),
+            planned_pairs=_planned_pairs(trial),
             validation=validations.get(point),
         )
         for point, trial in first.items()
     ]
+
+
+def _planned_pairs(trial: TrialRecord) -> int | None:
+    planned = trial.conditions.get(PAIRS_PLANNED)
+    return planned if isinstance(planned, int) and planned > 0 else None
 
 
 def pairs_of(trials: Iterable[TrialRecord], baseline_point: str) -> list[Pair]:

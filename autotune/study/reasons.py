@@ -60,8 +60,17 @@ def _unconfirmed(pairs: int) -> str:
     return f"only {pairs} of at least {LEAST_PAIRS} confirming pairs could be measured"
 
 
+def _left_out(judgement: Judgement) -> str:
+    if not judgement.left_out:
+        return ""
+    return (
+        f" ({judgement.left_out} of {judgement.pairs} pairs left out: something made a trial far slower than the "
+        "others of its config)"
+    )
+
+
 def _judged(judgement: Judgement, evidence: Evidence) -> str:
-    pairs = f"{judgement.pairs} interleaved pairs with today's config"
+    pairs = f"{judgement.pairs} interleaved pairs with today's config{_left_out(judgement)}"
     if judgement.better:
         confirmed = f"confirmed by {pairs}" + (_FILLING if evidence.filling else "")
         return f"{confirmed}, but it broke in a longer training" if evidence.broke else confirmed

@@ -11,10 +11,11 @@ from statistics import fmean, median
 
 from autotune.gpu.trial_usage import NOT_MEASURED
 from autotune.metrics import METRICS, values_of
-from autotune.records import VALIDATION_ASKED, Measurement, Purpose, TrialRecord
+from autotune.records import VALIDATION_ASKED, Purpose, TrialRecord
 from autotune.results import BrokenPoint, Change, SearchResult, Side, Verdict
-from autotune.sampler.observations import between_trial_variance_of, expected_sd_of
+from autotune.sampler.observations import expected_sd_of
 from autotune.score import (
+    FEWEST_PAIRS,
     LEAST_PAIRS,
     THROUGHPUT,
     Judgement,
@@ -25,7 +26,8 @@ from autotune.score import (
 )
 from autotune.space.space import Space
 from autotune.study.changes import changes_worth
-from autotune.study.finalists import Finalist, finalists, pairs_of
+from autotune.study.finalists import Finalist, finalists
+from autotune.study.noise import pair_noise
 from autotune.study.pooled_gpus import pooled_gpus, study_busy_rate
 from autotune.study.reasons import Evidence, reason
 
@@ -34,9 +36,6 @@ _UNVALIDATED = (
     "What breaks in a longer training is not known."
 )
 _UNEVEN = 1.3  # trials that differ by 8 % are within that 99 times in 100
-
-_MOST_PRIOR_DF = 2.0
-"""Most degrees of freedom of the prior from other points: points differ in spread, more so with longer steps."""
 
 
 def latest_search(records: Sequence[TrialRecord], objective: Objective) -> str | None:
@@ -50,8 +49,8 @@ def latest_search(records: Sequence[TrialRecord], objective: Objective) -> str |
         trials = [trial for trial in records if trial.search == search]
         baseline_point, good = trials[0].point, _telling(trials, objective)
         explored = any(trial.purpose is Purpose.EXPLORE for trial in good)
-        if len(pairs_of(good, baseline_point)) >= LEAST_PAIRS or (
-            explored and not _best(good, baseline_point, objective)
+        if (explored and not _best(good, baseline_point, objective)) or any(
+            judgement for _, judgement in judged_finalists(records, search, objective)
         ):
             return search
     return searches[-1] if searches else None
@@ -97,8 +96,31 @@ def summarize(
     )
     if not searched.baseline_trials:
         return _without_baseline(searched)
+    return _compared(searched, records)
+
+
+def judged_finalists(
+    records: Sequence[TrialRecord], search: str, objective: Objective
+) -> list[tuple[Finalist, Judgement | None]]:
+    """Judge each finalist of a search by the record up to the search's last trial.
+
+    Args:
+        records: The study's record, oldest first.
+        search: Name of the search.
+        objective: The objective of the search.
+
+    Returns:
+        The finalists in the order of their confirmations, None as the judgement of one with too few pairs: fewer than
+        four can only show a gain, and only in a sequential confirmation.
+    """
+    records = _until_the_end_of(search, records)
+    trials = [trial for trial in records if trial.search == search]
+    baseline = next((trial for trial in trials if trial.purpose is Purpose.BASELINE), None)
+    if baseline is None:
+        return []
     others = [trial for trial in records if trial.purpose is not Purpose.CONFIRM or trial.search != search]
-    return _compared(searched, others)
+    found = finalists(_telling(trials, objective), trials, baseline.point)
+    return [(finalist, _judgement(finalist, others, search, objective)) for finalist in found]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -136,11 +158,6 @@ class _Searched:
     def baseline(self) -> Side:
         """Pool the trials of the baseline."""
         return _side(self.baseline_trial, self.baseline_trials, self.busy_rate)
-
-    @property
-    def finalists(self) -> list[Finalist]:
-        """Points that were confirmed, in the order of their confirmations."""
-        return finalists(self.good, self.trials, self.baseline_trial.point)
 
     def candidate(self, finalist: Finalist | None) -> Side | None:
         """Pool the trials of a finalist, without one those of the best point; None if none beats the baseline."""
@@ -182,10 +199,10 @@ def _without_baseline(searched: _Searched) -> SearchResult:
     )
 
 
-def _compared(searched: _Searched, others: Sequence[TrialRecord]) -> SearchResult:
-    """Return the answer of a search with a baseline; trials outside its confirmation give the prior of their spread."""
+def _compared(searched: _Searched, records: Sequence[TrialRecord]) -> SearchResult:
+    """Return the answer of a search with a baseline; the record gives the prior of the spread of its pairs."""
     good, objective = searched.good, searched.objective
-    confirmed = _judged(searched, others)
+    confirmed = judged_finalists(records, searched.baseline_trial.search, objective)
     baseline, chosen = searched.baseline(), _chosen(confirmed)
     finalist, judgement = chosen or (None, None)
     candidate = searched.candidate(finalist)
@@ -195,7 +212,7 @@ def _compared(searched: _Searched, others: Sequence[TrialRecord]) -> SearchResul
         judgement=judgement,
         pairs=len(finalist.pairs) if finalist else 0,
         broke=broke,
-        broke_before=any(trial.validation and trial.validation.broke for trial in others),
+        broke_before=any(trial.validation and trial.validation.broke for trial in records),
         has_candidate=candidate is not None,
         explored=any(trial.purpose is Purpose.EXPLORE for trial in searched.trials),
         filling=any(trial.measurement and trial.measurement.filled_samples_per_s for trial in good),
@@ -229,17 +246,6 @@ def _unvalidated(searched: _Searched, answer: Finalist | None) -> tuple[str, ...
     """Return a remark on an answer that was to be validated, and was not."""
     asked = any(VALIDATION_ASKED in trial.conditions for trial in searched.trials)
     return (_UNVALIDATED,) if asked and answer is not None and answer.validation is None else ()
-
-
-def _judged(searched: _Searched, others: Sequence[TrialRecord]) -> list[tuple[Finalist, Judgement | None]]:
-    """Judge each finalist; None for one with too few pairs."""
-    return [
-        (
-            finalist,
-            _judgement(finalist.pairs, others, searched.objective) if len(finalist.pairs) >= LEAST_PAIRS else None,
-        )
-        for finalist in searched.finalists
-    ]
 
 
 def _chosen(confirmed: Sequence[tuple[Finalist, Judgement | None]]) -> tuple[Finalist, Judgement | None] | None:
@@ -284,17 +290,22 @@ def _side(point: TrialRecord, trials: Sequence[TrialRecord], busy_rate: float | 
 
 
 def _judgement(
-    pairs: Sequence[tuple[Measurement, Measurement]], others: Sequence[TrialRecord], objective: Objective
-) -> Judgement:
-    """Judge the pairs, with the spread between the study's other trials as the prior."""
-
-    def prior(by: Objective) -> tuple[float, float]:
-        variance, df = between_trial_variance_of(others, by)
-        return 2 * variance, min(df, _MOST_PRIOR_DF)
-
-    variance, df = prior(objective)
-    speed_prior = prior(THROUGHPUT) if objective.by_utilization else None
-    return judge(pairs, prior_variance=variance, prior_df=df, speed_prior=speed_prior, objective=objective)
+    finalist: Finalist, others: Sequence[TrialRecord], search: str, objective: Objective
+) -> Judgement | None:
+    """Judge a finalist by its pairs, with the spread between the study's other trials as the prior."""
+    pairs = len(finalist.pairs)
+    if pairs < (LEAST_PAIRS if finalist.planned_pairs is None else FEWEST_PAIRS):
+        return None
+    variance, df = pair_noise(others, search, objective, pairs=pairs)
+    judgement = judge(
+        finalist.pairs,
+        prior_variance=variance,
+        prior_df=df,
+        speed_prior=pair_noise(others, search, THROUGHPUT, pairs=pairs) if objective.by_utilization else None,
+        objective=objective,
+        planned_pairs=finalist.planned_pairs,
+    )
+    return judgement if judgement.better or pairs >= LEAST_PAIRS else None
 
 
 def pooled(trials: Sequence[TrialRecord]) -> dict[str, float | None] | None:

@@ -156,6 +156,32 @@ def test_time_is_kept_for_the_pairs_of_the_best_point(quick: list[TrialRecord]) 
     assert reserved_s(better, _basis(quick, wished_window_s=20.0), left_s=1000.0) == pytest.approx(CAUTION * 8 * 23.0)
 
 
+def test_where_pairs_are_dear_time_is_kept_for_two_of_a_large_gain(make_trial: MakeTrial) -> None:
+    """Pairs of 24 s in a budget of 90 s: a factor of two takes 48 s, one of 1.2 the 96 s that there are not."""
+    trials = [make_trial(values, 1.0, duration_s=12.0) for values in (SPACE.baseline, {"n": 1})]
+    basis = replace(_basis(trials), budget_s=90.0)
+    large, small = _better(n1=math.log(2.0)), _better(n1=math.log(1.2))
+    assert reserved_s(large, basis, left_s=65.0) == pytest.approx(CAUTION * 2 * 24.0)
+    assert least_needed_s(large, basis) == 48.0
+    assert least_needed_s(small, basis) == 96.0
+    plan = plan_confirmation(large, basis, left_s=48.0)
+    assert plan is not None
+    assert (plan.pairs, plan.sequential) == (2, True)
+    assert plan_confirmation(large, basis, left_s=47.9) is None
+    assert plan_confirmation(small, basis, left_s=65.0) is None
+
+
+def test_a_sequential_confirmation_looks_after_whole_rounds(make_trial: MakeTrial) -> None:
+    """After each ABBA but the last one; one with a fixed number never does."""
+    trials = [make_trial(values, 1.0, duration_s=12.0) for values in (SPACE.baseline, {"n": 1})]
+    dear = plan_confirmation(_better(n1=0.7), replace(_basis(trials), budget_s=600.0), left_s=300.0)
+    cheap = plan_confirmation(_better(n1=0.7), _basis(trials), left_s=300.0)
+    assert dear is not None
+    assert cheap is not None
+    assert [done for done in range(1, 13) if dear.is_look(done)] == [4, 8]
+    assert not any(cheap.is_look(done) for done in range(1, 13))
+
+
 def test_no_time_is_kept_for_a_confirmation_that_there_will_not_be(quick: list[TrialRecord]) -> None:
     """Nothing is better, or by less than 2 %, or it cannot be confirmed any more."""
     basis = _basis(quick)

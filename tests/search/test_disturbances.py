@@ -177,9 +177,9 @@ def test_others_and_heat_are_told_apart(search):
 
 
 def test_repeats_leave_the_confirmation_its_time(search):
-    """The four pairs come before the cleanliness of each trial in a short budget."""
+    """The pairs come before the cleanliness of each trial in a short budget; a large gain takes two."""
     searched = search(lambda trial, _: OTHERS, budget_s=130.0)
-    assert {trial.pair for trial in searched.counting} >= {0, 1, 2, 3}
+    assert {trial.pair for trial in searched.counting} >= {0, 1}
     assert searched.result.speedup is not None
 
 

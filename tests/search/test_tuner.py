@@ -12,9 +12,11 @@ import pytest
 
 from autotune.errors import StudyError, TrialError
 from autotune.events import Event, IncumbentChanged, SearchEnded, SearchStarted, TrialEnded, TrialStarted
-from autotune.records import Ending, Purpose, Validity
+from autotune.records import PAIRS_PLANNED, Ending, Purpose, Validity
 from autotune.results import Verdict
+from autotune.score import EFFECTIVE_UTILIZATION
 from autotune.search.tuner import WARM_UP_FROM_S
+from autotune.study.summary import judged_finalists
 from autotune.testing.simulated_runner import Training
 from tests.search.simulated import CONFIG, Search, Trainer, plain
 
@@ -62,7 +64,7 @@ def test_another_sampler_finds_it_too(search: Search, sampler: str) -> None:
 
 def test_a_budget_that_will_not_do_for_a_confirmation_is_said_to_be_one(search: Search) -> None:
     """The remark comes as soon as the duration of a trial is known."""
-    assert "none can be confirmed in this search" in search(plain, budget_s=9).said().splitlines()[0]
+    assert "none can be confirmed in this search" in search(plain, budget_s=6).said().splitlines()[0]
     assert "none can be confirmed" not in search(plain, budget_s=300).said()
 
 
@@ -525,6 +527,50 @@ def test_in_a_short_budget_something_is_tried_and_confirmed(search: Search) -> N
     searched = search(slow_at_first, budget_s=60)
     assert len(searched.of(Purpose.EXPLORE)) >= 3
     assert searched.answer.verdict is Verdict.BETTER
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_where_starts_are_dear_a_factor_of_two_is_confirmed_by_two_pairs(search: Search, seed: int) -> None:
+    """A trainer that takes 10 s to start, and 90 s for all: two pairs of 2 x 12 s fit, four do not."""
+
+    def slow_to_start(config: Mapping[str, Any]) -> Training:
+        return replace(plain(config), start_s=10.0, noise=0.08)
+
+    searched = search(slow_to_start, budget_s=90, seed=seed)
+    assert searched.took_s <= 90
+    assert searched.answer.verdict is Verdict.BETTER
+    assert len(searched.of(Purpose.CONFIRM)) == 4
+    assert "confirmed by 2 interleaved pairs" in searched.answer.why
+    assert searched.answer.speedup is not None
+    assert searched.answer.speedup.low > 1.02
+
+
+def test_a_sequential_confirmation_stops_when_it_is_sure_and_status_says_the_same(search: Search) -> None:
+    """Time for more pairs is left; the record alone gives the verdict that ended the confirmation, and none before."""
+
+    def slow_to_start(config: Mapping[str, Any]) -> Training:
+        return replace(plain(config), start_s=20.0, noise=0.03)
+
+    searched = search(slow_to_start, budget_s=600)
+    confirming = searched.of(Purpose.CONFIRM)
+    assert len(confirming) == 4
+    (planned,) = {trial.conditions[PAIRS_PLANNED] for trial in confirming}
+    assert planned in (4, 6)
+    assert searched.took_s + confirming[-1].duration_s < 600
+    records = searched.trials
+    ((_, judgement),) = judged_finalists(records, records[0].search, EFFECTIVE_UTILIZATION)
+    assert judgement is not None
+    assert judgement.better
+    assert (judgement.speed, judgement.score) == (searched.answer.speedup, searched.answer.score_ratio)
+    ((_, before),) = judged_finalists(records[:-1], records[0].search, EFFECTIVE_UTILIZATION)
+    assert before is None
+
+
+def test_where_starts_are_cheap_the_ratio_is_measured_with_all_pairs(search: Search) -> None:
+    """Nothing is saved by an interval that is wider than need be."""
+    searched = search(plain, budget_s=300)
+    assert len(searched.of(Purpose.CONFIRM)) >= 12
+    assert not any(PAIRS_PLANNED in trial.conditions for trial in searched.trials)
 
 
 def test_while_nothing_is_better_a_short_budget_is_used_to_go_on_trying(search: Search) -> None:

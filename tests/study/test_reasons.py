@@ -29,6 +29,7 @@ BUSIER = replace(UNCLEAR, score=Ratio(ratio=1.3, low=1.2, high=1.4))
         (FOUND, "the best point was not confirmed against today's config"),
         (replace(FOUND, pairs=2), "only 2 of at least"),
         (replace(FOUND, judgement=replace(UNCLEAR, better=True)), "confirmed by 5 interleaved pairs"),
+        (replace(FOUND, judgement=replace(UNCLEAR, left_out=2)), "(2 of 5 pairs left out: something made a trial far"),
         (replace(FOUND, judgement=replace(UNCLEAR, better=True), filling=True), "caches take longer to fill"),
         (replace(FOUND, judgement=UNCLEAR), "do not show a gain; one of 7% or more would probably have been seen"),
         (replace(FOUND, judgement=UNCLEAR, filling=True), "it may be from 0.97x to 1.08x as fast"),

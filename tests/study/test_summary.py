@@ -9,12 +9,13 @@ from typing import Any
 
 import pytest
 
-from autotune.records import Ending, Purpose, TrialRecord, Validity, Values
+from autotune.records import PAIRS_PLANNED, Ending, Purpose, TrialRecord, Validity, Values
 from autotune.results import SearchResult, Verdict
 from autotune.score import EFFECTIVE_UTILIZATION, UTILIZATION, Objective
 from autotune.space.knob import Label
 from autotune.space.space import Space, point_name
-from autotune.study.summary import latest_search, pairs_of, pooled, summarize
+from autotune.study.finalists import pairs_of
+from autotune.study.summary import judged_finalists, latest_search, pooled, summarize
 from tests.runs import MakeTrial, gpu, knob, on_gpu
 from tests.study.storages import journal_study
 
@@ -45,12 +46,15 @@ class History:
             self.run({"fast": FAST, "workers": WORKERS}[name], speed, Purpose.EXPLORE)
         return self
 
-    def confirmed(self, baseline: float, candidate: float, *, pairs: int = 4, values: Values = FAST) -> "History":
-        """That many pairs."""
+    def confirmed(
+        self, baseline: float, candidate: float, *, pairs: int = 4, values: Values = FAST, planned: int | None = None
+    ) -> "History":
+        """That many pairs, of a sequential confirmation if it was planned for so many at most."""
+        conditions = {} if planned is None else {"conditions": {PAIRS_PLANNED: planned}}
         for pair, (one, other) in enumerate(zip(FACTORS, FACTORS[1:] + FACTORS[:1], strict=True)):
             if pair < pairs:
-                self.run(BASELINE, baseline * one, Purpose.CONFIRM, pair=pair)
-                self.run(values, candidate * other, Purpose.CONFIRM, pair=pair)
+                self.run(BASELINE, baseline * one, Purpose.CONFIRM, pair=pair, **conditions)
+                self.run(values, candidate * other, Purpose.CONFIRM, pair=pair, **conditions)
         return self
 
     def answer(self, search: str | None = None, objective: Objective = EFFECTIVE_UTILIZATION) -> SearchResult:
@@ -129,6 +133,71 @@ def test_too_few_pairs_confirm_nothing(history: History) -> None:
     result = history.explored("s1", 50.0, fast=100.0).confirmed(50.0, 100.0, pairs=3).answer()
     assert result.verdict is Verdict.NO_CHANGE
     assert "only 3 of at least 4" in result.why
+
+
+def test_two_pairs_of_a_sequential_confirmation_show_a_large_gain(history: History) -> None:
+    """They are an answer, which stands when a later search is killed; two of a fixed number are none."""
+    history.explored("s1", 50.0, fast=100.0).confirmed(50.0, 100.0, pairs=2, planned=6)
+    assert (history.answer().verdict, "2 interleaved pairs" in history.answer().why) == (Verdict.BETTER, True)
+    history.explored("s2", 50.0)
+    assert latest_search(history.records, EFFECTIVE_UTILIZATION) == "s1"
+    history.explored("s3", 50.0, fast=100.0).confirmed(50.0, 100.0, pairs=2)
+    assert history.answer().verdict is Verdict.NO_CHANGE
+
+
+def test_two_pairs_deny_nothing(history: History) -> None:
+    """What they do not show may still be so: that takes four."""
+    answer = history.explored("s1", 50.0, fast=60.0).confirmed(50.0, 60.0, pairs=2, planned=2).answer()
+    assert (answer.verdict, answer.speedup) == (Verdict.NO_CHANGE, None)
+    assert "only 2 of at least 4" in answer.why
+    assert latest_search(history.records, EFFECTIVE_UTILIZATION) == "s1"
+
+
+@pytest.mark.parametrize("planned", ["6", -1, 0.5])
+def test_a_plan_that_is_no_number_of_pairs_is_none(history: History, planned: Any) -> None:
+    """A record may come from anywhere."""
+    history.explored("s1", 50.0, fast=100.0).confirmed(50.0, 100.0, pairs=4, planned=planned)
+    ((finalist, judgement),) = judged_finalists(history.records, "s1", EFFECTIVE_UTILIZATION)
+    assert finalist.planned_pairs is None
+    assert judgement is not None
+
+
+def test_a_pair_that_is_left_out_is_told_of(history: History) -> None:
+    """It stays in the record; the verdict does without it, and says so."""
+    history.explored("s1", 50.0, fast=60.0).confirmed(50.0, 60.0, pairs=5)
+    history.run(BASELINE, 50.0, Purpose.CONFIRM, pair=5)
+    history.run(FAST, 36.0, Purpose.CONFIRM, pair=5)
+    answer = history.answer()
+    assert answer.verdict is Verdict.BETTER
+    assert "6 interleaved pairs with today's config (1 of 6 pairs left out: " in answer.why
+
+
+def test_one_disturbed_period_does_not_count_for_ever(history: History) -> None:
+    """An earlier search whose trials differed 8 times over leaves pairs of 1.72 to 1.93x what they are."""
+    history.explored("s1", 50.0, workers=50.0, fast=100.0)
+    for speed in (6.0, 48.0, 7.0, 45.0, 9.0, 50.0):
+        for values in (BASELINE, WORKERS, FAST):
+            history.run(values, speed, Purpose.REPEAT)
+    history.explored("s2", 50.0, fast=90.0)
+    for pair, ratio in enumerate((1.72, 1.93, 1.81, 1.78)):
+        history.run(BASELINE, 50.0, Purpose.CONFIRM, pair=pair)
+        history.run(FAST, 50.0 * ratio, Purpose.CONFIRM, pair=pair)
+    answer = history.answer("s2")
+    assert answer.verdict is Verdict.BETTER
+    assert answer.speedup is not None
+    assert (answer.speedup.low, answer.speedup.high) == (pytest.approx(1.6, abs=0.1), pytest.approx(2.0, abs=0.1))
+
+
+def test_a_disturbed_stretch_of_this_search_leaves_a_verdict_too(history: History) -> None:
+    """No more than a spread of 30 % is taken from it."""
+    history.explored("s1", 50.0, fast=90.0)
+    for speed in (6.0, 48.0, 7.0, 20.0):
+        for values in (BASELINE, FAST):
+            history.run(values, speed, Purpose.REPEAT)
+    for pair, ratio in enumerate((1.72, 1.93, 1.81, 1.78)):
+        history.run(BASELINE, 50.0, Purpose.CONFIRM, pair=pair)
+        history.run(FAST, 50.0 * ratio, Purpose.CONFIRM, pair=pair)
+    assert history.answer().verdict is Verdict.BETTER
 
 
 def test_a_finalist_that_fails_in_its_confirmation_is_said_to(history: History) -> None:
