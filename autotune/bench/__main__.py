@@ -7,6 +7,7 @@ import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from autotune.bench.confirmation import benchmark_confirmation
 from autotune.bench.grid import measure_grid, parse_axis
 from autotune.bench.oscillation_verdicts import benchmark_oscillation
 from autotune.bench.overhead.collector_cost import measure_collector
@@ -151,6 +152,17 @@ def _add_calibrate(commands: "Commands") -> None:
     parser.set_defaults(run=lambda _arguments: calibrate())
 
 
+def _add_confirmation(commands: "Commands") -> None:
+    parser = commands.add_parser("confirmation", help="judge simulated confirmations, and compare with the truth")
+    parser.add_argument("--searches", type=int, default=2000, help="under each noise (default: %(default)s)")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.set_defaults(run=_confirmation)
+
+
+def _confirmation(arguments: argparse.Namespace) -> None:
+    print(benchmark_confirmation(searches=arguments.searches, seed=arguments.seed), end="")
+
+
 def _add_oscillation(commands: "Commands") -> None:
     parser = commands.add_parser("oscillation", help="judge simulated GPU utilization, and compare with the truth")
     parser.add_argument("--scenarios", type=int, default=200, help="default: %(default)s")
@@ -254,6 +266,7 @@ _BENCHMARKS = (
     _add_search,
     _add_tables,
     _add_calibrate,
+    _add_confirmation,
     _add_oscillation,
     _add_observe,
     _add_collector,
