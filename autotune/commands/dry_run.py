@@ -15,7 +15,8 @@ def show_dry_run(console: Console, problem: Problem, request: SearchRequest, clo
     Raises:
         GpuError: The GPU that trials would use is not there.
     """
-    remarks = (*problem.state.remarks, *remarks_on_gpus(problem))
+    on_batch = [problem.batch_remark] if problem.batch_remark else []
+    remarks = (*problem.state.remarks, *remarks_on_gpus(problem), *on_batch)
     show_plan(console, problem, request.budget_s, request.validate_s)
     for sentence in (f"score: {problem.measures}", *remarks, *busy_remarks(problem, clock)):
         console.print(sentence, soft_wrap=True)

@@ -56,7 +56,7 @@ def show_inventory(console: Console, plan: InitPlan) -> None:
         command=masked(problem.command),
     )
     print_inventory(console, inventory)
-    for note in [*command_notes(problem), *([plan.why_separate] if plan.why_separate else [])]:
+    for note in filter(None, (problem.batch_remark, *command_notes(problem), plan.why_separate)):
         console.print(note, soft_wrap=True)
 
 

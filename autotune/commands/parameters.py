@@ -25,6 +25,22 @@ class Duration(click.ParamType[float]):
             self.fail(str(error), param, ctx)
 
 
+class BatchLimitText(click.ParamType[str]):
+    """A limit of the batch such as ``4x``, ``same`` or ``free``; the command gets the text."""
+
+    name = "limit"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        """Checks the text; wrong usage if it is no limit."""
+        from autotune.settings.batch_limit import parse_batch_limit
+
+        try:
+            parse_batch_limit(str(value))
+        except ValueError as error:
+            self.fail(str(error), param, ctx)
+        return str(value)
+
+
 def _first_config(_context: click.Context, _option: click.Parameter, configs: tuple[Path, ...]) -> Path:
     """Return the first config, which has the section; further ones have to be those that it names."""
     config, *further = configs

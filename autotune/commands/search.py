@@ -7,6 +7,7 @@ import click
 from autotune.clock import Clock, SystemClock
 from autotune.commands.invocation import Invocation
 from autotune.commands.parameters import (
+    BatchLimitText,
     Duration,
     config_option,
     dry_run_option,
@@ -32,6 +33,13 @@ if TYPE_CHECKING:
 @click.option("--fresh", is_flag=True, help="Start a new record; the old one is kept beside it.")
 @click.option("--apply", is_flag=True, help="Write the best values into the config if they are better.")
 @click.option("--same-training", is_flag=True, help="Turn only knobs that leave the training itself unchanged.")
+@click.option(
+    "--batch",
+    type=BatchLimitText(),
+    metavar="[Nx|same|free]",
+    help="Largest effective batch to try: N times today's (also smaller ones), free for any, same to leave the batch "
+    "alone. Default: 4x, or the sizes that knobs: lists.",
+)
 @click.option("--allow-busy-gpu", is_flag=True, help="Search although somebody else is on the GPU.")
 @click.option(
     "--sampler",

@@ -16,6 +16,7 @@ class SearchRequest:
         fresh: True to start a new record.
         apply: True to write the best values into the config if they are better.
         same_training: True to turn only knobs that leave the training itself unchanged.
+        batch: Limit of the effective batch; None for that of the section, or the default.
         allow_busy_gpu: True to search although somebody else is on the GPU.
         sampler: Name of the sampler; None for that of the section.
         validate_s: Longest training of a validation trial, in seconds; None for none.
@@ -32,6 +33,7 @@ class SearchRequest:
     fresh: bool
     apply: bool
     same_training: bool
+    batch: str | None
     allow_busy_gpu: bool
     sampler: str | None
     validate_s: float | None

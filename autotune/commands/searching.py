@@ -11,6 +11,7 @@ from autotune.commands.search_answer import SearchAnswer
 from autotune.commands.search_request import SearchRequest
 from autotune.commands.showing import failures, show_plan
 from autotune.errors import AutotuneError
+from autotune.problem.batch_limits import limited
 from autotune.problem.problem import Problem, open_problem
 from autotune.report.answer import Failure, print_failures
 from autotune.report.console import text_console
@@ -46,9 +47,9 @@ def open_requested(request: SearchRequest) -> Problem:
         request.config,
         command=command,
         state_dir=request.state_dir,
-        same_training=request.same_training,
         storage=request.storage,
     )
+    problem = limited(problem, same_training=request.same_training, batch=request.batch)
     problem.require_runnable()
     return problem
 

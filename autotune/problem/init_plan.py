@@ -9,6 +9,7 @@ from pathlib import Path
 
 from autotune.errors import ConfigError
 from autotune.folders.state_folder import StateFolder
+from autotune.problem.batch_limits import limited
 from autotune.problem.environment_offers import environment_offers
 from autotune.problem.problem import Problem, open_problem
 from autotune.settings.apply import ConfigEdit, plan_section
@@ -251,7 +252,7 @@ def _opened(config: Path, files: Mapping[str, str], state_dir: Path | None) -> P
         problem = open_problem(
             Path(folder, config.name), command=None, state_dir=Path(folder), folder=config.parent.absolute()
         )
-    return replace(problem, config_path=config, state=state)
+    return replace(limited(problem), config_path=config, state=state)
 
 
 def _note(knob: Knob) -> str:

@@ -20,6 +20,7 @@ from autotune.gpu.visible_devices import VisibleDevices
 from autotune.problem.machine import CHOOSING_GPUS, this_machine, visible_gpus
 from autotune.records import Machine, Scalar, Values
 from autotune.score import OBJECTIVES, Objective
+from autotune.settings.batch_limit import BatchLimit
 from autotune.settings.command import resolve_executable
 from autotune.settings.load import load_settings
 from autotune.settings.loaded import Settings
@@ -61,6 +62,8 @@ class Problem:
         state: Where everything is kept.
         frameworks: Versions of the frameworks beside the trainer's interpreter.
         address: Where studies are kept; None for journals in the state folder.
+        batch_limit: Limit of the effective batch in `space`; None if there is none.
+        batch_remark: Sentence on the batches that are left out because of it; None if none is.
     """
 
     config_path: Path
@@ -75,6 +78,8 @@ class Problem:
     state: StateFolder
     frameworks: Mapping[str, str]
     address: StorageAddress | None = None
+    batch_limit: BatchLimit | None = None
+    batch_remark: str | None = None
 
     @property
     def trainer(self) -> Trainer:
@@ -262,7 +267,6 @@ def open_problem(
     *,
     command: Sequence[str] | None,
     state_dir: Path | None,
-    same_training: bool = False,
     machine: Machine | None = None,
     folder: Path | None = None,
     storage: str | None = None,
@@ -273,7 +277,6 @@ def open_problem(
         config: The config.
         command: The trainer's command as typed on the command line, split; None takes the config's.
         state_dir: Where everything is kept; None finds the place by the config.
-        same_training: Whether knobs that change the training itself stay as they are.
         machine: The machine to search for, where that is a simulated one; None for this one.
         folder: The folder that further configs are relative to; None for the config's own.
         storage: Where studies are kept, as typed; None takes what the environment says, or the config's section.
@@ -297,7 +300,7 @@ def open_problem(
     return Problem(
         config_path=config,
         settings=settings,
-        space=space.same_training() if same_training else space,
+        space=space,
         skipped=skipped,
         machine=machine,
         gpus=found.gpus,

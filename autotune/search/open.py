@@ -13,6 +13,7 @@ from autotune.errors import ConfigError, TrialError
 from autotune.events import Event, Remark
 from autotune.folders.temporary_folder import delete_left_temporary_folders
 from autotune.gpu.collect.collector import gpu_collector
+from autotune.problem.batch_limits import growth_remark, limited
 from autotune.problem.gpus import busy_remarks, remarks_on_gpus, require_free_gpus, watched_gpus
 from autotune.problem.problem import Problem, open_problem
 from autotune.process.guard import Guard
@@ -111,6 +112,7 @@ def tune(
     seed: int = 0,
     fresh: bool = False,
     same_training: bool = False,
+    batch: str | None = None,
     allow_busy_gpu: bool = False,
     sampler: str | None = None,
     validate_s: float | None = None,
@@ -131,6 +133,9 @@ def tune(
         seed: Makes the search's choices repeatable; 0 or more.
         fresh: Whether to start a new record; the old one is kept beside it.
         same_training: Whether to turn only knobs that leave the training itself unchanged.
+        batch: Largest effective batch to try, relative to today's: a factor such as ``4x``; ``same`` does not turn it,
+            ``free`` tries its whole domain. None takes that of the section, where none is said a batch as listed under
+            ``knobs:``, else ``4x``.
         allow_busy_gpu: Whether to search although somebody else is on the GPU.
         sampler: ``autotune``, ``tpe``, ``gp`` or ``random``; None takes that of the section.
         validate_s: Longest time for which the best point, and today's config before it, are trained before the answer,
@@ -154,9 +159,9 @@ def tune(
         Path(config),
         command=None if command is None else split_command(command, "command"),
         state_dir=None if state_dir is None else Path(state_dir),
-        same_training=same_training,
         storage=storage,
     )
+    problem = limited(problem, same_training=same_training, batch=batch)
     problem.require_runnable()
     options = SearchOptions(
         budget_s=budget_s,
@@ -192,7 +197,8 @@ def open_search(problem: Problem, options: SearchOptions, clock: Clock, on_event
     problem.state.create()
     name = f"{clock.utc():%Y%m%dT%H%M%SZ}-{socket.gethostname()}-{os.getpid()}"
     tell = _both(EventLog(events_path(problem, name), clock), on_event)
-    _tell_all([deque((*problem.state.remarks, *remarks_on_gpus(problem)))], tell)
+    on_batch = [problem.batch_remark] if problem.batch_remark else []
+    _tell_all([deque((*problem.state.remarks, *remarks_on_gpus(problem), *on_batch))], tell)
     with (
         sole_search(problem.state.search_lock(problem.study), problem.study),
         Guard() as guard,
@@ -200,6 +206,8 @@ def open_search(problem: Problem, options: SearchOptions, clock: Clock, on_event
         CheckpointBackups(problem.trainer, clock, cwd=Path.cwd(), name=name) as checkpoints,
     ):
         study = _open_study(problem, options, clock, tell)
+        if growth := growth_remark(problem, study.records()):
+            tell(Remark(text=growth))
         if checkpoints.remark:
             tell(Remark(text=checkpoints.remark))
         runner = ZygoteRunner(guard, clock)

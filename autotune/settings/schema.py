@@ -15,6 +15,7 @@ from pydantic import Field
 
 from autotune.errors import ConfigError
 from autotune.records import Scalar
+from autotune.settings.batch_limit import BatchLimit, parse_batch_limit
 from autotune.settings.command import is_word
 from autotune.settings.text.document import Document
 from autotune.settings.text.keys import did_you_mean, shown
@@ -83,6 +84,7 @@ class _Section(_Model):
     keep_outputs: bool = False
     sampler: Sampler = "autotune"
     storage: str | None = None
+    batch: Any = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -138,6 +140,7 @@ class Section:
         fixed: Values of ``set``, for trials only, by key path.
         keep_effective_batch: Whether gradient accumulation makes up for another batch size.
         storage: Where studies are kept, as written; None leaves it to the command line and the environment.
+        batch: Limit of the effective batch; None if the section has none.
     """
 
     source: Source | None = None
@@ -154,6 +157,7 @@ class Section:
     keep_outputs: bool = False
     sampler: Sampler = "autotune"
     storage: str | None = None
+    batch: BatchLimit | None = None
 
     @property
     def varies_environment_alone(self) -> bool:
@@ -208,7 +212,19 @@ def parse_section(source: Source) -> Section:
         keep_outputs=model.keep_outputs,
         sampler=model.sampler,
         storage=model.storage,
+        batch=None if model.batch is None else _batch_limit(model.batch, source),
     )
+
+
+def _batch_limit(value: Any, source: Source) -> BatchLimit:
+    try:
+        return parse_batch_limit(value if isinstance(value, str) else shown(value))
+    except ValueError as error:
+        raise ConfigError(
+            f"batch is {shown(value)}, which is no limit of the batch",
+            where=source.place("batch"),
+            remedy="Write batch: 4x (any factor from 1x on), batch: same or batch: free.",
+        ) from error
 
 
 def _limits(model: _Section) -> TrialLimits:

@@ -95,6 +95,7 @@ def section_lines(
         "set: {}              # values for trials only",
         *(() if env or live else ("env: {}              # environment of every trial, and of `autotune run`",)),
         f"objective: {_DEFAULTS.objective}  # or throughput, or utilization (of the GPU)",
+        "batch: 4x            # largest batch to try, relative to today's; same: leave it alone, free: any",
         "keep_effective_batch: false  # true: gradient accumulation makes up for a smaller batch",
         "keep_outputs: false          # true: what a trial wrote into its folder stays there after its end",
         "Of a trial: the longest time to its first step; the shortest time, the fewest steps and the longest time",

@@ -8,6 +8,7 @@ from math import prod
 
 from autotune.records import Scalar, Values
 from autotune.space.catalog import excluded_by, row_of
+from autotune.space.effective_batch import effective_batch_ratio, fixed, is_accumulation, up_to
 from autotune.space.knob import Knob, Label, same_scalar, section_mates
 
 
@@ -33,10 +34,13 @@ class Space:
         knobs: In the order in which an expert would turn them; the user's own knobs last.
         always_settles: Whether every point's speed shows only after one pass over the data, because the config uses a
             cache that is no knob.
+        most_batch: Largest effective batch of a point over the baseline's, where combinations of knobs make it up; None
+            where each choice of the knobs may be combined with any other.
     """
 
     knobs: tuple[Knob, ...]
     always_settles: bool = False
+    most_batch: float | None = None
 
     @property
     def baseline(self) -> Values:
@@ -68,17 +72,27 @@ class Space:
         """Return the same space with every knob frozen that may change what is computed."""
         return replace(
             self,
+            knobs=tuple(knob if knob.label is Label.SAME_TRAINING else fixed(knob) for knob in self.knobs),
+        )
+
+    def with_batch_up_to(self, factor: float) -> "Space":
+        """Return the same space without points whose effective batch is more than `factor` times the baseline's."""
+        if any(is_accumulation(knob) for knob in self.knobs):  # then no size is too large by itself
+            return replace(self, most_batch=factor)
+        return replace(self, knobs=tuple(up_to(knob, factor) for knob in self.knobs))
+
+    def with_batch_fixed(self) -> "Space":
+        """Return the same space with every knob frozen that changes the batch: its size, or what shares one."""
+        return replace(
+            self,
             knobs=tuple(
-                knob
-                if knob.label is Label.SAME_TRAINING
-                else replace(knob.narrowed([knob.baseline]), heuristic_values=())
-                for knob in self.knobs
+                fixed(knob) if knob.label is Label.BATCH or is_accumulation(knob) else knob for knob in self.knobs
             ),
         )
 
     def without_settling(self) -> "Space":
         """Return the same space with every cache frozen at the baseline, and measured as in a first pass."""
-        return Space(knobs=tuple(_without_settling(knob) for knob in self.knobs))
+        return replace(self, knobs=tuple(_without_settling(knob) for knob in self.knobs), always_settles=False)
 
     def contains(self, values: Values) -> bool:
         """Return whether these values are a point of this space: every knob, no other key, only valid choices."""
@@ -150,6 +164,8 @@ class Space:
         The baseline's own combination is always feasible, since the user runs it.
         """
         changes = self.changes(values)
+        if self.most_batch is not None and (ratio := effective_batch_ratio(self.knobs, values)) > self.most_batch:
+            return f"the effective batch would be {ratio:g} times today's, and {self.most_batch:g} times is the most"
         for knob in self.knobs:
             for other, wanted in self._needs(knob, values[knob.path]).items():
                 as_baseline = knob.path not in changes and other.path not in changes

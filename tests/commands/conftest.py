@@ -1,9 +1,14 @@
 """Project with a config and a trainer, and the command line as its user has it."""
 
 import os
+import pty
+import re
+import select
+import signal
 import subprocess
 import sys
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import pytest
@@ -66,3 +71,38 @@ def start_search(project: Path, budget_s: float) -> subprocess.Popen[str]:
         stderr=subprocess.PIPE,
         text=True,
     )
+
+
+def answered(
+    project: Path,
+    answers: Mapping[bytes, bytes | signal.Signals],
+    *arguments: str,
+    program: tuple[str, ...] = ("-m", "autotune"),
+    hesitation_s: float = 0.0,
+) -> tuple[int, str]:
+    """Run a command on a terminal, and type an answer, or send a signal, when its question is seen.
+
+    Returns:
+        The exit status and the screen, without its colours.
+    """
+    pid, terminal = pty.fork()
+    if pid == 0:
+        os.chdir(project)
+        os.execv(sys.executable, [sys.executable, *program, *arguments])
+    screen, left, end_s = b"", dict(answers), time.monotonic() + 100
+    while time.monotonic() < end_s:
+        if not select.select([terminal], [], [], 1.0)[0]:
+            continue
+        try:
+            screen += os.read(terminal, 4096)
+        except OSError:  # the other side is closed
+            break
+        for question in [question for question in left if question in screen]:
+            time.sleep(hesitation_s)
+            if isinstance(answer := left.pop(question), signal.Signals):
+                os.kill(pid, answer)
+            else:
+                os.write(terminal, answer)
+    os.close(terminal)
+    text = re.sub(r"\x1b\[[0-9;]*m", "", screen.decode(errors="replace").replace("\r\n", "\n"))
+    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]), text

@@ -7,8 +7,9 @@ from pathlib import Path
 import pytest
 
 from autotune.errors import CommandError, ConfigError
+from autotune.problem.batch_limits import limited
 from autotune.problem.init_plan import InitPlan, plan_init, plan_init_from_flags
-from autotune.problem.problem import open_problem
+from autotune.problem.problem import Problem, open_problem
 from autotune.problem.unlisted_knobs import not_taken
 from autotune.settings.text.document import Document
 from autotune.settings.typed import read_typed
@@ -40,6 +41,11 @@ def init_plan(config: Path, *words: str, separate: bool = False) -> InitPlan:
     return plan_init(config, read_typed(words or COMMAND), separate=separate, state_dir=None)
 
 
+def searched(config: Path) -> Problem:
+    """Return what a search reads of a config."""
+    return limited(open_problem(config, command=None, state_dir=None))
+
+
 def written(one: InitPlan) -> None:
     """Write an init plan without further ado."""
     one.edit.path.write_bytes(one.edit.new.encode())
@@ -58,12 +64,12 @@ def test_a_search_reads_the_section_as_planned(config: Path, separate: bool) -> 
     """A search has the same knobs, command and outputs; also with the list taken out of its comment."""
     one = init_plan(config, separate=separate)
     written(one)
-    problem = open_problem(config, command=None, state_dir=None)
+    problem = searched(config)
     assert (problem.space, problem.command, problem.study) == (one.problem.space, COMMAND, one.problem.study)
     assert problem.settings.outputs.redirected == ("train.checkpoint_dir",)
     assert [knob.path for knob in problem.space.knobs] == ["data.num_workers", "data.batch_size"]
     one.edit.path.write_text(_uncommented(one.edit.new))
-    listed = open_problem(config, command=None, state_dir=None)
+    listed = searched(config)
     assert listed.settings.section.knobs is not None
     assert listed.space == problem.space
 
@@ -79,7 +85,7 @@ def test_a_section_that_the_trainer_could_not_be_tried_with_gets_a_file_of_its_o
     rejected = plan_init(config, read_typed(COMMAND), separate=False, state_dir=None, why_separate="it fails")
     assert (rejected.edit.path.name, rejected.why_separate) == ("config.autotune.yaml", "it fails")
     written(rejected)
-    assert open_problem(config, command=None, state_dir=None).study == rejected.problem.study
+    assert searched(config).study == rejected.problem.study
 
 
 def test_the_config_is_read_where_it_is(config: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -170,7 +176,7 @@ def test_a_config_out_of_flags(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     assert list(one.flags.left) == ["-v"]
     assert not Path("new.yaml").exists()
     written(one)
-    problem = open_problem(Path("new.yaml"), command=None, state_dir=None)
+    problem = searched(Path("new.yaml"))
     assert problem.space == one.problem.space
     assert problem.space.baseline == {"batch_size": 16, "use_xla": True}
     assert problem.settings.section.env == {"MODE": "1"}
@@ -205,7 +211,7 @@ def test_of_a_command_without_flags_the_environment_may_vary(
     Path("t.py").write_text(script)
     one = plan_init_from_flags(Path("new.yaml"), read_typed(("KIND=a", sys.executable, "t.py", "-v")), state_dir=None)
     written(one)
-    problem = open_problem(Path("new.yaml"), command=None, state_dir=None)
+    problem = searched(Path("new.yaml"))
     assert problem.space == one.problem.space
     assert problem.settings.section.env["KIND"] == "a"
     names = {path.removeprefix("autotune.env.") for path in problem.space.baseline}
@@ -251,13 +257,13 @@ def test_real_configs_get_a_section_and_keep_every_byte(
     assert new.replace(one.edit.inserted.encode(), b"", 1) == content
     assert (b"\r\n" in content) == (b"\r\n" in one.edit.inserted.encode())
     config.write_bytes(new)
-    problem = open_problem(config, command=None, state_dir=None)
+    problem = searched(config)
     assert problem.space == one.problem.space
     copy = problem.settings.trial_document
     assert copy.data == Document.parse(content.decode()).data
     if problem.space.knobs:
         config.write_bytes(_uncommented(one.edit.new).encode())
-        assert open_problem(config, command=None, state_dir=None).space == problem.space
+        assert searched(config).space == problem.space
 
 
 def _refusal(config: Path) -> ConfigError | None:

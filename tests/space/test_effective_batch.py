@@ -1,0 +1,79 @@
+"""Spaces whose effective batch is limited."""
+
+import pytest
+
+from autotune.records import Machine, Scalar
+from autotune.space.build import build_space
+from autotune.space.space import Space
+
+MACHINE = Machine(cpu_cores=4, cpu_model="test", memory_bytes=8 * 2**30)
+Config = dict[str, Scalar]
+
+
+def _space(config: Config, domains: dict[str, tuple[Scalar, ...]] | None = None, *, keep: bool = False) -> Space:
+    return build_space(config, domains, MACHINE, {}, keep_effective_batch=keep)[0]
+
+
+@pytest.mark.parametrize(
+    ("factor", "choices", "heuristic_values"),
+    [(4.0, (4, 8, 16, 32), (32,)), (3.0, (4, 8, 16), (16,)), (1.0, (4, 8), ()), (99.0, None, (32, 64, 128))],
+)
+def test_larger_sizes_are_left_out_and_smaller_ones_stay(
+    factor: float, choices: tuple[int, ...] | None, heuristic_values: tuple[int, ...]
+) -> None:
+    """Relative to today's size; the largest that is left is what an expert would try."""
+    whole = _space({"batch_size": 8, "num_workers": 1})
+    knob = whole.with_batch_up_to(factor).knob("batch_size")
+    assert knob.choices == (choices or whole.knob("batch_size").choices)
+    assert knob.heuristic_values == heuristic_values
+    assert whole.with_batch_up_to(factor).knob("num_workers") == whole.knob("num_workers")
+
+
+@pytest.mark.parametrize("name", ["per_device_train_batch_size", "global_batch_size", "micro_batch_size"])
+def test_a_batch_that_is_accumulated_is_limited_by_its_own_ratio(name: str) -> None:
+    """What is accumulated stays, and so the effective batch grows as the size does."""
+    config: Config = {name: 8, "gradient_accumulation_steps": 4}
+    assert _space(config).with_batch_up_to(4.0).knob(name).choices == (4, 8, 16, 32)
+
+
+def test_what_leaves_the_effective_batch_as_it_is_is_not_limited() -> None:
+    """Where accumulation, or the trainer itself, makes up for the size, and for validation."""
+    kept = _space({"batch_size": 8, "grad_accum": 16}, {"batch_size": (8, 64)}, keep=True)
+    part = _space({"micro_batch_size": 4, "global_batch_size": 64})
+    for_validation = _space({"eval.batch_size": 4}, {"eval.batch_size": (4, 64)})
+    for space in (kept, part, for_validation):
+        assert space.with_batch_up_to(2.0) == space
+    assert kept.with_batch_fixed() == kept
+    assert part.with_batch_fixed() == part
+
+
+def test_of_a_batch_and_its_accumulation_the_product_counts() -> None:
+    """A smaller batch may be accumulated more often; neither by itself is too large."""
+    domains: dict[str, tuple[Scalar, ...]] = {"batch_size": (4, 8, 32), "grad_accum": (1, 2, 8)}
+    whole = _space({"batch_size": 8, "grad_accum": 1}, domains)
+    space = whole.with_batch_up_to(4.0)
+    assert space.choices == whole.choices
+    allowed = {(size, steps) for size in (4, 8, 32) for steps in (1, 2, 8) if size * steps <= 32}
+    found = {
+        (size, steps)
+        for size in (4, 8, 32)
+        for steps in (1, 2, 8)
+        if space.why_infeasible({"batch_size": size, "grad_accum": steps}) is None
+    }
+    assert found == allowed
+    why = space.why_infeasible({"batch_size": 32, "grad_accum": 8})
+    assert why == "the effective batch would be 32 times today's, and 4 times is the most"
+    assert space.without_settling().most_batch == 4.0
+    assert space.with_batch_fixed().size == 1
+
+
+def test_a_fixed_batch_stays_a_knob() -> None:
+    """So that the study is the same; what shares a batch is not turned either."""
+    whole = _space({"batch_size": 8, "bucket_by_length": False, "mixed_precision": "float32", "num_workers": 1})
+    space = whole.with_batch_fixed()
+    assert space.choices == {
+        **whole.choices,
+        "batch_size": (8,),
+        "bucket_by_length": (False,),
+    }
+    assert space.knob("batch_size").heuristic_values == ()
