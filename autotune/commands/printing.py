@@ -1,7 +1,9 @@
 """Plain lines, JSON objects and questions: what commands print without a console (`autotune.report.console`)."""
 
 import json
+import os
 import sys
+import termios
 from collections.abc import Mapping
 from typing import Any
 
@@ -36,3 +38,21 @@ def ask(question: str, *, must: bool = False) -> bool:
         click.Abort: The answer is no, and it must be yes.
     """
     return click.confirm(safe_text(question), abort=must, err=True)
+
+
+def is_attended() -> bool:
+    """Returns whether somebody can see a question and answer it: on terminals all, and as their foreground job."""
+    if not all(stream is not None and stream.isatty() for stream in (sys.stdin, sys.stdout, sys.stderr)):
+        return False
+    try:
+        return os.tcgetpgrp(sys.stdin.fileno()) == os.getpgrp()  # a job in the background is stopped when it reads
+    except OSError:  # not its own terminal
+        return False
+
+
+def forget_typed() -> None:
+    """Discards what was typed on the terminal before a question was there to see."""
+    try:
+        termios.tcflush(sys.stdin.fileno(), termios.TCIFLUSH)
+    except termios.error:  # it went away; whoever reads from it will learn that
+        return

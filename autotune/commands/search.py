@@ -31,7 +31,11 @@ if TYPE_CHECKING:
 @click.option("--budget", "budget_s", type=Duration(), default="30m", show_default=True, help="Wall for everything.")
 @seed_option
 @click.option("--fresh", is_flag=True, help="Start a new record; the old one is kept beside it.")
-@click.option("--apply", is_flag=True, help="Write the best values into the config if they are better.")
+@click.option(
+    "--apply/--no-apply",
+    default=None,
+    help="Write the best values into the config if they are better, or do not. Default: ask, on a terminal.",
+)
 @click.option("--same-training", is_flag=True, help="Turn only knobs that leave the training itself unchanged.")
 @click.option(
     "--batch",
@@ -65,8 +69,8 @@ if TYPE_CHECKING:
 def command(call: Invocation, /, **options: Any) -> int:
     """Finds better values for the knobs of a config: short real trainings, measured, compared, confirmed.
 
-    Starts a study of this config on this machine, or goes on with it. The config itself is not touched
-    (see `autotune apply`). The trainer's command comes from the config's autotune: section, or after --.
+    Starts a study of this config on this machine, or goes on with it. The config itself is not touched before you say
+    so (see `autotune apply`). The trainer's command comes from the config's autotune: section, or after --.
     """
     request = SearchRequest(**options)
     if request.dry_run and request.as_json:
@@ -95,6 +99,7 @@ def _require_time_to_validate(request: SearchRequest) -> None:
 def _search(call: Invocation, request: SearchRequest, answer: SearchAnswer, watchdog: Watchdog, clock: Clock) -> int:
     """Carry out a request; return the exit code."""
     with signals_held():  # within the budget: what is imported here may lie on a disk that hangs
+        from autotune.commands.apply_question import ask_to_apply, is_question
         from autotune.commands.dry_run import show_dry_run
         from autotune.commands.searching import open_requested, search_with_display
         from autotune.report.console import text_console
@@ -106,8 +111,12 @@ def _search(call: Invocation, request: SearchRequest, answer: SearchAnswer, watc
     finished = search_with_display(problem, request, answer, clock, started_s=call.started_s)
     if request.as_json:
         _apply(problem, finished, request, watchdog)  # first, so that a failure is the one object on stdout
-    answer.give(finished.result, finished.failures, ended_by=finished.ended_by)
-    if not request.as_json:
+    asks = is_question(request, finished)
+    answer.give(finished.result, finished.failures, ended_by=finished.ended_by, without_next=asks)
+    if asks:
+        watchdog.stand_down()  # the answer is given: from here on time does not count
+        ask_to_apply(problem, finished.result)
+    elif not request.as_json:
         _apply(problem, finished, request, watchdog)
     if finished.ended_by:
         call.say_error(finished.ended_by)

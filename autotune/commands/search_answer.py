@@ -55,7 +55,12 @@ class SearchAnswer:
         self._known = (problem, search.study, search.name)
 
     def give(
-        self, result: SearchResult, failures: "Sequence[Failure]" = (), *, ended_by: AutotuneError | None = None
+        self,
+        result: SearchResult,
+        failures: "Sequence[Failure]" = (),
+        *,
+        ended_by: AutotuneError | None = None,
+        without_next: bool = False,
     ) -> None:
         """Gives an answer, unless one was given already: an object, or the final screen.
 
@@ -63,6 +68,7 @@ class SearchAnswer:
             result: The answer.
             failures: Trials that gave no numbers, one for each kind of ending; for people.
             ended_by: What ended the search before its time; None if nothing did.
+            without_next: Whether to leave out the next command to type, because a question follows.
         """
         assert self._known is not None, "what has a result has begun"
         from autotune.search.open import events_path
@@ -81,7 +87,14 @@ class SearchAnswer:
                 from autotune.report.answer import print_answer
                 from autotune.report.console import text_console
 
-                print_answer(text_console(), result, config=str(self._config), elapsed_s=elapsed_s, failures=failures)
+                print_answer(
+                    text_console(),
+                    result,
+                    config=str(self._config),
+                    elapsed_s=elapsed_s,
+                    failures=failures,
+                    without_next=without_next,
+                )
 
         self._call.answer(say)
 

@@ -14,7 +14,7 @@ class SearchRequest:
         budget_s: The wall for everything, in seconds.
         seed: Makes the choices repeatable; 0 or more.
         fresh: True to start a new record.
-        apply: True to write the best values into the config if they are better.
+        apply: Whether to write the best values into the config if they are better; None to ask.
         same_training: True to turn only knobs that leave the training itself unchanged.
         batch: Limit of the effective batch; None for that of the section, or the default.
         allow_busy_gpu: True to search although somebody else is on the GPU.
@@ -31,7 +31,7 @@ class SearchRequest:
     budget_s: float
     seed: int
     fresh: bool
-    apply: bool
+    apply: bool | None
     same_training: bool
     batch: str | None
     allow_busy_gpu: bool

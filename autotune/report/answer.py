@@ -51,6 +51,7 @@ def print_answer(
     elapsed_s: float | None,
     applied: bool = False,
     failures: Sequence[Failure] = (),
+    without_next: bool = False,
 ) -> None:
     """Print the answer of a search.
 
@@ -61,6 +62,7 @@ def print_answer(
         elapsed_s: Duration of the search; None when the answer is read from the record.
         applied: True if the config holds the best values by now.
         failures: Failed trials, one for each kind of ending.
+        without_next: True to leave out the next command to type; see `print_next_step`.
     """
     shown = result.best if result.verdict is not Verdict.NO_CHANGE else result.candidate
     console.print()
@@ -84,6 +86,12 @@ def print_answer(
         )
     print_failures(console, failures)
     console.print()
+    if not without_next:
+        print_next_step(console, result, config=config, applied=applied)
+
+
+def print_next_step(console: Console, result: SearchResult, *, config: str, applied: bool) -> None:
+    """Print the next command to type; see `print_answer`."""
     console.print(_next_step(result, config, applied=applied), soft_wrap=True)
 
 

@@ -7,13 +7,12 @@ no sign: the main effects of two knobs that only work together are small, too.
 """
 
 import re
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import replace
 
-from autotune.records import Scalar, TrialRecord, Values
+from autotune.records import TrialRecord, Values
 from autotune.sampler.main_effects import MainEffect, Sample, main_effects
 from autotune.sampler.observations import Observation
-from autotune.space.knob import Knob, same_scalar
 from autotune.space.space import Space
 
 SMALLEST_EFFECT = 0.05

@@ -1,0 +1,45 @@
+"""Question at the end of a search on a terminal: whether its answer goes into the config."""
+
+import click
+
+from autotune.commands.printing import ask, forget_typed, is_attended
+from autotune.commands.search_request import SearchRequest
+from autotune.commands.searching import Finished, apply_if_better
+from autotune.errors import ToldToEnd
+from autotune.problem.problem import Problem
+from autotune.process.termination import interrupted_by
+from autotune.report.answer import print_next_step
+from autotune.report.console import text_console
+from autotune.results import SearchResult, Verdict
+
+
+def is_question(request: SearchRequest, finished: Finished) -> bool:
+    """Return whether to ask: the answer is better, and validated if it had to be, and somebody is there to be asked."""
+    if request.apply is not None or request.as_json or finished.ended_by is not None:
+        return False
+    result = finished.result
+    lacks_validation = request.validate_s is not None and result.validation is None
+    return result.verdict is Verdict.BETTER and not lacks_validation and is_attended()
+
+
+def ask_to_apply(problem: Problem, result: SearchResult) -> None:
+    """Ask, write the best values into the config after a yes, and print the next command to type.
+
+    ^C and the end of the input mean no.
+
+    Raises:
+        AutotuneError: The values cannot be written.
+        ToldToEnd: SIGTERM came instead of an answer.
+    """
+    config, is_applied = problem.config_path, False
+    try:
+        forget_typed()
+        if ask(f"Apply these values to {config}?"):
+            apply_if_better(problem, result)
+            is_applied = True
+    except (click.Abort, KeyboardInterrupt):
+        text_console(stderr=True).print()  # the line of the question has not ended
+    text_console().print()
+    print_next_step(text_console(), result, config=str(config), applied=is_applied)
+    if isinstance(interrupt := interrupted_by(), ToldToEnd):
+        raise interrupt

@@ -1,0 +1,50 @@
+"""``autotune search`` whose search is over at once, and found something better: ``python found_better.py search …``.
+
+``FOUND_BETTER`` in the environment says what happens on the way: ``typed`` waits for a line that is typed during the
+search, ``background`` runs the command as a background job of its terminal, ``unvalidated`` is for ``--validate``.
+"""
+
+import os
+import select
+import sys
+from types import SimpleNamespace
+from typing import Any
+
+from autotune.__main__ import main
+from autotune.commands import searching
+from autotune.results import Ratio, SearchResult, Side, Verdict
+
+MODE = os.environ.get("FOUND_BETTER", "")
+
+
+def _finished(problem: Any, _request: object, answer: Any, _clock: object, **_more: object) -> searching.Finished:
+    answer.begin(problem, SimpleNamespace(name="s", study=SimpleNamespace(name=problem.study, records=list)))
+    if MODE == "typed":
+        print("searching", flush=True)
+        select.select([sys.stdin], [], [])
+    today = problem.space.baseline
+    best = {**today, "data.batch_size": 64}
+    result = SearchResult(
+        verdict=Verdict.NO_CHANGE if MODE == "no change" else Verdict.BETTER,
+        why="confirmed",
+        baseline=Side(point=problem.space.name(today), values=today, metrics=None),
+        best=Side(point=problem.space.name(best), values=best, metrics=None),
+        candidate=None,
+        speedup=Ratio(ratio=2.0, low=1.9, high=2.1),
+        score_ratio=Ratio(ratio=2.0, low=1.9, high=2.1),
+        smallest_gain=0.05,
+        same_training=None,
+        trials=10,
+        outcomes={},
+        changes=(),
+    )
+    return searching.Finished(result=result, failures=[], ended_by=None)
+
+
+if __name__ == "__main__":
+    if MODE == "background" and (child := os.fork()):
+        sys.exit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+    if MODE == "background":
+        os.setpgid(0, 0)
+    searching.search_with_display = _finished
+    main()
