@@ -48,7 +48,7 @@ _DEAR = 1 / 6  # of the budget, for those: such a confirmation stops as soon as 
 
 _MOST_FOR_VALIDATING = 0.25  # of the budget, for each of two trials
 _FORESEEN_TRIALS = 10
-_SHARE_OF_DESIGN = 0.15  # of all trials: few make no model, and many leave it no time
+_SHARE_OF_DESIGN = 0.15  # of all trials, and of all points: few make no model, and many leave it no time
 _MOST_DESIGN_POINTS = 10
 _MOST_FAILURES = 5  # trials that all gave nothing, before the search gives up
 # Whatever the values.
@@ -262,15 +262,16 @@ def trials_ahead(trials: Sequence[TrialRecord], left_s: float) -> float:
     return min(_FORESEEN_TRIALS, max(0.0, left_s) / expected_trial_s(trials))
 
 
-def design_points(trials: Sequence[TrialRecord], left_s: float) -> int:
+def design_points(trials: Sequence[TrialRecord], points: int, left_s: float) -> int:
     """Return the number of points of the initial design: some of all trials that there is time for.
 
     Args:
         trials: Trials of this search.
+        points: Number of points in the space.
         left_s: What is left of the time for exploring.
     """
     in_all = len(trials) + max(0.0, left_s) / expected_trial_s(trials)
-    return min(_MOST_DESIGN_POINTS, int(_SHARE_OF_DESIGN * in_all))
+    return min(_MOST_DESIGN_POINTS, int(_SHARE_OF_DESIGN * min(in_all, points)))
 
 
 def nothing_works(trials: Sequence[TrialRecord]) -> bool:

@@ -181,7 +181,8 @@ class Tuner:
             kept_s += self._validation_s() if kept_s else 0.0
             left_s = all_s - kept_s
             longest_s = self._longest_trial_s(all_s) if kept_s else math.inf
-            proposal = self._state.next_trial(longest_s, design_points(self._state.trials, left_s))
+            design = design_points(self._state.trials, self._state.space.size, left_s)
+            proposal = self._state.next_trial(longest_s, design)
             why = self._trials.gpu_lost or why_exploring_ends(
                 self._state.trials, proposal, self._state.space, left_s=left_s
             )
