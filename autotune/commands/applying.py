@@ -1,6 +1,7 @@
 """Steps of ``autotune apply`` and ``autotune search --apply``: choosing values, and writing them into the config."""
 
 import sys
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -52,7 +53,8 @@ def values_of_trial(study: Study, result: SearchResult, number: int, config: Pat
         raise TrialError(
             f"there is no trial {number} in study {study.name}",
             where=study.where,
-            remedy=f"It has the trials 0 to {len(study.trials) - 1}; see `autotune status --config {config}`.",
+            remedy=f"It has the trials {_ranges(trial.number for trial in study.trials)}; see `autotune status --config "
+            f"{config}`.",
         )
     if not chosen.comparable and not force:
         raise TrialError(
@@ -108,6 +110,18 @@ def apply_values(
         _ask("Edited since the search: " + "; ".join(edited) + ". Overwrite?", str(problem.config_path))
     if not _write(problem, settings, new, console, dry_run=dry_run):
         console.print(f"Nothing to do: {problem.config_path} holds these values already.", soft_wrap=True)
+
+
+def _ranges(numbers: Iterable[int]) -> str:
+    """Return numbers in words: "0 to 35, 38 and 40 to 54"."""
+    runs: list[tuple[int, int]] = []
+    for number in sorted(set(numbers)):
+        if runs and runs[-1][1] == number - 1:
+            runs[-1] = (runs[-1][0], number)
+        else:
+            runs.append((number, number))
+    words = [str(first) if first == last else f"{first} to {last}" for first, last in runs]
+    return " and ".join([*([", ".join(words[:-1])] if words[1:] else []), *words[-1:]])
 
 
 def _baseline(result: SearchResult) -> Values:

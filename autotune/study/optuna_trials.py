@@ -2,9 +2,11 @@
 
 A study is a group of Optuna studies, for Optuna keeps a list of categories as it is: what does not fit into one goes
 into a further one. A trial has a UUID besides its number. A write whose answer was lost is made again, and may be there
-twice: readers keep one trial of each UUID.
+twice: readers keep one trial of each UUID, under the number of the first. So a trial that somebody took for interrupted,
+and that had to be added again, keeps the number under which its user knows it.
 """
 
+import itertools
 import logging
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
@@ -48,6 +50,7 @@ class OptunaTrials:
 
     Attributes:
         connection: The connection to the storage.
+        last: Largest number of a trial that is known to be there; -1 for none.
 
     Raises:
         StudyError: The storage cannot be read or written; from every method.
@@ -73,6 +76,7 @@ class OptunaTrials:
                 if place >= self._first
                 for trial in some
             ]
+            self.last = max((number for number, _ in self._found), default=-1)
 
     def found(self) -> list[tuple[int, FrozenTrial]]:
         """Return the trials that were there at opening, with their numbers; once, since they take memory."""
@@ -105,6 +109,7 @@ class OptunaTrials:
             raise ValueError(f"{claim.values} is not what was taken: {taken}")
         self._known[place] = {**self._known[place], **distributions}
         claim.number = place * _FURTHER + trial.number
+        self.last = max(self.last, claim.number)
         claim.study, claim.trial = study, trial
 
     def finish(self, claim: Claim | None, finished: FinishedTrial) -> int:
@@ -126,23 +131,40 @@ class OptunaTrials:
     def _settle(self, finished: FinishedTrial) -> int:
         """Write a finished trial of which it is not known how much the storage has; return its number."""
         there = self._trials_of(finished.uuid)
-        for number, _, trial in there:
-            if RECORD in trial.user_attrs and trial.state.is_finished():
-                return number
+        if any(RECORD in trial.user_attrs and trial.state.is_finished() for _, _, trial in there):
+            return there[0][0]
         for _, study, trial in there:
             if not trial.state.is_finished():
+                if self._complete(study, trial, finished):
+                    return there[0][0]
                 study.tell(trial.number, state=TrialState.FAIL, skip_if_finished=True)
         claim = {**finished.attributes[CLAIM], "late_of": there[0][0] if there else None}
         return self.add(replace(finished, attributes={**finished.attributes, CLAIM: claim}))
+
+    def _complete(self, study: optuna.Study, trial: FrozenTrial, finished: FinishedTrial) -> bool:
+        """Finish a RUNNING trial, which another process may have begun; return False if that cannot be done."""
+        if any(trial.params.get(path) != value for path, value in finished.values.items()):
+            return False  # what made it did not get far
+        study_id = self._storage.get_study_id_from_name(study.study_name)
+        try:
+            trial_id = self._storage.get_trial_id_from_study_id_trial_number(study_id, trial.number)
+            for name, value in finished.attributes.items():
+                self._storage.set_trial_user_attr(trial_id, name, value)
+            for step, speed in enumerate(finished.speeds):
+                self._storage.set_trial_intermediate_value(trial_id, step, speed)
+            study.tell(trial.number, finished.score, state=finished.state)
+        except (KeyError, ValueError, optuna.exceptions.UpdateFinishedTrialError):
+            return False  # somebody took it for interrupted
+        return True
 
     def add(self, finished: FinishedTrial) -> int:
         """Add a finished trial; return its number."""
         place, distributions = self._place_for(finished.distributions)
         self._studies[place].add_trial(replace(finished, distributions=distributions).frozen())
         self._known[place] = {**self._known[place], **distributions}
-        if CLAIM in finished.attributes:
-            return self._trials_of(finished.uuid)[-1][0]
-        return place * _FURTHER + len(self._studies[place].get_trials(deepcopy=False)) - 1
+        added = place * _FURTHER + len(self._studies[place].get_trials(deepcopy=False)) - 1
+        self.last = max(self.last, added)
+        return self._trials_of(finished.uuid)[0][0] if CLAIM in finished.attributes else added
 
     def _trials_of(self, uuid: str) -> list[tuple[int, optuna.Study, FrozenTrial]]:
         """Return the trials of a UUID with their numbers and Optuna studies."""
@@ -232,13 +254,23 @@ def read_records(
 
     Foreign ones and later formats are left out, which is logged; so are trials that were interrupted, or go on, and
     the second of two that are one.
+
+    A trial has the number of the first Optuna trial of its UUID. One that waits and is not there yet gets the next number
+    that is free, which is what it will have unless others are quicker.
     """
     records: list[tuple[str | None, TrialRecord]] = []
     unread: list[str] = []
     seen: set[str] = set()
     last = max((number for number, _ in trials), default=-1)
-    entries: list[tuple[int, Any, str | None]] = [(number, trial.user_attrs, _uuid(trial)) for number, trial in trials]
-    entries += [(last + place, trial.attributes, trial.uuid) for place, trial in enumerate(waiting, start=1)]
+    entries: list[tuple[int, Any, str | None]] = []
+    first: dict[str, int] = {}
+    for number, trial in trials:
+        uuid = _uuid(trial)
+        entries.append((number if uuid is None else first.setdefault(uuid, number), trial.user_attrs, uuid))
+    free = itertools.count(last + 1)
+    for late in waiting:
+        number = first[late.uuid] if late.uuid in first else first.setdefault(late.uuid, next(free))
+        entries.append((number, late.attributes, late.uuid))
     for number, attributes, uuid in entries:
         try:
             if not isinstance(attributes, Mapping):

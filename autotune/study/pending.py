@@ -35,6 +35,7 @@ class FinishedTrial:
         score: Its score over the baseline's; None if it gave no comparable numbers.
         speeds: Its speed over time, in samples per second.
         started, ended: Local times, as Optuna's are.
+        number: Number that the user was told; None if there was none.
     """
 
     uuid: str
@@ -45,6 +46,7 @@ class FinishedTrial:
     speeds: tuple[float, ...]
     started: datetime
     ended: datetime
+    number: int | None = None
 
     @property
     def state(self) -> TrialState:
@@ -159,6 +161,7 @@ def _line(trial: FinishedTrial, where: str) -> str:
             "speeds": list(trial.speeds),
             "started": trial.started.isoformat(),
             "ended": trial.ended.isoformat(),
+            "number": trial.number,
         }
     )
 
@@ -180,4 +183,5 @@ def _parsed(line: str) -> tuple[str, FinishedTrial]:
         speeds=tuple(map(float, said["speeds"])),
         started=datetime.fromisoformat(said["started"]),
         ended=datetime.fromisoformat(said["ended"]),
+        number=None if said.get("number") is None else int(said["number"]),
     )

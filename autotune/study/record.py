@@ -96,14 +96,14 @@ class Study:
         """
         self.write_pending()
         claim = Claim(
-            number=max((record.number for record in self._records), default=-1) + 1,
+            number=max(self._trials.last, *(record.number for record in self._records), -1) + 1,
             values=values,
             distributions={path: distribution_of(some) for path, some in choices.items()},
             about={**self._owner.about, **about},
         )
         self._claims[claim.uuid] = claim
         try:
-            self._call(partial(self._trials.make, claim, set(self._claims)))
+            self._call(partial(self._trials.make, claim, self._own()))
         except StorageAway:
             if self._pending is None:
                 raise
@@ -138,6 +138,7 @@ class Study:
             speeds=tuple(speeds),
             started=claim.started,
             ended=ended,
+            number=claim.number,
         )
         if self._pending is None:
             number = self._call(partial(self._trials.finish, claim, finished))
@@ -162,7 +163,7 @@ class Study:
         """Close the trials of others that nobody makes any more: they were interrupted.
 
         Those whose process is known to be gone are closed at once, others when they gave no sign of life for a minute:
-        each `begin` looks again.
+        each `begin` looks again. What waits for the storage is written first: it finishes trials of an earlier search.
 
         Returns:
             Their number.
@@ -170,7 +171,8 @@ class Study:
         Raises:
             StudyError: The storage could not be written.
         """
-        return self._call(partial(self._trials.close_lapsed, set(self._claims)))
+        self.write_pending()
+        return self._call(partial(self._trials.close_lapsed, self._own()))
 
     def append(self, record: TrialRecord) -> TrialRecord:
         """Append a trial that was not claimed here; it is in the storage when this returns.
@@ -204,7 +206,7 @@ class Study:
         """
         if self._pending is None:
             return
-        missed = 0
+        missed, moved = 0, []
         for finished in list(self._pending.trials):
             try:
                 number = self._call(partial(self._trials.finish, self._claims.get(finished.uuid), finished))
@@ -214,11 +216,18 @@ class Study:
             self._claims.pop(finished.uuid, None)
             if record := self._waiting.pop(finished.uuid, None):  # else nobody can read it, or it waited twice
                 self._renumbered(record, number)
+                told = finished.number
+                if told is not None and told != number:
+                    moved.append(f"{told} is {number}")
             missed += finished.uuid in self._missed
             self._missed.discard(finished.uuid)
         self._missed.update(self._waiting)
         if missed:
             self.remarks.append(f"Trials that the storage had missed are written: {missed}.")
+        if moved:
+            self.remarks.append(
+                f"Meanwhile the storage has given numbers of these trials to others; trial {', '.join(moved)} from now on."
+            )
 
     def close(self) -> None:
         """Give up all claims, write what waits for the storage as far as there is time, and close the storage.
@@ -275,6 +284,10 @@ class Study:
         renumbered = replace(record, number=number)
         self._records[self._records.index(record)] = renumbered
         return renumbered
+
+    def _own(self) -> set[str]:
+        """Return the UUIDs of the trials that this process makes, or has to write."""
+        return {*self._claims, *(trial.uuid for trial in (self._pending.trials if self._pending else ()))}
 
     def _renew(self) -> bool:
         claims = list(self._claims.values())

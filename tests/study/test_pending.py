@@ -1,12 +1,16 @@
 """Trials that wait for their storage: whatever has become of their file, what finishes is kept and written once."""
 
 import json
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
+import optuna
 import pytest
 
 from autotune.clock import SystemClock, VirtualClock
+from autotune.errors import StorageAway
 from autotune.problem.problem import open_problem
 from autotune.search.open import SearchOptions, open_search
 from autotune.study.claims import NOBODY, Owner
@@ -20,13 +24,24 @@ from tests.study.test_storages import at
 class Remote:
     """Storage that is taken for a server's; see `Storage`."""
 
+    away = False  # True while no storage of this kind answers
+
     def __init__(self, storage: Storage) -> None:
         self.where, self.latest, self.set_aside = storage.where, storage.latest, storage.set_aside
         self._storage = storage
 
     def connect(self, study: str) -> Connection:
         """See `Storage.connect`."""
-        return replace(self._storage.connect(study), is_remote=True)
+        connection = self._storage.connect(study)
+
+        @contextmanager
+        def expected() -> Iterator[None]:
+            if Remote.away:
+                raise StorageAway("no answer", where="there", remedy="")
+            with connection.expected():
+                yield
+
+        return replace(connection, is_remote=True, expected=expected)
 
 
 def opened(folder: Path, owner: Owner | None = None) -> Study:
@@ -108,3 +123,77 @@ def test_a_new_record_begins_without_what_waits(tmp_path: Path, waiting: bytes) 
     (old,) = (tmp_path / "studies").glob("*.until-*.journal")
     assert '"detail":"waited"' in old.read_text()
     assert not problem.state.pending(problem.study).exists()
+
+
+def finished(study: Study) -> int:
+    """Make a trial; return the number that its user is told at the end."""
+    claim = study.begin(VALUES, CHOICES)
+    told = claim.number
+    assert study.finish(claim, replace(record(), detail=str(told)), score=1.0).number == told
+    return told
+
+
+@pytest.fixture
+def before_and_in_an_outage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """A search whose storage went away in the middle of trial 2, behind an interrupted one; trials 3 and 4 followed."""
+    study = opened(tmp_path)
+    finished(study)
+    study.abandon(study.begin(VALUES, CHOICES))
+    claim = study.begin(VALUES, CHOICES)
+    monkeypatch.setattr(Remote, "away", True)
+    assert study.finish(claim, replace(record(), detail="2"), score=1.0, speeds=(59.0, 61.0)).number == 2
+    assert [finished(study), finished(study)] == [3, 4]
+    study.close()
+    monkeypatch.setattr(Remote, "away", False)
+    yield
+
+
+def search_again(folder: Path) -> Study:
+    """Open the study as the next search of this machine does."""
+    study = opened(folder, Owner(about={}, is_gone=lambda _claim: True, clock=VirtualClock()))
+    study.close_abandoned()
+    return study
+
+
+@pytest.mark.usefixtures("before_and_in_an_outage")
+def test_a_trial_keeps_its_number_through_an_outage(tmp_path: Path) -> None:
+    """The number that a user saw means that trial: while it waits, and when the next search has written it."""
+    for study in (opened(tmp_path, NOBODY), search_again(tmp_path), opened(tmp_path, NOBODY)):
+        assert [(one.number, one.detail) for one in study.records()] == [(0, "0"), (2, "2"), (3, "3"), (4, "4")]
+        study.close()
+    study = search_again(tmp_path)
+    assert finished(study) == 5
+    study.close()
+
+
+@pytest.mark.usefixtures("before_and_in_an_outage")
+def test_a_trial_that_was_running_is_finished_where_it_stands(tmp_path: Path) -> None:
+    """Other tools see it once, with all that it showed."""
+    search_again(tmp_path).close()
+    trials = optuna.load_study(study_name="s", storage=at("journal:studies", tmp_path).connect("s").storage).trials
+    assert [trial.state.name for trial in trials] == ["COMPLETE", "FAIL", *["COMPLETE"] * 3]
+    assert len({trial.user_attrs["claim"]["uuid"] for trial in trials}) == 5
+    assert trials[2].intermediate_values == {0: 59.0, 1: 61.0}
+    assert trials[2].user_attrs["samples_per_s"] == 60.0
+
+
+@pytest.mark.usefixtures("before_and_in_an_outage")
+def test_a_trial_that_was_closed_by_another_machine_keeps_its_number(tmp_path: Path) -> None:
+    """It has to be added anew; one whose number is taken by then is renamed, and that is said."""
+    other = Study(
+        "s", at("journal:studies", tmp_path), owner=Owner(about={}, is_gone=lambda _: True, clock=SystemClock())
+    )
+    other.close_abandoned()
+    assert finished(other) == 3
+    other.close()
+    study = search_again(tmp_path)
+    said = " ".join(study.remarks)
+    study.close()
+    assert sorted((one.number, one.detail) for one in study.records()) == [
+        (0, "0"),
+        (2, "2"),
+        (3, "3"),
+        (5, "3"),
+        (6, "4"),
+    ]
+    assert "trial 3 is 5, 4 is 6 from now on" in said

@@ -1,0 +1,26 @@
+"""Steps of applying: choosing the values of a trial."""
+
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from autotune.commands.applying import values_of_trial
+from autotune.errors import TrialError
+from autotune.testing.storage_contract import record
+
+
+@pytest.mark.parametrize(
+    ("numbers", "said"),
+    [((0,), "the trials 0;"), ((0, 1), "0 to 1;"), ((0, 1, 3), "0 to 1 and 3;"), ((5, 0, 2, 3), "0, 2 to 3 and 5;")],
+)
+def test_a_trial_that_is_not_there_is_told_which_are(numbers: tuple[int, ...], said: str) -> None:
+    """The numbers of a study have gaps: trials that were interrupted have none."""
+    trials = tuple(replace(record(), number=number) for number in numbers)
+    study: Any = SimpleNamespace(trials=trials, name="s", where="there")
+    result: Any = None
+    with pytest.raises(TrialError, match="no trial 4") as caught:
+        values_of_trial(study, result, 4, Path("config.yaml"), force=False)
+    assert said in str(caught.value.remedy)
