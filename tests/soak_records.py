@@ -30,6 +30,7 @@ from autotune.problem.problem import Problem, open_problem
 from autotune.report.answer import print_answer
 from autotune.report.json_answer import answer_document
 from autotune.results import Verdict
+from autotune.settings.typed_options import TypedOptions
 from tests.commands.conftest import CONFIG, TRAINER
 
 ODD: tuple[Any, ...] = (
@@ -99,7 +100,7 @@ def in_process(problem: Problem) -> str:
             result = study.answer()
             json.dumps(answer_document(result, elapsed_s=None, study=study.name, paths={}))
             console = text_console()
-            print_answer(console, result, config="config.yaml", elapsed_s=None)
+            print_answer(console, result, typed=TypedOptions(config=Path("config.yaml")), elapsed_s=None)
             if result.verdict is Verdict.BETTER and result.best and result.baseline:
                 best, baseline = result.best, result.baseline.values
                 new = ChosenValues(point=best.point, values=best.values, baseline=baseline)

@@ -35,7 +35,7 @@ def command(
     study, console = Study.of(problem), text_console()
     result = study.answer()
     if trial is not None:
-        new = values_of_trial(study, result, trial, config, force=force)
+        new = values_of_trial(study, result, trial, problem.typed, force=force)
     elif result.verdict is Verdict.NO_CHANGE:
         console.print(f"No change: {result.why}.", soft_wrap=True)
         return 0

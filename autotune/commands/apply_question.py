@@ -40,6 +40,6 @@ def ask_to_apply(problem: Problem, result: SearchResult) -> None:
     except (click.Abort, KeyboardInterrupt):
         text_console(stderr=True).print()  # the line of the question has not ended
     text_console().print()
-    print_next_step(text_console(), result, config=str(config), applied=is_applied)
+    print_next_step(text_console(), result, typed=problem.typed, applied=is_applied)
     if isinstance(interrupt := interrupted_by(), ToldToEnd):
         raise interrupt

@@ -17,6 +17,7 @@ from autotune.results import SearchResult, Verdict
 from autotune.settings.apply import plan_edit, write_edits
 from autotune.settings.load import load_settings
 from autotune.settings.loaded import Settings
+from autotune.settings.typed_options import TypedOptions
 from autotune.space.knob import same_scalar
 
 
@@ -35,14 +36,16 @@ class ChosenValues:
     baseline: Values
 
 
-def values_of_trial(study: Study, result: SearchResult, number: int, config: Path, *, force: bool) -> ChosenValues:
+def values_of_trial(
+    study: Study, result: SearchResult, number: int, typed: TypedOptions, *, force: bool
+) -> ChosenValues:
     """Return the values of a trial.
 
     Args:
         study: The study.
         result: The answer of the study, whose baseline says what was today's.
         number: The trial's number.
-        config: The config as it was typed.
+        typed: What was typed to name the study.
         force: True to take them although the trial gave no numbers.
 
     Raises:
@@ -50,11 +53,11 @@ def values_of_trial(study: Study, result: SearchResult, number: int, config: Pat
     """
     chosen = next((trial for trial in study.trials if trial.number == number), None)
     if chosen is None:
+        there = _ranges(trial.number for trial in study.trials)
         raise TrialError(
             f"there is no trial {number} in study {study.name}",
             where=study.where,
-            remedy=f"It has the trials {_ranges(trial.number for trial in study.trials)}; see `autotune status --config "
-            f"{config}`.",
+            remedy=f"It has the trials {there}; see `{typed.command('status')}`.",
         )
     if not chosen.comparable and not force:
         raise TrialError(

@@ -1,7 +1,5 @@
 """Steps of ``autotune init``: planning the section, showing what was found, and writing it."""
 
-import shlex
-
 from rich.console import Console
 
 from autotune.clock import SystemClock
@@ -100,7 +98,7 @@ def write_if_wanted(console: Console, plan: InitPlan, request: InitRequest) -> N
         console.print("Nothing was written.")
         return
     _write(console, plan)
-    search = f"autotune search --config {shlex.quote(str(request.config))} --budget 30m"
+    search = plan.problem.typed.command("search", "--budget", "30m")
     if plan.problem.can_vary:
         console.print(f"Next:  {search}", soft_wrap=True)
     else:

@@ -90,7 +90,7 @@ class SearchAnswer:
                 print_answer(
                     text_console(),
                     result,
-                    config=str(self._config),
+                    typed=problem.typed,
                     elapsed_s=elapsed_s,
                     failures=failures,
                     without_next=without_next,

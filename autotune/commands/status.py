@@ -65,7 +65,7 @@ def command(call: Invocation, config: Path, as_json: bool, state_dir: Path | Non
                 f"\nEdited since that search: {plain('; '.join(edits))}. What follows is for the values of then.",
                 soft_wrap=True,
             )
-        print_answer(console, result, config=str(config), elapsed_s=None, applied=applied)
+        print_answer(console, result, typed=problem.typed, elapsed_s=None, applied=applied)
     return 0
 
 

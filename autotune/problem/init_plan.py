@@ -252,7 +252,7 @@ def _opened(config: Path, files: Mapping[str, str], state_dir: Path | None) -> P
         problem = open_problem(
             Path(folder, config.name), command=None, state_dir=Path(folder), folder=config.parent.absolute()
         )
-    return replace(limited(problem), config_path=config, state=state)
+    return replace(limited(problem), config_path=config, state=state, typed_state_dir=state_dir)
 
 
 def _note(knob: Knob) -> str:

@@ -78,4 +78,4 @@ class Study:
 
 
 def _remedy(problem: Problem) -> str:
-    return f"Run: autotune search --config {problem.config_path} --budget 30m"
+    return f"Run: {problem.typed.command('search', '--budget', '30m')}"

@@ -27,6 +27,7 @@ from autotune.settings.loaded import Settings
 from autotune.settings.schema import SECTION, Domain, Range, TrialLimits
 from autotune.settings.text.keys import closest
 from autotune.settings.typed import with_further
+from autotune.settings.typed_options import TypedOptions
 from autotune.space.batch_sizes import is_global
 from autotune.space.build import Skipped, build_space
 from autotune.space.catalog import is_for_validation, known_knob
@@ -64,6 +65,8 @@ class Problem:
         address: Where studies are kept; None for journals in the state folder.
         batch_limit: Limit of the effective batch in `space`; None if there is none.
         batch_remark: Sentence on the batches that are left out because of it; None if none is.
+        typed_state_dir: Folder of all state as typed; None if it was not.
+        typed_storage: Where studies are kept as typed; None if it was not.
     """
 
     config_path: Path
@@ -80,6 +83,13 @@ class Problem:
     address: StorageAddress | None = None
     batch_limit: BatchLimit | None = None
     batch_remark: str | None = None
+    typed_state_dir: Path | None = None
+    typed_storage: str | None = None
+
+    @property
+    def typed(self) -> TypedOptions:
+        """What has to be typed again for another command on this study."""
+        return TypedOptions(config=self.config_path, state_dir=self.typed_state_dir, storage=self.typed_storage)
 
     @property
     def trainer(self) -> Trainer:
@@ -236,9 +246,9 @@ class Problem:
                 "there is no command to train with" + (f"; is {mistyped} meant to be {SECTION}?" if mistyped else ""),
                 where=str(self.config_path),
                 remedy="Say once how training is started:\n"
-                f"  autotune init --config {name} -- python train.py --config {name}\n"
+                f"  {self.typed.command('init')} -- python train.py --config {name}\n"
                 "or for this search only, behind --:\n"
-                f"  autotune search --config {name} -- python train.py --config {name}",
+                f"  {self.typed.command('search')} -- python train.py --config {name}",
             )
         if not self.can_vary:
             raise ConfigError(
@@ -310,6 +320,8 @@ def open_problem(
         state=StateFolder.locate(config, explicit=state_dir, environ=os.environ),
         frameworks=framework_versions(_interpreter(used[0])) if used else {},
         address=_address(settings, storage) if found is not _SIMULATED else None,
+        typed_state_dir=state_dir,
+        typed_storage=storage,
     )
 
 

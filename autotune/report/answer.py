@@ -1,6 +1,5 @@
 """Final screen of a search, on stdout: the changes, their effect, its certainty, and the next command to type."""
 
-import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -15,6 +14,7 @@ from autotune.report.plain_text import changes_text, plain, value_text
 from autotune.report.validation_notes import validation_notes
 from autotune.results import Ratio, SearchResult, Side, Verdict
 from autotune.score import UTILIZATION
+from autotune.settings.typed_options import TypedOptions
 
 _LEAST_WORTH_SAYING = 0.01
 _LARGE_GAIN = 1.1  # a search that may have missed a gain this large is not done
@@ -47,7 +47,7 @@ def print_answer(
     console: Console,
     result: SearchResult,
     *,
-    config: str,
+    typed: TypedOptions,
     elapsed_s: float | None,
     applied: bool = False,
     failures: Sequence[Failure] = (),
@@ -58,7 +58,7 @@ def print_answer(
     Args:
         console: Console to print on.
         result: The answer.
-        config: Path of the config as the user typed it.
+        typed: What the user typed to name the study, which the next command needs too.
         elapsed_s: Duration of the search; None when the answer is read from the record.
         applied: True if the config holds the best values by now.
         failures: Failed trials, one for each kind of ending.
@@ -87,12 +87,12 @@ def print_answer(
     print_failures(console, failures)
     console.print()
     if not without_next:
-        print_next_step(console, result, config=config, applied=applied)
+        print_next_step(console, result, typed=typed, applied=applied)
 
 
-def print_next_step(console: Console, result: SearchResult, *, config: str, applied: bool) -> None:
+def print_next_step(console: Console, result: SearchResult, *, typed: TypedOptions, applied: bool) -> None:
     """Print the next command to type; see `print_answer`."""
-    console.print(_next_step(result, config, applied=applied), soft_wrap=True)
+    console.print(_next_step(result, typed, applied=applied), soft_wrap=True)
 
 
 def print_failures(console: Console, failures: Sequence[Failure]) -> None:
@@ -201,16 +201,15 @@ def _print_failure(console: Console, failure: Failure) -> None:
     console.print(Text(f"  {failure.remedy} Logs: {failure.folder}"), soft_wrap=True)
 
 
-def _next_step(result: SearchResult, config: str, *, applied: bool) -> Text:
-    name = shlex.quote(config)
+def _next_step(result: SearchResult, typed: TypedOptions, *, applied: bool) -> Text:
     if applied:
         return Text.assemble(
-            "The config holds these values now. To take them back:  ", (f"autotune revert --config {name}", "bold")
+            "The config holds these values now. To take them back:  ", (typed.command("revert"), "bold")
         )
     if result.verdict is Verdict.BETTER:
-        return Text.assemble("Next:  ", (f"autotune apply --config {name}", "bold"))
+        return Text.assemble("Next:  ", (typed.command("apply"), "bold"))
     if result.verdict is Verdict.NO_BASELINE:
-        return Text.assemble("Next:  ", (f"autotune apply --config {name} --force", "bold"))
+        return Text.assemble("Next:  ", (typed.command("apply", "--force"), "bold"))
     if result.candidate is not None and result.speedup is None:
         return Text.assemble("Next:  run the same command again with more time, it goes on where it stopped.")
     if _is_undecided(result):

@@ -1,9 +1,9 @@
 """Trials of a study as Optuna keeps them: how they are asked for, written, found and closed. Used in one thread.
 
 A study is a group of Optuna studies, for Optuna keeps a list of categories as it is: what does not fit into one goes
-into a further one. A trial has a UUID besides its number. A write whose answer was lost is made again, and may be there
-twice: readers keep one trial of each UUID, under the number of the first. So a trial that somebody took for interrupted,
-and that had to be added again, keeps the number under which its user knows it.
+into a further one. A trial has a UUID besides its number. A write whose answer was lost is made again, and may be
+there twice: readers keep one trial of each UUID, under the number of the first. So a trial that somebody took for
+interrupted, and that had to be added again, keeps the number under which its user knows it.
 """
 
 import itertools
@@ -255,8 +255,8 @@ def read_records(
     Foreign ones and later formats are left out, which is logged; so are trials that were interrupted, or go on, and
     the second of two that are one.
 
-    A trial has the number of the first Optuna trial of its UUID. One that waits and is not there yet gets the next number
-    that is free, which is what it will have unless others are quicker.
+    A trial has the number of the first Optuna trial of its UUID. One that waits and is not there yet gets the next
+    number that is free, which is what it will have unless others are quicker.
     """
     records: list[tuple[str | None, TrialRecord]] = []
     unread: list[str] = []

@@ -226,7 +226,7 @@ class Study:
             self.remarks.append(f"Trials that the storage had missed are written: {missed}.")
         if moved:
             self.remarks.append(
-                f"Meanwhile the storage has given numbers of these trials to others; trial {', '.join(moved)} from now on."
+                f"Others have got numbers of trials that were shown here: trial {', '.join(moved)} from now on."
             )
 
     def close(self) -> None:

@@ -129,7 +129,8 @@ def test_a_database_that_is_none_of_ours_is_said(project: Path, autotune: Autotu
     assert (done.returncode, "file is not a database" in done.stderr) == (1, True), done.stderr
     done = autotune(*STATUS, "--storage", "sqlite:absent.db")
     assert (done.returncode, "nothing is known about this config" in done.stderr) == (1, True), done.stderr
-    assert not (project / "absent.db").exists()
+    assert not list(project.glob("absent.db*"))
+    assert "Run: autotune search --config config.yaml --budget 30m --storage sqlite:absent.db" in done.stderr
     at("sqlite:old.db", project).connect("any").close()
     with sqlite3.connect(project / "old.db") as database:
         database.execute("UPDATE alembic_version SET version_num = 'v2.6.0.a'")

@@ -1,6 +1,7 @@
 """The final screen."""
 
 from io import StringIO
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -9,13 +10,15 @@ from rich.console import Console
 from autotune.records import Ending, Validation, Validity
 from autotune.report.answer import Failure, print_answer
 from autotune.results import BrokenPoint, Change, Ratio, SearchResult, Side, Verdict
+from autotune.settings.typed_options import TypedOptions
 from tests.report.conftest import BASELINE, BEST, MakeEnded, MakeResult, on_gpus, pooled_gpu
 
 
 def _screen(result: SearchResult, *, elapsed_s: float | None = 1800.0, config: str = "config.yaml", **more: Any) -> str:
+    typed = more.pop("typed", TypedOptions(config=Path(config)))
     file = StringIO()
     console = Console(file=file, width=120, highlight=False, markup=False)
-    print_answer(console, result, config=config, elapsed_s=elapsed_s, **more)
+    print_answer(console, result, typed=typed, elapsed_s=elapsed_s, **more)
     return file.getvalue()
 
 
@@ -310,3 +313,13 @@ def test_failures_are_named_counted_and_quoted(search_result: MakeResult, trial_
     assert "| line 19" in screen
     assert "| line 14" not in screen
     assert "Read stderr.log. Logs: /trials/7" in screen
+
+
+def test_the_next_command_is_for_the_same_study(search_result: MakeResult) -> None:
+    """It has the storage and the state folder that were typed; `revert` takes no storage."""
+    typed = TypedOptions(config=Path("c.yaml"), state_dir=Path("state"), storage="sqlite:s.db")
+    for applied, command in (
+        (False, "autotune apply --config c.yaml --state-dir state --storage sqlite:s.db"),
+        (True, "autotune revert --config c.yaml --state-dir state"),
+    ):
+        assert _screen(search_result(), typed=typed, applied=applied).rstrip().endswith(command)

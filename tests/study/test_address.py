@@ -47,6 +47,11 @@ def test_what_is_taken(text: str, kind: StorageKind, shown: str) -> None:
         ("postgresql+psycopg2://host/name", "not used through psycopg2"),
         ("postgresql://me:secret@host:port/name", "no URL of a PostgreSQL database"),
         ("postgresql://me:a@secret@host/name", "no URL of a PostgreSQL database"),
+        ("postgresql://me:a@secret/word@127.0.0.1:5432/name", r"more than once \(postgresql://me:\.\.\.\)"),
+        ("postgresql://me:a@/secret@host/name", "more than once"),
+        ("postgresql://me:a@host?secret@host/name", "more than once"),
+        ("postgresql://me:a@host/name?user=secret@x", "more than once"),
+        ("postgresql://:a@secret/b@host/name", "more than once"),
         ("postgresql://me:secret@host/name%00", "no URL of a PostgreSQL database"),
         ("postgresql://m\udcff:secret@host/name", "no URL of a PostgreSQL database"),
         ("file+x:address", "not used through x"),
@@ -56,7 +61,8 @@ def test_what_is_taken(text: str, kind: StorageKind, shown: str) -> None:
         ("sqlite:a.db?mode=ro", "path of a file"),
         ("journal:", "no path"),
         ("journal:~nobody-of-this-name/x", "home folder"),
-        ("studies.db", "names no storage"),
+        ("studies.db", "'studies.db' names no storage"),
+        ("me/secret@host", "^[^']*names no storage"),
         ("s3://bucket", "not kept in such a storage"),
     ],
 )
@@ -132,3 +138,21 @@ def test_the_first_that_says_something_counts(tmp_path: Path) -> None:
     assert address is not None
     assert address.path == tmp_path / "b.db"
     assert address_of(None, None) is None
+
+
+@pytest.mark.parametrize(
+    ("text", "remedy"),
+    [
+        ("studies.db", "write sqlite:studies.db."),
+        ("studies", "Write journal:FOLDER"),
+        ("sqllite:studies.db", "Is sqlite: meant?"),
+        ("postgres+x:", "Write postgresql: alone"),
+        ("postgresq://me@host/name", "Is postgresql: meant?"),
+        ("s3://bucket", "Write journal:FOLDER"),
+    ],
+)
+def test_what_was_meant_is_suggested(text: str, remedy: str) -> None:
+    """A bare file name, a kind with a typing error."""
+    with pytest.raises(ConfigError) as caught:
+        parse_address(said(text))
+    assert remedy in str(caught.value.remedy)

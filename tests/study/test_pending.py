@@ -134,7 +134,7 @@ def finished(study: Study) -> int:
 
 
 @pytest.fixture
-def before_and_in_an_outage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def before_and_in_an_outage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A search whose storage went away in the middle of trial 2, behind an interrupted one; trials 3 and 4 followed."""
     study = opened(tmp_path)
     finished(study)
@@ -145,7 +145,6 @@ def before_and_in_an_outage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     assert [finished(study), finished(study)] == [3, 4]
     study.close()
     monkeypatch.setattr(Remote, "away", False)
-    yield
 
 
 def search_again(folder: Path) -> Study:

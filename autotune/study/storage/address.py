@@ -8,6 +8,7 @@ import re
 import stat
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from difflib import get_close_matches
 from enum import Enum
 from pathlib import Path
 from urllib.parse import unquote
@@ -20,6 +21,9 @@ from autotune.settings.secrets import is_secret_name
 FORMS = "journal:FOLDER, sqlite:FILE, or postgresql://user@host/name"
 _LONGEST_BYTES = 10_000
 _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9.-]*)(?:\+([A-Za-z0-9_.-]+))?:(.*)", re.DOTALL)
+_USER = re.compile(r"//([^:/?@]+):")
+_DATABASE = re.compile(r"\.(db3?|sqlite3?)$", re.IGNORECASE)
+_LONGEST_SHOWN = 200
 _PYTHON_DRIVERS = {
     "file": (None,),
     "journal": (None,),
@@ -105,7 +109,7 @@ def parse_address(said: SaidAddress) -> StorageAddress:
     """
     match = _SCHEME.fullmatch(said.text.strip())
     if match is None:
-        raise ConfigError("this names no storage", where=said.where, remedy=f"Write {FORMS}.")
+        raise _none(said)
     scheme, driver, rest = match[1].lower(), match[2], match[3]
     scheme = {"postgres": "postgresql"}.get(scheme, scheme)
     if scheme in _PYTHON_DRIVERS and driver not in _PYTHON_DRIVERS[scheme]:
@@ -122,7 +126,18 @@ def parse_address(said: SaidAddress) -> StorageAddress:
     if scheme == "postgresql":
         return _of_postgresql(rest, said)
     why = _REFUSED.get(_SAME_AS.get(scheme, scheme), "studies are not kept in such a storage")
-    raise ConfigError(f"{scheme}: is refused as a storage: {why}", where=said.where, remedy=f"Write {FORMS}.")
+    meant = get_close_matches(scheme, _PYTHON_DRIVERS, 1)
+    remedy = f"Is {meant[0]}: meant? Else write {FORMS}." if meant else f"Write {FORMS}."
+    raise ConfigError(f"{scheme}: is refused as a storage: {why}", where=said.where, remedy=remedy)
+
+
+def _none(said: SaidAddress) -> ConfigError:
+    """Return the error for a text that names no kind of storage; it is repeated where it can hold no password."""
+    text = said.text.strip()
+    if "@" in text or len(text) > _LONGEST_SHOWN:
+        return ConfigError("this names no storage", where=said.where, remedy=f"Write {FORMS}.")
+    form = f"For a file of SQLite's write sqlite:{text}" if _DATABASE.search(text) else f"Write {FORMS}"
+    return ConfigError(f"{ascii(text)} names no storage", where=said.where, remedy=f"{form}.")
 
 
 def _of_sqlite(rest: str, said: SaidAddress) -> StorageAddress:
@@ -140,10 +155,18 @@ def _of_postgresql(rest: str, said: SaidAddress) -> StorageAddress:
     from sqlalchemy.engine import make_url
     from sqlalchemy.exc import ArgumentError
 
+    if rest.count("@") > 1:  # one of them is in a password: the rest of that would be taken for a host or a database
+        user = _USER.match(rest)
+        raise ConfigError(  # without the text behind the user
+            "this is no URL of a PostgreSQL database: @ stands in it more than once"
+            + (f" (postgresql://{ascii(user[1])[1:-1]}:...)" if user else ""),
+            where=said.where,
+            remedy="In a user, a password, and whatever comes behind them, write @ as %40, / as %2F, : as %3A.",
+        )
     try:
         url = make_url(f"postgresql+psycopg:{rest}")
         rest.encode()  # what is not UTF-8 cannot be sent
-        if "@" in (url.host or "") or "\0" in unquote(rest):  # the rest of a password; the end of what the driver reads
+        if "\0" in unquote(rest):  # the end of what the driver reads
             raise ValueError("misread")
     except (ArgumentError, ValueError):
         raise ConfigError(  # without the text, which may hold a password

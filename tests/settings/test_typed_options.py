@@ -1,0 +1,30 @@
+"""Commands that are shown can be typed as they stand."""
+
+import shlex
+from pathlib import Path
+
+import pytest
+
+from autotune.settings.typed_options import TypedOptions
+
+TYPED = TypedOptions(config=Path("my config.yaml"), state_dir=Path("/mnt/state"), storage="sqlite:it's.db")
+
+
+def test_a_command_has_what_was_typed() -> None:
+    """Config, state folder and storage, quoted; what was not typed is not there."""
+    assert shlex.split(TYPED.command("apply", "--force")) == [
+        *("autotune", "apply", "--config", "my config.yaml", "--force"),
+        *("--state-dir", "/mnt/state", "--storage", "sqlite:it's.db"),
+    ]
+    assert TypedOptions(config=Path("c.yaml")).command("status") == "autotune status --config c.yaml"
+
+
+@pytest.mark.parametrize("verb", ["init", "search", "apply", "revert", "status", "run"])
+def test_a_command_has_no_option_that_it_does_not_take(verb: str) -> None:
+    """Each command takes all that is shown for it."""
+    from importlib import import_module
+
+    command = import_module(f"autotune.commands.{verb}").command
+    taken = {option for parameter in command.params for option in parameter.opts}
+    shown = {word for word in shlex.split(TYPED.command(verb)) if word.startswith("--")}
+    assert shown == taken & {"--config", "--state-dir", "--storage"}
