@@ -1,15 +1,19 @@
 """Study of a config on this machine: its trials, and the answer that they give."""
 
+import glob
+import os
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Self
 
-from autotune.errors import StudyError
+from autotune.errors import StorageAway, StudyError
 from autotune.problem.problem import Problem, open_problem
 from autotune.records import TrialRecord
 from autotune.results import SearchResult
 from autotune.study.identity import frameworks_text
+from autotune.study.pending import PendingTrials
 from autotune.study.record import Study as Record
 from autotune.study.summary import latest_search, summarize
 
@@ -62,19 +66,41 @@ class Study:
         return result
 
     def _read(self, problem: Problem) -> None:
-        known = problem.known_study()
+        try:
+            known = problem.known_study()
+        except StorageAway as away:
+            if not (waiting := _waiting(problem)):
+                raise
+            raise StorageAway(
+                f"{away.message}; trials that wait here to be written there: {waiting}",
+                where=away.where,
+                remedy=away.remedy,
+            ) from None
         if known is None:
-            why = "nothing is known about this config on this machine yet"
+            place = problem.address.shown if problem.address else str(problem.state.studies)
+            path = problem.address.path if problem.address else None
+            absent = " (there is no such file or folder)" if path is not None and not os.path.lexists(path) else ""
+            why = f"nothing is known about this config yet in {place}{absent}"
             if other := problem.study_of_other_frameworks():
                 versions = frameworks_text(problem.conditions) or "the frameworks as they are"
                 why += f" with {versions}; study {other} is of others"
             raise StudyError(why, where=str(problem.config_path), remedy=_remedy(problem))
-        record = Record(known, problem.storage, pending=problem.state.pending(known))
+        record = Record(known, problem.storage, pending=problem.state.pending(known), reads_only=True)
         self._problem = problem
         self.name = record.name
         self.where = record.where
         self.trials: Sequence[TrialRecord] = tuple(record.records())
         record.close()
+
+
+def _waiting(problem: Problem) -> int:
+    """Return how many finished trials of a config wait on this machine for a storage that is away."""
+    same = problem.study.rsplit("-", 1)[0]  # whatever the command is
+    waiting = 0
+    for file in problem.state.studies.glob(f"{glob.escape(same)}-*.pending"):
+        with suppress(StudyError):
+            waiting += len(PendingTrials(file, problem.storage.where(file.stem)).trials)
+    return waiting
 
 
 def _remedy(problem: Problem) -> str:

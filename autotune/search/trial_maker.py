@@ -135,7 +135,11 @@ class TrialMaker:
         """
         study, changes = self._parts.study, self._state.space.changes(trial.values)
         claim = study.begin(
-            trial.values, self._parts.problem.space.choices, search=self._parts.name, purpose=trial.purpose.value
+            trial.values,
+            self._parts.problem.space.choices,
+            search=self._parts.name,
+            purpose=trial.purpose.value,
+            sampler=self._parts.sampler,
         )
         try:
             self._narrator.tell(

@@ -47,6 +47,7 @@ class OptunaTrials:
         name: The study's name; it is created if it does not exist.
         storage: Where it is kept.
         leases: Watch over the claims of others.
+        reads_only: Whether nothing will be written.
 
     Attributes:
         connection: The connection to the storage.
@@ -56,11 +57,11 @@ class OptunaTrials:
         StudyError: The storage cannot be read or written; from every method.
     """
 
-    def __init__(self, name: str, storage: Storage, leases: LeaseWatch) -> None:
+    def __init__(self, name: str, storage: Storage, leases: LeaseWatch, *, reads_only: bool = False) -> None:
         self._name = name
         self._leases = leases
         self._pin = PinningSampler()
-        self.connection = storage.connect(name)
+        self.connection = storage.connect(name, reads_only=reads_only)
         with self.connection.expected():
             self._storage: BaseStorage = self.connection.storage
             names = [study.study_name for study in self._storage.get_all_studies()]

@@ -45,6 +45,7 @@ class Study:
         storage: Where it is kept; it is created there if it does not exist.
         pending: File for what a server has not taken yet; None to raise `StorageAway` instead.
         owner: Who claims trials here.
+        reads_only: Whether nothing will be written: then nothing is left beside what is read.
 
     Attributes:
         name: The study's name.
@@ -56,7 +57,15 @@ class Study:
         StudyError: The storage cannot be read or written.
     """
 
-    def __init__(self, name: str, storage: Storage, *, pending: Path | None = None, owner: Owner = NOBODY) -> None:
+    def __init__(
+        self,
+        name: str,
+        storage: Storage,
+        *,
+        pending: Path | None = None,
+        owner: Owner = NOBODY,
+        reads_only: bool = False,
+    ) -> None:
         optuna.logging.set_verbosity(optuna.logging.ERROR)
         self.name = name
         self.where = storage.where(name)
@@ -67,7 +76,8 @@ class Study:
         self._away_until_s: float | None = None
         try:
             leases = LeaseWatch(owner.clock, owner.is_gone)
-            self._trials = self._thread.call(partial(OptunaTrials, name, storage, leases), _OPENING_S)
+            opened = partial(OptunaTrials, name, storage, leases, reads_only=reads_only)
+            self._trials = self._thread.call(opened, _OPENING_S)
         except TimeoutError:
             raise _silent(self.where) from None
         self._connection = self._trials.connection
@@ -133,7 +143,7 @@ class Study:
             uuid=claim.uuid,
             values=claim.values,
             distributions=claim.distributions,
-            attributes={CLAIM: claim.attribute(), **_scalars(record), RECORD: attributes_of(record)},
+            attributes={CLAIM: claim.attribute(), **_scalars(record, claim), RECORD: attributes_of(record)},
             score=score,
             speeds=tuple(speeds),
             started=claim.started,
@@ -240,6 +250,11 @@ class Study:
         if self._owner is not NOBODY:
             with suppress(StudyError):
                 self.write_pending()
+            if self._pending and (waiting := len(self._pending.trials)):
+                self.remarks.append(
+                    f"Trials that wait here, because {self.where} does not answer: {waiting}. The next search on this "
+                    "machine writes them."
+                )
         with suppress(StudyError):
             self._call(self._connection.close)
 
@@ -302,13 +317,14 @@ def _silent(where: str) -> StorageAway:
     )
 
 
-def _scalars(record: TrialRecord) -> dict[str, Any]:
+def _scalars(record: TrialRecord, claim: Claim) -> dict[str, Any]:
     """Return the attributes that tables and plots show, without unknown ones: one null, and it is no axis."""
     metrics = values_of(record.measurement) if record.measurement else {}
     attributes = {
         "purpose": record.purpose.value,
         "ending": record.ending.value,
         "validity": record.validity.value,
+        "sampler": claim.about.get("sampler"),
         "samples_per_s": metrics.get("samples_per_s"),
         "gpu_utilization": metrics.get("gpu_utilization"),
         "cv": metrics.get("cv"),

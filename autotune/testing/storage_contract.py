@@ -68,7 +68,7 @@ class StorageContract:
     def test_a_trial_comes_back_as_it_was(self, tmp_path: Path) -> None:
         """Claimed with its parameters, finished with everything else; another process reads the same."""
         study = self.study(tmp_path)
-        claim = study.begin(VALUES, CHOICES, search="a")
+        claim = study.begin(VALUES, CHOICES, search="a", sampler="tpe")
         (running,) = self.trials(tmp_path)
         assert (running.state, running.params) == (TrialState.RUNNING, VALUES)
         assert running.user_attrs["claim"]["search"] == "a"
@@ -76,7 +76,7 @@ class StorageContract:
         (done,) = self.trials(tmp_path)
         assert (done.state, done.value, done.intermediate_values) == (TrialState.COMPLETE, 1.25, {0: 58.0, 1: 62.0})
         assert done.duration is not None
-        assert done.user_attrs["samples_per_s"] == 60.0
+        assert (done.user_attrs["samples_per_s"], done.user_attrs["sampler"]) == (60.0, "tpe")
         assert self.study(tmp_path).records() == study.records() == [written]
 
     def test_a_trial_without_a_score_has_failed(self, tmp_path: Path) -> None:

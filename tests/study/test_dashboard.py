@@ -24,8 +24,9 @@ from autotune.clock import SystemClock
 from autotune.records import Ending, Scalar, Validity
 from autotune.study.claims import Claim, Owner
 from autotune.study.record import Study
+from autotune.study.storage.journal import JournalFolder
 from autotune.study.storage.storage import Storage
-from autotune.testing.storage_contract import record
+from autotune.testing.storage_contract import CHOICES, VALUES, record
 from tests.commands.conftest import CONFIG, TRAINER
 from tests.postgresql import PASSWORD, Server
 from tests.study.test_storages import at
@@ -319,3 +320,18 @@ def test_a_search_is_shown(tmp_path: Path) -> None:
     assert all(trial.duration is not None and trial.duration.total_seconds() > 0.3 for trial in complete)
     assert found.keys() == {"data.batch_size", "data.num_workers", "data.cache", "data.shuffle", "data.rate"}
     assert all(map(isfinite, found.values()))
+
+
+def test_the_script_of_the_documentation_runs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """With Optuna alone: each trial with its value and its parameters."""
+    text = (Path(__file__).parents[2] / "docs" / "record.md").read_text()
+    script = text.partition("```python\n")[2].partition("```")[0]
+    study = Study("config", JournalFolder(tmp_path))
+    study.finish(study.begin(VALUES, CHOICES, sampler="tpe"), record(), score=1.25)
+    study.close()
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setitem(sys.modules, "pandas", None)
+    exec(compile(script, "record.md", "exec"), {})
+    assert capsys.readouterr().out == f"0 COMPLETE 1.25 {dict(VALUES)} tpe\n"

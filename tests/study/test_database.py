@@ -1,5 +1,6 @@
 """Databases that somebody else changes: an expected error, or the search goes on; never a crash."""
 
+import errno
 import logging
 import os
 import sqlite3
@@ -9,6 +10,7 @@ from pathlib import Path
 import optuna
 import psycopg
 import pytest
+import sqlalchemy
 
 from autotune.errors import StorageAway, StudyError
 from autotune.problem.problem import open_problem
@@ -106,6 +108,70 @@ def test_masking_a_password_changes_nothing_else(tmp_path: Path, password: str, 
         database.latest("s")
     assert ("Connection refused" in caught.value.message) is is_shown
     assert caught.value.remedy == "Check that it runs there."
+
+
+@pytest.mark.parametrize(
+    ("said", "url", "remedy"),
+    [
+        ("fe_sendauth: no password supplied", "postgresql://me@host/name", "PGPASSWORD or the file ~/.pgpass"),
+        ('FATAL: database "me" does not exist', "postgresql://me@host", "add /NAME"),
+        ('FATAL: database "name" does not exist', "postgresql://me@host/name", "createdb"),
+        ("permission denied for table", "postgresql://me@host/name", "Ask for the right to use this database"),
+    ],
+)
+def test_what_helps_against_a_servers_refusal(tmp_path: Path, said: str, url: str, remedy: str) -> None:
+    """It never helps to wait."""
+    database = at(url, tmp_path)
+    assert isinstance(database, Database)
+    refused = psycopg.OperationalError(said)
+    error = database._error(sqlalchemy.exc.OperationalError("", {}, refused))
+    assert remedy in str(error.remedy)
+    assert not isinstance(error, StorageAway)
+
+
+def test_a_folder_that_may_not_be_written_is_named(tmp_path: Path) -> None:
+    """It is the folder, or a file in it, not a right in the database."""
+    database = at("sqlite:team/studies.db", tmp_path)
+    assert isinstance(database, Database)
+    error = database._error(PermissionError(errno.EACCES, "Permission denied"))
+    assert f"Check that {tmp_path}/team" in str(error.remedy)
+
+
+@pytest.mark.parametrize("name", [".", "text.db", "empty.db", "old.db"])
+def test_what_cannot_be_used_gets_no_lock_beside_it(tmp_path: Path, name: str) -> None:
+    """A folder, a file that is no database, one of another version; nor does a look at an empty one leave anything."""
+    place = tmp_path / "place"
+    place.mkdir()
+    (place / "text.db").write_text("no database " * 100)
+    (place / "empty.db").touch()
+    at("sqlite:old.db", place).connect("s").close()
+    (place / "old.db.flock").unlink()
+    with closing(sqlite3.connect(place / "old.db")) as database, database:
+        database.execute("UPDATE alembic_version SET version_num = 'v2.6.0.a'")
+    before = sorted(tmp_path.rglob("*"))
+    for use in ("latest", "connect"):
+        if (name, use) == ("empty.db", "latest"):
+            assert at(f"sqlite:{name}", place).latest("s") is None
+        elif name != "empty.db":
+            with pytest.raises(StudyError):
+                getattr(at(f"sqlite:{name}", place), use)("s")
+    assert sorted(tmp_path.rglob("*")) == before
+
+
+@pytest.mark.parametrize("address", ["sqlite:studies.db", "journal:studies"])
+def test_who_only_reads_leaves_nothing_behind(tmp_path: Path, address: str) -> None:
+    """Nor beside a copy, which has no lock."""
+    study = Study("s", at(address, tmp_path))
+    study.finish(study.begin(VALUES, CHOICES), record(), score=1.0)
+    study.close()
+    for lock in tmp_path.rglob("*.flock"):
+        lock.unlink()
+    before = sorted(tmp_path.rglob("*"))
+    assert at(address, tmp_path).latest("s") == "s"
+    reader = Study("s", at(address, tmp_path), reads_only=True)
+    assert len(reader.records()) == 1
+    reader.close()
+    assert sorted(tmp_path.rglob("*")) == before
 
 
 def test_what_helps_is_said(tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ import pytest
 
 from autotune.clock import SystemClock, VirtualClock
 from autotune.errors import StorageAway
+from autotune.problem.known import Study as KnownStudy
 from autotune.problem.problem import open_problem
 from autotune.search.open import SearchOptions, open_search
 from autotune.study.claims import NOBODY, Owner
@@ -30,9 +31,9 @@ class Remote:
         self.where, self.latest, self.set_aside = storage.where, storage.latest, storage.set_aside
         self._storage = storage
 
-    def connect(self, study: str) -> Connection:
+    def connect(self, study: str, *, reads_only: bool = False) -> Connection:
         """See `Storage.connect`."""
-        connection = self._storage.connect(study)
+        connection = self._storage.connect(study, reads_only=reads_only)
 
         @contextmanager
         def expected() -> Iterator[None]:
@@ -144,6 +145,7 @@ def before_and_in_an_outage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     assert study.finish(claim, replace(record(), detail="2"), score=1.0, speeds=(59.0, 61.0)).number == 2
     assert [finished(study), finished(study)] == [3, 4]
     study.close()
+    assert "does not answer: 3. The next search on this machine writes them" in study.remarks[-1]
     monkeypatch.setattr(Remote, "away", False)
 
 
@@ -196,3 +198,24 @@ def test_a_trial_that_was_closed_by_another_machine_keeps_its_number(tmp_path: P
         (6, "4"),
     ]
     assert "trial 3 is 5, 4 is 6 from now on" in said
+
+
+@pytest.mark.usefixtures("before_and_in_an_outage")
+def test_who_cannot_reach_the_storage_is_told_what_waits(tmp_path: Path) -> None:
+    """`status` and `apply` fail without a server, and say that nothing was lost."""
+    (tmp_path / "config.yaml").write_text("batch_size: 4\nautotune: {command: 'true', knobs: {batch_size: [4, 8]}}\n")
+    problem = open_problem(tmp_path / "config.yaml", command=None, state_dir=tmp_path / "state")
+    problem.__dict__["storage"] = storage = Remote(at("journal:studies", tmp_path))
+    problem.state.create()
+    lines = [json.loads(line) for line in (tmp_path / "s.pending").read_text().splitlines()]
+    where = storage.where(problem.study)
+    problem.state.pending(problem.study).write_text(
+        "".join(json.dumps({**line, "where": where}) + "\n" for line in lines)
+    )
+
+    def no_answer(_pattern: str) -> None:
+        raise StorageAway("no answer", where="there", remedy="Wait.")
+
+    storage.latest = no_answer  # type: ignore[assignment]
+    with pytest.raises(StorageAway, match="no answer; trials that wait here to be written there: 3"):
+        KnownStudy.of(problem)

@@ -120,4 +120,4 @@ def test_a_missing_tensorflow_is_named(tmp_path: Path, written_corpus: Path) -> 
     )
     assert done.returncode == 2
     assert done.stderr.startswith("error: tensorflow: is not installed")
-    assert "autotune[tensorflow]" in done.stderr
+    assert "pip install '.[tensorflow]'" in done.stderr

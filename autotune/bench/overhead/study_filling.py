@@ -119,7 +119,7 @@ class MemoryJournal:
         """Return None: it is not searched."""
         return None
 
-    def connect(self, study: str) -> Connection:
+    def connect(self, study: str, *, reads_only: bool = False) -> Connection:
         """Return a connection."""
         return Connection(storage=JournalStorage(self), expected=nullcontext)  # type: ignore[arg-type]
 

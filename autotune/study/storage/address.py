@@ -137,7 +137,7 @@ def _none(said: SaidAddress) -> ConfigError:
     if "@" in text or len(text) > _LONGEST_SHOWN:
         return ConfigError("this names no storage", where=said.where, remedy=f"Write {FORMS}.")
     form = f"For a file of SQLite's write sqlite:{text}" if _DATABASE.search(text) else f"Write {FORMS}"
-    return ConfigError(f"{ascii(text)} names no storage", where=said.where, remedy=f"{form}.")
+    return ConfigError(f"{text!a} names no storage", where=said.where, remedy=f"{form}.")
 
 
 def _of_sqlite(rest: str, said: SaidAddress) -> StorageAddress:

@@ -1,11 +1,12 @@
 """Database of studies: SQLite for one machine, PostgreSQL for several."""
 
+import errno
 import re
 from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from datetime import datetime
 from fnmatch import fnmatchcase
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any
 
 import optuna
@@ -14,6 +15,7 @@ from optuna.storages import RDBStorage
 from sqlalchemy.engine import make_url
 
 from autotune.clock import Clock
+from autotune.environment import STORAGE_VARIABLE
 from autotune.errors import StorageAway, StudyError
 from autotune.files import open_regular
 from autotune.settings.secrets import Secret, without
@@ -42,11 +44,18 @@ _SERVER_POOL: Mapping[str, Any] = {"pool_size": 1, "max_overflow": 2, "pool_pre_
 
 _NO_ANSWER = (sqlalchemy.exc.OperationalError, sqlalchemy.exc.InterfaceError, sqlalchemy.exc.TimeoutError)
 _LONGEST_SAID = 200
+_SQLITE = b"SQLite format 3\0"
+_NO_DATABASE = re.compile(r'database "[^"]*" does not exist')
 _REMEDIES = (
-    (r"password authentication failed|no password supplied|fe_sendauth", "Check the user and the password."),
+    (
+        r"no password supplied|fe_sendauth",
+        "Put the password into the variable PGPASSWORD or the file ~/.pgpass, or with the whole URL into "
+        f"{STORAGE_VARIABLE}.",
+    ),
+    (r"password authentication failed", "Check the user and the password."),
     (r"unsupported startup parameter", "Let PgBouncer ignore it: ignore_startup_parameters = options"),
     (r"no pg_hba.conf entry|permission denied|not permitted|must be owner", "Ask for the right to use this database."),
-    (r'database "[^"]*" does not exist', "Create the database: createdb NAME."),
+    (_NO_DATABASE.pattern, "Create the database: createdb NAME."),
     (
         r"readonly database",
         "Check that the file is still the same, and yours to write; then run the same command again.",
@@ -60,7 +69,8 @@ _REMEDIES = (
 )
 """What helps, by a pattern in what the driver says."""
 _UNUSABLE = re.compile(
-    r"authentication|pg_hba|does not exist|permission denied|read-?only|must be owner", re.IGNORECASE
+    r"authentication|no password supplied|pg_hba|does not exist|permission denied|read-?only|must be owner",
+    re.IGNORECASE,
 )
 """What a server says that waiting does not help."""
 
@@ -78,10 +88,8 @@ class Database:
     def __init__(self, address: StorageAddress) -> None:
         self._address = address
         self._is_server = address.kind is StorageKind.POSTGRESQL
-        path = address.path
-        self._lock: AbstractContextManager[Any] = (
-            nullcontext() if path is None else FileLock(path.with_name(path.name + ".flock"), timeout_s=_LOCK_S)
-        )
+        self._lock = self._lock_of(creates=True)
+        self._reading_lock = self._lock_of(creates=False)
 
     def where(self, study: str) -> str:
         """Return the address without its password."""
@@ -89,23 +97,24 @@ class Database:
 
     def latest(self, pattern: str) -> str | None:
         """Return the study whose last trial began last."""
-        try:
-            if self._address.path is not None and not self._address.path.exists():
-                return None
-        except OSError as error:
-            raise self._error(error) from None
-        with self._expected(), self._in_use():
-            if not self._has_tables():
+        with self._expected(reads_only=True), self._in_use():
+            if not self._is_there() or not self._has_tables():
                 return None
             names = optuna.get_all_study_names(self._optuna)
             found = [name for name in names if not is_member(name) and fnmatchcase(name, pattern)]
             return max(found, key=lambda name: self._last_start(name, names), default=None)
 
-    def connect(self, study: str) -> Connection:
+    def connect(self, study: str, *, reads_only: bool = False) -> Connection:
         """Connect, and make the tables of Optuna's if there are none."""
-        with self._expected():
-            storage = self._optuna
-        return Connection(storage=storage, expected=self._expected, is_remote=self._is_server, close=self._close)
+        with self._expected(reads_only=True):  # what cannot be used gets no lock beside it
+            is_made = self._is_server or (self._is_there() and self._has_tables())
+            if is_made:
+                storage = self._optuna
+        if not is_made:
+            with self._expected():
+                storage = self._optuna
+        expected = partial(self._expected, reads_only=reads_only)
+        return Connection(storage=storage, expected=expected, is_remote=self._is_server, close=self._close)
 
     def set_aside(self, study: str, clock: Clock) -> None:
         """Begin a new member of the study's group, which the next search goes on with."""
@@ -115,6 +124,25 @@ class Database:
                 name = next_member(study, members)
                 new = optuna.create_study(storage=self._optuna, study_name=name, direction="maximize")
                 new.set_user_attr(SET_ASIDE, clock.utc().isoformat(timespec="seconds"))
+
+    def _lock_of(self, *, creates: bool) -> AbstractContextManager[Any]:
+        path = self._address.path
+        if path is None:
+            return nullcontext()
+        return FileLock(path.with_name(path.name + ".flock"), timeout_s=_LOCK_S, creates=creates)
+
+    def _is_there(self) -> bool:
+        """Return whether there is something to read; OSError where SQLite's file cannot be one."""
+        if self._address.path is None:
+            return True
+        try:
+            with open_regular(self._address.path) as file:
+                begins = file.read(len(_SQLITE))
+        except FileNotFoundError:
+            return False
+        if begins not in (b"", _SQLITE):
+            raise OSError(errno.EINVAL, "file is not a database")
+        return True
 
     @contextmanager
     def _in_use(self) -> Iterator[None]:
@@ -131,7 +159,7 @@ class Database:
 
     @cached_property
     def _optuna(self) -> RDBStorage:
-        if self._address.path is not None:
+        if self._address.path is not None and not self._is_there():
             open_regular(self._address.path, append=True, create=True).close()  # its owner's alone
         optuna.logging.set_verbosity(optuna.logging.ERROR)  # it would show statements
         # Without its password: Optuna keeps the URL, fills fields in braces into it, and shows it in its messages.
@@ -164,10 +192,10 @@ class Database:
         return max((start for start in starts if start), default=datetime.min)
 
     @contextmanager
-    def _expected(self) -> Iterator[None]:
+    def _expected(self, *, reads_only: bool = False) -> Iterator[None]:
         """Hold the lock of a file; turn what the database says into `StudyError`."""
         try:
-            with self._lock:
+            with self._reading_lock if reads_only else self._lock:
                 yield
         except (OSError, sqlalchemy.exc.SQLAlchemyError, optuna.exceptions.OptunaError) as error:
             raise self._error(error) from None  # its text has statements and parameters
@@ -175,7 +203,7 @@ class Database:
             raise StudyError(
                 f"the driver of this database is not installed: {error.name}",
                 where=self._address.shown,
-                remedy="Run: pip install 'autotune[postgresql]'",
+                remedy="Run, in the clone that autotune was installed from: pip install '.[postgresql]'",
             ) from None
         except ImportError as error:
             raise StudyError(
@@ -203,13 +231,22 @@ class Database:
         """Return the user's error for one of the driver's."""
         cause = _cause(error)
         said = _first_line(str(getattr(cause, "orig", None) or getattr(cause, "strerror", None) or cause))
-        remedy = next((remedy for pattern, remedy in _REMEDIES if re.search(pattern, said, re.IGNORECASE)), None)
+        remedy = self._remedy(said)
         is_away = self._is_server and isinstance(cause, _NO_ANSWER) and not _UNUSABLE.search(said)
         return (StorageAway if is_away else StudyError)(
             f"the storage cannot be {'reached' if is_away else 'used'}: {self._said(said)}",
             where=self._address.shown,
             remedy=remedy or "Mend that, then run the same command again: it goes on.",
         )
+
+    def _remedy(self, said: str) -> str | None:
+        """Return what helps against what the driver, or the system, says."""
+        path = self._address.path
+        if path is not None and "permission denied" in said.lower():
+            return f"Check that {path.parent}, and in it {path.name} and {path.name}.flock, are yours to write."
+        if path is None and _NO_DATABASE.search(said) and not self._url.database:
+            return "The URL names no database: add /NAME behind the host and its port."
+        return next((remedy for pattern, remedy in _REMEDIES if re.search(pattern, said, re.IGNORECASE)), None)
 
     def _said(self, text: str) -> str:
         """Return the first line of a driver's message as it may be shown."""

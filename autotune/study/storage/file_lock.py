@@ -21,10 +21,15 @@ class FileLock:
         path: The lock file; it is created, never deleted (deleting it would let two holders in).
         clock: Clock of the wait.
         timeout_s: Longest wait.
+        creates: Whether to create the lock file. Who only reads does not: without one nobody writes, and there is
+            nothing to wait for.
     """
 
-    def __init__(self, path: Path, clock: Clock | None = None, *, timeout_s: float = _TIMEOUT_S) -> None:
+    def __init__(
+        self, path: Path, clock: Clock | None = None, *, timeout_s: float = _TIMEOUT_S, creates: bool = True
+    ) -> None:
         self._path = path
+        self._creates = creates
         self._timeout_s = timeout_s
         self._clock = clock or SystemClock()
         self._file: BinaryIO | None = None
@@ -36,7 +41,12 @@ class FileLock:
             OSError: The lock file is no regular file, or another process keeps the lock too long.
         """
         over_s = self._clock.now_s() + self._timeout_s
-        file = open_regular(self._path, append=True, create=True)
+        try:
+            file = open_regular(self._path, append=self._creates, create=self._creates)
+        except FileNotFoundError:
+            if self._creates:
+                raise
+            return True
         while True:
             try:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -54,8 +64,9 @@ class FileLock:
 
     def release(self) -> None:
         """Release the lock."""
-        assert self._file is not None, "released without acquire"
-        self._file.close()
+        assert self._file is not None or not self._creates, "released without acquire"
+        if self._file is not None:
+            self._file.close()
         self._file = None
 
     def __enter__(self) -> None:

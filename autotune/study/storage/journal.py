@@ -44,14 +44,15 @@ class JournalFolder:
             latest = max(self._folder.glob(f"{pattern}.journal"), key=lambda path: path.stat().st_mtime, default=None)
         return latest.stem if latest else None
 
-    def connect(self, study: str) -> Connection:
-        """Open a journal, which is created if it does not exist; its last line is repaired."""
+    def connect(self, study: str, *, reads_only: bool = False) -> Connection:
+        """Open a journal, which is created if it does not exist and is to be written; its last line is repaired."""
         path = self.path(study)
         # Not "<journal>.lock": that is the name of Optuna's own lock, which would wait 30 s for ours to go.
         lock = FileLock(path.with_name(path.name + ".flock"))
         with _expected(path):
-            self._folder.mkdir(mode=0o700, exist_ok=True)
-            file = JournalFile(path, lock)
+            if not reads_only:
+                self._folder.mkdir(mode=0o700, exist_ok=True)
+            file = JournalFile(path, lock, creates=not reads_only)
             storage = JournalStorage(file)  # type: ignore[arg-type]
             torn_bytes = file.repair()  # once every line before it was read: what is damaged stays as it is
         return Connection(storage=storage, expected=lambda: _expected(path, file), torn_bytes=torn_bytes)

@@ -27,19 +27,20 @@ class JournalFile:
     """Optuna's two-method interface of a journal backend, on one file that must stay the same.
 
     Args:
-        path: The file; created with access for its owner only, if it does not exist.
+        path: The file.
         lock: Lock that is held while appending.
+        creates: Whether the file is created, with access for its owner only, if it does not exist.
 
     Raises:
         OSError: It cannot be opened, or is no regular file.
     """
 
-    def __init__(self, path: Path, lock: FileLock) -> None:
+    def __init__(self, path: Path, lock: FileLock, *, creates: bool = True) -> None:
         self._path = path
         self._lock = lock
         self._begins = array("Q", [0])  # offset of each entry, and of the next one
         self._is_synced = True
-        with open_regular(path, append=True, create=True) as file:
+        with open_regular(path, append=creates, create=creates) as file:
             self._is = _identity(file)
 
     def read_logs(self, log_number_from: int) -> Iterator[dict[str, Any]]:
@@ -113,6 +114,9 @@ class JournalFile:
             StudyError: The file was replaced or truncated.
             OSError: It cannot be written.
         """
+        with self._opened() as file:
+            if _is_whole(file):  # who only reads leaves no lock behind
+                return 0
         self._lock.acquire()
         try:
             with self._opened(append=True) as file:
@@ -122,9 +126,9 @@ class JournalFile:
 
     def _mend_last_line(self, file: BinaryIO) -> int:
         """Mend a last line without its newline, whose writer is dead; return the bytes cut off. The lock is held."""
-        size = file.seek(0, os.SEEK_END)
-        if not size or os.pread(file.fileno(), 1, size - 1) == b"\n":
+        if _is_whole(file):
             return 0
+        size = file.seek(0, os.SEEK_END)
         file.seek(self._begins[-1])
         last = file.read().rpartition(b"\n")[2]
         if _entry(last) is not None:
@@ -152,6 +156,12 @@ class JournalFile:
 
     def _changed(self, what: str) -> StudyError:
         return StudyError(f"the record of this study {what}", where=str(self._path), remedy=_REMEDY)
+
+
+def _is_whole(file: BinaryIO) -> bool:
+    """Return whether a file ends with a whole line."""
+    size = file.seek(0, os.SEEK_END)
+    return not size or os.pread(file.fileno(), 1, size - 1) == b"\n"
 
 
 def _identity(file: BinaryIO) -> tuple[int, int]:

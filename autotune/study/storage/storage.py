@@ -53,8 +53,13 @@ class Storage(Protocol):
         """Return the name, of those that match a shell pattern, of the study that was written last; None for none."""
         ...
 
-    def connect(self, study: str) -> Connection:
-        """Connect to a study, which need not exist yet; what can be mended is mended."""
+    def connect(self, study: str, *, reads_only: bool = False) -> Connection:
+        """Connect to a study, which need not exist yet; what can be mended is mended.
+
+        Args:
+            study: Its name.
+            reads_only: Whether nothing will be written: then no file is made, nor a lock beside it.
+        """
         ...
 
     def set_aside(self, study: str, clock: Clock) -> None:

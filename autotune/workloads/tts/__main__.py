@@ -42,7 +42,7 @@ def _load_training() -> Callable[..., None]:
     except ModuleNotFoundError as error:
         if error.name != "tensorflow":
             raise
-        remedy = "install it with autotune's extra: pip install 'autotune[tensorflow]'"
+        remedy = "install it with an extra, in the clone that autotune was installed from: pip install '.[tensorflow]'"
         raise InputError("is not installed, and this trainer needs it", where="tensorflow", remedy=remedy) from error
     return train
 
