@@ -26,7 +26,7 @@ from autotune.study.claims import Claim, Owner
 from autotune.study.record import Study
 from autotune.study.storage.journal import JournalFolder
 from autotune.study.storage.storage import Storage
-from autotune.testing.storage_contract import CHOICES, VALUES, record
+from autotune.testing.storage_contract import VALUES, record
 from tests.commands.conftest import CONFIG, TRAINER
 from tests.postgresql import PASSWORD, Server
 from tests.study.test_storages import at
@@ -329,7 +329,9 @@ def test_the_script_of_the_documentation_runs(
     text = (Path(__file__).parents[2] / "docs" / "record.md").read_text()
     script = text.partition("```python\n")[2].partition("```")[0]
     study = Study("config", JournalFolder(tmp_path))
-    study.finish(study.begin(VALUES, CHOICES, sampler="tpe"), record(), score=1.25)
+    study.finish(
+        study.begin(VALUES, {path: (value,) for path, value in VALUES.items()}, sampler="tpe"), record(), score=1.25
+    )
     study.close()
     monkeypatch.chdir(tmp_path)
     monkeypatch.setitem(sys.modules, "pandas", None)
