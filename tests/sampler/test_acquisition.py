@@ -229,3 +229,41 @@ def test_luck_is_not_believed() -> None:
     believed = _taught(space, [*unlike, *alike, lucky]).believed()
     assert believed.keys() == named(*unlike, *alike, lucky).keys()
     assert believed[point_name(space.baseline)] < believed[lucky.name] < 0.15
+
+
+def test_the_initial_design_is_drawn_from_everywhere() -> None:
+    """Until the design has its points, new ones come at random, feasible ones only; then the model chooses."""
+    acquisition = Acquisition(SPACE, 0)
+    observations = named(BASELINE)
+    for _ in range(6):
+        acquisition.learn(observations, SD)
+        choice = acquisition.next_trial(
+            BASELINE.name, None, lambda values: "no" if values["mode"] == "c" else None, design_points=7
+        )
+        assert choice is not None
+        assert choice.values["mode"] != "c"
+        assert not choice.is_repeat
+        values = dict[str, Any](choice.values)
+        observations |= named(observation(SPACE, 0.0, **values))
+    assert len(observations) == 7
+    assert len({observation_.values["n"] for observation_ in observations.values()}) >= 3
+
+
+def test_an_initial_design_leaves_out_what_will_rather_fail() -> None:
+    """Three crashes with a flag, and none without: no further point of the design is spent on it."""
+    known = [
+        *(observation(SPACE, 0.0, n=n) for n in (0, 2, 4)),
+        *(observation(SPACE, endings=(Ending.CRASHED,), n=n, flag=True) for n in (1, 3, 5)),
+    ]
+    for seed in range(10):
+        choice = _taught(SPACE, known, seed).next_trial(BASELINE.name, None, _anything, design_points=20)
+        assert choice is not None
+        assert choice.values["flag"] is False
+
+
+def test_wrong_advice_is_overruled_by_trials() -> None:
+    """Some trials that are slow with the recommended values are enough to look the other way."""
+    advised = Space(knobs=(replace(knob("n", *range(9)), baseline=4, heuristic_values=(8,)), knob("m", *range(9))))
+    seen = [observation(advised, -0.3 * (n - 4) / 4, n=n, m=m) for n, m in ((4, 0), (6, 3), (8, 6), (8, 0), (5, 8))]
+    choices = [_taught(advised, seen, seed).next_trial(seen[0].name, None, _anything) for seed in range(5)]
+    assert all(choice and float(str(choice.values["n"])) < 4 for choice in choices)

@@ -92,3 +92,25 @@ def test_equal_scores_break_nothing() -> None:
     posterior = _fitted(points, np.zeros(40)).predict(points)
     assert np.allclose(posterior.mean, 0.0, atol=0.01)
     assert np.isfinite(posterior.sd).all()
+
+
+def test_a_cliff_between_neighbours_is_learned() -> None:
+    """Fast up to the third value and slow from the fourth on: both sides are known after a few trials near it."""
+    points = np.array([[n, m, 0, 0] for n in (0, 2, 3, 5) for m in (0, 2, 4)])
+    surrogate = _fitted(points, np.where(points[:, 0] <= 2, 0.0, -1.0))
+    posterior = surrogate.predict(np.array([[1, 1, 0, 0], [4, 3, 0, 0]]))
+    assert posterior.mean[0] > -0.3
+    assert posterior.mean[1] < -0.7
+
+
+def test_advice_is_the_mean_as_long_as_nothing_is_known_and_gives_way_to_trials() -> None:
+    """An expected gain of a half is expected where it was not tried, and forgotten where trials show none."""
+    advice = [np.array([0.0] + [0.5] * 5), *(np.zeros(size) for size in SIZES[1:])]
+    surrogate = GaussianProcess(SPACE, advice)
+    ahead = np.array([[5, 0, 0, 0]])
+    surrogate.fit(TrainingData(points=np.zeros((1, 4), dtype=np.int64), scores=np.zeros(1), variances=np.full(1, 0.01)))
+    assert surrogate.predict(ahead).mean[0] > 0.2
+    tried = np.array([[n, m, 0, 0] for n in (0, 1, 3) for m in (0, 2, 4)])
+    for _ in range(5):
+        surrogate.fit(TrainingData(points=tried, scores=np.zeros(9), variances=np.full(9, 0.01)))
+    assert surrogate.predict(ahead).mean[0] < 0.1

@@ -11,6 +11,7 @@ from autotune.sampler.acquisition import WORTH_THE_REST, Proposal
 from autotune.search.schedule import (
     STOPPING_S,
     Budget,
+    design_points,
     expected_trial_s,
     never_trains,
     nothing_works,
@@ -119,3 +120,13 @@ def test_two_trials_without_a_step_are_enough_to_give_up(make_trial: MakeTrial, 
     assert never_trains(silent)
     assert nothing_works(silent)
     assert not never_trains([*silent, make_trial(BASELINE, None)])
+
+
+def test_the_initial_design_grows_with_the_budget_and_the_space(make_trial: MakeTrial) -> None:
+    """A part of all trials that there is time for, at most ten, and fewer in a small space."""
+    trials = [make_trial({}, 100.0)]
+    trial_s = trials[0].duration_s
+    assert design_points(trials, 5000, 19 * trial_s) == 3
+    assert design_points(trials, 5000, 59 * trial_s) == 9
+    assert design_points(trials, 5000, 10_000 * trial_s) == 10
+    assert design_points(trials, 12, 10_000 * trial_s) == 1
