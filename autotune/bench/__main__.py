@@ -145,6 +145,28 @@ def _tables(arguments: argparse.Namespace) -> None:
     )
 
 
+def _add_assumptions(commands: "Commands") -> None:
+    parser = commands.add_parser(
+        "assumptions", help="the search on simulated trainers with one assumption changed, beside TPE"
+    )
+    parser.add_argument("--seeds", type=_seeds, default=range(1000, 1048), metavar="0-31", help="default: 1000-1047")
+    parser.add_argument("--budgets", type=_budgets_s, default="5m,30m", help="default: %(default)s")
+    parser.add_argument("--jobs", type=int, default=1, help="processes at work (default: 1)")
+    parser.add_argument("--out", type=Path, default=Path("bench-search"), help="folder of the results; gone on with")
+    parser.set_defaults(run=_assumptions)
+
+
+def _assumptions(arguments: argparse.Namespace) -> None:
+    # Here, because other benchmarks do without the imports of the peers.
+    from autotune.bench.peers.changed_assumptions import benchmark_assumptions
+
+    print(
+        benchmark_assumptions(
+            seeds=arguments.seeds, budgets_s=arguments.budgets, jobs=arguments.jobs, out=arguments.out
+        )
+    )
+
+
 def _add_calibrate(commands: "Commands") -> None:
     parser = commands.add_parser(
         "calibrate", help="fit the simulated trainers to measured ones, and say how well they agree"
@@ -265,6 +287,7 @@ _BENCHMARKS = (
     _add_choose,
     _add_search,
     _add_tables,
+    _add_assumptions,
     _add_calibrate,
     _add_confirmation,
     _add_oscillation,

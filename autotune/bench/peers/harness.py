@@ -3,6 +3,7 @@
 import math
 import random
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from statistics import fmean, median
 from typing import Protocol
@@ -16,6 +17,7 @@ from autotune.problem.problem import open_problem
 from autotune.records import Ending, Machine, Stop, TraineeEvent, Validity, Values
 from autotune.sampler.observations import TYPICAL_CV
 from autotune.search.schedule import MOST_OF_THE_REST, SLOWER_THAN_USUAL
+from autotune.space.space import Space
 from autotune.statistics import optimal_window_s
 from autotune.testing.simulated_runner import SimulatedRunner
 from autotune.trial.execution import TrialTools, execute
@@ -55,6 +57,9 @@ class SimulatedTrainer(Protocol):
     def instruments(self, runner: SimulatedRunner) -> Instruments:
         """Return the instruments of one trial of that runner."""
 
+    def advised(self, space: Space) -> Space:
+        """Return the space as a search knows it, with the advice that it gets."""
+
 
 class Harness:
     """Simulated machine of a scenario, its clock, and the answers of a method over time.
@@ -90,7 +95,8 @@ class Harness:
         self._wall_s = self._started_s + budget_s
         noise = random.Random(f"{one.seed} {method}").getrandbits(32)
         self.runner = one.runner(self.clock, seed=noise, fresh_processes=fresh_processes)
-        self.problem = open_problem(config, command=None, state_dir=folder / "state", machine=one.machine)
+        problem = open_problem(config, command=None, state_dir=folder / "state", machine=one.machine)
+        self.problem = replace(problem, space=one.advised(problem.space))
         self.problem.state.create()
         self.trials = 0
         self.answers: list[tuple[int, Values]] = [(0, self.problem.space.baseline)]

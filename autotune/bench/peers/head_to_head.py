@@ -8,7 +8,7 @@ from itertools import combinations, product
 from pathlib import Path
 
 from autotune.bench.peers.anytime_curve import ORACLE, OURS, AnytimeCurve, Confirmation, HeadToHead, NullTrial, Setting
-from autotune.bench.peers.harness import Harness
+from autotune.bench.peers.harness import Harness, SimulatedTrainer
 from autotune.bench.peers.methods import PEERS
 from autotune.bench.simulation.scenarios import Scenario, null_scenario, scenario
 from autotune.errors import TrialError
@@ -43,12 +43,12 @@ def hold_head_to_head(seed: int, budgets_s: Sequence[float], folder: Path) -> He
     curves: list[AnytimeCurve] = []
     confirmations: list[Confirmation] = []
     for budget_s in budgets_s:
-        curve, confirmation = _search(one, budget_s, folder / f"search-{budget_s:g}")
+        curve, confirmation = tuned(one, budget_s, folder / f"search-{budget_s:g}")
         curves.append(curve)
         if confirmation is not None:
             confirmations.append(confirmation)
         for name, sampler in _SAMPLERS.items():
-            curve, _ = _search(one, budget_s, folder / f"{sampler}-{budget_s:g}", name=name, sampler=sampler)
+            curve, _ = tuned(one, budget_s, folder / f"{sampler}-{budget_s:g}", name=name, sampler=sampler)
             curves.append(replace(curve, setting=Setting.SAME_SEARCH))
     for name, peer in PEERS.items():
         harness = Harness(one, longest_s, folder / f"{name} shipped", method=name, fresh_processes=True)
@@ -79,14 +79,25 @@ def hold_null_trial(seed: int, folder: Path) -> NullTrial:
         folder: Folder for all files; must not exist yet.
     """
     before_s = _cpu_s()
-    _, confirmation = _search(null_scenario(seed), NULL_BUDGET_S, folder)
+    _, confirmation = tuned(null_scenario(seed), NULL_BUDGET_S, folder)
     return NullTrial(seed=seed, confirmation=confirmation, cpu_s=_cpu_s() - before_s)
 
 
-def _search(
-    one: Scenario, budget_s: float, folder: Path, *, name: str = OURS, sampler: str = "autotune"
+def tuned(
+    one: SimulatedTrainer, budget_s: float, folder: Path, *, name: str = OURS, sampler: str = "autotune"
 ) -> tuple[AnytimeCurve, Confirmation | None]:
-    """Run our search, assembled as the command does it."""
+    """Run our search, assembled as the command does it.
+
+    Args:
+        one: The simulated trainer.
+        budget_s: Budget of the search.
+        folder: Folder for all files; must not exist yet.
+        name: Name of the method in tables.
+        sampler: Name of the sampler, as in a config.
+
+    Returns:
+        Its anytime curve, and what it said in the end; None if it confirmed nothing.
+    """
     harness = Harness(one, budget_s, folder, method=name)
     problem, clock = harness.problem, harness.clock
 
@@ -118,7 +129,7 @@ def _search(
     return harness.curve(None), _confirmation(one, result)
 
 
-def _confirmation(one: Scenario, result: SearchResult | None) -> Confirmation | None:
+def _confirmation(one: SimulatedTrainer, result: SearchResult | None) -> Confirmation | None:
     """Return the search's final statement with the truth; None if it confirmed nothing."""
     if result is None or result.speedup is None or result.baseline is None:
         return None

@@ -5,11 +5,12 @@ search observes what it would of a real one: a config file, steps, endings, prob
 """
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import cache, cached_property, partial
 
 import numpy as np
+from numpy.typing import NDArray
 
 from autotune.bench.simulation.machines import MACHINES, SimulatedMachine
 from autotune.bench.simulation.pipeline_model import Options, Pace, coded, predict
@@ -17,6 +18,7 @@ from autotune.bench.simulation.priors import FAMILIES, Draw, Kinds, choices_of, 
 from autotune.clock import VirtualClock
 from autotune.records import Machine, Scalar, Values
 from autotune.settings.text.document import Document
+from autotune.space.space import Space
 from autotune.testing.simulated_probes import SimulatedGpuProbe, SimulatedHostProbe
 from autotune.testing.simulated_runner import SimulatedRunner, Training
 from autotune.trial.instruments import Instruments
@@ -97,14 +99,27 @@ class Scenario:
             fresh_processes: True if each trial imports the frameworks anew, instead of being forked from a process that
                 has.
         """
+        train = self.trainer(fresh_processes=fresh_processes)
+        return SimulatedRunner(clock, train, seed=seed, drift=self.training.drift)
+
+    def trainer(self, *, fresh_processes: bool) -> Callable[[str], Training]:
+        """Return the function from a config's text to the behaviour of the trainer; for the arguments see `runner`."""
         import_s = self.place.import_s if fresh_processes else self.place.fork_s
-        trainer = partial(self._train, start_s=import_s + self.training.setup_s)
         # Repeats and pairs run the same texts again, and reading one takes longer than simulating its trial.
-        return SimulatedRunner(clock, cache(trainer), seed=seed, drift=self.training.drift)
+        return cache(partial(self._train, start_s=import_s + self.training.setup_s))
 
     def instruments(self, runner: SimulatedRunner) -> Instruments:
         """Return the instruments of one trial of that runner; a `Tuner` takes ``lambda: one.instruments(runner)``."""
         return Instruments(SimulatedHostProbe(runner), SimulatedGpuProbe(runner) if self.machine.gpus else None)
+
+    def advised(self, space: Space) -> Space:
+        """Return the space as the search knows it: with the advice of the table of known knobs."""
+        return space
+
+    def values(self, config_text: str) -> Values:
+        """Return the values of a config, by key path."""
+        config = Document.parse(config_text).data
+        return {path: config[section][key] for path in PATHS.values() for section, _, key in [path.partition(".")]}
 
     def _kinds(self, values: Values) -> Kinds:
         turned = {} if self.null else {_KINDS[path]: value for path, value in values.items()}
@@ -112,9 +127,21 @@ class Scenario:
 
     @cached_property
     def _best(self) -> tuple[Values, float]:
-        baseline, workload = self.training.baseline, self.training.workload
+        baseline = self.training.baseline
         if self.null:
             return {PATHS[kind]: baseline[kind] for kind in self.training.searched}, self.speed({})
+        grid = self.grid
+        fastest = np.flatnonzero(grid.speeds >= grid.speeds.max() * (1 - 1e-9))
+        values = min(
+            (grid.at(int(row)) for row in fastest),
+            key=lambda values: sum(values[PATHS[kind]] != baseline[kind] for kind in self.training.searched),
+        )
+        return values, self.speed(values)
+
+    @cached_property
+    def grid(self) -> "Grid":
+        """All points with their true speeds, as if the knobs had their effects in a scenario without any."""
+        baseline, workload = self.training.baseline, self.training.workload
         choices = {kind: choices_of(kind, baseline, self.place, workload) for kind in self.training.searched}
         grids = np.meshgrid(*(np.arange(len(values)) for values in choices.values()), indexing="ij")
         index = {kind: grid.ravel() for kind, grid in zip(choices, grids, strict=True)}
@@ -128,17 +155,15 @@ class Scenario:
         for trap in self.training.traps:
             caught = [points[kind] == coded(value) for kind, value in trap.where.items()]
             speeds = np.where(np.logical_and.reduce(np.broadcast_arrays(*caught)), 0.0, speeds)
-        fastest = np.flatnonzero(speeds >= speeds.max() * (1 - 1e-9))
-        changes = sum((points[kind][fastest] != coded(baseline[kind])).astype(int) for kind in choices)
-        best = fastest[np.argmin(changes)]
-        values = {PATHS[kind]: choices[kind][index[kind][best]] for kind in choices}
-        return values, self.speed(values)
+        return Grid(
+            choices={PATHS[kind]: values for kind, values in choices.items()},
+            positions=np.column_stack([index[kind] for kind in choices]),
+            speeds=speeds,
+        )
 
     def _train(self, config_text: str, *, start_s: float) -> Training:
         """Return the behaviour of this trainer under a config."""
-        config = Document.parse(config_text).data
-        values = {path: config[section][key] for path in PATHS.values() for section, _, key in [path.partition(".")]}
-        kinds = self._kinds(values)
+        kinds = self._kinds(self.values(config_text))
         workload, habits = self.training.workload, self.training.habits
         training = replace(habits, samples=float(kinds["batch_size"] or 0), start_s=start_s)
         pace = pace_of(kinds, workload, self.place)
@@ -179,6 +204,28 @@ class Scenario:
         empty = float(pace_of({**kinds, "cache": "none"}, self.training.workload, self.place).host_bytes)
         filled = float(pace.host_bytes) - empty
         return max(0, int(float(pace.epoch_steps) * (limit - empty) / filled)) if filled > 0 else 0
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Grid:
+    """All points of a scenario.
+
+    Attributes:
+        choices: Choices of each searched knob, by key path.
+        positions: Position of each point's value among the choices of each knob, shape (points, knobs).
+        speeds: True samples per second of each point, 0.0 where it cannot run, shape (points,).
+    """
+
+    choices: Mapping[str, tuple[Scalar, ...]]
+    positions: NDArray[np.int64]
+    speeds: NDArray[np.float64]
+
+    def at(self, row: int) -> Values:
+        """Return the values of a point."""
+        return {
+            path: values[position]
+            for (path, values), position in zip(self.choices.items(), self.positions[row], strict=True)
+        }
 
 
 def scenario(seed: int) -> Scenario:

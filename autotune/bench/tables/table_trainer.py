@@ -16,6 +16,7 @@ from autotune.bench.tables.table import Row, Table
 from autotune.clock import VirtualClock
 from autotune.records import Machine, Scalar, Values
 from autotune.settings.text.document import Document
+from autotune.space.space import Space
 from autotune.testing.simulated_probes import SimulatedHostProbe
 from autotune.testing.simulated_runner import SimulatedRunner, Training
 from autotune.trial.instruments import Instruments
@@ -125,6 +126,10 @@ class TableTrainer:
     def instruments(self, runner: SimulatedRunner) -> Instruments:
         """Return the instruments of one trial of that runner."""
         return Instruments(SimulatedHostProbe(runner), None)
+
+    def advised(self, space: Space) -> Space:
+        """Return the space as the search knows it: nobody has advice for options without names."""
+        return space
 
     def _config_row(self, config_text: str) -> Row:
         section = Document.parse(config_text).data[_SECTION]

@@ -1,0 +1,128 @@
+"""Benchmark of our search on scenarios with one assumption of the simulator changed, beside TPE on the same runner.
+
+Every finished search is a line of ``assumptions.jsonl``, so that the same command resumes after an interruption.
+"""
+
+import json
+import sys
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import product
+from pathlib import Path
+
+import numpy as np
+from pydantic import TypeAdapter
+
+from autotune import __version__
+from autotune.bench.markdown import markdown_table
+from autotune.bench.peers.anytime_curve import OURS
+from autotune.bench.peers.harness import Harness
+from autotune.bench.peers.head_to_head import tuned
+from autotune.bench.peers.methods import tpe
+from autotune.bench.resumable import in_processes, kept_lines, work_folder
+from autotune.bench.simulation.changed_scenarios import Change, ChangedScenario
+from autotune.bench.simulation.scenarios import scenario
+from autotune.durations import format_duration
+from autotune.errors import ConfigError
+
+_TPE = "TPE, our runner"
+_METHODS = (OURS, _TPE)
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Piece:
+    """One search to make."""
+
+    change: Change
+    seed: int
+    method: str
+    budgets_s: tuple[float, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Search:
+    """Search that was made, and the regret of its answer after each budget, 0..1."""
+
+    piece: _Piece
+    regrets: tuple[float, ...]
+
+
+_search = TypeAdapter(_Search)
+
+
+def benchmark_assumptions(*, seeds: Sequence[int], budgets_s: Sequence[float], jobs: int, out: Path) -> str:
+    """Make the missing searches.
+
+    Args:
+        seeds: Numbers of the scenarios.
+        budgets_s: Budgets; each is a search of its own for our search.
+        jobs: Number of processes.
+        out: Folder of the results; an existing one is gone on with.
+
+    Returns:
+        The report, as Markdown.
+
+    Raises:
+        ConfigError: The folder holds results of another version.
+    """
+    out.mkdir(parents=True, exist_ok=True)
+    results = out / "assumptions.jsonl"
+    done = {search.piece: search for search in _read(results)}
+    wanted = [
+        _Piece(change=change, seed=seed, method=method, budgets_s=tuple(sorted(budgets_s)))
+        for seed, change, method in product(seeds, Change, _METHODS)
+    ]
+    missing = [piece for piece in wanted if piece not in done]
+    with results.open("a", encoding="utf-8") as file:
+        for number, search in enumerate(in_processes(_make, missing, jobs), start=1):
+            line = {"autotune": __version__, "search": _search.dump_python(search, mode="json")}
+            file.write(json.dumps(line) + "\n")
+            file.flush()
+            done[search.piece] = search
+            print(f"{number} of {len(missing)}", file=sys.stderr)
+    return _report([done[piece] for piece in wanted])
+
+
+def _report(searches: Sequence[_Search]) -> str:
+    """Return a table of all regrets."""
+    rows = []
+    for change, (number, budget_s), method in product(Change, enumerate(searches[0].piece.budgets_s), _METHODS):
+        regrets = [
+            search.regrets[number]
+            for search in searches
+            if search.piece.change is change and search.piece.method == method
+        ]
+        figures = (np.median(regrets), np.mean(regrets), np.percentile(regrets, 90))
+        rows.append([change.value, format_duration(budget_s), method, *(f"{figure:.1%}" for figure in figures)])
+    heads = ["changed assumption", "after", "method", "median regret", "mean", "p90"]
+    return f"{len({search.piece.seed for search in searches})} scenarios\n\n{markdown_table(heads, rows)}"
+
+
+def _make(piece: _Piece) -> _Search:
+    one = ChangedScenario(scenario=scenario(piece.seed), change=piece.change)
+    with work_folder() as folder:
+        if piece.method == OURS:
+            curves = [tuned(one, budget_s, folder / f"{budget_s:g}")[0] for budget_s in piece.budgets_s]
+            regrets = [curve.regret_at(curve.budget_s) for curve in curves]
+        else:
+            harness = Harness(one, max(piece.budgets_s), folder, method=piece.method)
+            harness.follow(tpe(harness.problem.space, piece.seed), harness.measure_as_ours)
+            regrets = [harness.curve(None).regret_at(budget_s) for budget_s in piece.budgets_s]
+    return _Search(piece=piece, regrets=tuple(regrets))
+
+
+def _read(results: Path) -> Iterator[_Search]:
+    """Yield the results of an earlier benchmark.
+
+    Raises:
+        ConfigError: They were made by another version.
+    """
+    for number, line in enumerate(kept_lines(results), start=1):
+        entry = json.loads(line)
+        if entry["autotune"] != __version__:
+            raise ConfigError(
+                "these are results of another version",
+                where=f"{results}:{number}",
+                remedy="Choose another folder with --out, or delete that one.",
+            )
+        yield _search.validate_python(entry["search"])
