@@ -457,6 +457,7 @@ def test_a_killed_guard_takes_its_zygotes_along(other: Project, guard: Guard) ->
     (zygote,) = below(guard)
     assert guard.pid is not None
     os.kill(guard.pid, signal.SIGKILL)
+    os.waitid(os.P_PID, guard.pid, os.WEXITED | os.WNOWAIT)  # a guard that is about to die would lose the next trial
     assert gone(zygote.pid)
     assert other.run("train.py")[1] == "trained\n"
     assert isinstance(other.runner, ZygoteRunner)
