@@ -96,9 +96,14 @@ def _add_search(commands: "Commands") -> None:
     parser.add_argument("--aa", type=int, default=0, metavar="N", help="searches with nothing to find (default: 0)")
     parser.add_argument("--report", action="store_true", help="the scenarios that are kept for reports, and 2,000 A/A")
     parser.add_argument("--budgets", type=_budgets_s, default="5m,30m", help="default: %(default)s")
-    parser.add_argument("--jobs", type=int, default=1, help="processes at work (default: 1)")
-    parser.add_argument("--out", type=Path, default=Path("bench-search"), help="folder of the results; gone on with")
+    _add_pieces(parser, out="bench-search")
     parser.set_defaults(run=_search)
+
+
+def _add_pieces(parser: argparse.ArgumentParser, *, out: str) -> None:
+    """Add the options of a benchmark that is made in pieces, see `autotune.bench.resumable`."""
+    parser.add_argument("--jobs", type=int, default=1, help="processes at work (default: 1)")
+    parser.add_argument("--out", type=Path, default=Path(out), help="folder of the results; gone on with")
 
 
 def _search(arguments: argparse.Namespace) -> None:
@@ -123,8 +128,7 @@ def _add_tables(commands: "Commands") -> None:
     parser.add_argument("--trials", type=_numbers, default=(30, 60, 120), help="default: 30,60,120")
     parser.add_argument("--method", action="append", default=[], help="of these methods only; may be repeated")
     parser.add_argument("--noise", action="append", default=[], help="under these noises only; may be repeated")
-    parser.add_argument("--jobs", type=int, default=1, help="processes at work (default: 1)")
-    parser.add_argument("--out", type=Path, default=Path("bench-tables"), help="folder of the results; gone on with")
+    _add_pieces(parser, out="bench-tables")
     parser.set_defaults(run=_tables)
 
 
@@ -151,8 +155,7 @@ def _add_assumptions(commands: "Commands") -> None:
     )
     parser.add_argument("--seeds", type=_seeds, default=range(1000, 1048), metavar="0-31", help="default: 1000-1047")
     parser.add_argument("--budgets", type=_budgets_s, default="5m,30m", help="default: %(default)s")
-    parser.add_argument("--jobs", type=int, default=1, help="processes at work (default: 1)")
-    parser.add_argument("--out", type=Path, default=Path("bench-search"), help="folder of the results; gone on with")
+    _add_pieces(parser, out="bench-search")
     parser.set_defaults(run=_assumptions)
 
 

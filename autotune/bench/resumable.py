@@ -1,13 +1,16 @@
 """Long benchmarks in pieces: run in processes, each result a line of a file, so that the same command resumes."""
 
+import json
 import os
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from contextlib import contextmanager
 from multiprocessing import get_context
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
+
+from autotune.errors import ConfigError
 
 _Piece = TypeVar("_Piece")
 _Result = TypeVar("_Result")
@@ -44,6 +47,27 @@ def kept_lines(path: Path) -> list[str]:
     if len(whole) < len(content):
         os.truncate(path, len(whole))
     return whole.decode().splitlines()
+
+
+def kept_entries(path: Path, head: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
+    """Yield the results of an earlier, interrupted benchmark, one object a line.
+
+    Args:
+        path: The file.
+        head: Fields that each line has, with their values: the versions.
+
+    Raises:
+        ConfigError: They were made by another version.
+    """
+    for number, line in enumerate(kept_lines(path), start=1):
+        entry: dict[str, Any] = json.loads(line)
+        if {name: entry.get(name) for name in head} != head:
+            raise ConfigError(
+                "these are results of another version",
+                where=f"{path}:{number}",
+                remedy="Choose another folder with --out, or delete that one.",
+            )
+        yield entry
 
 
 @contextmanager

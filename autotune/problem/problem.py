@@ -88,7 +88,7 @@ class Problem:
 
     @property
     def typed(self) -> TypedOptions:
-        """What has to be typed again for another command on this study."""
+        """Options to type again for another command on this study."""
         return TypedOptions(config=self.config_path, state_dir=self.typed_state_dir, storage=self.typed_storage)
 
     @property

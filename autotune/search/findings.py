@@ -111,9 +111,12 @@ class Findings:
         Returns:
             Whether another one was found.
         """
-        heeded = {effect.path for effect in effects_shown(observations, space, sd) if is_large(effect)}
         evidence = {**said_the_same(self._printed, space), **same_batch(trials, space)}
-        found = {path: why for path, why in evidence.items() if path not in self.inert and path not in heeded}
+        new = {path: why for path, why in evidence.items() if path not in self.inert}
+        if not new:  # the usual case: no need to fit the effects
+            return False
+        heeded = {effect.path for effect in effects_shown(observations, space, sd) if is_large(effect)}
+        found = {path: why for path, why in new.items() if path not in heeded}
         for path, why in found.items():
             self._say(f"{path}: {why}; it is left as it is from now on. See whether a flag or another key beats it")
         self.inert.update(found)

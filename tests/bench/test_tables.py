@@ -240,7 +240,7 @@ QUICK = ("--seeds", "0", "--trials", "5,8", "--method", "random", "--method", "c
 
 
 def test_an_interrupted_benchmark_goes_on(command, tmp_path: Path) -> None:
-    """What is done stays, a torn last line is made again with the same result, further seeds are added."""
+    """Searches that are done stay, a torn last line is made again with the same result, further seeds are added."""
     code, out, _ = command(*QUICK)
     assert code == 0
     assert "### After 8 trials" in out

@@ -1,4 +1,4 @@
-"""How far the batch is searched, as the user of the command line has it: real searches."""
+"""Limit of the batch, as the user of the command line has it: real searches."""
 
 import json
 import re

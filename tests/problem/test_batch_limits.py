@@ -50,7 +50,7 @@ def problem_of(config: Path, text: str) -> Problem:
 def test_what_says_how_far_the_batch_is_searched(
     config: Path, text: str, batch: str | None, choices: tuple[int, ...]
 ) -> None:
-    """What was typed, then the section, then the user's own list, then 4x; the study is the same in all cases."""
+    """The option goes first, then the section, then the user's own list, then 4x; the study is always the same."""
     whole = problem_of(config, text)
     problem = limited(whole, batch=batch)
     assert problem.space.knob("data.batch_size").choices == choices

@@ -172,7 +172,7 @@ def test_where_pairs_are_dear_time_is_kept_for_two_of_a_large_gain(make_trial: M
 
 
 def test_a_sequential_confirmation_looks_after_whole_rounds(make_trial: MakeTrial) -> None:
-    """After each ABBA but the last one; one with a fixed number never does."""
+    """Looks come after each ABBA but the last one; with a fixed number there are none."""
     trials = [make_trial(values, 1.0, duration_s=12.0) for values in (SPACE.baseline, {"n": 1})]
     dear = plan_confirmation(_better(n1=0.7), replace(_basis(trials), budget_s=600.0), left_s=300.0)
     cheap = plan_confirmation(_better(n1=0.7), _basis(trials), left_s=300.0)

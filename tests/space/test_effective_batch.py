@@ -31,13 +31,13 @@ def test_larger_sizes_are_left_out_and_smaller_ones_stay(
 
 @pytest.mark.parametrize("name", ["per_device_train_batch_size", "global_batch_size", "micro_batch_size"])
 def test_a_batch_that_is_accumulated_is_limited_by_its_own_ratio(name: str) -> None:
-    """What is accumulated stays, and so the effective batch grows as the size does."""
+    """The accumulated steps stay, and so the effective batch grows as the size does."""
     config: Config = {name: 8, "gradient_accumulation_steps": 4}
     assert _space(config).with_batch_up_to(4.0).knob(name).choices == (4, 8, 16, 32)
 
 
 def test_what_leaves_the_effective_batch_as_it_is_is_not_limited() -> None:
-    """Where accumulation, or the trainer itself, makes up for the size, and for validation."""
+    """Sizes that accumulation or the trainer itself makes up for, and that of validation."""
     kept = _space({"batch_size": 8, "grad_accum": 16}, {"batch_size": (8, 64)}, keep=True)
     part = _space({"micro_batch_size": 4, "global_batch_size": 64})
     for_validation = _space({"eval.batch_size": 4}, {"eval.batch_size": (4, 64)})

@@ -57,7 +57,7 @@ def test_content_that_optuna_did_not_write(tmp_path: Path, statement: str) -> No
 
 
 def test_a_trial_that_was_deleted_while_it_went_on_is_added(tmp_path: Path) -> None:
-    """What was measured is not lost."""
+    """The measurements are not lost."""
     study = opened(tmp_path)
     claim = study.begin(VALUES, CHOICES)
     execute(tmp_path, *(f"DELETE FROM {table}" for table in ("trial_params", "trial_user_attributes", "trials")))

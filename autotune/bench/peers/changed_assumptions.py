@@ -5,7 +5,7 @@ Every finished search is a line of ``assumptions.jsonl``, so that the same comma
 
 import json
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
@@ -19,14 +19,14 @@ from autotune.bench.peers.anytime_curve import OURS
 from autotune.bench.peers.harness import Harness
 from autotune.bench.peers.head_to_head import tuned
 from autotune.bench.peers.methods import tpe
-from autotune.bench.resumable import in_processes, kept_lines, work_folder
+from autotune.bench.resumable import in_processes, kept_entries, work_folder
 from autotune.bench.simulation.changed_scenarios import Change, ChangedScenario
 from autotune.bench.simulation.scenarios import scenario
 from autotune.durations import format_duration
-from autotune.errors import ConfigError
 
 _TPE = "TPE, our runner"
 _METHODS = (OURS, _TPE)
+_HEAD = {"autotune": __version__}  # of each line of results
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -67,7 +67,8 @@ def benchmark_assumptions(*, seeds: Sequence[int], budgets_s: Sequence[float], j
     """
     out.mkdir(parents=True, exist_ok=True)
     results = out / "assumptions.jsonl"
-    done = {search.piece: search for search in _read(results)}
+    kept = (_search.validate_python(entry["search"]) for entry in kept_entries(results, _HEAD))
+    done = {search.piece: search for search in kept}
     wanted = [
         _Piece(change=change, seed=seed, method=method, budgets_s=tuple(sorted(budgets_s)))
         for seed, change, method in product(seeds, Change, _METHODS)
@@ -75,7 +76,7 @@ def benchmark_assumptions(*, seeds: Sequence[int], budgets_s: Sequence[float], j
     missing = [piece for piece in wanted if piece not in done]
     with results.open("a", encoding="utf-8") as file:
         for number, search in enumerate(in_processes(_make, missing, jobs), start=1):
-            line = {"autotune": __version__, "search": _search.dump_python(search, mode="json")}
+            line = {**_HEAD, "search": _search.dump_python(search, mode="json")}
             file.write(json.dumps(line) + "\n")
             file.flush()
             done[search.piece] = search
@@ -109,20 +110,3 @@ def _make(piece: _Piece) -> _Search:
             harness.follow(tpe(harness.problem.space, piece.seed), harness.measure_as_ours)
             regrets = [harness.curve(None).regret_at(budget_s) for budget_s in piece.budgets_s]
     return _Search(piece=piece, regrets=tuple(regrets))
-
-
-def _read(results: Path) -> Iterator[_Search]:
-    """Yield the results of an earlier benchmark.
-
-    Raises:
-        ConfigError: They were made by another version.
-    """
-    for number, line in enumerate(kept_lines(results), start=1):
-        entry = json.loads(line)
-        if entry["autotune"] != __version__:
-            raise ConfigError(
-                "these are results of another version",
-                where=f"{results}:{number}",
-                remedy="Choose another folder with --out, or delete that one.",
-            )
-        yield _search.validate_python(entry["search"])

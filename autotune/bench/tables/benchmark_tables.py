@@ -15,7 +15,7 @@ from pathlib import Path
 from pydantic import TypeAdapter
 
 from autotune import __version__
-from autotune.bench.resumable import in_processes, kept_lines, work_folder
+from autotune.bench.resumable import in_processes, kept_entries, work_folder
 from autotune.bench.tables.noise import NOISES
 from autotune.bench.tables.pieces import Piece, pieces, start_of
 from autotune.bench.tables.regret_tables import Search, report
@@ -71,12 +71,13 @@ def benchmark_tables(benchmark: TablesBenchmark) -> None:
     )
     benchmark.out.mkdir(parents=True, exist_ok=True)
     results = benchmark.out / "results.jsonl"
-    done = _read(results)
+    head = {"format": FORMAT, "autotune": __version__}
+    kept = (_search.validate_python(entry["search"]) for entry in kept_entries(results, head))
+    done = {search.piece: search for search in kept}
     missing = [piece for piece in wanted if piece not in done]
     with results.open("a", encoding="utf-8") as file:
         make = partial(_make, tables=tables)
         for number, search in enumerate(in_processes(make, missing, benchmark.jobs), start=1):
-            head = {"format": FORMAT, "autotune": __version__}
             file.write(json.dumps({**head, "search": _search.dump_python(search, mode="json")}) + "\n")
             file.flush()
             done[search.piece] = search
@@ -115,23 +116,3 @@ def _make(piece: Piece, tables: dict[str, Table]) -> Search:
     trainer = TableTrainer(table=table, start=start_of(table, piece.start), noise=piece.noise, seed=seed)
     with work_folder() as folder:
         return Search(piece=piece, answers=make_search(piece.method, trainer, piece.trials, folder))
-
-
-def _read(results: Path) -> dict[Piece, Search]:
-    """Read the results of an earlier benchmark.
-
-    Raises:
-        ConfigError: They were made by another version.
-    """
-    done: dict[Piece, Search] = {}
-    for number, line in enumerate(kept_lines(results), start=1):
-        entry = json.loads(line)
-        if (entry["format"], entry["autotune"]) != (FORMAT, __version__):
-            raise ConfigError(
-                "these are results of another version",
-                where=f"{results}:{number}",
-                remedy="Choose another folder with --out, or delete that one.",
-            )
-        search = _search.validate_python(entry["search"])
-        done[search.piece] = search
-    return done
