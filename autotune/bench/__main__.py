@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from autotune.bench.confirmation import benchmark_confirmation
 from autotune.bench.grid import measure_grid, parse_axis
+from autotune.bench.landscapes import benchmark_landscapes
 from autotune.bench.oscillation_verdicts import benchmark_oscillation
 from autotune.bench.overhead.collector_cost import measure_collector
 from autotune.bench.overhead.monitor_cost import measure_monitor
@@ -170,6 +171,19 @@ def _assumptions(arguments: argparse.Namespace) -> None:
     )
 
 
+def _add_landscapes(commands: "Commands") -> None:
+    parser = commands.add_parser(
+        "landscapes", help="compare how rugged simulated trainers are with measured systems, by three statistics"
+    )
+    parser.add_argument("folder", type=Path, nargs="?", metavar="DIR", help="folder of measured tables, NAME.csv.gz")
+    parser.add_argument("--seeds", type=_seeds, default=range(1000, 1048), metavar="0-31", help="default: 1000-1047")
+    parser.set_defaults(run=_landscapes)
+
+
+def _landscapes(arguments: argparse.Namespace) -> None:
+    print(benchmark_landscapes(folder=arguments.folder, seeds=arguments.seeds))
+
+
 def _add_calibrate(commands: "Commands") -> None:
     parser = commands.add_parser(
         "calibrate", help="fit the simulated trainers to measured ones, and say how well they agree"
@@ -291,6 +305,7 @@ _BENCHMARKS = (
     _add_search,
     _add_tables,
     _add_assumptions,
+    _add_landscapes,
     _add_calibrate,
     _add_confirmation,
     _add_oscillation,

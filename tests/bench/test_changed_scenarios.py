@@ -38,6 +38,24 @@ def test_interactions_leave_main_effects_as_they_are() -> None:
     assert np.std(factors) > 0.01
 
 
+def test_a_rugged_landscape_lies_on_top_of_the_pipeline() -> None:
+    """It is the same each time, what cannot run still cannot, and the rest differs by some percent."""
+    usual = scenario(3).grid.speeds
+    rugged, again = (ChangedScenario(scenario=scenario(3), change=Change.RUGGED).grid.speeds for _ in range(2))
+    assert list(rugged) == list(again)
+    assert list(rugged > 0) == list(usual > 0)
+    logs = np.log(rugged[usual > 0] / usual[usual > 0])
+    assert np.mean(logs) == pytest.approx(0.0, abs=0.03)
+    assert 0.03 < np.std(logs) < 0.06
+
+
+@pytest.mark.parametrize("change", [Change.WRONG_ADVICE, Change.OUTLIERS, Change.SLOW_PHASES])
+def test_other_changes_leave_the_truth_as_it_is(change: Change) -> None:
+    """All points have the same speed."""
+    one = scenario(3)
+    assert list(ChangedScenario(scenario=one, change=change).grid.speeds) == list(one.grid.speeds)
+
+
 def test_wrong_advice_is_the_slowest_single_change(tmp_path: Path) -> None:
     """Knobs that have advice get another one; those without have none."""
     one = ChangedScenario(scenario=scenario(3), change=Change.WRONG_ADVICE)
@@ -51,7 +69,7 @@ def test_wrong_advice_is_the_slowest_single_change(tmp_path: Path) -> None:
         assert bool(knob.heuristic_values) or not misled.heuristic_values
 
 
-@pytest.mark.parametrize("change", [Change.OUTLIERS, Change.INTERACTIONS])
+@pytest.mark.parametrize("change", [Change.OUTLIERS, Change.INTERACTIONS, Change.RUGGED])
 def test_trials_are_as_slow_as_the_change_says(change: Change) -> None:
     """One in ten at 0.6 of the speed; or each as the truth about its point."""
     one = ChangedScenario(scenario=scenario(3), change=change)
