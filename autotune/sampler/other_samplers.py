@@ -1,17 +1,21 @@
 """Samplers of Optuna in the place of the acquisition: which point is tried next is theirs, all else of a search stays.
 
 They see the observations of a search in a study of their own, in memory: positions in the list of choices where these
-are ordered, categories where they are not, and as value the ln score of each trial.
+are ordered, categories where they are not, and as value the ln score of each trial. What they asked for is told as
+their own trial, with the attributes that they gave it; all others are added as trials that somebody else made.
 """
 
 from collections.abc import Callable, Mapping
+from copy import deepcopy
 from importlib.util import find_spec
+from typing import Self
 
 import numpy as np
 import optuna
 from optuna.distributions import BaseDistribution, CategoricalDistribution, IntDistribution
 from optuna.samplers import BaseSampler, GPSampler, RandomSampler, TPESampler
-from optuna.trial import TrialState, create_trial
+from optuna.storages import InMemoryStorage
+from optuna.trial import Trial, TrialState, create_trial
 
 from autotune.errors import ConfigError
 from autotune.records import Values
@@ -24,6 +28,9 @@ from autotune.space.space import Space
 OURS = "autotune"
 """Name of the sampler that is no other: the acquisition."""
 
+SamplerChoice = str | BaseSampler
+"""Name of a sampler, `OURS` or one of those here, or any of Optuna's samplers for one objective."""
+
 _SAMPLERS: Mapping[str, Callable[[int], BaseSampler]] = {
     "tpe": lambda seed: TPESampler(seed=seed),
     "gp": lambda seed: GPSampler(seed=seed),
@@ -34,36 +41,51 @@ _MOST_ASKS = 30  # for a point that may be tried
 _GAIN = 1.0  # of a proposal that says nothing of its own gain: worth a trial as long as there is time
 
 
-def require_sampler(name: str) -> None:
+def require_sampler(sampler: SamplerChoice) -> None:
     """Check that a sampler can be used here.
 
     Raises:
-        ConfigError: A package that it needs is not installed.
+        ConfigError: It is no sampler, or a package that it needs is not installed.
     """
-    if missing := [package for package in _NEEDS.get(name, ()) if find_spec(package) is None]:
+    if isinstance(sampler, BaseSampler):
+        return
+    if sampler not in (OURS, *_SAMPLERS):
         raise ConfigError(
-            f"the sampler {name} needs {' and '.join(missing)}, which autotune's own environment does not have",
+            f"{sampler!r} is no sampler",
+            where="sampler",
+            remedy=f"Take {', '.join((OURS, *_SAMPLERS))}, or an instance of one of Optuna's samplers.",
+        )
+    if missing := [package for package in _NEEDS.get(sampler, ()) if find_spec(package) is None]:
+        raise ConfigError(
+            f"the sampler {sampler} needs {' and '.join(missing)}, which autotune's own environment does not have",
             where="sampler",
             remedy=f"Install it there (pip install {' '.join(missing)}), or take another: autotune, tpe, random.",
         )
+
+
+def sampler_name(sampler: SamplerChoice) -> str:
+    """Return the name of a sampler for the record: that of its class, if it has no other."""
+    return sampler if isinstance(sampler, str) else type(sampler).__name__
 
 
 class OtherSampler:
     """Proposals of one of Optuna's samplers.
 
     Args:
-        name: ``tpe`` (multivariate, with its defaults), ``gp`` or ``random``.
+        sampler: ``tpe`` (multivariate, with its defaults), ``gp``, ``random``, or any sampler. Of that a copy is used:
+            a search whose space changes begins again with another one.
         space: The search space.
-        seed: Seed of its random numbers.
+        seed: Seed of its random numbers; a sampler that is given has its own.
     """
 
-    def __init__(self, name: str, space: Space, seed: int) -> None:
+    def __init__(self, sampler: SamplerChoice, space: Space, seed: int) -> None:
         optuna.logging.set_verbosity(optuna.logging.WARNING)
         self._space = space
         self._distributions = {knob.path: distribution_of(knob) for knob in space.knobs}
-        self._study = optuna.create_study(direction="maximize", sampler=_SAMPLERS[name](seed))
+        self._study = _Study.of(_SAMPLERS[sampler](seed) if isinstance(sampler, str) else deepcopy(sampler))
         self._rng = np.random.default_rng(seed)
         self._told: dict[str, int] = {}
+        self._asked: dict[str, Trial] = {}  # what it proposed last, by the name of the point
 
     def next_trial(
         self, observations: Mapping[str, Observation], baseline: str, may_try: Callable[[Values], bool]
@@ -76,18 +98,21 @@ class OtherSampler:
             may_try: Returns whether a point may be tried: it is feasible, and its trial not too long.
 
         Returns:
-            The proposal, at random where the sampler insists on points that may not be tried; None if no point may.
+            The proposal, at random where the sampler insists on points that may not be tried; None if no point may, or
+            the sampler has come to its end, as that of a grid does.
         """
         self._tell(observations)
         for _ in range(_MOST_ASKS):
+            if self._study.is_stopped:
+                return None
             trial = self._study.ask(self._distributions)
             values = self._space.at(trial.params[knob.path] for knob in self._space.knobs)
             exhausted = self._is_exhausted(observations, values, baseline)
-            is_taken = not exhausted and may_try(values)
-            # What is measured is told by `_tell`, whoever proposed it; a point that may not be tried ranks below all.
-            self._study.tell(trial, state=TrialState.FAIL if is_taken or exhausted else TrialState.PRUNED)
-            if is_taken:
+            if not exhausted and may_try(values):
+                self._asked = {self._space.name(values): trial}
                 return self._proposal(observations, values)
+            # What is measured was told by `_tell`, whoever proposed it; a point that may not be tried ranks below all.
+            self._study.tell(trial, state=TrialState.FAIL if exhausted else TrialState.PRUNED)
         for indices in self._rng.permutation(candidates(self._space, [self._space.baseline], self._rng)):
             values = self._space.at(indices)
             if not self._is_exhausted(observations, values, baseline) and may_try(values):
@@ -114,15 +139,37 @@ class OtherSampler:
             indices = self._space.indices(observation.values)
             params = {knob.path: index for knob, index in zip(self._space.knobs, indices, strict=True)}
             for score in results[self._told.get(name, 0) :]:
-                self._study.add_trial(
-                    create_trial(
-                        state=TrialState.PRUNED if score is None else TrialState.COMPLETE,
-                        value=score,
-                        params=params,
-                        distributions=self._distributions,
+                state = TrialState.PRUNED if score is None else TrialState.COMPLETE
+                if asked := self._asked.pop(name, None):
+                    self._study.tell(asked, score, state=state)
+                else:
+                    self._study.add_trial(
+                        create_trial(state=state, value=score, params=params, distributions=self._distributions)
                     )
-                )
             self._told[name] = len(results)
+        for asked in self._asked.values():  # never tried, or disturbed
+            self._study.tell(asked, state=TrialState.FAIL)
+        self._asked = {}
+
+
+class _Study(optuna.Study):
+    """Study that is asked and told, and that a sampler may stop.
+
+    Optuna's own refuses to be stopped outside of `optimize`, which samplers do that enumerate something.
+    """
+
+    is_stopped = False
+
+    @classmethod
+    def of(cls, sampler: BaseSampler) -> Self:
+        """Return an empty study in memory."""
+        storage = InMemoryStorage()
+        made = optuna.create_study(direction="maximize", storage=storage)
+        return cls(made.study_name, storage, sampler=sampler)
+
+    def stop(self) -> None:
+        """See `optuna.Study.stop`."""
+        self.is_stopped = True
 
 
 def distribution_of(knob: Knob) -> BaseDistribution:

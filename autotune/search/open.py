@@ -22,7 +22,7 @@ from autotune.process.owner import is_gone, this_process
 from autotune.process.zygote import ZygoteRunner
 from autotune.protect.checkpoints import CheckpointBackups
 from autotune.results import SearchResult
-from autotune.sampler.other_samplers import require_sampler
+from autotune.sampler.other_samplers import SamplerChoice, require_sampler
 from autotune.search.event_log import EventLog
 from autotune.search.parts import SearchParts
 from autotune.search.schedule import Budget, why_no_time_to_validate
@@ -46,7 +46,7 @@ class SearchOptions:
         seed: Makes its choices repeatable; 0 or more.
         fresh: Whether to start a new record; the old one is kept beside it.
         allow_busy_gpu: Whether to search although somebody else is on the GPU.
-        sampler: Name of the sampler; None for that of the section.
+        sampler: Name of the sampler, or a sampler of Optuna; None for that of the section.
         validate_s: Longest training of a validation trial, at most a quarter of the budget; None for an answer that is
             not validated.
 
@@ -59,7 +59,7 @@ class SearchOptions:
     seed: int = 0
     fresh: bool = False
     allow_busy_gpu: bool = False
-    sampler: str | None = None
+    sampler: SamplerChoice | None = None
     validate_s: float | None = None
 
     def __post_init__(self) -> None:
@@ -114,7 +114,7 @@ def tune(
     same_training: bool = False,
     batch: str | None = None,
     allow_busy_gpu: bool = False,
-    sampler: str | None = None,
+    sampler: SamplerChoice | None = None,
     validate_s: float | None = None,
     state_dir: Path | str | None = None,
     storage: str | None = None,
@@ -137,7 +137,9 @@ def tune(
             ``free`` tries its whole domain. None takes that of the section, where none is said a batch as listed under
             ``knobs:``, else ``4x``.
         allow_busy_gpu: Whether to search although somebody else is on the GPU.
-        sampler: ``autotune``, ``tpe``, ``gp`` or ``random``; None takes that of the section.
+        sampler: What proposes the points to try: ``autotune``, ``tpe``, ``gp`` or ``random``, or any sampler of Optuna
+            for one objective, which sees the position of each value among its knob's choices. None takes that of the
+            section.
         validate_s: Longest time for which the best point, and today's config before it, are trained before the answer,
             through the end of an epoch, an evaluation and a checkpoint where they come to these; None for no such
             trials.
@@ -192,7 +194,7 @@ def open_search(problem: Problem, options: SearchOptions, clock: Clock, on_event
         ConfigError: The sampler cannot be used here.
         AutotuneError: The state folder cannot be made.
     """
-    sampler = options.sampler or problem.settings.section.sampler
+    sampler = problem.settings.section.sampler if options.sampler is None else options.sampler
     require_sampler(sampler)
     problem.state.create()
     name = f"{clock.utc():%Y%m%dT%H%M%SZ}-{socket.gethostname()}-{os.getpid()}"

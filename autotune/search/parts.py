@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from autotune.clock import Clock
 from autotune.problem.problem import Problem
 from autotune.process.launch import Runner
-from autotune.sampler.other_samplers import OURS
+from autotune.sampler.other_samplers import OURS, SamplerChoice
 from autotune.search.schedule import Budget
 from autotune.study.record import Study
 from autotune.trial.instruments import Instruments
@@ -24,7 +24,7 @@ class SearchParts:
         runner: Makes the trials.
         budget: The wall.
         clock: Source of time.
-        sampler: Name of the sampler, as in the config.
+        sampler: Name of the sampler, as in the config, or a sampler of Optuna.
         validate_s: Longest training of a validation trial; None if the answer is not validated.
         instruments: Returns those that watch one trial; None for this machine's, GPUs left out.
     """
@@ -36,7 +36,7 @@ class SearchParts:
     runner: Runner
     budget: Budget
     clock: Clock
-    sampler: str = OURS
+    sampler: SamplerChoice = OURS
     validate_s: float | None = None
     instruments: Callable[[], Instruments] | None = None
 

@@ -12,7 +12,7 @@ from autotune.sampler.feasibility import Feasibility
 from autotune.sampler.heuristics import heuristic_proposals
 from autotune.sampler.inert import without_turning
 from autotune.sampler.observations import Observations, expected_trial_sd, of_space
-from autotune.sampler.other_samplers import OURS, OtherSampler
+from autotune.sampler.other_samplers import OURS, OtherSampler, SamplerChoice
 from autotune.score import ln_score
 from autotune.search.confirm import Candidate, ConfirmationBasis, better_than_baseline
 from autotune.search.findings import Findings
@@ -37,7 +37,7 @@ class SearchState:
         problem: What is tuned.
         study: The record, with the trials of earlier searches.
         findings: What is found out about the trainer besides its speed.
-        sampler: Name of the sampler, as in the config.
+        sampler: Name of the sampler, as in the config, or a sampler of Optuna.
         seed: Makes the choices of the sampler repeatable.
 
     Attributes:
@@ -48,7 +48,9 @@ class SearchState:
         sd: Standard deviation of ln score between trials of one point.
     """
 
-    def __init__(self, problem: Problem, study: Study, findings: Findings, *, sampler: str, seed: int) -> None:
+    def __init__(
+        self, problem: Problem, study: Study, findings: Findings, *, sampler: SamplerChoice, seed: int
+    ) -> None:
         self._problem = problem
         self._study = study
         self._findings = findings

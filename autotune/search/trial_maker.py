@@ -20,6 +20,7 @@ from autotune.records import (
     Validity,
     Values,
 )
+from autotune.sampler.other_samplers import sampler_name
 from autotune.search.disturbances import Disturbances
 from autotune.search.findings import Findings
 from autotune.search.narrator import Narrator
@@ -139,7 +140,7 @@ class TrialMaker:
             self._parts.problem.space.choices,
             search=self._parts.name,
             purpose=trial.purpose.value,
-            sampler=self._parts.sampler,
+            sampler=sampler_name(self._parts.sampler),
         )
         try:
             self._narrator.tell(

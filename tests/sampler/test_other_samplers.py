@@ -1,17 +1,22 @@
 """Optuna's samplers in the place of the acquisition."""
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from importlib.util import find_spec
+from typing import Self
 
 import pytest
+from optuna import Study
+from optuna.samplers import BaseSampler, GridSampler, NSGAIISampler, RandomSampler, TPESampler
+from optuna.trial import FrozenTrial, TrialState
 
 from autotune.errors import ConfigError
 from autotune.records import Ending, Values
 from autotune.sampler.acquisition import MOST_TRIALS_OF_A_POINT
 from autotune.sampler.observations import Observation
-from autotune.sampler.other_samplers import OtherSampler, require_sampler
+from autotune.sampler.optuna_sampler import ConfigSampler
+from autotune.sampler.other_samplers import OtherSampler, SamplerChoice, require_sampler, sampler_name
 from autotune.space.space import Space
 from tests.runs import knob, named, observation
 
@@ -35,14 +40,15 @@ def score(values: Values) -> float:
     return 0.1 * math.log2(float(str(values["batch"])) / 8) + 0.4 * (values["cache"] == "memory")
 
 
-def tried(name: str, trials: int, *, seed: int = 0, fails: str | None = None) -> list[Values]:
-    """Return what a sampler proposes, each measured at once; a cache of that name has no numbers."""
-    sampler = OtherSampler(name, SPACE, seed)
+def tried(sampler: SamplerChoice, trials: int, *, seed: int = 0, fails: str | None = None) -> list[Values]:
+    """Return what a sampler proposes until it ends, each measured at once; a cache of that name has no numbers."""
+    other = OtherSampler(sampler, SPACE, seed)
     known = named(observation(SPACE, 0.0))
     points: list[Values] = []
     for _ in range(trials):
-        proposal = sampler.next_trial(known, BASELINE, anything)
-        assert proposal is not None
+        proposal = other.next_trial(known, BASELINE, anything)
+        if proposal is None:
+            break
         points.append(proposal.values)
         point = SPACE.name(proposal.values)
         before = known.get(point, Observation(name=point, values=proposal.values))
@@ -103,6 +109,66 @@ def test_the_baseline_and_what_had_its_trials_are_not_proposed() -> None:
     repeat = sampler.next_trial(again, small.name(small.baseline), anything)
     assert repeat is not None
     assert repeat.is_repeat
+
+
+@pytest.mark.parametrize(
+    "sampler", [ConfigSampler(seed=0), TPESampler(seed=0), NSGAIISampler(population_size=6, seed=0)]
+)
+def test_any_sampler_of_optuna_learns(sampler: BaseSampler) -> None:
+    """Also one that keeps notes on its own trials, as a genetic algorithm does; each search begins with it anew."""
+    points = tried(sampler, 40)
+    assert len(points) == 40
+    early, late = (sum(map(score, half)) for half in (points[:10], points[-10:]))
+    assert late > 1.15 * early
+    assert tried(sampler, 40) == points
+
+
+def test_a_sampler_that_ends_has_no_more_proposals() -> None:
+    """A grid is tried once, but for today's config, and then nothing else."""
+    grid = GridSampler({"batch": [0, 3], "cache": [0, 1], "workers": [0, 5]}, seed=0)
+    points = tried(grid, 20)
+    assert len({SPACE.name(values) for values in points}) == len(points) == 7
+    assert {values["workers"] for values in points} == {1, 6}
+
+
+class Noting(RandomSampler):
+    """Random sampler that notes what becomes of its trials, and is not copied."""
+
+    def __init__(self) -> None:
+        super().__init__(seed=0)
+        self.told: list[tuple[TrialState, Sequence[float] | None]] = []
+
+    def __deepcopy__(self, memo: object) -> Self:
+        return self
+
+    def after_trial(self, study: Study, trial: FrozenTrial, state: TrialState, values: Sequence[float] | None) -> None:
+        """Note the result."""
+        self.told.append((state, values))
+
+
+def test_a_sampler_is_told_what_became_of_its_own_trials() -> None:
+    """A score, a trial without one, and a point that the search did not try, which has nothing held against it."""
+    sampler = Noting()
+    other = OtherSampler(sampler, SPACE, 0)
+    known = named(observation(SPACE, 0.0))
+    endings: list[dict[str, object]] = [{"scores": (0.2,)}, {"endings": (Ending.CRASHED,)}, {}]
+    for ending in endings:
+        proposal = other.next_trial(known, BASELINE, anything)
+        assert proposal is not None
+        name = SPACE.name(proposal.values)
+        known[name] = replace(Observation(name=name, values=proposal.values), **ending)  # type: ignore[arg-type]
+    other.next_trial(known, BASELINE, anything)
+    assert sampler.told == [(TrialState.COMPLETE, [0.2]), (TrialState.PRUNED, None), (TrialState.FAIL, None)]
+
+
+def test_samplers_have_names_and_nothing_else_is_one() -> None:
+    """A class that was meant to be an instance, or a misspelt name, is refused with what there is."""
+    assert [sampler_name(sampler) for sampler in ("tpe", TPESampler(seed=0))] == ["tpe", "TPESampler"]
+    require_sampler(TPESampler(seed=0))
+    for wrong in ("tpee", TPESampler):
+        with pytest.raises(ConfigError, match="is no sampler") as raised:
+            require_sampler(wrong)  # type: ignore[arg-type]  # what a caller without a type checker may do
+        assert "autotune, tpe, gp, random" in str(raised.value.remedy)
 
 
 @pytest.mark.skipif(find_spec("torch") is not None, reason="PyTorch is installed here")

@@ -14,6 +14,7 @@ from autotune.events import Event, PhaseChanged, TrialEnded
 from autotune.problem.problem import open_problem
 from autotune.records import Purpose, TrialRecord
 from autotune.results import SearchResult
+from autotune.sampler.other_samplers import SamplerChoice
 from autotune.search.parts import SearchParts
 from autotune.search.schedule import Budget
 from autotune.search.tuner import Tuner
@@ -96,7 +97,7 @@ def search(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Search:
         config: str = CONFIG,
         seed: int = 0,
         fresh: bool = False,
-        sampler: str = "autotune",
+        sampler: SamplerChoice = "autotune",
         validate_s: float | None = None,
         told: Callable[[Event], None] = lambda _event: None,
     ) -> Searched:

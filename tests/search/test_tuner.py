@@ -14,6 +14,8 @@ from autotune.errors import StudyError, TrialError
 from autotune.events import Event, IncumbentChanged, SearchEnded, SearchStarted, TrialEnded, TrialStarted
 from autotune.records import PAIRS_PLANNED, Ending, Purpose, Validity
 from autotune.results import Verdict
+from autotune.sampler.optuna_sampler import ConfigSampler
+from autotune.sampler.other_samplers import SamplerChoice
 from autotune.score import EFFECTIVE_UTILIZATION
 from autotune.search.tuner import WARM_UP_FROM_S
 from autotune.study.summary import judged_finalists
@@ -52,8 +54,8 @@ def test_a_better_config_is_found_and_confirmed(search: Search) -> None:
     assert answer.trials == len(searched.trials)
 
 
-@pytest.mark.parametrize("sampler", ["tpe", "random"])
-def test_another_sampler_finds_it_too(search: Search, sampler: str) -> None:
+@pytest.mark.parametrize("sampler", ["tpe", "random", ConfigSampler(seed=0)])
+def test_another_sampler_finds_it_too(search: Search, sampler: SamplerChoice) -> None:
     """Its proposals are measured, repeated and confirmed like everything else; with time for all of 8 points."""
     searched = search(plain, budget_s=600, sampler=sampler)
     assert searched.answer.verdict is Verdict.BETTER
