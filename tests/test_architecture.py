@@ -82,8 +82,8 @@ MAY_IMPORT = {
 }
 GUEST = {"trainee", "tf", "workloads"}
 ONLY_IN = {
-    "optuna": {"sampler/optuna_sampler.py", "sampler/other_samplers.py", "study/", "bench/peers/methods.py"}
-    | {"bench/overhead/study_filling.py", "testing/storage_contract.py"},
+    "optuna": {"sampler/optuna_sampler.py", "sampler/other_samplers.py", "study/", "testing/storage_contract.py"}
+    | {"bench/peers/methods.py", "bench/peers/peer_sampler.py", "bench/overhead/study_filling.py"},
     "sqlalchemy": {"study/storage/", "bench/overhead/study_filling.py"},
     "psycopg": {"study/storage/"},
     "matplotlib": {"bench/peers/plot.py"},

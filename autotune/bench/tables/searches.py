@@ -3,12 +3,14 @@
 All make trials of the same kind on the same runner, and each start of the trainer counts as one: the tuner's warm-up,
 repeats and confirmation, failures too. Our tuner appears twice. `OURS` is a whole search of so many trials, whose
 answer is what it confirmed, else the baseline. `EXPLORING` explores with all of them, as if the confirmation came on
-top, and its answer is the point that is believed to be best: the peers spend nothing on being sure.
+top, and its answer is the point that is believed to be best: the peers spend nothing on being sure. Other samplers "in
+our tuner" propose the points instead, and explore in the same way: feasibility and what is believed stay ours.
 """
 
 import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -16,11 +18,13 @@ from autotune.bench.peers.anytime_curve import OURS
 from autotune.bench.peers.harness import Harness
 from autotune.bench.peers.local_search import iterated_local_search
 from autotune.bench.peers.methods import Proposals, coordinate_descent, gaussian_process, random_search, tpe
+from autotune.bench.peers.peer_sampler import PeerSampler
 from autotune.bench.tables.table_trainer import TableTrainer
 from autotune.bench.tables.trials_budget import TrialsBudget
 from autotune.errors import ConfigError, TrialError
 from autotune.events import Event, IncumbentChanged, TrialEnded
 from autotune.sampler.other_samplers import OURS as OUR_SAMPLER
+from autotune.sampler.other_samplers import SamplerChoice
 from autotune.search.confirm import MOST_PAIRS
 from autotune.search.parts import SearchParts
 from autotune.search.tuner import Tuner
@@ -64,17 +68,16 @@ _PEERS: Mapping[str, Callable[[Space, int], Proposals]] = {
     "coordinate descent": coordinate_descent,
 }
 _INSIDE = " in our tuner"
-_SAMPLERS: Mapping[str, str] = {
-    EXPLORING: OUR_SAMPLER,
-    f"TPE{_INSIDE}": "tpe",
-    f"GP{_INSIDE}": "gp",
-    f"random{_INSIDE}": "random",
+_SAMPLERS: Mapping[str, Callable[[Space, int], SamplerChoice]] = {
+    EXPLORING: lambda _space, _seed: OUR_SAMPLER,
+    f"TPE{_INSIDE}": lambda _space, _seed: "tpe",
+    f"forest{_INSIDE}": partial(PeerSampler, _forest),
+    f"iterated local search{_INSIDE}": partial(PeerSampler, iterated_local_search),
+    f"GP{_INSIDE}": lambda _space, _seed: "gp",
+    f"random{_INSIDE}": lambda _space, _seed: "random",
+    f"coordinate descent{_INSIDE}": partial(PeerSampler, coordinate_descent),
 }
-_NEEDS: Mapping[str, Sequence[str]] = {
-    "forest": ("sklearn",),
-    "GP": ("torch", "scipy"),
-    f"GP{_INSIDE}": ("torch", "scipy"),
-}
+_NEEDS: Mapping[str, Sequence[str]] = {"forest": ("sklearn",), "GP": ("torch", "scipy")}
 
 METHODS: Sequence[str] = (OURS, *_SAMPLERS, *_PEERS)
 """Names of all methods."""
@@ -82,7 +85,7 @@ METHODS: Sequence[str] = (OURS, *_SAMPLERS, *_PEERS)
 
 def missing_packages(method: str) -> Sequence[str]:
     """Return the packages that a method needs and that are not installed."""
-    return [package for package in _NEEDS.get(method, ()) if find_spec(package) is None]
+    return [package for package in _NEEDS.get(method.removesuffix(_INSIDE), ()) if find_spec(package) is None]
 
 
 def make_search(method: str, trainer: TableTrainer, trials: Sequence[int], folder: Path) -> Answers:
@@ -109,7 +112,8 @@ def make_search(method: str, trainer: TableTrainer, trials: Sequence[int], folde
     elif method in METHODS:
         harness = _harness(trainer, method, folder / "search")
         if method in _SAMPLERS:
-            _tune(harness, trainer, _SAMPLERS[method], trials=max(trials), whole=False)
+            sampler = _SAMPLERS[method](harness.problem.space, trainer.seed)
+            _tune(harness, trainer, sampler, trials=max(trials), whole=False)
         else:
             peer = _PEERS[method](harness.problem.space, trainer.seed)
             harness.follow(peer, harness.measure_as_ours, most_trials=max(trials))
@@ -132,7 +136,7 @@ def _harness(trainer: TableTrainer, method: str, folder: Path) -> Harness:
     return Harness(trainer, _ENDLESS_S, folder, method=method)
 
 
-def _tune(harness: Harness, trainer: TableTrainer, sampler: str, *, trials: int, whole: bool) -> None:
+def _tune(harness: Harness, trainer: TableTrainer, sampler: SamplerChoice, *, trials: int, whole: bool) -> None:
     """Run our tuner, assembled as the command does it, on a budget in trials."""
     problem, clock = harness.problem, harness.clock
     budget = TrialsBudget(clock, trials=trials, beyond=0 if whole else _KEPT_TRIALS, runner=harness.runner)
