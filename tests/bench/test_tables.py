@@ -15,7 +15,7 @@ from autotune.bench.peers.local_search import iterated_local_search
 from autotune.bench.peers.methods import Proposals
 from autotune.bench.tables.noise import NOISES, USUAL
 from autotune.bench.tables.pieces import FOREST_SEARCHES, Piece, pieces
-from autotune.bench.tables.regret_tables import Search, report
+from autotune.bench.tables.regret_tables import Search, losses_table, report
 from autotune.bench.tables.searches import EXPLORING, METHODS, Answers, make_search
 from autotune.bench.tables.table import Table, read_table
 from autotune.bench.tables.table_trainer import TableTrainer
@@ -216,7 +216,33 @@ def test_the_report_says_who_is_first() -> None:
         ]
     )
     assert "| autotune | 3 | 1.0% | 1.0% | 1.0% | 100% |" in text
-    assert "| autotune | TPE | 2 | 0 | 1 | -6.7% (-10.0% to" in text
+    assert "| autotune | TPE | 1.0%, 1.0%, 1.0% | 11.0%, 7.7%, 11.0% | 2 | 0 | 1 | -6.7% (-10.0% to" in text
+    assert "Table by table" not in text  # as nobody explored
+
+
+def test_the_report_says_where_we_lose() -> None:
+    """Table by table with the best other method, on searches that both made; the largest loss first."""
+
+    def search(table: str, method: str, seed: int, regrets: tuple[float, float]) -> Search:
+        piece = Piece(method=method, table=table, digest="", noise=USUAL, start="lowest", seed=seed, trials=(30, 60))
+        answers = Answers(regrets=dict(zip((30, 60), regrets, strict=True)), trials=60, failed=0, cpu_s=1.0)
+        return Search(piece=piece, answers=answers)
+
+    lines = losses_table(
+        [
+            search("a", EXPLORING, 0, (0.02, 0.01)),
+            search("a", EXPLORING, 1, (0.5, 0.5)),  # the forest did not make this one
+            search("a", "forest", 0, (0.03, 0.02)),
+            search("a", "TPE", 0, (0.3, 0.3)),
+            search("b", EXPLORING, 0, (0.1, 0.08)),
+            search("b", "TPE", 0, (0.2, 0.03)),
+            search("c", "TPE", 0, (0.2, 0.03)),
+        ]
+    ).splitlines()
+    assert lines[2:] == [
+        "| b | 10.0%, 20.0% TPE (1) | 8.0%, 3.0% TPE (1) | +5.0% |",
+        "| a | 2.0%, 3.0% forest (1) | 1.0%, 2.0% forest (1) | -1.0% |",
+    ]
 
 
 @pytest.fixture

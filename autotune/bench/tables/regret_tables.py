@@ -1,4 +1,4 @@
-"""Report of the benchmark as Markdown: regrets by method, wins against each peer, and how sure the order is.
+"""Report of the benchmark as Markdown: regrets by method, wins against each peer, how sure the order is, where we lose.
 
 Regrets of all tables are pooled, each search counting once. Intervals and chances come from a paired bootstrap: tables
 are drawn with replacement, and then the seeds within each table and start, the same draws for all methods.
@@ -45,6 +45,8 @@ def report(searches: Sequence[Search]) -> str:
         parts.append(f"## Noise: {noise} ({len(names)} tables: {', '.join(names)})")
         for trials in sorted({number for search in some for number in search.answers.regrets}):
             parts += [f"### After {trials} trials", regrets_table(some, trials), wins_table(some, trials)]
+        if losses := losses_table(some):
+            parts += ["### Table by table", losses]
     return "\n\n".join(part for part in parts if part) + "\n"
 
 
@@ -55,13 +57,12 @@ def regrets_table(searches: Sequence[Search], trials: int) -> str:
     rows = []
     for method, found in regrets.items():
         values = np.array(list(found.values()))
-        middle, high = np.percentile(values, (50, 90))
         close = np.mean(values <= 0.05)
         rows.append(
             [
                 method,
                 str(len(values)),
-                *(f"{value:.1%}" for value in (middle, values.mean(), high)),
+                *_shown(values),
                 f"{close:.0%}",
                 f"{first[method]:.0%}",
             ]
@@ -72,7 +73,7 @@ def regrets_table(searches: Sequence[Search], trials: int) -> str:
 
 
 def wins_table(searches: Sequence[Search], trials: int) -> str:
-    """Return our wins and losses against each other method on searches that both made; empty without such."""
+    """Return our regrets, wins and losses beside each other method's on searches that both made; empty without such."""
     regrets = _regrets(searches, trials)
     rows = []
     for ours in (OURS, EXPLORING):
@@ -88,13 +89,69 @@ def wins_table(searches: Sequence[Search], trials: int) -> str:
                 [
                     ours,
                     method,
+                    *(", ".join(_shown([regrets[one][key] for key in both])) for one in (ours, method)),
                     *(str(count) for count in (wins, losses, len(both) - wins - losses)),
                     f"{mean:+.1%} ({low:+.1%} to {high:+.1%})",
                 ]
             )
     if not rows:
         return ""
-    return markdown_table(["", "against", "wins", "losses", "ties", "mean difference of regret (95 %)"], rows)
+    return markdown_table(
+        [
+            "",
+            "against",
+            "median, mean, p90 of the regret",
+            "theirs",
+            "wins",
+            "losses",
+            "ties",
+            "mean difference (95 %)",
+        ],
+        rows,
+    )
+
+
+def losses_table(searches: Sequence[Search]) -> str:
+    """Return a line for each table: the medians of our regret and of the best other method's, by number of trials.
+
+    What we lose most on comes first. Of so many methods the best one on a table has been lucky, too, so that a loss may
+    be chance where a gain is none; both medians are of the searches that both made. Empty if we made none.
+    """
+    numbers = sorted({number for search in searches for number in search.answers.regrets})
+    rows: list[tuple[float, list[str]]] = []
+    for table in sorted({search.piece.table for search in searches}):
+        some = [search for search in searches if search.piece.table == table]
+        lost, cells = [], []
+        for trials in numbers:
+            regrets = _regrets(some, trials)
+            ours = regrets.get(EXPLORING, {})
+            others = {
+                method: [(ours[key], regret) for key, regret in found.items() if key in ours]
+                for method, found in regrets.items()
+                if method not in (OURS, EXPLORING) and ours.keys() & found
+            }
+            if not others:
+                cells.append("")
+                continue
+            medians = {method: np.median(pairs, axis=0) for method, pairs in others.items()}
+            best = min(medians, key=lambda method: medians[method][1])
+            our, other = medians[best].tolist()
+            lost.append(our - other)
+            cells.append(f"{our:.1%}, {other:.1%} {best} ({len(others[best])})")
+        if lost:
+            rows.append((max(lost), [table, *cells, f"{max(lost):+.1%}"]))
+    if not rows:
+        return ""
+    return markdown_table(
+        ["table", *(f"after {trials}: ours, best other (searches)" for trials in numbers), "most lost"],
+        [cells for _, cells in sorted(rows, key=lambda row: -row[0])],
+    )
+
+
+def _shown(regrets: Sequence[float] | _Array) -> list[str]:
+    """Return median, mean and 90th percentile as texts."""
+    middle, high = np.percentile(regrets, (50, 90))
+    return [f"{value:.1%}" for value in (middle, np.mean(regrets), high)]
 
 
 def _regrets(searches: Sequence[Search], trials: int) -> dict[str, dict[_Key, float]]:
