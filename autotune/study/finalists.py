@@ -3,7 +3,11 @@
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from autotune.records import PAIRS_PLANNED, Measurement, Purpose, TrialRecord, Validation, Values
+from autotune.records import PAIRS_PLANNED, Ending, Measurement, Purpose, TrialRecord, Validation, Values
+
+_NO_FAILURES = frozenset(
+    {Ending.COMPLETED, Ending.STOPPED, Ending.UNCOUNTED, Ending.KILLED_BY_BUDGET, Ending.INTERRUPTED}
+)
 
 Pair = tuple[Measurement, Measurement]
 """A complete pair of a confirmation: the trial of the baseline, that of the point."""
@@ -17,12 +21,14 @@ class Finalist:
         trial: Its first confirming trial with comparable numbers.
         pairs: Its complete pairs.
         planned_pairs: The most pairs of its sequential confirmation; None where their number was fixed.
+        has_failed: True if one of its confirming trials failed, by no fault of the search's end.
         validation: Findings of its validation trial; None if there was none, or it was cut short.
     """
 
     trial: TrialRecord
     pairs: Sequence[Pair]
     planned_pairs: int | None
+    has_failed: bool
     validation: Validation | None
 
     @property
@@ -31,7 +37,7 @@ class Finalist:
         return self.validation is not None and bool(self.validation.broke)
 
 
-def finalists(good: Iterable[TrialRecord], trials: Iterable[TrialRecord], baseline_point: str) -> list[Finalist]:
+def finalists(good: Iterable[TrialRecord], trials: Sequence[TrialRecord], baseline_point: str) -> list[Finalist]:
     """Return the finalists of a search, in the order of their confirmations.
 
     Args:
@@ -44,12 +50,14 @@ def finalists(good: Iterable[TrialRecord], trials: Iterable[TrialRecord], baseli
     for trial in confirming:
         if trial.point != baseline_point:
             first.setdefault(trial.point, trial)
+    failed = {trial.point for trial in trials if trial.purpose is Purpose.CONFIRM and trial.ending not in _NO_FAILURES}
     validations = {trial.point: trial.validation for trial in trials if trial.validation}
     return [
         Finalist(
             trial=trial,
             pairs=pairs_of((half for half in confirming if half.point in (point, baseline_point)), baseline_point),
             planned_pairs=_planned_pairs(trial),
+            has_failed=point in failed,
             validation=validations.get(point),
         )
         for point, trial in first.items()

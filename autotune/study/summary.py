@@ -111,7 +111,7 @@ def judged_finalists(
 
     Returns:
         The finalists in the order of their confirmations, None as the judgement of one with too few pairs: fewer than
-        four can only show a gain, and only in a sequential confirmation.
+        four can only show a gain, with a wider interval.
     """
     records = _until_the_end_of(search, records)
     trials = [trial for trial in records if trial.search == search]
@@ -294,8 +294,10 @@ def _judgement(
 ) -> Judgement | None:
     """Judge a finalist by its pairs, with the spread between the study's other trials as the prior."""
     pairs = len(finalist.pairs)
-    if pairs < (LEAST_PAIRS if finalist.planned_pairs is None else FEWEST_PAIRS):
+    if pairs < FEWEST_PAIRS or (pairs < LEAST_PAIRS and finalist.has_failed):
         return None
+    # A fixed number of pairs that the end of the budget cut short may show a large gain too, as a sequential one does.
+    planned = finalist.planned_pairs or (LEAST_PAIRS if pairs < LEAST_PAIRS else None)
     variance, df = pair_noise(others, search, objective, pairs=pairs)
     judgement = judge(
         finalist.pairs,
@@ -303,7 +305,7 @@ def _judgement(
         prior_df=df,
         speed_prior=pair_noise(others, search, THROUGHPUT, pairs=pairs) if objective.by_utilization else None,
         objective=objective,
-        planned_pairs=finalist.planned_pairs,
+        planned_pairs=planned,
     )
     return judgement if judgement.better or pairs >= LEAST_PAIRS else None
 
