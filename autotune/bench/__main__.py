@@ -184,6 +184,33 @@ def _landscapes(arguments: argparse.Namespace) -> None:
     print(benchmark_landscapes(folder=arguments.folder, seeds=arguments.seeds))
 
 
+def _add_promises(commands: "Commands") -> None:
+    parser = commands.add_parser("promises", help="what a search promises to gain, beside what it truly gained")
+    parser.add_argument(
+        "folder", type=Path, nargs="?", metavar="DIR", help="folder of tables (default: the simulator alone)"
+    )
+    parser.add_argument("--seeds", type=_seeds, default=range(2), metavar="0-9", help="on tables (default: 0-1)")
+    parser.add_argument(
+        "--scenarios", type=_seeds, default=range(1000, 1024), metavar="0-31", help="default: 1000-1023"
+    )
+    _add_pieces(parser, out="bench-promises")
+    parser.set_defaults(run=_promises)
+
+
+def _promises(arguments: argparse.Namespace) -> None:
+    # Here, because other benchmarks do without the imports of the peers.
+    from autotune.bench.promises.benchmark_promises import benchmark_promises
+
+    report = benchmark_promises(
+        folder=arguments.folder,
+        seeds=arguments.seeds,
+        scenarios=arguments.scenarios,
+        jobs=arguments.jobs,
+        out=arguments.out,
+    )
+    print(report, end="")
+
+
 def _add_calibrate(commands: "Commands") -> None:
     parser = commands.add_parser(
         "calibrate", help="fit the simulated trainers to measured ones, and say how well they agree"
@@ -306,6 +333,7 @@ _BENCHMARKS = (
     _add_tables,
     _add_assumptions,
     _add_landscapes,
+    _add_promises,
     _add_calibrate,
     _add_confirmation,
     _add_oscillation,

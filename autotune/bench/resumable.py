@@ -2,19 +2,73 @@
 
 import json
 import os
+import sys
 import tempfile
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from contextlib import contextmanager
 from multiprocessing import get_context
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
+
+from pydantic import TypeAdapter
 
 from autotune.errors import ConfigError
 
 _Piece = TypeVar("_Piece")
 _Result = TypeVar("_Result")
 _MEMORY = Path("/dev/shm")  # noqa: S108 (a temporary folder is made in it, with a name of its own)
+
+
+class _Made(Protocol):
+    """Result that says which piece it is of."""
+
+    @property
+    def piece(self) -> Hashable:
+        """The piece."""
+
+
+_MadeResult = TypeVar("_MadeResult", bound=_Made)
+
+
+def make_missing(
+    make: Callable[[_Piece], _MadeResult],
+    wanted: Sequence[_Piece],
+    *,
+    path: Path,
+    head: Mapping[str, Any],
+    lines: TypeAdapter[_MadeResult],
+    jobs: int,
+    describe: Callable[[_MadeResult], str],
+) -> list[_MadeResult]:
+    """Make the pieces that are not in the file yet, each with a line on stderr.
+
+    Args:
+        make: Makes one piece; it is pickled.
+        wanted: The pieces.
+        path: File of the results; made with its folder if it does not exist.
+        head: As for `kept_entries`.
+        lines: Writes and reads results.
+        jobs: Number of processes.
+        describe: Returns what is said of a result that was made.
+
+    Returns:
+        A result for each piece.
+
+    Raises:
+        ConfigError: The file was made by another version.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    kept = (lines.validate_python(entry["search"]) for entry in kept_entries(path, head))
+    done: dict[Hashable, _MadeResult] = {result.piece: result for result in kept}
+    missing = [piece for piece in wanted if piece not in done]
+    with path.open("a", encoding="utf-8") as file:
+        for number, result in enumerate(in_processes(make, missing, jobs), start=1):
+            file.write(json.dumps({**head, "search": lines.dump_python(result, mode="json")}) + "\n")
+            file.flush()
+            done[result.piece] = result
+            print(f"{number} of {len(missing)}: {describe(result)}", file=sys.stderr)
+    return [done[piece] for piece in wanted]
 
 
 def in_processes(make: Callable[[_Piece], _Result], pieces: Sequence[_Piece], jobs: int) -> Iterator[_Result]:

@@ -232,7 +232,14 @@ def least_confirmation_s(trials: Sequence[TrialRecord], baseline: str, *, budget
     return 2 * pairs * min(measured, default=0.0)
 
 
-def why_exploring_ends(trials: Sequence[TrialRecord], proposal: Proposal | None, space: Space, *, left_s: float) -> str:
+def why_exploring_ends(
+    trials: Sequence[TrialRecord],
+    proposal: Proposal | None,
+    space: Space,
+    *,
+    left_s: float,
+    worth_the_rest: float = WORTH_THE_REST,
+) -> str:
     """Return the reason why no further point is tried; empty if the proposed one is worth a trial.
 
     Args:
@@ -240,6 +247,7 @@ def why_exploring_ends(trials: Sequence[TrialRecord], proposal: Proposal | None,
         proposal: The trial that promises most; None if there is none.
         space: What is searched.
         left_s: What is left of the time for exploring.
+        worth_the_rest: Gain in ln score that the rest has to promise.
     """
     if nothing_works(trials):
         return f"{len(trials)} trials in a row gave no numbers"
@@ -247,9 +255,20 @@ def why_exploring_ends(trials: Sequence[TrialRecord], proposal: Proposal | None,
         return "every combination was tried, or takes too long for the time that is left"
     if expected_trial_s(trials, space.name(proposal.values) if proposal.is_repeat else None) > left_s:
         return FOR_CONFIRMATION
-    if proposal.gain * trials_ahead(trials, left_s) < WORTH_THE_REST:
+    if promised_by_the_rest(trials, proposal, left_s) < worth_the_rest:
         return "nothing left to try promises a gain"
     return ""
+
+
+def promised_by_the_rest(trials: Sequence[TrialRecord], proposal: Proposal, left_s: float) -> float:
+    """Return the gain of the answer, in ln score, that exploring on promises: as if all trials gained what one does.
+
+    Args:
+        trials: Trials of this search; tell how long one takes.
+        proposal: The trial that promises most.
+        left_s: What is left of the time for exploring.
+    """
+    return proposal.gain * trials_ahead(trials, left_s)
 
 
 def trials_ahead(trials: Sequence[TrialRecord], left_s: float) -> float:

@@ -26,7 +26,9 @@ from autotune.study.summary import speed_over
 from autotune.trial.execution import Execution
 
 _TEN_MINUTES_S = 600.0
-_REALIZED = 0.45  # of what the model promises, on average over the benchmark's trainings after 5 minutes
+REALIZED = 0.45
+"""Share of what the model promises that more trials gained on average (`python -m autotune.bench promises`)."""
+
 _FORETELLING_TRIALS = 10  # before these the model promises what its prior mean says
 
 
@@ -140,12 +142,19 @@ class SearchState:
 
     def gain_of_ten_minutes(self) -> float | None:
         """Predict the average gain of the best point after ten more minutes, e.g. 0.02; None before one can tell."""
+        return self.gain_of(max(1, int(_TEN_MINUTES_S / expected_trial_s(self.trials))))
+
+    def gain_of(self, trials: int) -> float | None:
+        """Predict the average gain of the best point after some more trials, e.g. 0.02; None before one can tell.
+
+        Args:
+            trials: How many more; at least one.
+        """
         telling = [trial for trial in self.trials if trial.comparable and trial.purpose is not Purpose.CONFIRM]
         if len(telling) < _FORETELLING_TRIALS:
             return None
-        trials = max(1, int(_TEN_MINUTES_S / expected_trial_s(self.trials)))
         gain = self._acquisition.promise(self.baseline_point, trials, self._why_not())
-        return math.expm1(_REALIZED * max(0.0, gain))
+        return math.expm1(REALIZED * max(0.0, gain))
 
     def goal(self) -> WindowGoal:
         """Return the window of the next trial: the best use of time at the noise that this study has shown."""

@@ -36,6 +36,7 @@ from autotune.search.schedule import (
     least_confirmation_s,
     longest_trial_s,
     never_trains,
+    promised_by_the_rest,
     time_limit_s,
     why_exploring_ends,
 )
@@ -61,6 +62,7 @@ class Tuner:
 
     Attributes:
         ended_by: What ended the search before its time; None if nothing did.
+        promised: Gain in ln score that exploring on promised when its latest trial was chosen; None before the first.
     """
 
     def __init__(self, parts: SearchParts, consumers: Iterable[Callable[[Event], None]]) -> None:
@@ -77,6 +79,7 @@ class Tuner:
             self._validator = Validator(parts, self._state, self._trials, self._narrator, longest_s=parts.validate_s)
         self._rng = random.Random(parts.seed)
         self.ended_by: AutotuneError | None = None
+        self.promised: float | None = None
 
     def run(self) -> SearchResult:
         """Search until the budget is used or nothing left can pay, and confirm.
@@ -102,6 +105,11 @@ class Tuner:
             if self.ended_by is None:
                 raise
         return self._answer()
+
+    @property
+    def state(self) -> SearchState:
+        """What the search knows so far."""
+        return self._state
 
     @property
     def failures(self) -> Mapping[Ending, Failed]:
@@ -184,10 +192,15 @@ class Tuner:
             design = design_points(self._state.trials, self._state.space.size, left_s)
             proposal = self._state.next_trial(longest_s, design)
             why = self._trials.gpu_lost or why_exploring_ends(
-                self._state.trials, proposal, self._state.space, left_s=left_s
+                self._state.trials,
+                proposal,
+                self._state.space,
+                left_s=left_s,
+                worth_the_rest=self._parts.worth_the_rest,
             )
             if why or proposal is None:
                 break
+            self.promised = promised_by_the_rest(self._state.trials, proposal, left_s)
             self._try(proposal, left_s)
         return why
 

@@ -9,6 +9,7 @@ from autotune.clock import VirtualClock
 from autotune.records import Ending, TrialRecord, Values
 from autotune.sampler.acquisition import WORTH_THE_REST, Proposal
 from autotune.search.schedule import (
+    FOR_CONFIRMATION,
     STOPPING_S,
     Budget,
     design_points,
@@ -93,6 +94,15 @@ def test_exploring_ends_where_all_that_fits_promises_too_little(make_trial: Make
     assert _ends(trials, gain=WORTH_THE_REST / 4, left_s=39.99) == nothing
     assert _ends(trials, gain=WORTH_THE_REST / 10.01, left_s=1e6) == nothing
     assert [trials_ahead(trials, left_s) for left_s in (-1.0, 0.0, 25.0, 100.0, 1e6)] == [0.0, 0.0, 2.5, 10.0, 10.0]
+
+
+def test_a_search_may_be_told_to_use_its_budget(make_trial: MakeTrial) -> None:
+    """Where the rest need not promise anything, even what promises nothing is tried; the time ends all the same."""
+    trials = [make_trial(BASELINE, 50.0, duration_s=10.0)]
+    proposal = Proposal(values=OTHER, gain=0.0)
+    assert why_exploring_ends(trials, proposal, SPACE, left_s=10.0) == "nothing left to try promises a gain"
+    assert why_exploring_ends(trials, proposal, SPACE, left_s=10.0, worth_the_rest=0.0) == ""
+    assert why_exploring_ends(trials, proposal, SPACE, left_s=9.99, worth_the_rest=0.0) == FOR_CONFIRMATION
 
 
 def test_exploring_ends_where_there_is_nothing_to_propose(make_trial: MakeTrial) -> None:

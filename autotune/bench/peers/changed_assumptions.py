@@ -3,8 +3,6 @@
 Every finished search is a line of ``assumptions.jsonl``, so that the same command resumes after an interruption.
 """
 
-import json
-import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import product
@@ -19,7 +17,7 @@ from autotune.bench.peers.anytime_curve import OURS
 from autotune.bench.peers.harness import Harness
 from autotune.bench.peers.head_to_head import tuned
 from autotune.bench.peers.methods import tpe
-from autotune.bench.resumable import in_processes, kept_entries, work_folder
+from autotune.bench.resumable import make_missing, work_folder
 from autotune.bench.simulation.changed_scenarios import Change, ChangedScenario
 from autotune.bench.simulation.scenarios import scenario
 from autotune.durations import format_duration
@@ -65,23 +63,20 @@ def benchmark_assumptions(*, seeds: Sequence[int], budgets_s: Sequence[float], j
     Raises:
         ConfigError: The folder holds results of another version.
     """
-    out.mkdir(parents=True, exist_ok=True)
-    results = out / "assumptions.jsonl"
-    kept = (_search.validate_python(entry["search"]) for entry in kept_entries(results, _HEAD))
-    done = {search.piece: search for search in kept}
     wanted = [
         _Piece(change=change, seed=seed, method=method, budgets_s=tuple(sorted(budgets_s)))
         for seed, change, method in product(seeds, Change, _METHODS)
     ]
-    missing = [piece for piece in wanted if piece not in done]
-    with results.open("a", encoding="utf-8") as file:
-        for number, search in enumerate(in_processes(_make, missing, jobs), start=1):
-            line = {**_HEAD, "search": _search.dump_python(search, mode="json")}
-            file.write(json.dumps(line) + "\n")
-            file.flush()
-            done[search.piece] = search
-            print(f"{number} of {len(missing)}", file=sys.stderr)
-    return _report([done[piece] for piece in wanted])
+    searches = make_missing(
+        _make,
+        wanted,
+        path=out / "assumptions.jsonl",
+        head=_HEAD,
+        lines=_search,
+        jobs=jobs,
+        describe=lambda search: f"{search.piece.method}, {search.piece.change.value}, scenario {search.piece.seed}",
+    )
+    return _report(searches)
 
 
 def _report(searches: Sequence[_Search]) -> str:

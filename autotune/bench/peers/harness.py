@@ -2,23 +2,30 @@
 
 import math
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from statistics import fmean, median
 from typing import Protocol
 
-from autotune.bench.peers.anytime_curve import AnytimeCurve, Setting
+from autotune.bench.peers.anytime_curve import OURS, AnytimeCurve, Setting
 from autotune.bench.peers.methods import Proposals
 from autotune.clock import VirtualClock
+from autotune.events import Event
 from autotune.measure.window import WindowGoal, steady_window
 from autotune.problem.gpus import request_for
 from autotune.problem.problem import open_problem
 from autotune.records import Ending, Machine, Stop, TraineeEvent, Validity, Values
+from autotune.sampler.acquisition import WORTH_THE_REST
 from autotune.sampler.observations import TYPICAL_CV
-from autotune.search.schedule import MOST_OF_THE_REST, SLOWER_THAN_USUAL
+from autotune.sampler.other_samplers import OURS as OUR_SAMPLER
+from autotune.search.parts import SearchParts
+from autotune.search.schedule import MOST_OF_THE_REST, SLOWER_THAN_USUAL, Budget
+from autotune.search.tuner import Tuner
 from autotune.space.space import Space
 from autotune.statistics import optimal_window_s
+from autotune.study.record import Study
 from autotune.testing.simulated_runner import SimulatedRunner
 from autotune.trial.execution import TrialTools, execute
 from autotune.trial.instruments import Instruments
@@ -129,6 +136,41 @@ class Harness:
             ],
             answer=self.answers[-1][1],
         )
+
+    @contextmanager
+    def tuner(
+        self,
+        budget: Budget,
+        consumers: Iterable[Callable[[Event], None]],
+        *,
+        sampler: str = OUR_SAMPLER,
+        worth_the_rest: float = WORTH_THE_REST,
+    ) -> Iterator[Tuner]:
+        """Give our tuner on this machine, assembled as the command does it.
+
+        Args:
+            budget: Its budget.
+            consumers: Told everything that happens.
+            sampler: Name of its sampler, as in a config.
+            worth_the_rest: As in `SearchParts`.
+        """
+        study = Study(self.problem.study, self.problem.storage)
+        try:
+            parts = SearchParts(
+                name=OURS,
+                seed=self._one.seed,
+                problem=self.problem,
+                study=study,
+                runner=self.runner,
+                budget=budget,
+                clock=self.clock,
+                sampler=sampler,
+                instruments=self.instruments,
+                worth_the_rest=worth_the_rest,
+            )
+            yield Tuner(parts, consumers)
+        finally:
+            study.close()
 
     def follow(
         self, proposals: Proposals, measure: Callable[[Values], float | None], *, most_trials: float = math.inf

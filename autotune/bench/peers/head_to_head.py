@@ -15,11 +15,8 @@ from autotune.errors import TrialError
 from autotune.events import Event, IncumbentChanged
 from autotune.records import Values
 from autotune.results import SearchResult, Verdict
-from autotune.search.parts import SearchParts
 from autotune.search.schedule import Budget
-from autotune.search.tuner import Tuner
 from autotune.space.space import Space
-from autotune.study.record import Study
 
 NULL_BUDGET_S = 300.0
 """Budget of the searches with nothing to find."""
@@ -99,32 +96,22 @@ def tuned(
         Its anytime curve, and what it said in the end; None if it confirmed nothing.
     """
     harness = Harness(one, budget_s, folder, method=name)
-    problem, clock = harness.problem, harness.clock
 
     def note(event: Event) -> None:
         if isinstance(event, IncumbentChanged):
             harness.answer(event.values)
 
-    parts = SearchParts(
-        name=OURS,
-        seed=one.seed,
-        problem=problem,
-        study=Study(problem.study, problem.storage),
-        runner=harness.runner,
-        budget=Budget(clock, started_s=clock.now_s(), budget_s=budget_s),
-        clock=clock,
-        sampler=sampler,
-        instruments=harness.instruments,
-    )
-    tuner = Tuner(parts, [note])
+    baseline = harness.problem.space.baseline
+    budget = Budget(harness.clock, started_s=harness.clock.now_s(), budget_s=budget_s)
     result: SearchResult | None = None
-    try:
-        result = tuner.run()
-    except TrialError:
-        harness.answer(problem.space.baseline)  # no trial gave numbers
-    else:
-        # What was not confirmed is not recommended, however good it looked.
-        harness.answer(result.best.values if result.best else problem.space.baseline)
+    with harness.tuner(budget, [note], sampler=sampler) as tuner:
+        try:
+            result = tuner.run()
+        except TrialError:
+            harness.answer(baseline)  # no trial gave numbers
+        else:
+            # What was not confirmed is not recommended, however good it looked.
+            harness.answer(result.best.values if result.best else baseline)
     harness.trials = sum(tuner.outcomes.values())
     return harness.curve(None), _confirmation(one, result)
 

@@ -4,8 +4,6 @@ Every finished search is a line of ``results.jsonl``, so that the same command r
 with more seeds, methods or noises adds to what is there.
 """
 
-import json
-import random
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -15,13 +13,12 @@ from pathlib import Path
 from pydantic import TypeAdapter
 
 from autotune import __version__
-from autotune.bench.resumable import in_processes, kept_entries, work_folder
+from autotune.bench.resumable import make_missing, work_folder
 from autotune.bench.tables.noise import NOISES
-from autotune.bench.tables.pieces import Piece, pieces, start_of
+from autotune.bench.tables.pieces import Piece, pieces, trainer_of
 from autotune.bench.tables.regret_tables import Search, report
 from autotune.bench.tables.searches import METHODS, make_search, missing_packages
 from autotune.bench.tables.table import Table, read_tables
-from autotune.bench.tables.table_trainer import TableTrainer
 from autotune.errors import ConfigError
 
 FORMAT = 1
@@ -69,22 +66,16 @@ def benchmark_tables(benchmark: TablesBenchmark) -> None:
             trials=benchmark.trials,
         )
     )
-    benchmark.out.mkdir(parents=True, exist_ok=True)
-    results = benchmark.out / "results.jsonl"
-    head = {"format": FORMAT, "autotune": __version__}
-    kept = (_search.validate_python(entry["search"]) for entry in kept_entries(results, head))
-    done = {search.piece: search for search in kept}
-    missing = [piece for piece in wanted if piece not in done]
-    with results.open("a", encoding="utf-8") as file:
-        make = partial(_make, tables=tables)
-        for number, search in enumerate(in_processes(make, missing, benchmark.jobs), start=1):
-            file.write(json.dumps({**head, "search": _search.dump_python(search, mode="json")}) + "\n")
-            file.flush()
-            done[search.piece] = search
-            piece, cpu_s = search.piece, search.answers.cpu_s
-            where = f"{piece.table}, {piece.start}, {piece.noise}, seed {piece.seed}"
-            print(f"{number} of {len(missing)}: {piece.method} on {where}: {cpu_s:.1f} s of CPU", file=sys.stderr)
-    text = report([done[piece] for piece in wanted])
+    searches = make_missing(
+        partial(_make, tables=tables),
+        wanted,
+        path=benchmark.out / "results.jsonl",
+        head={"format": FORMAT, "autotune": __version__},
+        lines=_search,
+        jobs=benchmark.jobs,
+        describe=lambda search: f"{search.piece}: {search.answers.cpu_s:.1f} s of CPU",
+    )
+    text = report(searches)
     print(text, end="")
     (benchmark.out / "tables.md").write_text(text, encoding="utf-8")
 
@@ -110,9 +101,6 @@ def _known(names: Sequence[str], known: Sequence[str], what: str) -> Sequence[st
 
 
 def _make(piece: Piece, tables: dict[str, Table]) -> Search:
-    table = tables[piece.table]
-    # From all of these: else a random search would try the same points from both starts, under the same noise.
-    seed = random.Random(f"{piece.table} {piece.start} {piece.noise} {piece.seed}").getrandbits(31)
-    trainer = TableTrainer(table=table, start=start_of(table, piece.start), noise=piece.noise, seed=seed)
+    trainer = trainer_of(piece, tables[piece.table])
     with work_folder() as folder:
         return Search(piece=piece, answers=make_search(piece.method, trainer, piece.trials, folder))

@@ -5,12 +5,14 @@ in turn, a Gaussian process once from each start, to `GP_TRIALS` trials. Noises 
 `NOISY_TABLES` tables.
 """
 
+import random
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import product
 
 from autotune.bench.tables.noise import USUAL
-from autotune.bench.tables.table import Row, Table
+from autotune.bench.tables.table import Table
+from autotune.bench.tables.table_trainer import TableTrainer
 
 STARTS: Sequence[str] = ("lowest", "median")
 """Starts: the lowest values, and the point with the median throughput."""
@@ -41,6 +43,10 @@ class Piece:
     start: str
     seed: int
     trials: tuple[int, ...]
+
+    def __str__(self) -> str:
+        """Say which one it is."""
+        return f"{self.method} on {self.table}, {self.start}, {self.noise}, seed {self.seed}"
 
 
 def pieces(
@@ -73,9 +79,12 @@ def _tables_of(tables: Sequence[Table], noise: str) -> Sequence[Table]:
     return tables if noise == USUAL else tables[:: max(1, len(tables) // NOISY_TABLES)][:NOISY_TABLES]
 
 
-def start_of(table: Table, start: str) -> Row:
-    """Return the combination that a search begins with."""
-    return table.lowest if start == "lowest" else table.median
+def trainer_of(piece: Piece, table: Table) -> TableTrainer:
+    """Return the trainer of a piece on its table."""
+    # From all of these: else a random search would try the same points from both starts, under the same noise.
+    seed = random.Random(f"{piece.table} {piece.start} {piece.noise} {piece.seed}").getrandbits(31)
+    start = table.lowest if piece.start == "lowest" else table.median
+    return TableTrainer(table=table, start=start, noise=piece.noise, seed=seed)
 
 
 def _has_turn(method: str, turn: int, phase: int, tables: int) -> bool:

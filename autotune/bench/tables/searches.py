@@ -22,17 +22,16 @@ from autotune.bench.peers.peer_sampler import PeerSampler
 from autotune.bench.tables.table_trainer import TableTrainer
 from autotune.bench.tables.trials_budget import TrialsBudget
 from autotune.errors import ConfigError, TrialError
-from autotune.events import Event, IncumbentChanged, TrialEnded
+from autotune.events import Event, IncumbentChanged
 from autotune.sampler.other_samplers import OURS as OUR_SAMPLER
 from autotune.sampler.other_samplers import SamplerChoice
 from autotune.search.confirm import MOST_PAIRS
-from autotune.search.parts import SearchParts
-from autotune.search.tuner import Tuner
 from autotune.space.space import Space
-from autotune.study.record import Study
 
 EXPLORING = f"{OURS}, exploring"
-_ENDLESS_S = 1e7  # of virtual time: more than any number of trials takes
+ENDLESS_S = 1e7
+"""Virtual time that is more than any number of trials takes."""
+
 _KEPT_TRIALS = 3 * MOST_PAIRS  # at least what a tuner keeps for a confirmation
 
 
@@ -133,44 +132,34 @@ def make_search(method: str, trainer: TableTrainer, trials: Sequence[int], folde
 
 
 def _harness(trainer: TableTrainer, method: str, folder: Path) -> Harness:
-    return Harness(trainer, _ENDLESS_S, folder, method=method)
+    return Harness(trainer, ENDLESS_S, folder, method=method)
+
+
+def budget_of(harness: Harness, *, trials: int, whole: bool) -> TrialsBudget:
+    """Return the budget of a search of so many trials: a whole one, or one that explores with all of them."""
+    beyond = 0 if whole else _KEPT_TRIALS
+    return TrialsBudget(harness.clock, trials=trials, beyond=beyond, runner=harness.runner)
 
 
 def _tune(harness: Harness, trainer: TableTrainer, sampler: SamplerChoice, *, trials: int, whole: bool) -> None:
     """Run our tuner, assembled as the command does it, on a budget in trials."""
-    problem, clock = harness.problem, harness.clock
-    budget = TrialsBudget(clock, trials=trials, beyond=0 if whole else _KEPT_TRIALS, runner=harness.runner)
+    baseline = harness.problem.space.baseline
+    budget = budget_of(harness, trials=trials, whole=whole)
 
     def note(event: Event) -> None:
         if isinstance(event, IncumbentChanged):
             harness.answer(event.values)
-        elif isinstance(event, TrialEnded):
-            budget.note(event.trial)
 
-    study = Study(problem.study, problem.storage)
-    parts = SearchParts(
-        name=OURS,
-        seed=trainer.seed,
-        problem=problem,
-        study=study,
-        runner=harness.runner,
-        budget=budget,
-        clock=clock,
-        sampler=sampler,
-        instruments=harness.instruments,
-    )
-    tuner = Tuner(parts, [note])
-    try:
-        result = tuner.run()
-    except TrialError:
-        harness.answer(problem.space.baseline)  # no trial gave numbers
-    else:
-        if tuner.ended_by is not None:
-            raise tuner.ended_by
-        if whole:  # what was not confirmed is not recommended
-            harness.answer(result.best.values if result.best else problem.space.baseline)
-    finally:
-        study.close()
+    with harness.tuner(budget, [budget.note, note], sampler=sampler) as tuner:
+        try:
+            result = tuner.run()
+        except TrialError:
+            harness.answer(baseline)  # no trial gave numbers
+        else:
+            if tuner.ended_by is not None:
+                raise tuner.ended_by
+            if whole:  # what was not confirmed is not recommended
+                harness.answer(result.best.values if result.best else baseline)
 
 
 def _cpu_s() -> float:

@@ -4,6 +4,7 @@ Short trials (crashes) give no time back and long ones take none, so that only t
 """
 
 from autotune.clock import Clock
+from autotune.events import Event, TrialEnded
 from autotune.records import TrialRecord
 from autotune.search.schedule import Budget, expected_trial_s
 from autotune.testing.simulated_runner import SimulatedRunner
@@ -30,9 +31,10 @@ class TrialsBudget(Budget):
         self._runner = runner
         self._records: list[TrialRecord] = []
 
-    def note(self, record: TrialRecord) -> None:
-        """Note a finished trial: its length tells what the others are worth."""
-        self._records.append(record)
+    def note(self, event: Event) -> None:
+        """Note each finished trial: its length tells what the others are worth."""
+        if isinstance(event, TrialEnded):
+            self._records.append(event.trial)
 
     @property
     def wall_s(self) -> float:

@@ -1,0 +1,1 @@
+"""Calibration of the gains that a search promises."""

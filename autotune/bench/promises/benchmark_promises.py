@@ -1,0 +1,137 @@
+"""Benchmark of promises: what a search foretells to gain, and what it truly gained, on tables and on the simulator.
+
+Every finished search is a line of ``promises.jsonl``, so that the same command resumes after an interruption.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+from pydantic import TypeAdapter
+
+from autotune import __version__
+from autotune.bench.peers.anytime_curve import OURS
+from autotune.bench.peers.harness import Harness
+from autotune.bench.promises.calibration_report import WatchedSearch, calibration_report
+from autotune.bench.promises.moments import Moment, watched_search
+from autotune.bench.resumable import make_missing, work_folder
+from autotune.bench.simulation.scenarios import scenario
+from autotune.bench.tables.noise import USUAL
+from autotune.bench.tables.pieces import Piece, pieces, trainer_of
+from autotune.bench.tables.searches import ENDLESS_S, EXPLORING, budget_of
+from autotune.bench.tables.table import Table, read_tables
+from autotune.search.schedule import Budget
+
+FORMAT = 1
+"""Version of the lines of ``promises.jsonl``."""
+
+_TRIALS = 120  # of a search on a table
+_TRIALS_AHEAD = 20  # there, in place of ten minutes
+_BUDGET_S = 1800.0  # of a search on the simulator
+_AHEAD_S = 600.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class ScenarioPiece:
+    """One search to make on the simulator.
+
+    Attributes:
+        scenario: Number of the scenario.
+        budget_s: Budget of the search.
+    """
+
+    scenario: int
+    budget_s: float
+
+    def __str__(self) -> str:
+        """Say which one it is."""
+        return f"{OURS} on scenario {self.scenario}"
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Search:
+    """Search that was made."""
+
+    piece: Piece | ScenarioPiece
+    moments: tuple[Moment, ...]
+
+
+_search = TypeAdapter(_Search)
+
+
+def benchmark_promises(
+    *, folder: Path | None, seeds: Sequence[int], scenarios: Sequence[int], jobs: int, out: Path
+) -> str:
+    """Make the missing searches.
+
+    Args:
+        folder: Folder of the tables; None for the simulator alone.
+        seeds: Seeds of the searches on tables.
+        scenarios: Numbers of the scenarios of the simulator.
+        jobs: Number of processes.
+        out: Folder of the results; an existing one is gone on with.
+
+    Returns:
+        The report, as Markdown; it is written there, too.
+
+    Raises:
+        ConfigError: A table, or an earlier result, cannot be used.
+    """
+    tables = {table.name: table for table in read_tables(folder)} if folder else {}
+    searches = make_missing(
+        partial(_make, tables=tables),
+        list(_pieces(list(tables.values()), seeds, scenarios)),
+        path=out / "promises.jsonl",
+        head={"format": FORMAT, "autotune": __version__},
+        lines=_search,
+        jobs=jobs,
+        describe=lambda search: str(search.piece),
+    )
+    report = calibration_report(
+        {
+            f"Measured tables, {_TRIALS} trials, {_TRIALS_AHEAD} more for ten minutes": [
+                WatchedSearch(moments=search.moments, trials_ahead=_TRIALS_AHEAD)
+                for search in searches
+                if isinstance(search.piece, Piece)
+            ],
+            f"Simulator, {_BUDGET_S / 60:g} minutes": [
+                WatchedSearch(moments=search.moments, ahead_s=_AHEAD_S)
+                for search in searches
+                if isinstance(search.piece, ScenarioPiece)
+            ],
+        }
+    )
+    (out / "promises.md").write_text(report, encoding="utf-8")
+    return report
+
+
+def _pieces(tables: Sequence[Table], seeds: Sequence[int], scenarios: Sequence[int]) -> Iterator[Piece | ScenarioPiece]:
+    yield from pieces(tables, methods=[EXPLORING], noises=[USUAL], seeds=seeds, trials=[_TRIALS])
+    for number in scenarios:
+        yield ScenarioPiece(scenario=number, budget_s=_BUDGET_S)
+
+
+def _make(piece: Piece | ScenarioPiece, tables: dict[str, Table]) -> _Search:
+    with work_folder() as folder:
+        if isinstance(piece, Piece):
+            moments = _on_table(piece, tables[piece.table], folder)
+        else:
+            moments = _on_scenario(piece, folder)
+    return _Search(piece=piece, moments=tuple(moments))
+
+
+def _on_table(piece: Piece, table: Table, folder: Path) -> list[Moment]:
+    trainer = trainer_of(piece, table)
+    harness = Harness(trainer, ENDLESS_S, folder, method=piece.method)
+    budget = budget_of(harness, trials=max(piece.trials), whole=False)
+    return watched_search(
+        harness, trainer, budget, [budget.note], promised_to_users=lambda state: state.gain_of(_TRIALS_AHEAD)
+    )
+
+
+def _on_scenario(piece: ScenarioPiece, folder: Path) -> list[Moment]:
+    one = scenario(piece.scenario)
+    harness = Harness(one, piece.budget_s, folder, method=OURS)
+    budget = Budget(harness.clock, started_s=harness.clock.now_s(), budget_s=piece.budget_s)
+    return watched_search(harness, one, budget, [], promised_to_users=lambda state: state.gain_of_ten_minutes())

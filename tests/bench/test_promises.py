@@ -1,0 +1,130 @@
+"""``python -m autotune.bench promises``: what is recorded of a search, and the tables that are made of it."""
+
+import gzip
+import json
+import math
+import sys
+from dataclasses import replace
+from itertools import product
+from pathlib import Path
+
+import pytest
+
+from autotune.bench.__main__ import main
+from autotune.bench.promises.calibration_report import (
+    WatchedSearch,
+    calibration_report,
+    deciles_table,
+    thresholds_table,
+    unbiased_line,
+)
+from autotune.bench.promises.moments import APART, Moment
+from autotune.search.state import REALIZED
+
+
+def moments(*promises: float, gain: float = 0.01, apart_s: float = 60.0) -> list[Moment]:
+    """Moments of which each promises this, and gains this much; users are promised twice of it at the tenth trials."""
+    before = [
+        Moment(
+            trials=trials,
+            elapsed_s=apart_s * trials,
+            ln_speed=gain * trials,
+            rest=rest,
+            ahead=math.expm1(2 * gain * 10) if trials % APART == 0 and trials else None,
+        )
+        for trials, rest in enumerate(promises)
+    ]
+    end = len(before)
+    return [*before, Moment(trials=end, elapsed_s=apart_s * end, ln_speed=gain * end, rest=None, ahead=None)]
+
+
+# The report
+
+
+def test_the_rest_is_compared_with_the_end() -> None:
+    """At each tenth trial what exploring on promised, and the difference to the answer in the end."""
+    one = WatchedSearch(moments=moments(*(0.5,) * 20, gain=0.01), trials_ahead=10)
+    assert one.pairs_of_the_rest() == [(0.5, pytest.approx(0.2)), (0.5, pytest.approx(0.1))]
+
+
+@pytest.mark.parametrize("ahead", [{"trials_ahead": 10.0}, {"ahead_s": 600.0}])
+def test_users_are_promised_a_number_of_trials_or_a_time(ahead: dict[str, float]) -> None:
+    """What is told at the tenth trial is compared with the answer ten trials, or ten minutes, later."""
+    one = WatchedSearch(moments=moments(*(0.5,) * 20), **ahead)
+    assert one.pairs_ahead() == [(pytest.approx(0.2), pytest.approx(0.1))]
+    # A search that ends before that tells nothing.
+    assert WatchedSearch(moments=moments(*(0.5,) * 19), **ahead).pairs_ahead() == []
+
+
+def test_what_ends_behind_the_time_does_not_count() -> None:
+    """An answer that came after the ten minutes is no gain of theirs."""
+    late = moments(*(0.5,) * 20)
+    late = [replace(moment, elapsed_s=moment.elapsed_s + (moment.trials == 20)) for moment in late]
+    assert WatchedSearch(moments=late, ahead_s=600.0).pairs_ahead() == [(pytest.approx(0.2), pytest.approx(0.09))]
+
+
+def test_deciles_are_in_order_of_the_promise() -> None:
+    """A line for each tenth, with its edges, and one for all."""
+    lines = deciles_table([(promise / 100, 0.5 * promise / 100) for promise in range(20, 0, -1)]).splitlines()
+    assert len(lines) == 2 + 10 + 1
+    assert lines[2] == "| 2 | 1.00% | 2.00% | 1.50% | 1.50% | 0.75% | 0.75% |"
+    assert lines[-1].startswith("| all |  |  | 10.50% |")
+    assert deciles_table([]) == ""
+
+
+def test_a_threshold_ends_a_search_at_the_first_promise_below() -> None:
+    """What that costs, and whether it may be; a search that always promises more is not ended."""
+    ended = WatchedSearch(moments=moments(0.03, 0.0015, 0.03, 0.0001, gain=0.001))
+    endless = WatchedSearch(moments=moments(*(0.03,) * 4, gain=0.001))
+    lines = thresholds_table([ended, endless]).splitlines()
+    assert "| 0.0005 | 1 (50%) | 3 | 25% | 0.10% | 0.10% | 0.10% | so far |" in lines
+    assert "| 0.002 | 1 (50%) | 1 | 75% | 0.30% | 0.30% | 0.30% | no |" in lines
+    assert "| 0.0005 | 10 (100%) | 3 | 25% | 0.10% | 0.10% | 0.10% | yes |" in thresholds_table([ended] * 10)
+    assert thresholds_table([endless]).splitlines()[-1] == "| 0.02 | 0 (0%) |  |  |  |  |  |  |"
+
+
+def test_the_share_that_was_gained_is_told() -> None:
+    """Half of what was shown, which is a share of what the model promised itself."""
+    searches = [WatchedSearch(moments=moments(*(0.5,) * 20), trials_ahead=10)] * 3
+    share = f"{0.5 * REALIZED:.2f}"
+    assert f"{share} was gained ({share} to {share})" in unbiased_line(searches)
+    assert unbiased_line([WatchedSearch(moments=moments(0.5))]) == ""
+
+
+def test_searches_without_numbers_are_left_out() -> None:
+    """They have nothing to compare; one kind of searches alone has no table of all."""
+    some = [WatchedSearch(moments=[]), WatchedSearch(moments=moments(*(0.5,) * 20), trials_ahead=10)]
+    report = calibration_report({"Tables": some, "Simulator": [WatchedSearch(moments=[])]})
+    assert "## Tables (1 searches)" in report
+    assert "All together" not in report
+    assert "## All together (2 searches)" in calibration_report({"Tables": some, "Simulator": some})
+
+
+# The command
+
+
+def test_both_kinds_of_searches_are_watched_to_their_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Every trial has a moment though none promises much, and a second call makes no search again."""
+    rows = [f"{a},{b},{1 + a + b}" for a, b in product(range(4), range(5))]
+    (tmp_path / "small.csv.gz").write_bytes(gzip.compress("\n".join(["a,b,throughput", *rows]).encode()))
+    monkeypatch.chdir(tmp_path)
+    arguments = ["promises", ".", "--seeds", "0", "--scenarios", "1002", "--out", "out"]
+    monkeypatch.setattr("autotune.bench.promises.benchmark_promises._TRIALS", 40)
+    monkeypatch.setattr("autotune.bench.promises.benchmark_promises._BUDGET_S", 120.0)
+    monkeypatch.setattr(sys, "argv", ["autotune.bench", *arguments])
+    assert main() == 0
+    report, said = capsys.readouterr()
+    assert said.count("\n") == 3
+    assert (tmp_path / "out/promises.md").read_text() == report
+    assert "## All together (3 searches)" in report
+    for line in (tmp_path / "out/promises.jsonl").read_text().splitlines():
+        search = json.loads(line)["search"]
+        found = search["moments"]
+        assert [moment["rest"] is None for moment in found] == [False] * (len(found) - 1) + [True]
+        if "table" in search["piece"]:
+            assert found[-1]["trials"] == 40
+            assert [moment["trials"] for moment in found if moment["ahead"] is not None][-2:] == [20, 30]
+    assert main() == 0
+    assert capsys.readouterr() == (report, "")
