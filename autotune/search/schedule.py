@@ -50,6 +50,13 @@ _MOST_FOR_VALIDATING = 0.25  # of the budget, for each of two trials
 _FORESEEN_TRIALS = 10
 _SHARE_OF_DESIGN = 0.15  # of all trials, and of all points: few make no model, and many leave it no time
 _MOST_DESIGN_POINTS = 10
+MOSTLY_TRIED = 0.5
+"""Share of all points that has to be tried before a promise can end exploring.
+
+A model that promises little is right about what it knows: in larger spaces there are better points elsewhere, see
+`python -m autotune.bench promises`.
+"""
+
 _MOST_FAILURES = 5  # trials that all gave nothing, before the search gives up
 # Whatever the values.
 _ALIKE_FOR_ALL = frozenset({Ending.NEVER_STARTED, Ending.NO_STEPS, Ending.OBSERVER_MISSING, Ending.UNCOUNTED})
@@ -237,6 +244,7 @@ def why_exploring_ends(
     proposal: Proposal | None,
     space: Space,
     *,
+    tried_share: float,
     left_s: float,
     worth_the_rest: float = WORTH_THE_REST,
 ) -> str:
@@ -246,6 +254,7 @@ def why_exploring_ends(
         trials: Trials of this search.
         proposal: The trial that promises most; None if there is none.
         space: What is searched.
+        tried_share: Share of its points that were tried.
         left_s: What is left of the time for exploring.
         worth_the_rest: Gain in ln score that the rest has to promise.
     """
@@ -255,7 +264,7 @@ def why_exploring_ends(
         return "every combination was tried, or takes too long for the time that is left"
     if expected_trial_s(trials, space.name(proposal.values) if proposal.is_repeat else None) > left_s:
         return FOR_CONFIRMATION
-    if promised_by_the_rest(trials, proposal, left_s) < worth_the_rest:
+    if tried_share >= MOSTLY_TRIED and promised_by_the_rest(trials, proposal, left_s) < worth_the_rest:
         return "nothing left to try promises a gain"
     return ""
 

@@ -195,6 +195,7 @@ class Tuner:
                 self._state.trials,
                 proposal,
                 self._state.space,
+                tried_share=self._state.tried_share,
                 left_s=left_s,
                 worth_the_rest=self._parts.worth_the_rest,
             )

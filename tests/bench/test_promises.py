@@ -2,7 +2,6 @@
 
 import gzip
 import json
-import math
 import sys
 from dataclasses import replace
 from itertools import product
@@ -19,6 +18,8 @@ from autotune.bench.promises.calibration_report import (
     unbiased_line,
 )
 from autotune.bench.promises.moments import APART, Moment
+from autotune.bench.promises.small_parts import small_parts
+from autotune.bench.tables.table import read_table
 from autotune.search.state import REALIZED
 
 
@@ -29,13 +30,17 @@ def moments(*promises: float, gain: float = 0.01, apart_s: float = 60.0) -> list
             trials=trials,
             elapsed_s=apart_s * trials,
             ln_speed=gain * trials,
+            tried_share=trials / len(promises),
             rest=rest,
-            ahead=math.expm1(2 * gain * 10) if trials % APART == 0 and trials else None,
+            ahead=2 * gain * 10 / REALIZED if trials % APART == 0 and trials else None,
         )
         for trials, rest in enumerate(promises)
     ]
     end = len(before)
-    return [*before, Moment(trials=end, elapsed_s=apart_s * end, ln_speed=gain * end, rest=None, ahead=None)]
+    return [
+        *before,
+        Moment(trials=end, elapsed_s=apart_s * end, ln_speed=gain * end, tried_share=1.0, rest=None, ahead=None),
+    ]
 
 
 # The report
@@ -76,11 +81,19 @@ def test_a_threshold_ends_a_search_at_the_first_promise_below() -> None:
     """What that costs, and whether it may be; a search that always promises more is not ended."""
     ended = WatchedSearch(moments=moments(0.03, 0.0015, 0.03, 0.0001, gain=0.001))
     endless = WatchedSearch(moments=moments(*(0.03,) * 4, gain=0.001))
-    lines = thresholds_table([ended, endless]).splitlines()
+    lines = thresholds_table([ended, endless], tried_share=0.0).splitlines()
     assert "| 0.0005 | 1 (50%) | 3 | 25% | 0.10% | 0.10% | 0.10% | so far |" in lines
     assert "| 0.002 | 1 (50%) | 1 | 75% | 0.30% | 0.30% | 0.30% | no |" in lines
-    assert "| 0.0005 | 10 (100%) | 3 | 25% | 0.10% | 0.10% | 0.10% | yes |" in thresholds_table([ended] * 10)
-    assert thresholds_table([endless]).splitlines()[-1] == "| 0.02 | 0 (0%) |  |  |  |  |  |  |"
+    assert "| 0.0005 | 10 (100%) | 3 | 25% | 0.10% | 0.10% | 0.10% | yes |" in thresholds_table(
+        [ended] * 10, tried_share=0.0
+    )
+    assert thresholds_table([endless], tried_share=0.0).splitlines()[-1] == "| 0.02 | 0 (0%) |  |  |  |  |  |  |"
+
+
+def test_a_threshold_waits_until_most_points_were_tried() -> None:
+    """A promise that was made before does not count."""
+    table = thresholds_table([WatchedSearch(moments=moments(*(0.0,) * 10, gain=0.001))], tried_share=0.5)
+    assert "| 0.0005 | 1 (100%) | 5 | 50% | 0.50% | 0.50% | 0.50% | no |" in table
 
 
 def test_the_share_that_was_gained_is_told() -> None:
@@ -98,6 +111,25 @@ def test_searches_without_numbers_are_left_out() -> None:
     assert "## Tables (1 searches)" in report
     assert "All together" not in report
     assert "## All together (2 searches)" in calibration_report({"Tables": some, "Simulator": some})
+
+
+# The parts of a table
+
+
+def test_parts_of_a_table_are_as_fast_as_the_table(tmp_path: Path) -> None:
+    """Each has some of its options, all their combinations that run, and the same throughputs; few points make none."""
+    rows = [f"{a},{b},{c},{d},{1 + a + 10 * b + 100 * c + 1000 * d}" for a, b, c, d in product(range(5), repeat=4)]
+    path = tmp_path / "t.csv.gz"
+    path.write_bytes(gzip.compress("\n".join(["a,b,c,d,throughput", *rows]).encode()))
+    table = read_table(path)
+    parts = small_parts(table)
+    assert parts == small_parts(table)
+    assert len({part.name for part in parts}) == 2
+    for part in parts:
+        assert len(part.throughputs) == part.combinations == 25
+        assert set(part.throughputs.values()) < set(table.throughputs.values())
+    path.write_bytes(gzip.compress("\n".join(["a,b,c,d,throughput", *rows[:4]]).encode()))
+    assert small_parts(read_table(path)) == []
 
 
 # The command

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 
 import pytest
 
@@ -10,6 +11,7 @@ from autotune.records import Ending, TrialRecord, Values
 from autotune.sampler.acquisition import WORTH_THE_REST, Proposal
 from autotune.search.schedule import (
     FOR_CONFIRMATION,
+    MOSTLY_TRIED,
     STOPPING_S,
     Budget,
     design_points,
@@ -69,10 +71,16 @@ def test_the_slow_start_of_the_first_trial_is_not_expected_again(make_trial: Mak
 
 
 def _ends(
-    trials: Sequence[TrialRecord], *, gain: float = 0.1, values: Values = OTHER, is_repeat: bool = False, left_s: float
+    trials: Sequence[TrialRecord],
+    *,
+    gain: float = 0.1,
+    values: Values = OTHER,
+    is_repeat: bool = False,
+    tried_share: float = 1.0,
+    left_s: float,
 ) -> str:
     proposal = Proposal(values=values, gain=gain, is_repeat=is_repeat)
-    return why_exploring_ends(trials, proposal, SPACE, left_s=left_s)
+    return why_exploring_ends(trials, proposal, SPACE, tried_share=tried_share, left_s=left_s)
 
 
 def test_exploring_goes_on_as_long_as_a_trial_fits(make_trial: MakeTrial) -> None:
@@ -100,17 +108,26 @@ def test_a_search_may_be_told_to_use_its_budget(make_trial: MakeTrial) -> None:
     """Where the rest need not promise anything, even what promises nothing is tried; the time ends all the same."""
     trials = [make_trial(BASELINE, 50.0, duration_s=10.0)]
     proposal = Proposal(values=OTHER, gain=0.0)
-    assert why_exploring_ends(trials, proposal, SPACE, left_s=10.0) == "nothing left to try promises a gain"
-    assert why_exploring_ends(trials, proposal, SPACE, left_s=10.0, worth_the_rest=0.0) == ""
-    assert why_exploring_ends(trials, proposal, SPACE, left_s=9.99, worth_the_rest=0.0) == FOR_CONFIRMATION
+    ends = partial(why_exploring_ends, trials, proposal, SPACE, tried_share=1.0)
+    assert ends(left_s=10.0) == "nothing left to try promises a gain"
+    assert ends(left_s=10.0, worth_the_rest=0.0) == ""
+    assert ends(left_s=9.99, worth_the_rest=0.0) == FOR_CONFIRMATION
+
+
+def test_a_promise_is_not_believed_before_most_points_were_tried(make_trial: MakeTrial) -> None:
+    """Of a large space the model knows some part; half of the points is what it takes."""
+    trials = [make_trial(BASELINE, 50.0, duration_s=10.0)]
+    assert _ends(trials, gain=0.0, left_s=1e3, tried_share=MOSTLY_TRIED) == "nothing left to try promises a gain"
+    assert _ends(trials, gain=0.0, left_s=1e3, tried_share=MOSTLY_TRIED - 0.01) == ""
 
 
 def test_exploring_ends_where_there_is_nothing_to_propose(make_trial: MakeTrial) -> None:
     """But that no trial works comes first: it is what the user has to mend."""
     trials = [make_trial(BASELINE, 50.0)]
-    assert why_exploring_ends(trials, None, SPACE, left_s=1e6).startswith("every combination was tried")
+    ends = partial(why_exploring_ends, proposal=None, space=SPACE, tried_share=1.0, left_s=1e6)
+    assert ends(trials).startswith("every combination was tried")
     crashes = [make_trial(OTHER, None) for _ in range(5)]
-    assert why_exploring_ends(crashes, None, SPACE, left_s=1e6) == "5 trials in a row gave no numbers"
+    assert ends(crashes) == "5 trials in a row gave no numbers"
 
 
 def test_a_search_gives_up_after_five_failures(make_trial: MakeTrial) -> None:

@@ -17,6 +17,7 @@ from autotune.results import Verdict
 from autotune.sampler.optuna_sampler import ConfigSampler
 from autotune.sampler.other_samplers import SamplerChoice
 from autotune.score import EFFECTIVE_UTILIZATION
+from autotune.search.schedule import MOSTLY_TRIED
 from autotune.search.tuner import WARM_UP_FROM_S
 from autotune.study.summary import judged_finalists
 from autotune.testing.simulated_runner import Training
@@ -515,6 +516,15 @@ def test_the_gain_of_ten_more_minutes_is_estimated_at_the_end(search: Search) ->
     assert all_of_it.gain_of_ten_minutes is not None
     assert 0.0 <= all_of_it.gain_of_ten_minutes < 0.05
     assert little.gain_of_ten_minutes > all_of_it.gain_of_ten_minutes
+
+
+def test_only_a_space_that_is_known_makes_a_search_end_early(search: Search) -> None:
+    """Where most points were tried, it ends once they promise nothing; in a large one the time is used."""
+    small, large = search(plain, budget_s=1200), search(dull, budget_s=300, config=BIG)
+    assert small.tuner.state.tried_share >= MOSTLY_TRIED > large.tuner.state.tried_share
+    assert "nothing left to try promises a gain" in small.said()
+    assert small.took_s < 600
+    assert "the rest of the budget is for the confirmation" in large.said()
 
 
 def test_in_a_short_budget_something_is_tried_and_confirmed(search: Search) -> None:

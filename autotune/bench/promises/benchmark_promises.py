@@ -15,6 +15,7 @@ from autotune.bench.peers.anytime_curve import OURS
 from autotune.bench.peers.harness import Harness
 from autotune.bench.promises.calibration_report import WatchedSearch, calibration_report
 from autotune.bench.promises.moments import Moment, watched_search
+from autotune.bench.promises.small_parts import FEWEST_POINTS, MOST_POINTS, small_parts
 from autotune.bench.resumable import make_missing, work_folder
 from autotune.bench.simulation.scenarios import scenario
 from autotune.bench.tables.noise import USUAL
@@ -23,7 +24,7 @@ from autotune.bench.tables.searches import ENDLESS_S, EXPLORING, budget_of
 from autotune.bench.tables.table import Table, read_tables
 from autotune.search.schedule import Budget
 
-FORMAT = 1
+FORMAT = 2
 """Version of the lines of ``promises.jsonl``."""
 
 _TRIALS = 120  # of a search on a table
@@ -78,7 +79,9 @@ def benchmark_promises(
     Raises:
         ConfigError: A table, or an earlier result, cannot be used.
     """
-    tables = {table.name: table for table in read_tables(folder)} if folder else {}
+    whole = read_tables(folder) if folder else []
+    parts = [part for table in whole for part in small_parts(table)]
+    tables = {table.name: table for table in (*whole, *parts)}
     searches = make_missing(
         partial(_make, tables=tables),
         list(_pieces(list(tables.values()), seeds, scenarios)),
@@ -90,11 +93,8 @@ def benchmark_promises(
     )
     report = calibration_report(
         {
-            f"Measured tables, {_TRIALS} trials, {_TRIALS_AHEAD} more for ten minutes": [
-                WatchedSearch(moments=search.moments, trials_ahead=_TRIALS_AHEAD)
-                for search in searches
-                if isinstance(search.piece, Piece)
-            ],
+            f"Measured tables, {_TRIALS} trials, {_TRIALS_AHEAD} more for ten minutes": _on(searches, whole),
+            f"Small parts of these tables, {FEWEST_POINTS} to {MOST_POINTS} points": _on(searches, parts),
             f"Simulator, {_BUDGET_S / 60:g} minutes": [
                 WatchedSearch(moments=search.moments, ahead_s=_AHEAD_S)
                 for search in searches
@@ -104,6 +104,16 @@ def benchmark_promises(
     )
     (out / "promises.md").write_text(report, encoding="utf-8")
     return report
+
+
+def _on(searches: Sequence[_Search], tables: Sequence[Table]) -> list[WatchedSearch]:
+    """Return the searches on these tables."""
+    names = {table.name for table in tables}
+    return [
+        WatchedSearch(moments=search.moments, trials_ahead=_TRIALS_AHEAD)
+        for search in searches
+        if isinstance(search.piece, Piece) and search.piece.table in names
+    ]
 
 
 def _pieces(tables: Sequence[Table], seeds: Sequence[int], scenarios: Sequence[int]) -> Iterator[Piece | ScenarioPiece]:

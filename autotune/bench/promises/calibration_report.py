@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 
 from autotune.bench.markdown import markdown_table
 from autotune.bench.promises.moments import APART, Moment
+from autotune.search.schedule import MOSTLY_TRIED
 from autotune.search.state import REALIZED
 
 THRESHOLDS: Sequence[float] = (0.0005, 0.001, 0.002, 0.005, 0.01, 0.02)
@@ -63,7 +64,7 @@ class WatchedSearch:
                 or other.elapsed_s >= moment.elapsed_s + self.ahead_s
             ]
             if moment.ahead is not None and later:
-                pairs.append((math.log1p(moment.ahead), self._at(moment, later[0]) - moment.ln_speed))
+                pairs.append((REALIZED * moment.ahead, self._at(moment, later[0]) - moment.ln_speed))
         return pairs
 
     def _at(self, moment: Moment, first_later: Moment) -> float:
@@ -74,9 +75,16 @@ class WatchedSearch:
         until_s = moment.elapsed_s + self.ahead_s
         return [other for other in self.moments if other.elapsed_s <= until_s][-1].ln_speed
 
-    def first_below(self, threshold: float) -> Moment | None:
-        """Return the first moment at which less is promised by the rest; None if there is none."""
-        return next((moment for moment in self.moments if moment.rest is not None and moment.rest < threshold), None)
+    def first_below(self, threshold: float, tried_share: float) -> Moment | None:
+        """Return the first moment at which the rest promises less and so many points were tried; None without one."""
+        return next(
+            (
+                moment
+                for moment in self.moments
+                if moment.rest is not None and moment.rest < threshold and moment.tried_share >= tried_share
+            ),
+            None,
+        )
 
 
 def calibration_report(searches: Mapping[str, Sequence[WatchedSearch]]) -> str:
@@ -96,7 +104,9 @@ def calibration_report(searches: Mapping[str, Sequence[WatchedSearch]]) -> str:
             "### Stopping: what exploring on promised, and truly gained",
             deciles_table([pair for one in some for pair in one.pairs_of_the_rest()]),
             "If exploring ended at the first promise below a threshold:",
-            thresholds_table(some),
+            thresholds_table(some, tried_share=0.0),
+            f"If it ended so only once {MOSTLY_TRIED:.0%} of all points were tried, as it does:",
+            thresholds_table(some, tried_share=MOSTLY_TRIED),
             "### What was promised to users, and truly gained",
             deciles_table([pair for one in some for pair in one.pairs_ahead()]),
             unbiased_line(some),
@@ -121,14 +131,18 @@ def deciles_table(pairs: Sequence[_Pair]) -> str:
     )
 
 
-def thresholds_table(searches: Sequence[WatchedSearch]) -> str:
+def thresholds_table(searches: Sequence[WatchedSearch], *, tried_share: float) -> str:
     """Return a line for each threshold: how many searches it ends, when, and what that costs them.
 
     Whether it costs no more than is allowed is known `so far` only, where it ends few of them.
+
+    Args:
+        searches: The searches.
+        tried_share: Share of the points that has to be tried before.
     """
     rows = []
     for threshold in THRESHOLDS:
-        ended = [(one, moment) for one in searches if (moment := one.first_below(threshold)) is not None]
+        ended = [(one, moment) for one in searches if (moment := one.first_below(threshold, tried_share)) is not None]
         cells = [f"{threshold:g}", f"{len(ended)} ({len(ended) / len(searches):.0%})"]
         if ended:
             lost = np.array([one.by_the_rest(moment) for one, moment in ended])

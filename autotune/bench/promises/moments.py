@@ -9,7 +9,7 @@ from autotune.errors import TrialError
 from autotune.events import Event, PhaseChanged, TrialStarted
 from autotune.records import Purpose
 from autotune.search.schedule import Budget
-from autotune.search.state import SearchState
+from autotune.search.state import REALIZED, SearchState
 
 APART = 10
 """Trials between two moments that ask what is promised to users, and that count in tables of promises."""
@@ -25,13 +25,16 @@ class Moment:
         trials: Number of trials so far.
         elapsed_s: Time since the search began.
         ln_speed: True ln speed of the answer, the point that is believed to be best.
+        tried_share: Share of the points of the space that were tried.
         rest: Gain in ln score that exploring on promises; None at the end of it.
-        ahead: Gain that is promised to users, e.g. 0.02; None where it was not asked for, or is not told yet.
+        ahead: Gain in ln score that the model promises for what users are told of, `REALIZED` of which they are told;
+            None where it was not asked for, or is not told yet.
     """
 
     trials: int
     elapsed_s: float
     ln_speed: float
+    tried_share: float
     rest: float | None
     ahead: float | None
 
@@ -51,7 +54,7 @@ def watched_search(
         one: The trainer.
         budget: The budget.
         consumers: Told everything that happens.
-        promised_to_users: Asks for the promise of `Moment.ahead`.
+        promised_to_users: Asks what users are told to gain, e.g. 0.02.
 
     Returns:
         A moment before each trial that explores, and the end of exploring; none if no trial gave numbers.
@@ -66,6 +69,7 @@ def watched_search(
                 trials=len(tuner.state.trials),
                 elapsed_s=budget.elapsed_s(),
                 ln_speed=math.log(one.speed(values)),
+                tried_share=tuner.state.tried_share,
                 rest=rest,
                 ahead=ahead,
             )
@@ -74,7 +78,8 @@ def watched_search(
     def note(event: Event) -> None:
         if isinstance(event, TrialStarted) and event.purpose in _EXPLORING:
             is_asked = len(tuner.state.trials) % APART == 0
-            add(tuner.promised, promised_to_users(tuner.state) if is_asked else None)
+            told = promised_to_users(tuner.state) if is_asked else None
+            add(tuner.promised, None if told is None else math.log1p(told) / REALIZED)
         elif (
             isinstance(event, PhaseChanged) and event.phase != "exploring" and moments and moments[-1].rest is not None
         ):
