@@ -20,6 +20,7 @@ from autotune.records import Ending, Machine, Stop, TraineeEvent, Validity, Valu
 from autotune.sampler.acquisition import WORTH_THE_REST
 from autotune.sampler.observations import TYPICAL_CV
 from autotune.sampler.other_samplers import OURS as OUR_SAMPLER
+from autotune.sampler.other_samplers import SamplerChoice
 from autotune.search.parts import SearchParts
 from autotune.search.schedule import MOST_OF_THE_REST, SLOWER_THAN_USUAL, Budget
 from autotune.search.tuner import Tuner
@@ -143,7 +144,7 @@ class Harness:
         budget: Budget,
         consumers: Iterable[Callable[[Event], None]],
         *,
-        sampler: str = OUR_SAMPLER,
+        sampler: SamplerChoice = OUR_SAMPLER,
         worth_the_rest: float = WORTH_THE_REST,
     ) -> Iterator[Tuner]:
         """Give our tuner on this machine, assembled as the command does it.
@@ -151,7 +152,7 @@ class Harness:
         Args:
             budget: Its budget.
             consumers: Told everything that happens.
-            sampler: Name of its sampler, as in a config.
+            sampler: Its sampler, as in `SearchParts`.
             worth_the_rest: As in `SearchParts`.
         """
         study = Study(self.problem.study, self.problem.storage)
