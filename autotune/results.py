@@ -98,10 +98,11 @@ class Side:
 
 @dataclass(frozen=True, kw_only=True)
 class Change:
-    """One knob that a point changes against today's config, and what that seems to be worth.
+    """One knob that a point changes against today's config, and what that is worth.
 
     Attributes:
-        worth: Estimated speed ratio of this change, or of its whole group; None where the trials cannot tell.
+        worth: Speed of the point over its speed with this change taken back, or its whole group, and what does not work
+            without it; None where no trial shows it.
         group: Changes with the same number were only ever made together, so the trials cannot tell them apart.
         label: What it means for training: ``same training``, ``batch``, ``precision`` or ``unknown``.
         effective_batch: What it makes of the effective batch, in words; empty where it leaves that alone.
@@ -110,7 +111,7 @@ class Change:
     path: str
     old: Scalar
     new: Scalar
-    worth: float | None
+    worth: Ratio | None
     group: int
     label: str
     effective_batch: str = ""

@@ -1,6 +1,6 @@
 """Final screen of a search, on stdout: the changes, their effect, its certainty, and the next command to type."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from rich.console import Console
@@ -10,7 +10,7 @@ from rich.text import Text
 from autotune.durations import format_duration
 from autotune.records import TrialRecord
 from autotune.report.comparison import gpu_notes, metrics_table
-from autotune.report.plain_text import changes_text, plain, value_text
+from autotune.report.plain_text import changes_text, plain, short_names, value_text
 from autotune.report.validation_notes import validation_notes
 from autotune.results import Ratio, SearchResult, Side, Verdict
 from autotune.score import UTILIZATION
@@ -19,6 +19,7 @@ from autotune.settings.typed_options import TypedOptions
 _LEAST_WORTH_SAYING = 0.01
 _LARGE_GAIN = 1.1  # a search that may have missed a gain this large is not done
 _LONGEST_CAUTION = 500
+_UNBOUNDED = 10_000  # columns
 _PAYS_WITHIN_S = 365 * 24 * 3600.0
 
 
@@ -70,7 +71,7 @@ def print_answer(
     console.print(Text(f"{plain(result.why, longest=_LONGEST_CAUTION)}.", style="dim"), soft_wrap=True)
     if shown is not None and result.changes:
         console.print()
-        console.print(_changes_table(result, "best" if shown is result.best else "tried"))
+        console.print(_changes_table(result, "best" if shown is result.best else "tried", console))
     if result.baseline is not None and (result.baseline.metrics or shown is not None):
         console.print()
         console.print(metrics_table(result.baseline, shown, "best" if shown is result.best else "tried"))
@@ -131,26 +132,42 @@ def _ratio(ratio: Ratio) -> str:
     return f"{ratio.ratio:.2f}x (95 % interval {ratio.low:.2f} to {ratio.high:.2f})"
 
 
-def _changes_table(result: SearchResult, column: str) -> Table:
-    table = Table(box=None, pad_edge=False, padding=(0, 3, 0, 0))
-    table.add_column("what changes")
-    table.add_column("today", justify="right")
-    table.add_column(column, justify="right", style="bold")
+def _changes_table(result: SearchResult, column: str, console: Console) -> Table:
+    """Return the table of the changes; where the console is narrow, keys lose their sections, then lines are broken."""
+    unbounded = console.options.update(max_width=_UNBOUNDED)  # a measure is never beyond the console's own width
+    paths = [change.path for change in result.changes]
+    whole = _table_of(result, column, dict(zip(paths, paths, strict=True)), no_wrap=True)
+    if console.measure(whole, options=unbounded).maximum <= console.width:
+        return whole
+    short = _table_of(result, column, short_names(paths), no_wrap=True)
+    fits = console.measure(short, options=unbounded).minimum <= console.width
+    return short if fits else _table_of(result, column, short_names(paths), no_wrap=False)
+
+
+def _table_of(result: SearchResult, column: str, names: Mapping[str, str], *, no_wrap: bool) -> Table:
+    """Return the table of the changes; without wrapping only the words of the last column may be broken apart."""
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
+    table.add_column("what changes", no_wrap=no_wrap)
+    table.add_column("today", justify="right", no_wrap=no_wrap)
+    table.add_column(column, justify="right", style="bold", no_wrap=no_wrap)
     # The effect of each change is estimated from speeds, whatever the objective.
     is_worth_known = any(change.worth is not None for change in result.changes)
     if is_worth_known:
-        table.add_column("speed" if result.objective == UTILIZATION.name else "worth", justify="right")
+        effect = "speed" if result.objective == UTILIZATION.name else "worth"
+        table.add_column(effect, justify="right", no_wrap=no_wrap)
     table.add_column("for the training", style="dim")
     for previous, change in zip((None, *result.changes), result.changes, strict=False):
-        if change.worth is None:
-            worth = "?"
-        elif previous is not None and previous.group == change.group:
-            worth = "(together)"
-        else:
-            worth = f"about {change.worth:.2f}x"
-        worths = [worth] if is_worth_known else []
-        table.add_row(change.path, value_text(change.old), value_text(change.new), *worths, change.label)
+        is_together = previous is not None and previous.group == change.group and change.worth is not None
+        worths = ["(together)" if is_together else _worth(change.worth)] if is_worth_known else []
+        table.add_row(names[change.path], value_text(change.old), value_text(change.new), *worths, change.label)
     return table
+
+
+def _worth(ratio: Ratio | None) -> str:
+    if ratio is None:
+        return "?"
+    interval = f"{ratio.low:.2f} to {ratio.high:.2f}"
+    return f"unclear {interval}" if ratio.low <= 1.0 <= ratio.high else f"{ratio.ratio:.2f}x ({interval})"
 
 
 def _notes(result: SearchResult, shown: Side | None, elapsed_s: float | None) -> list[Text]:

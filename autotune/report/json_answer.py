@@ -6,7 +6,7 @@ from typing import Any
 
 from autotune.errors import AutotuneError
 from autotune.metrics import GPU_METRICS
-from autotune.results import PooledGpus, SearchResult, Side
+from autotune.results import Change, PooledGpus, SearchResult, Side
 
 FORMAT = 2
 """Format version of the object."""
@@ -37,7 +37,7 @@ def answer_document(
         "smallest_gain": result.smallest_gain,
         "gain_of_ten_minutes": result.gain_of_ten_minutes,
         "same_training": {**_whole(same_training[0]), "speedup": same_training[1]} if same_training else None,
-        "changes": [asdict(change) for change in result.changes],
+        "changes": [_change(change) for change in result.changes],
         "validation": asdict(result.validation) if result.validation else None,
         "broken": [asdict(point) for point in result.broken],
         "trials": result.trials,
@@ -63,6 +63,17 @@ def error_object(*, kind: str, message: str, where: str | None, remedy: str | No
 
 def _error(error: AutotuneError) -> dict[str, Any]:
     return {"kind": error.kind, "message": error.message, "where": error.where, "remedy": error.remedy}
+
+
+def _change(change: Change) -> dict[str, Any]:
+    """Return a change; what it is worth stands as a number, as ever, with its interval beside it."""
+    worth = change.worth
+    return {
+        **asdict(change),
+        "worth": worth.ratio if worth else None,
+        "worth_low": worth.low if worth else None,
+        "worth_high": worth.high if worth else None,
+    }
 
 
 def _side(side: Side | None) -> dict[str, Any] | None:

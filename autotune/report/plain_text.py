@@ -1,6 +1,8 @@
 """Plain text of one line: config values, changes of a point, and any text from outside."""
 
 import re
+from collections import Counter
+from collections.abc import Iterable
 
 from autotune.records import Scalar, Values
 
@@ -25,9 +27,12 @@ def plain(text: str, longest: int = 200) -> str:
 
 def changes_text(changes: Values) -> str:
     """List the changes of a point: ``batch_size=32, cache=memory``; section names are left out where unambiguous."""
-    names = [path.rpartition(".")[2] for path in changes]
-    parts = []
-    for path, value in changes.items():
-        short = path.rpartition(".")[2]
-        parts.append(f"{short if names.count(short) == 1 else path}={value_text(value)}")
-    return ", ".join(parts) or "today's values"
+    names = short_names(changes)
+    return ", ".join(f"{names[path]}={value_text(value)}" for path, value in changes.items()) or "today's values"
+
+
+def short_names(paths: Iterable[str]) -> dict[str, str]:
+    """Return for each key path its last part, or all of it where another has the same last part."""
+    last = {path: path.rpartition(".")[2] for path in paths}
+    count = Counter(last.values())
+    return {path: name if count[name] == 1 else path for path, name in last.items()}

@@ -1,49 +1,61 @@
 """Effect of each single change of a point, estimated from the trials of a search."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from autotune.records import Scalar, TrialRecord, Values
-from autotune.results import Change
-from autotune.sampler.main_effects import Sample, main_effects
-from autotune.space.knob import Label, same_scalar
+from autotune.results import Change, Ratio
+from autotune.space.knob import Knob, Label, is_number, same_scalar
 from autotune.space.space import Space
+from autotune.study.contrasts import speed_ratios
 
 
 def changes_worth(
-    records: Sequence[TrialRecord], baseline: Values, point: Values, space: Space, *, sd: float
+    records: Sequence[TrialRecord],
+    baseline: Values,
+    point: Values,
+    space: Space,
+    *,
+    sd: float,
+    whole: Ratio | None = None,
 ) -> list[Change]:
-    """Split a point's speedup over the baseline among its changes by their main effects on ln throughput.
+    """Rate each change of a point by the point's speed over its speed with that change taken back.
 
-    Changes that were only ever made together form one group with one common effect.
+    Changes that were only ever made together form one group, and are taken back together; so is with a change what does
+    not work without it.
 
     Args:
         records: Trials measured under like conditions.
         baseline: Knob values of the baseline.
         point: Knob values of the point to explain.
-        space: Source of the labels.
+        space: The present space; gives the labels, and what does not work without what.
         sd: Standard deviation of ln throughput between trials of one point.
+        whole: Speed of the point over the baseline's, which all its changes together are worth, from the confirming
+            pairs; None if there were too few.
 
     Returns:
         One change for each knob that differs, members of a group next to each other, largest effect first.
     """
     changed = [path for path in point if path in baseline and not same_scalar(point[path], baseline[path])]
-    trials = [(record.values, measured) for record in records if (measured := record.comparable)]
-    trials = [(values, measured) for values, measured in trials if set(values) == set(baseline)]
-    samples = [Sample(values=values, mean=math.log(measured.speed)) for values, measured in trials]
-    effects = main_effects(samples, baseline, sd)
-
+    trials = [(record.values, math.log(measured.speed)) for record in records if (measured := record.comparable)]
+    trials = [(values, speed) for values, speed in trials if set(values) == set(baseline)]
     groups: dict[tuple[bool, ...], list[str]] = {}
     for path in changed:
         column = tuple(same_scalar(values[path], point[path]) for values, _ in trials)
         groups.setdefault(column, []).append(path)
-    rated = []
-    for column, paths in groups.items():
-        own = [
-            effect.mean for effect in effects if effect.path in paths and same_scalar(effect.choice, point[effect.path])
-        ]
-        rated.append((math.exp(math.fsum(own)) if any(column) else None, paths))
-    rated.sort(key=lambda item: -(item[0] or 0.0))
+
+    tried = _tried_space(baseline, [point, *(values for values, _ in trials)], space)
+    # Where no trial had a change, or every one, nothing shows what it is worth.
+    without = {
+        column: _taken_back(point, paths, tried) for column, paths in groups.items() if any(column) and not all(column)
+    }
+    ratios = speed_ratios(trials, point, list(without.values()), tried, sd=sd) if without else []
+    worths = {
+        column: whole if whole and not tried.changes(left) else ratio
+        for (column, left), ratio in zip(without.items(), ratios, strict=True)
+    }
+    rated = [(worths.get(column), paths) for column, paths in groups.items()]
+    rated.sort(key=lambda item: -(item[0].ratio if item[0] else 0.0))
     return [
         Change(
             path=path,
@@ -57,6 +69,46 @@ def changes_worth(
         for number, (worth, paths) in enumerate(rated)
         for path in paths
     ]
+
+
+def _tried_space(baseline: Values, points: Sequence[Values], space: Space) -> Space:
+    """Return the space of the values that were tried, with the baseline of the search.
+
+    The present space may lack some of them: its domains depend on what the config holds now.
+    """
+    kinds = {knob.path: knob.kind for knob in space.knobs}
+    return Space(
+        knobs=tuple(
+            _tried_knob(path, today, [values[path] for values in points], kinds.get(path))
+            for path, today in baseline.items()
+        )
+    )
+
+
+def _tried_knob(path: str, baseline: Scalar, values: Iterable[Scalar], kind: str | None) -> Knob:
+    choices = [baseline]
+    for value in values:
+        if not any(same_scalar(value, known) for known in choices):
+            choices.append(value)
+    numbers = [choice for choice in choices if isinstance(choice, int | float) and is_number(choice)]
+    ordered = len(numbers) == len(choices)
+    return Knob(
+        path=path,
+        choices=tuple(sorted(numbers) if ordered else choices),
+        ordered=ordered,
+        baseline=baseline,
+        label=Label.UNKNOWN,
+        kind=kind,
+    )
+
+
+def _taken_back(point: Values, paths: Iterable[str], space: Space) -> Values:
+    """Return a point without some of its changes, and without those that do not work then."""
+    left = {**point, **{path: space.baseline[path] for path in paths}}
+    while (why := space.why_infeasible(left)) and (others := list(space.changes(left))):
+        fewer = [{**left, path: space.baseline[path]} for path in others]
+        left = next((values for values in fewer if space.why_infeasible(values) != why), fewer[0])
+    return left
 
 
 def _effective_batch(space: Space, path: str, old: Scalar, new: Scalar) -> str:

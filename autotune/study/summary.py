@@ -165,12 +165,20 @@ class _Searched:
         trials = [trial for trial in self.good if trial.point == best]
         return _side(trials[0], trials, self.busy_rate) if trials else None
 
-    def changes_of(self, candidate: Side | None) -> tuple[Change, ...]:
-        """Return the changes from the baseline to a candidate, with their main effects on the speed."""
+    def changes_of(self, candidate: Side | None, judgement: Judgement | None) -> tuple[Change, ...]:
+        """Return the changes from the baseline to a candidate, with what each is worth."""
         if candidate is None:
             return ()
-        sd = expected_sd_of(self.good, THROUGHPUT)
-        return tuple(changes_worth(self.good, self.baseline_trial.values, candidate.values, self.space, sd=sd))
+        return tuple(
+            changes_worth(
+                self.good,
+                self.baseline_trial.values,
+                candidate.values,
+                self.space,
+                sd=expected_sd_of(self.good, THROUGHPUT),
+                whole=judgement.speed if judgement else None,
+            )
+        )
 
 
 def _without_baseline(searched: _Searched) -> SearchResult:
@@ -193,7 +201,7 @@ def _without_baseline(searched: _Searched) -> SearchResult:
         same_training=None,
         trials=len(searched.trials),
         outcomes=searched.outcomes,
-        changes=tuple(replace(change, worth=None) for change in searched.changes_of(candidate)),
+        changes=tuple(replace(change, worth=None) for change in searched.changes_of(candidate, None)),
         objective=searched.objective.name,
         why_no_gpu=searched.why_no_gpu,
     )
@@ -230,7 +238,7 @@ def _compared(searched: _Searched, records: Sequence[TrialRecord]) -> SearchResu
         same_training=_same_training(searched),
         trials=len(searched.trials),
         outcomes=searched.outcomes,
-        changes=searched.changes_of(candidate),
+        changes=searched.changes_of(candidate, judgement),
         objective=objective.name,
         why_no_gpu=searched.why_no_gpu,
         validation=finalist.validation if finalist else None,

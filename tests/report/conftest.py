@@ -89,12 +89,19 @@ def search_result() -> MakeResult:
                     path="data.batch_size",
                     old=8,
                     new=32,
-                    worth=1.43,
+                    worth=Ratio(ratio=1.43, low=1.31, high=1.57),
                     group=0,
                     label="batch",
                     effective_batch="The effective batch changes from 8 to 32",
                 ),
-                Change(path="data.cache", old="none", new="memory", worth=1.4, group=1, label="same training"),
+                Change(
+                    path="data.cache",
+                    old="none",
+                    new="memory",
+                    worth=Ratio(ratio=1.4, low=1.25, high=1.57),
+                    group=1,
+                    label="same training",
+                ),
             ),
         }
         return SearchResult(**{**fields, **changes})

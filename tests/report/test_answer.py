@@ -14,10 +14,17 @@ from autotune.settings.typed_options import TypedOptions
 from tests.report.conftest import BASELINE, BEST, MakeEnded, MakeResult, on_gpus, pooled_gpu
 
 
-def _screen(result: SearchResult, *, elapsed_s: float | None = 1800.0, config: str = "config.yaml", **more: Any) -> str:
+def _screen(
+    result: SearchResult,
+    *,
+    elapsed_s: float | None = 1800.0,
+    config: str = "config.yaml",
+    width: int = 120,
+    **more: Any,
+) -> str:
     typed = more.pop("typed", TypedOptions(config=Path(config)))
     file = StringIO()
-    console = Console(file=file, width=120, highlight=False, markup=False)
+    console = Console(file=file, width=width, highlight=False, markup=False)
     print_answer(console, result, typed=typed, elapsed_s=elapsed_s, **more)
     return file.getvalue()
 
@@ -46,21 +53,56 @@ def test_a_better_config_is_told_with_its_interval_and_the_next_command(search_r
 def test_each_change_is_a_row(search_result: MakeResult) -> None:
     """From what to what, what it is worth, what it means for the training."""
     screen = _screen(search_result())
-    assert _row(screen, "data.batch_size") == ["data.batch_size", "8", "32", "about 1.43x", "batch"]
-    assert _row(screen, "data.cache") == ["data.cache", "none", "memory", "about 1.40x", "same training"]
+    assert _row(screen, "data.batch_size") == ["data.batch_size", "8", "32", "1.43x (1.31 to 1.57)", "batch"]
+    assert _row(screen, "data.cache") == ["data.cache", "none", "memory", "1.40x (1.25 to 1.57)", "same training"]
 
 
 def test_changes_that_cannot_be_told_apart_share_their_worth(search_result: MakeResult) -> None:
     """One number for the group, none for what is not known."""
     changes = (
-        Change(path="a", old=1, new=2, worth=1.3, group=0, label="same training"),
-        Change(path="b", old=False, new=True, worth=1.3, group=0, label="same training"),
+        Change(path="a", old=1, new=2, worth=Ratio(ratio=1.3, low=1.1, high=1.54), group=0, label="same training"),
+        Change(
+            path="b", old=False, new=True, worth=Ratio(ratio=1.3, low=1.1, high=1.54), group=0, label="same training"
+        ),
         Change(path="c", old=None, new=1, worth=None, group=1, label="unknown"),
     )
     screen = _screen(search_result(changes=changes))
-    assert _row(screen, "a ")[3] == "about 1.30x"
+    assert _row(screen, "a ")[3] == "1.30x (1.10 to 1.54)"
     assert _row(screen, "b ") == ["b", "false", "true", "(together)", "same training"]
     assert _row(screen, "c ")[1:4] == ["null", "1", "?"]
+
+
+def test_what_may_be_worth_nothing_is_said_to_be_unclear(search_result: MakeResult) -> None:
+    """Where the interval includes 1 there is no single number that looks like a gain or a loss."""
+    unclear = Ratio(ratio=1.04, low=0.97, high=1.12)
+    loss = Ratio(ratio=0.9, low=0.85, high=0.95)
+    changes = (
+        Change(path="a", old=1, new=2, worth=unclear, group=0, label="same training"),
+        Change(path="b", old=1, new=2, worth=loss, group=1, label="same training"),
+    )
+    screen = _screen(search_result(changes=changes))
+    assert _row(screen, "a ")[3] == "unclear 0.97 to 1.12"
+    assert _row(screen, "b ")[3] == "0.90x (0.85 to 0.95)"
+
+
+@pytest.mark.parametrize("section", ["data", "a.section.with.a.long.name.that.no.terminal.holds"])
+def test_changes_fit_a_terminal_of_80_columns(search_result: MakeResult, section: str) -> None:
+    """Keys without their sections, numbers and values in one piece; on a wide one the whole keys."""
+    changes = [
+        Change(path=f"{section}.{key}", old=old, new=new, worth=worth, group=group, label=label)
+        for group, (key, old, new, worth, label) in enumerate(
+            [
+                ("mixed_precision", "float32", "mixed_float16", Ratio(ratio=1.3, low=1.1, high=1.5), "precision"),
+                ("enable_xla_compilation", False, True, Ratio(ratio=1.1, low=0.9, high=1.3), "same training"),
+            ]
+        )
+    ]
+    narrow = _screen(search_result(changes=changes), width=80)
+    assert _row(narrow, "mixed_precision") == ["mixed_precision", "float32", "mixed_float16", "1.30x (1.10 to 1.50)",
+                                               "precision"]  # fmt: skip
+    assert _row(narrow, "enable_xla")[:4] == ["enable_xla_compilation", "false", "true", "unclear 0.90 to 1.30"]
+    assert max(len(line.rstrip()) for line in narrow.splitlines() if "0 to 1." in line) <= 80
+    assert f"{section}.enable_xla_compilation" in _screen(search_result(changes=changes), width=160)
 
 
 def test_metrics_stand_side_by_side_with_their_units(search_result: MakeResult) -> None:
@@ -281,7 +323,9 @@ def test_the_next_command_can_be_pasted(search_result: MakeResult, path: str, ty
 
 def test_what_looks_like_markup_is_shown_as_it_is(search_result: MakeResult, trial_ended: MakeEnded) -> None:
     """A value or a message in brackets is text of the user's, no formatting."""
-    change = Change(path="x", old="[red]", new="[/red]", worth=1.2, group=0, label="unknown")
+    change = Change(
+        path="x", old="[red]", new="[/red]", worth=Ratio(ratio=1.2, low=0.9, high=1.6), group=0, label="unknown"
+    )
     failure = _failure(trial_ended, detail="KeyError: '[bold]'")
     screen = _screen(search_result(changes=(change,)), failures=[failure])
     assert _row(screen, "x ")[1:3] == ["[red]", "[/red]"]

@@ -8,7 +8,7 @@ import pytest
 from autotune.errors import AutotuneError, CannotEditYaml, ConfigError, StudyBusy, TrialError
 from autotune.metrics import GPU_METRICS
 from autotune.report.json_answer import answer_document, error_document
-from autotune.results import SearchResult, Side, Verdict
+from autotune.results import Change, SearchResult, Side, Verdict
 from tests.report.conftest import BASELINE, BEST, MakeResult, on_gpus, pooled_gpu
 
 PROMISED = {
@@ -57,10 +57,18 @@ def test_a_better_config(search_result: MakeResult) -> None:
     assert (document["elapsed_s"], document["study"], document["paths"]) == (1700.5, "config-1", {"journal": "/j"})
     assert document["changes"][0] == {
         "path": "data.batch_size", "old": 8, "new": 32, "worth": 1.43, "group": 0, "label": "batch",
+        "worth_low": 1.31, "worth_high": 1.57,
         "effective_batch": "The effective batch changes from 8 to 32",
     }  # fmt: skip
     assert document["same_training"]["values"]["data.cache"] == "memory"
     assert document["same_training"]["speedup"] == 1.4
+
+
+def test_a_change_of_unknown_worth_has_nulls(search_result: MakeResult) -> None:
+    """The three keys are there, whatever is known."""
+    change = Change(path="a", old=1, new=2, worth=None, group=0, label="batch")
+    (written,) = _document(search_result(changes=(change,)))["changes"]
+    assert (written["worth"], written["worth_low"], written["worth_high"]) == (None, None, None)
 
 
 def test_no_baseline_has_no_metrics_of_it(search_result: MakeResult) -> None:
