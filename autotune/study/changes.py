@@ -38,22 +38,23 @@ def changes_worth(
     """
     changed = [path for path in point if path in baseline and not same_scalar(point[path], baseline[path])]
     trials = [(record.values, math.log(measured.speed)) for record in records if (measured := record.comparable)]
-    trials = [(values, speed) for values, speed in trials if set(values) == set(baseline)]
+    trials = [(values, speed) for values, speed in trials if set(values) == set(baseline) and _can_be_told(values)]
+    if not (_can_be_told(baseline) and _can_be_told(point)):
+        trials = []
     groups: dict[tuple[bool, ...], list[str]] = {}
     for path in changed:
         column = tuple(same_scalar(values[path], point[path]) for values, _ in trials)
         groups.setdefault(column, []).append(path)
 
-    tried = _tried_space(baseline, [point, *(values for values, _ in trials)], space)
     # Where no trial had a change, or every one, nothing shows what it is worth.
-    without = {
-        column: _taken_back(point, paths, tried) for column, paths in groups.items() if any(column) and not all(column)
-    }
-    ratios = speed_ratios(trials, point, list(without.values()), tried, sd=sd) if without else []
-    worths = {
-        column: whole if whole and not tried.changes(left) else ratio
-        for (column, left), ratio in zip(without.items(), ratios, strict=True)
-    }
+    shown = {column: paths for column, paths in groups.items() if any(column) and not all(column)}
+    worths: dict[tuple[bool, ...], Ratio] = {}
+    if shown:
+        tried = _tried_space(baseline, [point, *(values for values, _ in trials)], space)
+        without = [_taken_back(point, paths, tried) for paths in shown.values()]
+        ratios = speed_ratios(trials, point, without, tried, sd=sd)
+        for column, left, ratio in zip(shown, without, ratios, strict=True):
+            worths[column] = whole if whole and not tried.changes(left) else ratio
     rated = [(worths.get(column), paths) for column, paths in groups.items()]
     rated.sort(key=lambda item: -(item[0].ratio if item[0] else 0.0))
     return [
@@ -69,6 +70,11 @@ def changes_worth(
         for number, (worth, paths) in enumerate(rated)
         for path in paths
     ]
+
+
+def _can_be_told(values: Values) -> bool:
+    """Return False if one of the values is not even the same as itself, as NaN is."""
+    return all(same_scalar(value, value) for value in values.values())
 
 
 def _tried_space(baseline: Values, points: Sequence[Values], space: Space) -> Space:

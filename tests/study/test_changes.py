@@ -148,6 +148,20 @@ def test_what_every_trial_had_is_not_known(make_trial: MakeTrial) -> None:
     assert worths["data.batch"] is not None
 
 
+def test_a_value_that_is_no_number_is_no_evidence(make_trial: MakeTrial) -> None:
+    """NaN in a record: that trial is left out, and a point that has it is worth what nobody knows."""
+    odd: Values = {**BASELINE, "data.batch": math.nan}
+    xla: Values = {**BASELINE, "train.xla": True}
+    trials = [make_trial(BASELINE, 50.0), make_trial(odd, 5000.0), make_trial(xla, 40.0)]
+    (change,) = changes_worth(trials, BASELINE, xla, SPACE, sd=0.08)
+    assert change.worth is not None
+    assert change.worth.ratio < 1.0
+    assert {
+        change.worth for change in changes_worth(trials, BASELINE, {**xla, **odd, "train.xla": True}, SPACE, sd=0.08)
+    } == {None}
+    assert {change.worth for change in changes_worth(trials, BASELINE, odd, SPACE, sd=0.08)} == {None}
+
+
 def test_the_effective_batch_is_told_with_the_change(make_trial: MakeTrial) -> None:
     """As the names of the keys say it; a batch that accumulation makes up for, and length buckets, change none."""
     config: dict[str, Scalar] = {"batch_size_per_gpu": 8, "grad_accum": 2, "bucket_by_length": False}
