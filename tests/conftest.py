@@ -8,10 +8,16 @@ import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+# Before numpy is loaded: workers whose threads wait for each other's cores are several times slower. Trainers that the
+# tests start have all threads.
+os.environ["OPENBLAS_NUM_THREADS"] = "1"
+import numpy  # noqa: F401
 import pytest
 from hypothesis import settings
 
 from tests.postgresql import Server, running_server
+
+del os.environ["OPENBLAS_NUM_THREADS"]
 
 pytest_plugins = ["tests.fake_nvml.plugin", "tests.runs", "tests.search.simulated"]
 

@@ -82,6 +82,8 @@ def in_processes(make: Callable[[_Piece], _Result], pieces: Sequence[_Piece], jo
     if jobs == 1:
         yield from map(make, pieces)
         return
+    # The processes share the cores: threads of their numeric libraries would wait for each other.
+    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     # A fork would copy the threads of the numeric libraries in an unknown state.
     with ProcessPoolExecutor(jobs, mp_context=get_context("spawn")) as pool:
         try:

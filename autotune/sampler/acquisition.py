@@ -8,7 +8,7 @@ prefers cheap points far from anything good to expensive promising ones; `python
 """
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from statistics import median
@@ -161,6 +161,13 @@ class Acquisition:
             means = self._posterior(self._rows(good)).mean if good else ()
             self._believed = {observation.name: float(mean) for observation, mean in zip(good, means, strict=True)}
         return self._believed
+
+    def predicted(self, points: Sequence[Values]) -> Sequence[float]:
+        """Return the posterior mean ln score of these points, measured or not; some trial must have given numbers."""
+        means: list[float] = self._speed.predict(
+            np.array([self._space.indices(values) for values in points])
+        ).mean.tolist()
+        return means
 
     def promise(self, baseline: str, trials: int, why_not: Callable[[Values], str | None]) -> float:
         """Return the expected gain of the best point, in ln score, from that many more trials.

@@ -8,6 +8,7 @@ from statistics import fmean
 
 from autotune.records import TrialRecord
 from autotune.sampler.observations import Observation, expected_speed_sd
+from autotune.sampler.simplification import INDISTINGUISHABLE, changes
 from autotune.score import FEWEST_PAIRS, LEAST_PAIRS, LEAST_SCORE_GAIN, LEAST_SPEED, Judgement, pairs_needed
 from autotune.search.schedule import (
     CAUTION,
@@ -62,7 +63,9 @@ class Candidate:
 def better_than_baseline(
     observations: Mapping[str, Observation], believed: Mapping[str, float], baseline: str
 ) -> list[Candidate]:
-    """The points that are believed to be better than today's, best first; none if today's gave no numbers.
+    """Return the points that are believed to be better than today's, best first; none if today's gave no numbers.
+
+    Of those that cannot be told from the best one, the one with the fewest changes is best.
 
     Args:
         observations: What is known of each point.
@@ -79,8 +82,14 @@ def better_than_baseline(
         return Candidate(observation=observations[name], gain=gain, speed_gain=speed_gain, speed_sd=speed_sd)
 
     gains = {name: belief - believed[baseline] for name, belief in believed.items()}
-    better = [candidate(name, gain) for name, gain in gains.items() if gain > 0]
-    return sorted(better, key=lambda candidate: -candidate.gain)
+    least = max(gains.values()) - INDISTINGUISHABLE
+
+    def rank(candidate: Candidate) -> tuple[bool, int, float]:
+        is_behind = candidate.gain < least
+        changed = [] if is_behind else changes(candidate.observation.values, observations[baseline].values)
+        return is_behind, len(changed), -candidate.gain
+
+    return sorted((candidate(name, gain) for name, gain in gains.items() if gain > 0), key=rank)
 
 
 def pairs_wanted(candidate: Candidate, sd: float, pair_length_s: float, *, budget_s: float) -> int:

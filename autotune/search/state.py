@@ -13,6 +13,7 @@ from autotune.sampler.heuristics import heuristic_proposals
 from autotune.sampler.inert import without_turning
 from autotune.sampler.observations import Observations, expected_trial_sd, of_space
 from autotune.sampler.other_samplers import OURS, OtherSampler, SamplerChoice
+from autotune.sampler.simplification import INDISTINGUISHABLE, simplified
 from autotune.score import ln_score
 from autotune.search.confirm import Candidate, ConfirmationBasis, better_than_baseline
 from autotune.search.findings import Findings
@@ -139,6 +140,30 @@ class SearchState:
         )
         possible = next((values for values in heuristic_values if why_not(values) is None), None)
         return self._acquisition.next_trial(self.baseline_point, possible, why_not, longest_s, design_points)
+
+    def simplification(self, longest_s: float) -> Proposal | None:
+        """Return the trial of the best point without the changes that are not believed to matter; None without any.
+
+        Args:
+            longest_s: How long it may be expected to take.
+        """
+        better, why_not = self.better(), self._why_not()
+        if not better:
+            return None
+
+        def may_try(values: Values) -> bool:
+            known = self._observations.get(self.space.name(values))
+            works = bool(known.scores) if known else why_not(values) is None
+            return works and self._acquisition.may_take(values, longest_s)
+
+        values = simplified(
+            better[0].observation.values,
+            self.space.baseline,
+            max(self._acquisition.believed().values()) - INDISTINGUISHABLE,
+            self._acquisition.predicted,
+            may_try,
+        )
+        return None if self.space.name(values) in self._observations else Proposal(values=values, gain=0.0)
 
     def gain_of_ten_minutes(self) -> float | None:
         """Predict the average gain of the best point after ten more minutes, e.g. 0.02; None before one can tell."""

@@ -33,6 +33,7 @@ from autotune.search.schedule import (
     FOR_CONFIRMATION,
     baseline_cache_time_limit_s,
     design_points,
+    expected_trial_s,
     least_confirmation_s,
     longest_trial_s,
     never_trains,
@@ -179,6 +180,8 @@ class Tuner:
     def _explore(self) -> str:
         """Propose, run, judge and learn, as long as that pays and fits in front of the confirmation.
 
+        The last trials are of the best point without changes that do not seem to matter, for which some time is kept.
+
         Returns:
             Reason why that ends.
         """
@@ -191,16 +194,20 @@ class Tuner:
             longest_s = self._longest_trial_s(all_s) if kept_s else math.inf
             design = design_points(self._state.trials, self._state.space.size, left_s)
             proposal = self._state.next_trial(longest_s, design)
+            simpler = self._state.simplification(longest_s) if kept_s else None
+            trial_s = expected_trial_s(self._state.trials)
             why = self._trials.gpu_lost or why_exploring_ends(
                 self._state.trials,
                 proposal,
                 self._state.space,
                 tried_share=self._state.tried_share,
-                left_s=left_s,
+                left_s=left_s - trial_s if simpler else left_s,
                 worth_the_rest=self._parts.worth_the_rest,
             )
             if why or proposal is None:
-                break
+                if self._trials.gpu_lost or simpler is None or trial_s > left_s:
+                    break
+                proposal = simpler
             self.promised = promised_by_the_rest(self._state.trials, proposal, left_s)
             self._try(proposal, left_s)
         return why

@@ -63,6 +63,16 @@ def test_finalists_are_ranked_by_expected_gain() -> None:
     assert [(one.observation.values["n"], one.gain) for one in _better(n1=0.1, n2=0.3, n3=-0.1)] == [(2, 0.3), (1, 0.1)]
 
 
+def test_of_points_that_cannot_be_told_apart_the_one_with_the_fewest_changes_comes_first() -> None:
+    """Two percent are not worth another change; more are."""
+    space = Space(knobs=(knob("n", 0, 1, 2), knob("k", 0, 1)))
+    baseline, near = observation(space, 0.0), observation(space, 0.3, n=2, k=1)
+    simple, simplest = observation(space, 0.3, n=2), observation(space, 0.3, n=1)
+    beliefs = {baseline.name: 0.0, near.name: 0.30, simple.name: 0.285, simplest.name: 0.27}
+    ranked = better_than_baseline(named(baseline, near, simple, simplest), beliefs, baseline.name)
+    assert [candidate.observation for candidate in ranked] == [simple, near, simplest]
+
+
 def test_without_numbers_of_the_baseline_nothing_is_better() -> None:
     """No point can be better than an unknown one."""
     assert (

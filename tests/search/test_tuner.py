@@ -128,6 +128,19 @@ def test_knobs_that_do_nothing_are_not_recommended(search: Search, seed: int) ->
     assert answer.best == answer.baseline
 
 
+@pytest.mark.parametrize("seed", range(3))
+def test_changes_that_do_nothing_are_not_part_of_the_answer(search: Search, seed: int) -> None:
+    """Of all points that are as fast as the best one, the one with the fewest changes is recommended."""
+
+    def one_matters(config: Mapping[str, Any]) -> Training:
+        batch_size = config["data"]["batch_size"]
+        return Training(samples=batch_size, step_s=0.02 + 0.001 * batch_size, noise=0.01, epoch=20)
+
+    answer = search(one_matters, budget_s=300, seed=seed).answer
+    assert answer.verdict is Verdict.BETTER
+    assert [change.path for change in answer.changes] == ["data.batch_size"]
+
+
 def _silent(config: Mapping[str, Any]) -> Training:
     return plain(config) if config["data"]["batch_size"] == 8 else Training(start_s=inf)
 
