@@ -186,6 +186,13 @@ def _landscapes(arguments: argparse.Namespace) -> None:
 
 def _add_promises(commands: "Commands") -> None:
     parser = commands.add_parser("promises", help="what a search promises to gain, beside what it truly gained")
+    _add_grounds(parser)
+    _add_pieces(parser, out="bench-promises")
+    parser.set_defaults(run=_promises)
+
+
+def _add_grounds(parser: argparse.ArgumentParser) -> None:
+    """Add the options of a benchmark of searches on tables and on the simulator."""
     parser.add_argument(
         "folder", type=Path, nargs="?", metavar="DIR", help="folder of tables (default: the simulator alone)"
     )
@@ -193,8 +200,6 @@ def _add_promises(commands: "Commands") -> None:
     parser.add_argument(
         "--scenarios", type=_seeds, default=range(1000, 1024), metavar="0-31", help="default: 1000-1023"
     )
-    _add_pieces(parser, out="bench-promises")
-    parser.set_defaults(run=_promises)
 
 
 def _promises(arguments: argparse.Namespace) -> None:
@@ -202,6 +207,27 @@ def _promises(arguments: argparse.Namespace) -> None:
     from autotune.bench.promises.benchmark_promises import benchmark_promises
 
     report = benchmark_promises(
+        folder=arguments.folder,
+        seeds=arguments.seeds,
+        scenarios=arguments.scenarios,
+        jobs=arguments.jobs,
+        out=arguments.out,
+    )
+    print(report, end="")
+
+
+def _add_ablation(commands: "Commands") -> None:
+    parser = commands.add_parser("ablation", help="the search with one of its parts off, on tables and the simulator")
+    _add_grounds(parser)
+    _add_pieces(parser, out="bench-ablation")
+    parser.set_defaults(run=_ablation)
+
+
+def _ablation(arguments: argparse.Namespace) -> None:
+    # Here, because other benchmarks do without the imports of the peers.
+    from autotune.bench.ablation import benchmark_ablation
+
+    report = benchmark_ablation(
         folder=arguments.folder,
         seeds=arguments.seeds,
         scenarios=arguments.scenarios,
@@ -334,6 +360,7 @@ _BENCHMARKS = (
     _add_assumptions,
     _add_landscapes,
     _add_promises,
+    _add_ablation,
     _add_calibrate,
     _add_confirmation,
     _add_oscillation,

@@ -12,11 +12,13 @@ from typing import Protocol
 from autotune.bench.peers.anytime_curve import OURS, AnytimeCurve, Setting
 from autotune.bench.peers.methods import Proposals
 from autotune.clock import VirtualClock
-from autotune.events import Event
+from autotune.errors import TrialError
+from autotune.events import Event, IncumbentChanged
 from autotune.measure.window import WindowGoal, steady_window
 from autotune.problem.gpus import request_for
 from autotune.problem.problem import open_problem
 from autotune.records import Ending, Machine, Stop, TraineeEvent, Validity, Values
+from autotune.results import SearchResult
 from autotune.sampler.acquisition import WORTH_THE_REST
 from autotune.sampler.observations import TYPICAL_CV
 from autotune.sampler.other_samplers import OURS as OUR_SAMPLER
@@ -172,6 +174,49 @@ class Harness:
             yield Tuner(parts, consumers)
         finally:
             study.close()
+
+    def search(
+        self,
+        budget: Budget,
+        consumers: Iterable[Callable[[Event], None]] = (),
+        *,
+        sampler: SamplerChoice = OUR_SAMPLER,
+        only_confirmed: bool = True,
+    ) -> SearchResult | None:
+        """Run our tuner; its answers are those of the harness.
+
+        Args:
+            budget: Its budget.
+            consumers: Told everything that happens.
+            sampler: Its sampler, as in `SearchParts`.
+            only_confirmed: True if its last answer is what it confirmed, else the baseline: what was not confirmed is
+                not recommended, however good it looked.
+
+        Returns:
+            Its result; None if no trial gave numbers.
+
+        Raises:
+            AutotuneError: What ended it before its time.
+        """
+
+        def note(event: Event) -> None:
+            if isinstance(event, IncumbentChanged):
+                self.answer(event.values)
+
+        baseline = self.problem.space.baseline
+        with self.tuner(budget, [*consumers, note], sampler=sampler) as tuner:
+            try:
+                result = tuner.run()
+            except TrialError:
+                self.answer(baseline)
+                return None
+            finally:
+                self.trials = sum(tuner.outcomes.values())
+            if tuner.ended_by is not None:
+                raise tuner.ended_by
+        if only_confirmed:
+            self.answer(result.best.values if result.best else baseline)
+        return result
 
     def follow(
         self, proposals: Proposals, measure: Callable[[Values], float | None], *, most_trials: float = math.inf

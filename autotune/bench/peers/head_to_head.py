@@ -11,8 +11,6 @@ from autotune.bench.peers.anytime_curve import ORACLE, OURS, AnytimeCurve, Confi
 from autotune.bench.peers.harness import Harness, SimulatedTrainer
 from autotune.bench.peers.methods import PEERS
 from autotune.bench.simulation.scenarios import Scenario, null_scenario, scenario
-from autotune.errors import TrialError
-from autotune.events import Event, IncumbentChanged
 from autotune.records import Values
 from autotune.results import SearchResult, Verdict
 from autotune.search.schedule import Budget
@@ -96,23 +94,8 @@ def tuned(
         Its anytime curve, and what it said in the end; None if it confirmed nothing.
     """
     harness = Harness(one, budget_s, folder, method=name)
-
-    def note(event: Event) -> None:
-        if isinstance(event, IncumbentChanged):
-            harness.answer(event.values)
-
-    baseline = harness.problem.space.baseline
     budget = Budget(harness.clock, started_s=harness.clock.now_s(), budget_s=budget_s)
-    result: SearchResult | None = None
-    with harness.tuner(budget, [note], sampler=sampler) as tuner:
-        try:
-            result = tuner.run()
-        except TrialError:
-            harness.answer(baseline)  # no trial gave numbers
-        else:
-            # What was not confirmed is not recommended, however good it looked.
-            harness.answer(result.best.values if result.best else baseline)
-    harness.trials = sum(tuner.outcomes.values())
+    result = harness.search(budget, sampler=sampler)
     return harness.curve(None), _confirmation(one, result)
 
 

@@ -21,8 +21,7 @@ from autotune.bench.peers.methods import Proposals, coordinate_descent, gaussian
 from autotune.bench.peers.peer_sampler import PeerSampler
 from autotune.bench.tables.table_trainer import TableTrainer
 from autotune.bench.tables.trials_budget import TrialsBudget
-from autotune.errors import ConfigError, TrialError
-from autotune.events import Event, IncumbentChanged
+from autotune.errors import ConfigError
 from autotune.sampler.other_samplers import OURS as OUR_SAMPLER
 from autotune.sampler.other_samplers import SamplerChoice
 from autotune.search.confirm import MOST_PAIRS
@@ -105,14 +104,14 @@ def make_search(method: str, trainer: TableTrainer, trials: Sequence[int], folde
     if method == OURS:
         for number in trials:
             harness = _harness(trainer, method, folder / str(number))
-            _tune(harness, trainer, OUR_SAMPLER, trials=number, whole=True)
+            tune(harness, OUR_SAMPLER, trials=number, whole=True)
             regrets[number] = trainer.regret(harness.answers[-1][1])
             harnesses.append(harness)
     elif method in METHODS:
         harness = _harness(trainer, method, folder / "search")
         if method in _SAMPLERS:
             sampler = _SAMPLERS[method](harness.problem.space, trainer.seed)
-            _tune(harness, trainer, sampler, trials=max(trials), whole=False)
+            tune(harness, sampler, trials=max(trials), whole=False)
         else:
             peer = _PEERS[method](harness.problem.space, trainer.seed)
             harness.follow(peer, harness.measure_as_ours, most_trials=max(trials))
@@ -141,25 +140,10 @@ def budget_of(harness: Harness, *, trials: int, whole: bool) -> TrialsBudget:
     return TrialsBudget(harness.clock, trials=trials, beyond=beyond, runner=harness.runner)
 
 
-def _tune(harness: Harness, trainer: TableTrainer, sampler: SamplerChoice, *, trials: int, whole: bool) -> None:
-    """Run our tuner, assembled as the command does it, on a budget in trials."""
-    baseline = harness.problem.space.baseline
+def tune(harness: Harness, sampler: SamplerChoice, *, trials: int, whole: bool) -> None:
+    """Run our tuner on a budget in trials; its answers are the harness's."""
     budget = budget_of(harness, trials=trials, whole=whole)
-
-    def note(event: Event) -> None:
-        if isinstance(event, IncumbentChanged):
-            harness.answer(event.values)
-
-    with harness.tuner(budget, [budget.note, note], sampler=sampler) as tuner:
-        try:
-            result = tuner.run()
-        except TrialError:
-            harness.answer(baseline)  # no trial gave numbers
-        else:
-            if tuner.ended_by is not None:
-                raise tuner.ended_by
-            if whole:  # what was not confirmed is not recommended
-                harness.answer(result.best.values if result.best else baseline)
+    harness.search(budget, [budget.note], sampler=sampler, only_confirmed=whole)
 
 
 def _cpu_s() -> float:
