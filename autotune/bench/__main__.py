@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from autotune.bench.confirmation import benchmark_confirmation
 from autotune.bench.grid import measure_grid, parse_axis
+from autotune.bench.grounds import Grounds
 from autotune.bench.landscapes import benchmark_landscapes
 from autotune.bench.oscillation_verdicts import benchmark_oscillation
 from autotune.bench.overhead.collector_cost import measure_collector
@@ -206,14 +207,17 @@ def _promises(arguments: argparse.Namespace) -> None:
     # Here, because other benchmarks do without the imports of the peers.
     from autotune.bench.promises.benchmark_promises import benchmark_promises
 
-    report = benchmark_promises(
+    print(benchmark_promises(_grounds(arguments)), end="")
+
+
+def _grounds(arguments: argparse.Namespace) -> Grounds:
+    return Grounds(
         folder=arguments.folder,
         seeds=arguments.seeds,
         scenarios=arguments.scenarios,
         jobs=arguments.jobs,
         out=arguments.out,
     )
-    print(report, end="")
 
 
 def _add_ablation(commands: "Commands") -> None:
@@ -227,14 +231,7 @@ def _ablation(arguments: argparse.Namespace) -> None:
     # Here, because other benchmarks do without the imports of the peers.
     from autotune.bench.ablation import benchmark_ablation
 
-    report = benchmark_ablation(
-        folder=arguments.folder,
-        seeds=arguments.seeds,
-        scenarios=arguments.scenarios,
-        jobs=arguments.jobs,
-        out=arguments.out,
-    )
-    print(report, end="")
+    print(benchmark_ablation(_grounds(arguments)), end="")
 
 
 def _add_calibrate(commands: "Commands") -> None:

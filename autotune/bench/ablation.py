@@ -18,6 +18,7 @@ import numpy as np
 from pydantic import TypeAdapter
 
 from autotune import __version__
+from autotune.bench.grounds import Grounds
 from autotune.bench.markdown import markdown_table
 from autotune.bench.peers.harness import Harness
 from autotune.bench.resumable import make_missing, work_folder
@@ -85,17 +86,11 @@ class _Search:
 _search = TypeAdapter(_Search)
 
 
-def benchmark_ablation(
-    *, folder: Path | None, seeds: Sequence[int], scenarios: Sequence[int], jobs: int, out: Path
-) -> str:
+def benchmark_ablation(grounds: Grounds) -> str:
     """Make the missing searches.
 
     Args:
-        folder: Folder of the tables; None for the simulator alone.
-        seeds: Seeds of the searches on tables.
-        scenarios: Numbers of the scenarios of the simulator.
-        jobs: Number of processes.
-        out: Folder of the results; an existing one is gone on with.
+        grounds: Tables and scenarios, and where the results go.
 
     Returns:
         The report, as Markdown; it is written there, too.
@@ -103,27 +98,27 @@ def benchmark_ablation(
     Raises:
         ConfigError: A table, or an earlier result, cannot be used.
     """
-    tables = {table.name: table for table in read_tables(folder)} if folder else {}
+    tables = {table.name: table for table in read_tables(grounds.folder)} if grounds.folder else {}
     searches = make_missing(
         partial(_make, tables=tables),
-        list(_pieces(list(tables.values()), seeds, scenarios)),
-        path=out / "ablation.jsonl",
+        list(_pieces(list(tables.values()), grounds)),
+        path=grounds.out / "ablation.jsonl",
         head={"autotune": __version__},
         lines=_search,
-        jobs=jobs,
+        jobs=grounds.jobs,
         describe=lambda search: f"without {search.piece.part}",
     )
     report = _report(searches)
-    (out / "ablation.md").write_text(report, encoding="utf-8")
+    (grounds.out / "ablation.md").write_text(report, encoding="utf-8")
     return report
 
 
-def _pieces(tables: Sequence[Table], seeds: Sequence[int], scenarios: Sequence[int]) -> Iterator[_Piece]:
+def _pieces(tables: Sequence[Table], grounds: Grounds) -> Iterator[_Piece]:
     """Yield all pieces, those of all parts in turn: an interrupted benchmark has some of everything."""
-    on_tables = pieces(tables, methods=[EXPLORING], noises=[USUAL], seeds=seeds, trials=_TRIALS)
+    on_tables = pieces(tables, methods=[EXPLORING], noises=[USUAL], seeds=grounds.seeds, trials=_TRIALS)
     for piece, part in product(on_tables, PARTS):
         yield _Piece(part=part, table=piece)
-    for number, part in product(scenarios, PARTS):
+    for number, part in product(grounds.scenarios, PARTS):
         yield _Piece(part=part, scenario=number)
 
 

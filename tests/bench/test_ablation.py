@@ -7,6 +7,7 @@ import pytest
 
 from autotune.bench import ablation
 from autotune.bench.ablation import PARTS, WHOLE, benchmark_ablation, constants, needless_changes
+from autotune.bench.grounds import Grounds
 from autotune.records import Values
 from autotune.sampler import gaussian_process
 
@@ -43,10 +44,11 @@ def test_a_part_is_compared_with_the_whole_search(
     """Each has a row, and a second call makes nothing again."""
     monkeypatch.setattr(ablation, "PARTS", {name: PARTS[name] for name in (WHOLE, "repeats")})
     monkeypatch.setattr(ablation, "_BUDGETS_S", (60.0,))
-    report = benchmark_ablation(folder=None, seeds=range(0), scenarios=range(1000, 1001), jobs=1, out=tmp_path)
+    grounds = Grounds(seeds=(), scenarios=(1000,), out=tmp_path)
+    report = benchmark_ablation(grounds)
     assert "| nothing |" in report
     assert "| repeats |" in report
     assert "1 searches each" in report
     assert "2 of 2" in capsys.readouterr().err
-    assert report == benchmark_ablation(folder=None, seeds=range(0), scenarios=range(1000, 1001), jobs=1, out=tmp_path)
+    assert benchmark_ablation(grounds) == report
     assert capsys.readouterr().err == ""

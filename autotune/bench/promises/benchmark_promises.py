@@ -11,6 +11,7 @@ from pathlib import Path
 from pydantic import TypeAdapter
 
 from autotune import __version__
+from autotune.bench.grounds import Grounds
 from autotune.bench.peers.anytime_curve import OURS
 from autotune.bench.peers.harness import Harness
 from autotune.bench.promises.calibration_report import WatchedSearch, calibration_report
@@ -61,17 +62,11 @@ class _Search:
 _search = TypeAdapter(_Search)
 
 
-def benchmark_promises(
-    *, folder: Path | None, seeds: Sequence[int], scenarios: Sequence[int], jobs: int, out: Path
-) -> str:
+def benchmark_promises(grounds: Grounds) -> str:
     """Make the missing searches.
 
     Args:
-        folder: Folder of the tables; None for the simulator alone.
-        seeds: Seeds of the searches on tables.
-        scenarios: Numbers of the scenarios of the simulator.
-        jobs: Number of processes.
-        out: Folder of the results; an existing one is gone on with.
+        grounds: Tables and scenarios, and where the results go.
 
     Returns:
         The report, as Markdown; it is written there, too.
@@ -79,16 +74,16 @@ def benchmark_promises(
     Raises:
         ConfigError: A table, or an earlier result, cannot be used.
     """
-    whole = read_tables(folder) if folder else []
+    whole = read_tables(grounds.folder) if grounds.folder else []
     parts = [part for table in whole for part in small_parts(table)]
     tables = {table.name: table for table in (*whole, *parts)}
     searches = make_missing(
         partial(_make, tables=tables),
-        list(_pieces(list(tables.values()), seeds, scenarios)),
-        path=out / "promises.jsonl",
+        list(_pieces(list(tables.values()), grounds)),
+        path=grounds.out / "promises.jsonl",
         head={"format": FORMAT, "autotune": __version__},
         lines=_search,
-        jobs=jobs,
+        jobs=grounds.jobs,
         describe=lambda search: str(search.piece),
     )
     report = calibration_report(
@@ -102,7 +97,7 @@ def benchmark_promises(
             ],
         }
     )
-    (out / "promises.md").write_text(report, encoding="utf-8")
+    (grounds.out / "promises.md").write_text(report, encoding="utf-8")
     return report
 
 
@@ -116,9 +111,9 @@ def _on(searches: Sequence[_Search], tables: Sequence[Table]) -> list[WatchedSea
     ]
 
 
-def _pieces(tables: Sequence[Table], seeds: Sequence[int], scenarios: Sequence[int]) -> Iterator[Piece | ScenarioPiece]:
-    yield from pieces(tables, methods=[EXPLORING], noises=[USUAL], seeds=seeds, trials=[_TRIALS])
-    for number in scenarios:
+def _pieces(tables: Sequence[Table], grounds: Grounds) -> Iterator[Piece | ScenarioPiece]:
+    yield from pieces(tables, methods=[EXPLORING], noises=[USUAL], seeds=grounds.seeds, trials=[_TRIALS])
+    for number in grounds.scenarios:
         yield ScenarioPiece(scenario=number, budget_s=_BUDGET_S)
 
 
