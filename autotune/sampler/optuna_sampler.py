@@ -6,8 +6,7 @@ Floats without a step are drawn at random.
 
 import math
 import threading
-from collections import Counter
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from statistics import fmean, median
@@ -20,7 +19,7 @@ from optuna.search_space import IntersectionSearchSpace
 from optuna.study import Study, StudyDirection
 from optuna.trial import FrozenTrial, TrialState
 
-from autotune.records import Ending, Scalar, Values
+from autotune.records import Ending, Values
 from autotune.sampler.acquisition import Acquisition
 from autotune.sampler.observations import Observation, expected_trial_sd
 from autotune.space.knob import Knob, Label, ladder
@@ -28,7 +27,6 @@ from autotune.space.space import Space, point_name
 
 _SPREAD = 0.5  # of the scores of a study whose values have no logarithm
 _FAR_BEHIND = 4.0  # below the best score, all are alike: the model is not for them
-_ENOUGH_FAILURES = 5  # of a value that never worked: it works in one trial of eight at best (rule of succession)
 _SEEDS = 2**31
 
 
@@ -183,8 +181,7 @@ class _Model:
         """Return the positions that promise most after these trials; None if none does."""
         observations = self._observations(trials, direction)
         self._acquisition.learn(observations, expected_trial_sd(observations))
-        hopeless = _hopeless(observations.values())
-        proposal = self._acquisition.next_trial("", None, lambda values: _why_not(values, hopeless))
+        proposal = self._acquisition.next_trial("", None, lambda _: None)
         if proposal is None:
             return None
         return dict(zip(self.grids, self._space.indices(proposal.values), strict=True))
@@ -248,19 +245,3 @@ def _has_failed(trial: FrozenTrial) -> bool:
 
 def _is_violated(trial: FrozenTrial) -> bool:
     return any(value > 0 for value in trial.constraints.values())
-
-
-def _hopeless(observations: Iterable[Observation]) -> set[tuple[str, Scalar]]:
-    """Return the values that have failed so often, and never worked, that another trial of them is wasted."""
-    tried, worked = Counter[tuple[str, Scalar]](), set[tuple[str, Scalar]]()
-    for observation in observations:
-        for value in observation.values.items():
-            tried[value] += observation.trials
-            if observation.scores:
-                worked.add(value)
-    return {value for value, times in tried.items() if times >= _ENOUGH_FAILURES} - worked
-
-
-def _why_not(values: Values, hopeless: Collection[tuple[str, Scalar]]) -> str | None:
-    failed = (path for path, value in values.items() if (path, value) in hopeless)
-    return next((f"{path} failed each time" for path in failed), None)
