@@ -21,7 +21,7 @@ from autotune.bench.tables.searches import METHODS, make_search, missing_package
 from autotune.bench.tables.table import Table, read_tables
 from autotune.errors import ConfigError
 
-FORMAT = 1
+FORMAT = 2
 """Version of the lines of ``results.jsonl``."""
 
 _search = TypeAdapter(Search)

@@ -92,35 +92,32 @@ def make_search(method: str, trainer: TableTrainer, trials: Sequence[int], folde
     Args:
         method: Its name.
         trainer: The trainer.
-        trials: Numbers of trials after which the answer counts. For `OURS` each is a search of its own.
+        trials: Numbers of trials after which the answer counts. For our tuner each is a search of its own, which plans
+            for so many; the peers do not plan.
         folder: Folder for all files; must not exist yet.
 
     Raises:
         ConfigError: There is no such method.
     """
+    if method not in METHODS:
+        raise ConfigError(f"there is no method {method!r}", remedy=f"There are: {', '.join(METHODS)}.")
     before_s = _cpu_s()
     harnesses: list[Harness] = []
     regrets: dict[int, float] = {}
-    if method == OURS:
-        for number in trials:
-            harness = _harness(trainer, method, folder / str(number))
-            tune(harness, OUR_SAMPLER, trials=number, whole=True)
-            regrets[number] = trainer.regret(harness.answers[-1][1])
-            harnesses.append(harness)
-    elif method in METHODS:
-        harness = _harness(trainer, method, folder / "search")
-        if method in _SAMPLERS:
-            sampler = _SAMPLERS[method](harness.problem.space, trainer.seed)
-            tune(harness, sampler, trials=max(trials), whole=False)
+    plans_ahead = method not in _PEERS
+    for most in trials if plans_ahead else (max(trials),):
+        harness = Harness(trainer, ENDLESS_S, folder / str(most), method=method)
+        if plans_ahead:
+            make = _SAMPLERS.get(method)
+            sampler = make(harness.problem.space, trainer.seed) if make else OUR_SAMPLER
+            tune(harness, sampler, trials=most, whole=method == OURS)
         else:
             peer = _PEERS[method](harness.problem.space, trainer.seed)
-            harness.follow(peer, harness.measure_as_ours, most_trials=max(trials))
-        for number in trials:
+            harness.follow(peer, harness.measure_as_ours, most_trials=most)
+        for number in (most,) if plans_ahead else trials:
             answer = [values for since, values in harness.answers if since <= number][-1]
             regrets[number] = trainer.regret(answer)
         harnesses.append(harness)
-    else:
-        raise ConfigError(f"there is no method {method!r}", remedy=f"There are: {', '.join(METHODS)}.")
     configs = [plan.config_text for harness in harnesses for plan in harness.runner.plans]
     return Answers(
         regrets=regrets,
@@ -128,10 +125,6 @@ def make_search(method: str, trainer: TableTrainer, trials: Sequence[int], folde
         failed=sum(trainer.fails(config) for config in configs),
         cpu_s=_cpu_s() - before_s,
     )
-
-
-def _harness(trainer: TableTrainer, method: str, folder: Path) -> Harness:
-    return Harness(trainer, ENDLESS_S, folder, method=method)
 
 
 def budget_of(harness: Harness, *, trials: int, whole: bool) -> TrialsBudget:
