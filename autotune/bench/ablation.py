@@ -30,8 +30,8 @@ from autotune.bench.tables.table import Table, read_tables
 from autotune.durations import format_duration
 from autotune.records import Values
 from autotune.sampler.other_samplers import OURS
-from autotune.sampler.simplification import changes
 from autotune.search.schedule import Budget
+from autotune.space.space import Space
 
 WHOLE = "nothing"
 """Name of the search with all of its parts."""
@@ -161,9 +161,9 @@ def _on_table(piece: Piece, tables: Mapping[str, Table], folder: Path) -> dict[f
     harness = Harness(trainer, ENDLESS_S, folder / "search", method=EXPLORING)
     tune(harness, OURS, trials=max(piece.trials), whole=False)
     answers = {number: [values for since, values in harness.answers if since <= number][-1] for number in piece.trials}
-    baseline = harness.problem.space.baseline
+    space = harness.problem.space
     return {
-        number: (trainer.regret(values), needless_changes(trainer.speed, values, baseline))
+        number: (trainer.regret(values), needless_changes(trainer.speed, values, space))
         for number, values in answers.items()
     }
 
@@ -174,15 +174,15 @@ def _on_scenario(number: int, folder: Path) -> dict[float, tuple[float, int]]:
     for budget_s in _BUDGETS_S:
         harness = Harness(one, budget_s, folder / f"{budget_s:g}", method=OURS)
         harness.search(Budget(harness.clock, started_s=harness.clock.now_s(), budget_s=budget_s))
-        curve, baseline = harness.curve(None), harness.problem.space.baseline
-        found[budget_s] = (curve.regret_at(budget_s), needless_changes(one.speed, curve.answer, baseline))
+        curve = harness.curve(None)
+        found[budget_s] = (curve.regret_at(budget_s), needless_changes(one.speed, curve.answer, harness.problem.space))
     return found
 
 
-def needless_changes(speed: Callable[[Values], float], values: Values, baseline: Values) -> int:
+def needless_changes(speed: Callable[[Values], float], values: Values, space: Space) -> int:
     """Return the number of changes without which a point is truly as fast, or slower by less than 1 %."""
     least = _NEEDLESS * speed(values)
-    without = (speed({**values, path: baseline[path]}) for path in changes(values, baseline))
+    without = (speed({**values, path: space.baseline[path]}) for path in space.changes(values))
     return sum(other >= least for other in without)
 
 

@@ -7,20 +7,15 @@ to understand it.
 from collections.abc import Callable, Sequence
 
 from autotune.records import Values
-from autotune.space.knob import same_scalar
+from autotune.space.space import Space
 
 INDISTINGUISHABLE = 0.02
 """Largest difference in ln score of points that count as equally good."""
 
 
-def changes(values: Values, baseline: Values) -> list[str]:
-    """Return the paths of the knobs that a point changes."""
-    return [path for path, value in values.items() if not same_scalar(value, baseline[path])]
-
-
 def simplified(
     values: Values,
-    baseline: Values,
+    space: Space,
     least: float,
     believed: Callable[[Sequence[Values]], Sequence[float]],
     may_try: Callable[[Values], bool],
@@ -29,7 +24,7 @@ def simplified(
 
     Args:
         values: The point.
-        baseline: The baseline; its values are those that changes are taken back to.
+        space: The search space; changes are taken back to the values of its baseline.
         least: The ln score that the result has to be believed to have.
         believed: Returns the ln score that points are believed to have, measured or not.
         may_try: Returns whether a point may be tried.
@@ -37,8 +32,8 @@ def simplified(
     Returns:
         The simplified point; the same one if each of its changes is believed to matter.
     """
-    while paths := changes(values, baseline):
-        simpler = [point for path in paths if may_try(point := {**values, path: baseline[path]})]
+    while paths := space.changes(values):
+        simpler = [point for path in paths if may_try(point := {**values, path: space.baseline[path]})]
         beliefs = believed(simpler) if simpler else ()
         best = max(range(len(simpler)), key=lambda number: beliefs[number], default=None)
         if best is None or beliefs[best] < least:

@@ -8,7 +8,7 @@ from statistics import fmean
 
 from autotune.records import TrialRecord
 from autotune.sampler.observations import Observation, expected_speed_sd
-from autotune.sampler.simplification import INDISTINGUISHABLE, changes
+from autotune.sampler.simplification import INDISTINGUISHABLE
 from autotune.score import FEWEST_PAIRS, LEAST_PAIRS, LEAST_SCORE_GAIN, LEAST_SPEED, Judgement, pairs_needed
 from autotune.search.schedule import (
     CAUTION,
@@ -18,6 +18,7 @@ from autotune.search.schedule import (
     is_dear,
     pair_s,
 )
+from autotune.space.space import Space
 from autotune.study.noise import MOST_PRIOR_DF
 
 MOST_PAIRS = 12
@@ -61,7 +62,7 @@ class Candidate:
 
 
 def better_than_baseline(
-    observations: Mapping[str, Observation], believed: Mapping[str, float], baseline: str
+    observations: Mapping[str, Observation], believed: Mapping[str, float], space: Space
 ) -> list[Candidate]:
     """Return the points that are believed to be better than today's, best first; none if today's gave no numbers.
 
@@ -70,8 +71,9 @@ def better_than_baseline(
     Args:
         observations: What is known of each point.
         believed: What is believed of those that gave numbers, in ln score.
-        baseline: Name of today's point.
+        space: The search space.
     """
+    baseline = space.name(space.baseline)
     if baseline not in believed:
         return []
     baselines, speed_sd = observations[baseline].ln_speeds, expected_speed_sd(observations)
@@ -86,8 +88,8 @@ def better_than_baseline(
 
     def rank(candidate: Candidate) -> tuple[bool, int, float]:
         is_behind = candidate.gain < least
-        changed = [] if is_behind else changes(candidate.observation.values, observations[baseline].values)
-        return is_behind, len(changed), -candidate.gain
+        changes = 0 if is_behind else len(space.changes(candidate.observation.values))
+        return is_behind, changes, -candidate.gain
 
     return sorted((candidate(name, gain) for name, gain in gains.items() if gain > 0), key=rank)
 

@@ -158,7 +158,7 @@ class SearchState:
 
         values = simplified(
             better[0].observation.values,
-            self.space.baseline,
+            self.space,
             max(self._acquisition.believed().values()) - INDISTINGUISHABLE,
             self._acquisition.predicted,
             may_try,
@@ -214,7 +214,7 @@ class SearchState:
 
     def better(self) -> list[Candidate]:
         """Return the points that are believed to be better than today's, best first."""
-        return better_than_baseline(self._observations, self._acquisition.believed(), self.baseline_point)
+        return better_than_baseline(self._observations, self._acquisition.believed(), self.space)
 
     def confirmation_basis(self, *, budget_s: float) -> ConfirmationBasis:
         """Return the facts that the size of a confirmation follows from.

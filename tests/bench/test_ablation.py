@@ -10,6 +10,8 @@ from autotune.bench.ablation import PARTS, WHOLE, benchmark_ablation, constants,
 from autotune.bench.grounds import Grounds
 from autotune.records import Values
 from autotune.sampler import gaussian_process
+from autotune.space.space import Space
+from tests.runs import knob
 
 
 def test_every_part_is_switched_off_by_constants_that_exist_and_for_a_while_only() -> None:
@@ -31,11 +33,11 @@ def test_a_change_is_needless_if_as_much_is_left_without_it() -> None:
     def speed(values: Values) -> float:
         return 1.0 + (values["a"] == 2) + 0.02 * (values["b"] == 2)
 
-    baseline: Values = {"a": 1, "b": 1, "c": 1}
-    assert needless_changes(speed, {"a": 2, "b": 1, "c": 2}, baseline) == 1
-    assert needless_changes(speed, {"a": 2, "b": 2, "c": 1}, baseline) == 1  # one percent of what there is then
-    assert needless_changes(speed, {"a": 1, "b": 2, "c": 1}, baseline) == 0
-    assert needless_changes(speed, baseline, baseline) == 0
+    space = Space(knobs=tuple(knob(path, 1, 2) for path in "abc"))
+    assert needless_changes(speed, {"a": 2, "b": 1, "c": 2}, space) == 1
+    assert needless_changes(speed, {"a": 2, "b": 2, "c": 1}, space) == 1  # one percent of what there is then
+    assert needless_changes(speed, {"a": 1, "b": 2, "c": 1}, space) == 0
+    assert needless_changes(speed, space.baseline, space) == 0
 
 
 def test_a_part_is_compared_with_the_whole_search(

@@ -55,7 +55,7 @@ BASELINE = point_name(SPACE.baseline)
 def _better(**believed: float) -> list[Candidate]:
     observations = [observation(SPACE, 0.0), *(observation(SPACE, 0.0, n=int(name[1:])) for name in believed)]
     beliefs = {one.name: belief for one, belief in zip(observations, [0.0, *believed.values()], strict=True)}
-    return better_than_baseline(named(*observations), beliefs, BASELINE)
+    return better_than_baseline(named(*observations), beliefs, SPACE)
 
 
 def test_finalists_are_ranked_by_expected_gain() -> None:
@@ -69,15 +69,13 @@ def test_of_points_that_cannot_be_told_apart_the_one_with_the_fewest_changes_com
     baseline, near = observation(space, 0.0), observation(space, 0.3, n=2, k=1)
     simple, simplest = observation(space, 0.3, n=2), observation(space, 0.3, n=1)
     beliefs = {baseline.name: 0.0, near.name: 0.30, simple.name: 0.285, simplest.name: 0.27}
-    ranked = better_than_baseline(named(baseline, near, simple, simplest), beliefs, baseline.name)
+    ranked = better_than_baseline(named(baseline, near, simple, simplest), beliefs, space)
     assert [candidate.observation for candidate in ranked] == [simple, near, simplest]
 
 
 def test_without_numbers_of_the_baseline_nothing_is_better() -> None:
     """No point can be better than an unknown one."""
-    assert (
-        better_than_baseline(named(observation(SPACE, 0.5, n=1)), {observation(SPACE, n=1).name: 0.5}, BASELINE) == []
-    )
+    assert better_than_baseline(named(observation(SPACE, 0.5, n=1)), {observation(SPACE, n=1).name: 0.5}, SPACE) == []
 
 
 def test_a_small_gain_wants_more_pairs_than_a_large_one_and_no_more_than_there_is_time_for() -> None:
@@ -93,7 +91,7 @@ def _speedy(*speeds: float) -> Candidate:
     """Make a candidate with a large gain in score, faster than the baseline by so much, in ln speed."""
     baseline = replace(observation(SPACE, *[0.0] * 8), ln_speeds=(0.0, 0.01) * 4)
     candidate = replace(observation(SPACE, 0.7, n=1), ln_speeds=speeds)
-    return better_than_baseline(named(baseline, candidate), {baseline.name: 0.0, candidate.name: 0.7}, BASELINE)[0]
+    return better_than_baseline(named(baseline, candidate), {baseline.name: 0.0, candidate.name: 0.7}, SPACE)[0]
 
 
 def test_a_point_that_is_hardly_faster_wants_pairs_that_show_it_is_no_slower() -> None:
