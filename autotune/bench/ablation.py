@@ -19,7 +19,7 @@ from pydantic import TypeAdapter
 
 from autotune import __version__
 from autotune.bench.grounds import Grounds
-from autotune.bench.markdown import markdown_table
+from autotune.bench.markdown import markdown_table, regret_cells
 from autotune.bench.peers.harness import Harness
 from autotune.bench.resumable import make_missing, work_folder
 from autotune.bench.simulation.scenarios import scenario
@@ -30,7 +30,6 @@ from autotune.bench.tables.table import Table, read_tables
 from autotune.durations import format_duration
 from autotune.records import Values
 from autotune.sampler.other_samplers import OURS
-from autotune.search.schedule import Budget
 from autotune.space.space import Space
 
 WHOLE = "nothing"
@@ -58,7 +57,7 @@ PARTS: Mapping[str, Constants] = {
         ("autotune.search.confirm", "INDISTINGUISHABLE"): 0.0,
     },
 }
-"""What each part is switched off by; the first entry leaves all on."""
+"""Constants that switch each part off; the first entry leaves all on."""
 
 _TRIALS = (60, 120)  # on tables
 _BUDGETS_S = (300.0, 1800.0)  # on the simulator
@@ -135,9 +134,7 @@ def _report(searches: Sequence[_Search]) -> str:
             those = [search for search in some if search.piece.part == part]
             cells = [part]
             for budget in budgets:
-                regrets = [search.regrets[budget] for search in those]
-                figures = (np.median(regrets), np.mean(regrets), np.percentile(regrets, 90))
-                cells.append(", ".join(f"{figure:.1%}" for figure in figures))
+                cells.append(", ".join(regret_cells([search.regrets[budget] for search in those])))
                 cells.append(f"{np.mean([search.needless[budget] for search in those]):.2f}")
             rows.append(cells)
         heads = ["without", *(head for name in names for head in (f"regret after {name}", "needless changes"))]
@@ -160,7 +157,7 @@ def _on_table(piece: Piece, tables: Mapping[str, Table], folder: Path) -> dict[f
     trainer = trainer_of(piece, tables[piece.table])
     harness = Harness(trainer, ENDLESS_S, folder / "search", method=EXPLORING)
     tune(harness, OURS, trials=max(piece.trials), whole=False)
-    answers = {number: [values for since, values in harness.answers if since <= number][-1] for number in piece.trials}
+    answers = {number: harness.answer_after(number) for number in piece.trials}
     space = harness.problem.space
     return {
         number: (trainer.regret(values), needless_changes(trainer.speed, values, space))
@@ -173,7 +170,7 @@ def _on_scenario(number: int, folder: Path) -> dict[float, tuple[float, int]]:
     found = {}
     for budget_s in _BUDGETS_S:
         harness = Harness(one, budget_s, folder / f"{budget_s:g}", method=OURS)
-        harness.search(Budget(harness.clock, started_s=harness.clock.now_s(), budget_s=budget_s))
+        harness.search(harness.budget())
         curve = harness.curve(None)
         found[budget_s] = (curve.regret_at(budget_s), needless_changes(one.speed, curve.answer, harness.problem.space))
     return found

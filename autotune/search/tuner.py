@@ -109,7 +109,7 @@ class Tuner:
 
     @property
     def state(self) -> SearchState:
-        """What the search knows so far."""
+        """State: all that the search knows so far."""
         return self._state
 
     @property

@@ -54,7 +54,7 @@ def test_the_rest_is_compared_with_the_end() -> None:
 
 @pytest.mark.parametrize("ahead", [{"trials_ahead": 10.0}, {"ahead_s": 600.0}])
 def test_users_are_promised_a_number_of_trials_or_a_time(ahead: dict[str, float]) -> None:
-    """What is told at the tenth trial is compared with the answer ten trials, or ten minutes, later."""
+    """A promise told at the tenth trial is compared with the answer ten trials, or ten minutes, later."""
     one = WatchedSearch(moments=moments(*(0.5,) * 20), **ahead)
     assert one.pairs_ahead() == [(pytest.approx(0.2), pytest.approx(0.1))]
     # A search that ends before that tells nothing.
@@ -78,7 +78,7 @@ def test_deciles_are_in_order_of_the_promise() -> None:
 
 
 def test_a_threshold_ends_a_search_at_the_first_promise_below() -> None:
-    """What that costs, and whether it may be; a search that always promises more is not ended."""
+    """The table says the cost, and whether it may be; a search that always promises more is not ended."""
     ended = WatchedSearch(moments=moments(0.03, 0.0015, 0.03, 0.0001, gain=0.001))
     endless = WatchedSearch(moments=moments(*(0.03,) * 4, gain=0.001))
     lines = thresholds_table([ended, endless], tried_share=0.0).splitlines()

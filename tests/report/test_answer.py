@@ -73,7 +73,7 @@ def test_changes_that_cannot_be_told_apart_share_their_worth(search_result: Make
 
 
 def test_what_may_be_worth_nothing_is_said_to_be_unclear(search_result: MakeResult) -> None:
-    """Where the interval includes 1 there is no single number that looks like a gain or a loss."""
+    """With an interval that includes 1 there is no single number that looks like a gain or a loss."""
     unclear = Ratio(ratio=1.04, low=0.97, high=1.12)
     loss = Ratio(ratio=0.9, low=0.85, high=0.95)
     changes = (

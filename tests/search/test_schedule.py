@@ -105,7 +105,7 @@ def test_exploring_ends_where_all_that_fits_promises_too_little(make_trial: Make
 
 
 def test_a_search_may_be_told_to_use_its_budget(make_trial: MakeTrial) -> None:
-    """Where the rest need not promise anything, even what promises nothing is tried; the time ends all the same."""
+    """A proposal without any promise is tried if the rest need not promise anything; the time ends all the same."""
     trials = [make_trial(BASELINE, 50.0, duration_s=10.0)]
     proposal = Proposal(values=OTHER, gain=0.0)
     ends = partial(why_exploring_ends, trials, proposal, SPACE, tried_share=1.0)

@@ -532,7 +532,7 @@ def test_the_gain_of_ten_more_minutes_is_estimated_at_the_end(search: Search) ->
 
 
 def test_only_a_space_that_is_known_makes_a_search_end_early(search: Search) -> None:
-    """Where most points were tried, it ends once they promise nothing; in a large one the time is used."""
+    """It ends once most points were tried and promise nothing; in a large space the time is used."""
     small, large = search(plain, budget_s=1200), search(dull, budget_s=300, config=BIG)
     assert small.tuner.state.tried_share >= MOSTLY_TRIED > large.tuner.state.tried_share
     assert "nothing left to try promises a gain" in small.said()

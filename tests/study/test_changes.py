@@ -111,7 +111,7 @@ def test_all_changes_together_are_worth_what_the_confirmation_says(make_trial: M
 
 
 def test_the_worth_depends_on_the_record_alone(make_trial: MakeTrial) -> None:
-    """After `apply`, or with other domains, the same trials say the same: the present space only gives the labels."""
+    """The same trials say the same after `apply`, or with other domains: the present space only gives the labels."""
     trials = _everything(make_trial, 0.05)
     applied = Space(knobs=tuple(knob(path, value) for path, value in BEST.items()))
     before = changes_worth(trials, BASELINE, BEST, SPACE, sd=0.08)

@@ -8,11 +8,10 @@ from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
 
-import numpy as np
 from pydantic import TypeAdapter
 
 from autotune import __version__
-from autotune.bench.markdown import markdown_table
+from autotune.bench.markdown import markdown_table, regret_cells
 from autotune.bench.peers.anytime_curve import OURS
 from autotune.bench.peers.harness import Harness
 from autotune.bench.peers.head_to_head import tuned
@@ -88,8 +87,7 @@ def _report(searches: Sequence[_Search]) -> str:
             for search in searches
             if search.piece.change is change and search.piece.method == method
         ]
-        figures = (np.median(regrets), np.mean(regrets), np.percentile(regrets, 90))
-        rows.append([change.value, format_duration(budget_s), method, *(f"{figure:.1%}" for figure in figures)])
+        rows.append([change.value, format_duration(budget_s), method, *regret_cells(regrets)])
     heads = ["changed assumption", "after", "method", "median regret", "mean", "p90"]
     return f"{len({search.piece.seed for search in searches})} scenarios\n\n{markdown_table(heads, rows)}"
 

@@ -124,6 +124,14 @@ class Harness:
         self.answers.append((len(self.runner.plans), values))
         self._answered_s.append(self.clock.now_s() - self._started_s)
 
+    def answer_after(self, trials: int) -> Values:
+        """Return the answer after so many trials."""
+        return [values for since, values in self.answers if since <= trials][-1]
+
+    def budget(self) -> Budget:
+        """Return the method's budget, from now on, as our tuner takes it."""
+        return Budget(self.clock, started_s=self.clock.now_s(), budget_s=self._budget_s)
+
     def curve(self, setting: Setting | None) -> AnytimeCurve:
         """Return the method's anytime curve so far, judged by the true speeds."""
         best = self._one.best()[1]

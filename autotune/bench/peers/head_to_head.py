@@ -13,7 +13,6 @@ from autotune.bench.peers.methods import PEERS
 from autotune.bench.simulation.scenarios import Scenario, null_scenario, scenario
 from autotune.records import Values
 from autotune.results import SearchResult, Verdict
-from autotune.search.schedule import Budget
 from autotune.space.space import Space
 
 NULL_BUDGET_S = 300.0
@@ -94,8 +93,7 @@ def tuned(
         Its anytime curve, and what it said in the end; None if it confirmed nothing.
     """
     harness = Harness(one, budget_s, folder, method=name)
-    budget = Budget(harness.clock, started_s=harness.clock.now_s(), budget_s=budget_s)
-    result = harness.search(budget, sampler=sampler)
+    result = harness.search(harness.budget(), sampler=sampler)
     return harness.curve(None), _confirmation(one, result)
 
 

@@ -23,7 +23,6 @@ from autotune.bench.tables.noise import USUAL
 from autotune.bench.tables.pieces import Piece, pieces, trainer_of
 from autotune.bench.tables.searches import ENDLESS_S, EXPLORING, budget_of
 from autotune.bench.tables.table import Table, read_tables
-from autotune.search.schedule import Budget
 
 FORMAT = 2
 """Version of the lines of ``promises.jsonl``."""
@@ -138,5 +137,6 @@ def _on_table(piece: Piece, table: Table, folder: Path) -> list[Moment]:
 def _on_scenario(piece: ScenarioPiece, folder: Path) -> list[Moment]:
     one = scenario(piece.scenario)
     harness = Harness(one, piece.budget_s, folder, method=OURS)
-    budget = Budget(harness.clock, started_s=harness.clock.now_s(), budget_s=piece.budget_s)
-    return watched_search(harness, one, budget, [], promised_to_users=lambda state: state.gain_of_ten_minutes())
+    return watched_search(
+        harness, one, harness.budget(), [], promised_to_users=lambda state: state.gain_of_ten_minutes()
+    )

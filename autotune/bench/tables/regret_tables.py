@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from autotune.bench.markdown import markdown_table
+from autotune.bench.markdown import markdown_table, regret_cells
 from autotune.bench.peers.anytime_curve import OURS
 from autotune.bench.tables.pieces import Piece
 from autotune.bench.tables.searches import EXPLORING, Answers
@@ -62,7 +62,7 @@ def regrets_table(searches: Sequence[Search], trials: int) -> str:
             [
                 method,
                 str(len(values)),
-                *_shown(values),
+                *regret_cells(values),
                 f"{close:.0%}",
                 f"{first[method]:.0%}",
             ]
@@ -89,7 +89,7 @@ def wins_table(searches: Sequence[Search], trials: int) -> str:
                 [
                     ours,
                     method,
-                    *(", ".join(_shown([regrets[one][key] for key in both])) for one in (ours, method)),
+                    *(", ".join(regret_cells([regrets[one][key] for key in both])) for one in (ours, method)),
                     *(str(count) for count in (wins, losses, len(both) - wins - losses)),
                     f"{mean:+.1%} ({low:+.1%} to {high:+.1%})",
                 ]
@@ -146,12 +146,6 @@ def losses_table(searches: Sequence[Search]) -> str:
         ["table", *(f"after {trials}: ours, best other (searches)" for trials in numbers), "most lost"],
         [cells for _, cells in sorted(rows, key=lambda row: -row[0])],
     )
-
-
-def _shown(regrets: Sequence[float] | _Array) -> list[str]:
-    """Return median, mean and 90th percentile as texts."""
-    middle, high = np.percentile(regrets, (50, 90))
-    return [f"{value:.1%}" for value in (middle, np.mean(regrets), high)]
 
 
 def _regrets(searches: Sequence[Search], trials: int) -> dict[str, dict[_Key, float]]:

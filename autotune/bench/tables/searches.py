@@ -115,8 +115,7 @@ def make_search(method: str, trainer: TableTrainer, trials: Sequence[int], folde
             peer = _PEERS[method](harness.problem.space, trainer.seed)
             harness.follow(peer, harness.measure_as_ours, most_trials=most)
         for number in (most,) if plans_ahead else trials:
-            answer = [values for since, values in harness.answers if since <= number][-1]
-            regrets[number] = trainer.regret(answer)
+            regrets[number] = trainer.regret(harness.answer_after(number))
         harnesses.append(harness)
     configs = [plan.config_text for harness in harnesses for plan in harness.runner.plans]
     return Answers(
