@@ -10,16 +10,16 @@ import tempfile
 import traceback
 from collections.abc import Sequence
 from datetime import UTC, datetime
-from importlib import import_module
 
 import click
 
 from autotune import __version__
 from autotune.clock import SystemClock
 from autotune.commands.invocation import Invocation
+from autotune.commands.lazy_group import LazyGroup
 from autotune.errors import AutotuneError
-from autotune.limits import expected, require_room
-from autotune.process.termination import end_by_force_with, signals_held
+from autotune.limits import expected
+from autotune.process.termination import end_by_force_with
 
 _COMMANDS = {
     "init": "find the knobs of a config, and add a section for autotune to it",
@@ -32,29 +32,12 @@ _COMMANDS = {
 }
 
 
-class _Commands(click.Group):
-    """Loads a command's module only when it is asked for, so that ``--help`` stays fast."""
-
-    def list_commands(self, ctx: click.Context) -> list[str]:
-        return list(_COMMANDS)
-
-    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        if cmd_name not in _COMMANDS:
-            return None
-        require_room()
-        with signals_held():
-            from autotune.commands.logged import say_warnings_aside
-
-            command: click.Command = import_module(f"autotune.commands.{cmd_name}").command
-        say_warnings_aside()
-        return command
-
-    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        with formatter.section("Commands"):
-            formatter.write_dl(list(_COMMANDS.items()))
-
-
-@click.command(cls=_Commands, context_settings={"help_option_names": ["-h", "--help"]})
+@click.group(
+    cls=LazyGroup,
+    package="autotune.commands",
+    table=_COMMANDS,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
 @click.version_option(__version__, prog_name="autotune")
 def _cli() -> None:
     """Finds the config values that make training fast, measures that they do, and writes them into your YAML.

@@ -31,6 +31,7 @@ MAY_IMPORT = {
     "__main__": {"cli", "process"},
     "__init__": {"settings", "search", "problem", "sampler"},
     "commands": {
+        "daemon",
         "search",
         "problem",
         "study",
@@ -44,6 +45,7 @@ MAY_IMPORT = {
         "report",
     }
     | {"settings", "space"},
+    "daemon": {"study", "trial", "process", "gpu", "measure", "folders", "settings", "space", "report"},
     "search": {"problem", "sampler", "study", "trial", "process", "gpu", "measure", "protect", "folders"}
     | {"settings", "space"},
     "problem": {"study", "trial", "gpu", "measure", "folders", "settings", "space"},

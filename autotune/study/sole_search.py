@@ -9,8 +9,6 @@ from pathlib import Path
 from autotune.errors import StudyBusy, StudyError
 from autotune.files import open_regular
 
-"""Lock that keeps a second search of one study off this machine."""
-
 
 @contextmanager
 def sole_search(path: Path, study: str) -> Iterator[None]:

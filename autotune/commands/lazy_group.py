@@ -1,0 +1,45 @@
+"""Group of commands whose modules are loaded only when one of them is asked for, so that ``--help`` stays fast."""
+
+from collections.abc import Mapping
+from importlib import import_module
+from typing import Any
+
+import click
+
+from autotune.limits import require_room
+from autotune.process.termination import signals_held
+
+
+class LazyGroup(click.Group):
+    """Group of commands, each ``command`` of a module that is named like it.
+
+    Args:
+        package: Package of these modules, dotted.
+        table: A sentence for each command, in the order of the help.
+    """
+
+    def __init__(self, *, package: str, table: Mapping[str, str], **options: Any) -> None:
+        super().__init__(**options)
+        self._package = package
+        self._table = dict(table)
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """Return the names, in the order of the table."""
+        return list(self._table)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """Import a command; None if there is none of that name."""
+        if cmd_name not in self._table:
+            return None
+        require_room()
+        with signals_held():
+            from autotune.commands.logged import say_warnings_aside
+
+            command: click.Command = import_module(f"{self._package}.{cmd_name}").command
+        say_warnings_aside()
+        return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write the table; no module is imported for it."""
+        with formatter.section("Commands"):
+            formatter.write_dl(list(self._table.items()))
