@@ -6,6 +6,7 @@
     ├── CommandError         the trainer's command cannot be started
     ├── GpuError             the GPU is not there, or somebody else works on it
     ├── TrialError           no trial could be made, or none gave a result
+    ├── DaemonAway           no daemon of this user runs on this machine
     └── StudyError           the record of trials cannot be read or written
         ├── StudyBusy        another search is working on this study
         └── StorageAway      the server that keeps the record cannot be reached for the moment
@@ -13,8 +14,6 @@
 `ToldToEnd` is none of them: it is to SIGTERM what KeyboardInterrupt is to ^C. Anything else that reaches the top of the
 process is a bug: exit code 3, with a crash log.
 """
-
-from typing import ClassVar
 
 
 class AutotuneError(Exception):
@@ -27,7 +26,7 @@ class AutotuneError(Exception):
         remedy: What the user can do; None only where the message says it already.
     """
 
-    kind: ClassVar[str] = "error"
+    kind: str = "error"
 
     def __init__(self, message: str, *, where: str | None = None, remedy: str | None = None) -> None:
         super().__init__(message)
@@ -81,6 +80,12 @@ class TrialError(AutotuneError):
     """Failure to make a trial, or to get a result from any."""
 
     kind = "trial"
+
+
+class DaemonAway(AutotuneError):
+    """Absence of a daemon of this user on this machine: nothing was asked."""
+
+    kind = "daemon_away"
 
 
 class StudyError(AutotuneError):

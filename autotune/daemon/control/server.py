@@ -1,0 +1,280 @@
+"""Server side of the daemon's socket: one thread, no operation that blocks, limits on what clients may take up.
+
+Clients are processes of the same user, yet one that hangs, is stopped or has a bug must keep neither the daemon from
+its work nor other clients from an answer.
+"""
+
+import logging
+import os
+import selectors
+import socket
+from collections.abc import Callable, Mapping
+from types import TracebackType
+from typing import Any, Self
+
+from autotune.clock import Clock, SystemClock
+from autotune.daemon.control.connection import Connection, Stage
+from autotune.daemon.control.deferred import Deferred, bug_response, response_for
+from autotune.daemon.control.endpoint import is_trusted, listen, peer_of, withdraw
+from autotune.daemon.control.protocol import BadRequest, Request, decode_request, error_response, response_of
+from autotune.daemon.home import DaemonHome
+from autotune.errors import AutotuneError
+from autotune.limits import expected
+
+Answer = Callable[[Request], Mapping[str, Any] | Deferred]
+
+MOST_CONNECTIONS = 64
+MOST_WAITING = 48
+"""Most clients that wait for a deferred answer: the rest of the connections is for those that are answered at once."""
+
+REQUEST_S = 10.0
+"""Time limit for a client to send its whole request."""
+
+RESPONSE_S = 30.0
+"""Time limit for a client to take its whole response."""
+
+_LOOK_S = 1.0  # between looks at the time limits, while there are clients
+_CHECK_S = 5.0  # between looks at the socket's file
+_DEAF_S = 1.0  # where no connection can be accepted: no more open files
+_ACCEPTED_AT_ONCE = 128  # then those that have sent something get their turn
+
+_BUSY = error_response(
+    "busy", "the daemon has too many clients", remedy="Run the command again; end commands that hang."
+)
+
+_log = logging.getLogger(__name__)
+
+
+class ControlServer:
+    """Server of requests to the daemon; to be used in a ``with`` statement, by the holder of the daemon's lock.
+
+    Args:
+        home: Folders of the daemon; the socket is made at once.
+        answer: Answers a request, at once or with a `Deferred`. An `AutotuneError` that it raises is sent to the
+            client; any other error is logged, and the client is told that it is a bug.
+        clock: Clock of the time limits.
+
+    Raises:
+        AutotuneError: The socket cannot be made.
+    """
+
+    def __init__(self, home: DaemonHome, answer: Answer, clock: Clock | None = None) -> None:
+        self._home = home
+        self._answer = answer
+        self._clock = clock or SystemClock()
+        self._selector = selectors.DefaultSelector()
+        self._connections: dict[Connection, None] = {}  # the oldest first
+        self._answered = 0
+        self._deaf_until_s: float | None = None
+        self._checked_s = self._clock.now_s()
+        self._listener = listen(home)
+        self._selector.register(self._listener.socket, selectors.EVENT_READ)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def fileno(self) -> int:
+        """Return a descriptor that is readable while `serve` has something to do, for the selector of a larger loop."""
+        return self._selector.fileno()
+
+    def serve(self, timeout_s: float) -> int:
+        """Serve clients; return after the time is over, or earlier when a request was answered.
+
+        Args:
+            timeout_s: Longest time to wait for clients; 0 serves those that are there.
+
+        Returns:
+            The number of requests that were handed to `answer`.
+        """
+        over_s = self._clock.now_s() + timeout_s
+        answered_before = self._answered
+        while True:
+            now_s = self._clock.now_s()
+            self._look_after_socket(now_s)
+            wait_s = max(over_s - now_s, 0.0)
+            if self._connections or self._deaf_until_s is not None:
+                wait_s = min(wait_s, _LOOK_S)
+            for key, _ in self._selector.select(wait_s):
+                if isinstance(key.fileobj, Connection):
+                    self._serve_one(key.fileobj)
+                else:
+                    self._accept()
+            self._expire()
+            if self._answered > answered_before or self._clock.now_s() >= over_s:
+                return self._answered - answered_before
+
+    def close(self) -> None:
+        """Tell waiting clients that the daemon ends, and take the socket away."""
+        withdraw(self._home)
+        self._listener.close()
+        stopping = error_response(
+            "stopping", "the daemon is ending", remedy="What it had begun is in its queue; start it again."
+        )
+        for connection in list(self._connections):
+            self._drop(connection, stopping)
+        self._selector.close()
+
+    def _look_after_socket(self, now_s: float) -> None:
+        """Listen again where the socket's file was taken away, and after a pause because of too many open files."""
+        if self._deaf_until_s is not None and now_s >= self._deaf_until_s:
+            self._deaf_until_s = None
+            self._selector.register(self._listener.socket, selectors.EVENT_READ)
+        if now_s - self._checked_s < _CHECK_S:
+            return
+        self._checked_s = now_s
+        if self._listener.is_there:
+            return
+        try:
+            replaced, self._listener = self._listener, listen(self._home)
+        except (AutotuneError, OSError) as error:  # the disk may be away for a while
+            _log.warning("the daemon's socket is gone, and cannot be made again: %s", error)
+            return
+        if self._deaf_until_s is None:
+            self._selector.unregister(replaced.socket)
+        self._deaf_until_s = None
+        replaced.socket.close()
+        self._selector.register(self._listener.socket, selectors.EVENT_READ)
+        _log.info("the daemon's socket was taken away; it is now %s", self._listener.path)
+
+    def _accept(self) -> None:
+        for _ in range(_ACCEPTED_AT_ONCE):
+            try:
+                connected, _address = self._listener.socket.accept()
+            except BlockingIOError:
+                return
+            except ConnectionAbortedError:
+                continue
+            except OSError as error:  # no more open files: those of a client that asks nothing will do
+                if victim := self._least_needed():
+                    self._drop(victim, _BUSY)
+                    continue
+                self._hold(error)
+                return
+            self._admit(connected)
+
+    def _hold(self, error: OSError) -> None:
+        """Stop accepting for a moment: what cannot be accepted stays readable, and the loop would spin."""
+        _log.warning("no client can be accepted: %s", error.strerror)
+        self._selector.unregister(self._listener.socket)
+        self._deaf_until_s = self._clock.now_s() + _DEAF_S
+
+    def _admit(self, connected: socket.socket) -> None:
+        """Check who a client is, make room for it, and read what it has sent already."""
+        try:
+            peer = peer_of(connected)
+        except OSError:
+            connected.close()
+            return
+        connection = Connection(connected, peer.pid, self._clock.now_s())
+        if not is_trusted(peer):
+            _log.warning("a process of user %d was refused", peer.uid)
+            message = f"this daemon is of user {os.geteuid()}, and answers no other"
+            connection.close(error_response("forbidden", message, remedy="Start one of your own."))
+            return
+        if len(self._connections) >= MOST_CONNECTIONS:
+            victim = self._least_needed()
+            if victim is None:
+                connection.close(_BUSY)
+                return
+            self._drop(victim, _BUSY)
+        self._connections[connection] = None
+        self._selector.register(connection, selectors.EVENT_READ)
+        self._serve_one(connection)
+
+    def _least_needed(self) -> Connection | None:
+        """Return the connection to drop for another: the oldest that has asked nothing, else that reads too slowly."""
+        for stage in (Stage.READING, Stage.WRITING):
+            for connection in self._connections:
+                if connection.stage is stage:
+                    return connection
+        return None
+
+    def _serve_one(self, connection: Connection) -> None:
+        """Do what can be done for a client now."""
+        if connection.stage is Stage.OVER:  # dropped for another since the selector named it
+            return
+        try:
+            if connection.stage is Stage.WRITING:
+                if connection.send():
+                    self._drop(connection)
+                return
+            line = connection.receive()
+        except BadRequest as error:
+            self._drop(connection, error.response)
+            return
+        except (OSError, EOFError):
+            self._drop(connection)
+            return
+        if line is not None:
+            self._handle(connection, line)
+        elif connection.is_half_closed:
+            if connection.has_hung_up():
+                self._drop(connection)
+            else:  # it may still read, and would be readable for ever
+                self._selector.unregister(connection)
+
+    def _handle(self, connection: Connection, line: bytes) -> None:
+        try:
+            request = decode_request(line, connection.pid)
+        except BadRequest as error:
+            self._respond(connection, error.response)
+            return
+        self._answered += 1
+        try:
+            given = self._answer(request)
+        except Exception as error:  # noqa: BLE001 -- a bug in one answer must not end the daemon
+            trouble = expected(error)
+            if trouble is None:
+                _log.exception("the request %s failed", request.op)
+            self._respond(connection, response_of(trouble) if trouble else bug_response(error))
+            return
+        if not isinstance(given, Deferred):
+            self._respond(connection, response_for(given))
+            return
+        waiting = sum(other.stage is Stage.WAITING for other in self._connections)
+        if waiting >= MOST_WAITING and not given.is_given:
+            given.abandon()
+            self._respond(connection, _BUSY)
+            return
+        connection.wait_for(given, self._clock.now_s())
+        given.when_given(lambda response: self._respond(connection, response))
+
+    def _respond(self, connection: Connection, response: bytes) -> None:
+        if connection.stage is Stage.OVER:
+            return
+        connection.respond(response, self._clock.now_s())
+        try:
+            if connection.send():
+                self._drop(connection)
+                return
+        except OSError:
+            self._drop(connection)
+            return
+        if connection.is_half_closed:
+            self._selector.register(connection, selectors.EVENT_WRITE)
+        else:
+            self._selector.modify(connection, selectors.EVENT_WRITE)
+
+    def _expire(self) -> None:
+        """Drop clients that take too long."""
+        now_s = self._clock.now_s()
+        for connection in list(self._connections):
+            waited_s = now_s - connection.since_s
+            if connection.stage is Stage.READING and waited_s > REQUEST_S:
+                message = f"the request did not come within {REQUEST_S:.0f} s"
+                self._drop(connection, error_response("too_slow", message))
+            elif connection.stage is Stage.WRITING and waited_s > RESPONSE_S:
+                self._drop(connection)
+
+    def _drop(self, connection: Connection, farewell: bytes | None = None) -> None:
+        if connection not in self._connections:
+            return
+        del self._connections[connection]
+        if connection.fileno() in self._selector.get_map():
+            self._selector.unregister(connection)
+        connection.close(farewell)

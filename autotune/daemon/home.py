@@ -1,0 +1,269 @@
+"""Folders of the daemon, and the lock by which there is one daemon for each user and machine.
+
+The state folder survives reboots. Home folders may be shared between machines, so that each machine has a folder of its
+own in it. The runtime folder holds the socket, and is gone after a reboot where the system provides one.
+"""
+
+import errno
+import fcntl
+import hashlib
+import os
+import pwd
+import re
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import BinaryIO
+
+from autotune.errors import AutotuneError
+from autotune.files import make_private_folder, open_regular
+from autotune.folders.ownership import why_exposed, why_not_ours
+
+VARIABLE = "AUTOTUNE_DAEMON_DIR"
+"""Variable that names the folder of all state of the daemon."""
+
+_LONGEST_NAME = 64
+_ELSEWHERE = f"Name a place that is yours alone, on a local disk, with {VARIABLE}."
+
+
+@dataclass(frozen=True, kw_only=True)
+class DaemonHome:
+    """Folders and files of a user's daemon on this machine.
+
+    Attributes:
+        state: Folder of what is kept: queue, trainings, advice, log.
+        runtime: Folder of the socket.
+    """
+
+    state: Path
+    runtime: Path
+
+    @property
+    def lock(self) -> Path:
+        """File that the one daemon holds."""
+        return self.state / "lock"
+
+    @property
+    def socket(self) -> Path:
+        """Socket through which the daemon is asked; `address` says where a running one really listens."""
+        return self.runtime / "socket"
+
+    @property
+    def address(self) -> Path:
+        """File that holds the path of the running daemon's socket: its environment may be another than a client's."""
+        return self.state / "address"
+
+    @property
+    def own_runtime(self) -> Path:
+        """Runtime folder inside the state folder, for where the system provides none, or takes it away at a logout."""
+        return self.state / "run"
+
+    @property
+    def queue(self) -> Path:
+        """Folder of the queue's entries."""
+        return self.state / "queue"
+
+    @property
+    def trainings(self) -> Path:
+        """Folder of what watched trainings report."""
+        return self.state / "trainings"
+
+    @property
+    def advice(self) -> Path:
+        """Folder of the advice that was given."""
+        return self.state / "advice"
+
+    @property
+    def log(self) -> Path:
+        """Log of the daemon."""
+        return self.state / "daemon.log"
+
+    @property
+    def notify_log(self) -> Path:
+        """Log of the user's command that is told of events."""
+        return self.state / "notify.log"
+
+
+@dataclass(frozen=True, kw_only=True)
+class DaemonLock:
+    """Lock of the one daemon, held.
+
+    Attributes:
+        path: The lock file.
+        file: The same, open.
+    """
+
+    path: Path
+    file: BinaryIO
+
+    @property
+    def is_lost(self) -> bool:
+        """True if the lock file was taken away, with the state folder perhaps: another daemon could start."""
+        try:
+            return not os.path.samestat(os.lstat(self.path), os.fstat(self.file.fileno()))
+        except OSError:
+            return True
+
+
+def locate_home(environ: Mapping[str, str]) -> DaemonHome:
+    """Locate the folders of this user's daemon on this machine; nothing is made.
+
+    Args:
+        environ: The environment. The state is kept in ``$AUTOTUNE_DAEMON_DIR``, else in ``autotune/daemon`` in
+            ``$XDG_STATE_HOME`` or ``~/.local/state``, in a folder named like the machine. The socket is in
+            ``$XDG_RUNTIME_DIR`` if that is this user's own; in the state folder otherwise, and always where
+            ``$AUTOTUNE_DAEMON_DIR`` is set, so that daemons of several such folders never meet.
+
+    Raises:
+        AutotuneError: Somebody else could put something into the state folder, or replace it; or the variable names no
+            absolute path.
+    """
+    place = _own(_state_place(environ))
+    state = place / _machine(os.uname().nodename)
+    _check(state)
+    home = DaemonHome(state=state, runtime=state / "run")
+    given = Path(environ.get("XDG_RUNTIME_DIR") or "")
+    if environ.get(VARIABLE) or not given.is_absolute() or not _is_own_folder(given):
+        return home
+    name = hashlib.sha256(os.fsencode(state)).hexdigest()[:8]  # of the state: other settings of XDG are other daemons
+    return DaemonHome(state=state, runtime=given / "autotune" / name)
+
+
+def open_home(environ: Mapping[str, str]) -> DaemonHome:
+    """Locate the folders of this user's daemon on this machine, and make them, for this user alone.
+
+    Args:
+        environ: The environment; see `locate_home`.
+
+    Raises:
+        AutotuneError: As `locate_home`; or a folder cannot be made or written to.
+    """
+    home = locate_home(environ)
+    for folder in (home.state.parent, home.state, home.queue, home.trainings, home.advice, home.own_runtime):
+        try:
+            if folder != home.state.parent or not folder.exists():  # which may be a folder with other things in it
+                make_private_folder(folder)
+        except OSError as error:
+            raise _unusable(folder, error.strerror) from error
+        _check(folder)  # somebody else may have been faster
+    if not os.access(home.state, os.W_OK | os.X_OK, effective_ids=True):
+        raise _unusable(home.state, "it is read-only")
+    return home
+
+
+@contextmanager
+def sole_daemon(home: DaemonHome) -> Iterator[DaemonLock]:
+    """Hold the lock of the one daemon of this user on this machine; the kernel frees it when its holder dies.
+
+    Raises:
+        AutotuneError: A daemon runs already, or the lock file cannot be used.
+    """
+    try:
+        opened = open_regular(home.lock, append=True, create=True)
+    except OSError as error:
+        raise AutotuneError(
+            f"the lock of the daemon cannot be used: {error.strerror}",
+            where=str(home.lock),
+            remedy=f"Take away what is in its place. {_ELSEWHERE}",
+        ) from error
+    with opened as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise AutotuneError(
+                f"a daemon runs already{_holder(file)}",
+                where=str(home.lock),
+                remedy="`autotune daemon status` shows what it does. To start another one, end it first: with ^C in "
+                "its terminal, or `systemctl --user stop autotune`.",
+            ) from None
+        except OSError as error:  # some network file systems have none
+            raise AutotuneError(
+                f"files cannot be locked there: {error.strerror}", where=str(home.lock), remedy=_ELSEWHERE
+            ) from error
+        try:
+            os.ftruncate(file.fileno(), 0)
+            os.write(file.fileno(), b"%d" % os.getpid())
+        except OSError as error:
+            if error.errno != errno.ENOSPC:  # the number is only for the message to others
+                raise _unusable(home.lock, error.strerror) from error
+        yield DaemonLock(path=home.lock, file=file)
+
+
+def _holder(file: BinaryIO) -> str:
+    """Return the words for who holds the lock."""
+    file.seek(0)
+    number = file.read(20)
+    return f" (process {int(number)})" if number.isdigit() else ""
+
+
+def _state_place(environ: Mapping[str, str]) -> Path:
+    """Return the folder of the state of all machines."""
+    if named := environ.get(VARIABLE):
+        if not os.path.isabs(named):
+            raise AutotuneError(
+                f"{VARIABLE} is {named!r}, which depends on where a command is typed",
+                where=VARIABLE,
+                remedy="Name an absolute path.",
+            )
+        return Path(named)
+    base = Path(environ.get("XDG_STATE_HOME") or "")
+    if not base.is_absolute():  # which counts as not set
+        try:
+            home = environ.get("HOME") or pwd.getpwuid(os.geteuid()).pw_dir
+        except KeyError:  # a user by number alone, in a container
+            home = "/"
+        base = Path(home).absolute() / ".local" / "state"
+    return base / "autotune" / "daemon"
+
+
+def _own(place: Path) -> Path:
+    """Return a folder with its links resolved, if nobody else could plant something in it or replace it.
+
+    Raises:
+        AutotuneError: Somebody could.
+    """
+    try:
+        is_planted = place.is_symlink() and place.lstat().st_uid not in (os.geteuid(), 0)
+        real = Path(os.path.realpath(place))
+    except (OSError, RuntimeError) as error:
+        raise _unusable(place, getattr(error, "strerror", None) or str(error)) from error
+    if is_planted:
+        raise _not_ours(place, "it is a link that another user made")
+    if why := why_exposed(real.parent):
+        raise _not_ours(real, why)
+    _check(real)
+    return real
+
+
+def _check(folder: Path) -> None:
+    """Raise an error if a folder exists and is not this user's alone."""
+    if why := why_not_ours(folder, frozenset({os.geteuid()})):
+        raise _not_ours(folder, why)
+
+
+def _is_own_folder(folder: Path) -> bool:
+    """Return whether a folder exists, and is this user's alone."""
+    is_ours = why_not_ours(folder, frozenset({os.geteuid()})) is None and why_exposed(folder.parent) is None
+    return is_ours and folder.is_dir() and os.access(folder, os.W_OK | os.X_OK, effective_ids=True)
+
+
+def _machine(node: str) -> str:
+    """Return a machine's name as part of a path; one that had to be changed ends in a hash of the original."""
+    safe = re.sub(r"[^A-Za-z0-9._-]", "-", node).lstrip(".")[:_LONGEST_NAME]
+    if safe == node and node:
+        return node
+    return f"{safe or 'machine'}-{hashlib.sha256(os.fsencode(node)).hexdigest()[:8]}"
+
+
+def _not_ours(folder: Path, why: str) -> AutotuneError:
+    return AutotuneError(
+        f"the daemon's folder is not used: {why}",
+        where=str(folder),
+        remedy=f"Whoever may write to it could have code of theirs run. If it is yours, close it (chmod go-w). "
+        f"{_ELSEWHERE}",
+    )
+
+
+def _unusable(folder: Path, why: str | None) -> AutotuneError:
+    return AutotuneError(f"the daemon's folder cannot be written: {why}", where=str(folder), remedy=_ELSEWHERE)
