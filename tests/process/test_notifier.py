@@ -1,0 +1,208 @@
+"""Notifier: the user's command for events, which may hang, fail, print without end or be missing."""
+
+import json
+import logging
+import os
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from autotune.clock import SystemClock, VirtualClock
+from autotune.process.notifier import MOST_QUEUED, Notifier
+
+ENVIRON = {"PATH": os.environ["PATH"], "HOME": "/", "LC_ALL": "C", "WANDB_API_KEY": "hunter2", "AUTOTUNE_STORAGE": "x"}
+
+
+class AheadClock(SystemClock):
+    """System clock that can be put forward."""
+
+    ahead_s = 0.0
+
+    def now_s(self) -> float:
+        """See `Clock.now_s`."""
+        return super().now_s() + self.ahead_s
+
+
+def python(code: str, *arguments: str) -> tuple[str, ...]:
+    """Command that runs some Python."""
+    return (sys.executable, "-S", "-c", code, *arguments)
+
+
+def finish(notifier: Notifier) -> None:
+    """Go on until nothing is left to do."""
+    over_s = time.monotonic() + 60
+    while not notifier.is_idle:
+        notifier.tick()
+        assert time.monotonic() < over_s
+        time.sleep(0.005)
+
+
+def logged(log: Path) -> list[dict[str, Any]]:
+    """What the log says."""
+    return [json.loads(line) for line in log.read_text().splitlines()]
+
+
+@pytest.fixture
+def log(tmp_path: Path) -> Path:
+    """Log of a notifier."""
+    return tmp_path / "notify.log"
+
+
+def test_the_command_gets_each_event_on_its_input(log: Path, tmp_path: Path) -> None:
+    """As one JSON object, whole, in order; arguments are passed as they are."""
+    out = tmp_path / "out"
+    code = "import sys; open(sys.argv[1], 'a').write(sys.argv[2] + sys.stdin.read())"
+    notifier = Notifier(python(code, str(out), "a b;$(x)"), log, SystemClock(), ENVIRON)
+    events = [{"kind": "slower", "n": n, "text": "ü\n" * 100_000} for n in range(3)]
+    for event in events:
+        notifier.notify(event)
+    finish(notifier)
+    lines = out.read_text().splitlines()
+    assert [json.loads(line.removeprefix("a b;$(x)")) for line in lines] == events
+    assert [entry["ended"] for entry in logged(log)] == ["well"] * 3
+    assert notifier.failed == 0
+
+
+def test_the_command_gets_no_secrets(log: Path) -> None:
+    """Its environment is what a list allows, and it runs in a session of its own."""
+    code = "import os; print(sorted(os.environ), os.getsid(0) == os.getpid(), os.getcwd())"
+    notifier = Notifier(python(code), log, SystemClock(), ENVIRON)
+    notifier.notify({})
+    finish(notifier)
+    assert logged(log)[0]["output"] == "['HOME', 'LC_ALL', 'PATH'] True /\n"
+
+
+def test_a_command_that_hangs_is_ended(log: Path) -> None:
+    """With SIGTERM after its time, then with SIGKILL, its children too; the loop never waits."""
+    clock = AheadClock()
+    code = (
+        "import os, signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); os.fork(); "
+        "print(os.getpid(), flush=True); time.sleep(600)"
+    )
+    notifier = Notifier(python(code), log, clock, ENVIRON)
+    notifier.notify({"n": 1})
+    notifier.notify({"n": 2})
+    over_s = time.monotonic() + 60
+    while notifier._running is not None and notifier._running.output.count(b"\n") < 2:
+        notifier.tick()
+        assert time.monotonic() < over_s
+        time.sleep(0.005)
+    assert notifier._running is not None
+    pids = [int(pid) for pid in notifier._running.output.split()]
+    clock.ahead_s += 29.0
+    notifier.tick()
+    clock.ahead_s += 2.0
+    notifier.tick()  # SIGTERM
+    clock.ahead_s += 4.0
+    began_s = time.monotonic()
+    notifier.tick()  # SIGKILL
+    assert time.monotonic() - began_s < 5
+    while not log.exists():
+        notifier.tick()
+        assert time.monotonic() < over_s
+        time.sleep(0.005)
+    assert logged(log)[0]["ended"] == "took longer than 30 s, and was ended"
+    for pid in pids:
+        assert not psutil.pid_exists(pid) or psutil.Process(pid).status() == psutil.STATUS_ZOMBIE
+    notifier.close()
+    assert notifier.is_idle
+    assert notifier.failed == 2
+
+
+def test_a_command_that_prints_without_end_fills_nothing(log: Path) -> None:
+    """It never waits for us either; the beginning of what it said is kept."""
+    notifier = Notifier(python("print('begin'); [print('x' * 1000) for _ in range(5000)]"), log, SystemClock(), ENVIRON)
+    notifier.notify({})
+    finish(notifier)
+    (entry,) = logged(log)
+    assert entry["ended"] == "well"
+    assert entry["output"].startswith("begin\nxxx")
+    assert log.stat().st_size < 10_000
+
+
+@pytest.mark.parametrize(
+    ("argv", "words"),
+    [
+        (("/nowhere/at/all",), "cannot be started: No such file or directory"),
+        (("a\0b",), "cannot be started"),
+        (python("raise SystemExit(3)"), "failed with status 3"),
+        (python("import os; os.kill(os.getpid(), 9)"), "failed with signal 9"),
+    ],
+)
+def test_a_failure_is_noted_and_logged(
+    log: Path, caplog: pytest.LogCaptureFixture, argv: tuple[str, ...], words: str
+) -> None:
+    """With its reason; the notifier goes on."""
+    notifier = Notifier(argv, log, SystemClock(), ENVIRON)
+    for _ in range(3):
+        notifier.notify({})
+    finish(notifier)
+    assert [entry["ended"].startswith(words) for entry in logged(log)] == [True] * 3
+    assert words in caplog.text
+    assert notifier.failed == 3
+
+
+def test_failures_are_logged_once_a_minute(log: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """With the number of those in between."""
+    clock = VirtualClock()
+    notifier = Notifier(("/nowhere/at/all",), log, clock, ENVIRON)
+    for _ in range(120):
+        notifier.notify({})
+        clock.wait(1.0)
+    records = [record for record in caplog.records if record.levelno == logging.WARNING]
+    assert len(records) == 2
+    assert "59 failures before" in records[1].getMessage()
+
+
+def test_the_oldest_events_are_dropped_and_counted(log: Path, tmp_path: Path) -> None:
+    """While the command takes long; the latest are told."""
+    out, go = tmp_path / "out", tmp_path / "go"
+    code = (
+        "import json, os, sys, time\n"
+        "while not os.path.exists(sys.argv[2]): time.sleep(0.01)\n"
+        "open(sys.argv[1], 'a').write(f\"{json.load(sys.stdin)['n']} \")"
+    )
+    notifier = Notifier(python(code, str(out), str(go)), log, SystemClock(), ENVIRON)
+    for n in range(MOST_QUEUED + 6):
+        notifier.notify({"n": n})
+    assert notifier.dropped == 5
+    while len(notifier._waiting) > 3:
+        notifier._waiting.popleft()
+    go.touch()
+    finish(notifier)
+    assert out.read_text().split() == ["0", "103", "104", "105"]
+
+
+def test_without_a_command_nothing_happens(log: Path) -> None:
+    """That is the default."""
+    notifier = Notifier((), log, SystemClock(), ENVIRON)
+    notifier.notify({})
+    assert notifier.is_idle
+    assert not log.exists()
+
+
+def test_a_full_disk_does_not_stop_it(small_disk: Path) -> None:
+    """Only the log is missing."""
+    with (small_disk / "filler").open("wb", buffering=0) as file:
+        try:
+            while True:
+                file.write(bytes(4096))
+        except OSError:
+            pass
+    notifier = Notifier(python("print('x' * 5000)"), small_disk / "log", SystemClock(), ENVIRON)
+    notifier.notify({})
+    finish(notifier)
+    assert notifier.failed == 0
+
+
+def test_the_log_stays_small(log: Path) -> None:
+    """An old one is begun anew."""
+    log.write_bytes(b"x" * (2 << 20))
+    notifier = Notifier(python(""), log, SystemClock(), ENVIRON)
+    notifier.notify({})
+    finish(notifier)
+    assert [entry["ended"] for entry in logged(log)] == ["well"]

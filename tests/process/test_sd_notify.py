@@ -1,0 +1,122 @@
+"""Messages to a service manager, against a socket in its place."""
+
+import os
+import socket
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from autotune.clock import VirtualClock
+from autotune.process.sd_notify import ServiceManager
+
+
+class FakeManager:
+    """Socket of a service manager.
+
+    Attributes:
+        name: Its address, as the variable has it.
+    """
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+        self._socket.bind("\0" + name[1:] if name.startswith("@") else name)
+        self._socket.setblocking(False)
+
+    def messages(self) -> list[str]:
+        """What was sent since the last call."""
+        found = []
+        while True:
+            try:
+                found.append(self._socket.recv(4096).decode())
+            except BlockingIOError:
+                return found
+
+    def close(self) -> None:
+        """Close the socket."""
+        self._socket.close()
+
+
+@pytest.fixture(params=["path", "abstract"])
+def manager(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[FakeManager]:
+    """Service manager with a socket in the file system, or in the abstract namespace."""
+    name = str(tmp_path / "notify") if request.param == "path" else f"@autotune-test-{os.getpid()}"
+    manager = FakeManager(name)
+    yield manager
+    manager.close()
+
+
+def test_it_is_told_of_each_stage(manager: FakeManager) -> None:
+    """Each message as sd_notify(3) has it; a status is one line, whatever is in it."""
+    service = ServiceManager.take({"NOTIFY_SOCKET": manager.name}, VirtualClock())
+    assert service.is_there
+    service.ready("idle, 2 wait")
+    service.status("searches c.yaml\nREADY=0\x1b[31m")
+    service.stopping()
+    assert manager.messages() == ["READY=1\nSTATUS=idle, 2 wait", "STATUS=searches c.yaml READY=0 [31m", "STOPPING=1"]
+
+
+def test_the_watchdog_hears_at_half_of_its_time(manager: FakeManager) -> None:
+    """At the first call, and then when half of the time has gone by; not more often."""
+    clock = VirtualClock()
+    service = ServiceManager.take({"NOTIFY_SOCKET": manager.name, "WATCHDOG_USEC": "60000000"}, clock)
+    assert service.watchdog_s == 60.0
+    heard = []
+    for _ in range(95):
+        service.alive()
+        heard += [clock.now_s() - 1000.0] * len(manager.messages())
+        clock.wait(1.0)
+    assert heard == [0.0, 30.0, 60.0, 90.0]
+
+
+@pytest.mark.parametrize(
+    "variables",
+    [{}, {"WATCHDOG_USEC": "0"}, {"WATCHDOG_USEC": "x"}, {"WATCHDOG_USEC": "60000000", "WATCHDOG_PID": "1"}],
+)
+def test_without_a_watchdog_nothing_is_sent(manager: FakeManager, variables: dict[str, str]) -> None:
+    """None was asked for, or it is another process's."""
+    service = ServiceManager.take({"NOTIFY_SOCKET": manager.name, **variables}, VirtualClock())
+    service.alive()
+    assert service.watchdog_s is None
+    assert manager.messages() == []
+
+
+def test_the_watchdog_of_this_process_counts(manager: FakeManager) -> None:
+    """Its number is in the variable."""
+    variables = {"NOTIFY_SOCKET": manager.name, "WATCHDOG_USEC": "2000000", "WATCHDOG_PID": str(os.getpid())}
+    ServiceManager.take(variables, VirtualClock()).alive()
+    assert manager.messages() == ["WATCHDOG=1"]
+
+
+def test_children_do_not_inherit_the_variables(manager: FakeManager) -> None:
+    """A trainer must not speak for the daemon, whatever library it uses."""
+    environ = {"NOTIFY_SOCKET": manager.name, "WATCHDOG_USEC": "1", "WATCHDOG_PID": "2", "PATH": "/bin"}
+    ServiceManager.take(environ, VirtualClock())
+    assert environ == {"PATH": "/bin"}
+
+
+@pytest.mark.parametrize(
+    "name", ["", "relative", "vsock:2:1234", "/", "@", "/" + "x" * 200, "/nowhere/at/all", "/dev/null"]
+)
+def test_no_manager_is_no_error(name: str) -> None:
+    """In a terminal or a container there is none; one that is gone is not waited for."""
+    service = ServiceManager.take({"NOTIFY_SOCKET": name, "WATCHDOG_USEC": "1000"}, VirtualClock())
+    service.ready("up")
+    service.alive()
+    service.stopping()
+
+
+def test_a_manager_that_does_not_read_holds_nothing_up(tmp_path: Path) -> None:
+    """Its queue is full: what it is told then is lost, and the service goes on; the watchdog is tried again."""
+    manager = FakeManager(str(tmp_path / "notify"))
+    clock = VirtualClock()
+    service = ServiceManager.take({"NOTIFY_SOCKET": manager.name, "WATCHDOG_USEC": "60000000"}, clock)
+    while service._send("STATUS=x"):
+        pass
+    service.status("lost")
+    service.alive()
+    assert set(manager.messages()) == {"STATUS=x"}
+    service.alive()
+    assert manager.messages() == ["WATCHDOG=1"]
+    manager.close()
