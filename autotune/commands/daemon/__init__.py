@@ -1,0 +1,16 @@
+"""``autotune daemon``: the service that tunes while GPUs are idle, and watches what trains."""
+
+from autotune.commands.lazy_group import LazyGroup
+
+command = LazyGroup(
+    name="daemon",
+    package="autotune.commands.daemon",
+    table={
+        "run": "run the daemon in this terminal",
+        "install": "write a systemd unit that starts the daemon at your login",
+        "uninstall": "take that unit away",
+        "status": "whether the daemon runs, how it is hosted, and what it does",
+        "explain": "what an advice is based on",
+    },
+    help="Tunes configs while the machine is idle, watches trainings, and says what to do.",
+)

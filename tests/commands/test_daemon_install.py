@@ -1,0 +1,180 @@
+"""``autotune daemon install`` and ``uninstall``, with a program of ours in place of systemd's."""
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+SYSTEMCTL = """\
+#!/bin/sh
+echo "$*" >>"$0.log"
+fails=$(cat "$0.fails" 2>/dev/null || echo nothing)
+case "$*" in *"$fails"*) echo "Failed to connect to bus: No medium found"; exit 1;; esac
+"""
+
+Install = Callable[..., "subprocess.CompletedProcess[str]"]
+
+
+@pytest.fixture
+def bin_folder(tmp_path: Path) -> Path:
+    """Folder with a `systemctl` that notes what it is asked for; `systemctl.fails` names what fails."""
+    folder = tmp_path / "bin"
+    folder.mkdir()
+    (folder / "systemctl").write_text(SYSTEMCTL)
+    (folder / "systemctl").chmod(0o755)
+    return folder
+
+
+@pytest.fixture
+def daemon(tmp_path: Path, bin_folder: Path) -> Install:
+    """Run ``autotune daemon ...`` with a home of its own."""
+
+    def run(*arguments: str, **env: str) -> "subprocess.CompletedProcess[str]":
+        plain = {name: value for name, value in os.environ.items() if not name.startswith("XDG_")}
+        path = f"{bin_folder}{os.pathsep}{os.environ['PATH']}"
+        return subprocess.run(
+            [sys.executable, "-m", "autotune", "daemon", *arguments],
+            env={**plain, "HOME": str(tmp_path), "PATH": path, **env},
+            cwd=tmp_path,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=120,
+            check=False,
+        )
+
+    return run
+
+
+@pytest.fixture
+def unit(tmp_path: Path) -> Path:
+    """Path of the unit."""
+    return tmp_path / ".config" / "systemd" / "user" / "autotune.service"
+
+
+def asked(bin_folder: Path) -> list[str]:
+    """What systemd was asked for."""
+    log = bin_folder / "systemctl.log"
+    return log.read_text().splitlines() if log.exists() else []
+
+
+def test_install_writes_the_unit_and_says_the_rest(daemon: Install, unit: Path, bin_folder: Path) -> None:
+    """Nothing is started; the commands are there to copy, and how to have it run without a login."""
+    done = daemon("install")
+    assert done.returncode == 0, done.stderr
+    assert f"Written: {unit}" in done.stdout
+    assert "  systemctl --user daemon-reload\n  systemctl --user enable --now autotune.service\n" in done.stdout
+    assert "loginctl enable-linger" in done.stdout
+    assert f"ExecStart={sys.executable} -P -m autotune daemon run" in unit.read_text()
+    assert asked(bin_folder) == []
+
+
+def test_install_now_starts_it(daemon: Install, bin_folder: Path) -> None:
+    """After the unit is there; a later install restarts the daemon, so that it is of the new version."""
+    assert daemon("install", "--now").returncode == 0
+    first = asked(bin_folder)
+    assert first[-2:] == ["--user daemon-reload", "--user enable --now autotune.service"]
+    done = daemon("install", "--now")
+    assert "The daemon runs" in done.stdout
+    assert asked(bin_folder)[-2:] == ["--user enable autotune.service", "--user restart autotune.service"]
+
+
+def test_without_systemd_nothing_is_written(daemon: Install, unit: Path, bin_folder: Path) -> None:
+    """In a container: the error says how to start the daemon there."""
+    (bin_folder / "systemctl.fails").write_text("show")
+    done = daemon("install", "--now")
+    assert done.returncode == 1
+    assert "there is no systemd of yours" in done.stderr
+    assert "No medium found" in done.stderr
+    assert "autotune daemon run" in done.stderr
+    assert not unit.exists()
+
+
+def test_a_start_that_fails_is_an_error(daemon: Install, unit: Path, bin_folder: Path) -> None:
+    """With the command that failed, and where the daemon's last words are; the unit stays."""
+    (bin_folder / "systemctl.fails").write_text("enable")
+    done = daemon("install", "--now")
+    assert done.returncode == 1
+    assert "systemctl --user enable --now autotune.service" in done.stderr
+    assert "journalctl --user" in done.stderr
+    assert unit.exists()
+
+
+def test_a_missing_systemctl_is_an_error(daemon: Install, tmp_path: Path) -> None:
+    """Under another init."""
+    (tmp_path / "empty").mkdir()
+    done = daemon("install", "--now", PATH=str(tmp_path / "empty"))
+    assert done.returncode == 1
+    assert "there is no systemctl" in done.stderr
+
+
+def test_uninstall_takes_away_what_install_wrote(daemon: Install, unit: Path, bin_folder: Path) -> None:
+    """And says how to end the daemon; state stays."""
+    daemon("install")
+    done = daemon("uninstall")
+    assert done.returncode == 0, done.stderr
+    assert "systemctl --user stop autotune.service" in done.stdout
+    assert not unit.exists()
+    assert asked(bin_folder) == []
+    assert daemon("install").returncode == 0
+    assert daemon("uninstall", "--now").returncode == 0
+    assert asked(bin_folder)[-2:] == ["--user stop autotune.service", "--user daemon-reload"]
+    again = daemon("uninstall")
+    assert again.returncode == 0
+    assert "There is no unit" in again.stdout
+
+
+def test_an_edited_unit_is_kept(daemon: Install, unit: Path) -> None:
+    """Both ask for --force, which keeps a copy."""
+    daemon("install")
+    edited = unit.read_text() + "# mine\n"
+    unit.write_text(edited)
+    for verb in ("install", "uninstall"):
+        done = daemon(verb)
+        assert done.returncode == 1
+        assert "was edited since" in done.stderr
+        assert unit.read_text() == edited
+    done = daemon("install", "--force")
+    assert done.returncode == 0
+    (backup,) = unit.parent.glob("*.bak")
+    assert str(backup) in done.stdout
+    assert backup.read_text() == edited
+
+
+def test_a_daemon_that_could_not_start_is_not_installed(daemon: Install, unit: Path, tmp_path: Path) -> None:
+    """Its state folder is another user's, or may be written by others."""
+    place = tmp_path / "open"
+    place.mkdir()
+    place.chmod(0o777)
+    done = daemon("install", AUTOTUNE_DAEMON_DIR=str(place))
+    assert done.returncode == 1
+    assert "others may write to it" in done.stderr
+    assert not unit.exists()
+
+
+def test_an_autotune_that_is_not_installed_is_told(tmp_path: Path, bin_folder: Path) -> None:
+    """A checkout that is only on PYTHONPATH would not be found by systemd."""
+    site = [path for path in sys.path if "site-packages" in path]
+    code = "import sys; sys.executable = '/usr/bin/false'; from autotune.cli import run; sys.exit(run(sys.argv[1:]))"
+    done = subprocess.run(
+        [sys.executable, "-c", code, "daemon", "install"],
+        env={"HOME": str(tmp_path), "PATH": os.environ["PATH"], "PYTHONPATH": os.pathsep.join(site)},
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert done.returncode == 1
+    assert "systemd could not start the daemon" in done.stderr
+    assert "pip install" in done.stderr
+
+
+def test_help_of_the_group_lists_its_commands(daemon: Install) -> None:
+    """No module of a command is loaded for it."""
+    done = daemon("--help")
+    assert done.returncode == 0
+    for name in ("run", "install", "uninstall", "status", "explain"):
+        assert f"  {name} " in done.stdout

@@ -1,0 +1,217 @@
+"""Systemd unit of the daemon: its text, which systemd reads, and its file, which is never somebody else's."""
+
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from autotune.clock import VirtualClock
+from autotune.daemon.unit import NAME, UnitOrigin, daemon_command, origin_of, unit_text
+from autotune.daemon.unit_file import remove_unit, unit_path, write_unit
+from autotune.errors import AutotuneError
+from tests.users import MALLORY, acting_as, only_root
+
+COMMAND = daemon_command("/usr/bin/python3")
+has_systemd = pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="systemd is not installed")
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    """Path of the unit."""
+    return unit_path({"XDG_CONFIG_HOME": str(tmp_path / "config")})
+
+
+def verified(path: Path) -> str:
+    """What `systemd-analyze verify` complains about."""
+    done = subprocess.run(
+        ["systemd-analyze", "verify", "--user", "--man=no", str(path)],
+        env={**os.environ, "XDG_RUNTIME_DIR": str(path.parent), "HOME": str(path.parent)},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    return f"status {done.returncode}: {done.stdout}{done.stderr}" if done.returncode or done.stderr else ""
+
+
+@has_systemd
+@pytest.mark.parametrize(
+    "folder",
+    [
+        "plain",
+        "sp ace",
+        "100%n",
+        "do$llar ${HOME}",
+        "quo'te\"s",
+        "back\\slash\\x41",
+        "ünïcode-é",
+        "semi;colon",
+        "a=b",
+        "new\nline",
+    ],
+)
+def test_systemd_accepts_the_unit_and_starts_this_interpreter(tmp_path: Path, folder: str) -> None:
+    """Whatever is in its path: systemd complains of a program that is not there, and of nothing else."""
+    place = tmp_path / folder
+    place.mkdir()
+    python = place / "python"
+    environ = {"AUTOTUNE_DAEMON_DIR": str(place), "XDG_STATE_HOME": "/x y%z", "WANDB_API_KEY": "hunter2"}
+    unit = tmp_path / NAME
+    unit.write_text(unit_text(daemon_command(str(python)), environ))
+    if " -c " not in unit.read_text():  # then systemd sees the shell, which starts the interpreter
+        assert "is not executable" in verified(unit)
+    python.symlink_to(sys.executable)
+    assert verified(unit) == ""
+
+
+@has_systemd
+def test_systemd_would_find_a_mistake(path: Path) -> None:
+    """The check above is worth something."""
+    write_unit(path, unit_text(COMMAND, {}).replace("Restart=on", "Restart=no"), VirtualClock(), force=False)
+    assert "Failed to parse" in verified(path)
+
+
+def test_the_unit_says_what_the_daemon_relies_on() -> None:
+    """Readiness and watchdog by messages, a restart on failure, and searches that end by themselves."""
+    lines = unit_text(COMMAND, {}).splitlines()
+    for line in (
+        "Type=notify",
+        "NotifyAccess=main",
+        "WatchdogSec=60",
+        "Restart=on-failure",
+        "KillMode=process",
+        "OOMPolicy=continue",
+        "ExecStart=/usr/bin/python3 -P -m autotune daemon run",
+    ):
+        assert line in lines
+
+
+def test_the_unit_holds_no_secret() -> None:
+    """Of the environment it takes over where state and settings are, and nothing else."""
+    environ = {"AUTOTUNE_DAEMON_DIR": "/d", "AUTOTUNE_STORAGE": "postgresql://u:hunter2@h/d", "TOKEN": "hunter2"}
+    text = unit_text(COMMAND, environ)
+    assert "hunter2" not in text
+    assert 'Environment="AUTOTUNE_DAEMON_DIR=/d"' in text
+
+
+def test_a_line_cannot_be_slipped_in() -> None:
+    """A path with a newline stays one word."""
+    text = unit_text(daemon_command("/a\nExecStartPre=/bin/evil"), {"XDG_STATE_HOME": "/b\nUser=root"})
+    assert not [line for line in text.splitlines() if line.startswith(("ExecStartPre", "User"))]
+
+
+def test_edits_are_noticed() -> None:
+    """By the hash at its beginning; what has none is somebody else's."""
+    text = unit_text(COMMAND, {})
+    assert origin_of(text) is UnitOrigin.OURS
+    assert origin_of(text.replace("WatchdogSec=60", "WatchdogSec=600")) is UnitOrigin.EDITED
+    assert origin_of(text + "# mine\n") is UnitOrigin.EDITED
+    assert origin_of("[Service]\nExecStart=/bin/true\n") is UnitOrigin.FOREIGN
+    assert origin_of("") is UnitOrigin.FOREIGN
+
+
+def test_a_unit_is_written_and_written_anew(path: Path) -> None:
+    """Its folders are made; one of an older version is replaced without a question."""
+    first = write_unit(path, unit_text(COMMAND, {}), VirtualClock(), force=False)
+    assert (first.is_new, first.backup) == (True, None)
+    other = unit_text(daemon_command("/opt/python"), {})
+    second = write_unit(path, other, VirtualClock(), force=False)
+    assert (second.is_new, second.backup) == (False, None)
+    assert path.read_text() == other
+    assert path.stat().st_mode & 0o777 == 0o644
+    assert [entry.name for entry in path.parent.iterdir()] == [NAME]
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [(unit_text(COMMAND, {}) + "\n[X]\n", "was edited"), ("[Service]\n", "not written by autotune")],
+)
+def test_what_somebody_wrote_is_kept(path: Path, text: str, words: str) -> None:
+    """It is not touched without --force, and then a copy is made."""
+    path.parent.mkdir(parents=True)
+    path.write_text(text)
+    ours = unit_text(COMMAND, {})
+    with pytest.raises(AutotuneError, match=words) as caught:
+        write_unit(path, ours, VirtualClock(), force=False)
+    assert "--force" in (caught.value.remedy or "")
+    assert path.read_text() == text
+    change = write_unit(path, ours, VirtualClock(), force=True)
+    assert path.read_text() == ours
+    assert change.backup is not None
+    assert change.backup.read_text() == text
+    assert change.backup.suffix == ".bak"  # which systemd takes for no unit
+
+
+PLANTED: dict[str, Callable[[Path], object]] = {
+    "a link to a file": lambda path: path.symlink_to(_file(path.parent / "notes")),
+    "a masked unit": lambda path: path.symlink_to("/dev/null"),
+    "a link that leads nowhere": lambda path: path.symlink_to("nowhere"),
+    "a folder": lambda path: path.mkdir(),
+    "a FIFO": lambda path: os.mkfifo(path),
+}
+
+
+@pytest.mark.parametrize("plant", PLANTED.values(), ids=PLANTED)
+def test_links_are_not_followed(path: Path, plant: Callable[[Path], object]) -> None:
+    """Nor is anything else replaced that is no file, also not with --force."""
+    path.parent.mkdir(parents=True)
+    plant(path)
+    before = sorted((entry.name, entry.lstat().st_ino) for entry in path.parent.iterdir())
+    for act in (
+        lambda: write_unit(path, unit_text(COMMAND, {}), VirtualClock(), force=True),
+        lambda: remove_unit(path, VirtualClock(), force=True),
+    ):
+        with pytest.raises(AutotuneError) as caught:
+            act()
+        assert caught.value.where == str(path)
+    assert sorted((entry.name, entry.lstat().st_ino) for entry in path.parent.iterdir()) == before
+    assert not (path.parent / "notes").exists() or (path.parent / "notes").read_text() == "mine"
+
+
+def test_a_folder_that_others_may_write_to_is_refused(path: Path) -> None:
+    """Whoever writes there has programs started."""
+    path.parent.mkdir(parents=True)
+    path.parent.chmod(0o777)
+    with pytest.raises(AutotuneError, match="others may write to it"):
+        write_unit(path, unit_text(COMMAND, {}), VirtualClock(), force=True)
+
+
+@only_root
+def test_a_folder_of_another_user_is_refused(shared: Path) -> None:
+    """Also where it was made first in a place that is open to all."""
+    with acting_as(MALLORY):
+        (shared / "systemd" / "user").mkdir(parents=True)
+    with pytest.raises(AutotuneError, match="belongs to user 4343"):
+        write_unit(unit_path({"XDG_CONFIG_HOME": str(shared)}), unit_text(COMMAND, {}), VirtualClock(), force=True)
+
+
+def test_only_our_own_unit_is_taken_away(path: Path) -> None:
+    """With the link that has it started; one that was edited only with --force, a foreign one never."""
+    assert remove_unit(path, VirtualClock(), force=False) is None
+    ours = unit_text(COMMAND, {})
+    write_unit(path, ours, VirtualClock(), force=False)
+    wants = path.parent / "default.target.wants"
+    wants.mkdir()
+    (wants / NAME).symlink_to(path)
+    assert remove_unit(path, VirtualClock(), force=False) is not None
+    assert not path.exists()
+    assert not (wants / NAME).is_symlink()
+    path.write_text(ours + "# mine\n")
+    with pytest.raises(AutotuneError, match="was edited"):
+        remove_unit(path, VirtualClock(), force=False)
+    change = remove_unit(path, VirtualClock(), force=True)
+    assert change is not None
+    assert change.backup is not None
+    assert change.backup.read_text() == ours + "# mine\n"
+    path.write_text("[Service]\n")
+    with pytest.raises(AutotuneError, match="not written by autotune"):
+        remove_unit(path, VirtualClock(), force=True)
+
+
+def _file(path: Path) -> Path:
+    path.write_text("mine")
+    return path
