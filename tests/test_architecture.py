@@ -55,7 +55,7 @@ MAY_IMPORT = {
     "protect": {"process", "folders", "settings", "trial"},
     "process": {"folders"},
     "gpu": {"process", "measure"},
-    "measure": set(),
+    "measure": {"process"},
     "folders": set(),
     "settings": set(),
     "space": set(),

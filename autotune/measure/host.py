@@ -1,22 +1,21 @@
-"""Facts of the host, and the CPU time and memory of a process tree: the reader of psutil, /proc and cgroups."""
+"""Facts of the host, and the CPU time and memory of the processes of a trial."""
 
 import math
 import os
 import platform
 import threading
 import time
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 import psutil
 
 from autotune.clock import Clock, SystemClock
+from autotune.measure.cgroups import cpu_quotas, memory_limits, text_of
 from autotune.measure.polling import Poller
 from autotune.measure.probe import HostUsage, Probe, TrialProcesses
+from autotune.process.process_tree import ProcessStat, descendants, process_stat
 
-_TICKS_PER_S = os.sysconf("SC_CLK_TCK")
-_PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 _FASTEST_S = 0.25
 # Of one core (the loop around it makes 0.01): where a sample is dear, with hundreds of threads, the next comes later.
 _COST_SHARE = 0.008
@@ -54,9 +53,9 @@ def machine_facts(root: Path = Path("/")) -> MachineFacts:
     Args:
         root: Folder in which ``proc`` and ``sys`` are mounted.
     """
-    cores = [float(len(os.sched_getaffinity(0))), *_cpu_quotas(root)]
-    memory = [psutil.virtual_memory().total, *_memory_limits(root)]
-    cpuinfo = (_text(root / "proc/cpuinfo") or "").splitlines()
+    cores = [float(len(os.sched_getaffinity(0))), *cpu_quotas(root)]
+    memory = [psutil.virtual_memory().total, *memory_limits(root)]
+    cpuinfo = (text_of(root / "proc/cpuinfo") or "").splitlines()
     models = [line.partition(":")[2].strip() for line in cpuinfo if line.startswith("model name")]
     features = {word for line in cpuinfo if line.startswith(("flags", "Features")) for word in line.split()}
     return MachineFacts(
@@ -65,108 +64,13 @@ def machine_facts(root: Path = Path("/")) -> MachineFacts:
         cpu_model=models[0] if models else platform.machine(),  # ARM kernels print no model
         cpu_bfloat16=not features.isdisjoint(_BFLOAT16_FEATURES),
         hostname=platform.node(),
-        boot_id=_text(root / "proc/sys/kernel/random/boot_id"),
+        boot_id=text_of(root / "proc/sys/kernel/random/boot_id"),
     )
 
 
-def _cpu_quotas(root: Path) -> Iterator[float]:
-    """Yield the limits in cores; a limit of any ancestor binds as well."""
-    for folder in _cgroup_folders(root):
-        quota, _, period = (_text(folder / "cpu.max") or "max").partition(" ")  # v2: one file
-        if quota == "max":
-            quota = _text(folder / "cpu.cfs_quota_us") or "-1"  # v1: two
-            period = _text(folder / "cpu.cfs_period_us") or ""
-        if int(quota) > 0 and period:
-            yield int(quota) / int(period)
-
-
-def _memory_limits(root: Path) -> Iterator[int]:
-    """Yield the limits in bytes; v1 writes a number beyond any machine's memory for none."""
-    for folder in _cgroup_folders(root):
-        for name in ("memory.max", "memory.limit_in_bytes"):
-            limit = _text(folder / name)
-            if limit is not None and limit.isdecimal():
-                yield int(limit)
-
-
-def _cgroup_folders(root: Path) -> list[Path]:
-    """Return the folders of our cgroups in every hierarchy, each before its ancestors.
-
-    A container may see the host's path in ``/proc/self/cgroup`` while its own cgroup is mounted at the top:
-    folders that do not exist are left out, and the walk to the top finds it.
-    """
-    folders = []
-    for line in (_text(root / "proc/self/cgroup") or "").splitlines():
-        _, controllers, path = line.split(":", 2)
-        mounts = [controllers, *controllers.split(",")] if controllers else [".", "unified"]
-        for mount in dict.fromkeys(mounts):
-            top = root / "sys/fs/cgroup" / mount
-            own = top / path.lstrip("/")
-            ancestors = [own, *own.parents]
-            folders += [folder for folder in ancestors if folder.is_relative_to(top) and folder.is_dir()]
-    return folders
-
-
-def _text(path: Path | str) -> str | None:
-    try:
-        # Not Path.read_text: the probe reads hundreds a second. A process may have any bytes in its name.
-        with open(path, encoding="utf-8", errors="replace") as file:
-            return file.read().strip()
-    except OSError:
-        return None
-
-
-@dataclass(frozen=True, kw_only=True)
-class _ProcessStat:
-    started_s: float  # on CLOCK_BOOTTIME; with the pid it names a process for good
-    parent: int
-    session: int
-    cpu_s: float
-    resident_bytes: int
-
-
-def _process_stat(pid: int) -> _ProcessStat | None:
-    """Read proc_pid_stat(5), which takes some 30 µs; None if there is no such process."""
-    text = _text(f"/proc/{pid}/stat")
-    if not text:
-        return None
-    fields = text.rpartition(")")[2].split()  # from field 3 on: the name may hold spaces and parentheses
-    return _ProcessStat(
-        started_s=int(fields[19]) / _TICKS_PER_S,
-        parent=int(fields[1]),
-        session=int(fields[3]),
-        cpu_s=(int(fields[11]) + int(fields[12])) / _TICKS_PER_S,
-        resident_bytes=int(fields[21]) * _PAGE_BYTES,
-    )
-
-
-def _descendants(pid: int) -> list[int]:
-    """Return all descendants of a process, each after its parent; empty if it is gone.
-
-    The kernel's own lists of children cost as much as the tree has threads. Kernels built without them leave
-    the scan of all processes of the machine, which costs several times more on a large server.
-    """
-    found: list[int] = []
-    parents = [pid]
-    while parents:
-        folder = f"/proc/{parents.pop()}/task"
-        try:
-            lists = [_text(f"{folder}/{thread}/children") for thread in os.listdir(folder)]
-        except OSError:
-            continue  # it has just ended
-        if lists and all(children is None for children in lists) and os.path.exists(folder):
-            return _descendants_by_scan(pid)
-        children = [int(child) for text in lists if text for child in text.split()]
-        found += children
-        parents += children
-    return found
-
-
-def _descendants_by_scan(pid: int) -> list[int]:
-    try:
-        return [child.pid for child in psutil.Process(pid).children(recursive=True)]
-    except psutil.NoSuchProcess:
-        return []
+def asleep_s() -> float:
+    """Return the time since boot for which the machine was suspended: the monotonic clock stood still then."""
+    return time.clock_gettime(time.CLOCK_BOOTTIME) - time.monotonic()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -198,7 +102,7 @@ class HostProbe:
 
     def open(self, device: TrialProcesses) -> None:
         """Start watching a trial; one that is already gone gives no samples."""
-        first = _process_stat(device.pid)
+        first = process_stat(device.pid)
         session = 0 if first is None else first.session
         self._poller = Poller(lambda: self._read(device, session), name=f"host-probe-{device.pid}")
         self._poller.start()
@@ -253,10 +157,10 @@ class HostProbe:
             )
         return max(_FASTEST_S, (time.thread_time() - began_s) / _COST_SHARE)
 
-    def _of_the_trial(self, trial: TrialProcesses, session: int) -> dict[int, _ProcessStat]:
+    def _of_the_trial(self, trial: TrialProcesses, session: int) -> dict[int, ProcessStat]:
         """Return the processes of a trial that are alive."""
-        below = {pid: stat for pid in _descendants(os.getpid()) if (stat := _process_stat(pid)) is not None}
-        own: dict[int, _ProcessStat] = {}
+        below = {pid: stat for pid in descendants(os.getpid()) if (stat := process_stat(pid)) is not None}
+        own: dict[int, ProcessStat] = {}
         for pid, stat in below.items():
             if (
                 stat.parent in own

@@ -1,0 +1,114 @@
+"""Promises about process trees, on real processes."""
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+
+import pytest
+
+from autotune.process.process_tree import (
+    ProcessTree,
+    all_processes,
+    descendants,
+    descendants_by_scan,
+    holders_of,
+    process_stat,
+)
+from tests.process.conftest import until
+
+# A parent that ends at a line on stdin, and leaves a child in a session of its own; it says the child's id.
+LEAVING = """
+import os, sys, time
+child = os.fork()
+if child == 0:
+    os.setsid()
+    if os.fork() == 0:
+        time.sleep(600)
+    time.sleep(600)
+print(child, flush=True)
+sys.stdin.readline()
+os._exit(0)
+"""
+
+
+@pytest.fixture
+def leaving() -> Iterator[subprocess.Popen[str]]:
+    """Process whose descendants outlive it; they are killed at the end."""
+    process = subprocess.Popen(
+        [sys.executable, "-c", LEAVING], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
+    tree = ProcessTree((process.pid,))
+    until(lambda: len(tree.look()) == 3)
+    yield process
+    for pid in tree.look():
+        if pid != process.pid:
+            os.kill(pid, signal.SIGKILL)
+    process.kill()
+    process.communicate(timeout=60)
+
+
+def test_kernels_without_lists_of_children_see_the_same(leaving: subprocess.Popen[str]) -> None:
+    """The scan of all processes finds the same descendants as the kernel's lists; of a gone process, none."""
+    assert len(descendants(leaving.pid)) == 2
+    assert sorted(descendants_by_scan(leaving.pid)) == sorted(descendants(leaving.pid))
+    gone = subprocess.Popen([sys.executable, "-c", ""])
+    gone.wait(timeout=60)
+    assert descendants(gone.pid) == descendants_by_scan(gone.pid) == []
+
+
+def test_a_tree_keeps_what_has_lost_its_parent(leaving: subprocess.Popen[str]) -> None:
+    """Descendants that were seen stay in the tree when their parent ends, whoever takes them over."""
+    tree = ProcessTree((leaving.pid,))
+    below = tree.look().keys() - {leaving.pid}
+    assert len(below) == 2
+    assert leaving.stdin is not None
+    leaving.stdin.write("end\n")
+    leaving.stdin.flush()
+    leaving.wait(timeout=60)
+    assert tree.known().keys() == tree.look().keys() == below
+
+
+def test_a_tree_knows_new_processes_only_once_it_has_looked(leaving: subprocess.Popen[str]) -> None:
+    """What is known costs one file a process; to look costs more, and finds the others."""
+    tree = ProcessTree((leaving.pid,))
+    assert tree.known().keys() == {leaving.pid}
+    assert len(tree.look()) == 3
+    assert len(tree.known()) == 3
+
+
+def test_another_process_with_the_same_id_is_not_in_the_tree(leaving: subprocess.Popen[str]) -> None:
+    """Ids come back: the start tells them apart."""
+    tree = ProcessTree((leaving.pid,))
+    tree._known[leaving.pid] += 1.0
+    assert tree.look() == {}
+    assert ProcessTree((2**22 + 1,)).look() == {}
+
+
+def test_the_dead_are_told_from_the_living(leaving: subprocess.Popen[str]) -> None:
+    """A process that nobody has reaped is dead, and its children's CPU time is in their parent's account."""
+    child = int(leaving.stdout.readline()) if leaving.stdout else 0
+    stat = process_stat(child)
+    assert stat is not None
+    assert not stat.is_dead
+    assert not stat.is_kernel_thread
+    assert stat.parent == leaving.pid
+    assert stat.session == child
+    os.kill(child, signal.SIGKILL)
+    until(lambda: (process_stat(child) or stat).is_dead)
+    assert process_stat(child) is not None
+
+
+def test_all_processes_are_listed() -> None:
+    """This one is among them."""
+    me = process_stat(os.getpid())
+    assert me is not None
+    assert all_processes()[os.getpid()].started_s == me.started_s
+
+
+def test_holders_of_a_file_are_found(tmp_path, leaving: subprocess.Popen[str]) -> None:
+    """Who has a file open whose name begins so; who is gone holds nothing."""
+    with open(tmp_path / "device-uvm", "w"):
+        assert holders_of((os.getpid(), leaving.pid, 2**22 + 1), str(tmp_path / "device")) == {os.getpid()}
+    assert holders_of((os.getpid(),), str(tmp_path / "device")) == set()
