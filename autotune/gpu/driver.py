@@ -233,6 +233,11 @@ class Device:
         memory = self._ask("nvmlDeviceGetMemoryInfo")
         return Memory(int(memory.used), int(memory.total))
 
+    def memory_held_bytes(self) -> int:
+        """Return the memory that processes hold: what the driver keeps for itself left out (driver 510 and later)."""
+        memory = self._ask("nvmlDeviceGetMemoryInfo", self._pynvml.nvmlMemory_v2)
+        return int(memory.used)
+
     def power_w(self) -> float:
         """Return the electric power, on most devices averaged over the last second."""
         return float(self._ask("nvmlDeviceGetPowerUsage")) / 1e3

@@ -42,6 +42,8 @@ class GpuOccupancy:
         occupants: Processes that hold it; in a container the driver may hide them.
         utilization: Share of the last second, 0..1, in which kernels ran; None where it is not reported.
         memory_used_bytes: Memory in use by all processes; None where it is not reported.
+        memory_held_bytes: The same without what the driver keeps for itself; None where it was not asked for, too.
+        index: The driver's number for it; that of the whole GPU for a MIG instance.
         why_unknown: Why nothing is known of this GPU, for people; None if something is.
     """
 
@@ -50,6 +52,8 @@ class GpuOccupancy:
     occupants: tuple[Occupant, ...] = ()
     utilization: float | None = None
     memory_used_bytes: int | None = None
+    memory_held_bytes: int | None = None
+    index: int = 0
     why_unknown: str | None = None
 
     @property

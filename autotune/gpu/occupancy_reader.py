@@ -1,0 +1,215 @@
+"""Reader of the occupancy of all GPUs of this machine, again and again over one session with the driver."""
+
+import math
+import os
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TypeVar
+
+from autotune.clock import Clock
+from autotune.gpu.driver import Device, Driver, Memory, facts
+from autotune.gpu.driver_errors import NO_LIBRARY, DriverError, Trouble
+from autotune.gpu.driver_windows import SampledWindows
+from autotune.gpu.occupancy import GpuOccupancy, Occupant
+
+_RETRY_S = 5.0  # until a driver that was lost is opened again
+_LOOK_BACK_S = 1.0
+# Driver 510 is the first to say what it keeps for itself. Before it: some hundred MiB, about 1 % of a large memory.
+_KEPT_BYTES = 1 << 30
+_KEPT_FRACTION = 0.015
+
+Answer = TypeVar("Answer")
+
+
+@dataclass(frozen=True, kw_only=True)
+class GpusSeen:
+    """Occupancy of all GPUs of the machine.
+
+    Attributes:
+        t_s: Monotonic time before the first question: it is true of a moment since then.
+        gpus: One for each GPU, or for each instance of one in MIG mode. A GPU that was seen before and is not there any
+            more stays, as one of which nothing is known.
+        why_unknown: Reason, for people, why nothing is known of any GPU; None otherwise.
+        why_none: Reason, for people, why there is no GPU, where there never was one; None otherwise.
+    """
+
+    t_s: float
+    gpus: tuple[GpuOccupancy, ...] = ()
+    why_unknown: str | None = None
+    why_none: str | None = None
+
+
+class OccupancyReader:
+    """Reader of the GPUs; every call may hang in the driver. Not thread-safe.
+
+    The session with the driver stays open until `close`: to open it takes seconds where nothing else keeps the driver
+    loaded.
+
+    Args:
+        clock: Stamps the readings.
+    """
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._driver: Driver | None = None
+        self._devices: dict[str, _WatchedDevice] = {}
+        self._known: dict[str, GpuOccupancy] = {}  # the last that was seen of each
+        self._found_s = -math.inf  # when the GPUs were looked for
+        self._lost: tuple[float, GpusSeen] | None = None
+
+    def read(self) -> GpusSeen:
+        """Return the occupancy of all GPUs now; failures of the driver are part of it."""
+        began_s = self._clock.now_s()
+        if self._lost is not None and began_s - self._lost[0] < _RETRY_S:
+            seen = self._lost[1]
+            return GpusSeen(t_s=began_s, why_unknown=seen.why_unknown, why_none=seen.why_none)
+        try:
+            return self._read(began_s)
+        except DriverError as error:
+            self.close()
+            is_without = error.code == NO_LIBRARY and not self._known
+            words = error.for_people
+            seen = GpusSeen(
+                t_s=began_s, why_none=words if is_without else None, why_unknown=None if is_without else words
+            )
+            self._lost = (began_s, seen)
+            return seen
+
+    def close(self) -> None:
+        """End the session with the driver; the next reading opens another one."""
+        self._devices.clear()
+        if self._driver is not None:
+            self._driver.close()
+            self._driver = None
+
+    def _read(self, began_s: float) -> GpusSeen:
+        if self._driver is None:
+            self._driver = Driver()
+            self._find(self._driver)
+            self._found_s = began_s
+        elif began_s - self._found_s >= _RETRY_S and not all(map(_is_uuid, self._known or [""])):
+            self._find(self._driver)
+            self._found_s = began_s
+        names = self._driver.process_name
+        found = []
+        for uuid, last in list(self._known.items()):
+            device = self._devices.get(uuid)
+            try:
+                if device is None:
+                    device = _WatchedDevice(last.index, uuid, last.name, self._driver.device(uuid), self._clock)
+                    self._devices[uuid] = device
+                found.append(device.read(names))
+                self._known[uuid] = found[-1]
+            except DriverError as error:
+                if error.trouble is Trouble.DRIVER_LOST:
+                    raise
+                self._devices.pop(uuid, None)
+                found.append(GpuOccupancy(uuid=uuid, name=last.name, index=last.index, why_unknown=error.for_people))
+        if not found:
+            return GpusSeen(t_s=began_s, why_none="the NVIDIA driver sees no GPU")
+        return GpusSeen(t_s=began_s, gpus=tuple(found))
+
+    def _find(self, driver: Driver) -> None:
+        """Find the GPUs; those that were known before stay."""
+        for index in range(driver.count()):
+            try:
+                one = facts(driver.device_at(index), index)
+            except DriverError as error:
+                if error.trouble is Trouble.DRIVER_LOST:
+                    raise
+                if not any(known.index == index for known in self._known.values()):
+                    unnamed = _unnamed(index)
+                    self._known[unnamed] = GpuOccupancy(uuid=unnamed, name=unnamed, index=index)
+                continue
+            self._known.pop(_unnamed(index), None)
+            for uuid in (one.uuid,) if one.mig_uuids is None else one.mig_uuids:
+                self._known[uuid] = GpuOccupancy(uuid=uuid, name=one.name, index=index)
+
+
+def _unnamed(index: int) -> str:
+    """Return what stands for the UUID of a GPU that does not tell it."""
+    return f"GPU {index}"
+
+
+def _is_uuid(name: str) -> bool:
+    return name.startswith(("GPU-", "MIG-"))
+
+
+class _WatchedDevice:
+    """One device: its questions, asked again once where they fail in passing."""
+
+    def __init__(self, index: int, uuid: str, name: str, device: Device, clock: Clock) -> None:
+        self._index = index
+        self._uuid = uuid
+        self._name = name
+        self._device = device
+        self._clock = clock
+        self._windows = SampledWindows()
+        self._newest_s = -math.inf
+        self._names: dict[int, str | None] = {}
+
+    def read(self, name_of: Callable[[int], str]) -> GpuOccupancy:
+        """Return its occupancy; raises `DriverError` where the device does not answer."""
+        device = self._device
+        # Memory first: what a process takes in between makes it look smaller than what is listed, and not larger.
+        memory = _told(device.memory)
+        held_bytes = _told(device.memory_held_bytes)
+        if held_bytes is None and memory is not None:
+            held_bytes = _estimated_held_bytes(memory)
+        holders = _told(device.holders)
+        utilization = self._utilization()
+        if holders is None and held_bytes is None:
+            why = "the NVIDIA driver tells neither processes nor memory"
+            return GpuOccupancy(uuid=self._uuid, name=self._name, index=self._index, why_unknown=why)
+        occupants = tuple(
+            Occupant(
+                pid=one.pid, memory_bytes=one.memory_bytes, computes=one.computes, name=self._process(one.pid, name_of)
+            )
+            for one in holders or ()
+        )
+        self._names = {one.pid: one.name for one in occupants}
+        return GpuOccupancy(
+            uuid=self._uuid,
+            name=self._name,
+            index=self._index,
+            occupants=occupants,
+            utilization=utilization,
+            memory_used_bytes=None if memory is None else memory.used_bytes,
+            memory_held_bytes=held_bytes,
+        )
+
+    def _process(self, pid: int, name_of: Callable[[int], str]) -> str | None:
+        if pid not in self._names:
+            name = _told(lambda: name_of(pid))
+            self._names[pid] = os.path.basename(name.split("\0")[0]) or None if name else None
+        return self._names[pid]
+
+    def _utilization(self) -> float | None:
+        """Return the share of time since the last reading, at least the last second, in which kernels ran."""
+        samples = _told(lambda: self._device.busy_samples(self._windows.newest_us))
+        now_s, epoch_s = self._clock.now_s(), self._clock.utc().timestamp()
+        since_s, self._newest_s = min(self._newest_s, now_s - _LOOK_BACK_S), now_s
+        windows = self._windows.of(samples or (), now_s=now_s, epoch_s=epoch_s)
+        recent = [(length_s, busy) for end_s, length_s, busy in windows if end_s > since_s]
+        if recent:
+            return sum(length_s * busy for length_s, busy in recent) / sum(length_s for length_s, _ in recent)
+        percent = _told(self._device.busy_percent)
+        return None if percent is None or percent > 100 else percent / 100.0
+
+
+def _estimated_held_bytes(memory: Memory) -> int:
+    kept_bytes = max(_KEPT_BYTES, int(_KEPT_FRACTION * memory.total_bytes))
+    return max(0, memory.used_bytes - kept_bytes)
+
+
+def _told(ask: Callable[[], Answer]) -> Answer | None:
+    """Return the answer to a question, asked a second time if it fails in passing; None where there is never one."""
+    for last in (False, True):
+        try:
+            return ask()
+        except DriverError as error:
+            if error.trouble in (Trouble.NOTHING_NEW, Trouble.CAPABILITY_OFF):
+                return None
+            if last or error.trouble is not Trouble.PASSING:
+                raise
+    return None

@@ -1,0 +1,179 @@
+"""Promises of the watch of who is on the GPUs, on the fake driver."""
+
+import os
+
+import pytest
+
+from tests.fake_nvml.scenario import Fault, Gpu, MigInstance, Process, ProcessKind, Scenario, Square, Timeline
+from tests.gpu.stage import STAGE
+
+LOOK = (
+    STAGE
+    + """
+import dataclasses
+from autotune.gpu.occupancy_watch import OccupancyWatch
+
+clock = FrozenClock(20.0)
+watch = OccupancyWatch(clock, wait_s=WAIT_S)
+
+def look(after_s=0.0):
+    clock.wait(after_s)
+    return dataclasses.asdict(watch.look(newest_s=clock.now_s()))
+"""
+)
+LATER = "tell([look(), *(look(SECONDS) for SECONDS in (TIMES))])"
+
+
+@pytest.fixture
+def looks(fake_gpu):
+    """Looks at a machine: at 20 s, and after each of some further times."""
+
+    def of(*gpus, times=(), wait_s=30.0, **options):
+        code = LOOK.replace("WAIT_S", str(wait_s)) + LATER.replace("TIMES", f"{list(times)}")
+        return fake_gpu(Scenario(gpus=gpus, **options), at_s=0).run(code)
+
+    return of
+
+
+def test_an_idle_gpu_holds_nothing(looks):
+    """What the driver keeps for itself is not held by anybody."""
+    (seen,) = looks(Gpu(memory_reserved_bytes=700 << 20))
+    (gpu,) = seen["gpus"]
+    assert (gpu["index"], gpu["occupants"], gpu["utilization"], gpu["memory_held_bytes"]) == (0, [], 0.0, 0)
+    assert gpu["memory_used_bytes"] == 700 << 20
+    assert seen["why_unknown"] is seen["why_none"] is gpu["why_unknown"] is None
+
+
+def test_an_old_driver_counts_what_it_keeps_as_used(looks):
+    """Then up to a GiB, or some more on a large GPU, is taken as the driver's own."""
+    old = Fault(function="nvmlDeviceGetMemoryInfo_v2", code=13)
+    seen = looks(Gpu(memory_reserved_bytes=700 << 20), Gpu(memory_used_bytes=5 << 30), faults=(old,))[0]
+    assert [gpu["memory_held_bytes"] > 1 << 30 for gpu in seen["gpus"]] == [False, True]
+    assert seen["gpus"][0]["memory_held_bytes"] == 0
+
+
+def test_who_comes_and_goes_is_seen(looks):
+    """Processes that compute, and such that draw, with name and memory."""
+    came = Process(pid=os.getpid(), memory_bytes=1 << 30, from_s=21.0, until_s=23.0)
+    desktop = Process(pid=4_000_000, memory_bytes=2 << 30, kind=ProcessKind.GRAPHICS)
+    seen = looks(Gpu(processes=(came, desktop)), times=(2.0, 2.0))
+    listed = [{one["pid"]: one for one in look["gpus"][0]["occupants"]} for look in seen]
+    assert [sorted(pids) for pids in listed] == [[4_000_000], sorted((os.getpid(), 4_000_000)), [4_000_000]]
+    assert "python" in listed[1][os.getpid()]["name"]
+    assert listed[1][os.getpid()]["computes"]
+    assert not listed[1][4_000_000]["computes"]
+    assert seen[1]["gpus"][0]["memory_held_bytes"] == 3 << 30
+
+
+def test_kernels_between_two_looks_are_seen(looks):
+    """Utilization is that of all the time since the last look, and of the last second at least."""
+    seen = looks(Gpu(busy_percent=Timeline(((0.0, 0), (22.0, 100), (23.0, 0)))), times=(10.0, 10.0, 0.2))
+    busy = [look["gpus"][0]["utilization"] for look in seen]
+    assert busy == [0.0, pytest.approx(0.1, abs=0.01), 0.0, 0.0]
+    (steady,) = looks(Gpu(busy_percent=Square(0, 100, period_s=0.5)))
+    assert steady["gpus"][0]["utilization"] == pytest.approx(0.5, abs=0.1)
+
+
+def test_a_machine_without_driver_has_no_gpu(start, tmp_path):
+    """That is known, and no trouble."""
+    code = """
+from autotune.clock import SystemClock
+from autotune.gpu.occupancy_watch import OccupancyWatch
+clock = SystemClock()
+seen = OccupancyWatch(clock, wait_s=30.0).look(newest_s=clock.now_s())
+print(seen.gpus, seen.why_unknown, seen.why_none)
+"""
+    # A library of that name which cannot be loaded would be trouble; one that is nowhere is none.
+    process = start(code, LD_LIBRARY_PATH=str(tmp_path))
+    said, _ = process.communicate(timeout=60)
+    if "sees no GPU" not in said and "not found" not in said:
+        pytest.skip("this machine has a driver")
+    assert said.startswith("() None no NVIDIA driver")
+
+
+@pytest.mark.parametrize(
+    ("code", "words"), [(9, "driver not loaded"), (18, "driver and library differ"), (3, "Not Supported")]
+)
+def test_a_driver_that_fails_is_unknown(looks, code, words):
+    """That is no machine without a GPU."""
+    (seen,) = looks(Gpu(), faults=(Fault(function="nvmlInit*", code=code),))
+    assert words in seen["why_unknown"]
+    assert (seen["gpus"], seen["why_none"]) == ([], None)
+
+
+def test_a_lost_gpu_is_named_beside_the_others_and_comes_back(looks):
+    """Nothing is known of it meanwhile."""
+    seen = looks(Gpu(), Gpu(), faults=(Fault(code=15, gpu=1, from_s=25.0, until_s=35.0),), times=(8.0, 8.0))
+    assert [[gpu["why_unknown"] is None for gpu in look["gpus"]] for look in seen] == [
+        [True, True],
+        [True, False],
+        [True, True],
+    ]
+    assert seen[1]["gpus"][1]["why_unknown"].startswith("GPU lost")
+
+
+def test_a_lost_driver_comes_back(looks):
+    """It is opened again after some seconds, not at each look; a driver that had GPUs is never no driver."""
+    lost = (
+        Fault(code=9, from_s=25.0, until_s=35.0),
+        Fault(function="nvmlInit*", code=12, from_s=30.0, until_s=35.0),
+    )
+    seen = looks(Gpu(), faults=lost, times=(6.0, 1.0, 5.0, 6.0))
+    assert [look["why_unknown"] is None for look in seen] == [True, False, False, False, True]
+    assert [look["why_none"] for look in seen] == [None] * 5
+    assert len(seen[-1]["gpus"]) == 1
+
+
+def test_one_answer_that_fails_in_passing_is_asked_again(looks):
+    """A second failure makes it unknown, not idle."""
+    once = Fault(function="nvmlDeviceGetComputeRunningProcesses*", code=999, calls=1)
+    assert looks(Gpu(), faults=(once,))[0]["gpus"][0]["why_unknown"] is None
+    always = Fault(function="nvmlDeviceGetComputeRunningProcesses*", code=999)
+    assert "Unknown Error" in looks(Gpu(), faults=(always,))[0]["gpus"][0]["why_unknown"]
+
+
+def test_a_gpu_that_tells_nothing_is_unknown(looks):
+    """No processes and no memory: it may be in use."""
+    silent = (
+        Fault(function="nvmlDeviceGet*RunningProcesses*", code=3),
+        Fault(function="nvmlDeviceGetMemoryInfo*", code=3),
+    )
+    assert "neither processes nor memory" in looks(Gpu(), faults=silent)[0]["gpus"][0]["why_unknown"]
+
+
+def test_an_instance_of_a_gpu_is_watched_for_itself(looks):
+    """In MIG mode the GPU is its instances, each with processes and memory of its own, and without utilization."""
+    used = MigInstance(processes=(Process(pid=4_000_000, memory_bytes=1 << 30),), memory_used_bytes=0)
+    seen = looks(Gpu(mig=True, mig_instances=(MigInstance(), used)))[0]
+    assert [gpu["uuid"][:4] for gpu in seen["gpus"]] == ["MIG-", "MIG-"]
+    assert [len(gpu["occupants"]) for gpu in seen["gpus"]] == [0, 1]
+    assert [gpu["utilization"] for gpu in seen["gpus"]] == [None, None]
+
+
+def test_looks_do_not_wait_for_a_driver_that_hangs(fake_gpu):
+    """The first look waits for a moment, the next ones for nothing, and all say for how long there is no answer."""
+    code = """
+import time
+first = look()
+began_s = time.monotonic()
+rest = [look(1.0) for _ in range(20)]
+print(json.dumps([first["why_unknown"], rest[-1]["why_unknown"], time.monotonic() - began_s]), flush=True)
+os._exit(0)  # the driver's call would go on for an hour
+"""
+    hangs = Fault(function="nvmlDeviceGetMemoryInfo*", delay_s=3600.0)
+    machine = fake_gpu(Scenario(gpus=(Gpu(),), faults=(hangs,)), at_s=0)
+    first, last, took_s = machine.run(LOOK.replace("WAIT_S", "0.25") + code)
+    assert first == "the NVIDIA driver has not answered for 0.0 s"
+    assert last == "the NVIDIA driver has not answered for 20.0 s"
+    assert took_s < 20 * 0.25
+
+
+def test_a_look_is_not_made_twice_at_the_same_time(fake_gpu):
+    """One that is young enough is given again, and a new one is made when it is too old."""
+    code = """
+first = watch.look(newest_s=clock.now_s())
+clock.wait(0.4)
+tell([watch.look(newest_s=clock.now_s() - 0.5) is first, watch.look(newest_s=clock.now_s() - 0.3) is first])
+watch.close()
+"""
+    assert fake_gpu(Scenario(), at_s=0).run(LOOK.replace("WAIT_S", "30") + code) == [True, False]
