@@ -17,7 +17,12 @@ _PID_NAMESPACE = Path("/proc/self/ns/pid")
 
 def this_process() -> dict[str, Scalar]:
     """Return the identity of this process."""
-    return {**_machine(), "pid": os.getpid(), "started_s": psutil.Process().create_time()}
+    return identity_of(os.getpid())
+
+
+def identity_of(pid: int) -> dict[str, Scalar]:
+    """Return the identity of a process of this machine that is there, dead or alive: a child that was not reaped."""
+    return {**_machine(), "pid": pid, "started_s": psutil.Process(pid).create_time()}
 
 
 def is_gone(owner: Mapping[str, Any]) -> bool:

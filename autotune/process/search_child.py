@@ -1,0 +1,214 @@
+"""Search as a child of the daemon: started, watched, and told to leave, with nothing of it left behind.
+
+The child is in a session of its own. All trials are below its guard, which is in another one, see guard_process.py. It
+inherits the reading end of a *lifeline*, a pipe whose other end only the daemon holds: its end of file says that the
+daemon is gone, or that the search is to end after the running trial.
+"""
+
+import contextlib
+import os
+import signal
+import subprocess
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Self
+
+from autotune.clock import Clock
+from autotune.errors import CommandError
+from autotune.files import open_regular
+from autotune.process.owner import identity_of
+from autotune.process.process_tree import ProcessTree
+from autotune.records import Scalar
+
+LIFELINE_VARIABLE = "AUTOTUNE_LIFELINE_FD"
+"""Environment variable of the search: number of the descriptor that the lifeline is read from."""
+
+KILL_SEARCH_S = 0.9
+"""Time from SIGTERM, which the search answers with the end of its trial, to SIGKILL."""
+
+KILL_REST_S = 0.7
+"""Time from the end of the search to SIGKILL for what is left: its guard ends the trial with SIGKILL after 0.5 s."""
+
+GIVE_UP_S = 2.0
+"""Time from that SIGKILL to naming the processes that do not end."""
+
+NICENESS = 10
+"""Default niceness of a search: nothing on an idle machine, and who comes gets the CPU at once."""
+
+_POLL_S = 0.02
+_LOOK_S = 2.0  # between looks for its guard, while it runs
+_COST_SHARE = 0.002  # of one core: where a look is dear, with hundreds of threads, the next comes later
+
+
+@dataclass(frozen=True, kw_only=True)
+class SearchExit:
+    """End of a search: no process of it is left, except those in `left`.
+
+    Attributes:
+        code: Exit status, negative for a signal; None if not even SIGKILL ended the search itself.
+        was_told: Whether it was told to leave before it ended.
+        was_killed: Whether it needed SIGKILL.
+        ended_s: Monotonic time at which the last process was seen to be gone.
+        left: Processes that SIGKILL did not end.
+    """
+
+    code: int | None
+    was_told: bool
+    was_killed: bool
+    ended_s: float
+    left: tuple[int, ...] = ()
+
+
+class SearchChild:
+    """Search that was started by this process; made by `start`. Nothing here blocks but `end`.
+
+    Attributes:
+        pid: Its process id.
+        identity: Identity of its process, for `owner.is_gone`; it may be kept in a file.
+        started_s: Monotonic time of its start.
+    """
+
+    def __init__(self, process: "subprocess.Popen[bytes]", lifeline: int, clock: Clock) -> None:
+        self._process = process
+        self._lifeline = lifeline  # -1 once it is closed
+        self._clock = clock
+        self.pid = process.pid
+        self.identity: dict[str, Scalar] = identity_of(process.pid)
+        self.started_s = self._look_s = clock.now_s()
+        self._tree = ProcessTree((process.pid,))
+        self._told_s: float | None = None
+        self._was_killed = False
+        self._ended_s: float | None = None  # when the search itself was gone
+        self._exit: SearchExit | None = None
+
+    @classmethod
+    def start(
+        cls,
+        argv: Sequence[str],
+        *,
+        cwd: Path,
+        env: Mapping[str, str],
+        log: Path,
+        clock: Clock,
+        niceness: int = NICENESS,
+    ) -> Self:
+        """Start a search.
+
+        Args:
+            argv: The command, at least one word.
+            cwd: Its working directory.
+            env: Its whole environment, to which `LIFELINE_VARIABLE` is added.
+            log: File to which its output is appended; made if it is not there.
+            clock: The machine's clock.
+            niceness: Its niceness, and that of all processes it starts: 0 to 19.
+
+        Raises:
+            CommandError: It cannot be started.
+        """
+        reader, writer = os.pipe2(os.O_CLOEXEC)
+        try:
+            with open_regular(log, append=True, create=True) as output:
+                process = subprocess.Popen(
+                    list(argv),
+                    cwd=cwd,
+                    env={**env, LIFELINE_VARIABLE: str(reader)},
+                    stdin=subprocess.DEVNULL,
+                    stdout=output,
+                    stderr=output,
+                    start_new_session=True,
+                    pass_fds=(reader,),
+                )
+        except (OSError, ValueError) as error:
+            os.close(writer)
+            words = getattr(error, "strerror", None) or error
+            raise CommandError(
+                f"the search cannot be started: {words}",
+                where=getattr(error, "filename", None) or argv[0],
+                remedy="Check that the folder and the program are still there.",
+            ) from error
+        finally:
+            os.close(reader)
+        with contextlib.suppress(OSError):  # it has ended already
+            os.setpriority(os.PRIO_PROCESS, process.pid, niceness)
+        return cls(process, writer, clock)
+
+    def pids(self) -> frozenset[int]:
+        """Return the ids of all its processes that are there, also in other sessions."""
+        return frozenset(self._alive())
+
+    def finish_trial(self) -> None:
+        """Let it end after the running trial, by closing the lifeline."""
+        if self._lifeline >= 0:
+            os.close(self._lifeline)
+            self._lifeline = -1
+
+    def leave(self) -> None:
+        """Tell it to leave at once; `poll` does the rest and is to be called often from now on. May be called again."""
+        if self._told_s is not None or self._exit is not None:
+            return
+        self._told_s = self._clock.now_s()
+        self._tree.look()  # while the search still is the parent of its guard
+        self._process.send_signal(signal.SIGTERM)  # sends nothing if it has ended
+        self.finish_trial()
+
+    def poll(self) -> SearchExit | None:
+        """Return its end; None while a process of it is left.
+
+        To be called every 0.1 s or so once it was told to leave, else every second or so: it goes on to SIGKILL when
+        that is due, and reaps the search.
+        """
+        if self._exit is not None:
+            return self._exit
+        now_s = self._clock.now_s()
+        code = self._process.poll()
+        if code is None and not self._is_hopeless(now_s):
+            self._go_on(now_s)
+            return None
+        if self._ended_s is None:
+            self._ended_s = now_s
+            self.finish_trial()
+        alive = self._alive()
+        over_s = now_s - self._ended_s - KILL_REST_S
+        if alive and over_s < GIVE_UP_S:
+            if over_s >= 0:
+                self._was_killed = True
+                for pid in alive:
+                    with contextlib.suppress(ProcessLookupError, PermissionError):
+                        os.kill(pid, signal.SIGKILL)
+            return None
+        self._exit = SearchExit(
+            code=code,
+            was_told=self._told_s is not None,
+            was_killed=self._was_killed,
+            ended_s=now_s,
+            left=tuple(sorted(alive)),
+        )
+        return self._exit
+
+    def end(self) -> SearchExit:
+        """Tell it to leave, and wait until it is gone: 6 s at most, 2 s with processes that can be killed."""
+        self.leave()
+        while (ended := self.poll()) is None:
+            self._clock.wait(_POLL_S)
+        return ended
+
+    def _go_on(self, now_s: float) -> None:
+        """Do what is due while the search itself is there."""
+        if self._told_s is None:
+            if now_s >= self._look_s:
+                self._tree.look()  # its guard has to be known if it dies
+                looked_s = self._clock.now_s()
+                self._look_s = looked_s + max(_LOOK_S, (looked_s - now_s) / _COST_SHARE)
+        elif now_s >= self._told_s + KILL_SEARCH_S:
+            self._tree.look()
+            self._was_killed = True
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.killpg(self.pid, signal.SIGKILL)  # not its guard, which ends the trial and then itself
+
+    def _is_hopeless(self, now_s: float) -> bool:
+        """Return True for a search that SIGKILL did not end: it is stuck in the kernel."""
+        return self._told_s is not None and now_s >= self._told_s + KILL_SEARCH_S + GIVE_UP_S
+
+    def _alive(self) -> list[int]:
+        return [pid for pid, stat in self._tree.look().items() if not stat.is_dead]

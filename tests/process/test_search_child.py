@@ -1,0 +1,172 @@
+"""Promises about a search as a child: it starts, it ends, and nothing of it stays."""
+
+import os
+import signal
+import sys
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+
+import pytest
+
+from autotune.clock import SystemClock
+from autotune.errors import CommandError
+from autotune.process.owner import is_gone
+from autotune.process.process_tree import process_stat
+from autotune.process.search_child import LIFELINE_VARIABLE, NICENESS, SearchChild, SearchExit
+from tests.process.conftest import until
+
+STUBBORN = Path(__file__).with_name("stubborn_search.py")
+SAYS = """
+import os, sys
+fd = int(os.environ["AUTOTUNE_LIFELINE_FD"])
+print(os.getsid(0) == os.getpid(), sys.stdin.read() == "", os.getcwd(), os.environ.get("SECRET"), flush=True)
+print("complaint", file=sys.stderr, flush=True)
+print(len(os.listdir("/proc/self/fd")) - 1, os.read(fd, 1), os.getpriority(os.PRIO_PROCESS, 0), flush=True)
+"""
+
+Start = Callable[..., SearchChild]
+
+
+@pytest.fixture
+def begin(tmp_path: Path) -> Iterator[Start]:
+    """Start a child, which is gone at the end of the test."""
+    children = []
+
+    def start(*argv: str, **options: object) -> SearchChild:
+        given = {"cwd": tmp_path, "env": dict(os.environ), "log": tmp_path / "log", "clock": SystemClock()}
+        child = SearchChild.start(argv, **(given | options))
+        children.append(child)
+        return child
+
+    yield start
+    for child in children:
+        assert child.end().left == ()
+
+
+def python(code: str) -> tuple[str, ...]:
+    """Return the command of some Python."""
+    return (sys.executable, "-c", code)
+
+
+def exit_of(child: SearchChild) -> SearchExit:
+    """Wait for the end of a child."""
+    until(lambda: child.poll() is not None)
+    ended = child.poll()
+    assert ended is not None
+    return ended
+
+
+def still_running(pids: Iterable[int]) -> list[int]:
+    """Return those of some processes that run."""
+    return [pid for pid in pids if (stat := process_stat(pid)) is not None and not stat.is_dead]
+
+
+def test_a_search_ends_by_itself(begin: Start) -> None:
+    """Its exit status is known, and stays known; telling it to leave afterwards does nothing."""
+    child = begin(*python("raise SystemExit(7)"))
+    ended = exit_of(child)
+    assert (ended.code, ended.was_told, ended.was_killed, ended.left) == (7, False, False, ())
+    child.leave()
+    assert child.poll() is ended
+    assert child.end() is ended
+    assert child.pids() == frozenset()
+
+
+def test_it_stands_for_itself(begin: Start, tmp_path: Path) -> None:
+    """A session of its own, no input, all output in the log, the environment it was given, and one open pipe."""
+    (tmp_path / "log").write_text("earlier\n")
+    child = begin(*python(SAYS), env={"PATH": os.environ["PATH"]})
+    until(lambda: "complaint" in (tmp_path / "log").read_text())
+    child.finish_trial()
+    assert exit_of(child).code == 0
+    assert (tmp_path / "log").read_text().splitlines() == [
+        "earlier",
+        f"True True {tmp_path} None",
+        "complaint",
+        f"4 b'' {NICENESS}",
+    ]
+
+
+def test_the_lifeline_closes_with_who_holds_it(begin: Start, tmp_path: Path) -> None:
+    """Also where that is killed: the search reads the end of the pipe."""
+    code = f"""
+import os, signal, sys
+from pathlib import Path
+from autotune.clock import SystemClock
+from autotune.process.search_child import SearchChild
+code = "import os; os.read(int(os.environ['{LIFELINE_VARIABLE}']), 1); open('read', 'w').close()"
+child = SearchChild.start([sys.executable, "-c", code], cwd=Path.cwd(), env=dict(os.environ), log=Path("other"),
+                          clock=SystemClock())
+os.kill(os.getpid(), signal.SIGKILL)
+"""
+    assert exit_of(begin(*python(code))).code == -signal.SIGKILL
+    until((tmp_path / "read").exists)
+
+
+def test_it_is_told_to_leave_and_does(begin: Start, tmp_path: Path) -> None:
+    """By SIGTERM, with its lifeline closed."""
+    child = begin(*python("import time; print('up', flush=True); time.sleep(600)"))
+    until(lambda: "up" in (tmp_path / "log").read_text())
+    assert child.poll() is None
+    ended = child.end()
+    assert (ended.code, ended.was_told, ended.was_killed, ended.left) == (-signal.SIGTERM, True, False, ())
+
+
+def test_one_that_does_not_listen_is_killed_and_its_guard_ends_the_rest(begin: Start, tmp_path: Path) -> None:
+    """Whatever ignores SIGTERM, and in whatever session it is."""
+    child = begin(sys.executable, str(STUBBORN), str(tmp_path))
+    until(lambda: len((tmp_path / "log").read_text().split()) == 2)
+    until(lambda: len(child.pids()) == 4)
+    pids = child.pids()
+    child.leave()
+    ended = exit_of(child)
+    assert (ended.code, ended.was_told, ended.was_killed, ended.left) == (-signal.SIGKILL, True, True, ())
+    assert still_running(pids) == []
+
+
+def test_a_search_that_was_killed_is_over_once_its_guard_is(begin: Start, tmp_path: Path) -> None:
+    """Somebody else's SIGKILL: what its guard still has to end is waited for."""
+    child = begin(sys.executable, str(STUBBORN), str(tmp_path))
+    until(lambda: len((tmp_path / "log").read_text().split()) == 2)
+    until(lambda: len(child.pids()) == 4)
+    pids = child.pids()
+    os.kill(child.pid, signal.SIGKILL)
+    ended = exit_of(child)
+    assert (ended.code, ended.was_told, ended.left) == (-signal.SIGKILL, False, ())
+    assert still_running(pids) == []
+
+
+def test_what_has_lost_its_guard_is_killed(begin: Start, tmp_path: Path) -> None:
+    """The processes of a search are known by then."""
+    child = begin(sys.executable, str(STUBBORN), str(tmp_path))
+    until(lambda: len((tmp_path / "log").read_text().split()) == 2)
+    until(lambda: len(child.pids()) == 4)
+    pids = child.pids()
+    guard = int((tmp_path / "log").read_text().split()[0])
+    os.kill(guard, signal.SIGSTOP)  # it does nothing any more
+    ended = child.end()
+    assert (ended.was_killed, ended.left) == (True, ())
+    until(lambda: still_running(pids) == [])
+
+
+def test_its_identity_tells_whether_it_is_gone(begin: Start) -> None:
+    """Also for a later process that reads it from a file."""
+    child = begin(*python("import time; time.sleep(600)"))
+    assert child.identity["pid"] == child.pid
+    assert not is_gone(child.identity)
+    child.end()
+    assert is_gone(child.identity)
+
+
+def test_what_cannot_be_started_says_why(tmp_path: Path, begin: Start) -> None:
+    """No program, no folder, a link in place of the log; no pipe stays open."""
+    before = len(os.listdir("/proc/self/fd"))
+    with pytest.raises(CommandError, match="No such file"):
+        begin(str(tmp_path / "missing"))
+    with pytest.raises(CommandError, match="No such file"):
+        begin(*python(""), cwd=tmp_path / "missing")
+    (tmp_path / "link").symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(CommandError, match="cannot be started"):
+        begin(*python(""), log=tmp_path / "link")
+    assert not (tmp_path / "elsewhere").exists()
+    assert len(os.listdir("/proc/self/fd")) == before
