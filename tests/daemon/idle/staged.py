@@ -1,0 +1,108 @@
+"""A search in real time and a stranger who comes: ``python -m tests.daemon.idle.staged PROJECT STRANGER [AFTER_S]``.
+
+The search is `autotune search` of a project, the GPUs are those of the fake driver, and the stranger is a process that
+is nobody's child here: it burns CPU, or holds a GPU. Prints one JSON object when no process of the search is
+left. The load is that of the search and of the stranger alone, whatever else this machine does.
+"""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+from autotune.clock import SystemClock
+from autotune.daemon.idle.arrivals import Arrivals
+from autotune.daemon.idle.gpu_attribution import GpuAttribution
+from autotune.daemon.idle.machine_watch import MachineWatch
+from autotune.daemon.idle.policy import IdlePolicy
+from autotune.measure.cpu_load import BusyCpu
+from autotune.process.process_tree import ProcessTree, process_stat
+from autotune.process.search_child import SearchChild
+from tests.fake_nvml.busy_writer import BusyWriter
+
+_DEADLINE_S = 90.0
+_POLL_S = 0.02
+
+# It is forked twice, so that init has it, and says its id when it begins.
+STRANGER = """
+import os, sys, time
+if os.fork() == 0:
+    os.setsid()
+    os.write(1, str(os.getpid()).encode())
+    os.close(1)
+    end_s = time.monotonic() + 100
+    while time.monotonic() < end_s:
+        if sys.argv[1] != "cpu":
+            time.sleep(1)
+os._exit(0)
+"""
+
+
+class SmallCpu(BusyCpu):
+    """Two cores that nobody uses but this process, what is below it, and the stranger."""
+
+    def __init__(self) -> None:
+        self.cores, self.is_whole_machine = 2.0, False
+        self.tree = ProcessTree((os.getpid(),))
+        self.stranger: int | None = None
+
+    def busy_s(self) -> float:
+        """See `BusyCpu.busy_s`."""
+        stats = list(self.tree.look().values())
+        if self.stranger is not None and (stat := process_stat(self.stranger)) is not None:
+            stats.append(stat)
+        return sum(stat.cpu_s + stat.waited_cpu_s for stat in stats)
+
+
+def stranger(kind: str) -> int:
+    """Let a stranger come; return its process id."""
+    made = subprocess.run([sys.executable, "-c", STRANGER, kind], stdout=subprocess.PIPE, check=True)
+    pid = int(made.stdout)
+    if kind == "gpu":
+        BusyWriter(os.environ["AUTOTUNE_FAKE_NVML_TENANTS"], memory_bytes=1 << 30, pid=pid)
+    return pid
+
+
+def play(project: Path, kind: str, after_s: float) -> dict[str, object]:
+    """Search, let the stranger come once a trial has begun and some more seconds have passed, and leave."""
+    clock, cpu, policy = SystemClock(), SmallCpu(), IdlePolicy()
+    watch = MachineWatch(clock, cpu=cpu, attribution=GpuAttribution(shares_pids=True))
+    watch.read()
+    argv = (sys.executable, "-m", "autotune", "search", "--config", "config.yaml", "--budget", "80s")
+    child = SearchChild.start(argv, cwd=project, env=dict(os.environ), log=project / "log", clock=clock)
+    arrivals, began_s = Arrivals(policy), clock.now_s()
+    come_s = came_s = None
+    while True:
+        reason = arrivals.update(watch.read())
+        now_s = clock.now_s()
+        if reason is not None or now_s - began_s > _DEADLINE_S or child.poll() is not None:
+            break
+        if come_s is None and any(project.glob(".autotune/trials/*/*/steps.*")):
+            come_s = now_s + after_s
+        if come_s is not None and came_s is None and now_s >= come_s:
+            came_s = clock.now_s()
+            cpu.stranger = stranger(kind)
+        clock.wait(policy.close_look_s)
+    noticed_s, pids = clock.now_s(), child.pids()
+    ended = child.end()
+    gone_s = clock.now_s()
+    if cpu.stranger is not None:
+        os.kill(cpu.stranger, signal.SIGKILL)
+    watch.close()
+    return {
+        "reason": reason,
+        "noticed_s": None if came_s is None else noticed_s - came_s,
+        "left_s": gone_s - noticed_s,
+        "gone_s": None if came_s is None else gone_s - came_s,
+        "killed": ended.was_killed,
+        "left": [pid for pid in pids if (stat := process_stat(pid)) is not None and not stat.is_dead],
+        "stranger": cpu.stranger,
+        "code": ended.code,
+    }
+
+
+if __name__ == "__main__":
+    words = sys.argv[1:]
+    print(json.dumps(play(Path(words[0]), words[1], float(words[2]) if len(words) > 2 else 0.0)))

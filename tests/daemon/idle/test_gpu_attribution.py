@@ -1,0 +1,133 @@
+"""Promises about whose processes are on a GPU."""
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+from autotune.daemon.idle.gpu_attribution import GpuAttribution, sees_all_pids
+from autotune.gpu.occupancy import GpuOccupancy, Occupant
+from autotune.gpu.occupancy_reader import GpusSeen
+from autotune.process.process_tree import ProcessTree
+from tests.daemon.idle.readings import UUID
+
+NOWHERE = 2**22 + 7
+HOLDS_A_FILE = "import sys; file = open(sys.argv[1]); print(flush=True); sys.stdin.read()"
+
+
+def seen(t_s, *pids, held_bytes=None, listed_bytes=1 << 30, computes=True):
+    """A look at one GPU."""
+    occupants = tuple(Occupant(pid=pid, memory_bytes=listed_bytes, name="python", computes=computes) for pid in pids)
+    held_bytes = (listed_bytes or 0) * len(pids) if held_bytes is None else held_bytes
+    gpu = GpuOccupancy(uuid=UUID, name="H100", occupants=occupants, utilization=0.0, memory_held_bytes=held_bytes)
+    return GpusSeen(t_s=t_s, gpus=(gpu,))
+
+
+@pytest.fixture
+def tree():
+    """Tree of this process."""
+    return ProcessTree((os.getpid(),))
+
+
+@pytest.fixture
+def child(start, tmp_path):
+    """Process of ours that has a file open as if it used CUDA."""
+    device = tmp_path / "nvidia-uvm"
+    device.touch()
+    process = start(HOLDS_A_FILE, str(device))
+    process.stdout.readline()
+    return process
+
+
+def test_ours_are_told_from_others(tree, child):
+    """Ours are this process and all below it, also a child that has just been made."""
+    (gpu,) = GpuAttribution(shares_pids=True).of(seen(1.0, os.getpid(), child.pid, 1), tree)
+    assert [one.pid for one in gpu.neighbours] == [1]
+    assert gpu.has_own
+    assert gpu.unlisted_bytes == 0
+
+
+def test_without_ours_all_are_others(tree):
+    """The names are those of the driver."""
+    (gpu,) = GpuAttribution(shares_pids=True).of(seen(1.0, 1), tree)
+    assert [(one.pid, one.name, one.memory_bytes) for one in gpu.neighbours] == [(1, "python", 1 << 30)]
+    assert not gpu.has_own
+
+
+def test_who_only_draws_is_no_neighbour(tree):
+    """It is listed beside."""
+    (gpu,) = GpuAttribution(shares_pids=True).of(seen(1.0, 1, computes=False), tree)
+    assert (gpu.neighbours, [one.pid for one in gpu.drawing]) == ((), [1])
+
+
+def test_one_of_ours_that_has_just_ended_is_not_somebody(tree):
+    """The driver listed it, and it is gone; a process that is nowhere twice is one of another namespace."""
+    gone = subprocess.Popen([sys.executable, "-c", ""])
+    gone.wait(timeout=60)
+    attribution = GpuAttribution(shares_pids=True)
+    assert attribution.of(seen(1.0, gone.pid), tree)[0].neighbours == ()
+    assert attribution.of(seen(1.5), tree)[0].neighbours == ()
+    assert attribution.of(seen(2.0, NOWHERE), tree)[0].neighbours == ()
+    assert [one.pid for one in attribution.of(seen(2.5, NOWHERE), tree)[0].neighbours] == [NOWHERE]
+
+
+def test_one_of_ours_is_remembered_for_a_while(tree, child):
+    """It has ended, and the driver is slow to notice."""
+    attribution = GpuAttribution(shares_pids=True)
+    attribution.of(seen(1.0, child.pid), tree)
+    child.communicate(timeout=60)
+    assert attribution.of(seen(2.0, child.pid), tree)[0].has_own
+
+
+def test_the_same_look_has_the_same_answer(tree, child):
+    """Given again, it is still about the moment at which it was made."""
+    attribution, look = GpuAttribution(shares_pids=True), seen(1.0, child.pid)
+    first = attribution.of(look, tree)
+    child.communicate(timeout=60)
+    assert attribution.of(look, tree) is first
+
+
+def test_memory_without_a_process_is_told(tree):
+    """In a container the driver may hide the processes; where it does not say what they hold, nothing is known."""
+    attribution = GpuAttribution(shares_pids=True)
+    assert attribution.of(seen(1.0, held_bytes=3 << 30), tree)[0].unlisted_bytes == 3 << 30
+    assert attribution.of(seen(2.0, 1, held_bytes=3 << 30), tree)[0].unlisted_bytes == 2 << 30
+    assert attribution.of(seen(3.0, 1, held_bytes=3 << 30, listed_bytes=None), tree)[0].unlisted_bytes is None
+
+
+def test_in_a_container_ours_are_counted(tree, child, tmp_path):
+    """The driver's ids are those of the host: as many as use CUDA are ours, the rest are not."""
+    attribution = GpuAttribution(shares_pids=False, cuda_device=str(tmp_path / "nvidia-uvm"))
+    (gpu,) = attribution.of(seen(1.0, NOWHERE), tree)
+    assert (gpu.neighbours, gpu.has_own, gpu.unlisted_bytes) == ((), True, None)
+    (gpu,) = attribution.of(seen(2.0, NOWHERE, NOWHERE + 1), tree)
+    assert len(gpu.neighbours) == 1
+    child.communicate(timeout=60)
+    (gpu,) = attribution.of(seen(3.0, NOWHERE), tree)
+    assert (len(gpu.neighbours), gpu.has_own) == (1, False)
+
+
+def test_memory_of_hidden_processes_of_ours_is_not_somebodys(tree, child, tmp_path):
+    """The driver shows no process at all, and one of ours uses CUDA."""
+    attribution = GpuAttribution(shares_pids=True, cuda_device=str(tmp_path / "nvidia-uvm"))
+    (gpu,) = attribution.of(seen(1.0, held_bytes=3 << 30), tree)
+    assert (gpu.has_own, gpu.unlisted_bytes) == (True, None)
+    child.communicate(timeout=60)
+    assert attribution.of(seen(2.0, held_bytes=3 << 30), tree)[0].unlisted_bytes == 3 << 30
+
+
+def test_a_gpu_of_which_nothing_is_known_stays_so(tree):
+    """With the reason."""
+    lost = GpuOccupancy(uuid=UUID, name="H100", index=3, why_unknown="GPU lost")
+    (gpu,) = GpuAttribution().of(GpusSeen(t_s=1.0, gpus=(lost,)), tree)
+    assert (gpu.index, gpu.why_unknown) == (3, "GPU lost")
+
+
+def test_this_process_knows_whether_it_sees_all_processes():
+    """Init of the whole machine has the first namespace; whoever may not look there is not asked."""
+    try:
+        first = os.readlink("/proc/1/ns/pid")
+    except OSError:
+        pytest.skip("the namespace of init may not be looked at")
+    assert sees_all_pids() == (first == "pid:[4026531836]")
