@@ -9,12 +9,12 @@ from rich.console import Console
 
 from autotune.clock import SystemClock
 from autotune.commands.printing import ask
-from autotune.errors import ConfigError, TrialError
+from autotune.errors import AutotuneError, ConfigError, TrialError
 from autotune.problem.known import Study
 from autotune.problem.problem import Problem
 from autotune.records import Values
 from autotune.results import SearchResult, Verdict
-from autotune.settings.apply import plan_edit, write_edits
+from autotune.settings.apply import ConfigEdit, plan_edit, write_edits
 from autotune.settings.load import load_settings
 from autotune.settings.loaded import Settings
 from autotune.settings.typed_options import TypedOptions
@@ -115,6 +115,17 @@ def apply_values(
         console.print(f"Nothing to do: {problem.config_path} holds these values already.", soft_wrap=True)
 
 
+def diff_of_answer(problem: Problem, result: SearchResult) -> str | None:
+    """Return the change to the config that ``apply`` would make of an answer, as a diff; None if it makes none."""
+    if result.verdict is not Verdict.BETTER or result.best is None:
+        return None
+    try:
+        settings = load_settings(problem.config_path, typed_command=problem.typed_command)
+        return "".join(edit.diff for edit in _planned(problem, settings, result.best.values)) or None
+    except AutotuneError:  # the config was edited, or is gone; `apply` will say so
+        return None
+
+
 def _ranges(numbers: Iterable[int]) -> str:
     """Return numbers in words: "0 to 35, 38 and 40 to 54"."""
     runs: list[tuple[int, int]] = []
@@ -161,8 +172,7 @@ def _edited(settings: Settings, new: ChosenValues) -> list[str]:
 
 def _write(problem: Problem, settings: Settings, new: ChosenValues, console: Console, *, dry_run: bool) -> bool:
     """Show the change to each file, and write it; return False if there is nothing to change."""
-    planned = [plan_edit(file, edits) for file, edits in settings.edits(problem.space.keys(new.values)).items()]
-    planned = [edit for edit in planned if not edit.nothing_to_do]
+    planned = _planned(problem, settings, new.values)
     for edit in planned:
         console.print(edit.diff, soft_wrap=True, end="")
     if planned and not dry_run:
@@ -172,6 +182,12 @@ def _write(problem: Problem, settings: Settings, new: ChosenValues, console: Con
             for file, backup in write_edits(written, problem.state.backups, SystemClock()).items():
                 console.print(f"\nWritten to {file}; the file as it was: {backup}", soft_wrap=True)
     return bool(planned)
+
+
+def _planned(problem: Problem, settings: Settings, values: Values) -> list[ConfigEdit]:
+    """Return the edits that bring a point into the config's files; those that change nothing are left out."""
+    planned = [plan_edit(file, edits) for file, edits in settings.edits(problem.space.keys(values)).items()]
+    return [edit for edit in planned if not edit.nothing_to_do]
 
 
 def _ask(question: str, where: str) -> None:

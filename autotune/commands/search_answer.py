@@ -61,6 +61,7 @@ class SearchAnswer:
         *,
         ended_by: AutotuneError | None = None,
         without_next: bool = False,
+        interrupted: str | None = None,
     ) -> None:
         """Gives an answer, unless one was given already: an object, or the final screen.
 
@@ -69,8 +70,10 @@ class SearchAnswer:
             failures: Trials that gave no numbers, one for each kind of ending; for people.
             ended_by: What ended the search before its time; None if nothing did.
             without_next: Whether to leave out the next command to type, because a question follows.
+            interrupted: What interrupted the search, in words; None if nothing did.
         """
         assert self._known is not None, "what has a result has begun"
+        from autotune.commands.applying import diff_of_answer
         from autotune.search.open import events_path
 
         problem, study, name = self._known
@@ -80,7 +83,13 @@ class SearchAnswer:
         def say() -> None:
             if self._call.as_json:
                 document = answer_document(
-                    result, elapsed_s=elapsed_s, study=study.name, paths=paths, ended_by=ended_by
+                    result,
+                    elapsed_s=elapsed_s,
+                    study=study.name,
+                    paths=paths,
+                    diff=diff_of_answer(problem, result),
+                    interrupted=interrupted,
+                    ended_by=ended_by,
                 )
                 say_object(document, indent=2)
             else:
@@ -110,7 +119,7 @@ class SearchAnswer:
             self._call.ended_early(f"{word}{self._kept()}")
         else:
             say_aside(f"autotune: {word}{self._kept()}")
-            self.give(result)
+            self.give(result, interrupted=word)
         return code
 
     def by_force(self) -> int:

@@ -13,6 +13,7 @@ from autotune.commands.showing import failures, show_plan
 from autotune.errors import AutotuneError
 from autotune.problem.batch_limits import limited
 from autotune.problem.problem import Problem, open_problem
+from autotune.process.lifeline import Lifeline
 from autotune.report.answer import Failure, print_failures
 from autotune.report.console import text_console
 from autotune.report.live import SearchDisplay
@@ -79,6 +80,7 @@ def search_with_display(
         allow_busy_gpu=request.allow_busy_gpu,
         sampler=request.sampler,
         validate_s=request.validate_s,
+        lifeline=Lifeline.of_environment(),
     )
     display = SearchDisplay(progress, clock, started_s=started_s, budget_s=request.budget_s)
     with open_search(problem, options, clock, display) as search:

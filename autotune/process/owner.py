@@ -27,7 +27,7 @@ def identity_of(pid: int) -> dict[str, Scalar]:
 
 def is_gone(owner: Mapping[str, Any]) -> bool:
     """Return whether a process is known to have ended: one of this machine, since its last boot, that is not there."""
-    if not all(value is not None and owner.get(name) == value for name, value in _machine().items()):
+    if not is_here(owner):
         return False
     pid, started_s = owner.get("pid"), owner.get("started_s")
     if not isinstance(pid, int) or isinstance(pid, bool) or not 0 < pid < 1 << 31:
@@ -40,6 +40,11 @@ def is_gone(owner: Mapping[str, Any]) -> bool:
         return True
     except psutil.Error:
         return False
+
+
+def is_here(owner: Mapping[str, Any]) -> bool:
+    """Return whether a process is one of this machine, since its last boot, and can be seen from here."""
+    return all(value is not None and owner.get(name) == value for name, value in _machine().items())
 
 
 def _machine() -> dict[str, Scalar]:

@@ -17,12 +17,10 @@ from typing import Self
 from autotune.clock import Clock
 from autotune.errors import CommandError
 from autotune.files import open_regular
+from autotune.process import lifeline
 from autotune.process.owner import identity_of
 from autotune.process.process_tree import ProcessTree
 from autotune.records import Scalar
-
-LIFELINE_VARIABLE = "AUTOTUNE_LIFELINE_FD"
-"""Environment variable of the search: number of the descriptor that the lifeline is read from."""
 
 KILL_SEARCH_S = 0.9
 """Time from SIGTERM, which the search answers with the end of its trial, to SIGKILL."""
@@ -37,6 +35,7 @@ NICENESS = 10
 """Default niceness of a search: nothing on an idle machine, and who comes gets the CPU at once."""
 
 _POLL_S = 0.02
+_LONGEST_WHY = 500
 _LOOK_S = 2.0  # between looks for its guard, while it runs
 _COST_SHARE = 0.002  # of one core: where a look is dear, with hundreds of threads, the next comes later
 
@@ -90,6 +89,7 @@ class SearchChild:
         cwd: Path,
         env: Mapping[str, str],
         log: Path,
+        output: Path | None = None,
         clock: Clock,
         niceness: int = NICENESS,
     ) -> Self:
@@ -98,8 +98,9 @@ class SearchChild:
         Args:
             argv: The command, at least one word.
             cwd: Its working directory.
-            env: Its whole environment, to which `LIFELINE_VARIABLE` is added.
+            env: Its whole environment, to which `lifeline.VARIABLE` is added.
             log: File to which its output is appended; made if it is not there.
+            output: File to which what it prints on stdout is appended; None for the log.
             clock: The machine's clock.
             niceness: Its niceness, and that of all processes it starts: 0 to 19.
 
@@ -108,14 +109,16 @@ class SearchChild:
         """
         reader, writer = os.pipe2(os.O_CLOEXEC)
         try:
-            with open_regular(log, append=True, create=True) as output:
+            with contextlib.ExitStack() as files:
+                stderr = files.enter_context(open_regular(log, append=True, create=True))
+                stdout = files.enter_context(open_regular(output, append=True, create=True)) if output else stderr
                 process = subprocess.Popen(
                     list(argv),
                     cwd=cwd,
-                    env={**env, LIFELINE_VARIABLE: str(reader)},
+                    env={**env, lifeline.VARIABLE: str(reader)},
                     stdin=subprocess.DEVNULL,
-                    stdout=output,
-                    stderr=output,
+                    stdout=stdout,
+                    stderr=stderr,
                     start_new_session=True,
                     pass_fds=(reader,),
                 )
@@ -143,12 +146,19 @@ class SearchChild:
             os.close(self._lifeline)
             self._lifeline = -1
 
-    def leave(self) -> None:
-        """Tell it to leave at once; `poll` does the rest and is to be called often from now on. May be called again."""
+    def leave(self, why: str = "") -> None:
+        """Tell it to leave at once; `poll` does the rest and is to be called often from now on. May be called again.
+
+        Args:
+            why: Who came, in words: the running trial is marked with it. Empty if nobody did.
+        """
         if self._told_s is not None or self._exit is not None:
             return
         self._told_s = self._clock.now_s()
         self._tree.look()  # while the search still is the parent of its guard
+        if self._lifeline >= 0:
+            with contextlib.suppress(OSError):  # it may have ended, and pipes hold more than this
+                os.write(self._lifeline, why.encode("utf-8", "replace")[:_LONGEST_WHY])
         self._process.send_signal(signal.SIGTERM)  # sends nothing if it has ended
         self.finish_trial()
 

@@ -20,9 +20,21 @@ def answer_document(
     elapsed_s: float | None,
     study: str,
     paths: Mapping[str, str | None],
+    diff: str | None = None,
+    interrupted: str | None = None,
     ended_by: AutotuneError | None = None,
 ) -> dict[str, Any]:
-    """Return the object of ``search --json`` and ``status --json``, with the error that ended the search, if any."""
+    """Return the object of ``search --json`` and ``status --json``.
+
+    Args:
+        result: The answer.
+        elapsed_s: Time that the search took, in seconds; None of an answer from the record.
+        study: Name of the study.
+        paths: Files and folders, by purpose.
+        diff: Change to the config that ``apply`` would make, as a diff; None where there is none.
+        interrupted: What interrupted the search, in words; None if nothing did.
+        ended_by: Error that ended the search before its time; None if none did.
+    """
     same_training = result.same_training
     return {
         "format": FORMAT,
@@ -46,6 +58,8 @@ def answer_document(
         "study": study,
         "why_no_gpu": result.why_no_gpu,
         "cautions": list(result.cautions),
+        "diff": diff,
+        "interrupted": interrupted,
         "paths": dict(paths),
         **({"error": _error(ended_by)} if ended_by else {}),
     }

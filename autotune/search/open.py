@@ -17,6 +17,7 @@ from autotune.problem.batch_limits import growth_remark, limited
 from autotune.problem.gpus import busy_remarks, remarks_on_gpus, require_free_gpus, watched_gpus
 from autotune.problem.problem import Problem, open_problem
 from autotune.process.guard import Guard
+from autotune.process.lifeline import Lifeline
 from autotune.process.orphans import end_orphans
 from autotune.process.owner import is_gone, this_process
 from autotune.process.zygote import ZygoteRunner
@@ -49,6 +50,7 @@ class SearchOptions:
         sampler: Name of the sampler, or a sampler of Optuna; None for that of the section.
         validate_s: Longest training of a validation trial, at most a quarter of the budget; None for an answer that is
             not validated.
+        lifeline: See `SearchParts`.
 
     Raises:
         ConfigError: The budget is too short for the validation.
@@ -61,6 +63,7 @@ class SearchOptions:
     allow_busy_gpu: bool = False
     sampler: SamplerChoice | None = None
     validate_s: float | None = None
+    lifeline: Lifeline | None = None
 
     def __post_init__(self) -> None:
         if self.validate_s is not None and (why := why_no_time_to_validate(self.validate_s, self.budget_s)):
@@ -224,6 +227,7 @@ def open_search(problem: Problem, options: SearchOptions, clock: Clock, on_event
             clock=clock,
             sampler=sampler,
             validate_s=options.validate_s,
+            lifeline=options.lifeline,
             instruments=lambda: Instruments.of_machine(clock, collector),
         )
         tuner = Tuner(parts, (tell, checkpoints.after, lambda _event: _tell_all(remarks, tell)))

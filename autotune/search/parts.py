@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from autotune.clock import Clock
 from autotune.problem.problem import Problem
 from autotune.process.launch import Runner
+from autotune.process.lifeline import Lifeline
 from autotune.sampler.acquisition import WORTH_THE_REST
 from autotune.sampler.other_samplers import OURS, SamplerChoice
 from autotune.search.schedule import Budget
@@ -28,6 +29,7 @@ class SearchParts:
         sampler: Name of the sampler, as in the config, or a sampler of Optuna.
         validate_s: Longest training of a validation trial; None if the answer is not validated.
         worth_the_rest: Gain in ln score that exploring on has to promise; 0 uses the budget in any case.
+        lifeline: Says that the daemon that started this search is gone, or why it is to end; None if nobody does.
         instruments: Returns those that watch one trial; None for this machine's, GPUs left out.
     """
 
@@ -41,6 +43,7 @@ class SearchParts:
     sampler: SamplerChoice = OURS
     validate_s: float | None = None
     worth_the_rest: float = WORTH_THE_REST
+    lifeline: Lifeline | None = None
     instruments: Callable[[], Instruments] | None = None
 
     def trial_name(self, number: int) -> str:

@@ -5,6 +5,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+from autotune.errors import ToldToEnd
 from autotune.events import TrialEnded, TrialProgress, TrialStarted
 from autotune.measure.window import WindowGoal
 from autotune.problem.gpus import request_for
@@ -133,7 +134,13 @@ class TrialMaker:
         Args:
             trial: The trial.
             counts_anyway: Whether it is compared with others also if it was disturbed.
+
+        Raises:
+            ToldToEnd: The daemon that started this search is gone, so that nobody would end it for a neighbour's sake.
         """
+        lifeline = self._parts.lifeline
+        if lifeline is not None and lifeline.is_cut:
+            raise ToldToEnd
         study, changes = self._parts.study, self._state.space.changes(trial.values)
         claim = study.begin(
             trial.values,
@@ -148,7 +155,7 @@ class TrialMaker:
             )
             done = self._execute(trial, claim.number, self._parts.clock.now_s())
         except BaseException:
-            study.abandon(claim)
+            study.abandon(claim, why=lifeline.why if lifeline is not None else "")
             raise
         self.filled_files = self._findings.look_around(claim.number)
         validity = self._validity(trial, done, counts_anyway=counts_anyway)

@@ -27,6 +27,9 @@ from autotune.study.pending import FinishedTrial
 from autotune.study.storage.members import SET_ASIDE, member_names, next_member
 from autotune.study.storage.storage import Storage
 
+DISTURBED_BY = "disturbed_by"
+"""Attribute of an interrupted trial that says who came, for people."""
+
 RECORD = "record"
 """Attribute that holds a whole `TrialRecord`."""
 
@@ -176,9 +179,11 @@ class OptunaTrials:
             if _uuid(trial) == uuid
         ]
 
-    def give_up(self, claim: Claim) -> None:
-        """Close a trial that was interrupted."""
+    def give_up(self, claim: Claim, why: str) -> None:
+        """Close a trial that was interrupted, with what was in its way."""
         if claim.study is not None and claim.trial is not None:
+            if why:
+                claim.trial.set_user_attr(DISTURBED_BY, why)
             claim.study.tell(claim.trial, state=TrialState.FAIL, skip_if_finished=True)
 
     def close_lapsed(self, own: Collection[str]) -> int:

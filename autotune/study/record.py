@@ -159,11 +159,16 @@ class Study:
         self.write_pending()
         return self._records[-1]
 
-    def abandon(self, claim: Claim) -> None:
-        """Give up a claim on a trial that was interrupted, as far as that can be written."""
+    def abandon(self, claim: Claim, *, why: str = "") -> None:
+        """Give up a claim on a trial that was interrupted, as far as that can be written.
+
+        Args:
+            claim: The claim.
+            why: What was in its way, for people; empty if it was the end of the search.
+        """
         self._claims.pop(claim.uuid, None)
         with suppress(StudyError):
-            self._call(partial(self._trials.give_up, claim))
+            self._call(partial(self._trials.give_up, claim, why))
 
     def renew(self) -> None:
         """Give a sign of life for each claim; done by itself every few seconds."""

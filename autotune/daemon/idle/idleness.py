@@ -43,14 +43,22 @@ class Idleness:
     Args:
         policy: Limits and times.
         uuids: GPUs that the search would use; None for all there are, empty for none.
+        idle_since_s: Monotonic time since which nobody has been there, as another watch has seen; None if that is not
+            known.
     """
 
-    def __init__(self, policy: IdlePolicy | None = None, *, uuids: Collection[str] | None = None) -> None:
+    def __init__(
+        self,
+        policy: IdlePolicy | None = None,
+        *,
+        uuids: Collection[str] | None = None,
+        idle_since_s: float | None = None,
+    ) -> None:
         self._policy = policy or IdlePolicy()
         self._uuids = uuids
         self._last: MachineReading | None = None
         self._load: ForeignLoad | None = None
-        self._since_s: float | None = None
+        self._since_s = idle_since_s
         self._close_since_s: float | None = None  # since when it has been looked at closely, and was quiet
         self._own_s = -math.inf  # the last reading with a search of ours
         self._gpus_s: dict[str, float] = {}  # the last reading of each GPU
