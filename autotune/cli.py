@@ -30,6 +30,7 @@ _COMMANDS = {
     "run": "start real training with the values of the config",
     "monitor": "what the GPUs do now, how steadily, and what that usually means",
     "daemon": "the service that tunes while GPUs are idle, and watches what trains",
+    "queue": "searches that wait for an idle machine",
 }
 
 

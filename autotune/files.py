@@ -70,6 +70,25 @@ def create_private(path: Path, content: bytes = b"") -> None:
         file.write(content)
 
 
+def replace_durably(path: Path, content: bytes) -> None:
+    """Replace a file by one with this content in one step; whatever happens, also to the machine, one of both is there.
+
+    Raises:
+        OSError: The new one cannot be made, or not all of it be written; the old one is as it was.
+    """
+    fresh = path.with_name(f"{path.name}.new")
+    with open_new(fresh) as file:
+        file.write(content)
+        file.flush()
+        os.fsync(file.fileno())
+    os.replace(fresh, path)
+    folder = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(folder)
+    finally:
+        os.close(folder)
+
+
 def rewrite(path: Path, content: bytes) -> None:
     """Replace the content of an existing regular file in place (same inode); anything else of that name is replaced.
 

@@ -8,11 +8,12 @@ from pathlib import Path
 
 from rich.console import Console
 
-from autotune.clock import SystemClock
+from autotune.clock import Clock, SystemClock
 from autotune.commands.printing import ask
 from autotune.durations import format_duration
 from autotune.errors import TrialError
 from autotune.problem.init_plan import InitPlan
+from autotune.problem.problem import Problem
 from autotune.process.guard import Guard
 from autotune.process.orphans import end_orphans
 from autotune.process.zygote import ZygoteRunner
@@ -92,11 +93,41 @@ def show_preflight(plan: InitPlan, *, may_ask: bool) -> str | None:
     return _why_separate(console, plan, trials) if trials.second else None
 
 
+def try_start(problem: Problem) -> float:
+    """Make one short trial of today's config, and nothing of it.
+
+    Returns:
+        The time that it took, in seconds, from the start of the trainer to its third step and its end.
+
+    Raises:
+        TrialError: No step was seen, the config did not reach the trainer, or it wrote over the user's checkpoints.
+    """
+    problem.state.create()
+    clock = SystemClock()
+    name = _name(clock)
+    checkpoints = CheckpointBackups(problem.trainer, clock, cwd=Path.cwd(), name=name)
+    with sole_search(problem.state.search_lock(problem.study), problem.study), Guard() as guard, checkpoints:
+        end_orphans(problem.state.trials(problem.study), clock)
+        began_s = clock.now_s()
+        preflight = run_preflight(problem, ZygoteRunner(guard, clock), clock, name=name)
+        took_s = clock.now_s() - began_s
+        loss = checkpoints.loss("the trial")
+    if trouble := loss or _trouble(preflight, without="--no-check"):
+        _print_stderr(text_console(stderr=True), preflight)
+        raise trouble
+    preflight.folder.delete()
+    return took_s
+
+
+def _name(clock: Clock) -> str:
+    return f"preflight-{clock.utc():%Y%m%dT%H%M%SZ}-{socket.gethostname()}-{os.getpid()}"
+
+
 def _make(console: Console, plan: InitPlan) -> _Trials:
     """Make the first trial, and where that shows what it should the second one."""
     problem, clock = plan.problem, SystemClock()
     problem.state.create()
-    name = f"preflight-{clock.utc():%Y%m%dT%H%M%SZ}-{socket.gethostname()}-{os.getpid()}"
+    name = _name(clock)
     console.print("\nPreflight: one short trial, to see its steps ...", soft_wrap=True)
     checkpoints = CheckpointBackups(problem.trainer, clock, cwd=Path.cwd(), name=name)
     second = None
@@ -153,26 +184,33 @@ def _why_separate(console: Console, plan: InitPlan, trials: _Trials) -> str | No
     return f"with the section in {config.name} no step was seen, and without it there were steps ({said}): {own_file}"
 
 
-def _trouble(preflight: Preflight) -> TrialError | None:
+def _trouble(preflight: Preflight, *, without: str = "--no-preflight") -> TrialError | None:
+    """Return what is wrong with a trial; None if nothing is.
+
+    Args:
+        preflight: The trial.
+        without: Option of the command that goes on without one.
+    """
+    go_on = f"\nTo go on without trying it: {without}."
     explained = EXPLANATIONS[preflight.ending]
     if not preflight.steps:
         return TrialError(
             f"no step was seen: {_why_no_step(preflight)}",
             where=str(preflight.folder.path),
-            remedy=f"{explained.remedy}\nTo go on without a preflight: --no-preflight.",
+            remedy=f"{explained.remedy}{go_on}",
         )
     if preflight.ending not in (Ending.STOPPED, Ending.COMPLETED):
         return TrialError(
             f"training ended after {_steps(preflight)}: {explained.sentence} ({preflight.detail})",
             where=str(preflight.folder.path),
-            remedy=f"{explained.remedy}\nTo go on without a preflight: --no-preflight.",
+            remedy=f"{explained.remedy}{go_on}",
         )
     if preflight.reached is Reached.NOT_READ:
         return TrialError(
             "steps were seen, but nobody read the trial's own copy of the config, so no tuned value would count",
             where=str(preflight.folder.path),
             remedy="See that {config} stands where the command takes the path of its config, and that nothing else "
-            "decides which file is read.\nTo go on without a preflight: --no-preflight.",
+            f"decides which file is read.{go_on}",
         )
     return None
 

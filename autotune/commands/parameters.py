@@ -98,3 +98,6 @@ seed_option = click.option(
 json_option = click.option("--json", "as_json", is_flag=True, help="Print one JSON object on stdout.")
 dry_run_option = click.option("--dry-run", is_flag=True, help="Show what would happen; change and start nothing.")
 force_option = click.option("--force", is_flag=True, help="Do not ask, also where a value was edited since.")
+entry_argument = click.argument("number", type=click.IntRange(min=1), metavar="ENTRY")
+entries_argument = click.argument("numbers", nargs=-1, required=True, type=click.IntRange(min=1), metavar="ENTRY...")
+entries_or_all_argument = click.argument("numbers", nargs=-1, type=click.IntRange(min=1), metavar="[ENTRY...]")

@@ -73,6 +73,16 @@ def asleep_s() -> float:
     return time.clock_gettime(time.CLOCK_BOOTTIME) - time.monotonic()
 
 
+def is_in_container(root: Path = Path("/")) -> bool:
+    """Return whether this process runs in a container, as far as Docker, Podman, LXC and Kubernetes let that be seen.
+
+    Args:
+        root: Folder in which all others are.
+    """
+    marks = (".dockerenv", "run/.containerenv", "run/secrets/kubernetes.io", "run/host/container-manager")
+    return any((root / mark).exists() for mark in marks)
+
+
 @dataclass(frozen=True, kw_only=True)
 class _Sample:
     t_s: float

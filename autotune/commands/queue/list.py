@@ -1,0 +1,44 @@
+"""``autotune queue list``: the entries, and what each of them waits for."""
+
+import click
+
+from autotune.commands.invocation import Invocation
+from autotune.commands.parameters import json_option
+from autotune.process.termination import signals_held
+
+
+@click.command(name="list")
+@json_option
+@click.pass_obj
+def command(call: Invocation, as_json: bool) -> int:
+    """Shows the entries of the queue: what runs, what waits and for what, and what came of those that are done."""
+    with signals_held():
+        from autotune.commands.printing import say_object
+        from autotune.commands.queue.opened import NO_DAEMON, entries_object, open_queue, reasons
+        from autotune.report.console import text_console
+        from autotune.report.queue_table import QueueRow, print_queue
+
+    home, queue = open_queue()
+    entries, why = queue.entries(), reasons(home)
+    if as_json:
+        call.answer(lambda: say_object(entries_object(entries, why), indent=2))
+        return 0
+    rows = [
+        QueueRow(
+            number=entry.number,
+            state=entry.state.value,
+            config=entry.config,
+            budget_s=entry.budget_s,
+            left_s=entry.left_s,
+            start=str(entry.start),
+            gain=entry.answer.ratio if entry.answer and entry.answer.verdict == "better" else None,
+            advice=entry.answer.advice if entry.answer else None,
+            reason=(why or {}).get(entry.id) if entry.state.is_open else None,
+            note=entry.note,
+        )
+        for entry in entries
+    ]
+    print_queue(text_console(), rows)
+    if why is None and any(entry.state.is_open for entry in entries):
+        text_console().print(f"\nNothing starts: {NO_DAEMON}.", soft_wrap=True)
+    return 0

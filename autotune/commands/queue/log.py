@@ -1,0 +1,50 @@
+"""``autotune queue log``: what the searches of an entry printed."""
+
+import click
+
+from autotune.commands.parameters import entry_argument
+from autotune.process.termination import signals_held
+
+_LOOK_S = 0.25
+_CHUNK_BYTES = 1 << 16
+
+
+@click.command(name="log")
+@entry_argument
+@click.option("-f", "--follow", is_flag=True, help="Go on until the entry is done.")
+def command(number: int, follow: bool) -> int:
+    """Shows what the searches of an entry printed about their progress."""
+    with signals_held():
+        from autotune.clock import SystemClock
+        from autotune.commands.printing import say
+        from autotune.commands.queue.opened import open_queue
+        from autotune.daemon.queue.entry import EntryState
+        from autotune.errors import AutotuneError
+        from autotune.files import open_regular
+
+    _home, queue = open_queue()
+    clock = SystemClock()
+    entry = queue.entry(number)
+    position, rest = 0, b""
+    while True:
+        goes_on = follow and any(
+            one.id == entry.id and one.state in (EntryState.WAITING, EntryState.RUNNING) for one in queue.entries()
+        )
+        try:
+            with open_regular(queue.log(entry)) as file:
+                file.seek(position)
+                while more := file.read(_CHUNK_BYTES):
+                    position += len(more)
+                    *lines, rest = (rest + more).split(b"\n")
+                    for line in lines:
+                        say(line.decode("utf-8", "replace"))
+        except FileNotFoundError:
+            if not follow:
+                say(f"Entry {number} has not been started yet.")
+        except OSError as error:
+            raise AutotuneError(f"the log cannot be read: {error.strerror}", where=str(queue.log(entry))) from error
+        if not goes_on:
+            if rest:
+                say(rest.decode("utf-8", "replace"))
+            return 0
+        clock.wait(_LOOK_S)

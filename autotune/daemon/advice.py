@@ -1,0 +1,214 @@
+"""Advice: better values that a search has confirmed, kept until they are applied or made anew."""
+
+import hashlib
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, replace
+from enum import StrEnum
+from pathlib import Path
+from typing import Any
+
+from autotune.errors import AutotuneError
+from autotune.files import make_private_folder, open_regular, replace_durably
+from autotune.records import Scalar
+
+FORMAT = 1
+"""Format version of an advice on disk."""
+
+_ID = re.compile(r"[0-9a-f]{8}")
+_MOST_BYTES = 4 << 20
+
+
+class AdviceState(StrEnum):
+    """State of an advice."""
+
+    GIVEN = "given"
+    APPLIED = "applied"
+
+
+@dataclass(frozen=True, kw_only=True)
+class AdvisedChange:
+    """One value that an advice changes.
+
+    Attributes:
+        path: Key of the config.
+        old: The value that the search took as today's.
+        new: The better value.
+        label: What it means for training: ``same training``, ``batch``, ``precision`` or ``unknown``.
+        worth: Speed with this change over the speed without it, with its 95 % interval; None where no trial shows it.
+    """
+
+    path: str
+    old: Scalar
+    new: Scalar
+    label: str
+    worth: tuple[float, float, float] | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Advice:
+    """Better values for one config, with what they gain.
+
+    Attributes:
+        id: 8 hexadecimal digits, from the identity of the study and the values: the same advice has the same id.
+        config: The config, links resolved.
+        config_sha256: Hash of the config that was searched.
+        study: Name of the study.
+        ratio: Confirmed speed over that of the config as it was, with its 95 % interval.
+        changes: Values that differ.
+        diff: The change to the config as a diff.
+        why: How it was confirmed, and what to be careful about, a sentence each.
+        made_utc: Time at which it was made, ISO 8601.
+        state: State.
+        applied_utc: Time at which it was applied, ISO 8601; None before.
+    """
+
+    id: str
+    config: str
+    config_sha256: str | None
+    study: str
+    ratio: tuple[float, float, float]
+    changes: tuple[AdvisedChange, ...]
+    diff: str
+    why: tuple[str, ...]
+    made_utc: str
+    state: AdviceState = AdviceState.GIVEN
+    applied_utc: str | None = None
+
+    def document(self) -> dict[str, Any]:
+        """Return the advice as JSON has it."""
+        return {"format": FORMAT, **asdict(self)}
+
+    @classmethod
+    def of_answer(cls, answer: Mapping[str, Any], *, config: str, config_sha256: str | None, made_utc: str) -> "Advice":
+        """Return the advice of a search's answer whose verdict is ``better``.
+
+        Raises:
+            KeyError: The answer lacks something.
+        """
+        changes = tuple(_change(change) for change in answer["changes"])
+        speedup = answer["speedup"]
+        return cls(
+            id=advice_id(str(answer["study"]), answer["best"]["values"]),
+            config=config,
+            config_sha256=config_sha256,
+            study=str(answer["study"]),
+            ratio=(float(speedup["ratio"]), float(speedup["low"]), float(speedup["high"])),
+            changes=changes,
+            diff=str(answer["diff"] or ""),
+            why=(str(answer["why"]), *map(str, answer["cautions"])),
+            made_utc=made_utc,
+        )
+
+    @classmethod
+    def of_document(cls, document: Mapping[str, Any]) -> "Advice":
+        """Return the advice of a document.
+
+        Raises:
+            ValueError: It is none of this format.
+        """
+        try:
+            if document["format"] != FORMAT:
+                raise ValueError(f"format {document['format']!r} is not known to this version")
+            fields = {name: value for name, value in document.items() if name != "format"}
+            low, ratio, high = document["ratio"]
+            changes = tuple(
+                AdvisedChange(**{**change, "worth": change["worth"] and tuple(change["worth"])})
+                for change in document["changes"]
+            )
+            return cls(
+                **fields
+                | {
+                    "ratio": (low, ratio, high),
+                    "changes": changes,
+                    "why": tuple(document["why"]),
+                    "state": AdviceState(document["state"]),
+                }
+            )
+        except (KeyError, TypeError) as error:
+            raise ValueError(f"it is no advice: {error}") from error
+
+
+class Advices:
+    """Advice on disk, a file each.
+
+    Args:
+        folder: The folder; made when the first is kept.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+
+    def keep(self, advice: Advice) -> None:
+        """Write an advice; one of the same id is replaced.
+
+        Raises:
+            AutotuneError: It cannot be written.
+        """
+        path = self._folder / f"{advice.id}.json"
+        try:
+            make_private_folder(self._folder)
+            replace_durably(path, json.dumps(advice.document(), indent=1).encode("ascii"))
+        except OSError as error:
+            raise AutotuneError(
+                f"the advice cannot be written: {error.strerror}", where=str(path), remedy="Make room on that disk."
+            ) from error
+
+    def advice(self, id: str) -> Advice:
+        """Return the advice of an id.
+
+        Raises:
+            AutotuneError: There is none, or it cannot be understood.
+        """
+        if not _ID.fullmatch(id):
+            raise AutotuneError(f"{id!r} is no id of an advice", remedy="Ids have 8 digits, such as 3f2a901c.")
+        path = self._folder / f"{id}.json"
+        try:
+            with open_regular(path) as file:
+                return Advice.of_document(json.loads(file.read(_MOST_BYTES)))
+        except FileNotFoundError:
+            raise AutotuneError(
+                f"there is no advice {id}", remedy="`autotune queue list` names those there are."
+            ) from None
+        except (OSError, ValueError, RecursionError) as error:
+            raise AutotuneError(f"the advice cannot be read: {error}", where=str(path)) from error
+
+    def all(self) -> list[Advice]:
+        """Return all that can be read, the oldest first."""
+        found = []
+        for path in self._folder.glob("*.json") if self._folder.is_dir() else ():
+            try:
+                found.append(self.advice(path.stem))
+            except AutotuneError:  # `explain` says why
+                continue
+        return sorted(found, key=lambda advice: (advice.made_utc, advice.id))
+
+    def applied_values(self, config: str) -> dict[str, Scalar]:
+        """Return the values that were last applied to a config by advice, by key."""
+        applied = [advice for advice in self.all() if advice.config == config and advice.applied_utc is not None]
+        values: dict[str, Scalar] = {}
+        for advice in sorted(applied, key=lambda advice: advice.applied_utc or ""):
+            values |= {change.path: change.new for change in advice.changes}
+        return values
+
+    def mark_applied(self, id: str, utc: str) -> Advice:
+        """Note that an advice was applied; return it."""
+        advice = replace(self.advice(id), state=AdviceState.APPLIED, applied_utc=utc)
+        self.keep(advice)
+        return advice
+
+
+def advice_id(study: str, values: Mapping[str, Scalar]) -> str:
+    """Return the id of an advice: a hash of the study's identity and of all values."""
+    text = json.dumps([study, sorted(values.items())])
+    return hashlib.sha256(text.encode()).hexdigest()[:8]
+
+
+def _change(change: Mapping[str, Any]) -> AdvisedChange:
+    worth = None
+    if change["worth"] is not None:
+        worth = (float(change["worth"]), float(change["worth_low"]), float(change["worth_high"]))
+    return AdvisedChange(
+        path=str(change["path"]), old=change["old"], new=change["new"], label=str(change["label"]), worth=worth
+    )

@@ -1,0 +1,133 @@
+"""Advising: the answer of a search becomes advice, which is applied where its user has permitted that."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from autotune.clock import Clock
+from autotune.daemon.advice import Advice, Advices
+from autotune.daemon.apply_rule import edited_since, hold_of, why_not_permitted
+from autotune.daemon.queue.entry import Entry, EntryState, Hold
+from autotune.daemon.queue.fingerprint import config_sha256
+from autotune.daemon.queue.queue import Queue
+from autotune.daemon.tell import Tell
+from autotune.process.own_command import OWN_COMMAND
+from autotune.process.search_child import SearchChild
+
+_APPLY_LIMIT_S = 20.0  # it takes two, in which nothing else is done
+_LOOK_S = 0.05
+_WHERE_OPTIONS = ("--state-dir", "--storage")
+
+
+class Advising:
+    """Maker of advice, and the one who applies it.
+
+    Args:
+        queue: The queue.
+        advices: Advice on disk.
+        clock: The machine's clock.
+        tell: Told what happens.
+        uses_config: Returns whether a training uses a config.
+    """
+
+    def __init__(
+        self,
+        queue: Queue,
+        advices: Advices,
+        clock: Clock,
+        tell: Tell,
+        uses_config: Callable[[Path], bool],
+    ) -> None:
+        self._queue = queue
+        self._advices = advices
+        self._clock = clock
+        self._tell = tell
+        self._uses_config = uses_config
+
+    def advise(self, entry: Entry, answer: Mapping[str, Any]) -> None:
+        """Make the answer of an entry's search into advice, and apply it where that was asked for.
+
+        Args:
+            entry: The entry, which is done.
+            answer: The answer, whose verdict is ``better``.
+        """
+        made = self._clock.utc().isoformat(timespec="seconds")
+        try:
+            advice = Advice.of_answer(
+                answer, config=entry.config, config_sha256=entry.fingerprint.config_sha256, made_utc=made
+            )
+        except (KeyError, TypeError, ValueError) as error:
+            self._note(entry, f"its answer cannot be understood: {error!r}", EntryState.FAILED)
+            return
+        self._advices.keep(advice)
+        assert entry.answer is not None, "what is done has an answer"
+        summary = replace(entry.answer, advice=advice.id)
+        changed = self._queue.change(entry.id, lambda one: replace(one, answer=summary))
+        ratio, low, high = advice.ratio
+        self._tell(
+            "advice",
+            f"{entry.name}: advice {advice.id}: {ratio:.2f}x ({low:.2f} to {high:.2f}) for {advice.config}; "
+            f"`autotune daemon explain {advice.id}` says more",
+            entry=entry.number,
+            advice=advice.document(),
+        )
+        if changed is None or not changed.apply:
+            return
+        if why := why_not_permitted(advice, changed.apply):
+            self._note(changed, f"not applied: {why}", EntryState.DONE)
+        else:
+            self._apply(changed, advice)
+
+    def apply_held(self) -> None:
+        """Apply what waited for the end of a training, or for its user, once that is over."""
+        for entry in self._queue.entries():
+            waits = entry.state is EntryState.HELD and entry.hold is not Hold.EDITED
+            if waits and entry.answer is not None and entry.answer.advice is not None:
+                self._apply(entry, self._advices.advice(entry.answer.advice))
+
+    def _apply(self, entry: Entry, advice: Advice) -> None:
+        """Apply an advice that is permitted, unless a person or a training is in the way."""
+        config = Path(advice.config)
+        if config_sha256(config) != advice.config_sha256:
+            self._note(entry, "not applied: the config was edited since it was searched", EntryState.DONE)
+            return
+        was_resumed = entry.state is EntryState.HELD and entry.hold is None
+        edited = [] if was_resumed else edited_since(advice, self._advices.applied_values(advice.config))
+        hold = hold_of(edited=edited, is_in_use=self._uses_config(config))
+        if hold is not None:
+            why = f"somebody has decided otherwise ({'; '.join(edited)})" if edited else "a training uses the config"
+            if entry.hold is not hold:
+                self._note(entry, f"not applied yet: {why}", EntryState.HELD, hold)
+        elif why_failed := self._write(entry, advice):
+            self._note(entry, f"not applied: {why_failed}", EntryState.DONE)
+        else:
+            self._advices.mark_applied(advice.id, self._clock.utc().isoformat(timespec="seconds"))
+            self._note(entry, f"applied to {advice.config}; `autotune revert` undoes it", EntryState.DONE)
+
+    def _write(self, entry: Entry, advice: Advice) -> str | None:
+        """Have ``autotune apply`` write the values; return why that failed, None if it did not."""
+        argv = (*OWN_COMMAND, "apply", "--config", advice.config, *_where(entry.options))
+        log = self._queue.log(entry)
+        child = SearchChild.start(argv, cwd=Path(entry.cwd), env=entry.environment, log=log, clock=self._clock)
+        until_s = self._clock.now_s() + _APPLY_LIMIT_S
+        while (ended := child.poll()) is None:
+            if self._clock.now_s() > until_s:
+                child.leave("it takes too long")
+            self._clock.wait(_LOOK_S)
+        return None if ended.code == 0 else f"`autotune apply` failed, see `autotune queue log {entry.number}`"
+
+    def _note(self, entry: Entry, note: str, state: EntryState, hold: Hold | None = None) -> None:
+        self._queue.change(entry.id, lambda one: replace(one, note=note, state=state, hold=hold))
+        kind = "applied" if note.startswith("applied") else "not_applied"
+        self._tell(kind, f"{entry.name}: {note}", entry=entry.number)
+
+
+def _where(options: tuple[str, ...]) -> tuple[str, ...]:
+    """Return those of a search's options that say where its study is."""
+    own = options[: options.index("--")] if "--" in options else options
+    return tuple(
+        word
+        for at, word in enumerate(own)
+        if word.startswith(_WHERE_OPTIONS) or (at > 0 and own[at - 1] in _WHERE_OPTIONS)
+    )

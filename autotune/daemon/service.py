@@ -1,0 +1,214 @@
+"""Service: the daemon's loop. It looks at the machine, the queue and the trainings, and does what is due."""
+
+import logging
+import os
+import sys
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from autotune import __version__
+from autotune.clock import Clock
+from autotune.daemon.advice import Advices
+from autotune.daemon.advising import Advising
+from autotune.daemon.control.deferred import Deferred
+from autotune.daemon.control.protocol import Request
+from autotune.daemon.control.server import ControlServer
+from autotune.daemon.home import DaemonHome, sole_daemon
+from autotune.daemon.hosting import hosted_by
+from autotune.daemon.idle.policy import IdlePolicy
+from autotune.daemon.machine_look import MachineLook
+from autotune.daemon.queue.queue import Queue
+from autotune.daemon.queue.turns import Turns, decide_turns
+from autotune.daemon.search_ending import Left
+from autotune.daemon.searches import Searches
+from autotune.errors import AutotuneError
+from autotune.limits import expected
+from autotune.measure.host import is_in_container
+from autotune.process.config_users import users_of_config
+from autotune.process.notifier import Notifier
+from autotune.process.sd_notify import ServiceManager
+from autotune.process.termination import signals_held
+from autotune.settings.daemon_settings import DaemonSettings
+
+_PAUSE_S = 5.0  # between looks at the queue's file, which commands change; they also say so
+_BUSY_PAUSE_S = 0.25
+_LEAVING_PAUSE_S = 0.05
+_HELD_S = 30.0  # between looks whether a training has ended that an advice waits for
+_SAID_AGAIN_S = 300.0
+
+_log = logging.getLogger(__name__)
+
+
+class Service:
+    """The daemon of one user on one machine.
+
+    Args:
+        home: Its folders.
+        settings: Its settings.
+        clock: The machine's clock.
+        say: Called with a sentence on what happens.
+    """
+
+    def __init__(self, home: DaemonHome, settings: DaemonSettings, clock: Clock, say: Callable[[str], None]) -> None:
+        self._home = home
+        self._clock = clock
+        self._say = say
+        self._manager = ServiceManager.take(os.environ, clock)
+        self._notifier = Notifier(settings.notify, home.state / "notify.log", clock, os.environ)
+        self._queue = Queue(home.queue, clock)
+        self._advising = Advising(self._queue, Advices(home.advice), clock, self._tell, self._is_used)
+        self._searches = Searches(self._queue, self._advising, clock, self._tell)
+        self._policy = IdlePolicy(idle_s=settings.idle_for_s, cpu_fraction=settings.idle_cores_fraction)
+        self._turns = Turns(next=None, reasons={}, wants_idle=False)
+        self._started_utc = clock.utc().isoformat(timespec="seconds")
+        self._to_settle: list[Deferred] = []
+        self._trouble: tuple[str, float] | None = None
+        self._held_s = 0.0
+        self._machine_now = ""
+
+    def run(self) -> None:
+        """Run until this process is told to end, or its lock is taken away.
+
+        Raises:
+            AutotuneError: Another daemon runs, or the socket cannot be made.
+            KeyboardInterrupt: It was told to end; a search that runs ends by itself after its running trial.
+        """
+        with (
+            sole_daemon(self._home) as lock,
+            ControlServer(self._home, self._answer, self._clock) as server,
+            MachineLook(self._policy, self._clock) as look,
+        ):
+            self._say(f"autotune {__version__} daemon, process {os.getpid()}: {self._hosting()}")
+            self._manager.ready("looking at the queue")
+            try:
+                while not lock.is_lost:
+                    with signals_held():
+                        self._guarded(lambda: self._tick(look))
+                    server.serve(self._pause_s(look))
+                self._say("the daemon's lock file was taken away; another daemon may start, so this one ends")
+            finally:
+                with signals_held():
+                    self._manager.stopping()
+                    self._searches.close()
+                    self._notifier.close()
+
+    def _tick(self, look: MachineLook) -> None:
+        """Do all that is due."""
+        self._manager.alive()
+        self._notifier.tick()
+        was_running = self._searches.running
+        orphan = self._searches.orphan
+        why = look.look(wants_idle=self._turns.wants_idle, orphan_pid=_pid(orphan.owner) if orphan else None)
+        if why is not None:
+            self._searches.leave(Left.SOMEBODY_CAME, why)
+        somebody_came = self._searches.is_leaving_for_somebody
+        self._searches.tick()
+        if was_running is not None and self._searches.running is None:
+            look.search_ended(somebody_came=somebody_came)
+        self._turns, self._machine_now = self._decide(look), look.state.reason
+        if (chosen := self._turns.next) is not None:
+            look.search_starts(chosen)
+            self._searches.start(chosen)
+            if self._searches.running is None:
+                look.search_ended(somebody_came=False)
+        if self._clock.now_s() >= self._held_s:
+            self._held_s = self._clock.now_s() + _HELD_S
+            self._advising.apply_held()
+        self._settle()
+
+    def _decide(self, look: MachineLook) -> Turns:
+        return decide_turns(
+            self._queue.entries(),
+            now=self._clock.utc(),
+            running=self._searches.busy_with,
+            is_idle=look.state.is_idle,
+            why_not_idle=look.state.reason,
+        )
+
+    def _pause_s(self, look: MachineLook) -> float:
+        if self._searches.is_leaving or not self._notifier.is_idle:
+            return _LEAVING_PAUSE_S
+        if self._searches.running is not None:
+            return min(_BUSY_PAUSE_S, look.due_in_s())
+        pause_s = min(_PAUSE_S, look.due_in_s())
+        return pause_s if self._manager.watchdog_s is None else min(pause_s, self._manager.watchdog_s / 4)
+
+    def _guarded(self, work: Callable[[], None]) -> None:
+        """Do some work; what goes wrong with disks and files is said, and tried again."""
+        try:
+            work()
+        except Exception as error:  # noqa: BLE001 -- one full disk, or one bug, must not end what others rely on
+            trouble = error if isinstance(error, AutotuneError) else expected(error)
+            if trouble is None:
+                _log.exception("a bug in the daemon; it goes on")
+            text, now_s = str(trouble or f"bug: {error!r}"), self._clock.now_s()
+            if self._trouble is None or self._trouble[0] != text or now_s - self._trouble[1] >= _SAID_AGAIN_S:
+                self._trouble = text, now_s
+                self._say(text)
+
+    # Requests
+
+    def _answer(self, request: Request) -> Mapping[str, Any] | Deferred:
+        """Answer a client.
+
+        Raises:
+            AutotuneError: There is no such operation.
+        """
+        match request.op:
+            case "status":
+                return self._status()
+            case "settle":
+                self._held_s = 0.0
+                self._to_settle.append(waiting := Deferred())
+                return waiting
+            case _:
+                raise AutotuneError(
+                    f"this daemon knows no operation {request.op!r}",
+                    remedy="It may be older than the command: restart it (`systemctl --user restart autotune`).",
+                )
+
+    def _status(self) -> dict[str, Any]:
+        running = self._searches.busy_with
+        return {
+            "autotune": __version__,
+            "pid": os.getpid(),
+            "started_utc": self._started_utc,
+            "hosted": self._hosting(),
+            "machine": "a search of ours runs" if running else self._machine_now,
+            "running": running.number if running else None,
+            "reasons": dict(self._turns.reasons),
+            "trouble": self._trouble[0] if self._trouble else None,
+        }
+
+    def _settle(self) -> None:
+        """Answer those who wait until the queue is as they have left it: nothing runs that should not."""
+        if self._searches.is_leaving:
+            return
+        waiting, self._to_settle = self._to_settle, []
+        for one in waiting:
+            one.complete({})
+
+    # What is told
+
+    def _tell(self, kind: str, text: str, **facts: Any) -> None:
+        self._say(text)
+        self._manager.status(text)
+        utc = self._clock.utc().isoformat(timespec="seconds")
+        self._notifier.notify({"format": 1, "event": kind, "utc": utc, "text": text, **facts})
+
+    def _hosting(self) -> str:
+        return hosted_by(
+            os.environ,
+            is_service=self._manager.is_there,
+            is_on_terminal=sys.stderr is not None and sys.stderr.isatty(),
+            is_in_container=is_in_container(),
+        )
+
+    def _is_used(self, config: Path) -> bool:
+        return bool(users_of_config(config))
+
+
+def _pid(owner: Mapping[str, Any] | None) -> int | None:
+    pid = (owner or {}).get("pid")
+    return pid if isinstance(pid, int) else None
