@@ -46,7 +46,7 @@ def print_queue(console: Console, rows: Sequence[QueueRow]) -> None:
         empty = "The queue is empty. `autotune queue add --config config.yaml` asks for a search."
         console.print(empty, soft_wrap=True)
     for row in rows:
-        left = "" if row.left_s in (0.0, row.budget_s) else f", {format_duration(row.left_s)} left"
+        left = f", {format_duration(row.left_s)} left" if row.reason and 0 < row.left_s < row.budget_s else ""
         plan = f"({format_duration(row.budget_s)}{left}, start: {row.start})"
         console.print(f"{row.number:>3}  {row.state:<8} {plain(row.config)}  {plan}", soft_wrap=True, highlight=False)
         for line in _below(row):

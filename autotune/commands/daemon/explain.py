@@ -17,7 +17,7 @@ def command(call: Invocation, id: str, as_json: bool) -> int:
         import os
 
         from autotune.commands.printing import say, say_object
-        from autotune.daemon.advice import Advices
+        from autotune.daemon.advice import Advices, AdviceState
         from autotune.daemon.home import locate_home
 
     advice = Advices(locate_home(os.environ).advice).advice(id)
@@ -35,7 +35,8 @@ def command(call: Invocation, id: str, as_json: bool) -> int:
     say("")
     for sentence in advice.why:
         say(sentence)
-    say(f"To take it: autotune apply --config {advice.config}")
+    is_applied = advice.state is AdviceState.APPLIED
+    say(f"{'To undo it: autotune revert' if is_applied else 'To take it: autotune apply'} --config {advice.config}")
     return 0
 
 

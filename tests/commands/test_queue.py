@@ -1,0 +1,240 @@
+"""The queue and its daemon as their user has them: real commands, a real daemon, real searches of a toy trainer."""
+
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from tests.commands.conftest import Autotune
+from tests.commands.test_search import left_running
+
+LIMIT_S = 120.0
+
+
+class Daemon:
+    """A daemon that runs in a test.
+
+    Args:
+        environ: Its environment.
+        folder: Where it is started, and its log is written.
+    """
+
+    def __init__(self, environ: dict[str, str], folder: Path) -> None:
+        self.log = folder / "daemon.log"
+        with self.log.open("ab") as log:
+            self.process = subprocess.Popen(
+                [sys.executable, "-m", "autotune", "daemon", "run"],
+                cwd=folder,
+                env=environ,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+            )
+
+    def said(self) -> str:
+        """Return all that it has said."""
+        return self.log.read_text()
+
+    def end(self, number: signal.Signals = signal.SIGTERM) -> int:
+        """End it with a signal; return its exit code."""
+        self.process.send_signal(number)
+        return self.process.wait(LIMIT_S)
+
+
+@pytest.fixture
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Folder of a daemon's state, for all commands of the test."""
+    folder = tmp_path / "daemon's home"
+    monkeypatch.setenv("AUTOTUNE_DAEMON_DIR", str(folder))
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "settings"))
+    return folder
+
+
+@pytest.fixture
+def start(home: Path, tmp_path: Path) -> Iterator[Callable[[], Daemon]]:
+    """Starts daemons, which end with the test."""
+    daemons: list[Daemon] = []
+
+    def run() -> Daemon:
+        daemons.append(Daemon(dict(os.environ), tmp_path))
+        return daemons[-1]
+
+    yield run
+    for daemon in daemons:
+        daemon.process.kill()
+        daemon.process.wait()
+
+
+def until(true: Callable[[], bool], what: str) -> None:
+    """Wait until something is true."""
+    over_s = time.monotonic() + LIMIT_S
+    while not true():
+        assert time.monotonic() < over_s, what
+        time.sleep(0.05)
+
+
+def entries(autotune: Autotune) -> list[dict[str, Any]]:
+    """Return the entries that `queue list --json` shows."""
+    found = json.loads(autotune("queue", "list", "--json").stdout)["entries"]
+    assert isinstance(found, list)
+    return found
+
+
+def add(autotune: Autotune, *arguments: str) -> dict[str, Any]:
+    """Add the project's config."""
+    done = autotune("queue", "add", "--config", "config.yaml", "--json", *arguments)
+    assert done.returncode == 0, done.stderr
+    entry = json.loads(done.stdout)["entry"]
+    assert isinstance(entry, dict)
+    return entry
+
+
+def states(autotune: Autotune) -> list[str]:
+    """Return the states of all entries."""
+    return [entry["state"] for entry in entries(autotune)]
+
+
+def test_a_queued_search_is_made_applied_and_explained(
+    project: Path, autotune: Autotune, start: Callable[[], Daemon]
+) -> None:
+    """From `queue add` to the tuned config: the search runs, the advice says why, the values are in the file."""
+    daemon = start()
+    add(autotune, "--when", "now", "--budget", "40s", "--apply", "better,batch", "--batch", "free")
+    done = autotune("queue", "wait", "--for", "100s")
+    assert done.returncode == 0, done.stderr + daemon.said()
+    (entry,) = entries(autotune)
+    assert entry["state"] == "done", daemon.said()
+    assert entry["answer"]["verdict"] == "better"
+    assert "num_workers: 2   # loaders" in (project / "config.yaml").read_text()
+    explained = autotune("daemon", "explain", entry["answer"]["advice"])
+    assert "data.num_workers: 1 -> 2" in explained.stdout
+    assert "applied" in explained.stdout
+    assert "baseline" in autotune("queue", "log", "1").stdout
+    assert daemon.end() == 143
+    assert not left_running(project)
+
+
+def test_pausing_ends_the_search_and_resuming_goes_on(
+    project: Path, autotune: Autotune, start: Callable[[], Daemon]
+) -> None:
+    """`queue pause` returns when nothing runs any more; the rest of the budget stays; `remove` leaves nothing."""
+    daemon = start()
+    add(autotune, "--when", "now", "--budget", "10m", "--no-check")
+    until(lambda: bool(list(project.glob(".autotune/trials/*/*"))), "no trial began")
+    assert autotune("queue", "pause", "1").returncode == 0
+    assert not left_running(project)
+    (entry,) = entries(autotune)
+    assert entry["state"] == "paused"
+    assert 0 < entry["used_s"] < 300
+    assert autotune("queue", "resume", "1").returncode == 0
+    until(lambda: states(autotune) == ["running"], daemon.said())
+    assert autotune("queue", "remove", "1").returncode == 0
+    assert not left_running(project)
+    assert entries(autotune) == []
+
+
+def test_a_killed_daemon_loses_nothing(project: Path, autotune: Autotune, start: Callable[[], Daemon]) -> None:
+    """The search ends by itself after its running trial, and the next daemon goes on with the rest of the budget."""
+    first = start()
+    add(autotune, "--when", "now", "--budget", "45s", "--no-check")
+    until(lambda: bool(list(project.glob(".autotune/trials/*/*/result.json"))), "no trial was finished")
+    first.end(signal.SIGKILL)
+    until(lambda: not left_running(project), "the search did not end by itself")
+    assert states(autotune) == ["running"]
+    second = start()
+    done = autotune("queue", "wait", "--for", "100s")
+    assert done.returncode == 0, done.stderr + second.said()
+    (entry,) = entries(autotune)
+    assert (entry["state"], entry["number"]) == ("done", 1), second.said()
+    assert entry["used_s"] <= 45
+
+
+def test_a_second_daemon_is_refused(autotune: Autotune, start: Callable[[], Daemon]) -> None:
+    """There is one daemon for each user and machine; the first goes on."""
+    first = start()
+    until(lambda: autotune("daemon", "status").returncode == 0, "no answer")
+    second = autotune("daemon", "run")
+    assert second.returncode == 1
+    assert f"process {first.process.pid}" in second.stderr
+    assert autotune("daemon", "status").returncode == 0
+
+
+def test_a_machine_in_use_is_waited_for(autotune: Autotune, start: Callable[[], Daemon]) -> None:
+    """An entry says what it waits for; nothing starts before the machine has been idle for ten minutes."""
+    start()
+    add(autotune, "--no-check")
+    until(lambda: (entries(autotune)[0]["reason"] or "").startswith("waits for an idle machine: "), "no reason")
+    assert states(autotune) == ["waiting"]
+
+
+def test_a_config_that_went_away_is_said(project: Path, autotune: Autotune, start: Callable[[], Daemon]) -> None:
+    """An entry whose config cannot be read any more fails with that; the daemon goes on."""
+    add(autotune, "--when", "now", "--no-check")
+    (project / "config.yaml").unlink()
+    start()
+    until(lambda: states(autotune) == ["failed"], "it did not fail")
+    assert "cannot be read any more" in entries(autotune)[0]["note"]
+    assert autotune("daemon", "status").returncode == 0
+
+
+def test_what_cannot_work_is_refused_at_once(project: Path, autotune: Autotune, home: Path) -> None:
+    """`queue add` refuses what would fail at night: a config twice, wrong words, a trainer that does not start."""
+    add(autotune, "--no-check")
+    twice = autotune("queue", "add", "--config", "config.yaml", "--no-check")
+    assert twice.returncode == 1
+    assert "as 1" in twice.stderr
+    assert autotune("queue", "remove", "7").returncode == 1
+    autotune("queue", "remove", "1")
+    for wrong in (["--when", "later"], ["--apply", "all"], ["--apply", "batch"], ["--budget", "0"]):
+        assert autotune("queue", "add", "--config", "config.yaml", *wrong).returncode == 2
+    assert autotune("queue", "add", "--config", "missing.yaml").returncode == 1
+    small = autotune("queue", "add", "--config", "config.yaml", "--budget", "1s")
+    assert small.returncode == 1
+    assert "cannot fit" in small.stderr
+    config = project / "config.yaml"
+    config.write_text(config.read_text().replace("out:", "mood: crashes\nout:"))
+    crashing = autotune("queue", "add", "--config", "config.yaml")
+    assert crashing.returncode == 1
+    assert "there is no such layer" in crashing.stderr
+    assert entries(autotune) == []
+
+
+def test_without_a_daemon_it_is_said(autotune: Autotune, home: Path) -> None:
+    """Entries can be added, and whoever waits for them is told that nobody works on them."""
+    added = autotune("queue", "add", "--config", "config.yaml", "--no-check")
+    assert added.returncode == 0
+    assert "no daemon runs" in added.stdout
+    assert "no daemon runs" in autotune("queue", "list").stdout
+    waiting = autotune("queue", "wait")
+    assert waiting.returncode == 1
+    assert "daemon run" in waiting.stderr
+    assert autotune("daemon", "status").returncode == 1
+
+
+def test_a_training_holds_up_what_would_be_applied(
+    project: Path, autotune: Autotune, start: Callable[[], Daemon]
+) -> None:
+    """While a process uses the config nothing is written into it; once that has ended it is."""
+    before = (project / "config.yaml").read_text()
+    daemon = start()
+    command = [sys.executable, "-c", "input()", "--config", "config.yaml"]
+    with subprocess.Popen(command, cwd=project, stdin=subprocess.PIPE) as training:
+        add(autotune, "--when", "now", "--budget", "40s", "--apply", "better", "--no-check")
+        assert autotune("queue", "wait", "--for", "100s").returncode == 0, daemon.said()
+        (entry,) = entries(autotune)
+        assert (entry["state"], entry["hold"]) == ("held", "training"), daemon.said()
+        assert (project / "config.yaml").read_text() == before
+        with contextlib.suppress(psutil.Error):
+            training.kill()
+    assert autotune("queue", "resume", "1").returncode == 0
+    until(lambda: states(autotune) == ["done"], daemon.said())
+    assert "num_workers: 2   # loaders" in (project / "config.yaml").read_text()

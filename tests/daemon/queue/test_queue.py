@@ -1,0 +1,177 @@
+"""The queue on disk."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from autotune.clock import SystemClock, VirtualClock
+from autotune.daemon.queue.entry import ApplyScope, Entry, EntryState, Fingerprint, Hold, SearchAnswerSummary
+from autotune.daemon.queue.queue import KEPT_ENTRIES, Queue
+from autotune.daemon.queue.start_rule import StartKind, StartRule
+from autotune.errors import AutotuneError
+from tests.daemon.queue.entries import entry
+
+
+def add(queue: Queue, **changes: object) -> Entry:
+    """Add an entry with the next number."""
+    return queue.add(lambda number, _entries: entry(number, **changes))
+
+
+@pytest.fixture
+def queue(tmp_path: Path) -> Queue:
+    """An empty queue."""
+    return Queue(tmp_path / "queue", SystemClock())
+
+
+def test_an_added_entry_is_there_for_the_next_process(queue: Queue) -> None:
+    """Entries survive whoever added them, in their order, with numbers that are never used again."""
+    first, second = add(queue), add(queue)
+    queue.remove(second.id)
+    third = add(queue)
+    again = Queue(queue.folder, SystemClock())
+    assert again.entries() == [first, third]
+    assert [one.number for one in again.entries()] == [1, 3]
+    assert (queue.folder / "queue.json").stat().st_mode & 0o777 == 0o600
+
+
+def test_adding_twice_adds_once(queue: Queue) -> None:
+    """A command that is not sure whether its entry was added may add it again."""
+    first = add(queue)
+    assert queue.add(lambda _number, _entries: replace(first, note="again")) == first
+    assert queue.entries() == [first]
+
+
+def test_a_refusal_changes_nothing(queue: Queue) -> None:
+    """What a command refuses is not written."""
+    add(queue)
+    before = (queue.folder / "queue.json").read_bytes()
+
+    def refuse(_entry: Entry) -> Entry:
+        raise AutotuneError("no")
+
+    with pytest.raises(AutotuneError):
+        queue.change(queue.entries()[0].id, refuse)
+    assert (queue.folder / "queue.json").read_bytes() == before
+
+
+def test_a_file_that_cannot_be_understood_is_not_overwritten(queue: Queue) -> None:
+    """A damaged queue, or one of a newer version, is left alone, and the message names it."""
+    add(queue)
+    file = queue.folder / "queue.json"
+    for content in (b"{", b"[]", json.dumps({"format": 99, "entries": [], "next": 1}).encode(), b"[" * 100_000):
+        file.write_bytes(content)
+        with pytest.raises(AutotuneError, match="cannot be understood") as caught:
+            add(queue)
+        assert caught.value.where == str(file)
+        assert file.read_bytes() == content
+
+
+def test_a_full_disk_loses_nothing(queue: Queue, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An entry that cannot be written is refused, and those that are there stay."""
+    first = add(queue)
+
+    def full(_descriptor: int) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(AutotuneError, match="No space left"):
+        add(queue)
+    monkeypatch.undo()
+    assert queue.entries() == [first]
+
+
+def test_entries_that_are_done_do_not_pile_up(queue: Queue) -> None:
+    """Of those that are done the last ones stay; their logs go with them. Open ones always stay."""
+    waiting = add(queue)
+    for _ in range(KEPT_ENTRIES + 3):
+        done = add(queue, state=EntryState.DONE)
+        queue.log(done).write_text("said")
+    left = queue.entries()
+    assert left[0] == waiting
+    assert len(left) == KEPT_ENTRIES + 1
+    assert sorted(path.name for path in queue.folder.glob("*.log")) == sorted(queue.log(one).name for one in left[1:])
+
+
+def test_whoever_holds_the_lock_for_long_is_not_waited_for(queue: Queue) -> None:
+    """A process that hangs with the lock held does not hang all others."""
+    add(queue)
+    code = "import fcntl, sys; f = open(sys.argv[1], 'ab'); fcntl.flock(f, fcntl.LOCK_EX); print(flush=True); input()"
+    with subprocess.Popen(
+        [sys.executable, "-c", code, str(queue.folder / "queue.lock")],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+    ) as holder:
+        assert holder.stdout is not None
+        holder.stdout.readline()
+        with pytest.raises(AutotuneError, match="held its lock"):
+            add(Queue(queue.folder, VirtualClock()))
+        holder.send_signal(signal.SIGKILL)
+    assert add(queue).number == 2
+
+
+def test_many_at_once_lose_nothing(queue: Queue) -> None:
+    """Entries that are added and changed at the same time are all there."""
+
+    def work() -> None:
+        own = Queue(queue.folder, SystemClock())
+        for _ in range(5):
+            one = own.add(lambda number, _entries: entry(number, id=f"{number:016x}"))
+            own.change(one.id, lambda entry: replace(entry, note="changed"))
+
+    threads = [threading.Thread(target=work) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert sorted(one.number for one in queue.entries()) == list(range(1, 21))
+    assert {one.note for one in queue.entries()} == {"changed"}
+
+
+_TEXTS = st.text(max_size=20)
+
+
+@given(
+    text=_TEXTS,
+    options=st.lists(_TEXTS, max_size=3),
+    environment=st.dictionaries(_TEXTS, _TEXTS, max_size=3),
+    state=st.sampled_from(EntryState),
+    scopes=st.frozensets(st.sampled_from(ApplyScope)),
+    hold=st.sampled_from([None, *Hold]),
+    ratio=st.sampled_from([None, (1.5, 1.2, 1.8)]),
+    start=st.sampled_from(
+        [StartRule(kind=StartKind.AT, at="2030-01-01T22:30:00+01:00"), StartRule(kind=StartKind.NOW)]
+    ),
+)
+def test_an_entry_comes_back_from_disk_as_it_was(
+    text: str,
+    options: list[str],
+    environment: dict[str, str],
+    state: EntryState,
+    scopes: frozenset[ApplyScope],
+    hold: Hold | None,
+    ratio: tuple[float, float, float] | None,
+    start: StartRule,
+) -> None:
+    """Entries go through JSON unchanged."""
+    one = entry(
+        note=text,
+        options=tuple(options),
+        environment=environment,
+        state=state,
+        apply=scopes,
+        hold=hold,
+        start=start,
+        fingerprint=Fingerprint(config_sha256=None),
+        answer=SearchAnswerSummary(verdict="better", ratio=ratio, advice="00000000"),
+        owner={"pid": 1, "started_s": 1.5},
+    )
+    assert Entry.of_document(json.loads(json.dumps(one.document()))) == one

@@ -1,0 +1,74 @@
+"""Turns of the queue."""
+
+from datetime import UTC, datetime, timedelta
+
+from autotune.daemon.queue.entry import EntryState, Hold
+from autotune.daemon.queue.start_rule import StartKind, StartRule
+from autotune.daemon.queue.turns import Turns, decide_turns
+from tests.daemon.queue.entries import NOW, entry
+
+UTC_NOW = datetime(2030, 1, 1, 12, 0, tzinfo=UTC)
+
+
+def turns(*entries: object, is_idle: bool = False, running: object = None) -> Turns:
+    """Decide at noon."""
+    return decide_turns(
+        list(entries),  # type: ignore[arg-type]
+        now=UTC_NOW,
+        running=running,  # type: ignore[arg-type]
+        is_idle=is_idle,
+        why_not_idle="GPU 0 is in use by python (process 4711)",
+    )
+
+
+def test_a_waiting_entry_says_who_is_there() -> None:
+    """On a machine in use nothing starts, and the list says who uses it."""
+    one = entry(1)
+    decided = turns(one)
+    assert decided.next is None
+    assert decided.wants_idle
+    assert decided.reasons[one.id] == "waits for an idle machine: GPU 0 is in use by python (process 4711)"
+
+
+def test_the_first_that_may_start_does() -> None:
+    """An entry that waits for its time, or is paused, does not hold up those behind it."""
+    later = StartRule(kind=StartKind.AT, at=(UTC_NOW + timedelta(hours=1)).isoformat())
+    entries = [entry(1, start=later), entry(2, state=EntryState.PAUSED), entry(3), entry(4)]
+    decided = turns(*entries, is_idle=True)
+    assert decided.next == entries[2]
+    assert decided.reasons[entries[0].id] == "waits for 13:00"
+    assert "resume 2" in decided.reasons[entries[1].id]
+    assert decided.reasons[entries[3].id] == "one search at a time: 3 is before it"
+
+
+def test_who_said_now_does_not_wait_for_an_idle_machine() -> None:
+    """An entry behind one that waits for an idle machine starts if it need not."""
+    decided = turns(entry(1), entry(2, start=NOW))
+    assert decided.next is not None
+    assert decided.next.number == 2
+
+
+def test_one_search_at_a_time() -> None:
+    """Beside a running search nothing starts, and it is said which one is in front."""
+    running, one = entry(1, state=EntryState.RUNNING), entry(2, start=NOW)
+    decided = turns(running, one, is_idle=True, running=running)
+    assert decided.next is None
+    assert decided.reasons[one.id] == "one search at a time: 1 is before it"
+
+
+def test_what_was_in_the_way_is_given_time() -> None:
+    """An entry whose study was busy is not started again at once."""
+    one = entry(1, start=NOW, retry_utc=(UTC_NOW + timedelta(seconds=30)).isoformat())
+    decided = turns(one)
+    assert decided.next is None
+    assert decided.reasons[one.id].startswith("tried again at ")
+
+
+def test_held_entries_say_what_they_wait_for() -> None:
+    """A better answer that is not applied says why, and what to type."""
+    edited = entry(1, state=EntryState.HELD, hold=Hold.EDITED)
+    training = entry(2, state=EntryState.HELD, hold=Hold.TRAINING)
+    decided = turns(edited, training, entry(3, state=EntryState.DONE))
+    assert "autotune queue resume 1" in decided.reasons[edited.id]
+    assert "training" in decided.reasons[training.id]
+    assert len(decided.reasons) == 2
