@@ -17,7 +17,7 @@ PROMISED = {
 }  # fmt: skip
 BESIDES = {
     "why", "objective", "smallest_gain", "gain_of_ten_minutes", "same_training", "changes", "why_no_gpu", "cautions",
-    "validation", "broken",
+    "validation", "broken", "diff", "interrupted",
 }  # fmt: skip
 
 
@@ -39,7 +39,7 @@ def test_all_promised_keys_are_there_and_no_unknown_ones(search_result: MakeResu
     document = _document(nothing, elapsed_s=None)
     assert {key for key, value in document.items() if value is None} == {
         "baseline", "best", "candidate", "speedup", "score_ratio", "smallest_gain", "gain_of_ten_minutes",
-        "same_training", "elapsed_s", "why_no_gpu", "validation",
+        "same_training", "elapsed_s", "why_no_gpu", "validation", "diff", "interrupted",
     }  # fmt: skip
 
 
