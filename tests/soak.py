@@ -45,6 +45,7 @@ MODULES = {
     "outage": "tests.soak_outage",
     "real": "tests.soak_real",
     "warm": "tests.soak_warm",
+    "attack": "tests.soak_attack",
 }
 """Commands with a module of their own, whose `main` takes the arguments."""
 

@@ -8,7 +8,6 @@ import errno
 import fcntl
 import hashlib
 import os
-import pwd
 import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -19,6 +18,7 @@ from typing import BinaryIO
 from autotune.errors import AutotuneError
 from autotune.files import make_private_folder, open_regular
 from autotune.folders.ownership import why_exposed, why_not_ours
+from autotune.folders.state_folder import user_state_folder
 
 VARIABLE = "AUTOTUNE_DAEMON_DIR"
 """Variable that names the folder of all state of the daemon."""
@@ -207,14 +207,7 @@ def _state_place(environ: Mapping[str, str]) -> Path:
                 remedy="Name an absolute path.",
             )
         return Path(named)
-    base = Path(environ.get("XDG_STATE_HOME") or "")
-    if not base.is_absolute():  # which counts as not set
-        try:
-            home = environ.get("HOME") or pwd.getpwuid(os.geteuid()).pw_dir
-        except KeyError:  # a user by number alone, in a container
-            home = "/"
-        base = Path(home).absolute() / ".local" / "state"
-    return base / "autotune" / "daemon"
+    return user_state_folder(environ) / "daemon"
 
 
 def _own(place: Path) -> Path:

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from autotune.clock import Clock
 from autotune.daemon.unit import NAME, UnitOrigin, origin_of
+from autotune.environment import settings_folder
 from autotune.errors import AutotuneError
 from autotune.files import create_private, open_regular
 from autotune.folders.ownership import why_exposed, why_not_ours
@@ -34,18 +35,8 @@ class UnitChange:
 
 
 def unit_path(environ: Mapping[str, str]) -> Path:
-    """Return the file of the unit: in the folder in which systemd looks for units of this user.
-
-    Raises:
-        AutotuneError: The environment names no home.
-    """
-    base = environ.get("XDG_CONFIG_HOME", "")
-    if not os.path.isabs(base):  # which counts as not set
-        home = os.path.expanduser("~")
-        if not os.path.isabs(home):
-            raise AutotuneError("there is no home folder to install into", remedy="Set HOME.")
-        base = os.path.join(home, ".config")
-    return Path(base) / "systemd" / "user" / NAME
+    """Return the file of the unit, in the folder in which systemd looks for units of this user."""
+    return settings_folder(environ) / "systemd" / "user" / NAME
 
 
 def write_unit(path: Path, text: str, clock: Clock, *, force: bool) -> UnitChange:

@@ -84,7 +84,7 @@ class StateFolder:
         why = why_not_ours(path, owners_for(config)) or why_exposed(path.parent)
         if why is None:
             return cls(path)
-        other = _of_the_user(environ)
+        other = user_state_folder(environ)
         if why_other := why_not_ours(other, owners_for(config)) or why_exposed(other.parent):
             raise AutotuneError(
                 f"there is no safe place for the state folder: {path} is not used because {why}, "
@@ -228,7 +228,7 @@ def _is_project(folder: Path) -> bool:
         return False
 
 
-def _of_the_user(environ: Mapping[str, str]) -> Path:
+def user_state_folder(environ: Mapping[str, str]) -> Path:
     """Return autotune's folder in the user's state directory of the XDG Base Directory Specification."""
     base = Path(environ.get("XDG_STATE_HOME") or "")
     if not base.is_absolute():  # which counts as not set

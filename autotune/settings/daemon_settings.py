@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from autotune.durations import parse_duration_s
+from autotune.environment import settings_folder
 from autotune.errors import ConfigError
 from autotune.files import open_regular
 from autotune.settings.plain_yaml import Entry, read_plain_yaml
@@ -46,10 +47,7 @@ class DaemonSettings:
 
 def daemon_settings_path(environ: Mapping[str, str]) -> Path:
     """Return the path of the file; it need not exist."""
-    base = environ.get("XDG_CONFIG_HOME", "")
-    if not os.path.isabs(base):  # which counts as not set
-        base = os.path.join(os.path.expanduser("~"), ".config")
-    return Path(base) / "autotune" / "daemon.yaml"
+    return settings_folder(environ) / "autotune" / "daemon.yaml"
 
 
 def load_daemon_settings(environ: Mapping[str, str]) -> DaemonSettings:

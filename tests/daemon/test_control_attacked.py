@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from autotune import __version__
 from autotune.daemon.control import endpoint, protocol
 from autotune.daemon.control.client import ask
-from autotune.daemon.control.server import MOST_CONNECTIONS, MOST_WAITING
+from autotune.daemon.control.server import MOST_CONNECTIONS, MOST_UNSENT_BYTES, MOST_WAITING
 from autotune.daemon.home import DaemonHome, open_home, sole_daemon
 from autotune.errors import AutotuneError, DaemonAway
 from tests.daemon.conftest import Serving, until
@@ -167,6 +167,17 @@ def test_a_client_that_does_not_read_is_dropped(serving: Serving) -> None:
         assert ask(serving.home, "echo")["args"] == {}
         serving.clock.ahead_s += 31.0
         until(lambda: not serving.server._connections)
+
+
+def test_little_is_kept_for_clients_that_do_not_read(serving: Serving) -> None:
+    """Of many large answers the oldest are dropped; the latest arrives whole."""
+    with ExitStack() as stack:
+        for _ in range(10):
+            client = stack.enter_context(connected(serving.home))
+            client.sendall(protocol.encode_request("large", {"bytes": 4_000_000}))
+        until(lambda: len(serving.asked) == 10)
+        assert len(ask(serving.home, "large", {"bytes": 12_000_000})["text"]) == 12_000_000
+        assert sum(one.unsent_bytes for one in serving.server._connections) <= MOST_UNSENT_BYTES
 
 
 def test_slow_clients_do_not_lock_others_out(serving: Serving) -> None:

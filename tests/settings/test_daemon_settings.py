@@ -65,6 +65,12 @@ def test_defaults_hold_without_a_file(tmp_path: Path) -> None:
     assert not settings.watches(tmp_path / "config.yaml")
 
 
+def test_the_file_is_where_the_user_keeps_settings() -> None:
+    """A relative folder counts as not set, as the specification has it."""
+    assert daemon_settings_path({"HOME": "/home/me"}) == Path("/home/me/.config/autotune/daemon.yaml")
+    assert daemon_settings_path({"HOME": "/h", "XDG_CONFIG_HOME": "x"}) == Path("/h/.config/autotune/daemon.yaml")
+
+
 @pytest.mark.parametrize("text", ["", "# nothing\n", "---\n", "null\n", "\ufeff", "notify:\nwatch: never\n"])
 def test_an_empty_file_means_the_defaults(file: Path, text: str) -> None:
     """So does one whose keys are all comments."""

@@ -116,6 +116,11 @@ class Connection:
                 return False
         return True
 
+    @property
+    def unsent_bytes(self) -> int:
+        """Number of bytes of the response that the client has not taken."""
+        return len(self._unsent)
+
     def has_hung_up(self) -> bool:
         """Return whether nobody can read the response any more."""
         poller = select.poll()
@@ -134,6 +139,7 @@ class Connection:
             with contextlib.suppress(OSError):
                 self._socket.send(farewell)
         self.stage = Stage.OVER
+        self._unsent = memoryview(b"")
         self._socket.close()
         if self.deferred is not None:
             self.deferred.abandon()

@@ -33,8 +33,12 @@ REQUEST_S = 10.0
 RESPONSE_S = 30.0
 """Time limit for a client to take its whole response."""
 
+MOST_UNSENT_BYTES = 16 << 20
+"""Most that is kept for clients that read slowly, all together."""
+
 _LOOK_S = 1.0  # between looks at the time limits, while there are clients
 _CHECK_S = 5.0  # between looks at the socket's file
+_SAID_EVERY_S = 60.0  # of refusals, which others could cause without end
 _DEAF_S = 1.0  # where no connection can be accepted: no more open files
 _ACCEPTED_AT_ONCE = 128  # then those that have sent something get their turn
 
@@ -66,6 +70,7 @@ class ControlServer:
         self._connections: dict[Connection, None] = {}  # the oldest first
         self._answered = 0
         self._deaf_until_s: float | None = None
+        self._refused_s: float | None = None
         self._checked_s = self._clock.now_s()
         self._listener = listen(home)
         self._selector.register(self._listener.socket, selectors.EVENT_READ)
@@ -172,7 +177,7 @@ class ControlServer:
             return
         connection = Connection(connected, peer.pid, self._clock.now_s())
         if not is_trusted(peer):
-            _log.warning("a process of user %d was refused", peer.uid)
+            self._say_refused(peer.uid)
             message = f"this daemon is of user {os.geteuid()}, and answers no other"
             connection.close(error_response("forbidden", message, remedy="Start one of your own."))
             return
@@ -185,6 +190,12 @@ class ControlServer:
         self._connections[connection] = None
         self._selector.register(connection, selectors.EVENT_READ)
         self._serve_one(connection)
+
+    def _say_refused(self, uid: int) -> None:
+        now_s = self._clock.now_s()
+        if self._refused_s is None or now_s - self._refused_s >= _SAID_EVERY_S:
+            self._refused_s = now_s
+            _log.warning("a process of user %d was refused; the folder of the socket should be closed to it", uid)
 
     def _least_needed(self) -> Connection | None:
         """Return the connection to drop for another: the oldest that has asked nothing, else that reads too slowly."""
@@ -259,6 +270,16 @@ class ControlServer:
             self._selector.register(connection, selectors.EVENT_WRITE)
         else:
             self._selector.modify(connection, selectors.EVENT_WRITE)
+        self._make_room(connection)
+
+    def _make_room(self, latest: Connection) -> None:
+        """Drop the oldest of those that read slowly while too much is kept for them; the latest has its turn."""
+        slow = [connection for connection in self._connections if connection.stage is Stage.WRITING]
+        unsent = sum(connection.unsent_bytes for connection in slow)
+        for connection in slow:
+            if unsent > MOST_UNSENT_BYTES and connection is not latest:
+                unsent -= connection.unsent_bytes
+                self._drop(connection)
 
     def _expire(self) -> None:
         """Drop clients that take too long."""
