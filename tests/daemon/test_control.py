@@ -130,6 +130,16 @@ def test_a_client_that_has_said_all_still_gets_its_answer(serving: Serving) -> N
     assert len(protocol.decode_response(received)["text"]) == 3_000_000
 
 
+def test_a_client_that_has_said_all_and_goes_is_noticed(serving: Serving) -> None:
+    """Also where it had closed its side before."""
+    with socket.socket(socket.AF_UNIX) as client:
+        client.connect(str(serving.home.socket))
+        client.sendall(protocol.encode_request("hold", {}))
+        client.shutdown(socket.SHUT_WR)
+        until(lambda: serving.held and all(c.is_half_closed for c in serving.server._connections))
+    until(lambda: serving.held[0].is_abandoned)
+
+
 def test_a_daemon_that_ends_tells_those_who_wait(home: DaemonHome) -> None:
     """The kind says why; no socket is left."""
     errors: list[AutotuneError] = []
@@ -178,6 +188,30 @@ def test_the_socket_of_a_killed_daemon_is_replaced(
         assert home.socket.is_socket()
         with pytest.raises(DaemonAway):
             ask(home, "status")
+
+
+def test_a_daemon_that_is_killed_ends_the_wait(tmp_path: Path, start: Callable[..., "subprocess.Popen[str]"]) -> None:
+    """The command does not take it for an answer, nor for "no daemon": something may have begun."""
+    place = str(tmp_path / "daemon")
+    code = SERVE.replace('{"pid": os.getpid()}', "(print(request.op, flush=True), Deferred())[1]")
+    process = start("from autotune.daemon.control.deferred import Deferred" + code, AUTOTUNE_DAEMON_DIR=place)
+    assert process.stdout is not None
+    assert process.stdout.readline() == "serves\n"
+    errors: list[AutotuneError] = []
+
+    def wait() -> None:
+        try:
+            ask(open_home({"AUTOTUNE_DAEMON_DIR": place}), "stop", timeout_s=60)
+        except AutotuneError as error:
+            errors.append(error)
+
+    thread = threading.Thread(target=wait)
+    thread.start()
+    assert process.stdout.readline() == "stop\n"
+    process.kill()
+    thread.join(timeout=60)
+    assert ["ended before it had answered" in error.message for error in errors] == [True]
+    assert not isinstance(errors[0], DaemonAway)
 
 
 def test_a_path_of_any_length_will_do(tmp_path: Path) -> None:

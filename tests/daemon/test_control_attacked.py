@@ -2,12 +2,14 @@
 
 import json
 import os
+import random
 import socket
 import struct
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
+from functools import partial
 from pathlib import Path
 
 import psutil
@@ -227,6 +229,43 @@ def test_a_daemon_that_runs_out_of_files_still_answers(
     process.kill()
 
 
+@pytest.mark.parametrize("seed", range(8))
+def test_any_order_of_events_is_survived(serving: Serving, seed: int) -> None:
+    """Clients connect, send parts, close one side or both, read a little or nothing; the daemon answers or waits."""
+    rng = random.Random(seed)
+    ops = ("echo", "hold", "large", "refuse", "nonsense", "what")
+    whole = [protocol.encode_request(op, {"bytes": rng.choice((10, 600_000))}) for op in ops]
+    clients: list[socket.socket] = []
+    with ExitStack() as stack:
+        for _ in range(400):
+            act = rng.choice(("connect", "connect", "send", "send", "part", "shut", "read", "close", "give", "later"))
+            if act == "connect" or not clients:
+                clients.append(stack.enter_context(connected(serving.home)))
+                clients[-1].setblocking(False)
+                continue
+            client = rng.choice(clients)
+            with suppress(OSError):
+                if act == "send":
+                    client.send(rng.choice(whole))
+                elif act == "part":
+                    line = rng.choice(whole)
+                    client.send(line[: rng.randrange(len(line))])
+                elif act == "shut":
+                    client.shutdown(rng.choice((socket.SHUT_WR, socket.SHUT_RD, socket.SHUT_RDWR)))
+                elif act == "read":
+                    client.recv(rng.choice((1, 100_000)))
+                elif act == "close":
+                    clients.remove(client)
+                    client.close()
+                elif act == "give" and serving.held:
+                    serving.call(partial(rng.choice(serving.held).complete, {"text": "x" * 500_000}))
+                elif act == "later":
+                    serving.clock.ahead_s += rng.choice((0.1, 3.0, 11.0))
+        assert ask(serving.home, "echo")["args"] == {}
+    until(lambda: not serving.server._connections)
+    assert all(held.is_given or held.is_abandoned for held in serving.held)
+
+
 @pytest.mark.parametrize(("version", "words"), [(2, "Restart the daemon"), (0, f"Use autotune {__version__}")])
 def test_a_client_of_another_version_is_told(serving: Serving, version: int, words: str) -> None:
     """Both versions, and what to do, which depends on which of them is newer."""
@@ -316,7 +355,6 @@ def test_a_process_that_listens_in_the_daemons_place_is_not_asked(shared: Path) 
             ask(home, "echo")
 
 
-@only_root
 def test_a_runtime_folder_that_was_replaced_by_a_link_is_not_followed(home: DaemonHome, tmp_path: Path) -> None:
     """Neither by a command nor by the daemon."""
     elsewhere = tmp_path / "elsewhere"

@@ -282,7 +282,7 @@ class ControlServer:
                 self._drop(connection)
 
     def _expire(self) -> None:
-        """Drop clients that take too long."""
+        """Drop clients that take too long, or are gone."""
         now_s = self._clock.now_s()
         for connection in list(self._connections):
             waited_s = now_s - connection.since_s
@@ -290,6 +290,8 @@ class ControlServer:
                 message = f"the request did not come within {REQUEST_S:.0f} s"
                 self._drop(connection, error_response("too_slow", message))
             elif connection.stage is Stage.WRITING and waited_s > RESPONSE_S:
+                self._drop(connection)
+            elif connection.is_half_closed and connection.has_hung_up():  # the selector does not look at it any more
                 self._drop(connection)
 
     def _drop(self, connection: Connection, farewell: bytes | None = None) -> None:
