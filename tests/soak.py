@@ -46,6 +46,7 @@ MODULES = {
     "real": "tests.soak_real",
     "warm": "tests.soak_warm",
     "attack": "tests.soak_attack",
+    "idle": "tests.soak_idle",
 }
 """Commands with a module of their own, whose `main` takes the arguments."""
 

@@ -57,6 +57,7 @@ class MachineWatch:
         self._tree = tree or ProcessTree((os.getpid(),))
         self._before: CpuSample | None = None
         self._last_s: float | None = None
+        self._last_load: tuple[float | None, BusyProcess | None] = (None, None)
         self._scan: tuple[float, Mapping[int, ProcessStat]] | None = None
 
     def read(self, own_root_pid: int | None = None) -> MachineReading:
@@ -94,13 +95,13 @@ class MachineWatch:
         before = self._before
         now = self._sample(self._tree.known())
         if now is None:
-            self._before = None
+            self._before, self._last_load = None, (None, None)
             return None, None, "the kernel does not tell the load of the CPU"
         if before is None:
             self._before = self._sample(self._tree.look())
             return None, None, None
         if now.t_s - before.t_s < _SHORTEST_S:
-            return None, None, None
+            return *self._last_load, None
         load = foreign_cores(before, now)
         curious_cores = max(_CURIOUS_CORES, _CURIOUS_FRACTION * self._cpu.cores)
         busiest = None
@@ -112,7 +113,7 @@ class MachineWatch:
             others = self._others(now)
             if others is not None:
                 load, busiest = max(0.0, load - others.kernel_cores), others.busiest
-        self._before = now
+        self._before, self._last_load = now, (load, busiest)
         return load, busiest, None
 
     def _sample(self, own: Mapping[int, ProcessStat]) -> CpuSample | None:

@@ -22,9 +22,9 @@ def test_the_timelines_hold_what_they_promise():
 
 
 @pytest.mark.parametrize("seed", SOME)
-def test_no_start_while_somebody_is_there_and_no_stay_when_somebody_comes(seed, nvml_library, tmp_path):
+def test_no_start_while_somebody_is_there_and_no_stay_when_somebody_comes(seed, nvml_library, in_memory):
     """On the fake driver, in virtual time, with all that decides."""
-    outcome = played(nvml_library, tmp_path, seed)
+    outcome = played(nvml_library, in_memory, seed)
     assert outcome["wrong"] == []
     assert outcome["left_for_nobody"] == []
     assert len(outcome["starts_s"]) >= 1

@@ -1,0 +1,184 @@
+"""Promises of the watch of the machine, on this machine and on the fake driver."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from autotune.clock import SystemClock, VirtualClock
+from autotune.daemon.idle.machine_watch import MachineWatch
+from autotune.gpu.occupancy_reader import GpusSeen
+from autotune.gpu.occupancy_watch import OccupancyWatch
+from autotune.measure.cpu_load import BusyCpu
+from autotune.process.process_tree import ProcessTree
+from tests.daemon.idle.staged import STRANGER
+from tests.fake_nvml.scenario import Fault, Gpu, Process, Scenario
+from tests.process.conftest import until
+
+BURNS = "import os\nwhile True: pass"
+HANGING = """
+import json, os, time
+from autotune.clock import SystemClock
+from autotune.daemon.idle.machine_watch import MachineWatch
+clock = SystemClock()
+watch = MachineWatch(clock)
+began_s = time.monotonic()
+readings = [watch.read() for _ in range(5)]
+print(json.dumps([time.monotonic() - began_s, [reading.why_no_gpus for reading in readings]]), flush=True)
+os._exit(0)
+"""
+LOOKS_ONCE = """
+import json
+from autotune.clock import SystemClock
+from autotune.daemon.idle.machine_watch import MachineWatch
+from autotune.gpu.occupancy_watch import OccupancyWatch
+clock = SystemClock()
+watch = MachineWatch(clock, gpus=OccupancyWatch(clock, wait_s=30.0))
+reading = watch.read()
+print(json.dumps([[one.pid for one in gpu.neighbours] for gpu in reading.gpus]))
+watch.close()
+"""
+
+
+class NoGpus(OccupancyWatch):
+    """Machine without a driver."""
+
+    def look(self, *, newest_s):
+        """See `OccupancyWatch.look`."""
+        return GpusSeen(t_s=newest_s, why_none="no NVIDIA driver")
+
+
+class WrittenCpu(BusyCpu):
+    """Host whose busy time is written down by the test."""
+
+    def __init__(self, *, cores=4.0):
+        self.cores, self.is_whole_machine, self.now_s = cores, False, 0.0
+
+    def busy_s(self):
+        """See `BusyCpu.busy_s`."""
+        return self.now_s
+
+
+@pytest.fixture
+def host():
+    """Host of four cores."""
+    return WrittenCpu()
+
+
+@pytest.fixture
+def watch(host):
+    """Watch in virtual time, without GPUs and with no processes of ours; and its clock."""
+    clock = VirtualClock()
+    return MachineWatch(clock, gpus=NoGpus(clock), cpu=host, tree=ProcessTree(())), clock
+
+
+def test_the_load_is_that_since_the_last_reading(watch, host):
+    """The first reading has none."""
+    machine, clock = watch
+    first = machine.read()
+    assert (first.foreign_cores, first.span_s, first.cores) == (None, 0.0, 4.0)
+    assert (first.gpus, first.why_no_gpus, first.why_no_load) == ((), None, None)
+    host.now_s += 3.0
+    clock.wait(2.0)
+    second = machine.read()
+    assert (second.foreign_cores, second.span_s) == (pytest.approx(1.5), 2.0)
+    clock.wait(0.01)  # one tick of the kernel
+    assert machine.read().foreign_cores == pytest.approx(1.5)
+    clock.wait(10.0)
+    assert machine.read().foreign_cores == 0.0
+
+
+def test_a_kernel_that_stops_telling_its_load_is_named(watch, host):
+    """And the load is known again two readings after it tells."""
+    machine, clock = watch
+    machine.read()
+    host.now_s = None
+    clock.wait(1.0)
+    assert machine.read().why_no_load == "the kernel does not tell the load of the CPU"
+    host.now_s = 5.0
+    clock.wait(1.0)
+    assert machine.read().foreign_cores is None
+    clock.wait(1.0)
+    assert machine.read().foreign_cores == 0.0
+
+
+def test_the_cpu_time_of_our_own_is_not_that_of_others(start):
+    """A child burns a core, and a child of that another one; the machine is as busy as they are."""
+    tree = ProcessTree((os.getpid(),))
+
+    class Ours(WrittenCpu):
+        def busy_s(self):
+            return sum(stat.cpu_s + stat.waited_cpu_s for stat in ProcessTree((os.getpid(),)).look().values())
+
+    machine = MachineWatch(SystemClock(), gpus=NoGpus(SystemClock()), cpu=Ours(), tree=tree)
+    machine.read()
+    burner = subprocess.Popen([sys.executable, "-c", f"import os; os.fork()\n{BURNS}"])
+    below = ProcessTree((burner.pid,))
+    try:
+        until(lambda: sum(stat.cpu_s for stat in below.look().values()) > 1.0)
+        reading = machine.read()
+    finally:
+        for pid in below.look():
+            os.kill(pid, signal.SIGKILL)
+        burner.wait()
+    assert reading.foreign_cores is not None
+    assert reading.foreign_cores * reading.span_s < 0.3  # the same numbers, read at two moments
+
+
+def test_a_burner_of_somebody_else_is_named():
+    """On this machine as it is: other processes may burn too, and then one of them may be the busiest."""
+    made = subprocess.run([sys.executable, "-c", STRANGER, "cpu"], stdout=subprocess.PIPE, check=True)
+    pid = int(made.stdout)
+    machine = MachineWatch(SystemClock(), gpus=NoGpus(SystemClock()))
+    if not machine._cpu.is_whole_machine:
+        os.kill(pid, signal.SIGKILL)
+        pytest.skip("this process may not use the whole machine, and does not see who uses it")
+    try:
+        found = []
+
+        def is_seen():
+            reading = machine.read()
+            found.append(reading)
+            return reading.busiest is not None and (reading.foreign_cores or 0.0) > 0.1
+
+        until(is_seen)
+    finally:
+        os.kill(pid, signal.SIGKILL)
+    assert found[-1].busiest.cores > 0
+    assert found[-1].busiest.pid != os.getpid()
+
+
+def test_a_driver_that_hangs_costs_a_moment_once(fake_gpu):
+    """Then nothing is known of the GPUs, and reading them goes on without waiting."""
+    hangs = Fault(function="nvmlDeviceGet*RunningProcesses*", delay_s=3600.0)
+    machine = fake_gpu(Scenario(gpus=(Gpu(),), faults=(hangs,)))
+    done = subprocess.run(
+        [sys.executable, "-c", HANGING], env=machine.env, capture_output=True, text=True, timeout=60, check=True
+    )
+    _, reasons = json.loads(done.stdout)
+    assert all(reason.startswith("the NVIDIA driver has not answered for") for reason in reasons)
+
+
+def test_who_is_on_a_gpu_is_somebody_else(fake_gpu):
+    """A process that this one has not started, such as the one that started it."""
+    parent = Process(pid=os.getpid(), memory_bytes=1 << 30)
+    machine = fake_gpu(Scenario(gpus=(Gpu(), Gpu(processes=(parent,)))))
+    done = subprocess.run(
+        [sys.executable, "-c", LOOKS_ONCE], env=machine.env, capture_output=True, text=True, timeout=60, check=True
+    )
+    assert json.loads(done.stdout) == [[], [os.getpid()]]
+
+
+def test_what_watches_stays_small():
+    """The daemon waits for hours: nothing heavy is imported for that."""
+    code = (
+        "import sys; import autotune.daemon.idle.machine_watch, autotune.daemon.idle.idleness, "
+        "autotune.daemon.idle.arrivals, autotune.process.search_child; "
+        "print(sorted({'numpy', 'optuna', 'rich', 'yaml', 'click', 'pynvml'} & set(sys.modules)))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=Path.cwd())
+    assert done.stdout.strip() == "[]"
