@@ -195,7 +195,7 @@ class Service:
         self._say(text)
         self._manager.status(text)
         utc = self._clock.utc().isoformat(timespec="seconds")
-        self._notifier.notify({"format": 1, "event": kind, "utc": utc, "text": text, **facts})
+        self._notifier.notify({"format": 1, "event": kind, "utc": utc, "message": text, **facts})
 
     def _hosting(self) -> str:
         return hosted_by(
