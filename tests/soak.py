@@ -47,6 +47,7 @@ MODULES = {
     "warm": "tests.soak_warm",
     "attack": "tests.soak_attack",
     "idle": "tests.soak_idle",
+    "daemon": "tests.soak_daemon",
 }
 """Commands with a module of their own, whose `main` takes the arguments."""
 
