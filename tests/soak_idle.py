@@ -78,7 +78,7 @@ def timelines(library: Path, folder: Path, *, count: int, jobs: int) -> bool:
     return not wrong and not for_nobody and max(gone_s, default=0.0) <= LATEST_S
 
 
-def leaving(library: Path, folder: Path, *, times: int) -> bool:
+def leaving(library: Path, folder: Path, *, times: int, niceness: int) -> bool:
     """Let strangers come to real searches; return whether these were gone in time."""
     gone_s: list[float] = []
     left = 0
@@ -89,7 +89,10 @@ def leaving(library: Path, folder: Path, *, times: int) -> bool:
                 place = folder / f"{stranger} {mood} {number}"
                 place.mkdir()
                 # Strangers come at all moments of a trial, and between two of them.
-                outcomes.append(staged(library, place, stranger=stranger, mood=mood, after_s=0.37 * number % 3.0))
+                after_s = 0.37 * number % 3.0
+                outcomes.append(
+                    staged(library, place, stranger=stranger, mood=mood, after_s=after_s, niceness=niceness)
+                )
             left += sum(len(one["left"]) for one in outcomes)
             gone_s += [one["gone_s"] for one in outcomes if one["gone_s"] is not None]
             noticed_s = [one["noticed_s"] for one in outcomes if one["noticed_s"] is not None]
@@ -138,6 +141,7 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--timelines", type=int, default=100)
     parser.add_argument("--jobs", type=int, default=1)
     parser.add_argument("--times", type=int, default=8, help="of each stranger and trainer (default: 8)")
+    parser.add_argument("--niceness", type=int, default=0, help="of the searches; below 0 on a machine that is in use")
     parser.add_argument("--seconds", type=float, default=60.0, help="for which the watch is measured (default: 60)")
     options = parser.parse_args(arguments)
     good = True
@@ -150,7 +154,7 @@ def main(arguments: Sequence[str]) -> int:
         if options.part in (None, "timelines"):
             good &= timelines(library, folder, count=options.timelines, jobs=options.jobs)
         if options.part in (None, "leaving"):
-            good &= leaving(library, folder, times=options.times)
+            good &= leaving(library, folder, times=options.times, niceness=options.niceness)
         if options.part in (None, "cost"):
             good &= cost(library, folder, seconds=options.seconds)
     return 0 if good else 1

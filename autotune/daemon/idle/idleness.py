@@ -61,11 +61,12 @@ class Idleness:
         self._since_s = idle_since_s
         self._close_since_s: float | None = None  # since when it has been looked at closely, and was quiet
         self._own_s = -math.inf  # the last reading with a search of ours
-        self._gpus_s: dict[str, float] = {}  # the last reading of each GPU
+        self._spans: dict[str, tuple[float, float]] = {}  # from when to when the utilization of each GPU is
 
     def nobody_came(self, reading: MachineReading) -> None:
         """Take a reading with a search of ours, and nobody else."""
         self._last, self._own_s = reading, reading.t_s
+        self._note_spans(reading)
         self._close_since_s = None
         if self._since_s is None:
             self._since_s = reading.t_s
@@ -80,8 +81,8 @@ class Idleness:
         is_close = 0.0 < gap_s <= _LATE * self._policy.close_look_s
         if last is not None and (gap_s > self._policy.longest_gap_s or reading.asleep_s - last.asleep_s > _SLEPT_S):
             self._since_s = None  # nobody knows who was there meanwhile
+        self._note_spans(reading)
         reason = self._why_not(reading, is_close=is_close)
-        self._gpus_s = {gpu.uuid: gpu.t_s for gpu in reading.gpus}
         if reason is not None:
             self._since_s = self._close_since_s = None
             return IdleState(is_idle=False, idle_since_s=None, reason=reason, look_again_s=self._policy.look_s)
@@ -137,8 +138,13 @@ class Idleness:
         held_bytes = 0 if gpu.unlisted_bytes is None else gpu.unlisted_bytes
         if held_bytes >= policy.unlisted_bytes and gpu.t_s - self._own_s >= policy.own_gone_s:
             return wording.memory_held(gpu)
-        since_s = min(self._gpus_s.get(gpu.uuid, gpu.t_s), gpu.t_s - _SHORTEST_S)
         runs = gpu.utilization is not None and gpu.utilization >= policy.busy_fraction
-        if runs and since_s - self._own_s >= _LONGEST_WINDOW_S:
+        if runs and self._spans[gpu.uuid][0] - self._own_s >= _LONGEST_WINDOW_S:
             return wording.kernels_run(gpu)
         return None
+
+    def _note_spans(self, reading: MachineReading) -> None:
+        for gpu in reading.gpus:
+            _, last_s = self._spans.get(gpu.uuid, (0.0, gpu.t_s))
+            if gpu.uuid not in self._spans or last_s != gpu.t_s:
+                self._spans[gpu.uuid] = (min(last_s, gpu.t_s - _SHORTEST_S), gpu.t_s)

@@ -1,4 +1,4 @@
-"""A search in real time and a stranger who comes: ``python -m tests.daemon.idle.staged PROJECT STRANGER [AFTER_S]``.
+"""A search in real time and a stranger who comes: ``python -m tests.daemon.idle.staged PROJECT STRANGER AFTER_S NICE``.
 
 The search is `autotune search` of a project, the GPUs are those of the fake driver, and the stranger is a process that
 is nobody's child here: it burns CPU, or holds a GPU. Prints one JSON object when no process of the search is
@@ -51,9 +51,18 @@ class SmallCpu(BusyCpu):
     def busy_s(self) -> float:
         """See `BusyCpu.busy_s`."""
         stats = list(self.tree.look().values())
-        if self.stranger is not None and (stat := process_stat(self.stranger)) is not None:
-            stats.append(stat)
-        return sum(stat.cpu_s + stat.waited_cpu_s for stat in stats)
+        return sum(stat.cpu_s + stat.waited_cpu_s for stat in stats) + self._stranger_s()
+
+    def _stranger_s(self) -> float:
+        """Return the CPU time that the stranger would have had by now if it had not had to wait for a core."""
+        if self.stranger is None:
+            return 0.0
+        try:
+            used_ns, waited_ns, _ = Path(f"/proc/{self.stranger}/schedstat").read_text().split()
+            return (int(used_ns) + int(waited_ns)) / 1e9
+        except OSError:  # it has ended, or the kernel keeps no such account
+            stat = process_stat(self.stranger)
+            return 0.0 if stat is None else stat.cpu_s
 
 
 def stranger(kind: str) -> int:
@@ -65,13 +74,24 @@ def stranger(kind: str) -> int:
     return pid
 
 
-def play(project: Path, kind: str, after_s: float) -> dict[str, object]:
-    """Search, let the stranger come once a trial has begun and some more seconds have passed, and leave."""
+def play(project: Path, kind: str, after_s: float, niceness: int) -> dict[str, object]:
+    """Search, let the stranger come once a trial has begun and some more seconds have passed, and leave.
+
+    Args:
+        project: Folder of the config.
+        kind: ``cpu`` or ``gpu``.
+        after_s: These seconds.
+        niceness: Niceness of all that takes part: below 0, what else the machine does is of less weight.
+    """
+    if niceness:
+        os.setpriority(os.PRIO_PROCESS, 0, niceness)
     clock, cpu, policy = SystemClock(), SmallCpu(), IdlePolicy()
     watch = MachineWatch(clock, cpu=cpu, attribution=GpuAttribution(shares_pids=True))
     watch.read()
     argv = (sys.executable, "-m", "autotune", "search", "--config", "config.yaml", "--budget", "80s")
-    child = SearchChild.start(argv, cwd=project, env=dict(os.environ), log=project / "log", clock=clock)
+    child = SearchChild.start(
+        argv, cwd=project, env=dict(os.environ), log=project / "log", clock=clock, niceness=niceness
+    )
     arrivals, began_s = Arrivals(policy), clock.now_s()
     come_s = came_s = None
     while True:
@@ -105,4 +125,4 @@ def play(project: Path, kind: str, after_s: float) -> dict[str, object]:
 
 if __name__ == "__main__":
     words = sys.argv[1:]
-    print(json.dumps(play(Path(words[0]), words[1], float(words[2]) if len(words) > 2 else 0.0)))
+    print(json.dumps(play(Path(words[0]), words[1], float(words[2]), int(words[3]))))
