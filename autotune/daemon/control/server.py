@@ -289,9 +289,10 @@ class ControlServer:
             if connection.stage is Stage.READING and waited_s > REQUEST_S:
                 message = f"the request did not come within {REQUEST_S:.0f} s"
                 self._drop(connection, error_response("too_slow", message))
-            elif (connection.stage is Stage.WRITING and waited_s > RESPONSE_S) or (
-                connection.is_half_closed and connection.has_hung_up()
-            ):
+                continue
+            # The selector does not look any more at one that has closed its own side.
+            is_gone = connection.is_half_closed and connection.has_hung_up()
+            if is_gone or (connection.stage is Stage.WRITING and waited_s > RESPONSE_S):
                 self._drop(connection)
 
     def _drop(self, connection: Connection, farewell: bytes | None = None) -> None:
