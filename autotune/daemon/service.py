@@ -12,7 +12,7 @@ from autotune.clock import Clock
 from autotune.daemon.advice import Advices
 from autotune.daemon.advising import Advising
 from autotune.daemon.control.deferred import Deferred
-from autotune.daemon.control.protocol import Request
+from autotune.daemon.control.protocol import Request, unknown_operation
 from autotune.daemon.control.server import ControlServer
 from autotune.daemon.home import DaemonHome, sole_daemon
 from autotune.daemon.hosting import hosted_by
@@ -55,7 +55,7 @@ class Service:
         self._clock = clock
         self._say = say
         self._manager = ServiceManager.take(os.environ, clock)
-        self._notifier = Notifier(settings.notify, home.state / "notify.log", clock, os.environ)
+        self._notifier = Notifier(settings.notify, home.notify_log, clock, os.environ)
         self._queue = Queue(home.queue, clock)
         self._advising = Advising(self._queue, Advices(home.advice), clock, self._tell, self._is_used)
         self._searches = Searches(self._queue, self._advising, clock, self._tell)
@@ -99,14 +99,16 @@ class Service:
         self._notifier.tick()
         was_running = self._searches.running
         orphan = self._searches.orphan
-        why = look.look(wants_idle=self._turns.wants_idle, orphan_pid=_pid(orphan.owner) if orphan else None)
+        why = look.look(
+            self._queue.entries() if self._turns.wants_idle else (), orphan_pid=_pid(orphan.owner) if orphan else None
+        )
         if why is not None:
             self._searches.leave(Left.SOMEBODY_CAME, why)
         somebody_came = self._searches.is_leaving_for_somebody
         self._searches.tick()
         if was_running is not None and self._searches.running is None:
             look.search_ended(somebody_came=somebody_came)
-        self._turns, self._machine_now = self._decide(look), look.state.reason
+        self._turns, self._machine_now = self._decide(look), look.reason
         if (chosen := self._turns.next) is not None:
             look.search_starts(chosen)
             self._searches.start(chosen)
@@ -122,8 +124,7 @@ class Service:
             self._queue.entries(),
             now=self._clock.utc(),
             running=self._searches.busy_with,
-            is_idle=look.state.is_idle,
-            why_not_idle=look.state.reason,
+            why_not_idle=look.why_not_idle,
         )
 
     def _pause_s(self, look: MachineLook) -> float:
@@ -163,10 +164,7 @@ class Service:
                 self._to_settle.append(waiting := Deferred())
                 return waiting
             case _:
-                raise AutotuneError(
-                    f"this daemon knows no operation {request.op!r}",
-                    remedy="It may be older than the command: restart it (`systemctl --user restart autotune`).",
-                )
+                raise unknown_operation(request, ("status", "settle"))
 
     def _status(self) -> dict[str, Any]:
         running = self._searches.busy_with

@@ -87,7 +87,7 @@ def add_entry(queue: Queue, request: AddRequest) -> Entry:
     environment = kept_environment(os.environ, request.keep)
     config = Path(os.path.realpath(request.config))
     _require_new(queue.entries(), config)
-    _check_start(request, environment)
+    gpus = _check_start(request, environment)
     utc, id = SystemClock().utc().isoformat(timespec="seconds"), secrets.token_hex(8)
     print_of = fingerprint(config)
 
@@ -103,6 +103,7 @@ def add_entry(queue: Queue, request: AddRequest) -> Entry:
             start=request.start,
             apply=request.apply,
             environment=environment,
+            gpus=gpus,
             fingerprint=print_of,
             added_utc=utc,
         )
@@ -120,8 +121,11 @@ def _require_new(entries: Sequence[Entry], config: Path) -> None:
             )
 
 
-def _check_start(request: AddRequest, environment: dict[str, str]) -> None:
+def _check_start(request: AddRequest, environment: dict[str, str]) -> tuple[str, ...]:
     """Open the problem as the search will, and start its trainer once, in the environment that is kept.
+
+    Returns:
+        UUIDs of the GPUs that it uses.
 
     Raises:
         AutotuneError: It cannot be searched, its trainer does not start, or the budget is too short for it.
@@ -130,7 +134,7 @@ def _check_start(request: AddRequest, environment: dict[str, str]) -> None:
     os.environ.update(environment)
     from autotune.commands.init_preflight import try_start
     from autotune.problem.batch_limits import limited
-    from autotune.problem.gpus import busy_remarks
+    from autotune.problem.gpus import busy_remarks, watched_gpus
     from autotune.problem.problem import open_problem
     from autotune.settings.typed import typed_tokens
 
@@ -147,11 +151,12 @@ def _check_start(request: AddRequest, environment: dict[str, str]) -> None:
     same_training = "--same-training" in request.options[:separator]
     problem = limited(problem, same_training=same_training, batch=named.get("--batch"))
     problem.require_runnable()
+    gpus = tuple(watched_gpus(problem))
     if not request.checks:
-        return
+        return gpus
     if busy := busy_remarks(problem, SystemClock()):
         say_aside(f"Not tried: {busy[0]}. The trainer is first started when its turn comes.")
-        return
+        return gpus
     say_aside("Trying one start of the trainer, in the environment that the search will have ...")
     took_s = try_start(problem)
     if LEAST_TRIALS * took_s > request.budget_s:
@@ -162,3 +167,4 @@ def _check_start(request: AddRequest, environment: dict[str, str]) -> None:
             where="--budget",
             remedy=f"Give at least {least}; ten times that finds more.",
         )
+    return gpus

@@ -103,6 +103,7 @@ class Entry:
         start: The rule that says when it may start.
         apply: What may be written into the config; empty for nothing.
         environment: The whole environment of the search.
+        gpus: UUIDs of the GPUs that it uses; empty for none.
         fingerprint: Identity of config and code when it was added, or last planned anew.
         state: State.
         added_utc: Time at which it was added, ISO 8601.
@@ -126,6 +127,7 @@ class Entry:
     start: StartRule
     apply: frozenset[ApplyScope] = frozenset()
     environment: Mapping[str, str] = field(default_factory=dict)
+    gpus: tuple[str, ...] = ()
     fingerprint: Fingerprint
     state: EntryState = EntryState.WAITING
     added_utc: str
@@ -172,6 +174,7 @@ class Entry:
                 **known
                 | {
                     "options": tuple(map(str, document["options"])),
+                    "gpus": tuple(map(str, document["gpus"])),
                     "start": StartRule.of_document(document["start"]),
                     "apply": frozenset(map(ApplyScope, document["apply"])),
                     "fingerprint": Fingerprint(**document["fingerprint"]),

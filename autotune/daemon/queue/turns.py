@@ -1,6 +1,6 @@
 """Turns of the queue: which entry is next, and what each of the others waits for. Pure."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
@@ -23,7 +23,7 @@ class Turns:
 
 
 def decide_turns(
-    entries: Sequence[Entry], *, now: datetime, running: Entry | None, is_idle: bool, why_not_idle: str
+    entries: Sequence[Entry], *, now: datetime, running: Entry | None, why_not_idle: Callable[[Entry], str | None]
 ) -> Turns:
     """Decide which entry is next: in the order in which they were added, those left out that cannot start yet.
 
@@ -31,8 +31,7 @@ def decide_turns(
         entries: The queue.
         now: The time, with its offset.
         running: The entry whose search runs; None if there is none. There is one search at a time on a machine.
-        is_idle: Whether the machine is idle.
-        why_not_idle: The reason if it is not.
+        why_not_idle: Returns why the machine is not idle for an entry; None if it is.
     """
     reasons: dict[str, str] = {}
     chosen: Entry | None = None
@@ -45,8 +44,8 @@ def decide_turns(
             reasons[entry.id] = reason
         elif running is not None or chosen is not None:
             reasons[entry.id] = f"one search at a time: {(running or chosen or entry).number} is before it"
-        elif entry.start.needs_idle and not is_idle:
-            reasons[entry.id] = f"waits for an idle machine: {why_not_idle}"
+        elif entry.start.needs_idle and (reason := why_not_idle(entry) or ""):
+            reasons[entry.id] = f"waits for an idle machine: {reason}"
             wants_idle = True
         else:
             chosen = entry

@@ -16,8 +16,7 @@ def turns(*entries: object, is_idle: bool = False, running: object = None) -> Tu
         list(entries),  # type: ignore[arg-type]
         now=UTC_NOW,
         running=running,  # type: ignore[arg-type]
-        is_idle=is_idle,
-        why_not_idle="GPU 0 is in use by python (process 4711)",
+        why_not_idle=lambda _entry: None if is_idle else "GPU 0 is in use by python (process 4711)",
     )
 
 
