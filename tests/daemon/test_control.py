@@ -158,7 +158,7 @@ def test_a_daemon_that_ends_tells_those_who_wait(home: DaemonHome) -> None:
         serving.close()
         thread.join(timeout=60)
     assert [error.kind for error in errors] == ["stopping"]
-    assert serving.held[0].is_abandoned
+    until(lambda: serving.held[0].is_abandoned)
     assert not list(home.runtime.iterdir())
 
 
