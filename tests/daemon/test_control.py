@@ -121,7 +121,7 @@ def test_a_client_that_has_said_all_still_gets_its_answer(serving: Serving) -> N
         client.sendall(protocol.encode_request("hold", {}))
         client.shutdown(socket.SHUT_WR)
         until(lambda: serving.held)
-        until(lambda: all(c.is_half_closed for c in serving.server._connections))
+        until(lambda: all(c.is_half_closed for c in list(serving.server._connections)))
         serving.call(lambda: serving.held[0].complete({"text": "x" * 3_000_000}))
         client.settimeout(60)
         received = b""
@@ -136,7 +136,7 @@ def test_a_client_that_has_said_all_and_goes_is_noticed(serving: Serving) -> Non
         client.connect(str(serving.home.socket))
         client.sendall(protocol.encode_request("hold", {}))
         client.shutdown(socket.SHUT_WR)
-        until(lambda: serving.held and all(c.is_half_closed for c in serving.server._connections))
+        until(lambda: serving.held and all(c.is_half_closed for c in list(serving.server._connections)))
     until(lambda: serving.held[0].is_abandoned)
 
 
