@@ -60,12 +60,13 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @pytest.fixture
-def start(home: Path, tmp_path: Path) -> Iterator[Callable[[], Daemon]]:
-    """Starts daemons, which end with the test."""
+def start(home: Path, tmp_path: Path, autotune: Autotune) -> Iterator[Callable[[], Daemon]]:
+    """Starts daemons, which answer from then on, and end with the test."""
     daemons: list[Daemon] = []
 
     def run() -> Daemon:
         daemons.append(Daemon(dict(os.environ), tmp_path))
+        until(lambda: autotune("daemon", "status").returncode == 0, daemons[-1].said())
         return daemons[-1]
 
     yield run
@@ -161,7 +162,6 @@ def test_a_killed_daemon_loses_nothing(project: Path, autotune: Autotune, start:
 def test_a_second_daemon_is_refused(autotune: Autotune, start: Callable[[], Daemon]) -> None:
     """There is one daemon for each user and machine; the first goes on."""
     first = start()
-    until(lambda: autotune("daemon", "status").returncode == 0, "no answer")
     second = autotune("daemon", "run")
     assert second.returncode == 1
     assert f"process {first.process.pid}" in second.stderr
