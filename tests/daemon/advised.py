@@ -1,0 +1,34 @@
+"""Advice and answers for tests."""
+
+from typing import Any
+
+from autotune.daemon.advice import Advice
+
+ANSWER: dict[str, Any] = {
+    "verdict": "better",
+    "why": "confirmed by 4 interleaved pairs",
+    "speedup": {"ratio": 1.5, "low": 1.2, "high": 1.8},
+    "study": "config-1",
+    "best": {"values": {"data.num_workers": 4, "data.batch_size": 32}},
+    "changes": [
+        {
+            "path": "data.num_workers", "old": 1, "new": 4, "label": "same training",
+            "worth": 1.4, "worth_low": 1.1, "worth_high": 1.7,
+        },
+        {
+            "path": "data.batch_size", "old": 16, "new": 32, "label": "batch",
+            "worth": None, "worth_low": None, "worth_high": None,
+        },
+    ],
+    "diff": "-num_workers: 1\n+num_workers: 4\n",
+    "cautions": ["mind the batch"],
+    "interrupted": None,
+}  # fmt: skip
+"""Answer of a search that changes workers and batch."""
+
+
+def advice(**changes: Any) -> Advice:
+    """Return the advice of `ANSWER` with other entries in the answer."""
+    return Advice.of_answer(
+        {**ANSWER, **changes}, config="/project/1.yaml", config_sha256="a" * 64, made_utc="2030-01-01T00:00:00+00:00"
+    )

@@ -1,0 +1,87 @@
+"""Advice on disk, and the rule for applying it."""
+
+from pathlib import Path
+
+import pytest
+
+from autotune.daemon.advice import Advices, AdviceState, advice_id
+from autotune.daemon.apply_rule import edited_since, hold_of, why_not_permitted
+from autotune.daemon.queue.entry import ApplyScope, Hold
+from autotune.errors import AutotuneError
+from tests.daemon.advised import ANSWER, advice
+
+BETTER, BATCH, PRECISION = ApplyScope.BETTER, ApplyScope.BATCH, ApplyScope.PRECISION
+
+
+def test_an_advice_comes_back_from_disk_as_it_was(tmp_path: Path) -> None:
+    """What was kept is what is explained, also in another process."""
+    advices = Advices(tmp_path / "advice")
+    advices.keep(advice())
+    assert Advices(tmp_path / "advice").advice(advice().id) == advice()
+    assert advices.all() == [advice()]
+
+
+def test_the_same_advice_has_the_same_id() -> None:
+    """The id comes from study and values alone."""
+    assert advice(why="measured again").id == advice().id
+    assert advice(best={"values": {"data.num_workers": 2}}).id != advice().id
+    assert advice_id("a", {"x": 1, "y": True}) == advice_id("a", {"y": True, "x": 1})
+
+
+@pytest.mark.parametrize("id", ["../../etc", "", "0000000", "ABCDEF01", "00000000/..", "0000000\n0"])
+def test_an_id_is_never_a_path(tmp_path: Path, id: str) -> None:
+    """What is no id is refused before anything is opened."""
+    with pytest.raises(AutotuneError, match="no id"):
+        Advices(tmp_path).advice(id)
+
+
+def test_a_missing_or_damaged_advice_is_said(tmp_path: Path) -> None:
+    """An id that nothing is known of, and a file that cannot be understood."""
+    with pytest.raises(AutotuneError, match="no advice 00000000"):
+        Advices(tmp_path).advice("00000000")
+    for content in (b"{", b"[]", b'{"format": 9}', b"[" * 100_000):
+        (tmp_path / "00000000.json").write_bytes(content)
+        with pytest.raises(AutotuneError, match="cannot be read"):
+            Advices(tmp_path).advice("00000000")
+        assert Advices(tmp_path).all() == []
+
+
+def test_what_was_applied_last_counts(tmp_path: Path) -> None:
+    """Of several advices for a config the values of the last one that was applied are known, by key."""
+    advices = Advices(tmp_path)
+    first, second = (
+        advice(),
+        advice(best={"values": {"data.num_workers": 8}}, changes=[{**ANSWER["changes"][0], "new": 8}]),
+    )
+    for one in (first, second):
+        advices.keep(one)
+    assert advices.applied_values("/project/1.yaml") == {}
+    advices.mark_applied(first.id, "2030-01-01T01:00:00+00:00")
+    advices.mark_applied(second.id, "2030-01-01T02:00:00+00:00")
+    assert advices.applied_values("/project/1.yaml") == {"data.num_workers": 8, "data.batch_size": 32}
+    assert advices.applied_values("/project/2.yaml") == {}
+    assert advices.advice(first.id).state is AdviceState.APPLIED
+
+
+def test_only_what_was_permitted_is_applied() -> None:
+    """A change of the batch needs a word of its own, and the message says which."""
+    workers = advice(changes=ANSWER["changes"][:1])
+    assert why_not_permitted(workers, {BETTER}) is None
+    assert why_not_permitted(workers, set()) is not None
+    refused = why_not_permitted(advice(), {BETTER, PRECISION})
+    assert refused is not None
+    assert "data.batch_size" in refused
+    assert "--apply better,batch" in refused
+    assert why_not_permitted(advice(), {BETTER, BATCH}) is None
+    unknown = advice(changes=[{**ANSWER["changes"][0], "label": "unknown"}])
+    assert why_not_permitted(unknown, {BETTER, BATCH, PRECISION}) is not None
+
+
+def test_a_person_wins() -> None:
+    """A value that autotune had set, and that somebody has changed since, is theirs."""
+    assert edited_since(advice(), {"data.num_workers": 1, "other": 3}) == []
+    (said,) = edited_since(advice(), {"data.num_workers": 2})
+    assert said == "data.num_workers is 1, autotune had set 2"
+    assert hold_of(edited=[said], is_in_use=True) is Hold.EDITED
+    assert hold_of(edited=[], is_in_use=True) is Hold.TRAINING
+    assert hold_of(edited=[], is_in_use=False) is None

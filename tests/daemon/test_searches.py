@@ -1,0 +1,98 @@
+"""Searches of the daemon, after the machine or an earlier daemon has gone."""
+
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from autotune.clock import SystemClock
+from autotune.daemon.advice import Advices
+from autotune.daemon.advising import Advising
+from autotune.daemon.queue.entry import Entry, EntryState
+from autotune.daemon.queue.queue import Queue
+from autotune.daemon.searches import Searches, search_arguments
+from autotune.process.owner import this_process
+from tests.daemon.queue.entries import entry
+
+
+class Told:
+    """What the daemon has told."""
+
+    def __init__(self) -> None:
+        self.kinds: list[str] = []
+
+    def __call__(self, kind: str, text: str, **facts: Any) -> None:
+        """See `Tell`."""
+        self.kinds.append(kind)
+
+
+@pytest.fixture
+def queue(tmp_path: Path) -> Queue:
+    """An empty queue."""
+    return Queue(tmp_path / "queue", SystemClock())
+
+
+def searches(queue: Queue, told: Told) -> Searches:
+    """Return the searches of a new daemon."""
+    clock = SystemClock()
+    advising = Advising(queue, Advices(queue.folder / "advice"), clock, told, lambda _config: False)
+    return Searches(queue, advising, clock, told)
+
+
+def left_behind(queue: Queue, **owner: Any) -> Entry:
+    """Add an entry whose search an earlier daemon has started."""
+    whose = {**this_process(), **owner} if owner else None
+    return queue.add(
+        lambda number, _entries: entry(number, state=EntryState.RUNNING, owner=whose, running_s=100.0, used_s=50.0)
+    )
+
+
+@pytest.mark.parametrize("owner", [{"boot_id": "another boot"}, {"pid": 4_000_000, "started_s": 1.0}, {}])
+def test_an_entry_of_before_goes_on_with_the_rest(queue: Queue, owner: dict[str, Any]) -> None:
+    """After a reboot, a SIGKILL of all, or one before the search was started, the entry waits again, once."""
+    left_behind(queue, **owner)
+    told = Told()
+    daemon = searches(queue, told)
+    daemon.tick()
+    (one,) = queue.entries()
+    assert (one.state, one.used_s, one.owner) == (EntryState.WAITING, 150.0, None)
+    assert daemon.busy_with is None
+    daemon.tick()
+    assert queue.entries() == [one]
+    assert told.kinds == ["search_ended"]
+
+
+def test_a_search_that_still_ends_is_waited_for(queue: Queue) -> None:
+    """Nothing is started beside the search of an earlier daemon, which is said once."""
+    left = left_behind(queue, pid=os.getpid())
+    told = Told()
+    daemon = searches(queue, told)
+    daemon.tick()
+    daemon.tick()
+    assert daemon.busy_with == left
+    assert told.kinds == ["search_found"]
+
+
+def test_a_damaged_answer_is_none(queue: Queue) -> None:
+    """A search that was killed while it printed leaves half an object; the entry goes on."""
+    left = left_behind(queue, boot_id="another boot")
+    queue.answer(left).write_text('{"verdict": "bet')
+    searches(queue, Told()).tick()
+    assert queue.entries()[0].state is EntryState.WAITING
+
+
+def test_the_search_is_kept_to_what_may_be_applied() -> None:
+    """The rest of the budget, the options as typed, the trainer's command at the end, and no question asked."""
+    one = entry(options=("--seed", "3", "--", "python", "train.py", "--json"), used_s=450.0)
+    words = search_arguments(one)
+    assert words[: words.index("--seed")] == (
+        "search",
+        "--config",
+        one.config,
+        "--budget",
+        "150s",
+        "--json",
+        "--no-apply",
+    )
+    assert words[-4:] == ("--", "python", "train.py", "--json")

@@ -1,0 +1,41 @@
+"""Lifeline of a search."""
+
+import os
+
+import pytest
+
+from autotune.process.lifeline import VARIABLE, Lifeline
+
+
+def test_it_is_cut_when_the_daemon_is_gone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The end of file says so, and no child of the search sees the variable or the pipe."""
+    reader, writer = os.pipe()
+    os.set_inheritable(reader, True)
+    monkeypatch.setenv(VARIABLE, str(reader))
+    lifeline = Lifeline.of_environment()
+    assert lifeline is not None
+    assert VARIABLE not in os.environ
+    assert not os.get_inheritable(reader)
+    assert not lifeline.is_cut
+    os.close(writer)
+    assert lifeline.is_cut
+    assert lifeline.why == ""
+    os.close(reader)
+
+
+def test_it_carries_who_came() -> None:
+    """What the daemon writes is the reason, also after the pipe was closed."""
+    reader, writer = os.pipe()
+    lifeline = Lifeline(reader)
+    os.write(writer, b"GPU 0 is in use")
+    assert lifeline.is_cut
+    os.close(writer)
+    assert lifeline.why == "GPU 0 is in use"
+    os.close(reader)
+
+
+@pytest.mark.parametrize("number", ["", "x", "-1", "99999", "1" * 40, "0x1"])
+def test_anything_else_is_no_lifeline(monkeypatch: pytest.MonkeyPatch, number: str) -> None:
+    """A search that nobody started so goes on without one."""
+    monkeypatch.setenv(VARIABLE, number)
+    assert Lifeline.of_environment() is None
