@@ -43,8 +43,8 @@ class Idleness:
     Args:
         policy: Limits and times.
         uuids: GPUs that the search would use; None for all there are, empty for none.
-        idle_since_s: Monotonic time since which nobody has been there, as another watch has seen; None if that is not
-            known.
+        idle_since_s: Monotonic time since which nobody has been there, as another watch has seen, with a search of
+            ours until now; None if that is not known.
     """
 
     def __init__(
@@ -74,6 +74,8 @@ class Idleness:
     def update(self, reading: MachineReading) -> IdleState:
         """Take a reading without a search of ours, made by the same watch as the ones before."""
         last, self._last = self._last, reading
+        if last is None and self._since_s is not None:
+            self._own_s = reading.t_s
         gap_s = 0.0 if last is None else reading.t_s - last.t_s
         if self._load is None:
             self._load = ForeignLoad(limit_cores=self._policy.cpu_fraction * reading.cores, loud_s=self._policy.loud_s)

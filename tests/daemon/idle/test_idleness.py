@@ -181,3 +181,19 @@ def test_the_last_kernels_of_a_search_are_not_somebodys():
     seen = readings.after(5.0, gpu={"utilization": 0.2})
     assert idleness.update(seen).idle_since_s == 1_000.0
     assert idleness.update(readings.after(0.25, gpus=seen.gpus)).idle_since_s == 1_000.0
+
+
+def test_a_watch_that_goes_on_after_a_search_forgives_its_last_kernels_and_memory():
+    """Those of somebody else are seen a moment later, and nothing starts before."""
+    readings = Readings()
+    idleness = Idleness(idle_since_s=0.0)
+    for _ in range(3):
+        state = idleness.update(readings.after(0.25, gpu={"utilization": 0.9, "unlisted_bytes": 1 << 30}))
+        assert (state.idle_since_s, state.is_idle) == (0.0, False)
+    state = look_until(readings, idleness, 2_000.0)
+    assert state.is_idle
+    assert 3.0 <= readings.t_s - 1_000.0 <= 5.0
+    idleness = Idleness(idle_since_s=0.0)
+    assert look_until(readings, idleness, readings.t_s + 60.0, gpu={"utilization": 0.9}).reason == (
+        "GPU 0 is at work for others: kernels run 90% of the time"
+    )
