@@ -8,11 +8,11 @@ import json
 import math
 import os
 import re
-import stat
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from autotune.folders.line_tail import LineTail
 from autotune.records import TraineeEvent
 
 VERSION = 1
@@ -81,45 +81,17 @@ class _Stream:
     """One step file, and the position up to which it was read."""
 
     def __init__(self, path: Path, name: str) -> None:
-        self._path = path
+        self._lines = LineTail(path, longest_bytes=_LINE_BYTES)
         self._name = name
-        self._offset = 0
-        self._torn = b""
-        self._skipping = False  # within a line that is too long
-        self._readable = True
+        self._is_ours = True
 
     def read(self, limit: int) -> list[bytes]:
         """Return the whole lines among the next bytes of the file."""
-        if not self._readable:
-            return []
-        try:
-            # Not through a link, and never waiting for the writer of a fifo of that name.
-            descriptor = os.open(self._path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
-        except OSError:
-            return []
-        try:
-            if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-                self._readable = False
-                return []
-            data = os.pread(descriptor, limit, self._offset)
-        except OSError:
-            return []
-        finally:
-            os.close(descriptor)
-        self._offset += len(data)
-        *lines, self._torn = (self._torn + data).split(b"\n")
-        if self._skipping and lines:
-            lines[0] = b""  # the end of the long line, counted as one that is no event
-            self._skipping = False
-        if len(self._torn) > _LINE_BYTES:
-            self._skipping = True
-        if self._skipping:
-            self._torn = b""
-        return lines
+        return self._lines.read(limit) if self._is_ours else []
 
     def understand(self, line: bytes) -> TraineeEvent | None:
         """Parse a line as an event; None if it is none, or the stream is of another version or clock."""
-        if not self._readable or len(line) > _LINE_BYTES:
+        if not self._is_ours or len(line) > _LINE_BYTES:
             return None
         try:
             fields = json.loads(line)
@@ -148,7 +120,7 @@ class _Stream:
     def _header(self, fields: Mapping[str, Any]) -> TraineeEvent | None:
         start_s = _number(fields.get("start_s"))
         if fields["v"] != VERSION or fields.get("clock", "monotonic") != "monotonic":
-            self._readable = False  # what follows would be misread
+            self._is_ours = False  # what follows would be misread
             return None
         if start_s is None:
             return None

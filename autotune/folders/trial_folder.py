@@ -5,7 +5,6 @@ import errno
 import json
 import logging
 import os
-import re
 import stat
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
@@ -14,10 +13,8 @@ from typing import Any
 from autotune.errors import TrialError
 from autotune.files import create_private, make_private_folder, read_tail, rewrite
 from autotune.folders.deletion import delete_tree
+from autotune.folders.observer_copy import copy_observer
 from autotune.folders.temporary_folder import delete_temporary_folder
-
-_TRAINEE = Path(__file__).parents[1] / "trainee"
-_INJECTED = "_autotune_trainee"
 
 MARKER = ".autotune-trial"
 """Name of the file that marks a folder as made by autotune; no folder without it is ever emptied or removed."""
@@ -30,7 +27,6 @@ RESULT_FORMAT = 2
 
 _MARKER_TEXT = f'{{"format": {MARKER_FORMAT}}}\n'
 _TAIL_BYTES = 32 << 10
-_OWN_IMPORT = re.compile(r"^( *)from autotune\.trainee\b", re.MULTILINE)
 
 _log = logging.getLogger(__name__)
 
@@ -88,7 +84,7 @@ class TrialFolder:
                 create_private(self.path / MARKER, _MARKER_TEXT.encode())
             make_private_folder(self.outputs)
             if observed:
-                _copy_observer(self.inject)
+                copy_observer(self.inject)
             for path in output_paths:
                 make_private_folder(Path(path).parent)
             for path in output_folders:
@@ -200,17 +196,6 @@ class TrialFolder:
         if self.is_ours():
             delete_temporary_folder(self.path)
             _delete(self.path)
-
-
-def _copy_observer(folder: Path) -> None:
-    """Copy the step observer under a name that no trainer imports, so that autotune itself is not importable there."""
-    package = folder / _INJECTED
-    make_private_folder(folder)
-    make_private_folder(package)
-    for source in _TRAINEE.glob("*.py"):
-        place = folder if source.name == "sitecustomize.py" else package
-        text = source.read_text(encoding="utf-8")
-        create_private(place / source.name, _OWN_IMPORT.sub(rf"\1from {_INJECTED}", text).encode())
 
 
 def _delete(path: Path, is_over: Callable[[], bool] = lambda: False) -> None:

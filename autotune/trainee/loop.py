@@ -16,6 +16,7 @@ from autotune.trainee.aggregated_steps import AggregatedSteps
 from autotune.trainee.instrumentation import Begin, End
 from autotune.trainee.report import Report
 from autotune.trainee.step_maker import StepMaker
+from autotune.trainee.stream import is_only_watched
 
 DIGEST_EVERY_S = 0.2
 """Interval of digesting and writing, which costs as much as observing many steps; readers look every 0.25 s."""
@@ -24,6 +25,7 @@ SYNC_EVERY_S = 1.0
 """Interval between two waits for the accelerator.
 
 In between, a step "ends" when its work is enqueued: the time of a single one means little, but their sum is right.
+A training that is only watched is never made to wait: over 10 s, what is still enqueued at both ends does not count.
 """
 
 
@@ -68,6 +70,7 @@ class Loop:
         self.wants_samples = True
         self.digest_due_s = 0.0
         self._synced_s = 0.0
+        self._sync_every_s = math.inf if is_only_watched() else SYNC_EVERY_S
         self._pauses = 0  # within one another
 
     def fetch_begins(self) -> float:
@@ -205,7 +208,7 @@ class Loop:
         self.report.flush()
 
     def _is_sync_due(self, now_s: float) -> bool:
-        return self.sync is not None and now_s - self._synced_s >= SYNC_EVERY_S
+        return self.sync is not None and now_s - self._synced_s >= self._sync_every_s
 
     def _wait_for_accelerator(self) -> float:
         assert self.sync is not None

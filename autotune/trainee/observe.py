@@ -1,10 +1,10 @@
 """Observer: detects the steps of an unchanged trainer, from inside its process.
 
-A copy of this package lies in the trial's folder as ``inject/_autotune_trainee``, beside a ``sitecustomize.py`` that
-calls `install` when the interpreter starts. Once the trainer has imported a framework, some of its functions are
-wrapped: those that fetch a batch, those that only training calls (loop.py says how they make steps), and those whose
-time is a pause. The trainer's behaviour does not change: nothing of autotune is on its import path, and
-instrumentation.py catches every error of the observer.
+A copy of this package lies in the folder of the trial, or of the watched training, as ``inject/_autotune_trainee``,
+beside a ``sitecustomize.py`` that calls `install` when the interpreter starts. Once the trainer has imported a
+framework, some of its functions are wrapped: those that fetch a batch, those that only training calls (loop.py says how
+they make steps), and those whose time is a pause. The trainer's behaviour does not change: nothing of autotune is on
+its import path, and instrumentation.py catches every error of the observer.
 """
 
 from __future__ import annotations
@@ -19,20 +19,20 @@ from autotune.trainee.hook import Hook
 from autotune.trainee.instrumentation import Instrumentation
 from autotune.trainee.loop import Loop
 from autotune.trainee.report import Report
-from autotune.trainee.stream import OBSERVER, TRIAL_DIR_VARIABLE, announce, process_stream
+from autotune.trainee.stream import OBSERVER, TRIAL_DIR_VARIABLE, WATCH_DIR_VARIABLE, announce, process_stream
 
 installed: list[Instrumentation] = []
 """Instrumentation of this process, once installed."""
 
 
 def install() -> None:
-    """Install the observer in this process; a no-op outside a trial, and the second time.
+    """Install the observer in this process; a no-op outside a trial and a watched training, and the second time.
 
     The first process of a trial announces at once that the observer works, so that this can be told from a trainer
     without steps. Other processes write a file only if they make steps.
     """
     folder = os.environ.get(TRIAL_DIR_VARIABLE)
-    if not folder or installed:
+    if not (folder or os.environ.get(WATCH_DIR_VARIABLE)) or installed:
         return
     report = Report(process_stream)
     loop, instrumentation = Loop(report), Instrumentation(report.note)
@@ -48,7 +48,7 @@ def install() -> None:
     hook.install()
     atexit.register(_guarded(instrumentation, loop.ends))
     os.register_at_fork(after_in_child=_guarded(instrumentation, loop.forget))
-    if not any(name.startswith("steps.") for name in os.listdir(folder)):
+    if folder and not any(name.startswith("steps.") for name in os.listdir(folder)):
         announce(OBSERVER)
 
 

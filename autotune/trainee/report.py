@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import json
+import math
 import time
 from typing import Any, Optional
 
-from autotune.trainee.stream import OBSERVER, Stream, json_number
+from autotune.trainee.stream import OBSERVER, Stream, is_only_watched, json_number
 
 LOSS_EVERY_S = 0.5
 
@@ -22,7 +23,7 @@ class Report:
         stream: The file of this process.
 
     Attributes:
-        loss_due_s: Monotonic time from which the loss is read again.
+        loss_due_s: Monotonic time from which the loss is read again; never in a training that is only watched.
         held: Steps of the next `flush`: end of each, how long the loop waited for its batch, and samples in that, where
             known; then False where the optimizer's update is not part of it.
     """
@@ -30,7 +31,7 @@ class Report:
     def __init__(self, stream: Stream) -> None:
         self._stream = stream
         self._noted: set[str] = set()
-        self.loss_due_s = 0.0
+        self.loss_due_s = math.inf if is_only_watched() else 0.0
         self.forget()
 
     def forget(self) -> None:
@@ -60,6 +61,10 @@ class Report:
         del self.held[: len(held)]  # the list stays: whoever is adding to it goes on
         if not held or not self._stream.is_observed:
             return
+        if self._stream.pace is not None:
+            for t_s, wait_s, samples, *update in held:
+                self._stream.pace.step(t_s, wait_s, samples, None, not update)
+            return
         lines = [_STEP % step if len(step) == 3 and None not in step else _line(*step) for step in held]
         if self._loss is not None:
             lines[-1] = f'{lines[-1][:-1]}, "loss": {json_number(self._loss)}}}'
@@ -68,13 +73,16 @@ class Report:
 
     def loss(self, now_s: float, value: Any) -> None:
         """Add a loss that could be read without waiting for the accelerator; it is written with the next steps."""
-        self.loss_due_s = now_s + LOSS_EVERY_S
-        self._loss = value
+        if self._stream.pace is None:
+            self.loss_due_s = now_s + LOSS_EVERY_S
+            self._loss = value
 
     def mark(self, kind: str, t_s: float, duration_s: Optional[float] = None) -> None:
         """Report an event other than a step; pauses are useful to a trainer that reports its own steps, too."""
         self.flush()
-        if self._stream.is_observed or kind in ("eval", "checkpoint"):
+        if self._stream.pace is not None:
+            self._stream.pace.mark(kind)
+        elif self._stream.is_observed or kind in ("eval", "checkpoint"):
             length = "" if duration_s is None else f', "duration_s": {duration_s:.6f}'
             self._stream.write(f'{{"k": "{kind}", "t_s": {t_s:.6f}{length}}}')
 

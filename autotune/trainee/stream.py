@@ -19,6 +19,8 @@ A line is one ``write`` to a descriptor opened with O_APPEND, so a reader sees w
 one torn last one, also when the process is killed. Whatever goes wrong in here ends the stream and
 never the training: nothing is raised, printed, locked for long, or synced to disk.
 
+In real training that is only watched, the steps are summed up instead, see pace.py.
+
 This file depends on nothing but the standard library and runs on Python 3.9, so that it can be copied
 next to trainers that do not have autotune installed.
 """
@@ -33,9 +35,13 @@ import threading
 import time
 from collections.abc import Iterable
 from types import TracebackType
-from typing import Any, Literal, Optional
+from typing import TYPE_CHECKING, Any, Literal, Optional
+
+if TYPE_CHECKING:
+    from autotune.trainee.pace import Pace
 
 TRIAL_DIR_VARIABLE = "AUTOTUNE_TRIAL_DIR"
+WATCH_DIR_VARIABLE = "AUTOTUNE_WATCH_DIR"
 FORMAT_VERSION = 1
 OBSERVER = "observer"
 """``source`` of steps that were observed, not reported by the trainer."""
@@ -43,15 +49,22 @@ OBSERVER = "observer"
 _STREAMS_PER_PID = 100  # a pid comes back after exec; more than this is something else going wrong
 
 
+def is_only_watched() -> bool:
+    """Return True in real training that is watched: no trial, and a folder for its pace."""
+    return bool(os.environ.get(WATCH_DIR_VARIABLE)) and not os.environ.get(TRIAL_DIR_VARIABLE)
+
+
 class Stream:
     """Stream file of this process: unopened, open, or closed for good.
 
     Attributes:
         source: Reporter of the steps; None until there is one.
+        pace: Sums of the steps in a training that is only watched; then no step is written by itself.
     """
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
+        self.pace: Optional[Pace] = None
         self._fd: Optional[int] = None
         self._path: Optional[str] = None
         self._looked = False
@@ -64,11 +77,16 @@ class Stream:
                 self._open(source, devices)
                 self._looked = True  # only now: other threads wait for the file instead of losing their steps
             elif self.source == OBSERVER and source != OBSERVER:
-                self._write_header(source, devices)
+                if self.pace is not None:
+                    self.source = source
+                    self.pace.restart(source)
+                else:
+                    self._write_header(source, devices)
 
     def _open(self, source: str, devices: Optional[Iterable[str]]) -> None:
         folder = os.environ.get(TRIAL_DIR_VARIABLE)
         if not folder:
+            self._open_pace(source)
             return
         try:
             self._path, self._fd = _create(folder)
@@ -77,6 +95,18 @@ class Stream:
         self._write_header(source, devices)
         if source == OBSERVER:
             self._let_go()  # until there is a step: a trainer may look at its descriptors, or close them all
+
+    def _open_pace(self, source: str) -> None:
+        folder = os.environ.get(WATCH_DIR_VARIABLE)
+        if not folder:
+            return
+        try:
+            from autotune.trainee.pace import Pace
+
+            self.pace = Pace(folder, source)
+            self.source = source
+        except Exception:
+            self.pace = None
 
     def _write_header(self, source: str, devices: Optional[Iterable[str]]) -> None:
         self.source = source
@@ -98,14 +128,14 @@ class Stream:
         """True if reports will be written; looks for the trial at the first call."""
         if not self._looked:
             self.announce("step", None)
-        return self._path is not None
+        return self._path is not None or self.pace is not None
 
     @property
     def is_observed(self) -> bool:
         """True if the steps in it are the observer's; opens the file for it if there is no reporter yet."""
         if not self._looked:
             self.announce(OBSERVER, None)
-        return self._path is not None and self.source == OBSERVER
+        return self.is_open and self.source == OBSERVER
 
     def write(self, line: str) -> None:
         """Append one line or several; the first failure closes the stream."""
@@ -138,6 +168,7 @@ class Stream:
         self._lock = threading.Lock()  # the parent's may be held by a thread that does not exist here
         self._looked = False
         self.source = None
+        self.pace = None
 
 
 def _create(folder: str) -> tuple[str, int]:
@@ -212,6 +243,9 @@ class Step:
 
     def _report(self) -> None:
         try:
+            if process_stream.pace is not None:
+                process_stream.pace.step(self._ended_s, self.wait_s, self.samples, self.work, self.update)
+                return
             # By hand: json.dumps would cost as much as all the rest of a step's report.
             line = f'{{"k": "step", "t_s": {self._ended_s:.6f}'
             if self.wait_s is not None:
@@ -230,7 +264,7 @@ class Step:
 
 
 class _NoStep(Step):
-    """Step outside a trial: accepts everything, writes nothing."""
+    """Step outside a trial and a watched training: accepts everything, writes nothing."""
 
     __slots__ = ()
 
@@ -283,6 +317,8 @@ def will_report() -> None:
 def epoch_end() -> None:
     """Report the end of a pass over the data."""
     if process_stream.is_open:
+        if process_stream.pace is not None:
+            process_stream.pace.mark("epoch_end")
         process_stream.write(f'{{"k": "epoch_end", "t_s": {time.monotonic():.6f}}}')
 
 
@@ -302,6 +338,8 @@ def mark(
     if not process_stream.is_open:
         return
     with contextlib.suppress(Exception):
+        if process_stream.pace is not None:
+            process_stream.pace.mark(kind)
         line = f'{{"k": {json.dumps(kind)}, "t_s": {time.monotonic():.6f}'
         if duration_s is not None:
             line += f', "duration_s": {json_number(duration_s)}'
