@@ -41,6 +41,11 @@ class BatchLimitText(click.ParamType[str]):
         return str(value)
 
 
+def _first_config_if_any(context: click.Context, option: click.Parameter, configs: tuple[Path, ...]) -> Path | None:
+    """Return the first config, see `_first_config`; None if there is none."""
+    return _first_config(context, option, configs) if configs else None
+
+
 def _first_config(_context: click.Context, _option: click.Parameter, configs: tuple[Path, ...]) -> Path:
     """Return the first config, which has the section; further ones have to be those that it names."""
     config, *further = configs
@@ -66,6 +71,14 @@ config_option = click.option(
     required=True,
     multiple=True,
     callback=_first_config,
+    type=click.Path(path_type=Path),
+    help=f"{_CONFIG_HELP} Of several the one with the section is enough.",
+)
+config_if_any_option = click.option(
+    "--config",
+    "config",
+    multiple=True,
+    callback=_first_config_if_any,
     type=click.Path(path_type=Path),
     help=f"{_CONFIG_HELP} Of several the one with the section is enough.",
 )

@@ -6,22 +6,28 @@ from pathlib import Path
 
 import click
 
-from autotune.commands.parameters import config_option, dry_run_option
+from autotune.commands.parameters import config_if_any_option, dry_run_option
 from autotune.commands.printing import say
 from autotune.environment import inherited_environment
 from autotune.process.termination import signals_held
 
 
 @click.command(name="run")
-@config_option
+@config_if_any_option
+@click.option("--watch", is_flag=True, help="Report the pace of its steps, so that the daemon sees when it gets slow.")
+@click.option("--watch-only", is_flag=True, help="The same for the command behind -- as it is; needs no config.")
 @dry_run_option
 @click.argument("trainer", nargs=-1, type=click.UNPROCESSED)
-def command(config: Path, dry_run: bool, trainer: tuple[str, ...]) -> int:
+def command(config: Path | None, watch: bool, watch_only: bool, dry_run: bool, trainer: tuple[str, ...]) -> int:
     """Starts real training: the section's command, filled in from the config itself, in its environment.
 
     Nothing is redirected or shortened. This process becomes the trainer: its output, signals and exit status are
     the trainer's.
     """
+    if watch_only and not trainer:
+        raise click.UsageError("--watch-only needs a command: autotune run --watch-only -- python train.py")
+    if config is None and not watch_only:
+        raise click.UsageError("Missing option '--config'.")
     with signals_held():
         from autotune.process.exec import exec_program
         from autotune.settings.command import resolve_executable
@@ -29,17 +35,29 @@ def command(config: Path, dry_run: bool, trainer: tuple[str, ...]) -> int:
         from autotune.settings.secrets import masked
         from autotune.settings.typed import typed_tokens, with_further
 
-    settings = load_settings(config)
-    typed = typed_tokens(trainer, config, Path.cwd())
-    typed = typed and with_further(typed, settings.further, Path.cwd())
-    argv = settings.argv(config=config, config_text=settings.trial_document.text, python=sys.executable, command=typed)
-    env = {**inherited_environment(), **settings.section.env}
+    env, set_here = inherited_environment(), dict[str, str]()
+    if config is None or watch_only:
+        argv, typed = trainer, None
+    else:
+        settings = load_settings(config)
+        typed = typed_tokens(trainer, config, Path.cwd())
+        typed = typed and with_further(typed, settings.further, Path.cwd())
+        argv = settings.argv(
+            config=config, config_text=settings.trial_document.text, python=sys.executable, command=typed
+        )
+        set_here = dict(settings.section.env)
+        env |= set_here
     resolve_executable(argv[0], Path.cwd(), env.get("PATH"))
     if dry_run:
-        variables = masked([f"{name}={text}" for name, text in settings.section.env.items()])
+        variables = masked([f"{name}={text}" for name, text in set_here.items()])
         quoted = [
             f"{name}={shlex.quote(text)}" for name, _, text in (variable.partition("=") for variable in variables)
         ]
         say(" ".join([*quoted, shlex.join(masked(argv))]))
         return 0
+    if watch or watch_only:
+        with signals_held():
+            from autotune.commands.watched import watched
+
+        env = watched(argv, env, config=config, typed=typed)
     exec_program(argv, env)

@@ -1,14 +1,17 @@
 """``autotune run``: the process becomes the trainer."""
 
+import hashlib
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
+from autotune.daemon.trainings.training_header import TrainingHeader
 from tests.commands.conftest import Autotune
 
 FLAG_TRAINER = Path(__file__).with_name("flag_trainer.py")
@@ -130,3 +133,92 @@ def test_a_command_that_cannot_be_started_is_an_expected_error(
     assert done.returncode == 1
     assert said in done.stderr
     assert "Traceback" not in done.stderr
+
+
+_STEPPING = """\
+import json, os, sys
+from autotune.trainee import step
+for _ in range(3):
+    step(samples=4)
+print(json.dumps({"argv": sys.argv[1:], "watched": "AUTOTUNE_WATCH_DIR" in os.environ, "path": sys.path}))
+sys.exit(7)
+"""
+
+
+def _training(state: Path) -> tuple[Path, dict[str, object]]:
+    """Return the folder of the one training, and its header."""
+    (folder,) = (state / socket.gethostname() / "trainings").iterdir()
+    return folder, json.loads((folder / "training.json").read_text())
+
+
+@pytest.fixture
+def state(project: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The daemon's state folder."""
+    folder = project.parent / "daemon state"
+    monkeypatch.setenv("AUTOTUNE_DAEMON_DIR", str(folder))
+    return folder
+
+
+def test_a_watched_training_is_the_same_training(project: Path, state: Path, autotune: Autotune) -> None:
+    """Output, exit status and import path are the trainer's own; its pace lies in the daemon's state folder."""
+    (project / "train.py").write_text(_STEPPING)
+    (project / "config.yaml").write_text(
+        'batch_size: 4\nautotune: {command: "{python} train.py --batch_size={batch_size} --api-key=hunter22"}\n'
+    )
+    alone, done = (autotune("run", "--config", "config.yaml", *more) for more in ((), ("--watch",)))
+    assert (done.returncode, done.stderr) == (7, "")
+    assert json.loads(done.stdout) == {**json.loads(alone.stdout), "watched": True}
+    folder, header = _training(state)
+    assert folder.stat().st_mode & 0o777 == 0o700
+    assert list(folder.glob("pace.*.0.0.jsonl"))
+    assert header["config"] == str(project / "config.yaml")
+    assert header["config_sha256"] == hashlib.sha256((project / "config.yaml").read_bytes()).hexdigest()
+    assert header["values"] == {"batch_size": 4}
+    assert header["confirmed"] is None
+    assert "hunter22" not in (folder / "training.json").read_text()
+    read = TrainingHeader.read(folder)
+    assert read is not None
+    assert read.argv[-2:] == ("--batch_size=4", "--api-key=***")
+
+
+def test_any_command_can_be_watched(project: Path, state: Path, autotune: Autotune) -> None:
+    """It needs no config; one that is given is noted, and not filled in."""
+    (project / "train.py").write_text(_STEPPING)
+    done = autotune("run", "--watch-only", "--", sys.executable, "train.py", "{lr}")
+    assert done.returncode == 7
+    assert json.loads(done.stdout)["argv"] == ["{lr}"]
+    folder, header = _training(state)
+    assert header["config"] is None
+    assert list(folder.glob("pace.*.0.0.jsonl"))
+
+
+@pytest.mark.parametrize("options", [("--watch-only",), ("--watch", "--", "true"), ()])
+def test_what_cannot_be_watched_is_wrong_usage(autotune: Autotune, options: tuple[str, ...]) -> None:
+    """A config or a command is needed, and it is said which."""
+    done = autotune("run", *options)
+    assert done.returncode == 2
+    assert "--config" in done.stderr or "--watch-only -- python" in done.stderr
+
+
+def test_a_training_that_cannot_be_watched_trains(project: Path, state: Path, autotune: Autotune) -> None:
+    """A state folder in which a file is, and one that others may write to, are said and passed over."""
+    (project / "train.py").write_text(_STEPPING)
+    state.write_text("a file")
+    command = ("run", "--watch-only", "--", sys.executable, "train.py")
+    done = autotune(*command)
+    assert (done.returncode, json.loads(done.stdout)["watched"]) == (7, False)
+    assert "this training is not watched" in done.stderr
+    state.unlink()
+    (state / socket.gethostname()).mkdir(parents=True)
+    (state / socket.gethostname()).chmod(0o777)
+    done = autotune(*command)
+    assert (done.returncode, json.loads(done.stdout)["watched"]) == (7, False)
+    assert "others may write" in done.stderr
+
+
+def test_a_command_that_keeps_the_observer_out_is_said(project: Path, state: Path, autotune: Autotune) -> None:
+    """Its steps could only be seen if it reported them itself."""
+    (project / "train.py").write_text(_STEPPING)
+    done = autotune("run", "--watch-only", "--", sys.executable, "-S", "-E", "train.py")
+    assert "kept out by -E and -S" in done.stderr
+    assert _training(state)

@@ -1,0 +1,72 @@
+"""Speed that a study has confirmed for a point, and where the next training is expected."""
+
+import math
+
+import pytest
+
+from autotune.records import Ending, Measurement, Purpose, TrialRecord, Validity
+from autotune.study.confirmed_speed import confirmed_speed
+
+
+def _trial(number: int, point: str, speed: float, purpose: Purpose = Purpose.CONFIRM, **fields: object) -> TrialRecord:
+    measurement = Measurement(
+        window_s=10.0,
+        steps=100,
+        samples_per_s=speed,
+        cv=0.03,
+        step_p50_s=0.1,
+        step_p95_s=0.2,
+        data_wait_fraction=0.1,
+        first_step_s=1.0,
+        **fields,  # type: ignore[arg-type]
+    )
+    return TrialRecord(
+        number=number,
+        search="s",
+        point=point,
+        values={},
+        purpose=purpose,
+        ending=Ending.STOPPED,
+        validity=Validity.GOOD,
+        ended_utc="2030-01-01T00:00:00+00:00",
+        duration_s=20.0,
+        measurement=measurement,
+    )
+
+
+def test_the_interval_is_that_of_one_more_training() -> None:
+    """The mean is geometric; with few trials the usual spread of 8 % counts most."""
+    confirmed = confirmed_speed([_trial(n, "a", speed) for n, speed in enumerate((90.0, 100.0, 111.1))], "a")
+    assert confirmed is not None
+    assert confirmed.samples_per_s == pytest.approx(100.0, rel=1e-3)
+    assert 0.75 < confirmed.low < 0.85
+    assert confirmed.high == pytest.approx(1 / confirmed.low)
+    assert confirmed.trials == 3
+
+
+def test_more_trials_narrow_the_interval() -> None:
+    """A steady machine with many repeats is told apart from a noisy one."""
+    steady = confirmed_speed([_trial(n, "a", 100.0 * math.exp(0.02 * (-1) ** n)) for n in range(40)], "a")
+    assert steady is not None
+    assert 0.9 < steady.low < 0.95
+
+
+def test_other_points_validations_and_outliers_do_not_count() -> None:
+    """What was disturbed, longer, or of other values says nothing; once is not confirmed."""
+    records = [_trial(0, "a", 100.0), _trial(1, "b", 50.0), _trial(2, "a", 10.0, Purpose.VALIDATE)]
+    assert confirmed_speed(records, "a") is None
+    assert confirmed_speed(records, "c") is None
+    records += [_trial(3, "a", 102.0), _trial(4, "a", 40.0)]
+    confirmed = confirmed_speed(records, "a", samples_per_step=8.0)
+    assert confirmed is not None
+    assert (confirmed.trials, confirmed.samples_per_step) == (2, 8.0)
+    assert confirmed.samples_per_s == pytest.approx(101.0, rel=1e-3)
+
+
+def test_a_speed_with_filled_caches_says_so() -> None:
+    """Real training reaches it after its first pass only."""
+    records = [_trial(n, "a", 100.0, filled_samples_per_s=150.0) for n in range(2)]
+    confirmed = confirmed_speed(records, "a")
+    assert confirmed is not None
+    assert confirmed.after_first_pass
+    assert confirmed.samples_per_s == pytest.approx(150.0)
