@@ -2,13 +2,15 @@
 
 import shlex
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 
 import click
 
 from autotune.commands.parameters import config_if_any_option, dry_run_option
-from autotune.commands.printing import say
+from autotune.commands.printing import say, say_aside
 from autotune.environment import inherited_environment
+from autotune.errors import AutotuneError
 from autotune.process.termination import signals_held
 
 
@@ -55,9 +57,21 @@ def command(config: Path | None, watch: bool, watch_only: bool, dry_run: bool, t
         ]
         say(" ".join([*quoted, shlex.join(masked(argv))]))
         return 0
-    if watch or watch_only:
+    if watch or watch_only or (config is not None and _is_always_watched(config, env)):
         with signals_held():
             from autotune.commands.watched import watched
 
         env = watched(argv, env, config=config, typed=typed)
     exec_program(argv, env)
+
+
+def _is_always_watched(config: Path, environ: Mapping[str, str]) -> bool:
+    """Return whether the daemon's settings want trainings with a config to be watched that nobody asked for."""
+    with signals_held():
+        from autotune.settings.daemon_settings import load_daemon_settings
+
+    try:
+        return load_daemon_settings(environ).watches(config)
+    except AutotuneError as error:  # what matters is that it trains
+        say_aside(f"autotune: {error}")
+        return False

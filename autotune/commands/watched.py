@@ -7,11 +7,11 @@ from pathlib import Path
 
 from autotune.clock import SystemClock
 from autotune.commands.printing import say_aside
+from autotune.daemon.home import open_home
 from autotune.daemon.trainings.code_state import code_state
 from autotune.daemon.trainings.training_folder import (
     TRIAL_VARIABLE,
     make_training,
-    trainings_folder,
     watched_environment,
 )
 from autotune.daemon.trainings.training_header import TrainingHeader
@@ -40,7 +40,7 @@ def watched(
     if environ.get(TRIAL_VARIABLE):  # a trial watches itself
         return dict(environ)
     try:
-        folder = make_training(trainings_folder(environ), _header(argv, config, typed), SystemClock().utc())
+        folder = make_training(open_home(environ).trainings, _header(argv, config, typed), SystemClock().utc())
     except AutotuneError as error:
         say_aside(f"autotune: this training is not watched: {error.message}")
         return dict(environ)

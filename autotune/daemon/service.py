@@ -22,6 +22,9 @@ from autotune.daemon.queue.queue import Queue
 from autotune.daemon.queue.turns import Turns, decide_turns
 from autotune.daemon.search_ending import Left
 from autotune.daemon.searches import Searches
+from autotune.daemon.trainings.surroundings_reader import SurroundingsReader
+from autotune.daemon.trainings.watched_training import WatchedTraining
+from autotune.daemon.trainings.watcher import Trainings
 from autotune.errors import AutotuneError
 from autotune.limits import expected
 from autotune.measure.host import is_in_container
@@ -34,6 +37,7 @@ from autotune.settings.daemon_settings import DaemonSettings
 _PAUSE_S = 5.0  # between looks at the queue's file, which commands change; they also say so
 _BUSY_PAUSE_S = 0.25
 _LEAVING_PAUSE_S = 0.05
+_TRAININGS_S = 2.0
 _HELD_S = 30.0  # between looks whether a training has ended that an advice waits for
 _SAID_AGAIN_S = 300.0
 
@@ -62,6 +66,9 @@ class Service:
         self._policy = IdlePolicy(idle_s=settings.idle_for_s, cpu_fraction=settings.idle_cores_fraction)
         self._turns = Turns(next=None, reasons={}, wants_idle=False)
         self._started_utc = clock.utc().isoformat(timespec="seconds")
+        self._trainings = Trainings(home.trainings, clock)
+        self._surroundings = SurroundingsReader(clock)
+        self._trainings_s = 0.0
         self._to_settle: list[Deferred] = []
         self._trouble: tuple[str, float] | None = None
         self._held_s = 0.0
@@ -92,6 +99,7 @@ class Service:
                     self._manager.stopping()
                     self._searches.close()
                     self._notifier.close()
+                    self._surroundings.close()
 
     def _tick(self, look: MachineLook) -> None:
         """Do all that is due."""
@@ -114,10 +122,18 @@ class Service:
             self._searches.start(chosen)
             if self._searches.running is None:
                 look.search_ended(somebody_came=False)
+        if self._clock.now_s() >= self._trainings_s:
+            self._trainings_s = self._clock.now_s() + _TRAININGS_S
+            self._watch_trainings()
         if self._clock.now_s() >= self._held_s:
             self._held_s = self._clock.now_s() + _HELD_S
             self._advising.apply_held()
         self._settle()
+
+    def _watch_trainings(self) -> None:
+        for event in self._trainings.poll(self._surroundings):
+            self._announce(event.sentence(), event.document())
+        self._surroundings.forget(self._trainings.alive)
 
     def _decide(self, look: MachineLook) -> Turns:
         return decide_turns(
@@ -132,7 +148,7 @@ class Service:
             return _LEAVING_PAUSE_S
         if self._searches.running is not None:
             return min(_BUSY_PAUSE_S, look.due_in_s())
-        pause_s = min(_PAUSE_S, look.due_in_s())
+        pause_s = min(_TRAININGS_S if self._trainings.alive else _PAUSE_S, look.due_in_s())
         return pause_s if self._manager.watchdog_s is None else min(pause_s, self._manager.watchdog_s / 4)
 
     def _guarded(self, work: Callable[[], None]) -> None:
@@ -176,6 +192,7 @@ class Service:
             "machine": "a search of ours runs" if running else self._machine_now,
             "running": running.number if running else None,
             "reasons": dict(self._turns.reasons),
+            "trainings": [_shown(training) for training in self._trainings.alive],
             "trouble": self._trouble[0] if self._trouble else None,
         }
 
@@ -190,10 +207,13 @@ class Service:
     # What is told
 
     def _tell(self, kind: str, text: str, **facts: Any) -> None:
+        utc = self._clock.utc().isoformat(timespec="seconds")
+        self._announce(text, {"format": 1, "event": kind, "utc": utc, "message": text, **facts})
+
+    def _announce(self, text: str, event: Mapping[str, Any]) -> None:
         self._say(text)
         self._manager.status(text)
-        utc = self._clock.utc().isoformat(timespec="seconds")
-        self._notifier.notify({"format": 1, "event": kind, "utc": utc, "message": text, **facts})
+        self._notifier.notify(event)
 
     def _hosting(self) -> str:
         return hosted_by(
@@ -204,7 +224,18 @@ class Service:
         )
 
     def _is_used(self, config: Path) -> bool:
-        return bool(users_of_config(config))
+        return self._trainings.uses(config) or bool(users_of_config(config))
+
+
+def _shown(training: WatchedTraining) -> dict[str, Any]:
+    """Return a training as the status shows it."""
+    return {
+        "name": training.name,
+        "pid": training.pid,
+        "steps": training.steps,
+        "samples_per_s": training.samples_per_s,
+        "is_slow": training.is_slow,
+    }
 
 
 def _pid(owner: Mapping[str, Any] | None) -> int | None:

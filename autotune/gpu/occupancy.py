@@ -43,6 +43,8 @@ class GpuOccupancy:
         utilization: Share of the last second, 0..1, in which kernels ran; None where it is not reported.
         memory_used_bytes: Memory in use by all processes; None where it is not reported.
         memory_held_bytes: The same without what the driver keeps for itself; None where it was not asked for, too.
+        memory_fraction: Share of its memory in use, 0..1; None where it is not reported.
+        clock_reasons: Reasons for which its clocks are held down, see `throttling`; None where they are not reported.
         index: The driver's number for it; that of the whole GPU for a MIG instance.
         why_unknown: Why nothing is known of this GPU, for people; None if something is.
     """
@@ -53,6 +55,8 @@ class GpuOccupancy:
     utilization: float | None = None
     memory_used_bytes: int | None = None
     memory_held_bytes: int | None = None
+    memory_fraction: float | None = None
+    clock_reasons: int | None = None
     index: int = 0
     why_unknown: str | None = None
 

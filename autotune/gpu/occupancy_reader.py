@@ -176,6 +176,8 @@ class _WatchedDevice:
             utilization=utilization,
             memory_used_bytes=None if memory is None else memory.used_bytes,
             memory_held_bytes=held_bytes,
+            memory_fraction=memory.used_bytes / memory.total_bytes if memory and memory.total_bytes else None,
+            clock_reasons=_told(device.clock_reasons),
         )
 
     def _process(self, pid: int, name_of: Callable[[int], str]) -> str | None:

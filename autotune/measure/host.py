@@ -3,6 +3,7 @@
 import math
 import os
 import platform
+import re
 import threading
 import time
 from dataclasses import dataclass
@@ -71,6 +72,13 @@ def machine_facts(root: Path = Path("/")) -> MachineFacts:
 def asleep_s() -> float:
     """Return the time since boot for which the machine was suspended: the monotonic clock stood still then."""
     return time.clock_gettime(time.CLOCK_BOOTTIME) - time.monotonic()
+
+
+def io_pressure(path: Path = Path("/proc/pressure/io")) -> float | None:
+    """Return the share of the last 10 s, 0..1, in which some process waited for a disk; None where that is not told."""
+    text = text_of(path)
+    match = re.search(r"^some avg10=(\d+(?:\.\d+)?)", text or "", re.MULTILINE)
+    return None if match is None else min(1.0, float(match[1]) / 100.0)
 
 
 def is_in_container(root: Path = Path("/")) -> bool:

@@ -32,6 +32,12 @@ def command(call: Invocation, as_json: bool) -> int:
         say(f"running: the search of queue {status['running']}; `autotune queue log -f {status['running']}`")
     waiting = sum(reason != "its search runs" for reason in status["reasons"].values())
     say(f"queue: {waiting or 'nothing'} waiting; `autotune queue list`")
+    for training in status["trainings"]:
+        speed = (
+            f"{training['samples_per_s']:.4g} samples/s" if training["samples_per_s"] else f"{training['steps']} steps"
+        )
+        slow = ", slower than itself" if training["is_slow"] else ""
+        say(f"training: {training['name']} (process {training['pid']}), {speed}{slow}")
     if status["trouble"]:
         say(f"trouble: {status['trouble']}")
     return 0

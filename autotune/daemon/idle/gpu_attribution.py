@@ -7,6 +7,7 @@ from pathlib import Path
 from autotune.daemon.idle.reading import GpuProcess, GpuReading
 from autotune.gpu.occupancy import GpuOccupancy, Occupant
 from autotune.gpu.occupancy_reader import GpusSeen
+from autotune.gpu.throttling import THROTTLING, reasons_of
 from autotune.process.process_tree import ProcessTree, holders_of, process_stat
 
 _CUDA_DEVICE = "/dev/nvidia-uvm"  # CUDA opens it, and what only reads the driver does not
@@ -106,7 +107,13 @@ def _reading(gpu: GpuOccupancy, t_s: float, own: Collection[int], passing: Colle
         has_own=hidden > 0 or any(one.pid in own for one in gpu.occupants),
         unlisted_bytes=None if hidden else _unlisted_bytes(gpu),
         utilization=gpu.utilization,
+        memory_fraction=gpu.memory_fraction,
+        throttled_by=_throttled_by(gpu.clock_reasons),
     )
+
+
+def _throttled_by(reasons: int | None) -> tuple[str, ...] | None:
+    return None if reasons is None else tuple(reason for reason in reasons_of(reasons) if reason in THROTTLING)
 
 
 def _process(occupant: Occupant) -> GpuProcess:

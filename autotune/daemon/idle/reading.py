@@ -36,6 +36,8 @@ class GpuReading:
             the driver says too little or hides our own processes too.
         utilization: Share of the time since the last reading, and of the last second at least, in which kernels ran;
             None where it is not reported.
+        memory_fraction: Share of its memory in use, 0..1; None where it is not reported.
+        throttled_by: Reasons for which its clocks are held down that make it slower; None where that is not reported.
         why_unknown: Reason, for people, why nothing is known of it; None otherwise.
     """
 
@@ -47,6 +49,8 @@ class GpuReading:
     has_own: bool = False
     unlisted_bytes: int | None = 0
     utilization: float | None = 0.0
+    memory_fraction: float | None = None
+    throttled_by: tuple[str, ...] | None = None
     why_unknown: str | None = None
 
 

@@ -31,7 +31,7 @@ class TrainingEvent:
 
     def document(self) -> dict[str, Any]:
         """Return the event as an object for programs."""
-        return {"format": FORMAT, "event": self.kind, **_plain(asdict(self)), "text": self.sentence()}
+        return {"format": FORMAT, "event": self.kind, **_plain(asdict(self)), "message": self.sentence()}
 
     def sentence(self) -> str:
         """Return the event as a sentence for people."""

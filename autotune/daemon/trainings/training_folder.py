@@ -3,7 +3,6 @@
 import os
 import re
 import secrets
-import socket
 from collections.abc import Mapping
 from datetime import datetime
 from pathlib import Path
@@ -21,13 +20,6 @@ TRIAL_VARIABLE = "AUTOTUNE_TRIAL_DIR"
 
 _NAME = re.compile(r"[0-9]{8}T[0-9]{6}Z-[0-9]{1,10}-[0-9a-f]{8}")
 _INJECT = "inject"
-
-
-def trainings_folder(environ: Mapping[str, str]) -> Path:
-    """Return the folder of this machine's watched trainings, which need not exist yet."""
-    named, state = environ.get("AUTOTUNE_DAEMON_DIR"), environ.get("XDG_STATE_HOME")
-    usual = Path(state) if state else Path.home() / ".local" / "state"
-    return (Path(named) if named else usual / "autotune" / "daemon").absolute() / socket.gethostname() / "trainings"
 
 
 def is_training(name: str) -> bool:
