@@ -14,6 +14,7 @@ from autotune.daemon.queue.kept_environment import kept_environment
 from autotune.daemon.queue.queue import Queue
 from autotune.daemon.queue.start_rule import StartRule
 from autotune.durations import format_duration
+from autotune.environment import STORAGE_VARIABLE
 from autotune.errors import AutotuneError, ConfigError
 from autotune.settings.secrets import secrets_of
 
@@ -85,6 +86,12 @@ def add_entry(queue: Queue, request: AddRequest) -> Entry:
     if missing := [name for name in request.keep if name not in os.environ]:
         raise ConfigError(f"there is no variable {missing[0]} to keep", where="--keep-env", remedy="Set it first.")
     environment = kept_environment(os.environ, request.keep)
+    if os.environ.get(STORAGE_VARIABLE) and STORAGE_VARIABLE not in environment and "--storage" not in request.options:
+        raise ConfigError(
+            f"{STORAGE_VARIABLE} holds an address with a password, which the queue does not keep on disk",
+            where=STORAGE_VARIABLE,
+            remedy="Put the address into a file with mode 0600, and name that: --storage file:FILE.",
+        )
     config = Path(os.path.realpath(request.config))
     _require_new(queue.entries(), config)
     gpus = _check_start(request, environment)

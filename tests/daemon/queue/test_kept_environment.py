@@ -35,3 +35,11 @@ def test_what_trainers_depend_on_is_kept_and_secrets_are_not() -> None:
 def test_a_variable_that_is_named_is_kept() -> None:
     """Who names a variable gets it, whatever it is called."""
     assert kept_environment(GIVEN, ["MY_FLAG"])["MY_FLAG"] == "1"
+
+
+def test_an_address_without_a_password_is_kept() -> None:
+    """A study in a database or a folder is the same one for the search; a password stays where it is."""
+    address = {"AUTOTUNE_STORAGE": "sqlite:/data/studies.db"}
+    assert kept_environment(address) == address
+    for secret in ("postgresql://me:hunter2@host/db", "postgresql://host/db?password=hunter2"):
+        assert kept_environment({"AUTOTUNE_STORAGE": secret}) == {}
