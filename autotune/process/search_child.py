@@ -32,7 +32,8 @@ GIVE_UP_S = 2.0
 """Time from that SIGKILL to naming the processes that do not end."""
 
 NICENESS = 10
-"""Default niceness of a search: nothing on an idle machine, and who comes gets the CPU at once."""
+"""Default niceness of a search: nothing on an idle machine, and who comes gets the CPU at once. Where the kernel shares
+the CPU among sessions first (autogroup in sched(7)), who comes gets a fair part of it."""
 
 _POLL_S = 0.02
 _LONGEST_WHY = 500
