@@ -145,13 +145,13 @@ class Searches:
             self._tell("search_found", text, entry=number)
 
     def _watch(self, running: RunningSearch) -> None:
-        entry = next((one for one in self._queue.entries() if one.id == running.entry.id), None)
-        if entry is None or entry.state is not EntryState.RUNNING:
-            self.leave(Left.TOLD, "removed" if entry is None else entry.state.value)
-        ended = running.child.poll()
+        ended = running.child.poll()  # first: to leave goes on, whatever is wrong with the queue
         used_s = self._clock.now_s() - running.started_s
+        entry = next((one for one in self._queue.entries() if one.id == running.entry.id), None)
         if ended is None:
-            if used_s - self._heartbeat_s >= _HEARTBEAT_S and entry is not None:
+            if entry is None or entry.state is not EntryState.RUNNING:
+                self.leave(Left.TOLD, "removed" if entry is None else entry.state.value)
+            elif used_s - self._heartbeat_s >= _HEARTBEAT_S:
                 self._heartbeat_s = used_s
                 self._queue.change(entry.id, lambda one: replace(one, running_s=used_s))
             return

@@ -3,7 +3,7 @@
 import logging
 import os
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +18,7 @@ from autotune.daemon.home import DaemonHome, sole_daemon
 from autotune.daemon.hosting import hosted_by
 from autotune.daemon.idle.policy import IdlePolicy
 from autotune.daemon.machine_look import MachineLook
+from autotune.daemon.queue.entry import Entry
 from autotune.daemon.queue.queue import Queue
 from autotune.daemon.queue.turns import Turns, decide_turns
 from autotune.daemon.search_ending import Left
@@ -64,6 +65,7 @@ class Service:
         self._advising = Advising(self._queue, Advices(home.advice), clock, self._tell, self._is_used)
         self._searches = Searches(self._queue, self._advising, clock, self._tell)
         self._policy = IdlePolicy(idle_s=settings.idle_for_s, cpu_fraction=settings.idle_cores_fraction)
+        self._entries: Sequence[Entry] = ()
         self._turns = Turns(next=None, reasons={}, wants_idle=False)
         self._started_utc = clock.utc().isoformat(timespec="seconds")
         self._trainings = Trainings(home.trainings, clock)
@@ -91,7 +93,7 @@ class Service:
             try:
                 while not lock.is_lost:
                     with signals_held():
-                        self._guarded(lambda: self._tick(look))
+                        self._tick(look)
                     server.serve(self._pause_s(look))
                 self._say("the daemon's lock file was taken away; another daemon may start, so this one ends")
             finally:
@@ -102,46 +104,56 @@ class Service:
                     self._surroundings.close()
 
     def _tick(self, look: MachineLook) -> None:
-        """Do all that is due."""
+        """Do all that is due; what goes wrong with one thing is no reason to leave out the others."""
         self._manager.alive()
         self._notifier.tick()
-        was_running = self._searches.running
+        self._guarded(lambda: self._look_at_machine(look))
+        self._guarded(lambda: self._look_after_search(look))
+        self._guarded(lambda: self._start_next(look))
+        now_s = self._clock.now_s()
+        if now_s >= self._trainings_s:
+            self._trainings_s = now_s + _TRAININGS_S
+            self._guarded(self._watch_trainings)
+        if now_s >= self._held_s:
+            self._held_s = now_s + _HELD_S
+            self._guarded(self._advising.apply_held)
+        self._settle()
+
+    def _look_at_machine(self, look: MachineLook) -> None:
         orphan = self._searches.orphan
-        why = look.look(
-            self._queue.entries() if self._turns.wants_idle else (), orphan_pid=_pid(orphan.owner) if orphan else None
-        )
-        if why is not None:
+        waiting = self._entries if self._turns.wants_idle else ()
+        if why := look.look(waiting, orphan_pid=_pid(orphan.owner) if orphan else None):
             self._searches.leave(Left.SOMEBODY_CAME, why)
-        somebody_came = self._searches.is_leaving_for_somebody
-        self._searches.tick()
-        if was_running is not None and self._searches.running is None:
-            look.search_ended(somebody_came=somebody_came)
-        self._turns, self._machine_now = self._decide(look), look.reason
+
+    def _look_after_search(self, look: MachineLook) -> None:
+        was_running, somebody_came = self._searches.running, self._searches.is_leaving_for_somebody
+        try:
+            self._searches.tick()
+        finally:
+            if was_running is not None and self._searches.running is None:
+                look.search_ended(somebody_came=somebody_came)
+
+    def _start_next(self, look: MachineLook) -> None:
+        self._entries = self._queue.entries()
+        self._turns = decide_turns(
+            self._entries,
+            now=self._clock.utc(),
+            running=self._searches.busy_with,
+            why_not_idle=look.why_not_idle,
+        )
+        self._machine_now = look.reason
         if (chosen := self._turns.next) is not None:
             look.search_starts(chosen)
-            self._searches.start(chosen)
-            if self._searches.running is None:
-                look.search_ended(somebody_came=False)
-        if self._clock.now_s() >= self._trainings_s:
-            self._trainings_s = self._clock.now_s() + _TRAININGS_S
-            self._watch_trainings()
-        if self._clock.now_s() >= self._held_s:
-            self._held_s = self._clock.now_s() + _HELD_S
-            self._advising.apply_held()
-        self._settle()
+            try:
+                self._searches.start(chosen)
+            finally:
+                if self._searches.running is None:
+                    look.search_ended(somebody_came=False)
 
     def _watch_trainings(self) -> None:
         for event in self._trainings.poll(self._surroundings):
             self._announce(event.sentence(), event.document())
         self._surroundings.forget(self._trainings.alive)
-
-    def _decide(self, look: MachineLook) -> Turns:
-        return decide_turns(
-            self._queue.entries(),
-            now=self._clock.utc(),
-            running=self._searches.busy_with,
-            why_not_idle=look.why_not_idle,
-        )
 
     def _pause_s(self, look: MachineLook) -> float:
         if self._searches.is_leaving or not self._notifier.is_idle:
