@@ -48,6 +48,7 @@ MODULES = {
     "attack": "tests.soak_attack",
     "idle": "tests.soak_idle",
     "daemon": "tests.soak_daemon",
+    "drift": "tests.soak_drift",
 }
 """Commands with a module of their own, whose `main` takes the arguments."""
 

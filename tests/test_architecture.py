@@ -63,6 +63,7 @@ MAY_IMPORT = {
     "monitor": {"gpu", "measure", "process", "folders", "report"},
     "testing": {"process", "folders", "measure", "study"},
     "bench": {
+        "daemon",
         "search",
         "problem",
         "study",

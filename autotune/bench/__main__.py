@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from autotune.bench.confirmation import benchmark_confirmation
+from autotune.bench.drift.benchmark_drift import benchmark_drift
 from autotune.bench.grid import measure_grid, parse_axis
 from autotune.bench.grounds import Grounds
 from autotune.bench.landscapes import benchmark_landscapes
@@ -326,6 +327,21 @@ def _storage(arguments: argparse.Namespace) -> None:
         print(measure_storages([*addresses, *map(parse_address, said)], trials=arguments.trials))
 
 
+def _add_drift(commands: "Commands") -> None:
+    parser = commands.add_parser("drift", help="false alarms, delays and causes of the daemon's watch over trainings")
+    parser.add_argument("--trainings", type=int, default=1000, help="that nothing happens to (default: 1000)")
+    parser.add_argument("--delays", type=int, default=200, help="that become slower, of each size (default: 200)")
+    parser.add_argument("--starts", type=int, default=2000, help="held against what was confirmed (default: 2000)")
+    parser.add_argument("--cases", type=int, default=200, help="staged causes (default: 200)")
+    parser.set_defaults(run=_drift)
+
+
+def _drift(arguments: argparse.Namespace) -> None:
+    benchmark_drift(
+        trainings=arguments.trainings, delays=arguments.delays, starts=arguments.starts, cases=arguments.cases
+    )
+
+
 def _seeds(text: str) -> range:
     """Parse ``0-31``, both ends included, or a single seed."""
     first, dash, last = text.partition("-")
@@ -365,6 +381,7 @@ _BENCHMARKS = (
     _add_collector,
     _add_monitor,
     _add_storage,
+    _add_drift,
 )
 
 

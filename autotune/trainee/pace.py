@@ -9,8 +9,9 @@ of the same pid wrote before. Each part begins with a header, all other lines ar
 ``steps`` are those between ``t0_s`` and ``t1_s`` whose time is training, ``train_s`` their time, ``samples`` and
 ``work`` what they held (left out unless known of all of them), ``wait_s`` how long ``waits`` of them waited for data,
 ``ln_sum`` and ``ln_squares`` sums over the logarithms of their times in seconds, ``longest_s`` the longest of them. A
-step that holds the end of an epoch, an evaluation or a checkpoint is none of them: its time is in ``pause_s``, and it
-is counted in ``epochs``, ``evals`` or ``checkpoints``. ``cpu_s`` is the CPU time of this process meanwhile.
+step that holds an evaluation, a checkpoint or the end of an epoch is none of them: its time is in ``pause_s``, and it
+is counted in ``evals``, ``checkpoints`` or ``epochs``. Only the ends of epochs of less than 20 steps, too many to be
+left out, are counted and stay. ``cpu_s`` is the CPU time of this process meanwhile.
 
 All files of a training together stay below 10 MB, however long it lasts, at one line every 10 s: of each process the
 first part (the first four hours) and the last two are kept, and of the processes eight; a further one takes the place
@@ -38,6 +39,7 @@ PART_BYTES = 384 << 10
 
 MOST_PROCESSES = 8
 
+_FEW_STEPS = 20
 _KEPT_PARTS = 2  # besides the first
 _NAME = re.compile(r"pace\.([0-9]{1,10})\.([0-9]{1,10})\.([0-9]{1,10})\.jsonl")
 _SHORTEST_S = 1e-6  # of a step, for its logarithm
@@ -72,6 +74,7 @@ class Pace:
         self._lock = threading.Lock()
         self._last_s: Optional[float] = None
         self._pauses: list[str] = []
+        self._epoch_steps = 0
         self._cpu_s = time.process_time()
         self._source = source
         self._clear(None)
@@ -145,10 +148,8 @@ class Pace:
         if self._t0_s is None:
             self._t0_s = last_s
         took_s = t_s - last_s
-        if self._pauses:
-            for name in self._pauses:
-                self._counts[name] = self._counts.get(name, 0) + 1
-            self._pauses.clear()
+        self._epoch_steps += 1
+        if self._pauses and self._is_left_out():
             self._pause_s += took_s
             return
         ln = math.log(max(took_s, _SHORTEST_S))
@@ -169,6 +170,16 @@ class Pace:
             self._work = math.nan
         else:
             self._work += float(work)
+
+    def _is_left_out(self) -> bool:
+        """Count the pauses that the last step holds; return whether its time is theirs."""
+        is_left_out = self._epoch_steps >= _FEW_STEPS or self._pauses != ["epochs"]
+        for name in self._pauses:
+            self._counts[name] = self._counts.get(name, 0) + 1
+        if "epochs" in self._pauses:
+            self._epoch_steps = 0
+        self._pauses.clear()
+        return is_left_out
 
     def _clear(self, t0_s: Optional[float]) -> None:
         self._t0_s = t0_s

@@ -36,13 +36,27 @@ def test_a_line_holds_the_sums_of_ten_seconds(tmp_path: Path) -> None:
 def test_pauses_are_counted_and_left_out(tmp_path: Path) -> None:
     """The step that holds an evaluation, a checkpoint or the end of an epoch is no step of the sums."""
     report = Pace(str(tmp_path), "step")
-    for t_s, kind in ((0.0, ""), (1.0, ""), (2.0, "eval"), (8.0, "checkpoint"), (9.0, "epoch_end"), (12.0, "")):
+    marks = {21: "epoch_end", 23: "eval", 24: "checkpoint"}
+    t_s = 0.0
+    for number in range(26):
         report.step(t_s)
-        if kind:
-            report.mark(kind)
+        if number in marks:
+            report.mark(marks[number])
+        t_s += 1.0 if number in marks else 0.25
+    report.flush()
     (line,) = _lines(tmp_path)
-    assert (line["steps"], line["train_s"], line["pause_s"]) == (2, 2.0, 10.0)
+    assert (line["steps"], line["train_s"], line["pause_s"]) == (22, 5.5, 3.0)
     assert (line["evals"], line["checkpoints"], line["epochs"]) == (1, 1, 1)
+
+
+def test_the_ends_of_very_short_epochs_stay(tmp_path: Path) -> None:
+    """Where each step is an epoch, its time is all that there is to see."""
+    report = Pace(str(tmp_path), "step")
+    for number in range(12):
+        report.step(float(number))
+        report.mark("epoch_end")
+    (line,) = _lines(tmp_path)
+    assert (line["steps"], line["train_s"], line["epochs"]) == (10, 10.0, 10)
 
 
 def test_however_long_it_trains_three_parts_are_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -32,7 +32,7 @@ _LINEAR = 0.10  # ln pace up to which a window counts as much as it is slower
 _LINEAR_SDS = 2.0
 _LINEAR_SLACKS = 1.5
 _FLAT = 0.35  # and from which it counts more again
-_MOST = 0.50  # what it counts at most
+_MOST = 1.0  # what it counts at most
 _SLACK = 0.018
 _SLACK_ERRORS = 5.0
 _LEAST_THRESHOLD = 1.35  # in minutes times ln pace
@@ -40,6 +40,7 @@ _THRESHOLD_LN = 24.0
 _PRIOR_VARIANCE = 0.006  # long-run variance of a minute
 _PRIOR_BATCHES = 3.0
 _MINUTES_FACTOR = 2.5
+_LEAST_SIZE_SLACKS = 0.5
 _LEARNING = 0.05  # of the threshold, up to which the level goes on learning
 _BACK_WINDOWS = 18  # three minutes
 _BACK_SHARE = 0.35  # of the slowdown, that may be left after a recovery
@@ -188,8 +189,12 @@ class Slowdown:
             self._since_slower.append(level + excess)
         if self._slower < self.threshold:
             return None
+        self._size = median(self._since_slower) - level
+        if self._size < _LEAST_SIZE_SLACKS * self.slack:  # a few very slow windows made the sum, not a slowdown
+            self._slower, self._slower_since_s = 0.0, t_s
+            self._since_slower.clear()
+            return None
         self.is_slow = True
-        self._size = max(median(self._since_slower) - level, 0.0)
         self._recent.clear()
         self._held.clear()
         self._backoff = min(self._backoff * _BACKOFF, _MOST_BACKOFF)

@@ -1,0 +1,1 @@
+"""Benchmark of the tests for drift: false alarms, delays and causes on simulated trainings."""
