@@ -1,10 +1,11 @@
 """Advice: better values that a search has confirmed, kept until they are applied or made anew."""
 
+import contextlib
 import hashlib
 import json
 import re
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from enum import StrEnum
 from pathlib import Path
 from typing import Any
@@ -61,7 +62,9 @@ class Advice:
         why: How it was confirmed, and what to be careful about, a sentence each.
         made_utc: Time at which it was made, ISO 8601.
         state: State.
-        applied_utc: Time at which it was applied, ISO 8601; None before.
+        applied_utc: Time at which it, or an earlier one of this id, was applied last, ISO 8601; None before.
+        set_values: Values that were written then into the config, by key. They stay when the same advice is given
+            again: a person may have changed them since, and that is theirs to decide.
     """
 
     id: str
@@ -75,6 +78,7 @@ class Advice:
     made_utc: str
     state: AdviceState = AdviceState.GIVEN
     applied_utc: str | None = None
+    set_values: Mapping[str, Scalar] = field(default_factory=dict)
 
     def document(self) -> dict[str, Any]:
         """Return the advice as JSON has it."""
@@ -140,12 +144,22 @@ class Advices:
     def __init__(self, folder: Path) -> None:
         self._folder = folder
 
-    def keep(self, advice: Advice) -> None:
-        """Write an advice; one of the same id is replaced.
+    def keep(self, advice: Advice) -> Advice:
+        """Write an advice; of one of the same id only what was applied of it stays.
+
+        Returns:
+            The advice as it was written.
 
         Raises:
             AutotuneError: It cannot be written.
         """
+        with contextlib.suppress(AutotuneError):  # there is none, or none that can be read
+            before = self.advice(advice.id)
+            advice = replace(advice, applied_utc=before.applied_utc, set_values=before.set_values)
+        self._write(advice)
+        return advice
+
+    def _write(self, advice: Advice) -> None:
         path = self._folder / f"{advice.id}.json"
         try:
             make_private_folder(self._folder)
@@ -189,13 +203,15 @@ class Advices:
         applied = [advice for advice in self.all() if advice.config == config and advice.applied_utc is not None]
         values: dict[str, Scalar] = {}
         for advice in sorted(applied, key=lambda advice: advice.applied_utc or ""):
-            values |= {change.path: change.new for change in advice.changes}
+            values |= advice.set_values
         return values
 
     def mark_applied(self, id: str, utc: str) -> Advice:
         """Note that an advice was applied; return it."""
-        advice = replace(self.advice(id), state=AdviceState.APPLIED, applied_utc=utc)
-        self.keep(advice)
+        advice = self.advice(id)
+        values = {**advice.set_values, **{change.path: change.new for change in advice.changes}}
+        advice = replace(advice, state=AdviceState.APPLIED, applied_utc=utc, set_values=values)
+        self._write(advice)
         return advice
 
 

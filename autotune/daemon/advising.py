@@ -12,6 +12,7 @@ from autotune.daemon.queue.entry import Entry, EntryState, Hold
 from autotune.daemon.queue.fingerprint import config_sha256
 from autotune.daemon.queue.queue import Queue
 from autotune.daemon.tell import Tell
+from autotune.errors import AutotuneError
 from autotune.process.own_command import OWN_COMMAND
 from autotune.process.search_child import SearchChild
 
@@ -45,25 +46,35 @@ class Advising:
         self._tell = tell
         self._uses_config = uses_config
 
-    def advise(self, entry: Entry, answer: Mapping[str, Any]) -> None:
-        """Make the answer of an entry's search into advice, and apply it where that was asked for.
+    def keep(self, entry: Entry, answer: Mapping[str, Any]) -> Advice | None:
+        """Make the answer of an entry's search into advice, and keep it.
 
         Args:
-            entry: The entry, which is done.
+            entry: The entry.
             answer: The answer, whose verdict is ``better``.
+
+        Returns:
+            The advice; None if the answer cannot be understood.
+
+        Raises:
+            AutotuneError: It cannot be written.
         """
         made = self._clock.utc().isoformat(timespec="seconds")
         try:
             advice = Advice.of_answer(
                 answer, config=entry.config, config_sha256=entry.fingerprint.config_sha256, made_utc=made
             )
-        except (KeyError, TypeError, ValueError) as error:
-            self._note(entry, f"its answer cannot be understood: {error!r}", EntryState.FAILED)
-            return
-        self._advices.keep(advice)
-        assert entry.answer is not None, "what is done has an answer"
-        summary = replace(entry.answer, advice=advice.id)
-        changed = self._queue.change(entry.id, lambda one: replace(one, answer=summary))
+        except (KeyError, TypeError, ValueError):
+            return None
+        return self._advices.keep(advice)
+
+    def advise(self, entry: Entry, advice: Advice) -> None:
+        """Tell of an advice, and apply it where that was asked for.
+
+        Args:
+            entry: The entry that it is of.
+            advice: The advice, which is kept.
+        """
         ratio, low, high = advice.ratio
         self._tell(
             "advice",
@@ -72,33 +83,38 @@ class Advising:
             entry=entry.number,
             advice=advice.document(),
         )
-        if changed is None or not changed.apply:
-            return
-        if why := why_not_permitted(advice, changed.apply):
-            self._note(changed, f"not applied: {why}", EntryState.DONE)
-        else:
-            self._apply(changed, advice)
+        if entry.state is EntryState.HELD:
+            self._apply(entry, advice)
 
     def apply_held(self) -> None:
-        """Apply what waited for the end of a training, or for its user, once that is over."""
+        """Apply what is due, or waited for the end of a training or for its user, once that is over."""
         for entry in self._queue.entries():
-            waits = entry.state is EntryState.HELD and entry.hold is not Hold.EDITED
-            if waits and entry.answer is not None and entry.answer.advice is not None:
-                self._apply(entry, self._advices.advice(entry.answer.advice))
+            if entry.state is not EntryState.HELD or entry.hold is Hold.EDITED:
+                continue
+            try:
+                advice = self._advices.advice((entry.answer and entry.answer.advice) or "")
+            except AutotuneError as error:
+                self._note(entry, f"not applied: {error.message}", EntryState.DONE)
+            else:
+                self._apply(entry, advice)
 
     def _apply(self, entry: Entry, advice: Advice) -> None:
-        """Apply an advice that is permitted, unless a person or a training is in the way."""
+        """Apply an advice, if that is permitted, unless a person or a training is in the way."""
+        if why := why_not_permitted(advice, entry.apply):
+            self._note(entry, f"not applied: {why}", EntryState.DONE)
+            return
         config = Path(advice.config)
         if config_sha256(config) != advice.config_sha256:
             self._note(entry, "not applied: the config was edited since it was searched", EntryState.DONE)
             return
-        was_resumed = entry.state is EntryState.HELD and entry.hold is None
+        was_resumed = entry.hold is None
         edited = [] if was_resumed else edited_since(advice, self._advices.applied_values(advice.config))
         hold = hold_of(edited=edited, is_in_use=self._uses_config(config))
         if hold is not None:
             why = f"somebody has decided otherwise ({'; '.join(edited)})" if edited else "a training uses the config"
-            if entry.hold is not hold:
-                self._note(entry, f"not applied yet: {why}", EntryState.HELD, hold)
+            note = f"not applied yet: {why}"
+            if entry.note != note:
+                self._note(entry, note, EntryState.HELD, None if was_resumed else hold)
         elif why_failed := self._write(entry, advice):
             self._note(entry, f"not applied: {why_failed}", EntryState.DONE)
         else:

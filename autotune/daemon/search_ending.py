@@ -8,7 +8,7 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
-from autotune.daemon.queue.entry import Entry, EntryState, Fingerprint, SearchAnswerSummary
+from autotune.daemon.queue.entry import Entry, EntryState, Fingerprint, Hold, SearchAnswerSummary
 from autotune.durations import format_duration
 from autotune.files import open_regular
 
@@ -86,7 +86,7 @@ def read_answer(path: Path) -> Mapping[str, Any] | None:
 
 
 def entry_after(entry: Entry, ending: SearchEnding, now: datetime) -> Entry:
-    """Return an entry after its search has ended; what a better answer leads to is decided afterwards.
+    """Return an entry after its search has ended; a better answer that may be applied makes it *due* for that.
 
     Args:
         entry: As it is now; its user may have paused it meanwhile.
@@ -155,8 +155,13 @@ def _after_interruption(entry: Entry, ending: SearchEnding) -> Entry:
 
 def _done(entry: Entry, ending: SearchEnding) -> Entry:
     assert ending.answer is not None, "what has a verdict has an answer"
+    is_due = ending.verdict == "better" and bool(entry.apply)
     return replace(
-        entry, state=EntryState.DONE, answer=summary_of(ending.answer), note=str(ending.answer.get("why", ""))
+        entry,
+        state=EntryState.HELD if is_due else EntryState.DONE,
+        hold=Hold.DUE if is_due else None,
+        answer=summary_of(ending.answer),
+        note=str(ending.answer.get("why", "")),
     )
 
 

@@ -6,8 +6,9 @@ from pathlib import Path
 from typing import Any
 
 from autotune.clock import Clock
+from autotune.daemon.advice import Advice
 from autotune.daemon.advising import Advising
-from autotune.daemon.queue.entry import ApplyScope, Entry, EntryState
+from autotune.daemon.queue.entry import ApplyScope, Entry, EntryState, Hold
 from autotune.daemon.queue.fingerprint import fingerprint
 from autotune.daemon.queue.queue import Queue
 from autotune.daemon.search_ending import Left, SearchEnding, entry_after, read_answer
@@ -174,17 +175,30 @@ class Searches:
             fingerprint=fingerprint(Path(entry.config)),
         )
         now = self._clock.utc()
-        after = self._queue.change(entry.id, lambda one: entry_after(one, ending, now))
+        expected = entry_after(entry, ending, now)
+        advice = None
+        if ending.answer is not None and expected.answer is not None and expected.answer.verdict == "better":
+            advice = self._advising.keep(expected, ending.answer)  # before the entry is done: it is never done without
+        after = self._queue.change(entry.id, lambda one: _with_advice(entry_after(one, ending, now), advice))
         if after is None:
             return
-        text = f"{after.name}: {after.state.value}" + (f": {after.note}" if after.note else "")
+        word = "done" if after.hold is Hold.DUE else after.state.value
+        text = f"{after.name}: {word}" + (f": {after.note}" if after.note else "")
         self._tell("search_ended", text, entry=after.number, state=after.state.value)
-        if after.state is EntryState.DONE and ending.verdict == "better" and ending.answer is not None:
-            self._advising.advise(after, ending.answer)
+        if advice is not None and after.answer is not None:
+            self._advising.advise(after, advice)
 
     def _fail(self, entry: Entry, why: str) -> None:
         self._queue.change(entry.id, lambda one: replace(one, state=EntryState.FAILED, note=why, owner=None))
         self._tell("search_failed", f"{entry.name}: {why}", entry=entry.number)
+
+
+def _with_advice(entry: Entry, advice: Advice | None) -> Entry:
+    if entry.answer is None or entry.answer.verdict != "better":
+        return entry
+    if advice is None:
+        return replace(entry, state=EntryState.FAILED, hold=None, note="the answer of its search cannot be understood")
+    return replace(entry, answer=replace(entry.answer, advice=advice.id))
 
 
 def search_arguments(entry: Entry) -> tuple[str, ...]:

@@ -220,6 +220,33 @@ def test_without_a_daemon_it_is_said(autotune: Autotune, home: Path) -> None:
     assert autotune("daemon", "status").returncode == 1
 
 
+def test_a_value_that_was_taken_back_by_hand_stands(
+    project: Path, autotune: Autotune, start: Callable[[], Daemon]
+) -> None:
+    """The same advice is not applied over it until `queue resume` says so; a training is waited for even then."""
+    config = project / "config.yaml"
+    before = config.read_text()
+    daemon = start()
+    options = ("--when", "now", "--budget", "40s", "--apply", "better", "--no-check")
+    add(autotune, *options)
+    assert autotune("queue", "wait", "--for", "100s").returncode == 0, daemon.said()
+    assert "num_workers: 2   # loaders" in config.read_text()
+    config.write_text(before)
+    add(autotune, *options)
+    assert autotune("queue", "wait", "2", "--for", "100s").returncode == 0, daemon.said()
+    assert [(one["state"], one["hold"]) for one in entries(autotune)] == [("done", None), ("held", "edited")]
+    assert config.read_text() == before
+    with subprocess.Popen(
+        [sys.executable, "-c", "input()", "--config", "config.yaml"], cwd=project, stdin=subprocess.PIPE
+    ) as training:
+        assert autotune("queue", "resume", "2").returncode == 0
+        assert config.read_text() == before, daemon.said()
+        training.kill()
+    assert autotune("queue", "resume", "2").returncode == 0
+    assert "num_workers: 2   # loaders" in config.read_text(), daemon.said()
+    assert states(autotune) == ["done", "done"]
+
+
 def test_a_training_holds_up_what_would_be_applied(
     project: Path, autotune: Autotune, start: Callable[[], Daemon]
 ) -> None:

@@ -63,6 +63,19 @@ def test_what_was_applied_last_counts(tmp_path: Path) -> None:
     assert advices.advice(first.id).state is AdviceState.APPLIED
 
 
+def test_an_advice_that_is_given_again_does_not_forget_that_it_was_applied(tmp_path: Path) -> None:
+    """A value that was taken back by hand is proposed again with the same id: that it was set once is still known."""
+    advices = Advices(tmp_path)
+    advices.keep(advice())
+    advices.mark_applied(advice().id, "2030-01-01T01:00:00+00:00")
+    again = advices.keep(advice(changes=ANSWER["changes"][:1]))
+    assert again.state is AdviceState.GIVEN
+    assert advices.advice(again.id) == again
+    applied = advices.applied_values("/project/1.yaml")
+    assert applied == {"data.num_workers": 4, "data.batch_size": 32}
+    assert edited_since(again, applied) == ["data.num_workers is 1, autotune had set 4"]
+
+
 def test_only_what_was_permitted_is_applied() -> None:
     """A change of the batch needs a word of its own, and the message says which."""
     workers = advice(changes=ANSWER["changes"][:1])

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from autotune.daemon.queue.entry import Entry, EntryState, Fingerprint
+from autotune.daemon.queue.entry import ApplyScope, Entry, EntryState, Fingerprint, Hold
 from autotune.daemon.search_ending import (
     LEAST_REST_S,
     MOST_KILLS,
@@ -42,6 +42,15 @@ def test_an_answer_ends_the_entry() -> None:
     assert done.answer is not None
     assert done.answer.ratio == (1.5, 1.2, 1.8)
     assert (done.owner, done.running_s, done.used_s) == (None, 0.0, 100.0)
+
+
+def test_a_better_answer_that_may_be_applied_is_due() -> None:
+    """It is not done before it is applied: who waits for it waits for that; a daemon that starts goes on with it."""
+    due = after(replace(RUNNING, apply=frozenset({ApplyScope.BETTER})))
+    assert (due.state, due.hold, due.goes_on) == (EntryState.HELD, Hold.DUE, True)
+    assert not replace(due, hold=Hold.TRAINING).goes_on
+    none = after(replace(RUNNING, apply=frozenset({ApplyScope.BETTER})), answer={"verdict": "no_change"})
+    assert (none.state, none.hold) == (EntryState.DONE, None)
 
 
 def test_somebody_who_came_costs_the_time_that_was_used_only() -> None:

@@ -1,6 +1,7 @@
 """Searches of the daemon, after the machine or an earlier daemon has gone."""
 
 import os
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -9,8 +10,9 @@ import pytest
 from autotune.clock import SystemClock
 from autotune.daemon.advice import Advices
 from autotune.daemon.advising import Advising
-from autotune.daemon.queue.entry import Entry, EntryState
+from autotune.daemon.queue.entry import Entry, EntryState, Hold, SearchAnswerSummary
 from autotune.daemon.queue.queue import Queue
+from autotune.daemon.search_ending import MOST_REPLANS
 from autotune.daemon.searches import Searches, search_arguments
 from autotune.process.owner import this_process
 from tests.daemon.queue.entries import entry
@@ -80,6 +82,28 @@ def test_a_damaged_answer_is_none(queue: Queue) -> None:
     queue.answer(left).write_text('{"verdict": "bet')
     searches(queue, Told()).tick()
     assert queue.entries()[0].state is EntryState.WAITING
+
+
+def test_a_daemon_that_ended_before_it_applied_is_followed_by_one_that_does(queue: Queue) -> None:
+    """What is due is looked at again; where that cannot be, the entry is done, and those behind it have their turn."""
+    answer = SearchAnswerSummary(verdict="better", ratio=(1.5, 1.2, 1.8), advice="00000000")
+    queue.add(lambda number, _entries: entry(number, state=EntryState.HELD, hold=Hold.DUE, answer=answer))
+    told = Told()
+    Advising(queue, Advices(queue.folder / "advice"), SystemClock(), told, lambda _config: False).apply_held()
+    (one,) = queue.entries()
+    assert (one.state, one.hold) == (EntryState.DONE, None)
+    assert one.note == "not applied: there is no advice 00000000"
+    assert told.kinds == ["not_applied"]
+
+
+def test_an_answer_without_its_facts_fails_the_entry(queue: Queue) -> None:
+    """It is never done with advice that nobody can read."""
+    left = left_behind(queue, boot_id="another boot")
+    queue.change(left.id, lambda one: replace(one, replans=MOST_REPLANS))
+    queue.answer(left).write_text('{"verdict": "better", "speedup": {"ratio": 2, "low": 1.5, "high": 3}}')
+    searches(queue, Told()).tick()
+    (one,) = queue.entries()
+    assert (one.state, one.note) == (EntryState.FAILED, "the answer of its search cannot be understood")
 
 
 def test_the_search_is_kept_to_what_may_be_applied() -> None:

@@ -18,7 +18,6 @@ def command(number: int, follow: bool) -> int:
         from autotune.clock import SystemClock
         from autotune.commands.printing import say
         from autotune.commands.queue.opened import open_queue
-        from autotune.daemon.queue.entry import EntryState
         from autotune.errors import AutotuneError
         from autotune.files import open_regular
 
@@ -27,9 +26,7 @@ def command(number: int, follow: bool) -> int:
     entry = queue.entry(number)
     position, rest = 0, b""
     while True:
-        goes_on = follow and any(
-            one.id == entry.id and one.state in (EntryState.WAITING, EntryState.RUNNING) for one in queue.entries()
-        )
+        goes_on = follow and any(one.id == entry.id and one.goes_on for one in queue.entries())
         try:
             with open_regular(queue.log(entry)) as file:
                 file.seek(position)

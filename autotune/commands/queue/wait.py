@@ -33,7 +33,7 @@ def command(call: Invocation, numbers: tuple[int, ...], longest_s: float | None,
     until_s = None if longest_s is None else clock.now_s() + longest_s
     while True:
         entries = [entry for entry in queue.entries() if entry.id in chosen]
-        if not any(entry.state in (EntryState.WAITING, EntryState.RUNNING) for entry in entries):
+        if not any(entry.goes_on for entry in entries):
             break
         if until_s is not None and clock.now_s() >= until_s:
             raise AutotuneError(f"not all were done within {format_duration(longest_s or 0.0)}", remedy="They go on.")

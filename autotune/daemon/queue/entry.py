@@ -31,6 +31,7 @@ class EntryState(StrEnum):
 class Hold(StrEnum):
     """Reason for which a better answer is not applied yet."""
 
+    DUE = "due"  # none: it is being applied, or was about to be when the daemon ended
     TRAINING = "training"  # one uses the config; applied when it has ended
     EDITED = "edited"  # a person has changed a value that was applied before; theirs stands until `queue resume`
 
@@ -112,7 +113,7 @@ class Entry:
         kills: Number of times that its search ended without a word and nobody had asked for it.
         replans: Number of times that the config was edited during the search, which was then made again.
         retry_utc: Earliest next start after something was in the way, ISO 8601; None for none.
-        hold: Of a held entry, the reason.
+        hold: Of a held entry, the reason; None once its user has said that it is to be applied all the same.
         answer: Answer of its search; None before the end.
     """
 
@@ -143,6 +144,12 @@ class Entry:
     def left_s(self) -> float:
         """Return what is left of its budget, in seconds; never below 0."""
         return max(0.0, self.budget_s - self.used_s)
+
+    @property
+    def goes_on(self) -> bool:
+        """True if something will become of it by itself; not what waits for its user, or for the end of a training."""
+        is_due = self.state is EntryState.HELD and self.hold is Hold.DUE
+        return is_due or self.state in (EntryState.WAITING, EntryState.RUNNING)
 
     @property
     def name(self) -> str:

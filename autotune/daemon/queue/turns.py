@@ -58,7 +58,9 @@ def _standing(entry: Entry) -> str:
     match entry.state, entry.hold:
         case EntryState.PAUSED, _:
             return f"paused; `autotune queue resume {entry.number}`"
-        case EntryState.HELD, Hold.TRAINING:
+        case EntryState.HELD, Hold.DUE:
+            return "better; applied now"
+        case EntryState.HELD, Hold.TRAINING | None:
             return "better; applied when the training that uses the config has ended"
         case EntryState.HELD, _:
             return f"better; not applied because somebody has changed a value: `autotune queue resume {entry.number}`"
