@@ -52,7 +52,7 @@ class Advice:
     """Better values for one config, with what they gain.
 
     Attributes:
-        id: 8 hexadecimal digits, from the identity of the study and the values: the same advice has the same id.
+        id: 8 hexadecimal digits, from config, study and values: the same advice has the same id.
         config: The config, links resolved.
         config_sha256: Hash of the config that was searched.
         study: Name of the study.
@@ -94,7 +94,7 @@ class Advice:
         changes = tuple(_change(change) for change in answer["changes"])
         speedup = answer["speedup"]
         return cls(
-            id=advice_id(str(answer["study"]), answer["best"]["values"]),
+            id=advice_id(config, str(answer["study"]), answer["best"]["values"]),
             config=config,
             config_sha256=config_sha256,
             study=str(answer["study"]),
@@ -215,9 +215,9 @@ class Advices:
         return advice
 
 
-def advice_id(study: str, values: Mapping[str, Scalar]) -> str:
-    """Return the id of an advice: a hash of the study's identity and of all values."""
-    text = json.dumps([study, sorted(values.items())])
+def advice_id(config: str, study: str, values: Mapping[str, Scalar]) -> str:
+    """Return the id of an advice: a hash of the config's path, of the study's identity and of all values."""
+    text = json.dumps([config, study, sorted(values.items())])
     return hashlib.sha256(text.encode()).hexdigest()[:8]
 
 

@@ -104,13 +104,14 @@ def entry_after(entry: Entry, ending: SearchEnding, now: datetime) -> Entry:
     if ending.was_interrupted:
         return _after_interruption(entry, ending)
     if ending.fingerprint.config_sha256 != entry.fingerprint.config_sha256 and entry.replans < MOST_REPLANS:
+        what = "was edited" if ending.fingerprint.config_sha256 else "went away"
         return replace(
             entry,
             state=EntryState.WAITING,
             used_s=0.0,
             replans=entry.replans + 1,
             fingerprint=ending.fingerprint,
-            note="the config was edited while it was searched; the search is made again, for the file as it is now",
+            note=f"the config {what} while it was searched; the search is made again",
         )
     return _done(entry, ending)
 

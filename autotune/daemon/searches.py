@@ -80,17 +80,18 @@ class Searches:
     def start(self, entry: Entry) -> None:
         """Start the search of an entry."""
         now = fingerprint(Path(entry.config))
+        if now.config_sha256 is None:
+            again = f"`autotune queue resume {entry.number}` tries again"
+            self._fail(entry, f"{entry.config} cannot be read any more; {again}")
+            return
         if differences := entry.fingerprint.differences(now):
             why = "; ".join(differences)
             self._tell("replanned", f"{entry.name}: since it was queued, {why}; planned anew", entry=entry.number)
-        if now.config_sha256 is None:
-            self._fail(entry, f"{entry.config} cannot be read any more")
-            return
         started = entry
         try:
             create_private(self._queue.answer(entry))  # that of an earlier start must not be taken for this one's
             changed = self._queue.change(
-                entry.id, lambda one: replace(one, state=EntryState.RUNNING, fingerprint=now, retry_utc=None)
+                entry.id, lambda one: replace(one, state=EntryState.RUNNING, fingerprint=now, retry_utc=None, note="")
             )
             if changed is None:
                 return
@@ -103,7 +104,10 @@ class Searches:
                 log=self._queue.log(entry),
                 clock=self._clock,
             )
-        except (AutotuneError, OSError) as error:
+        except AutotuneError as error:
+            self._fail(started, " ".join(str(error).splitlines()))
+            return
+        except OSError as error:
             self._fail(started, f"its search cannot be started: {error}")
             return
         self.running = RunningSearch(entry=started, child=child, started_s=self._clock.now_s())

@@ -72,7 +72,8 @@ class Service:
         self._surroundings = SurroundingsReader(clock)
         self._trainings_s = 0.0
         self._to_settle: list[Deferred] = []
-        self._trouble: tuple[str, float] | None = None
+        self._troubles: dict[str, str] = {}  # by the name of the work
+        self._said: dict[str, float] = {}  # when each of them was said
         self._held_s = 0.0
         self._machine_now = ""
 
@@ -107,16 +108,16 @@ class Service:
         """Do all that is due; what goes wrong with one thing is no reason to leave out the others."""
         self._manager.alive()
         self._notifier.tick()
-        self._guarded(lambda: self._look_at_machine(look))
-        self._guarded(lambda: self._look_after_search(look))
-        self._guarded(lambda: self._start_next(look))
+        self._guarded("machine", lambda: self._look_at_machine(look))
+        self._guarded("search", lambda: self._look_after_search(look))
+        self._guarded("start", lambda: self._start_next(look))
         now_s = self._clock.now_s()
         if now_s >= self._trainings_s:
             self._trainings_s = now_s + _TRAININGS_S
-            self._guarded(self._watch_trainings)
+            self._guarded("trainings", self._watch_trainings)
         if now_s >= self._held_s:
             self._held_s = now_s + _HELD_S
-            self._guarded(self._advising.apply_held)
+            self._guarded("apply", self._advising.apply_held)
         self._settle()
 
     def _look_at_machine(self, look: MachineLook) -> None:
@@ -163,17 +164,25 @@ class Service:
         pause_s = min(_TRAININGS_S if self._trainings.alive else _PAUSE_S, look.due_in_s())
         return pause_s if self._manager.watchdog_s is None else min(pause_s, self._manager.watchdog_s / 4)
 
-    def _guarded(self, work: Callable[[], None]) -> None:
-        """Do some work; what goes wrong with disks and files is said, and tried again."""
+    def _guarded(self, name: str, work: Callable[[], None]) -> None:
+        """Do some work; what goes wrong with disks and files is said, and tried again.
+
+        Args:
+            name: Name of the work: its trouble is over once it is done without.
+            work: The work.
+        """
         try:
             work()
+            self._troubles.pop(name, None)
         except Exception as error:  # noqa: BLE001 -- one full disk, or one bug, must not end what others rely on
             trouble = error if isinstance(error, AutotuneError) else expected(error)
-            if trouble is None:
-                _log.exception("a bug in the daemon; it goes on")
             text, now_s = str(trouble or f"bug: {error!r}"), self._clock.now_s()
-            if self._trouble is None or self._trouble[0] != text or now_s - self._trouble[1] >= _SAID_AGAIN_S:
-                self._trouble = text, now_s
+            self._troubles[name] = text
+            self._said = {one: said_s for one, said_s in self._said.items() if now_s - said_s < _SAID_AGAIN_S}
+            if text not in self._said:
+                self._said[text] = now_s
+                if trouble is None:
+                    _log.exception("a bug in the daemon; it goes on")
                 self._say(text)
 
     # Requests
@@ -205,7 +214,7 @@ class Service:
             "running": running.number if running else None,
             "reasons": dict(self._turns.reasons),
             "trainings": [_shown(training) for training in self._trainings.alive],
-            "trouble": self._trouble[0] if self._trouble else None,
+            "trouble": next(iter(self._troubles.values()), None),
         }
 
     def _settle(self) -> None:

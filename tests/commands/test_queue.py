@@ -220,6 +220,45 @@ def test_without_a_daemon_it_is_said(autotune: Autotune, home: Path) -> None:
     assert autotune("daemon", "status").returncode == 1
 
 
+def test_a_damaged_queue_is_said_for_as_long_as_it_is(
+    project: Path, home: Path, autotune: Autotune, start: Callable[[], Daemon]
+) -> None:
+    """The search that runs goes on, and ends in time where it is told to; once the file is mended nothing is wrong."""
+    daemon = start()
+    add(autotune, "--when", "now", "--budget", "10m", "--no-check")
+    until(lambda: bool(list(project.glob(".autotune/trials/*/*"))), "no trial began")
+
+    def trouble() -> str | None:
+        found = json.loads(autotune("daemon", "status", "--json").stdout)["trouble"]
+        assert found is None or isinstance(found, str)
+        return found
+
+    (file,) = home.glob("*/queue/queue.json")
+    content = file.read_text()
+    file.write_text("{")
+    until(lambda: "cannot be understood" in (trouble() or ""), daemon.said())
+    assert daemon.said().count("cannot be understood") == 1
+    file.write_text(content)
+    until(lambda: trouble() is None, daemon.said())
+    assert autotune("queue", "remove", "1").returncode == 0
+    assert not left_running(project)
+
+
+def test_a_daemon_that_hangs_hides_nothing(autotune: Autotune, start: Callable[[], Daemon]) -> None:
+    """The queue can be seen and changed; what was changed is said to be, though the daemon has not followed."""
+    daemon = start()
+    daemon.process.send_signal(signal.SIGSTOP)
+    added = autotune("queue", "add", "--config", "config.yaml", "--no-check")
+    assert added.returncode == 1
+    assert "the queue is changed, but" in added.stderr
+    listed = autotune("queue", "list")
+    assert listed.returncode == 0
+    assert "config.yaml" in listed.stdout
+    assert "did not answer" in listed.stderr
+    daemon.process.send_signal(signal.SIGCONT)
+    assert autotune("queue", "remove", "1").returncode == 0
+
+
 def test_a_value_that_was_taken_back_by_hand_stands(
     project: Path, autotune: Autotune, start: Callable[[], Daemon]
 ) -> None:

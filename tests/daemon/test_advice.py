@@ -22,10 +22,11 @@ def test_an_advice_comes_back_from_disk_as_it_was(tmp_path: Path) -> None:
 
 
 def test_the_same_advice_has_the_same_id() -> None:
-    """The id comes from study and values alone."""
+    """The id comes from config, study and values alone: of two copies of a config each has its own."""
     assert advice(why="measured again").id == advice().id
     assert advice(best={"values": {"data.num_workers": 2}}).id != advice().id
-    assert advice_id("a", {"x": 1, "y": True}) == advice_id("a", {"y": True, "x": 1})
+    assert advice_id("c", "a", {"x": 1, "y": True}) == advice_id("c", "a", {"y": True, "x": 1})
+    assert advice_id("c", "a", {"x": 1}) != advice_id("copy of c", "a", {"x": 1})
 
 
 @pytest.mark.parametrize("id", ["../../etc", "", "0000000", "ABCDEF01", "00000000/..", "0000000\n0"])

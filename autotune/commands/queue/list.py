@@ -15,6 +15,7 @@ def command(call: Invocation, as_json: bool) -> int:
     with signals_held():
         from autotune.commands.printing import say_object
         from autotune.commands.queue.opened import NO_DAEMON, entries_object, open_queue, reasons
+        from autotune.daemon.queue.entry import EntryState
         from autotune.report.console import text_console
         from autotune.report.queue_table import QueueRow, print_queue
 
@@ -29,7 +30,7 @@ def command(call: Invocation, as_json: bool) -> int:
             state=entry.state.value,
             config=entry.config,
             budget_s=entry.budget_s,
-            left_s=entry.left_s,
+            left_s=entry.budget_s if entry.state is EntryState.HELD else entry.left_s,
             start=str(entry.start),
             gain=entry.answer.ratio if entry.answer and entry.answer.verdict == "better" else None,
             advice=entry.answer.advice if entry.answer else None,

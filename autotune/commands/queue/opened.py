@@ -5,11 +5,12 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from autotune.clock import SystemClock
+from autotune.commands.printing import say_aside
 from autotune.daemon.control.client import ask
 from autotune.daemon.home import DaemonHome, open_home
 from autotune.daemon.queue.entry import Entry
 from autotune.daemon.queue.queue import Queue
-from autotune.errors import DaemonAway
+from autotune.errors import AutotuneError, DaemonAway
 
 NO_DAEMON = "no daemon runs: `autotune daemon run` in a terminal, or `autotune daemon install`"
 """Sentence for whoever waits for nobody."""
@@ -28,11 +29,14 @@ def open_queue() -> tuple[DaemonHome, Queue]:
 
 
 def reasons(home: DaemonHome) -> Mapping[str, str] | None:
-    """Return by id what each entry waits for; None if no daemon runs."""
+    """Return by id what each entry waits for; None if no daemon runs, empty where it does not answer, which is said."""
     try:
         answer = ask(home, "status", {}, timeout_s=_ASK_S)
     except DaemonAway:
         return None
+    except AutotuneError as error:  # what is in the queue can be shown all the same
+        say_aside(f"autotune: {error}")
+        return {}
     found = answer.get("reasons")
     return found if isinstance(found, Mapping) else {}
 
@@ -41,12 +45,18 @@ def settle(home: DaemonHome) -> bool:
     """Return once the daemon has taken account of a change to the queue; False if no daemon runs.
 
     Raises:
-        AutotuneError: It gives no answer.
+        AutotuneError: It gives no answer; the change stays.
     """
     try:
         ask(home, "settle", {}, timeout_s=_ASK_S)
     except DaemonAway:
         return False
+    except AutotuneError as error:
+        raise AutotuneError(
+            f"the queue is changed, but the daemon has not followed yet: {error.message}",
+            where=error.where,
+            remedy="`autotune queue list` shows the queue. If it stays so, end the daemon and start it again.",
+        ) from error
     return True
 
 

@@ -65,7 +65,7 @@ def ask(
         raise AutotuneError(
             f"the daemon did not answer within {format_duration(timeout_s)}",
             where=str(home.socket),
-            remedy=f"Run the command again; if it stays so, look at {home.log} and start the daemon again.",
+            remedy="Run the command again; if it stays so, end the daemon and start it again.",
         ) from error
     except OSError as error:
         raise AutotuneError(

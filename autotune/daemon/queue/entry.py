@@ -1,7 +1,9 @@
 """Entry of the queue: one search that somebody asked for, what is left of its budget, and what became of it."""
 
+import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields
+from datetime import datetime
 from enum import StrEnum
 from typing import Any
 
@@ -170,6 +172,7 @@ class Entry:
         try:
             if document["format"] != FORMAT:
                 raise ValueError(f"format {document['format']!r} is not known to this version")
+            _require_types(document)
             known = {name: document[name] for name in (one.name for one in fields(cls)) if name in document}
             answer = known.get("answer")
             if answer is not None:
@@ -192,3 +195,28 @@ class Entry:
             )
         except (KeyError, TypeError, AttributeError) as error:
             raise ValueError(f"it is no entry of the queue: {error}") from error
+
+
+_TEXT = ("id", "config", "cwd", "added_utc", "note")
+_COUNTS = ("number", "kills", "replans")
+_SECONDS = ("budget_s", "used_s", "running_s")
+
+
+def _require_types(document: Mapping[str, Any]) -> None:
+    """Check the values that are taken as they are; what is wrong in a file is said here, not found out later.
+
+    Raises:
+        ValueError: One is of another type.
+        KeyError: One is missing.
+    """
+    retry, owner, environment = document["retry_utc"], document["owner"], document["environment"]
+    is_well = {
+        **{name: isinstance(document[name], str) for name in _TEXT},
+        **{name: type(document[name]) is int for name in _COUNTS},
+        **{name: type(document[name]) in (int, float) and math.isfinite(document[name]) for name in _SECONDS},
+        "retry_utc": retry is None or datetime.fromisoformat(retry).tzinfo is not None,
+        "owner": owner is None or isinstance(owner, Mapping),
+        "environment": all(isinstance(value, str) for value in environment.values()),
+    }
+    if wrong := [name for name, is_right in is_well.items() if not is_right]:
+        raise ValueError(f"it is no entry of the queue: {wrong[0]} is {document[wrong[0]]!r:.80}")

@@ -83,6 +83,6 @@ class StartRule:
             KeyError: It is none.
         """
         at = document["at"]
-        if at is not None:
-            datetime.fromisoformat(at)
+        if at is not None and datetime.fromisoformat(at).tzinfo is None:
+            raise ValueError(f"{at!r} has no offset from UTC")
         return cls(kind=StartKind(document["kind"]), at=at)

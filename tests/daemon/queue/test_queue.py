@@ -8,6 +8,7 @@ import sys
 import threading
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -73,6 +74,34 @@ def test_a_file_that_cannot_be_understood_is_not_overwritten(queue: Queue) -> No
             add(queue)
         assert caught.value.where == str(file)
         assert file.read_bytes() == content
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"used_s": None},
+        {"budget_s": "600"},
+        {"budget_s": float("nan")},
+        {"number": "1"},
+        {"cwd": 7},
+        {"note": None},
+        {"kills": True},
+        {"environment": {"PATH": 1}},
+        {"environment": []},
+        {"owner": 3},
+        {"retry_utc": "2030-01-01T00:00:00"},
+        {"start": {"kind": "at", "at": "2030-01-01T00:00:00"}},
+    ],
+)
+def test_a_value_of_a_wrong_type_is_said_when_it_is_read(queue: Queue, change: dict[str, Any]) -> None:
+    """It reaches neither the screen nor the daemon's decisions."""
+    add(queue)
+    file = queue.folder / "queue.json"
+    document = json.loads(file.read_bytes())
+    document["entries"][0].update(change)
+    file.write_text(json.dumps(document))
+    with pytest.raises(AutotuneError, match="cannot be understood"):
+        queue.entries()
 
 
 def test_a_full_disk_loses_nothing(queue: Queue, monkeypatch: pytest.MonkeyPatch) -> None:
