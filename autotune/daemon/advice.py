@@ -206,8 +206,12 @@ class Advices:
             values |= advice.set_values
         return values
 
+    def put_back(self, advice: Advice) -> None:
+        """Write an advice as it was before `mark_applied`: it was not applied after all."""
+        self._write(advice)
+
     def mark_applied(self, id: str, utc: str) -> Advice:
-        """Note that an advice was applied; return it."""
+        """Note that an advice is applied, before that is done: what is in a config is known then; return it."""
         advice = self.advice(id)
         values = {**advice.set_values, **{change.path: change.new for change in advice.changes}}
         advice = replace(advice, state=AdviceState.APPLIED, applied_utc=utc, set_values=values)

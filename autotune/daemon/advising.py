@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from autotune.clock import Clock
-from autotune.daemon.advice import Advice, Advices
+from autotune.daemon.advice import Advice, Advices, AdviceState
 from autotune.daemon.apply_rule import edited_since, hold_of, why_not_permitted
 from autotune.daemon.queue.entry import Entry, EntryState, Hold
 from autotune.daemon.queue.fingerprint import config_sha256
@@ -104,28 +104,37 @@ class Advising:
             self._note(entry, f"not applied: {why}", EntryState.DONE)
             return
         config = Path(advice.config)
+        was_begun = advice.state is AdviceState.APPLIED  # by a daemon that ended before it saw the end of it
         if config_sha256(config) != advice.config_sha256:
-            self._note(entry, "not applied: the config was edited since it was searched", EntryState.DONE)
+            note = "not applied: the config was edited since it was searched"
+            if was_begun:
+                note = f"applied to {advice.config} when the daemon ended; `autotune revert` undoes it"
+            self._note(entry, note, EntryState.DONE)
             return
         was_resumed = entry.hold is None
-        edited = [] if was_resumed else edited_since(advice, self._advices.applied_values(advice.config))
+        edited = [] if was_resumed or was_begun else edited_since(advice, self._advices.applied_values(advice.config))
         hold = hold_of(edited=edited, is_in_use=self._uses_config(config))
         if hold is not None:
             why = f"somebody has decided otherwise ({'; '.join(edited)})" if edited else "a training uses the config"
             note = f"not applied yet: {why}"
             if entry.note != note:
                 self._note(entry, note, EntryState.HELD, None if was_resumed else hold)
-        elif why_failed := self._write(entry, advice):
+            return
+        self._advices.mark_applied(advice.id, self._clock.utc().isoformat(timespec="seconds"))  # never unknown later
+        if why_failed := self._write(entry, advice):
+            self._advices.put_back(advice)
             self._note(entry, f"not applied: {why_failed}", EntryState.DONE)
         else:
-            self._advices.mark_applied(advice.id, self._clock.utc().isoformat(timespec="seconds"))
             self._note(entry, f"applied to {advice.config}; `autotune revert` undoes it", EntryState.DONE)
 
     def _write(self, entry: Entry, advice: Advice) -> str | None:
         """Have ``autotune apply`` write the values; return why that failed, None if it did not."""
         argv = (*OWN_COMMAND, "apply", "--config", advice.config, *_where(entry.options))
         log = self._queue.log(entry)
-        child = SearchChild.start(argv, cwd=Path(entry.cwd), env=entry.environment, log=log, clock=self._clock)
+        try:
+            child = SearchChild.start(argv, cwd=Path(entry.cwd), env=entry.environment, log=log, clock=self._clock)
+        except AutotuneError as error:
+            return " ".join(str(error).splitlines())
         until_s = self._clock.now_s() + _APPLY_LIMIT_S
         while (ended := child.poll()) is None:
             if self._clock.now_s() > until_s:

@@ -48,7 +48,7 @@ def _nothing_better(evidence: Evidence) -> str:
     if not evidence.explored and evidence.broke_before:
         return "what looked better broke when it was validated, and is not tried again"
     if not evidence.explored:
-        return "there was no time to try anything but today's values"
+        return "nothing but today's values was tried: there was no time, or nothing else promised a gain"
     if evidence.by_utilization:
         return "nothing that was tried keeps the GPU busier without being slower than today's values"
     return "nothing that was tried is faster than today's values"

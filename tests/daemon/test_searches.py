@@ -10,11 +10,13 @@ import pytest
 from autotune.clock import SystemClock
 from autotune.daemon.advice import Advices
 from autotune.daemon.advising import Advising
-from autotune.daemon.queue.entry import Entry, EntryState, Hold, SearchAnswerSummary
+from autotune.daemon.queue.entry import ApplyScope, Entry, EntryState, Hold, SearchAnswerSummary
+from autotune.daemon.queue.fingerprint import config_sha256
 from autotune.daemon.queue.queue import Queue
 from autotune.daemon.search_ending import MOST_REPLANS
 from autotune.daemon.searches import Searches, search_arguments
 from autotune.process.owner import this_process
+from tests.daemon.advised import ANSWER, advice
 from tests.daemon.queue.entries import entry
 
 
@@ -94,6 +96,31 @@ def test_a_daemon_that_ended_before_it_applied_is_followed_by_one_that_does(queu
     assert (one.state, one.hold) == (EntryState.DONE, None)
     assert one.note == "not applied: there is no advice 00000000"
     assert told.kinds == ["not_applied"]
+
+
+def test_a_daemon_that_was_killed_while_it_applied_has_not_forgotten(queue: Queue, tmp_path: Path) -> None:
+    """The values are in the file, and known as autotune's; what could not be applied is not."""
+    config = tmp_path / "1.yaml"
+    config.write_text("{data: {num_workers: 1}}")
+    advices = Advices(queue.folder / "advice")
+    one = replace(advice(changes=ANSWER["changes"][:1]), config=str(config), config_sha256=config_sha256(config))
+    advices.keep(one)
+    answer = SearchAnswerSummary(verdict="better", ratio=(1.5, 1.2, 1.8), advice=one.id)
+    due = replace(entry(), state=EntryState.HELD, hold=Hold.DUE, answer=answer, apply=frozenset({ApplyScope.BETTER}))
+    advising = Advising(queue, advices, SystemClock(), Told(), lambda _config: False)
+    due = replace(due, cwd=str(tmp_path), config=str(config), environment=dict(os.environ))
+    queue.add(lambda _number, _entries: due)
+    advising.apply_held()  # the file has no section for autotune
+    (failed,) = queue.entries()
+    assert failed.note.startswith("not applied: `autotune apply` failed")
+    assert advices.applied_values(str(config)) == {}
+    advices.mark_applied(one.id, "2030-01-01T01:00:00+00:00")
+    config.write_text("{data: {num_workers: 4}}")
+    queue.change(due.id, lambda _one: due)
+    advising.apply_held()
+    (done,) = queue.entries()
+    assert (done.state, done.note.split(" to ")[0]) == (EntryState.DONE, "applied")
+    assert advices.applied_values(str(config)) == {"data.num_workers": 4}
 
 
 def test_an_answer_without_its_facts_fails_the_entry(queue: Queue) -> None:

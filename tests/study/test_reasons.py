@@ -23,7 +23,7 @@ BUSIER = replace(UNCLEAR, score=Ratio(ratio=1.3, low=1.2, high=1.4))
 @pytest.mark.parametrize(
     ("evidence", "said"),
     [
-        (NOTHING, "there was no time to try anything but today's values"),
+        (NOTHING, "nothing but today's values was tried: there was no time, or nothing else promised a gain"),
         (replace(NOTHING, explored=True), "nothing that was tried is faster than today's values"),
         (replace(NOTHING, explored=True, by_utilization=True), "nothing that was tried keeps the GPU busier"),
         (FOUND, "the best point was not confirmed against today's config"),
