@@ -93,8 +93,12 @@ def show_preflight(plan: InitPlan, *, may_ask: bool) -> str | None:
     return _why_separate(console, plan, trials) if trials.second else None
 
 
-def try_start(problem: Problem) -> float:
+def try_start(problem: Problem, *, longest_s: float) -> float:
     """Make one short trial of today's config, and nothing of it.
+
+    Args:
+        problem: The config and the command.
+        longest_s: Longest time to its first step, if that is less than the section's.
 
     Returns:
         The time that it took, in seconds, from the start of the trainer to its third step and its end.
@@ -109,7 +113,8 @@ def try_start(problem: Problem) -> float:
     with sole_search(problem.state.search_lock(problem.study), problem.study), Guard() as guard, checkpoints:
         end_orphans(problem.state.trials(problem.study), clock)
         began_s = clock.now_s()
-        preflight = run_preflight(problem, ZygoteRunner(guard, clock), clock, name=name)
+        limit_s = min(longest_s, problem.limits.start_timeout_s)
+        preflight = run_preflight(problem, ZygoteRunner(guard, clock), clock, name=name, start_timeout_s=limit_s)
         took_s = clock.now_s() - began_s
         loss = checkpoints.loss("the trial")
     if trouble := loss or _trouble(preflight, without="--no-check"):

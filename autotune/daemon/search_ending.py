@@ -143,7 +143,8 @@ def _after_error(entry: Entry, ending: SearchEnding, now: datetime) -> Entry:
 def _after_interruption(entry: Entry, ending: SearchEnding) -> Entry:
     used = f"{format_duration(entry.left_s)} of {format_duration(entry.budget_s)} is left"
     note = f"left because {ending.why_left}; {used}" if ending.why_left else f"it was ended early; {used}"
-    was_killed = ending.left is None and ending.answer is None
+    # Where nobody knows how it ended the daemon was gone, too: a machine that is restarted every day breaks no trainer.
+    was_killed = ending.left is None and ending.answer is None and ending.exit_code is not None
     entry = replace(entry, kills=entry.kills + was_killed, note=note)
     if entry.kills >= MOST_KILLS:
         return replace(entry, state=EntryState.FAILED, note=f"its search ended {entry.kills} times without a word")

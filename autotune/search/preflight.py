@@ -70,6 +70,7 @@ def run_preflight(
     *,
     name: str,
     with_section: bool = False,
+    start_timeout_s: float | None = None,
     tell: Callable[[str], object] = lambda _sentence: None,
 ) -> Preflight:
     """Make one trial of today's config, until a few steps were seen.
@@ -80,6 +81,7 @@ def run_preflight(
         clock: Source of time.
         name: Name of the trial.
         with_section: Whether its copy of the config holds the section too; then it is over at its first step.
+        start_timeout_s: Longest time to the first step; None for that of the section.
         tell: Called with a sentence if the first step is long in coming.
 
     Raises:
@@ -95,8 +97,9 @@ def run_preflight(
     unread = _Unread(folder, plan.config_name)
     with Instruments.of_machine(clock, None) as instruments:
         instruments.expect(plan.trial_id, TrialGpus(uuids=()), folder.samples)
-        watch = _Watch(clock, problem.limits.start_timeout_s, enough_steps, instruments, folder, tell)
-        trial_exit = runner.run(plan, watch, clock.now_s() + problem.limits.start_timeout_s + 2 * _TIME_LIMIT_S)
+        limit_s = problem.limits.start_timeout_s if start_timeout_s is None else start_timeout_s
+        watch = _Watch(clock, limit_s, enough_steps, instruments, folder, tell)
+        trial_exit = runner.run(plan, watch, clock.now_s() + limit_s + 2 * _TIME_LIMIT_S)
     folder.discard_temporary()  # the rest of it stays for who wants to know why it failed
     stdout = folder.stdout_tail()
     evidence = Evidence(stdout_tail=stdout, why_not_started=watch.why_not_started)

@@ -78,6 +78,14 @@ def test_a_search_that_is_killed_again_and_again_is_given_up() -> None:
     assert "without a word" in one.note
 
 
+def test_a_machine_that_is_restarted_often_is_no_failure() -> None:
+    """Where the daemon was gone too, nobody knows how a search ended, and the trainer is not to blame."""
+    one = replace(RUNNING, budget_s=6000.0)
+    for _ in range(10):
+        one = after(replace(one, state=EntryState.RUNNING), exit_code=None, answer=None, used_s=1.0)
+    assert one.state is EntryState.WAITING
+
+
 def test_leaving_often_is_no_failure() -> None:
     """A machine with many users ends a search many times."""
     one = replace(RUNNING, budget_s=6000.0)

@@ -15,7 +15,10 @@ _LOOK_S = 0.5
 @json_option
 @click.pass_obj
 def command(call: Invocation, numbers: tuple[int, ...], longest_s: float | None, as_json: bool) -> int:
-    """Returns when these entries, or all, are done, failed, held, paused or removed; exit code 1 if one has failed."""
+    """Returns when these entries, or all that wait or run, are done, failed, held, paused or removed.
+
+    The exit code is 1 if one has failed.
+    """
     with signals_held():
         from autotune.clock import SystemClock
         from autotune.commands.printing import say, say_object
@@ -27,7 +30,8 @@ def command(call: Invocation, numbers: tuple[int, ...], longest_s: float | None,
 
     home, queue = open_queue()
     clock = SystemClock()
-    chosen = {entry.id for entry in (find_entries(queue.entries(), numbers) if numbers else queue.entries())}
+    named = find_entries(queue.entries(), numbers) if numbers else [one for one in queue.entries() if one.goes_on]
+    chosen = {entry.id for entry in named}
     if reasons(home) is None:
         raise AutotuneError(NO_DAEMON, remedy="Nothing would ever be done.")
     until_s = None if longest_s is None else clock.now_s() + longest_s
