@@ -1,5 +1,7 @@
 """``autotune daemon status``: whether the daemon runs, how it is hosted, and what it does."""
 
+from datetime import datetime
+
 import click
 
 from autotune.commands.invocation import Invocation
@@ -25,7 +27,8 @@ def command(call: Invocation, as_json: bool) -> int:
     if as_json:
         call.answer(lambda: say_object({"format": 1, **status}, indent=2))
         return 0
-    say(f"autotune {status['autotune']} daemon, process {status['pid']}, since {status['started_utc']}")
+    since = datetime.fromisoformat(status["started_utc"]).astimezone()
+    say(f"autotune {status['autotune']} daemon, process {status['pid']}, since {since:%Y-%m-%d %H:%M:%S}")
     say(f"hosted by {status['hosted']}")
     say(f"machine: {status['machine']}")
     if status["running"] is not None:
