@@ -32,7 +32,7 @@ class DaemonHome:
     """Folders and files of a user's daemon on this machine.
 
     Attributes:
-        state: Folder of what is kept: queue, trainings, advice, log.
+        state: Folder of what is kept: queue, trainings, advice.
         runtime: Folder of the socket.
     """
 
@@ -73,11 +73,6 @@ class DaemonHome:
     def advice(self) -> Path:
         """Folder of the advice that was given."""
         return self.state / "advice"
-
-    @property
-    def log(self) -> Path:
-        """Log of the daemon."""
-        return self.state / "daemon.log"
 
     @property
     def notify_log(self) -> Path:
