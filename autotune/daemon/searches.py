@@ -8,7 +8,7 @@ from typing import Any
 from autotune.clock import Clock
 from autotune.daemon.advice import Advice
 from autotune.daemon.advising import Advising
-from autotune.daemon.queue.entry import ApplyScope, Entry, EntryState, Hold
+from autotune.daemon.queue.entry import ApplyScope, Entry, EntryState, Fingerprint, Hold
 from autotune.daemon.queue.fingerprint import fingerprint
 from autotune.daemon.queue.queue import Queue
 from autotune.daemon.search_ending import Left, SearchEnding, entry_after, read_answer
@@ -90,11 +90,9 @@ class Searches:
         started = entry
         try:
             create_private(self._queue.answer(entry))  # that of an earlier start must not be taken for this one's
-            changed = self._queue.change(
-                entry.id, lambda one: replace(one, state=EntryState.RUNNING, fingerprint=now, retry_utc=None, note="")
-            )
-            if changed is None:
-                return
+            changed = self._queue.change(entry.id, lambda one: _begun(one, now))
+            if changed is None or changed.state is not EntryState.RUNNING:
+                return  # somebody has removed or paused it at this moment
             started = changed
             child = SearchChild.start(
                 (*OWN_COMMAND, *search_arguments(started)),
@@ -215,6 +213,12 @@ def search_arguments(entry: Entry) -> tuple[str, ...]:
         *options,
         *trainer,
     )
+
+
+def _begun(entry: Entry, fingerprint: Fingerprint) -> Entry:
+    if entry.state is not EntryState.WAITING:
+        return entry
+    return replace(entry, state=EntryState.RUNNING, fingerprint=fingerprint, retry_utc=None, note="")
 
 
 def _within_scope(scopes: Collection[ApplyScope]) -> tuple[str, ...]:

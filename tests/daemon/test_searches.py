@@ -147,3 +147,15 @@ def test_the_search_is_kept_to_what_may_be_applied() -> None:
         "--no-apply",
     )
     assert words[-4:] == ("--", "python", "train.py", "--json")
+
+
+def test_who_pauses_it_at_the_last_moment_has_it_paused(queue: Queue, tmp_path: Path) -> None:
+    """Between the decision to start an entry and its start its user may have changed their mind."""
+    config = tmp_path / "config.yaml"
+    config.write_text("a: 1\n")
+    waiting = queue.add(lambda number, _entries: entry(number, config=str(config)))
+    queue.change(waiting.id, lambda one: replace(one, state=EntryState.PAUSED))
+    daemon = searches(queue, Told())
+    daemon.start(waiting)
+    assert daemon.running is None
+    assert queue.entries()[0].state is EntryState.PAUSED
