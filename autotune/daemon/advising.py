@@ -103,9 +103,8 @@ class Advising:
         if why := why_not_permitted(advice, entry.apply):
             self._note(entry, f"not applied: {why}", EntryState.DONE)
             return
-        config = Path(advice.config)
         was_begun = advice.state is AdviceState.APPLIED  # by a daemon that ended before it saw the end of it
-        if config_sha256(config) != advice.config_sha256:
+        if config_sha256(entry.configs) != advice.config_sha256:
             note = "not applied: the config was edited since it was searched"
             if was_begun:
                 note = f"applied to {advice.config} when the daemon ended; `autotune revert` undoes it"
@@ -113,7 +112,7 @@ class Advising:
             return
         was_resumed = entry.hold is None
         edited = [] if was_resumed or was_begun else edited_since(advice, self._advices.applied_values(advice.config))
-        hold = hold_of(edited=edited, is_in_use=self._uses_config(config))
+        hold = hold_of(edited=edited, is_in_use=any(map(self._uses_config, entry.configs)))
         if hold is not None:
             why = f"somebody has decided otherwise ({'; '.join(edited)})" if edited else "a training uses the config"
             note = f"not applied yet: {why}"

@@ -79,7 +79,7 @@ class Searches:
 
     def start(self, entry: Entry) -> None:
         """Start the search of an entry."""
-        now = fingerprint(Path(entry.config))
+        now = fingerprint(entry.configs)
         if now.config_sha256 is None:
             again = f"`autotune queue resume {entry.number}` tries again"
             self._fail(entry, f"{entry.config} cannot be read any more; {again}")
@@ -174,7 +174,7 @@ class Searches:
             used_s=max(used_s, elapsed_s) if isinstance(elapsed_s, float) else used_s,
             left=left[0] if left else None,
             why_left=left[1] if left and left[0] is Left.SOMEBODY_CAME else "",
-            fingerprint=fingerprint(Path(entry.config)),
+            fingerprint=fingerprint(entry.configs),
         )
         now = self._clock.utc()
         expected = entry_after(entry, ending, now)

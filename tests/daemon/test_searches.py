@@ -103,7 +103,7 @@ def test_a_daemon_that_was_killed_while_it_applied_has_not_forgotten(queue: Queu
     config = tmp_path / "1.yaml"
     config.write_text("{data: {num_workers: 1}}")
     advices = Advices(queue.folder / "advice")
-    one = replace(advice(changes=ANSWER["changes"][:1]), config=str(config), config_sha256=config_sha256(config))
+    one = replace(advice(changes=ANSWER["changes"][:1]), config=str(config), config_sha256=config_sha256((config,)))
     advices.keep(one)
     answer = SearchAnswerSummary(verdict="better", ratio=(1.5, 1.2, 1.8), advice=one.id)
     due = replace(entry(), state=EntryState.HELD, hold=Hold.DUE, answer=answer, apply=frozenset({ApplyScope.BETTER}))

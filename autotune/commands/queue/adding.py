@@ -97,9 +97,10 @@ def add_entry(queue: Queue, request: AddRequest) -> Entry:
         )
     config = Path(os.path.realpath(request.config))
     _require_new(queue.entries(), config)
-    gpus = _check_start(request, environment)
+    checked = _check_start(request, environment)
+    further = tuple(path for path in map(os.path.realpath, checked.files) if path != str(config))
     utc, id = SystemClock().utc().isoformat(timespec="seconds"), secrets.token_hex(8)
-    print_of = fingerprint(config)
+    print_of = fingerprint((config, *map(Path, further)))
 
     def make(number: int, entries: Sequence[Entry]) -> Entry:
         _require_new(entries, config)
@@ -107,13 +108,14 @@ def add_entry(queue: Queue, request: AddRequest) -> Entry:
             id=id,
             number=number,
             config=str(config),
+            further=further,
             cwd=os.getcwd(),
             options=request.options,
             budget_s=request.budget_s,
             start=request.start,
             apply=request.apply,
             environment=environment,
-            gpus=gpus,
+            gpus=checked.gpus,
             fingerprint=print_of,
             added_utc=utc,
         )
@@ -131,11 +133,21 @@ def _require_new(entries: Sequence[Entry], config: Path) -> None:
             )
 
 
-def _check_start(request: AddRequest, environment: dict[str, str]) -> tuple[str, ...]:
-    """Open the problem as the search will, and start its trainer once, in the environment that is kept.
+@dataclass(frozen=True, kw_only=True)
+class _Checked:
+    """Problem that can be searched.
 
-    Returns:
-        UUIDs of the GPUs that it uses.
+    Attributes:
+        gpus: UUIDs of the GPUs that it uses.
+        files: Files that values are written into.
+    """
+
+    gpus: tuple[str, ...]
+    files: tuple[Path, ...]
+
+
+def _check_start(request: AddRequest, environment: dict[str, str]) -> _Checked:
+    """Open the problem as the search will, and start its trainer once, in the environment that is kept.
 
     Raises:
         AutotuneError: It cannot be searched, its trainer does not start, or the budget is too short for it.
@@ -161,12 +173,12 @@ def _check_start(request: AddRequest, environment: dict[str, str]) -> tuple[str,
     same_training = "--same-training" in request.options[:separator]
     problem = limited(problem, same_training=same_training, batch=named.get("--batch"))
     problem.require_runnable()
-    gpus = tuple(watched_gpus(problem))
+    checked = _Checked(gpus=tuple(watched_gpus(problem)), files=problem.settings.paths)
     if not request.checks:
-        return gpus
+        return checked
     if busy := busy_remarks(problem, SystemClock()):
         say_aside(f"Not tried: {busy[0]}. The trainer is first started when its turn comes.")
-        return gpus
+        return checked
     say_aside("Trying one start of the trainer, in the environment that the search will have ...")
     took_s = try_start(problem, longest_s=max(_LEAST_TRY_S, request.budget_s / LEAST_TRIALS))
     if LEAST_TRIALS * took_s > request.budget_s:
@@ -177,4 +189,4 @@ def _check_start(request: AddRequest, environment: dict[str, str]) -> tuple[str,
             where="--budget",
             remedy=f"Give at least {least}; ten times that finds more.",
         )
-    return gpus
+    return checked

@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields
 from datetime import datetime
 from enum import StrEnum
+from pathlib import Path
 from typing import Any
 
 from autotune.daemon.queue.start_rule import StartRule
@@ -98,6 +99,8 @@ class Entry:
         id: 16 hexadecimal digits, its own for ever; whoever adds it chooses it, so that adding twice adds once.
         number: What people call it; counts up, and is never used again.
         config: The config, links resolved.
+        further: Further files that values are written into, links resolved: those that the section names, or that the
+            config is composed of.
         cwd: The directory in which the search is started, as the trainer's command may depend on it.
         options: Further options of ``autotune search``, as typed; a trainer's command behind ``--`` included.
         budget_s: The whole budget in seconds.
@@ -122,6 +125,7 @@ class Entry:
     id: str
     number: int
     config: str
+    further: tuple[str, ...] = ()
     cwd: str
     options: tuple[str, ...] = ()
     budget_s: float
@@ -154,6 +158,11 @@ class Entry:
         return is_due or self.state in (EntryState.WAITING, EntryState.RUNNING)
 
     @property
+    def configs(self) -> tuple[Path, ...]:
+        """Return all files of its config."""
+        return (Path(self.config), *map(Path, self.further))
+
+    @property
     def name(self) -> str:
         """Return what it is called in a log."""
         return f"queue {self.number}"
@@ -184,6 +193,7 @@ class Entry:
                 **known
                 | {
                     "options": tuple(map(str, document["options"])),
+                    "further": tuple(map(str, document["further"])),
                     "gpus": tuple(map(str, document["gpus"])),
                     "start": StartRule.of_document(document["start"]),
                     "apply": frozenset(map(ApplyScope, document["apply"])),

@@ -1,6 +1,7 @@
 """Fingerprint of what is to be searched, taken from the disk."""
 
 import hashlib
+from collections.abc import Sequence
 from pathlib import Path
 
 from autotune.daemon.queue.entry import Fingerprint
@@ -10,20 +11,23 @@ from autotune.process.git_state import git_state
 _MOST_BYTES = 16 << 20  # of a config; what is longer counts by its beginning
 
 
-def fingerprint(config: Path) -> Fingerprint:
-    """Return the fingerprint of a config and of the git project that holds it."""
-    git = git_state(config.parent)
+def fingerprint(configs: Sequence[Path]) -> Fingerprint:
+    """Return the fingerprint of the files of a config, at least one, and of the git project that holds the first."""
+    git = git_state(configs[0].parent)
     return Fingerprint(
-        config_sha256=config_sha256(config),
+        config_sha256=config_sha256(configs),
         git_commit=git[0] if git else None,
         git_is_dirty=git[1] if git else None,
     )
 
 
-def config_sha256(config: Path) -> str | None:
-    """Return the hash of a config's bytes; None if it cannot be read."""
+def config_sha256(configs: Sequence[Path]) -> str | None:
+    """Return the hash of the bytes of a config's files; None if one of them cannot be read."""
+    digest = hashlib.sha256()
     try:
-        with open_regular(config.resolve()) as file:
-            return hashlib.sha256(file.read(_MOST_BYTES)).hexdigest()
+        for config in configs:
+            with open_regular(config.resolve()) as file:
+                digest.update(hashlib.sha256(file.read(_MOST_BYTES)).digest())
     except (OSError, RuntimeError):  # the latter for a loop of links
         return None
+    return digest.hexdigest()

@@ -194,6 +194,7 @@ def test_an_entry_comes_back_from_disk_as_it_was(
     one = entry(
         note=text,
         options=tuple(options),
+        further=tuple(options),
         environment=environment,
         state=state,
         apply=scopes,
