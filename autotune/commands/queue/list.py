@@ -1,10 +1,18 @@
 """``autotune queue list``: the entries, and what each of them waits for."""
 
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
 import click
 
 from autotune.commands.invocation import Invocation
 from autotune.commands.parameters import json_option
 from autotune.process.termination import signals_held
+
+if TYPE_CHECKING:
+    from autotune.daemon.queue.entry import Entry
+
+_ALONE = "its daemon is gone: the search ends by itself, and goes on with the rest of its budget when one runs again"
 
 
 @click.command(name="list")
@@ -34,7 +42,7 @@ def command(call: Invocation, as_json: bool) -> int:
             start=str(entry.start),
             gain=entry.answer.ratio if entry.answer and entry.answer.verdict == "better" else None,
             advice=entry.answer.advice if entry.answer else None,
-            reason=(why or {}).get(entry.id) if entry.state.is_open else None,
+            reason=_reason(entry, why),
             note=entry.note,
         )
         for entry in entries
@@ -43,3 +51,13 @@ def command(call: Invocation, as_json: bool) -> int:
     if why is None and any(entry.state.is_open for entry in entries):
         text_console().print(f"\nNothing starts: {NO_DAEMON}.", soft_wrap=True)
     return 0
+
+
+def _reason(entry: "Entry", why: Mapping[str, str] | None) -> str | None:
+    """Return what an entry waits for; None for nothing, or where its note says it."""
+    from autotune.daemon.queue.entry import EntryState, Hold
+
+    if why is None:
+        return _ALONE if entry.state is EntryState.RUNNING else None
+    says_itself = entry.state is EntryState.HELD and entry.hold is not Hold.EDITED and entry.note
+    return why.get(entry.id) if entry.state.is_open and not says_itself else None

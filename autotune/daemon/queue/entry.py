@@ -193,8 +193,8 @@ class Entry:
                 **known
                 | {
                     "options": tuple(map(str, document["options"])),
-                    "further": tuple(map(str, document["further"])),
-                    "gpus": tuple(map(str, document["gpus"])),
+                    "further": tuple(map(str, document.get("further", ()))),
+                    "gpus": tuple(map(str, document.get("gpus", ()))),
                     "start": StartRule.of_document(document["start"]),
                     "apply": frozenset(map(ApplyScope, document["apply"])),
                     "fingerprint": Fingerprint(**document["fingerprint"]),
