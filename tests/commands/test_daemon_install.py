@@ -56,7 +56,7 @@ def unit(tmp_path: Path) -> Path:
 
 
 def asked(bin_folder: Path) -> list[str]:
-    """What systemd was asked for."""
+    """Requests that systemd was sent."""
     log = bin_folder / "systemctl.log"
     return log.read_text().splitlines() if log.exists() else []
 
@@ -73,7 +73,7 @@ def test_install_writes_the_unit_and_says_the_rest(daemon: Install, unit: Path, 
 
 
 def test_install_now_starts_it(daemon: Install, bin_folder: Path) -> None:
-    """After the unit is there; a later install restarts the daemon, so that it is of the new version."""
+    """A later install restarts the daemon, so that it is of the new version."""
     assert daemon("install", "--now").returncode == 0
     first = asked(bin_folder)
     assert first[-2:] == ["--user daemon-reload", "--user enable --now autotune.service"]

@@ -15,7 +15,7 @@ _LATEST = 30  # readings: a cause is what goes on now, not what has gone meanwhi
 
 @dataclass(frozen=True, kw_only=True)
 class Surroundings:
-    """What goes on beside a training, and in it; None means not known.
+    """Reading of what goes on beside a training, and in it; None means not known.
 
     Attributes:
         foreign_cores: Cores that processes other than the training's keep busy.

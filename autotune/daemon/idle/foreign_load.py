@@ -23,7 +23,7 @@ class ForeignLoad:
         self._evidence_s = 0.0
         self._used_s = self._over_s = 0.0  # CPU time of others, and the time in which they used it
         self.is_loud = False
-        """Whether the last reading was above the limit."""
+        """True if the last reading was above the limit."""
 
     def update(self, reading: MachineReading) -> None:
         """Take a reading; one without a load changes nothing."""

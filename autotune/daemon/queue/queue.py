@@ -43,14 +43,6 @@ class Queue:
                 remedy="Make room, or name another place with AUTOTUNE_DAEMON_DIR.",
             ) from error
 
-    def version(self) -> tuple[int, int]:
-        """Return what differs whenever the queue has changed, for a look that costs nothing."""
-        try:
-            status = self._file.stat()
-        except OSError:
-            return (0, 0)
-        return (status.st_ino, status.st_mtime_ns)
-
     def entries(self) -> list[Entry]:
         """Return all entries, in the order in which they were added.
 

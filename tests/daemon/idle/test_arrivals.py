@@ -99,7 +99,7 @@ def test_kernels_between_two_trials_are_somebodys():
 
 
 def test_a_game_is_somebody_and_the_desktop_is_not():
-    """Who drew when the search began goes on drawing; who comes with a lot of memory is somebody."""
+    """A process that drew when the search began goes on drawing; one that comes with a lot of memory is somebody."""
     arrivals, readings = Arrivals(), Readings()
     desktop = GpuProcess(pid=1, name="Xorg", memory_bytes=1 << 30)
     small = GpuProcess(pid=2, name="xterm", memory_bytes=10 << 20)
@@ -131,7 +131,7 @@ def test_a_search_does_not_stay_where_nobody_knows_who_is_there(changes):
 
 
 def test_a_suspended_machine_has_somebody():
-    """Who opens the lid comes to work; and the trial's times are worth nothing."""
+    """Somebody who opens the lid comes to work; and the trial's times are worth nothing."""
     arrivals, readings = Arrivals(), Readings()
     looks(arrivals, readings, 5.0, gpu=OWN)
     assert looks(arrivals, readings, 5.0, gpu=OWN, asleep_s=60.0)[0] == "the machine was suspended"

@@ -90,7 +90,7 @@ def test_a_driver_that_does_not_answer_is_not_idle():
 
 
 def test_without_a_gpu_the_host_alone_counts():
-    """Where there is no driver there is no GPU to be in use."""
+    """A machine without a driver has no GPU to be in use."""
     assert look_until(Readings(gpus=()), Idleness(), 2_000.0).is_idle
     state = look_until(Readings(gpus=()), Idleness(), 2_000.0, foreign_cores=1.0)
     assert state.reason == "others use 1.0 of 10 cores"

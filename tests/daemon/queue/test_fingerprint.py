@@ -21,7 +21,7 @@ def test_an_edit_of_any_of_its_files_is_seen(tmp_path: Path) -> None:
 
 
 def test_a_fifo_in_its_place_does_not_block(tmp_path: Path) -> None:
-    """What is no regular file cannot be read."""
+    """Anything but a regular file cannot be read."""
     os.mkfifo(tmp_path / "config.yaml")
     assert config_sha256((tmp_path / "config.yaml",)) is None
 
