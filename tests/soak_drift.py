@@ -79,6 +79,7 @@ def _config(folder: Path) -> Path:
     """Write the shipped config with outputs of its own."""
     document = yaml.safe_load(_CONFIG.read_text())
     document["training"]["checkpoint_dir"] = str(folder / "checkpoints")
+    document["training"]["epochs"] = 1_000_000  # it trains until it is ended
     path = folder / "config.yaml"
     path.write_text(yaml.safe_dump(document))
     return path

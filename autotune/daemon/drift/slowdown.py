@@ -3,7 +3,7 @@
 The test sums up by how much windows are slower than the training's own level, less a slack, and never goes below zero
 (Page, "Continuous inspection schemes", Biometrika 41, 1954). What one window says is bounded (Lucas & Crosier, "Robust
 CUSUM", Communications in Statistics 11, 1982): a pause that nobody marked, a machine that was suspended. It is bounded
-further where a window is 10 to 35 % slower, as slow phases of minutes are on machines that nobody disturbs.
+further where a window is 10 to 25 % slower, as slow phases of minutes are on machines that nobody disturbs.
 
 Windows are far from independent, so level and threshold are worked out from the training's long-run variance, by the
 method of batch means. The slack covers the error of the level; the threshold is ``c · variance / (2 · slack)``, as the
@@ -31,7 +31,7 @@ _LONGEST_S = 20.0  # weight of one window at most
 _LINEAR = 0.10  # ln pace up to which a window counts as much as it is slower
 _LINEAR_SDS = 2.0
 _LINEAR_SLACKS = 1.5
-_FLAT = 0.35  # and from which it counts more again
+_FLAT = 0.25  # and from which it counts more again
 _MOST = 1.0  # what it counts at most
 _SLACK = 0.018
 _SLACK_ERRORS = 5.0
