@@ -63,6 +63,9 @@ VALIDATION_ASKED = "validation asked for, s"
 PAIRS_PLANNED = "pairs planned at most"
 """Condition of the trials of a sequential confirmation: the intervals that it is judged by depend on it."""
 
+MACHINE = "machine"
+"""Condition of a trial that names the machine it was made on."""
+
 DISTURBED = frozenset({Validity.CONTAMINATED, Validity.THROTTLED})
 """Something else interfered: such a trial says nothing about its point, and is worth repeating."""
 
@@ -100,6 +103,7 @@ class Machine:
         memory_bytes: Memory that this process may use.
         cpu_bfloat16: Whether the CPU multiplies bfloat16 itself; else it is emulated, at a fraction of the speed.
         gpus: In the order of the driver; empty if there is none that can be seen.
+        name: Name that tells it from others of its class, of 8 hex digits; empty where it does not matter.
     """
 
     cpu_cores: int
@@ -107,6 +111,7 @@ class Machine:
     memory_bytes: int
     cpu_bfloat16: bool = False
     gpus: tuple[Gpu, ...] = ()
+    name: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -389,6 +394,11 @@ class TrialRecord:
     detail: str = ""
     conditions: Mapping[str, Scalar] = field(default_factory=dict)
     validation: Validation | None = None
+
+    @property
+    def machine(self) -> str:
+        """Name of the machine that it was made on: the host's where an earlier version wrote no other."""
+        return str(self.conditions.get(MACHINE) or self.conditions.get("host") or "")
 
     @property
     def comparable(self) -> Measurement | None:

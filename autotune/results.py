@@ -152,6 +152,7 @@ class SearchResult:
         objective: What was searched for, as the config names it: the score is made of that.
         why_no_gpu: Why utilization is not measured on this machine; None if it is.
         validation: Findings of the validation trial of the best (or candidate); None if there was none.
+        confirmed_on: Host of each machine whose pairs compared the best (or candidate) with today's config.
         broken: Points that were confirmed before it, and broke in their validation trials.
         cautions: What was found on the way that the reader of the answer should know, one sentence each.
     """
@@ -172,5 +173,6 @@ class SearchResult:
     objective: str = "effective_utilization"
     why_no_gpu: str | None = None
     validation: Validation | None = None
+    confirmed_on: tuple[str, ...] = ()
     broken: tuple[BrokenPoint, ...] = ()
     cautions: tuple[str, ...] = ()

@@ -233,6 +233,35 @@ def judge(
     )
 
 
+def on_all_machines(judgements: Sequence[Judgement]) -> Judgement:
+    """Unite what several machines have shown, each by pairs of its own.
+
+    The ratio is the mean over the machines; the interval reaches from the lowest end to the highest, so that it holds
+    on each of them; and the gain is confirmed where it is on every one (an intersection-union test, whose level is that
+    of the single ones; Berger, "Multiparameter hypothesis testing and acceptance sampling", Technometrics 24, 1982).
+
+    Args:
+        judgements: One for each machine, at least one.
+    """
+    if len(judgements) == 1:
+        return judgements[0]
+    return Judgement(
+        speed=_on_each([judgement.speed for judgement in judgements]),
+        score=_on_each([judgement.score for judgement in judgements]),
+        better=all(judgement.better for judgement in judgements),
+        smallest_gain=max(judgement.smallest_gain for judgement in judgements),
+        pairs=sum(judgement.pairs for judgement in judgements),
+        left_out=sum(judgement.left_out for judgement in judgements),
+        standard_error=max(judgement.standard_error for judgement in judgements),
+        df=min(judgement.df for judgement in judgements),
+    )
+
+
+def _on_each(ratios: Sequence[Ratio]) -> Ratio:
+    mean = math.exp(math.fsum(math.log(ratio.ratio) for ratio in ratios) / len(ratios))
+    return Ratio(ratio=mean, low=min(ratio.low for ratio in ratios), high=max(ratio.high for ratio in ratios))
+
+
 def _ratio(
     ln_ratios: Sequence[float], estimated: Sequence[tuple[float, float]], prior: tuple[float, float], confidence: float
 ) -> Ratio:

@@ -110,7 +110,11 @@ def try_start(problem: Problem, *, longest_s: float) -> float:
     clock = SystemClock()
     name = _name(clock)
     checkpoints = CheckpointBackups(problem.trainer, clock, cwd=Path.cwd(), name=name)
-    with sole_search(problem.state.search_lock(problem.study), problem.study), Guard() as guard, checkpoints:
+    with (
+        sole_search(problem.state.search_lock(problem.study, problem.machine.name), problem.study),
+        Guard() as guard,
+        checkpoints,
+    ):
         end_orphans(problem.state.trials(problem.study), clock)
         began_s = clock.now_s()
         limit_s = min(longest_s, problem.limits.start_timeout_s)
@@ -136,7 +140,11 @@ def _make(console: Console, plan: InitPlan) -> _Trials:
     console.print("\nPreflight: one short trial, to see its steps ...", soft_wrap=True)
     checkpoints = CheckpointBackups(problem.trainer, clock, cwd=Path.cwd(), name=name)
     second = None
-    with sole_search(problem.state.search_lock(problem.study), problem.study), Guard() as guard, checkpoints:
+    with (
+        sole_search(problem.state.search_lock(problem.study, problem.machine.name), problem.study),
+        Guard() as guard,
+        checkpoints,
+    ):
         end_orphans(problem.state.trials(problem.study), clock)
         side_effects, runner = SideEffects(problem.trainer, clock, cwd=Path.cwd()), ZygoteRunner(guard, clock)
         with _waiting(console):

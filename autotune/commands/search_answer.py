@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     from autotune.problem.problem import Problem
     from autotune.report.answer import Failure
     from autotune.search.open import OpenSearch
-    from autotune.study.record import Study
 
 _CLEARING_S = 0.3  # for a display that may hang as well
 
@@ -42,7 +41,7 @@ class SearchAnswer:
         self._config = config
         self._budget_s = budget_s
         self._clock = clock
-        self._known: tuple[Problem, Study, str] | None = None
+        self._known: tuple[Problem, OpenSearch] | None = None
         self.clear: Callable[[], None] = lambda: None
 
     def begin(self, problem: "Problem", search: "OpenSearch") -> None:
@@ -52,7 +51,7 @@ class SearchAnswer:
             problem: What is tuned.
             search: The search.
         """
-        self._known = (problem, search.study, search.name)
+        self._known = (problem, search)
 
     def give(
         self,
@@ -76,16 +75,16 @@ class SearchAnswer:
         from autotune.commands.applying import diff_of_answer
         from autotune.search.open import events_path
 
-        problem, study, name = self._known
+        problem, search = self._known
         elapsed_s = self._clock.now_s() - self._call.started_s
-        paths = {**problem.paths(problem.study), "events": str(events_path(problem, name))}
+        paths = {**problem.paths(problem.study), "events": str(events_path(problem, search.name))}
 
         def say() -> None:
             if self._call.as_json:
                 document = answer_document(
                     result,
                     elapsed_s=elapsed_s,
-                    study=study.name,
+                    study=search.study.name,
                     paths=paths,
                     diff=diff_of_answer(problem, result),
                     interrupted=interrupted,
@@ -152,12 +151,16 @@ class SearchAnswer:
         """The answer from the trials of this search that have finished; None if they gave no numbers."""
         if self._known is None:
             return None
-        problem, study, name = self._known
+        problem, search = self._known
         from autotune.study.summary import summarize
 
         try:
             result = summarize(
-                study.records(), name, problem.space, objective=problem.objective, why_no_gpu=problem.why_no_gpu
+                search.study.records(),
+                search.search,
+                problem.space,
+                objective=problem.objective,
+                why_no_gpu=problem.why_no_gpu,
             )
         except Exception:  # noqa: BLE001 -- the command has to end, and to say that it did, whatever is in the record
             return None
@@ -166,8 +169,8 @@ class SearchAnswer:
     def _kept(self) -> str:
         if self._known is None:
             return ""
-        _, study, name = self._known
-        kept = sum(trial.search == name for trial in study.records())
+        _, search = self._known
+        kept = sum(trial.search == search.search for trial in search.study.records())
         return f"; {kept} finished trials are kept, the same command goes on"
 
     def _clear(self) -> None:

@@ -115,9 +115,9 @@ class StateFolder:
         if not os.access(self.path, os.W_OK | os.X_OK, effective_ids=True):
             raise self._not_writable("it is read-only")
 
-    def search_lock(self, study: str) -> Path:
-        """Return the file that the one search of a study holds on this machine."""
-        return self.studies / f"{study}.search"
+    def search_lock(self, study: str, machine: str) -> Path:
+        """Return the file that the one search of a study holds on a machine; others may share the folder."""
+        return self.studies / f"{study}.{machine}.search"
 
     def pending(self, study: str) -> Path:
         """Return the file of the trials that a server has not taken yet."""

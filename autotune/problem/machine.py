@@ -1,11 +1,12 @@
 """Machine of a search: this one's processor and memory, and the GPUs of it that trials see."""
 
+import hashlib
 import os
 from collections.abc import Mapping, Sequence
 
 from autotune.gpu.driver import GpuFacts
 from autotune.gpu.visible_devices import VisibleDevices, visible_devices
-from autotune.measure.host import machine_facts
+from autotune.measure.host import MachineFacts, machine_facts
 from autotune.records import Gpu, Machine, Scalar
 from autotune.settings.schema import ENV
 
@@ -43,7 +44,14 @@ def this_machine(
         memory_bytes=facts.memory_bytes,
         cpu_bfloat16=facts.cpu_bfloat16,
         gpus=_seen_by_trials(found, environment, domains),
+        name=_name(facts),
     )
+
+
+def _name(facts: MachineFacts) -> str:
+    """Return a name that two hosts do not share, also if somebody called them the same, nor two nodes of one host."""
+    node = os.environ.get("SLURMD_NODENAME", "")  # a cluster for tests has several on one host
+    return hashlib.sha256(f"{facts.hostname}\n{facts.boot_id}\n{node}".encode()).hexdigest()[:8]
 
 
 def _seen_by_trials(

@@ -18,7 +18,7 @@ from autotune.gpu.discovery import look_for_gpus
 from autotune.gpu.driver import GpuFacts, GpuInventory
 from autotune.gpu.visible_devices import VisibleDevices
 from autotune.problem.machine import CHOOSING_GPUS, this_machine, visible_gpus
-from autotune.records import Machine, Scalar, Values
+from autotune.records import MACHINE, Machine, Scalar, Values
 from autotune.score import OBJECTIVES, Objective
 from autotune.settings.batch_limit import BatchLimit
 from autotune.settings.command import resolve_executable
@@ -204,6 +204,7 @@ class Problem:
         return {
             "autotune": __version__,
             "host": socket.gethostname(),
+            MACHINE: self.machine.name or None,
             "cpu_model": self.machine.cpu_model,
             "cpu_cores": self.machine.cpu_cores,
             "memory_bytes": self.machine.memory_bytes,

@@ -51,6 +51,7 @@ def answer_document(
         "same_training": {**_whole(same_training[0]), "speedup": same_training[1]} if same_training else None,
         "changes": [_change(change) for change in result.changes],
         "validation": asdict(result.validation) if result.validation else None,
+        "confirmed_on": list(result.confirmed_on),
         "broken": [asdict(point) for point in result.broken],
         "trials": result.trials,
         "outcomes": dict(result.outcomes),

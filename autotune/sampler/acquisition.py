@@ -70,6 +70,7 @@ class Acquisition:
         self._observations: Mapping[str, Observation] = {}
         self._measured: list[Observation] = []
         self._sd = 0.0
+        self._expected_rows = 0  # of the model, that stand for pending trials
         self._something_failed = False
         self._speed = GaussianProcess(space, advice=[_advice(knob) for knob in space.knobs])
         self._success = GaussianProcess(space)
@@ -77,12 +78,13 @@ class Acquisition:
         self._believed: Mapping[str, float] | None = None
         self._row_of: dict[str, Indices] = {}
 
-    def learn(self, observations: Mapping[str, Observation], sd: float) -> None:
+    def learn(self, observations: Mapping[str, Observation], sd: float, pending: Sequence[Values] = ()) -> None:
         """Fit the model to all observations, in place of the earlier ones.
 
         Args:
             observations: Observation of each point.
             sd: Standard deviation of ln score between trials of one point, above 0.
+            pending: Points that other machines measure now.
         """
         fitted = [
             (*_observed(observation, sd), observation)
@@ -96,13 +98,41 @@ class Acquisition:
             rows = self._rows(self._measured)
             scores = np.array([score for score, *_ in fitted])
             variances = np.array([variance for _, variance, _ in fitted])
-            self._speed.fit(TrainingData(points=rows, scores=scores, variances=variances))
+            data = TrainingData(points=rows, scores=scores, variances=variances)
+            self._speed.fit(data)
+            self._expected_rows = 0
+            if pending:
+                data = self._with_pending(data, pending)
+                self._expected_rows = len(data.scores) - len(scores)
+                self._speed.fit(data)
         tried = list(observations.values())[-_LARGEST_FIT:]
         success = np.array([float(bool(observation.scores or observation.rough_scores)) for observation in tried])
         self._something_failed = not success.all()
         if self._something_failed:
             variances = np.full(len(tried), _RANDOM_FAILURE_VARIANCE)
             self._success.fit(TrainingData(points=self._rows(tried), scores=success, variances=variances))
+
+    def _with_pending(self, data: TrainingData, pending: Sequence[Values]) -> TrainingData:
+        """Return the data as if pending trials had shown just what is expected of them.
+
+        That leaves the mean as it is, and makes the model sure of what will soon be known (the *Kriging believer* of
+        Ginsbourger, Le Riche & Carraro, "Kriging is well-suited to parallelize optimization", 2010).
+        """
+        rows = np.unique(np.array([self._space.indices(values) for values in pending], dtype=np.int64), axis=0)
+        means, variances = data.scores, data.variances.copy()
+        known = {row.tobytes(): place for place, row in enumerate(data.points)}
+        places = [known.get(row.tobytes()) for row in rows]
+        for place in places:
+            if place is not None:
+                variances[place] = 1.0 / (1.0 / variances[place] + self._sd**-2)
+        new = rows[[place is None for place in places]]
+        if not len(new):
+            return TrainingData(points=data.points, scores=means, variances=variances)
+        return TrainingData(
+            points=np.vstack([data.points, new]),
+            scores=np.concatenate([means, self._speed.predict(new).mean]),
+            variances=np.concatenate([variances, np.full(len(new), self._sd**2)]),
+        )
 
     def next_trial(
         self,
@@ -236,6 +266,7 @@ class Acquisition:
     def _expected_s(self, points: Indices) -> Array:
         """Return the expected duration of a trial of each point, in seconds."""
         known_s = np.log([median(observation.durations_s) for observation in self._measured])
+        known_s = np.append(known_s, np.full(self._expected_rows, np.median(known_s)))  # pending trials: as usual
         return np.asarray(np.exp(self._speed.regress(known_s, points)))
 
     def may_take(self, values: Values, longest_s: float) -> bool:

@@ -62,7 +62,8 @@ class Observations(Mapping[str, Observation]):
     Trials outside the present domain (of an earlier, wider one, or with knobs that are no longer searched) are left
     out; trials whose coupled keys held other values belong to another space, see `of_space`. The first trial of a point
     that failed through no fault of the point (interrupted, or without the measure of the objective) is left out, too; a
-    second one counts as a failure, else the point would be tried for ever.
+    second one counts as a failure, else the point would be tried for ever. Where several machines made the trials, the
+    first failure of any point is left out: it may have been the machine.
 
     Args:
         space: The search space.
@@ -81,6 +82,7 @@ class Observations(Mapping[str, Observation]):
         self._reference: Measurement | None = None
         self._observations: dict[str, Observation] = {}
         self._forgiven: set[str] = set()
+        self._machines: set[str] = set()
         for record in records:
             self.add(record)
 
@@ -107,8 +109,10 @@ class Observations(Mapping[str, Observation]):
             return
         name = self._space.name(values)
         rough = record.measurement if record.validity is Validity.NOT_STEADY else None
+        self._machines.add(record.machine)
         is_mute = told is not None and measured is None  # the driver gave no utilization for a while
-        blameless = is_mute or (not measured and not rough and ATTRIBUTIONS[record.ending] is Attribution.NOTHING)
+        is_excused = len(self._machines) > 1 or ATTRIBUTIONS[record.ending] is Attribution.NOTHING
+        blameless = is_mute or (not measured and not rough and is_excused)
         if blameless and name not in self._forgiven:
             self._forgiven.add(name)
             return

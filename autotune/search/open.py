@@ -2,6 +2,7 @@
 
 import os
 import socket
+import uuid
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
@@ -30,6 +31,7 @@ from autotune.search.schedule import Budget, why_no_time_to_validate
 from autotune.search.tuner import Tuner
 from autotune.settings.command import split_command
 from autotune.study.claims import Owner
+from autotune.study.members import Member, Phase, Role
 from autotune.study.record import Study
 from autotune.study.sole_search import sole_search
 from autotune.trial.instruments import Instruments
@@ -51,6 +53,8 @@ class SearchOptions:
         validate_s: Longest training of a validation trial, at most a quarter of the budget; None for an answer that is
             not validated.
         lifeline: See `SearchParts`.
+        role: Whether it gives an answer, or lends its machine to the searches of others.
+        as_long_as_others: Whether the search that is joined says how long it stays, where one goes on.
 
     Raises:
         ConfigError: The budget is too short for the validation.
@@ -64,6 +68,8 @@ class SearchOptions:
     sampler: SamplerChoice | None = None
     validate_s: float | None = None
     lifeline: Lifeline | None = None
+    role: Role = Role.SEARCH
+    as_long_as_others: bool = False
 
     def __post_init__(self) -> None:
         if self.validate_s is not None and (why := why_no_time_to_validate(self.validate_s, self.budget_s)):
@@ -78,8 +84,8 @@ class OpenSearch:
     """A search that is put together and may begin; made by `open_search`.
 
     Attributes:
-        name: Name of the search.
-        study: The record, held by this search alone.
+        name: Name of this process's part of the search; its events and the folders of its trials have it.
+        study: The record; on this machine held by this search alone.
         tuner: The search itself.
     """
 
@@ -89,6 +95,11 @@ class OpenSearch:
         self.tuner = tuner
         self._checkpoints = checkpoints
         self._tell = tell
+
+    @property
+    def search(self) -> str:
+        """Name of the search that its trials belong to, which others may have begun."""
+        return self.study.member.search if self.study.member else self.name
 
     def run(self) -> SearchResult:
         """Search until the budget is used or nothing left can pay, and confirm; see `Tuner.run`."""
@@ -205,7 +216,7 @@ def open_search(problem: Problem, options: SearchOptions, clock: Clock, on_event
     on_batch = [problem.batch_remark] if problem.batch_remark else []
     _tell_all([deque((*problem.state.remarks, *remarks_on_gpus(problem), *on_batch))], tell)
     with (
-        sole_search(problem.state.search_lock(problem.study), problem.study),
+        sole_search(problem.state.search_lock(problem.study, problem.machine.name), problem.study),
         Guard() as guard,
         gpu_collector(watched_gpus(problem), guard, problem.state.searches / f"{name}.gpu.jsonl", clock) as collector,
         CheckpointBackups(problem.trainer, clock, cwd=Path.cwd(), name=name) as checkpoints,
@@ -215,6 +226,7 @@ def open_search(problem: Problem, options: SearchOptions, clock: Clock, on_event
             tell(Remark(text=growth))
         if checkpoints.remark:
             tell(Remark(text=checkpoints.remark))
+        _join(study, problem, options, name, clock, tell)
         runner = ZygoteRunner(guard, clock)
         remarks = [runner.remarks, checkpoints.remarks, study.remarks, *([collector.remarks] if collector else [])]
         parts = SearchParts(
@@ -223,7 +235,7 @@ def open_search(problem: Problem, options: SearchOptions, clock: Clock, on_event
             problem=problem,
             study=study,
             runner=runner,
-            budget=options.budget(clock),
+            budget=_budget(study, options, clock),
             clock=clock,
             sampler=sampler,
             validate_s=options.validate_s,
@@ -234,6 +246,7 @@ def open_search(problem: Problem, options: SearchOptions, clock: Clock, on_event
         try:
             yield OpenSearch(name, study, tuner, checkpoints, tell)
         finally:
+            study.describe(phase=Phase.LEFT, left_because=tuner.left_because)
             study.close()
             _tell_all(remarks, tell)
         problem.state.prune(problem.study, protected=tuner.best_trials())
@@ -270,6 +283,42 @@ def _open_study(problem: Problem, options: SearchOptions, clock: Clock, tell: On
     else:
         require_free_gpus(problem, clock)  # after the cleanup: it may have been an earlier trial of ours
     return study
+
+
+def _join(study: Study, problem: Problem, options: SearchOptions, name: str, clock: Clock, tell: OnEvent) -> None:
+    """Become a member of the study; say who else is at work on it.
+
+    Raises:
+        StudyError: The storage could not be written.
+    """
+    now = clock.utc()
+    member = study.join(
+        Member(
+            uuid=uuid.uuid4().hex,
+            role=options.role,
+            search=name,
+            machine=problem.machine.name,
+            baseline=problem.space.name(problem.space.baseline),
+            about=this_process(),
+            since_utc=now,
+            renewed_utc=now,
+        )
+    )
+    if others := [one for one in study.others() if one.search == member.search]:
+        hosts = ", ".join(sorted({one.host for one in others}))
+        tell(Remark(text=f"Joined the search that goes on on {hosts}; no trial is made twice."))
+
+
+def _budget(study: Study, options: SearchOptions, clock: Clock) -> Budget:
+    """Return the budget: of a worker that was given none, what the search that it has joined has left."""
+    own = options.budget(clock)
+    searches = [
+        one for one in study.others() if one.role is Role.SEARCH and study.member and one.search == study.member.search
+    ]
+    if not (options.as_long_as_others and searches):
+        return own
+    left_s = max(one.left_s for one in searches)
+    return Budget(clock, started_s=options.started_s, budget_s=own.elapsed_s() + left_s)
 
 
 def _both(one: OnEvent, other: OnEvent) -> OnEvent:

@@ -19,7 +19,7 @@ class SearchParts:
     """Parts of one search: what it is about, and what it works with.
 
     Attributes:
-        name: Name of the search; the names of its trials begin with it.
+        name: Name of the search as this process would have begun it; the names of its trials' folders begin with it.
         seed: Makes the choices of the sampler and the order of the confirmation repeatable.
         problem: What is tuned, where, and on what.
         study: The record; held by this search alone.
@@ -46,8 +46,14 @@ class SearchParts:
     lifeline: Lifeline | None = None
     instruments: Callable[[], Instruments] | None = None
 
+    @property
+    def search(self) -> str:
+        """Name of the search that the trials belong to: one that others have begun, where this one joined it."""
+        member = self.study.member
+        return member.search if member is not None else self.name
+
     def trial_name(self, number: int) -> str:
-        """Return the name of a trial of this search, which its folder gets too."""
+        """Return the name of a trial of this process, which its folder gets too."""
         return f"{self.name}-{number:03d}"
 
     def new_instruments(self) -> Instruments:

@@ -21,6 +21,7 @@ from autotune.search.schedule import expected_trial_s, verdict_s
 from autotune.space.space import Space
 from autotune.statistics import optimal_window_s
 from autotune.study.finalists import broken_points
+from autotune.study.machines import on_one_scale
 from autotune.study.pooled_gpus import pooled_gpus
 from autotune.study.record import Study
 from autotune.study.summary import speed_over
@@ -61,6 +62,7 @@ class SearchState:
         self._seed = seed
         self._within_variances_s: list[float] = []
         self._saw_a_pass = False
+        self._pending: list[Values] = []
         self.baseline_point = problem.space.name(problem.space.baseline)
         self.filling = False
         self.trials: list[TrialRecord] = []
@@ -68,16 +70,33 @@ class SearchState:
 
     def search_in(self, space: Space) -> None:
         """Search this space from now on, with all that the record knows of it."""
-        inert = self._findings.inert
-        self.space = without_turning(space, inert)
+        self.space = without_turning(space, self._findings.inert)
+        self._acquisition = Acquisition(self.space, self._seed)
+        self._other = None if self._sampler == OURS else OtherSampler(self._sampler, self.space, self._seed)
+        self._observe()
+
+    def _observe(self) -> None:
+        """Observe all that the record holds of this space."""
         records = of_space(self._study.records(), self._problem.space)
         broken = {self._name(values) for values in broken_points(records)}
         self._broken = broken - {self.baseline_point}  # that is what all others are compared with
         records = [trial for trial in records if _explores(trial) and self._name(trial.values) not in self._broken]
-        self._observations = Observations(self.space, self._problem.objective, records, inert=inert)
-        self._acquisition = Acquisition(self.space, self._seed)
-        self._other = None if self._sampler == OURS else OtherSampler(self._sampler, self.space, self._seed)
+        alike = on_one_scale(records, self._study.member.machine if self._study.member else None)
+        self._observations = Observations(self.space, self._problem.objective, alike, inert=self._findings.inert)
         self._fit()
+
+    def take_in_others(self) -> None:
+        """Take in what other machines have measured since the last time, and what they measure now.
+
+        Raises:
+            StudyError: The storage cannot be read.
+        """
+        new = self._study.refresh()
+        pending = [one.values for one in self._study.pending_elsewhere() if self.space.contains(one.values)]
+        if not new and pending == self._pending:
+            return
+        self._pending = pending
+        self._observe()
 
     def _name(self, values: Values) -> str:
         """Return the name of a point as observations have it: points that differ in inert knobs only are one."""
@@ -104,8 +123,11 @@ class SearchState:
         self._saw_a_pass = self._saw_a_pass or done.saw_a_pass
         if done.window is not None and record.comparable:
             self._within_variances_s.append(done.window.within_variance_s())
-        self._observations.add(record)
-        self._fit()
+        if self._machines() > 1:
+            self._observe()  # the trial tells of its machine, too
+        else:
+            self._observations.add(record)
+            self._fit()
         samples = done.window.samples if done.window else None
         self._findings.learn(record, done.losses, done.folder.stdout, samples=samples, space=self.space)
         if self._findings.find_inert(self.trials, self._observations, space=self.space, sd=self.sd):
@@ -113,7 +135,10 @@ class SearchState:
 
     def _fit(self) -> None:
         self.sd = expected_trial_sd(self._observations)
-        self._acquisition.learn(self._observations, self.sd)
+        self._acquisition.learn(self._observations, self.sd, self._pending)
+
+    def _machines(self) -> int:
+        return len({trial.machine for trial in self._study.records()})
 
     # Which next
 
@@ -200,12 +225,16 @@ class SearchState:
         """Return what says why a point cannot be tried; None of those that can."""
         margin = self._problem.limits.memory_margin
         feasible = Feasibility(self.space, self._observations, self._problem.machine, memory_margin=margin)
-        if not self._broken:  # the usual case: no need to name every candidate
+        pending = {self._name(values) for values in self._pending}
+        if not self._broken and not pending:  # the usual case: no need to name every candidate
             return feasible.why_not
 
         def why_not(values: Values) -> str | None:
-            if self._name(values) in self._broken:
+            name = self._name(values)
+            if name in self._broken:
                 return "it broke when it was validated"
+            if name in pending:
+                return "another machine tries it"
             return feasible.why_not(values)
 
         return why_not

@@ -39,6 +39,10 @@ _CLEARING_S = 0.5  # beyond the wall, for deleting what the last trial wrote
 _HOPELESS = 0.5  # of the speed that is asked for: no repeat will make up for that
 
 
+class PointTaken(Exception):  # noqa: N818 - it is no error: another point is tried
+    """Another machine makes a trial of this new point, and was first."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class Failed:
     """The first trial of a kind that gave no numbers, and what it said last."""
@@ -137,6 +141,7 @@ class TrialMaker:
 
         Raises:
             ToldToEnd: The daemon that started this search is gone, so that nobody would end it for a neighbour's sake.
+            PointTaken: Another machine has just begun a trial of the same new point.
         """
         lifeline = self._parts.lifeline
         if lifeline is not None and lifeline.is_cut:
@@ -145,10 +150,14 @@ class TrialMaker:
         claim = study.begin(
             trial.values,
             self._parts.problem.space.choices,
-            search=self._parts.name,
+            search=self._parts.search,
             purpose=trial.purpose.value,
             sampler=sampler_name(self._parts.sampler),
+            machine=self._parts.problem.machine.name,
         )
+        if trial.purpose is Purpose.EXPLORE and study.others() and study.is_taken(claim):
+            study.abandon(claim)
+            raise PointTaken
         try:
             self._narrator.tell(
                 TrialStarted(number=claim.number, purpose=trial.purpose, changes=changes, pair=trial.pair)
@@ -226,7 +235,7 @@ class TrialMaker:
         problem = self._parts.problem
         return TrialRecord(
             number=number,
-            search=self._parts.name,
+            search=self._parts.search,
             point=problem.space.name(trial.values),
             values=trial.values,
             purpose=trial.purpose,
@@ -237,7 +246,12 @@ class TrialMaker:
             duration_s=done.duration_s,
             measurement=done.measurement,
             detail="" if trial.warms_up and done.measurement else done.detail,  # it need not show anything
-            conditions={**problem.conditions, **done.conditions, **self._asked(), **_planned(trial)},
+            conditions={
+                **problem.conditions,
+                **done.conditions,
+                **self._asked(),
+                **_planned(trial),
+            },
             validation=trial.judge(done),
         )
 

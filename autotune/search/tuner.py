@@ -4,6 +4,7 @@ import math
 import random
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
@@ -27,6 +28,7 @@ from autotune.search.confirm import (
 )
 from autotune.search.findings import Findings
 from autotune.search.narrator import Narrator
+from autotune.search.other_machines import LeftOut, OtherMachines
 from autotune.search.parts import SearchParts
 from autotune.search.schedule import (
     CAUTION,
@@ -42,8 +44,9 @@ from autotune.search.schedule import (
     why_exploring_ends,
 )
 from autotune.search.state import SearchState
-from autotune.search.trial_maker import Failed, PlannedTrial, TrialMaker
+from autotune.search.trial_maker import Failed, PlannedTrial, PointTaken, TrialMaker
 from autotune.search.validator import Validator
+from autotune.study.members import Phase
 from autotune.study.summary import judged_finalists, summarize
 from autotune.trial.explanations import EXPLANATIONS
 
@@ -63,6 +66,7 @@ class Tuner:
 
     Attributes:
         ended_by: What ended the search before its time; None if nothing did.
+        left_because: Reason for which this machine has left the study to others; empty if it did not.
         promised: Gain in ln score that exploring on promised when its latest trial was chosen; None before the first.
     """
 
@@ -79,7 +83,9 @@ class Tuner:
         if parts.validate_s is not None:
             self._validator = Validator(parts, self._state, self._trials, self._narrator, longest_s=parts.validate_s)
         self._rng = random.Random(parts.seed)
+        self._others = OtherMachines(parts, self._state)
         self.ended_by: AutotuneError | None = None
+        self.left_because = ""
         self.promised: float | None = None
 
     def run(self) -> SearchResult:
@@ -99,6 +105,11 @@ class Tuner:
             why = self._explore()
             while self._confirm(why) and self._breaks():
                 why = self._explore()  # around what is left: the next best has its turn
+            self._others.wait_for_their_confirmations()
+        except LeftOut as left:
+            self.left_because = str(left)
+            self._narrator.tell_phase("ending", f"this machine leaves: {left}")
+            self._others.wait_for_their_confirmations()
         except BrokenPipeError:
             raise  # nobody listens any more
         except (AutotuneError, OSError, MemoryError, RuntimeError) as error:
@@ -132,7 +143,7 @@ class Tuner:
     def _tell_start(self) -> None:
         self._narrator.tell(
             SearchStarted(
-                search=self._parts.name,
+                search=self._parts.search,
                 study=self._parts.study.name,
                 config=str(self._problem.config_path),
                 baseline=self._problem.space.baseline,
@@ -161,6 +172,7 @@ class Tuner:
             record = self._trials.make(self._baseline)
         if self._may_have_been_an_accident(record):
             record = self._trials.make(self._baseline)  # all depends on it
+        self._others.require_that_today_works(record)
         require_baseline(record, self._problem, budget_s=self._budget.budget_s, earlier=self._state.trials)
 
     def _leave_caches_alone(self) -> None:
@@ -187,6 +199,11 @@ class Tuner:
         """
         self._narrator.tell_phase("exploring", self._why_exploring())
         while True:
+            self._others.take_in()
+            if why := self._others.why_exploring_ends():
+                break
+            if self._others.is_time_for_baseline():
+                self._others.require_that_today_works(self._trials.make(self._baseline))
             all_s = self._budget.left_s()
             kept_s = reserved_s(self._state.better(), self._confirmation_basis(), left_s=all_s)
             kept_s += self._validation_s() if kept_s else 0.0
@@ -209,7 +226,8 @@ class Tuner:
                     break
                 proposal = simpler
             self.promised = promised_by_the_rest(self._state.trials, proposal, left_s)
-            self._try(proposal, left_s)
+            with suppress(PointTaken):  # then it is known by the time of the next proposal
+                self._try(proposal, left_s)
         return why
 
     def _longest_trial_s(self, left_s: float) -> float:
@@ -256,7 +274,7 @@ class Tuner:
         Returns:
             Whether all of them could be compared.
         """
-        better, left_s = self._state.better(), self._budget.left_s()
+        better, left_s = self._others.to_be_confirmed(self._state.better()), self._budget.left_s()
         if not better or self._trials.gpu_lost:
             self._narrator.tell_phase("ending", why)
             return False
@@ -272,8 +290,9 @@ class Tuner:
             self._narrator.tell_phase("ending", f"{why}; to confirm {another} takes {needed}, and {left} is left")
             return False
         self._narrator.tell_phase("confirming", why)
+        self._parts.study.describe(phase=Phase.CONFIRMING, point=plan.candidate.observation.name)
         goal = self._confirming_goal(plan)
-        first_pair = 1 + max((trial.pair for trial in self._state.trials if trial.pair is not None), default=-1)
+        first_pair = 1 + max((trial.pair for trial in self._made_here() if trial.pair is not None), default=-1)
         for done, (pair, is_baseline) in enumerate(pair_order(plan.pairs, self._rng), start=1):
             values = self._baseline.values if is_baseline else plan.candidate.observation.values
             trial = PlannedTrial(
@@ -294,11 +313,19 @@ class Tuner:
                 break
         return True
 
+    def _made_here(self) -> list[TrialRecord]:
+        """Return the search's trials on this machine, also those of an earlier process."""
+        member = self._parts.study.member
+        if member is None:
+            return self._state.trials
+        records = self._parts.study.records()
+        return [trial for trial in records if trial.search == member.search and trial.machine == member.machine]
+
     def _is_decided(self, done: int, plan: ConfirmationPlan) -> bool:
         """Return whether a sequential confirmation stops here: judged as the answer will be, by the record alone."""
         if not plan.is_look(done):
             return False
-        judged = judged_finalists(self._parts.study.records(), self._parts.name, self._problem.objective)
+        judged = judged_finalists(self._parts.study.records(), self._parts.search, self._problem.objective)
         return bool(judged) and plan.is_decided_by(judged[-1][1])
 
     def _is_time_to_validate(self, done: int, plan: ConfirmationPlan) -> bool:
@@ -348,7 +375,7 @@ class Tuner:
     def _summary(self) -> SearchResult | None:
         return summarize(
             self._parts.study.records(),
-            self._parts.name,
+            self._parts.search,
             self._state.space,
             objective=self._problem.objective,
             why_no_gpu=self._problem.why_no_gpu,
@@ -358,7 +385,8 @@ class Tuner:
         """Return what the reader of the answer should know besides its numbers."""
         trouble = self._trials.gpu_lost or (self.ended_by and self.ended_by.message)
         lost = (f"The search could not go on: {trouble}.",) if trouble else ()
-        return (*lost, *self._trials.cautions, *self._findings.cautions)
+        left = (f"This machine was left out: {self.left_because}.",) if self.left_because else ()
+        return (*lost, *left, *self._trials.cautions, *self._findings.cautions)
 
 
 def _no_numbers(trials: Sequence[TrialRecord], config: Path) -> TrialError:

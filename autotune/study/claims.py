@@ -8,7 +8,6 @@ from datetime import datetime
 from typing import Any
 
 import optuna
-from optuna.trial import Trial
 
 from autotune.clock import Clock, SystemClock
 from autotune.records import Scalar, Values
@@ -59,7 +58,7 @@ class Claim:
         distributions: Distribution of each parameter.
         about: What the claim says besides.
         uuid: Name of the trial, whatever its number becomes.
-        trial: The Optuna trial, which is RUNNING; None while the storage has not made it.
+        trial_id: The Optuna trial, which is RUNNING, as the storage names it; None while it has not made it.
         study: The Optuna study that it belongs to.
         started: Local time of its beginning.
         renewals: Signs of life so far.
@@ -71,7 +70,7 @@ class Claim:
     distributions: Distributions
     about: Mapping[str, Scalar]
     uuid: str = field(default_factory=lambda: uuid.uuid4().hex)
-    trial: Trial | None = None
+    trial_id: int | None = None
     study: optuna.Study | None = None
     started: datetime = field(default_factory=datetime.now)
     renewals: int = 0
@@ -96,14 +95,14 @@ class LeaseWatch:
     def __init__(self, clock: Clock, is_gone: IsGone) -> None:
         self._clock = clock
         self._is_gone = is_gone
-        self._seen: dict[tuple[str, int], tuple[Any, float]] = {}
+        self._seen: dict[tuple[str, int | str], tuple[Any, float]] = {}
 
-    def has_lapsed(self, study: str, number: int, claim: object) -> bool:
+    def has_lapsed(self, study: str, number: int | str, claim: object) -> bool:
         """Return whether nobody makes a trial any more.
 
         Args:
-            study: Name of its Optuna study.
-            number: Its number there.
+            study: Name of its Optuna study; or of a list of what else is renewed.
+            number: Its number there; or its name.
             claim: Its claim as it was read, whatever that is; None where it has none.
         """
         if isinstance(claim, Mapping) and self._is_gone(claim):

@@ -1,6 +1,6 @@
 """Finalists of a search: the points that were confirmed, one after the other, and what became of each."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from autotune.records import PAIRS_PLANNED, Ending, Measurement, Purpose, TrialRecord, Validation, Values
@@ -19,17 +19,22 @@ class Finalist:
 
     Attributes:
         trial: Its first confirming trial with comparable numbers.
-        pairs: Its complete pairs.
+        pairs_of_machines: Its complete pairs, by machine; the first that confirmed it comes first.
         planned_pairs: The most pairs of its sequential confirmation; None where their number was fixed.
         has_failed: True if one of its confirming trials failed, by no fault of the search's end.
         validation: Findings of its validation trial; None if there was none, or it was cut short.
     """
 
     trial: TrialRecord
-    pairs: Sequence[Pair]
+    pairs_of_machines: Mapping[str, Sequence[Pair]]
     planned_pairs: int | None
     has_failed: bool
     validation: Validation | None
+
+    @property
+    def pairs(self) -> list[Pair]:
+        """Its complete pairs, of all machines."""
+        return [pair for pairs in self.pairs_of_machines.values() for pair in pairs]
 
     @property
     def broke(self) -> bool:
@@ -55,7 +60,9 @@ def finalists(good: Iterable[TrialRecord], trials: Sequence[TrialRecord], baseli
     return [
         Finalist(
             trial=trial,
-            pairs=pairs_of((half for half in confirming if half.point in (point, baseline_point)), baseline_point),
+            pairs_of_machines=_by_machine(
+                [half for half in confirming if half.point in (point, baseline_point)], baseline_point
+            ),
             planned_pairs=_planned_pairs(trial),
             has_failed=point in failed,
             validation=validations.get(point),
@@ -69,8 +76,16 @@ def _planned_pairs(trial: TrialRecord) -> int | None:
     return planned if isinstance(planned, int) and planned > 0 else None
 
 
+def _by_machine(halves: Sequence[TrialRecord], baseline_point: str) -> dict[str, Sequence[Pair]]:
+    """Return the complete pairs of each machine that has some: a pair never crosses machines."""
+    machines = dict.fromkeys(half.machine for half in halves)
+    made = {machine: [half for half in halves if half.machine == machine] for machine in machines}
+    pairs = {machine: pairs_of(some, baseline_point) for machine, some in made.items()}
+    return {machine: some for machine, some in pairs.items() if some}
+
+
 def pairs_of(trials: Iterable[TrialRecord], baseline_point: str) -> list[Pair]:
-    """Return the complete pairs of a confirmation, (baseline, candidate) each."""
+    """Return the complete pairs of a confirmation on one machine, (baseline, candidate) each."""
     halves: dict[int, dict[bool, Measurement]] = {}
     for trial in trials:
         measured = trial.comparable

@@ -10,7 +10,7 @@ import itertools
 import logging
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
 import optuna
@@ -19,10 +19,11 @@ from optuna.storages import BaseStorage
 from optuna.trial import FrozenTrial, TrialState
 
 from autotune.errors import StudyError
-from autotune.records import TrialRecord
+from autotune.records import TrialRecord, Values
 from autotune.study.claims import CLAIM, Claim, LeaseWatch
 from autotune.study.entry import record_of
-from autotune.study.parameters import Distributions, PinningSampler, suggest, united
+from autotune.study.members import ATTRIBUTE, Member, members_among
+from autotune.study.parameters import Distributions, united
 from autotune.study.pending import FinishedTrial
 from autotune.study.storage.members import SET_ASIDE, member_names, next_member
 from autotune.study.storage.storage import Storage
@@ -38,9 +39,44 @@ _NAMED = 5
 _FURTHER = 1_000_000
 """Distance between the first trial numbers of the Optuna studies of one study."""
 
-_MOST_ASKS = 100  # each but the last gets a trial that somebody else has put into the queue
-
 _log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Claimed:
+    """Trial that somebody else makes now.
+
+    Attributes:
+        values: Its point.
+        purpose: Reason for which it is made, as its claim says; empty where it does not.
+        machine: Name of the machine that makes it; empty where it is not said.
+    """
+
+    values: Values
+    purpose: str = ""
+    machine: str = ""
+
+    @classmethod
+    def of(cls, params: Mapping[str, Any], claim: object) -> "Claimed":
+        """Return what the parameters and the claim of a trial tell."""
+        said = claim if isinstance(claim, Mapping) else {}
+        texts = {name: text for name in ("purpose", "machine") if isinstance(text := said.get(name), str)}
+        return cls(values=dict(params), **texts)
+
+
+@dataclass(frozen=True, kw_only=True)
+class News:
+    """Writings of others in a study.
+
+    Attributes:
+        ended: Trials that have ended, with their numbers, oldest first.
+        pending: Trials that go on.
+        members: Members of the study.
+    """
+
+    ended: Sequence[tuple[int, FrozenTrial]]
+    pending: Sequence[Claimed]
+    members: Sequence[Member]
 
 
 class OptunaTrials:
@@ -63,13 +99,12 @@ class OptunaTrials:
     def __init__(self, name: str, storage: Storage, leases: LeaseWatch, *, reads_only: bool = False) -> None:
         self._name = name
         self._leases = leases
-        self._pin = PinningSampler()
         self.connection = storage.connect(name, reads_only=reads_only)
         with self.connection.expected():
             self._storage: BaseStorage = self.connection.storage
             names = [study.study_name for study in self._storage.get_all_studies()]
             members = member_names(name, names) or [name]
-            self._studies = [_load(member, self._storage, self._pin) for member in members]
+            self._studies = [_load(member, self._storage) for member in members]
             begun_anew = [place for place, study in enumerate(self._studies) if SET_ASIDE in study.user_attrs]
             self._first = max(begun_anew, default=0)
             trials = [study.get_trials(deepcopy=False) for study in self._studies]
@@ -81,6 +116,7 @@ class OptunaTrials:
                 for trial in some
             ]
             self.last = max((number for number, _ in self._found), default=-1)
+            self._read = {number for number, trial in self._found if trial.state.is_finished()}
 
     def found(self) -> list[tuple[int, FrozenTrial]]:
         """Return the trials that were there at opening, with their numbers; once, since they take memory."""
@@ -93,7 +129,10 @@ class OptunaTrials:
             return function()
 
     def make(self, claim: Claim, own: Collection[str]) -> None:
-        """Ask for a trial, claim it, and let it take its parameters; close those that nobody makes any more.
+        """Make a trial that is claimed; close those that nobody makes any more.
+
+        It appears with its parameters and its claim in one step, so that others see either all of it or nothing. What
+        somebody has put into Optuna's queue of waiting trials stays there.
 
         Args:
             claim: The claim, which gets the trial and its number.
@@ -101,33 +140,97 @@ class OptunaTrials:
         """
         self.close_lapsed(own)
         place, distributions = self._place_for(claim.distributions)
-        study, self._pin.values = self._studies[place], claim.values
-        for _ in range(_MOST_ASKS):
-            trial = study.ask()
-            trial.set_user_attr(CLAIM, claim.attribute())
-            taken = suggest(trial, distributions)
-            if all(taken[path] == value for path, value in claim.values.items()):
-                break
-            study.tell(trial, state=TrialState.FAIL)  # it stood in the queue, with values of its own
-        else:
-            raise ValueError(f"{claim.values} is not what was taken: {taken}")
+        study = self._studies[place]
+        made = FrozenTrial(
+            number=-1,
+            trial_id=-1,
+            state=TrialState.RUNNING,
+            value=None,
+            datetime_start=claim.started,
+            datetime_complete=None,
+            params=dict(claim.values),
+            distributions=dict(distributions),
+            user_attrs={CLAIM: claim.attribute()},
+            system_attrs={},
+            intermediate_values={},
+        )
+        study_id = self._storage.get_study_id_from_name(study.study_name)
+        trial_id = self._storage.create_new_trial(study_id, made)
         self._known[place] = {**self._known[place], **distributions}
-        claim.number = place * _FURTHER + trial.number
+        claim.number = place * _FURTHER + self._storage.get_trial_number_from_id(trial_id)
         self.last = max(self.last, claim.number)
-        claim.study, claim.trial = study, trial
+        claim.study, claim.trial_id = study, trial_id
+
+    def is_taken(self, claim: Claim) -> bool:
+        """Return whether somebody else had begun a trial of the same point when a trial was made, and makes it still.
+
+        Of two that were made at the same time, the one with the lower number goes on.
+        """
+        return any(
+            number < claim.number and dict(trial.params) == dict(claim.values) and _uuid(trial) != claim.uuid
+            for number, trial in self._running()
+        )
+
+    def _running(self) -> list[tuple[int, FrozenTrial]]:
+        """Return the trials that go on, with their numbers."""
+        return [
+            (place * _FURTHER + trial.number, trial)
+            for place, study in enumerate(self._studies)
+            if place >= self._first
+            for trial in study.get_trials(deepcopy=False, states=(TrialState.RUNNING,))
+        ]
+
+    def news(self, own: Collection[str]) -> News:
+        """Return what others have written since the last call, or since opening.
+
+        Args:
+            own: UUIDs of the trials of this process.
+        """
+        for name in member_names(self._name, [study.study_name for study in self._storage.get_all_studies()]):
+            if name not in (study.study_name for study in self._studies):  # somebody has begun a further one
+                self._studies.append(_load(name, self._storage))
+                self._known.append({})
+        ended: list[tuple[int, FrozenTrial]] = []
+        pending: list[Claimed] = []
+        for place, study in enumerate(self._studies):
+            if place < self._first:
+                continue
+            for trial in study.get_trials(deepcopy=False):
+                number, uuid = place * _FURTHER + trial.number, _uuid(trial)
+                self.last = max(self.last, number)
+                if trial.state.is_finished():
+                    if number not in self._read:
+                        self._read.add(number)
+                        ended.append((number, trial))
+                elif uuid not in own and trial.state is TrialState.RUNNING:
+                    pending.append(Claimed.of(trial.params, trial.user_attrs.get(CLAIM)))
+        return News(ended=ended, pending=pending, members=members_among(self._attributes()))
+
+    def _attributes(self) -> Mapping[str, Any]:
+        """Return the attributes of the study, those of its members among them."""
+        study_id = self._storage.get_study_id_from_name(self._studies[self._first].study_name)
+        return self._storage.get_study_user_attrs(study_id)
+
+    def members(self) -> list[Member]:
+        """Return all members of the study that are on record, who joined first in front."""
+        return members_among(self._attributes())
+
+    def present(self, member: Member) -> None:
+        """Write how a member describes itself."""
+        self._studies[self._first].set_user_attr(ATTRIBUTE + member.uuid, member.attribute())
 
     def finish(self, claim: Claim | None, finished: FinishedTrial) -> int:
         """Write a finished trial; return its number."""
-        if claim is None or claim.trial is None or claim.study is None:
+        if claim is None or claim.trial_id is None or claim.study is None:
             return self._settle(finished)
         try:
             for name, value in finished.attributes.items():
                 if name != CLAIM:
-                    claim.trial.set_user_attr(name, value)
+                    self._storage.set_trial_user_attr(claim.trial_id, name, value)
             for step, speed in enumerate(finished.speeds[claim.reported :], start=claim.reported):
-                claim.trial.report(speed, step)
+                self._storage.set_trial_intermediate_value(claim.trial_id, step, speed)
                 claim.reported = step + 1
-            claim.study.tell(claim.trial, finished.score, state=finished.state)
+            claim.study.tell(claim.number % _FURTHER, finished.score, state=finished.state)
         except (KeyError, ValueError, optuna.exceptions.UpdateFinishedTrialError):
             return self._settle(finished)  # somebody took it for interrupted, or away
         return claim.number
@@ -181,10 +284,10 @@ class OptunaTrials:
 
     def give_up(self, claim: Claim, why: str) -> None:
         """Close a trial that was interrupted, with what was in its way."""
-        if claim.study is not None and claim.trial is not None:
+        if claim.study is not None and claim.trial_id is not None:
             if why:
-                claim.trial.set_user_attr(DISTURBED_BY, why)
-            claim.study.tell(claim.trial, state=TrialState.FAIL, skip_if_finished=True)
+                self._storage.set_trial_user_attr(claim.trial_id, DISTURBED_BY, why)
+            claim.study.tell(claim.number % _FURTHER, state=TrialState.FAIL, skip_if_finished=True)
 
     def close_lapsed(self, own: Collection[str]) -> int:
         """Close the trials of others that nobody makes any more; return their number."""
@@ -203,9 +306,9 @@ class OptunaTrials:
         """Give a sign of life for each claim, as far as that can be written."""
         for claim in claims:
             claim.renewals += 1
-            if claim.trial is not None:
+            if claim.trial_id is not None:
                 with suppress(StudyError), self.connection.expected():
-                    claim.trial.set_user_attr(CLAIM, claim.attribute())
+                    self._storage.set_trial_user_attr(claim.trial_id, CLAIM, claim.attribute())
 
     def _place_for(self, wanted: Distributions) -> tuple[int, Distributions]:
         """Return the Optuna study that takes trials with such parameters, the newest that does, else a new one."""
@@ -215,7 +318,7 @@ class OptunaTrials:
                 return place, distributions
         while True:
             name = next_member(self._name, [study.study_name for study in self._studies])
-            self._studies.append(_load(name, self._storage, self._pin))
+            self._studies.append(_load(name, self._storage))
             self._known.append({})
             distributions = united(self._known_in(len(self._studies) - 1), wanted)
             if distributions is not None:
@@ -243,8 +346,9 @@ def _distributions(trials: Sequence[FrozenTrial]) -> Distributions:
     return found
 
 
-def _load(name: str, storage: BaseStorage, sampler: PinningSampler) -> optuna.Study:
+def _load(name: str, storage: BaseStorage) -> optuna.Study:
     """Load an Optuna study, which is created if it does not exist; that may happen on several machines at once."""
+    sampler = optuna.samplers.RandomSampler()  # asked for nothing: trials are decided on before they are made
     try:
         return optuna.load_study(study_name=name, storage=storage, sampler=sampler)  # it writes nothing
     except KeyError:

@@ -6,11 +6,8 @@ For the life of an Optuna study the range of a number may change freely; its kin
 from collections.abc import Mapping, Sequence
 
 from optuna.distributions import BaseDistribution, CategoricalDistribution, FloatDistribution, IntDistribution
-from optuna.samplers import BaseSampler
-from optuna.study import Study
-from optuna.trial import FrozenTrial, Trial
 
-from autotune.records import Scalar, Values
+from autotune.records import Scalar
 from autotune.space.knob import is_number, same_scalar
 
 Distributions = Mapping[str, BaseDistribution]
@@ -48,45 +45,6 @@ def united(known: Distributions, wanted: Distributions) -> Distributions | None:
             distribution = there
         found[path] = distribution
     return found
-
-
-def suggest(trial: Trial, distributions: Distributions) -> Values:
-    """Let a trial take its parameters, as its study's sampler has them, and return them."""
-    for path, distribution in distributions.items():
-        if isinstance(distribution, CategoricalDistribution):
-            trial.suggest_categorical(path, distribution.choices)
-        elif isinstance(distribution, IntDistribution):
-            trial.suggest_int(path, distribution.low, distribution.high)
-        elif isinstance(distribution, FloatDistribution):
-            trial.suggest_float(path, distribution.low, distribution.high)
-    return trial.params
-
-
-class PinningSampler(BaseSampler):
-    """Sampler that has one point only: trials are decided on before they are asked for.
-
-    Attributes:
-        values: The point.
-    """
-
-    def __init__(self) -> None:
-        self.values: Values = {}
-
-    def infer_relative_search_space(self, study: Study, trial: FrozenTrial) -> dict[str, BaseDistribution]:
-        """Return no parameters: each is asked for by itself."""
-        return {}
-
-    def sample_relative(
-        self, study: Study, trial: FrozenTrial, search_space: dict[str, BaseDistribution]
-    ) -> dict[str, Scalar]:
-        """Return no values, see `infer_relative_search_space`."""
-        return {}
-
-    def sample_independent(
-        self, study: Study, trial: FrozenTrial, param_name: str, param_distribution: BaseDistribution
-    ) -> Scalar:
-        """Return the point's value."""
-        return self.values[param_name]
 
 
 def _is_among(value: Scalar, choices: Sequence[Scalar]) -> bool:

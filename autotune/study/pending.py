@@ -17,6 +17,7 @@ from autotune.files import create_private, open_regular
 from autotune.records import Scalar, Values
 from autotune.study.claims import CLAIM
 from autotune.study.parameters import Distributions
+from autotune.study.storage.file_lock import FileLock
 from autotune.study.storage.storage import DAMAGE
 
 _FORMAT = 1
@@ -81,7 +82,7 @@ class PendingTrials:
     def __init__(self, path: Path, where: str) -> None:
         self._path = path
         self._where = where
-        self._others: list[str] = []
+        self._lock = FileLock(path.with_name(path.name + ".flock"))  # machines may share the folder
         self.trials: list[FinishedTrial] = self._read()
 
     def add(self, trial: FinishedTrial) -> None:
@@ -92,7 +93,7 @@ class PendingTrials:
         """
         self.trials.append(trial)
         try:
-            with open_regular(self._path, append=True, create=True) as file:
+            with self._lock, open_regular(self._path, append=True, create=True) as file:
                 size = file.seek(0, os.SEEK_END)
                 is_torn = size and os.pread(file.fileno(), 1, size - 1) != b"\n"  # by a crash, or a full disk
                 file.write(b"\n" * bool(is_torn) + _line(trial, self._where).encode() + b"\n")
@@ -108,36 +109,37 @@ class PendingTrials:
             StudyError: The file cannot be written; it is looked for in the storage before it is written again.
         """
         self.trials = [trial for trial in self.trials if trial.uuid != written.uuid]
-        lines = [*self._others, *(_line(trial, self._where) for trial in self.trials)]
         try:
-            if lines:
-                replacement = self._path.with_name(self._path.name + ".new")
-                create_private(replacement, "".join(line + "\n" for line in lines).encode())
-                replacement.replace(self._path)
-            else:
-                self._path.unlink(missing_ok=True)
+            with self._lock:
+                lines = [line for line, _, trial in self._lines() if trial.uuid != written.uuid]
+                if lines:
+                    replacement = self._path.with_name(self._path.name + ".new")
+                    create_private(replacement, "".join(line + "\n" for line in lines).encode())
+                    replacement.replace(self._path)
+                else:
+                    self._path.unlink(missing_ok=True)
         except OSError as error:
             raise self._error(error) from error
 
     def _read(self) -> list[FinishedTrial]:
         try:
+            return [trial for _, where, trial in self._lines() if where == self._where]
+        except OSError as error:
+            raise self._error(error) from error
+
+    def _lines(self) -> list[tuple[str, str, FinishedTrial]]:
+        """Return the lines of the file, the storage that each is meant for, and its trial."""
+        try:
             with open_regular(self._path) as file:
                 lines = file.read().decode(errors="replace").splitlines()
         except FileNotFoundError:
             return []
-        except OSError as error:
-            raise self._error(error) from error
         found = []
         for line in lines:
             try:
-                where, trial = _parsed(line)
+                found.append((line, *_parsed(line)))
             except DAMAGE:  # torn by a crash, or none of ours
                 _log.warning("a line of %s that cannot be read is left out", self._path)
-                continue
-            if where == self._where:
-                found.append(trial)
-            else:
-                self._others.append(line)
         return found
 
     def _error(self, error: OSError) -> StudyError:

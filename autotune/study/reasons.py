@@ -23,6 +23,7 @@ class Evidence:
         by_utilization: True if the objective is GPU utilization.
         broke: True if the point broke when it was validated.
         broke_before: True if some point of the study broke when it was validated: it is not tried again.
+        hosts: Hosts of the machines that made the pairs.
     """
 
     judgement: Judgement | None
@@ -33,6 +34,7 @@ class Evidence:
     by_utilization: bool
     broke: bool = False
     broke_before: bool = False
+    hosts: tuple[str, ...] = ()
 
 
 def reason(evidence: Evidence) -> str:
@@ -71,6 +73,8 @@ def _left_out(judgement: Judgement) -> str:
 
 def _judged(judgement: Judgement, evidence: Evidence) -> str:
     pairs = f"{judgement.pairs} interleaved pairs with today's config{_left_out(judgement)}"
+    if len(evidence.hosts) > 1:
+        pairs += f" on {len(evidence.hosts)} machines ({', '.join(evidence.hosts)})"
     if judgement.better:
         confirmed = f"confirmed by {pairs}" + (_FILLING if evidence.filling else "")
         return f"{confirmed}, but it broke in a longer training" if evidence.broke else confirmed

@@ -21,9 +21,11 @@ from autotune.metrics import values_of
 from autotune.records import Scalar, TrialRecord, Values
 from autotune.study.claims import CLAIM, NOBODY, RENEWAL_S, Claim, LeaseWatch, Owner
 from autotune.study.entry import attributes_of
-from autotune.study.optuna_trials import RECORD, OptunaTrials, read_records
+from autotune.study.members import Member, Phase, joint_search
+from autotune.study.optuna_trials import RECORD, Claimed, OptunaTrials, read_records
 from autotune.study.parameters import distribution_of
 from autotune.study.pending import FinishedTrial, PendingTrials
+from autotune.study.storage.lock_probe import LockProbe
 from autotune.study.storage.storage import Storage
 from autotune.study.storage_thread import StorageThread
 
@@ -72,11 +74,18 @@ class Study:
         self.remarks: deque[str] = deque()
         self._owner = owner
         self._claims: dict[str, Claim] = {}
+        self._own_uuids: set[str] = set()
+        self._pending_elsewhere: Sequence[Claimed] = ()
+        self._members: Sequence[Member] = ()
+        self._member: Member | None = None
+        self._probe: LockProbe | None = None
+        self._probed: dict[str, int | None] = {}
+        self._left: set[str] = set()
         self._thread = StorageThread(f"storage of {name}", self._renew, RENEWAL_S)
         self._away_until_s: float | None = None
+        self._leases = LeaseWatch(owner.clock, owner.is_gone)
         try:
-            leases = LeaseWatch(owner.clock, owner.is_gone)
-            opened = partial(OptunaTrials, name, storage, leases, reads_only=reads_only)
+            opened = partial(OptunaTrials, name, storage, self._leases, reads_only=reads_only)
             self._trials = self._thread.call(opened, _OPENING_S)
         except TimeoutError:
             raise _silent(self.where) from None
@@ -92,6 +101,134 @@ class Study:
     def records(self) -> list[TrialRecord]:
         """All trials, oldest first."""
         return list(self._records)
+
+    # Other members
+
+    def join(self, member: Member) -> Member:
+        """Become a member of the study, and take part in the joint search of those who are at work in it.
+
+        Args:
+            member: How this process describes itself, with the search that it would begin by itself.
+
+        Returns:
+            The member, with the name of the search that its trials belong to.
+
+        Raises:
+            StudyError: The storage could not be written.
+        """
+        if self._connection.lock_probe is not None:
+            self._probe = self._connection.lock_probe(member.uuid)
+            self._call(self._probe.hold)
+        self._present(member)  # first: of two that come at once, one sees the other at least
+        self.refresh()
+        search = joint_search(member, self.others(), self._owner.clock.utc())
+        if search != member.search:
+            self._present(replace(member, search=search))
+        return replace(member, search=search)
+
+    @property
+    def member(self) -> Member | None:
+        """This process as a member of the study; None while it is none."""
+        return self._member
+
+    def describe(self, *, phase: Phase, point: str | None = None, left_because: str = "") -> None:
+        """Tell the others what this member does, as far as that can be written; nothing for who is none.
+
+        Args:
+            phase: What it does from now on.
+            point: Name of the point that it confirms; None for none.
+            left_because: Reason for which it leaves; empty where the study needs no more.
+        """
+        if self._member is not None:
+            with suppress(StudyError):
+                self._present(replace(self._member, phase=phase, point=point, left_because=left_because))
+
+    def refresh(self) -> list[TrialRecord]:
+        """Read what others have written since the last time; their trials are in `records` from now on.
+
+        Returns:
+            Their trials that have ended with a record, oldest first; none while the storage is away.
+
+        Raises:
+            StudyError: The storage cannot be read.
+        """
+        try:
+            news = self._call(partial(self._trials.news, self._own() | self._own_uuids))
+        except StorageAway:
+            return []
+        self._pending_elsewhere, self._members = news.pending, news.members
+        self._require_locks()
+        read = read_records(news.ended, (), self.where)
+        new = [record for uuid, record in read if uuid not in self._own_uuids]
+        if new:
+            self._records.extend(new)
+            self._records.sort(key=lambda record: record.number)  # as whoever opens the study later reads them
+        return new
+
+    def pending_elsewhere(self) -> Sequence[Claimed]:
+        """Trials that others make, as the last `refresh` saw them."""
+        return self._pending_elsewhere
+
+    def others(self) -> list[Member]:
+        """Other members that are at work, as far as the last `refresh` tells; who joined first in front.
+
+        One that was killed counts until it has given no sign of life for a minute.
+        """
+        own = self._member.uuid if self._member else None
+        return [
+            one
+            for one in self._members
+            if one.uuid != own
+            and not one.has_left
+            and not self._leases.has_lapsed("members", one.uuid, {**one.about, "n": one.n})
+        ]
+
+    def members(self) -> list[Member]:
+        """All members on record, those that have left included; who joined first in front.
+
+        Raises:
+            StudyError: The storage cannot be read.
+        """
+        return self._call(self._trials.members)
+
+    def _require_locks(self) -> None:
+        """Check that the locks of other hosts are seen here, where a journal is shared.
+
+        Raises:
+            StudyError: A host whose lock is free here is alive.
+        """
+        if self._probe is None:
+            return
+        alive = self.others()
+        for one in self._members:
+            if one not in alive and not one.has_left and one.uuid not in self._left:
+                self._left.add(one.uuid)
+                if self._member is None or one.uuid != self._member.uuid:
+                    self._probe.delete_left(one.uuid)
+        for one in alive:
+            if one.uuid not in self._probed:
+                self._probed[one.uuid] = one.n if self._probe.holds(one.uuid) is False else None
+                continue
+            free_at = self._probed[one.uuid]
+            if free_at is not None and one.n > free_at:
+                raise StudyError(
+                    f"locks on this disk do not hold between {one.host} and this host, so that both would write into "
+                    "the journal at once",
+                    where=self.where,
+                    remedy="Keep the study in PostgreSQL, or mount the disk with locks (for NFS: without nolock).",
+                )
+
+    def _present(self, member: Member) -> None:
+        now = self._owner.clock
+        member = member.renewed(now.utc(), max(0.0, self._owner.ends_s - now.now_s()))
+        self._member = member
+        try:
+            self._call(partial(self._trials.present, member))
+        except StorageAway:
+            if self._pending is None:
+                raise
+
+    # Trials
 
     def begin(self, values: Values, choices: Mapping[str, Sequence[Scalar]], **about: Scalar) -> Claim:
         """Claim the next trial; it is in the storage when this returns, unless that is away.
@@ -112,12 +249,20 @@ class Study:
             about={**self._owner.about, **about},
         )
         self._claims[claim.uuid] = claim
+        self._own_uuids.add(claim.uuid)
         try:
             self._call(partial(self._trials.make, claim, self._own()))
         except StorageAway:
             if self._pending is None:
                 raise
         return claim
+
+    def is_taken(self, claim: Claim) -> bool:
+        """Return whether somebody else makes a trial of the same point, and was first; False if that is not known."""
+        try:
+            return claim.trial_id is not None and self._call(partial(self._trials.is_taken, claim))
+        except StorageAway:
+            return False
 
     def finish(
         self, claim: Claim, record: TrialRecord, *, score: float | None = None, speeds: Sequence[float] = ()
@@ -252,6 +397,8 @@ class Study:
         for claim in list(self._claims.values()):
             if claim.uuid not in self._waiting:
                 self.abandon(claim)
+        if self._member is not None and not self._member.has_left:
+            self.describe(phase=Phase.LEFT)
         if self._owner is not NOBODY:
             with suppress(StudyError):
                 self.write_pending()
@@ -260,6 +407,8 @@ class Study:
                     f"Trials that wait here, because {self.where} does not answer: {waiting}. The next search on this "
                     "machine writes them."
                 )
+        if self._probe is not None:
+            self._probe.close()
         with suppress(StudyError):
             self._call(self._connection.close)
 
@@ -310,9 +459,15 @@ class Study:
         return {*self._claims, *(trial.uuid for trial in (self._pending.trials if self._pending else ()))}
 
     def _renew(self) -> bool:
-        claims = list(self._claims.values())
+        claims, member = list(self._claims.values()), self._member
         if claims:
             self._trials.renew(claims)
+        if member is not None and not member.has_left:
+            clock = self._owner.clock
+            self._member = member.renewed(clock.utc(), max(0.0, self._owner.ends_s - clock.now_s()))
+            with suppress(StudyError), self._connection.expected():
+                self._trials.present(self._member)
+            return True
         return bool(claims)
 
 

@@ -23,10 +23,12 @@ from autotune.score import (
     judge,
     ln_score,
     ln_speed,
+    on_all_machines,
 )
 from autotune.space.space import Space
 from autotune.study.changes import changes_worth
-from autotune.study.finalists import Finalist, finalists
+from autotune.study.finalists import Finalist, Pair, finalists
+from autotune.study.machines import hosts_of, on_one_scale
 from autotune.study.noise import pair_noise
 from autotune.study.pooled_gpus import pooled_gpus, study_busy_rate
 from autotune.study.reasons import Evidence, reason
@@ -77,7 +79,7 @@ def summarize(
     Returns:
         The answer; None if no trial of the search gave comparable numbers.
     """
-    records = _until_the_end_of(search, records)
+    records = on_one_scale(_until_the_end_of(search, records))
     trials = [trial for trial in records if trial.search == search]
     good = _telling(trials, objective)
     # Each search starts with the baseline, also where that fails. Where its record could not be read, nothing means
@@ -118,6 +120,7 @@ def judged_finalists(
     baseline = next((trial for trial in trials if trial.purpose is Purpose.BASELINE), None)
     if baseline is None:
         return []
+    records = on_one_scale(records)
     others = [trial for trial in records if trial.purpose is not Purpose.CONFIRM or trial.search != search]
     found = finalists(_telling(trials, objective), trials, baseline.point)
     return [(finalist, _judgement(finalist, others, search, objective)) for finalist in found]
@@ -214,6 +217,8 @@ def _compared(searched: _Searched, records: Sequence[TrialRecord]) -> SearchResu
     baseline, chosen = searched.baseline(), _chosen(confirmed)
     finalist, judgement = chosen or (None, None)
     candidate = searched.candidate(finalist)
+    hosts = hosts_of(searched.trials)
+    confirmed_on = tuple(hosts[machine] for machine in finalist.pairs_of_machines) if finalist else ()
     broke = finalist is not None and finalist.broke
     better = judgement is not None and judgement.better and not broke
     evidence = Evidence(
@@ -225,6 +230,7 @@ def _compared(searched: _Searched, records: Sequence[TrialRecord]) -> SearchResu
         explored=any(trial.purpose is Purpose.EXPLORE for trial in searched.trials),
         filling=any(trial.measurement and trial.measurement.filled_samples_per_s for trial in good),
         by_utilization=objective.by_utilization,
+        hosts=confirmed_on,
     )
     return SearchResult(
         verdict=Verdict.BETTER if better else Verdict.NO_CHANGE,
@@ -242,6 +248,7 @@ def _compared(searched: _Searched, records: Sequence[TrialRecord]) -> SearchResu
         objective=objective.name,
         why_no_gpu=searched.why_no_gpu,
         validation=finalist.validation if finalist else None,
+        confirmed_on=confirmed_on,
         broken=tuple(_broken(searched, other, of) for other, of in confirmed if other.broke and other is not finalist),
         cautions=(
             *_unvalidated(searched, finalist if better else None),
@@ -300,15 +307,26 @@ def _side(point: TrialRecord, trials: Sequence[TrialRecord], busy_rate: float | 
 def _judgement(
     finalist: Finalist, others: Sequence[TrialRecord], search: str, objective: Objective
 ) -> Judgement | None:
-    """Judge a finalist by its pairs, with the spread between the study's other trials as the prior."""
-    pairs = len(finalist.pairs)
+    """Judge a finalist on each machine that has confirmed it; None if no machine has enough pairs."""
+    judged = [
+        _judged_on_one(finalist, pairs, others, search, objective) for pairs in finalist.pairs_of_machines.values()
+    ]
+    known = [judgement for judgement in judged if judgement is not None]
+    return on_all_machines(known) if known else None
+
+
+def _judged_on_one(
+    finalist: Finalist, made: Sequence[Pair], others: Sequence[TrialRecord], search: str, objective: Objective
+) -> Judgement | None:
+    """Judge a finalist by the pairs of one machine, with the spread between the study's other trials as the prior."""
+    pairs = len(made)
     if pairs < FEWEST_PAIRS or (pairs < LEAST_PAIRS and finalist.has_failed):
         return None
     # A fixed number of pairs that the end of the budget cut short may show a large gain too, as a sequential one does.
     planned = finalist.planned_pairs or (LEAST_PAIRS if pairs < LEAST_PAIRS else None)
     variance, df = pair_noise(others, search, objective, pairs=pairs)
     judgement = judge(
-        finalist.pairs,
+        made,
         prior_variance=variance,
         prior_df=df,
         speed_prior=pair_noise(others, search, THROUGHPUT, pairs=pairs) if objective.by_utilization else None,

@@ -163,11 +163,11 @@ class StorageContract:
         assert [trial.state for trial in self.trials(tmp_path)] == [TrialState.RUNNING]
 
     def test_trials_in_the_queue_are_nobodys_parameters(self, tmp_path: Path) -> None:
-        """What somebody has enqueued with another tool is closed, and the trial that was wanted is made."""
+        """What somebody has enqueued with another tool stays there, and the trial that was wanted is made."""
         study = self.study(tmp_path)
         self.member(tmp_path).enqueue_trial({"data.batch_size": 16})
         study.finish(study.begin(VALUES, CHOICES), record(), score=1.0)
-        assert [trial.state for trial in self.trials(tmp_path)] == [TrialState.FAIL, TrialState.COMPLETE]
+        assert [trial.state for trial in self.trials(tmp_path)] == [TrialState.WAITING, TrialState.COMPLETE]
         assert self.trials(tmp_path)[1].params == VALUES
 
     def test_a_trial_that_was_written_twice_is_one(self, tmp_path: Path) -> None:

@@ -11,13 +11,14 @@ import yaml
 from autotune.clock import VirtualClock
 from autotune.errors import AutotuneError
 from autotune.events import Event, PhaseChanged, TrialEnded
-from autotune.problem.problem import open_problem
+from autotune.problem.problem import Problem, open_problem
 from autotune.records import Purpose, TrialRecord
 from autotune.results import SearchResult
 from autotune.sampler.other_samplers import SamplerChoice
 from autotune.search.parts import SearchParts
 from autotune.search.schedule import Budget
 from autotune.search.tuner import Tuner
+from autotune.study.claims import Owner
 from autotune.study.record import Study
 from autotune.testing.simulated_probes import SimulatedHostProbe
 from autotune.testing.simulated_runner import SimulatedRunner, Training
@@ -100,13 +101,16 @@ def search(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Search:
         sampler: SamplerChoice = "autotune",
         validate_s: float | None = None,
         told: Callable[[Event], None] = lambda _event: None,
+        joins: Callable[[Study, Problem, VirtualClock], None] = lambda _study, _problem, _clock: None,
     ) -> Searched:
         Path("config.yaml").write_text(config)
         problem = open_problem(Path("config.yaml"), command=None, state_dir=None)
         problem.state.create()
         if fresh:
             problem.journal.unlink()
-        study = Study(problem.study, problem.storage)
+        owner = Owner(about={}, is_gone=lambda _about: False, clock=clock, ends_s=clock.now_s() + budget_s)
+        study = Study(problem.study, problem.storage, owner=owner)
+        joins(study, problem, clock)
         simulator = SimulatedRunner(clock, lambda text: trainer(yaml.safe_load(text)), seed=seed)
         events: list[Event] = []
         started_s = clock.now_s()

@@ -8,6 +8,7 @@ line before the file is opened, avoid both.
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 
 import optuna
@@ -17,6 +18,7 @@ from autotune.clock import Clock
 from autotune.errors import StudyError
 from autotune.study.storage.file_lock import FileLock
 from autotune.study.storage.journal_file import JournalFile
+from autotune.study.storage.lock_probe import LockProbe
 from autotune.study.storage.storage import DAMAGE, Connection
 
 
@@ -52,10 +54,16 @@ class JournalFolder:
         with _expected(path):
             if not reads_only:
                 self._folder.mkdir(mode=0o700, exist_ok=True)
+                _require_own(path)
             file = JournalFile(path, lock, creates=not reads_only)
             storage = JournalStorage(file)  # type: ignore[arg-type]
             torn_bytes = file.repair()  # once every line before it was read: what is damaged stays as it is
-        return Connection(storage=storage, expected=lambda: _expected(path, file), torn_bytes=torn_bytes)
+        return Connection(
+            storage=storage,
+            expected=lambda: _expected(path, file),
+            torn_bytes=torn_bytes,
+            lock_probe=partial(LockProbe, path),
+        )
 
     def set_aside(self, study: str, clock: Clock) -> None:
         """Rename a journal, with the time in its new name."""
@@ -63,6 +71,21 @@ class JournalFolder:
         with _expected(path):
             if os.path.lexists(path):
                 path.rename(path.with_name(f"{path.stem}.until-{clock.utc():%Y%m%dT%H%M%SZ}{path.suffix}"))
+
+
+def _require_own(path: Path) -> None:
+    """Check that a journal is this user's: who can write it can spoil it for all, and what is in it is trusted.
+
+    Raises:
+        StudyError: It is another user's.
+    """
+    owner = path.lstat().st_uid if os.path.lexists(path) else os.geteuid()
+    if owner != os.geteuid() and os.geteuid() != 0:
+        raise StudyError(
+            f"this journal belongs to another user (id {owner})",
+            where=str(path),
+            remedy="A journal serves one user. For several, keep the study in PostgreSQL: --storage postgresql://...",
+        )
 
 
 @contextmanager

@@ -8,6 +8,7 @@ from typing import Protocol
 from optuna.storages import BaseStorage
 
 from autotune.clock import Clock
+from autotune.study.storage.lock_probe import LockProbe
 
 DAMAGE = (
     LookupError,
@@ -33,6 +34,7 @@ class Connection:
         is_remote: Whether it may be away for a while, so that what it does not answer is written later.
         torn_bytes: Bytes of a last entry that a crash had torn, cut off when it was opened.
         close: Closes what is open; the next use opens it again.
+        lock_probe: Returns the probe of a member, where everything hangs on the locks of a disk; None elsewhere.
     """
 
     storage: BaseStorage
@@ -40,6 +42,7 @@ class Connection:
     is_remote: bool = False
     torn_bytes: int = 0
     close: Callable[[], None] = lambda: None
+    lock_probe: Callable[[str], LockProbe] | None = None
 
 
 class Storage(Protocol):

@@ -1,0 +1,110 @@
+"""``autotune worker``: lends this machine to the searches of a study."""
+
+from contextlib import suppress
+from pathlib import Path
+
+import click
+
+from autotune.clock import Clock, SystemClock
+from autotune.commands.invocation import Invocation
+from autotune.commands.parameters import (
+    BatchLimitText,
+    Duration,
+    config_option,
+    seed_option,
+    state_dir_option,
+    storage_option,
+)
+from autotune.commands.search_request import SearchRequest
+from autotune.errors import TrialError
+from autotune.process.termination import signals_held
+
+_USUAL_S = 1800.0
+
+
+@click.command(name="worker")
+@config_option
+@click.option(
+    "--budget",
+    "budget_s",
+    type=Duration(),
+    help="Longest time to stay. Default: as long as the search that is joined, or 30m where none goes on.",
+)
+@seed_option
+@click.option("--same-training", is_flag=True, help="As for the search that is joined.")
+@click.option("--batch", type=BatchLimitText(), metavar="[Nx|same|free]", help="As for the search that is joined.")
+@click.option("--allow-busy-gpu", is_flag=True, help="Work although somebody else is on the GPU.")
+@state_dir_option
+@storage_option
+@click.argument("trainer", nargs=-1, type=click.UNPROCESSED)
+@click.pass_obj
+def command(
+    call: Invocation,
+    /,
+    *,
+    config: Path,
+    budget_s: float | None,
+    seed: int,
+    same_training: bool,
+    batch: str | None,
+    allow_busy_gpu: bool,
+    state_dir: Path | None,
+    storage: str | None,
+    trainer: tuple[str, ...],
+) -> int:
+    """Lends this machine to the searches of a study that other machines work on, and leaves when it needs no more.
+
+    It takes the next trial itself, as often as there is one, and never makes one twice. The trainer is the one of this
+    machine, with the config as it is here. It needs no terminal; told to end by SIGTERM, it gives its trial back.
+    """
+    request = SearchRequest(
+        config=config,
+        budget_s=_USUAL_S if budget_s is None else budget_s,
+        seed=seed,
+        fresh=False,
+        apply=False,
+        same_training=same_training,
+        batch=batch,
+        allow_busy_gpu=allow_busy_gpu,
+        sampler=None,
+        validate_s=None,
+        dry_run=False,
+        as_json=False,
+        state_dir=state_dir,
+        storage=storage,
+        trainer=trainer,
+    )
+    return _work(call, request, SystemClock(), as_long_as_others=budget_s is None)
+
+
+def _work(call: Invocation, request: SearchRequest, clock: Clock, *, as_long_as_others: bool) -> int:
+    """Make trials until the study needs no more; return the exit code."""
+    with signals_held():
+        from autotune.commands.searching import open_requested
+        from autotune.report.console import text_console
+        from autotune.report.live import SearchDisplay
+        from autotune.search.open import SearchOptions, open_search
+        from autotune.study.members import Role
+
+    problem = open_requested(request)
+    options = SearchOptions(
+        budget_s=request.budget_s,
+        started_s=call.started_s,
+        seed=request.seed,
+        allow_busy_gpu=request.allow_busy_gpu,
+        role=Role.WORKER,
+        as_long_as_others=as_long_as_others,
+    )
+    console = text_console(stderr=True)
+    display = SearchDisplay(console, clock, started_s=call.started_s, budget_s=request.budget_s)
+    with open_search(problem, options, clock, display) as search:
+        with display, suppress(TrialError):  # that all gave no numbers: others may know better
+            search.run()
+        made = sum(search.tuner.outcomes.values())
+    tuner = search.tuner
+    if tuner.ended_by:
+        call.say_error(tuner.ended_by)
+        return 1
+    why = f"this machine is left out: {tuner.left_because}" if tuner.left_because else "the study needs no more of it"
+    console.print(f"{made} trials made; {why}.", soft_wrap=True)
+    return 1 if tuner.left_because else 0

@@ -1,0 +1,175 @@
+"""Other machines that work on the same study: what this one takes over from them, leaves to them, and when it leaves.
+
+Nobody is sent a trial: each machine takes the next one by itself. It knows the others by the record and by how they
+describe themselves, see `study.members`.
+"""
+
+import math
+from collections.abc import Sequence
+from statistics import fmean, median
+
+from autotune.records import Ending, TrialRecord
+from autotune.sampler.failure_attribution import ATTRIBUTIONS, Attribution
+from autotune.search.confirm import Candidate
+from autotune.search.parts import SearchParts
+from autotune.search.state import SearchState
+from autotune.study.machines import hosts_of
+from autotune.study.members import Member, Phase, Role
+
+CONFIRMING_MACHINES = 2
+"""Most machines that confirm one point: a gain on two of a class is one of the class."""
+
+BASELINE_EVERY = 12
+"""Trials after which a machine measures today's config again, while others work on the study."""
+
+_FAILURES_IN_A_ROW = 2  # after which today's config is tried again: is it the machine?
+_SLOW = math.log(0.65)  # of the others' median: machines of a class differ by 20 %
+_TRIALS_OF_SLOW = 2  # of today's config, before a machine counts as slow
+_LOOK_S = 2.0  # between looks at what others do
+
+
+class LeftOut(Exception):  # noqa: N818 - it is no error: the others go on
+    """This machine is no use to the study: it fails, or is slow, where others are not. The text says which."""
+
+
+class OtherMachines:
+    """Other machines at work on the study of a search.
+
+    Args:
+        parts: The search's.
+        state: Its state.
+    """
+
+    def __init__(self, parts: SearchParts, state: SearchState) -> None:
+        self._parts = parts
+        self._study = parts.study
+        self._state = state
+        self._worked_for_a_search = False
+
+    def take_in(self) -> None:
+        """Take in what others have measured, and what they measure now.
+
+        Raises:
+            StudyError: The storage cannot be read.
+        """
+        if self._study.member is not None:
+            self._state.take_in_others()
+            self._worked_for_a_search = self._worked_for_a_search or bool(self._searches())
+
+    def why_exploring_ends(self) -> str:
+        """Return the reason for which others make further trials needless; empty if they do not."""
+        if confirming := self._confirming():
+            hosts = ", ".join(sorted({one.host for one in confirming}))
+            return f"the best point is being confirmed on {hosts}"
+        if self._has_lost_its_search:
+            return "the search that this machine works for has ended"
+        return ""
+
+    def is_time_for_baseline(self) -> bool:
+        """Return whether to measure today's config again: now and then, and where trials fail in a row."""
+        if self._study.member is None or not self._elsewhere():
+            return False
+        trials = self._state.trials
+        last = max((place for place, one in enumerate(trials) if one.point == self._state.baseline_point), default=-1)
+        since = trials[last + 1 :]
+        failing = since[-_FAILURES_IN_A_ROW:]
+        if len(failing) == _FAILURES_IN_A_ROW and not any(trial.measurement for trial in failing):
+            return True
+        if self._baseline_trials < _TRIALS_OF_SLOW and self._ln_behind() < _SLOW:
+            return True
+        return len(since) >= BASELINE_EVERY and bool(self._study.others())
+
+    def require_that_today_works(self, record: TrialRecord) -> None:
+        """Check this machine by a trial of today's config.
+
+        Raises:
+            LeftOut: It failed, or was slow, and ran better elsewhere.
+        """
+        elsewhere = self._baseline_elsewhere()
+        if not elsewhere:
+            return
+        named = ", ".join(sorted(set(hosts_of(elsewhere).values())))
+        if record.measurement is None and _is_its_own(record):
+            detail = f": {record.detail}" if record.detail else ""
+            raise LeftOut(f"today's config gives no numbers here ({record.ending.value}{detail}), and did on {named}")
+        behind = self._ln_behind()
+        if self._baseline_trials >= _TRIALS_OF_SLOW and behind < _SLOW:
+            raise LeftOut(f"today's config runs at {math.exp(behind):.0%} of its speed on {named}")
+
+    def to_be_confirmed(self, better: Sequence[Candidate]) -> Sequence[Candidate]:
+        """Return the points that this machine may confirm: the one that another confirms, where there is one.
+
+        Args:
+            better: Points that are believed to be better than today's, best first.
+
+        Returns:
+            None of them where others are enough.
+        """
+        if self._has_lost_its_search:
+            return []
+        confirming = self._confirming()
+        if not confirming:
+            return better
+        point = confirming[0].point
+        machines = {one.machine for one in confirming if one.point == point}
+        if len(machines) >= CONFIRMING_MACHINES:
+            return []
+        return [candidate for candidate in better if candidate.observation.name == point]
+
+    def wait_for_their_confirmations(self) -> None:
+        """Wait until others have confirmed what they confirm, so that the answer has it; a worker gives no answer."""
+        if self._study.member is None or self._is_worker:
+            return
+        self._study.describe(phase=Phase.EXPLORING)
+        self._study.refresh()
+        while self._confirming() and self._parts.budget.left_s() > _LOOK_S:
+            self._parts.clock.wait(_LOOK_S)
+            self._study.refresh()
+
+    @property
+    def _baseline_trials(self) -> int:
+        return len(self._state.good_baseline_trials())
+
+    def _baseline_elsewhere(self) -> list[TrialRecord]:
+        return [trial for trial in self._elsewhere() if trial.point == self._state.baseline_point]
+
+    def _ln_behind(self) -> float:
+        """Return the ln speed of today's config here, over the median of the other machines; 0 if that is not known."""
+        speeds: dict[str, list[float]] = {}
+        for trial in self._baseline_elsewhere():
+            if measured := trial.comparable:
+                speeds.setdefault(trial.machine, []).append(math.log(measured.speed))
+        own = [math.log(one.comparable.speed) for one in self._state.good_baseline_trials() if one.comparable]
+        return fmean(own) - median(fmean(some) for some in speeds.values()) if own and speeds else 0.0
+
+    @property
+    def _has_lost_its_search(self) -> bool:
+        return self._is_worker and self._worked_for_a_search and not self._searches()
+
+    @property
+    def _is_worker(self) -> bool:
+        return self._study.member is not None and self._study.member.role is Role.WORKER
+
+    def _together(self) -> list[Member]:
+        """Return the other members of the same search that are at work."""
+        return [one for one in self._study.others() if one.search == self._parts.search]
+
+    def _searches(self) -> list[Member]:
+        return [one for one in self._together() if one.role is Role.SEARCH]
+
+    def _confirming(self) -> list[Member]:
+        return [one for one in self._together() if one.phase is Phase.CONFIRMING and one.point]
+
+    def _elsewhere(self) -> list[TrialRecord]:
+        """Return the comparable trials of this search on other machines."""
+        own = self._study.member.machine if self._study.member else ""
+        return [
+            trial
+            for trial in self._study.records()
+            if trial.comparable and trial.machine != own and trial.search == self._parts.search
+        ]
+
+
+def _is_its_own(record: TrialRecord) -> bool:
+    """Return whether a trial failed by itself: nobody ended it."""
+    return record.ending is Ending.GPU_LOST or ATTRIBUTIONS[record.ending] is not Attribution.NOTHING

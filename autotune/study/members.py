@@ -1,0 +1,165 @@
+"""Members of a study: the processes that make its trials, on whichever machine, as they describe themselves there.
+
+Each member keeps one attribute of the study, and renews it every few seconds as long as it is at work. Nothing that a
+member says is executed or used as a path.
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass, field, replace
+from datetime import datetime, timedelta
+from enum import StrEnum
+from typing import Any
+
+from autotune.records import Scalar
+
+ATTRIBUTE = "member."
+"""Prefix of the attributes that hold members; the UUID follows."""
+
+RECENT = timedelta(seconds=90)
+"""Time in which a member that is at work has renewed its entry, by its own wall clock."""
+
+_LONGEST = 200  # characters of each text
+_MOST_FACTS = 50
+
+
+class Role(StrEnum):
+    """Reason for which a member is there."""
+
+    SEARCH = "search"  # it gives an answer in the end
+    WORKER = "worker"  # it lends its machine
+
+
+class Phase(StrEnum):
+    """Phase that a member is in."""
+
+    EXPLORING = "exploring"
+    CONFIRMING = "confirming"
+    LEFT = "left"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Member:
+    """Member of a study.
+
+    Attributes:
+        uuid: Its name.
+        role: Reason for which it is there.
+        search: Name of the joint search that its trials belong to.
+        machine: Name of its machine, see `process.owner.machine_name`.
+        baseline: Name of the point that its config holds.
+        about: Its process, see `process.owner.this_process`; ``host`` is for people.
+        since_utc: Time at which it joined, by its own wall clock.
+        code: State of the trainer's code there.
+        phase: What it does.
+        point: Name of the point that it confirms; None before that.
+        left_because: Reason for which it left; empty where the study needs no more.
+        renewed_utc: Time of its last sign of life, by its own wall clock.
+        left_s: Time that its budget had left then.
+        n: Number of its signs of life.
+    """
+
+    uuid: str
+    role: Role
+    search: str
+    machine: str
+    baseline: str
+    about: Mapping[str, Scalar]
+    since_utc: datetime
+    renewed_utc: datetime
+    code: Mapping[str, Scalar] = field(default_factory=dict)
+    phase: Phase = Phase.EXPLORING
+    point: str | None = None
+    left_because: str = ""
+    left_s: float = 0.0
+    n: int = 0
+
+    @property
+    def host(self) -> str:
+        """Name of its host, for people."""
+        return str(self.about.get("host") or "?")
+
+    @property
+    def has_left(self) -> bool:
+        """True once it has ended in order."""
+        return self.phase is Phase.LEFT
+
+    def renewed(self, utc: datetime, left_s: float) -> "Member":
+        """Return it with one more sign of life."""
+        return replace(self, renewed_utc=utc, left_s=left_s, n=self.n + 1)
+
+    def attribute(self) -> dict[str, Any]:
+        """Return what is written of it."""
+        written = asdict(self)
+        times = {name: written[name].isoformat(timespec="seconds") for name in ("since_utc", "renewed_utc")}
+        return {**written, **times}
+
+
+def members_among(attributes: Mapping[str, Any]) -> list[Member]:
+    """Return the members among the attributes of a study, who joined first in front; what is none is left out."""
+    found = (_read(name, value) for name, value in attributes.items() if name.startswith(ATTRIBUTE))
+    return sorted((one for one in found if one is not None), key=lambda one: (one.since_utc, one.uuid))
+
+
+def joint_search(new: Member, others: Iterable[Member], utc: datetime) -> str:
+    """Return the search that a new member takes part in: its own where nobody else is at work on the same values.
+
+    Only the name of the search hangs on it. Where a clock is an hour off, two searches go on side by side and know of
+    each other's trials all the same.
+
+    Args:
+        new: The member, with the search that it would begin by itself.
+        others: Members that are not known to be gone, who joined first in front.
+        utc: The time now.
+    """
+    earlier = (one for one in others if (one.since_utc, one.uuid) < (new.since_utc, new.uuid))
+    alike = (one for one in earlier if one.baseline == new.baseline and abs(utc - one.renewed_utc) <= RECENT)
+    return next((one.search for one in alike), new.search)
+
+
+def _read(name: str, written: object) -> Member | None:
+    """Return a member as it was written; None if that is none."""
+    if not isinstance(written, Mapping):
+        return None
+    texts = {key: written.get(key) for key in ("uuid", "search", "machine", "baseline", "left_because")}
+    point, left_s, n = written.get("point"), written.get("left_s"), written.get("n")
+    if not all(isinstance(text, str) and len(text) <= _LONGEST for text in texts.values()):
+        return None
+    if name != ATTRIBUTE + str(texts["uuid"]) or not (point is None or isinstance(point, str)):
+        return None
+    if not isinstance(left_s, int | float) or not isinstance(n, int):
+        return None
+    try:
+        return Member(
+            uuid=str(texts["uuid"]),
+            role=Role(str(written.get("role"))),
+            search=str(texts["search"]),
+            machine=str(texts["machine"]),
+            baseline=str(texts["baseline"]),
+            about=_facts(written.get("about")),
+            since_utc=_time(written.get("since_utc")),
+            renewed_utc=_time(written.get("renewed_utc")),
+            code=_facts(written.get("code")),
+            phase=Phase(str(written.get("phase"))),
+            point=point,
+            left_because=str(texts["left_because"]),
+            left_s=float(left_s),
+            n=n,
+        )
+    except (ValueError, TypeError):
+        return None
+
+
+def _facts(written: object) -> Mapping[str, Scalar]:
+    if not isinstance(written, Mapping) or len(written) > _MOST_FACTS:
+        raise ValueError("no facts")
+    facts = {str(name)[:_LONGEST]: value for name, value in written.items()}
+    if not all(value is None or isinstance(value, bool | int | float | str) for value in facts.values()):
+        raise ValueError("facts are scalars")
+    return {name: value[:_LONGEST] if isinstance(value, str) else value for name, value in facts.items()}
+
+
+def _time(written: object) -> datetime:
+    time = datetime.fromisoformat(str(written))
+    if time.tzinfo is None:
+        raise ValueError("a time without its zone")
+    return time

@@ -1,0 +1,97 @@
+"""Several machines on one study on the command line: two nodes of this host, as a cluster for tests has them."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from autotune.clock import SystemClock
+from autotune.study.record import Study
+from autotune.study.storage.journal import JournalFolder
+from tests.commands.conftest import Autotune
+
+STORAGE = ("--storage", "journal:shared")
+
+
+def start(project: Path, node: str, *arguments: str) -> "subprocess.Popen[str]":
+    """Start a command as on the node of that name, with a state folder of its own."""
+    return subprocess.Popen(
+        [sys.executable, "-m", "autotune", *arguments, "--config", "config.yaml", *STORAGE, "--state-dir", node],
+        cwd=project,
+        env={**os.environ, "SLURMD_NODENAME": node},
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+def the_study(project: Path) -> Study:
+    """Return the study, to be read."""
+    (journal,) = (project / "shared").glob("*.journal")
+    return Study(journal.stem, JournalFolder(journal.parent), reads_only=True)
+
+
+def wait_for(process: "subprocess.Popen[str]", text: str) -> list[str]:
+    """Return the lines of stderr up to one with that text."""
+    assert process.stderr is not None
+    lines = []
+    for line in process.stderr:
+        lines.append(line)
+        if text in line:
+            return lines
+    raise AssertionError("".join(lines))
+
+
+def test_a_worker_takes_part_in_a_search_and_leaves_with_it(project: Path, autotune: Autotune) -> None:
+    """Both machines' trials make one search, none is made twice, and the answer is the search's."""
+    with start(project, "one", "search", "--budget", "40s", "--json") as search:
+        wait_for(search, "trial ")
+        with start(project, "two", "worker") as worker:
+            _, said = worker.communicate(timeout=120)
+        answer, errors = search.communicate(timeout=120)
+    assert search.returncode == 0, errors
+    assert worker.returncode == 0, said
+    assert "Joined the search that goes on on" in said
+    study = the_study(project)
+    records = study.records()
+    assert len({trial.machine for trial in records}) == 2
+    assert len({trial.search for trial in records}) == 1
+    assert json.loads(answer)["trials"] == len(records)
+    explored = [trial.point for trial in records if trial.purpose == "explore"]
+    assert len(explored) == len(set(explored))
+    assert [one.has_left for one in study.members()] == [True, True]
+    status = autotune("status", "--config", "config.yaml", *STORAGE, "--json")
+    assert json.loads(status.stdout)["trials"] == len(records)
+
+
+def test_a_worker_alone_makes_a_study(project: Path) -> None:
+    """Where nobody searches, workers do; without a terminal there is a line for each trial."""
+    with start(project, "one", "worker", "--budget", "15s") as worker:
+        _, said = worker.communicate(timeout=60)
+    assert worker.returncode == 0, said
+    made = len(the_study(project).records())
+    assert f"{made} trials made; the study needs no more of it." in said
+    assert said.count("/s ") >= made
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_worker_that_is_told_to_end_gives_its_trial_back(project: Path, number: int) -> None:
+    """The trial is no one's any more, the member has left, and nothing that was measured is lost."""
+    with start(project, "one", "worker", "--budget", "60s") as worker:
+        wait_for(worker, "trial 0")
+        clock = SystemClock()
+        told_s = clock.now_s()
+        worker.send_signal(number)
+        worker.communicate(timeout=30)
+    assert worker.returncode == 128 + number
+    assert clock.now_s() - told_s < 20.0
+    study = the_study(project)
+    study.refresh()
+    assert list(study.pending_elsewhere()) == []
+    assert [one.has_left for one in study.members()] == [True]
+    assert study.records()

@@ -1,0 +1,241 @@
+"""Searches beside other machines on the same study, in virtual time: what is left to them, and when one leaves."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import Any
+
+from autotune.clock import VirtualClock
+from autotune.events import Event, TrialEnded
+from autotune.problem.problem import Problem
+from autotune.records import MACHINE, Purpose, TrialRecord, Values
+from autotune.study.claims import Claim, Owner
+from autotune.study.members import Member, Phase, Role
+from autotune.study.record import Study
+from autotune.testing.simulated_runner import Training
+from tests.runs import MakeTrial
+from tests.search.simulated import Search, plain
+
+BEST = {"data.batch_size": 32, "data.num_workers": 2, "data.cache": "none"}
+HERE = "z-here"
+GOOD = {"data.batch_size": 32, "data.num_workers": 1, "data.cache": "none"}
+
+
+def member(problem: Problem, clock: VirtualClock, name: str, role: Role) -> Member:
+    """Return a member on the machine of that name, whose config holds the same values."""
+    now = clock.utc()
+    return Member(
+        uuid=name,
+        role=role,
+        search="joint",
+        machine=problem.machine.name if name == HERE else name,
+        baseline=problem.space.name(problem.space.baseline),
+        about={"host": name},
+        since_utc=now,
+        renewed_utc=now,
+    )
+
+
+class Other:
+    """Another machine on the study, which does what the test says."""
+
+    def __init__(self, name: str, make_trial: MakeTrial) -> None:
+        self.name = name
+        self._make_trial = make_trial
+        self.study: Study
+        self.problem: Problem
+
+    def joins(self, problem: Problem, clock: VirtualClock, role: Role = Role.SEARCH) -> None:
+        """Join the study."""
+        owner = Owner(about={"host": self.name}, is_gone=lambda _about: False, clock=clock, ends_s=clock.now_s() + 9e9)
+        self.problem = problem
+        self.study = Study(problem.study, problem.storage, owner=owner)
+        self.study.join(member(problem, clock, self.name, role))
+
+    def begins(self, values: Values) -> Claim:
+        """Begin a trial."""
+        return self.study.begin(values, self.problem.space.choices, purpose="explore", machine=self.name)
+
+    def has_measured(self, values: Values, samples_per_s: float, purpose: Purpose = Purpose.EXPLORE) -> None:
+        """Finish a trial."""
+        record = self._make_trial(
+            values,
+            samples_per_s,
+            search="joint",
+            point=self.problem.space.name(values),
+            purpose=purpose,
+            conditions={MACHINE: self.name, "host": self.name},
+        )
+        self.study.finish(self.begins(values), record)
+
+
+def joining(
+    *others: Other, role: Role = Role.SEARCH, first: Callable[[], None] = lambda: None
+) -> Callable[[Study, Problem, VirtualClock], None]:
+    """Let others join first, and do something, and then the search itself."""
+
+    def joins(study: Study, problem: Problem, clock: VirtualClock) -> None:
+        for other in others:
+            other.joins(problem, clock)
+        first()
+        clock.wait(1.0)
+        assert study.join(member(problem, clock, HERE, role)).search == "joint"
+
+    return joins
+
+
+def crashing(_config: Mapping[str, Any]) -> Training:
+    """Crash before the first step."""
+    return Training(steps=0, exit_code=1, stderr="OSError: /data is not mounted here")
+
+
+def after(trials: int, act: Callable[[], None]) -> Callable[[Event], None]:
+    """Act once, when so many trials have ended."""
+    ended: list[TrialRecord] = []
+
+    def told(event: Event) -> None:
+        if isinstance(event, TrialEnded):
+            ended.append(event.trial)
+            if len(ended) == trials:
+                act()
+
+    return told
+
+
+def test_points_that_others_measure_are_left_to_them(search: Search, make_trial: MakeTrial) -> None:
+    """As long as somebody else is at a point, it is not tried here; the others are."""
+    other = Other("a", make_trial)
+
+    def begins() -> None:
+        other.begins(GOOD)
+
+    searched = search(plain, budget_s=200, joins=joining(other, first=begins))
+    tried = [trial.values for trial in searched.of(Purpose.EXPLORE)]
+    assert len(tried) >= 4
+    assert GOOD not in tried
+    assert all(trial.search == "joint" for trial in searched.trials)
+
+
+def test_what_others_have_measured_is_not_tried_again(search: Search, make_trial: MakeTrial) -> None:
+    """Their trials count as if they had been made here, on the scale of this machine."""
+    other = Other("a", make_trial)
+
+    def measured() -> None:
+        other.has_measured(other.problem.space.baseline, 1.2 * 285.0, Purpose.BASELINE)
+        other.has_measured(GOOD, 1.2 * 615.0)
+        other.has_measured(BEST, 1.2 * 677.0)
+
+    searched = search(plain, budget_s=300, joins=joining(other, first=measured))
+    assert searched.answer.best is not None, searched.answer.why
+    assert {**searched.answer.best.values, "data.cache": "none"} == BEST  # the cache does nothing
+    assert BEST not in [trial.values for trial in searched.of(Purpose.EXPLORE)]
+    assert searched.answer.speedup is not None
+    assert 2.0 < searched.answer.speedup.ratio < 2.8  # by pairs of this machine alone
+
+
+def test_a_point_that_another_confirms_is_confirmed_here_too(search: Search, make_trial: MakeTrial) -> None:
+    """So the winner is shown on two machines, though this one would have chosen another."""
+    other = Other("a", make_trial)
+
+    def confirms() -> None:
+        other.has_measured(other.problem.space.baseline, 285.0, Purpose.BASELINE)
+        other.has_measured(GOOD, 615.0)
+        other.study.describe(phase=Phase.CONFIRMING, point=other.problem.space.name(GOOD))
+
+    searched = search(plain, budget_s=300, joins=joining(other), told=after(6, confirms))
+    confirmed = [trial.values for trial in searched.of(Purpose.CONFIRM)]
+    assert GOOD in confirmed
+    assert BEST not in confirmed
+
+
+def test_a_third_machine_does_not_confirm(search: Search, make_trial: MakeTrial) -> None:
+    """Two are enough for a point; a worker leaves then."""
+    others = Other("a", make_trial), Other("b", make_trial)
+
+    def confirm() -> None:
+        for other in others:
+            other.has_measured(GOOD, 615.0)
+            other.study.describe(phase=Phase.CONFIRMING, point=other.problem.space.name(GOOD))
+
+    searched = search(plain, budget_s=300, joins=joining(*others, role=Role.WORKER), told=after(4, confirm))
+    assert len(searched.trials) == 4
+    assert "being confirmed on a, b" in searched.said()
+
+
+def test_a_worker_leaves_with_the_search_that_it_works_for(search: Search, make_trial: MakeTrial) -> None:
+    """Nobody would use what it measures from then on."""
+    other = Other("a", make_trial)
+    searched = search(
+        plain, budget_s=300, joins=joining(other, role=Role.WORKER), told=after(3, lambda: other.study.close())
+    )
+    assert len(searched.trials) == 3
+    assert "has ended" in searched.said()
+
+
+def test_a_machine_on_which_nothing_works_leaves_and_says_so(search: Search, make_trial: MakeTrial) -> None:
+    """Where today's config runs elsewhere, it is this machine that is named, and no point is blamed."""
+    other = Other("a", make_trial)
+
+    def measured() -> None:
+        other.has_measured(other.problem.space.baseline, 285.0, Purpose.BASELINE)
+
+    searched = search(crashing, budget_s=300, joins=joining(other, first=measured))
+    assert "is not mounted here" in searched.tuner.left_because
+    assert "did on a" in searched.tuner.left_because
+    assert len(searched.trials) <= 3
+    assert {trial.purpose for trial in searched.trials} == {Purpose.BASELINE}
+
+
+def test_a_machine_that_breaks_later_leaves_after_a_few_trials(search: Search, make_trial: MakeTrial) -> None:
+    """Two failures in a row, and today's config is tried again: it is the machine."""
+    other, broken = Other("a", make_trial), []
+
+    def measured() -> None:
+        other.has_measured(other.problem.space.baseline, 285.0, Purpose.BASELINE)
+
+    searched = search(
+        lambda config: crashing(config) if broken else plain(config),
+        budget_s=600,
+        joins=joining(other, first=measured),
+        told=after(4, lambda: broken.append(True)),
+    )
+    assert "did on a" in searched.tuner.left_because
+    assert len(searched.trials) <= 8
+
+
+def test_a_slow_machine_leaves_and_says_how_slow(search: Search, make_trial: MakeTrial) -> None:
+    """Twenty percent are as usual; half the speed is not."""
+    other = Other("a", make_trial)
+
+    def measured() -> None:
+        for _ in range(2):
+            other.has_measured(other.problem.space.baseline, 2.2 * 285.0, Purpose.BASELINE)
+
+    searched = search(plain, budget_s=600, joins=joining(other, first=measured))
+    assert "of its speed on a" in searched.tuner.left_because
+
+
+def test_a_machine_that_is_a_little_slower_stays(search: Search, make_trial: MakeTrial) -> None:
+    """So do machines of one class differ."""
+    other = Other("a", make_trial)
+
+    def measured() -> None:
+        other.has_measured(other.problem.space.baseline, 1.2 * 285.0, Purpose.BASELINE)
+
+    assert search(plain, budget_s=200, joins=joining(other, first=measured)).tuner.left_because == ""
+
+
+def test_failures_of_a_failing_machine_do_not_count_at_once(search: Search, make_trial: MakeTrial) -> None:
+    """What failed on the machine that broke is tried elsewhere all the same."""
+    other = Other("a", make_trial)
+
+    def failed() -> None:
+        space = other.problem.space
+        other.has_measured(space.baseline, 285.0, Purpose.BASELINE)
+        for values in (GOOD, BEST):
+            record = make_trial(
+                values, None, search="joint", point=space.name(values), conditions={MACHINE: "b", "host": "b"}
+            )
+            other.study.finish(other.begins(values), replace(record, detail="OSError"))
+
+    searched = search(plain, budget_s=200, joins=joining(other, first=failed))
+    assert BEST in [trial.values for trial in searched.of(Purpose.EXPLORE)]
