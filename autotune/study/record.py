@@ -21,11 +21,11 @@ from autotune.metrics import values_of
 from autotune.records import Scalar, TrialRecord, Values
 from autotune.study.claims import CLAIM, NOBODY, RENEWAL_S, Claim, LeaseWatch, Owner
 from autotune.study.entry import attributes_of
-from autotune.study.members import Member, Phase, joint_search
+from autotune.study.members import Member, Phase
+from autotune.study.membership import Membership
 from autotune.study.optuna_trials import RECORD, Claimed, OptunaTrials, read_records
 from autotune.study.parameters import distribution_of
 from autotune.study.pending import FinishedTrial, PendingTrials
-from autotune.study.storage.lock_probe import LockProbe
 from autotune.study.storage.storage import Storage
 from autotune.study.storage_thread import StorageThread
 
@@ -76,19 +76,16 @@ class Study:
         self._claims: dict[str, Claim] = {}
         self._own_uuids: set[str] = set()
         self._pending_elsewhere: Sequence[Claimed] = ()
-        self._members: Sequence[Member] = ()
-        self._member: Member | None = None
-        self._probe: LockProbe | None = None
-        self._probed: dict[str, int | None] = {}
-        self._left: set[str] = set()
+        self._membership: Membership | None = None
         self._thread = StorageThread(f"storage of {name}", self._renew, RENEWAL_S)
         self._away_until_s: float | None = None
-        self._leases = LeaseWatch(owner.clock, owner.is_gone)
         try:
-            opened = partial(OptunaTrials, name, storage, self._leases, reads_only=reads_only)
+            leases = LeaseWatch(owner.clock, owner.is_gone)
+            opened = partial(OptunaTrials, name, storage, leases, reads_only=reads_only)
             self._trials = self._thread.call(opened, _OPENING_S)
         except TimeoutError:
             raise _silent(self.where) from None
+        self._membership = Membership(self._trials, owner, leases, self.where)
         self._connection = self._trials.connection
         self.torn_bytes = self._connection.torn_bytes
         self._pending = PendingTrials(pending, self.where) if pending and self._connection.is_remote else None
@@ -116,20 +113,16 @@ class Study:
         Raises:
             StudyError: The storage could not be written.
         """
-        if self._connection.lock_probe is not None:
-            self._probe = self._connection.lock_probe(member.uuid)
-            self._call(self._probe.hold)
-        self._present(member)  # first: of two that come at once, one sees the other at least
+        assert self._membership is not None
+        self._call(partial(self._membership.join, member))
         self.refresh()
-        search = joint_search(member, self.others(), self._owner.clock.utc())
-        if search != member.search:
-            self._present(replace(member, search=search))
-        return replace(member, search=search)
+        assert self._membership.member is not None
+        return self._membership.member
 
     @property
     def member(self) -> Member | None:
         """This process as a member of the study; None while it is none."""
-        return self._member
+        return self._membership.member if self._membership else None
 
     def describe(self, *, phase: Phase, point: str | None = None, left_because: str = "") -> None:
         """Tell the others what this member does, as far as that can be written; nothing for who is none.
@@ -139,9 +132,9 @@ class Study:
             point: Name of the point that it confirms; None for none.
             left_because: Reason for which it leaves; empty where the study needs no more.
         """
-        if self._member is not None:
+        if self._membership is not None:
             with suppress(StudyError):
-                self._present(replace(self._member, phase=phase, point=point, left_because=left_because))
+                self._call(partial(self._membership.describe, phase=phase, point=point, left_because=left_because))
 
     def refresh(self) -> list[TrialRecord]:
         """Read what others have written since the last time; their trials are in `records` from now on.
@@ -156,8 +149,9 @@ class Study:
             news = self._call(partial(self._trials.news, self._own() | self._own_uuids))
         except StorageAway:
             return []
-        self._pending_elsewhere, self._members = news.pending, news.members
-        self._require_locks()
+        self._pending_elsewhere = news.pending
+        assert self._membership is not None
+        self._membership.see(news.members)
         read = read_records(news.ended, (), self.where)
         new = [record for uuid, record in read if uuid not in self._own_uuids]
         if new:
@@ -170,18 +164,8 @@ class Study:
         return self._pending_elsewhere
 
     def others(self) -> list[Member]:
-        """Other members that are at work, as far as the last `refresh` tells; who joined first in front.
-
-        One that was killed counts until it has given no sign of life for a minute.
-        """
-        own = self._member.uuid if self._member else None
-        return [
-            one
-            for one in self._members
-            if one.uuid != own
-            and not one.has_left
-            and not self._leases.has_lapsed("members", one.uuid, {**one.about, "n": one.n})
-        ]
+        """Other members that are at work, see `Membership.others`."""
+        return self._membership.others() if self._membership else []
 
     def members(self) -> list[Member]:
         """All members on record, those that have left included; who joined first in front.
@@ -190,43 +174,6 @@ class Study:
             StudyError: The storage cannot be read.
         """
         return self._call(self._trials.members)
-
-    def _require_locks(self) -> None:
-        """Check that the locks of other hosts are seen here, where a journal is shared.
-
-        Raises:
-            StudyError: A host whose lock is free here is alive.
-        """
-        if self._probe is None:
-            return
-        alive = self.others()
-        for one in self._members:
-            if one not in alive and not one.has_left and one.uuid not in self._left:
-                self._left.add(one.uuid)
-                if self._member is None or one.uuid != self._member.uuid:
-                    self._probe.delete_left(one.uuid)
-        for one in alive:
-            if one.uuid not in self._probed:
-                self._probed[one.uuid] = one.n if self._probe.holds(one.uuid) is False else None
-                continue
-            free_at = self._probed[one.uuid]
-            if free_at is not None and one.n > free_at:
-                raise StudyError(
-                    f"locks on this disk do not hold between {one.host} and this host, so that both would write into "
-                    "the journal at once",
-                    where=self.where,
-                    remedy="Keep the study in PostgreSQL, or mount the disk with locks (for NFS: without nolock).",
-                )
-
-    def _present(self, member: Member) -> None:
-        now = self._owner.clock
-        member = member.renewed(now.utc(), max(0.0, self._owner.ends_s - now.now_s()))
-        self._member = member
-        try:
-            self._call(partial(self._trials.present, member))
-        except StorageAway:
-            if self._pending is None:
-                raise
 
     # Trials
 
@@ -397,8 +344,7 @@ class Study:
         for claim in list(self._claims.values()):
             if claim.uuid not in self._waiting:
                 self.abandon(claim)
-        if self._member is not None and not self._member.has_left:
-            self.describe(phase=Phase.LEFT)
+        self.describe(phase=Phase.LEFT)
         if self._owner is not NOBODY:
             with suppress(StudyError):
                 self.write_pending()
@@ -407,8 +353,8 @@ class Study:
                     f"Trials that wait here, because {self.where} does not answer: {waiting}. The next search on this "
                     "machine writes them."
                 )
-        if self._probe is not None:
-            self._probe.close()
+        if self._membership is not None:
+            self._membership.close()
         with suppress(StudyError):
             self._call(self._connection.close)
 
@@ -459,16 +405,14 @@ class Study:
         return {*self._claims, *(trial.uuid for trial in (self._pending.trials if self._pending else ()))}
 
     def _renew(self) -> bool:
-        claims, member = list(self._claims.values()), self._member
+        claims, membership = list(self._claims.values()), self._membership
         if claims:
             self._trials.renew(claims)
-        if member is not None and not member.has_left:
-            clock = self._owner.clock
-            self._member = member.renewed(clock.utc(), max(0.0, self._owner.ends_s - clock.now_s()))
-            with suppress(StudyError), self._connection.expected():
-                self._trials.present(self._member)
-            return True
-        return bool(claims)
+        if membership is None or membership.member is None or membership.member.has_left:
+            return bool(claims)
+        with suppress(StudyError), self._connection.expected():
+            membership.describe()
+        return True
 
 
 def _silent(where: str) -> StorageAway:
