@@ -186,10 +186,11 @@ class OptunaTrials:
         Args:
             own: UUIDs of the trials of this process.
         """
-        for name in member_names(self._name, [study.study_name for study in self._storage.get_all_studies()]):
-            if name not in (study.study_name for study in self._studies):  # somebody has begun a further one
-                self._studies.append(_load(name, self._storage))
-                self._known.append({})
+        with suppress(KeyError):  # unless somebody has begun a further one
+            further = next_member(self._name, [study.study_name for study in self._studies])
+            self._storage.get_study_id_from_name(further)
+            self._studies.append(_load(further, self._storage))
+            self._known.append({})
         ended: list[tuple[int, FrozenTrial]] = []
         pending: list[Claimed] = []
         for place, study in enumerate(self._studies):
@@ -208,8 +209,7 @@ class OptunaTrials:
 
     def _attributes(self) -> Mapping[str, Any]:
         """Return the attributes of the study, those of its members among them."""
-        study_id = self._storage.get_study_id_from_name(self._studies[self._first].study_name)
-        return self._storage.get_study_user_attrs(study_id)
+        return self._studies[self._first].user_attrs
 
     def members(self) -> list[Member]:
         """Return all members of the study that are on record, who joined first in front."""
