@@ -43,7 +43,7 @@ def expected(error: BaseException) -> AutotuneError | None:
 
 
 # numpy's BLAS library ends the process, or raises an obscure error, where it cannot get memory for its threads.
-_LEAST_ADDRESSES_BYTES = 400 << 20
+_LEAST_ADDRESSES_BYTES = 512 << 20
 _MOST_LIBRARY_THREADS = 64
 _OWN_THREADS = 4
 _MANY_PROCESSES = 4096  # a limit above this is none
