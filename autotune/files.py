@@ -5,6 +5,7 @@ A file opened by a known name there may be a link to another file, a FIFO whose 
 """
 
 import errno
+import hashlib
 import os
 import stat
 from pathlib import Path
@@ -115,6 +116,15 @@ def read_beginning(path: Path, most_bytes: int) -> bytes:
             return file.read(most_bytes)
     except OSError:
         return b""
+
+
+def file_sha256(path: Path, most_bytes: int) -> str | None:
+    """Return the hash of the first bytes of a regular file, or of the one that a link leads to; None if it has none."""
+    try:
+        with open_regular(path.resolve()) as file:
+            return hashlib.sha256(file.read(most_bytes)).hexdigest()
+    except (OSError, RuntimeError, ValueError):  # the latter two for a loop of links, and a zero byte
+        return None
 
 
 def read_tail(path: Path, most_bytes: int) -> tuple[bytes, int]:

@@ -43,12 +43,14 @@ MAY_IMPORT = {
         "folders",
         "monitor",
         "report",
+        "submission",
     }
     | {"settings", "space"},
+    "submission": {"study", "process", "settings"},
     "daemon": {"study", "process", "gpu", "measure", "folders", "settings"},
     "search": {"problem", "sampler", "study", "trial", "process", "gpu", "measure", "protect", "folders"}
     | {"settings", "space"},
-    "problem": {"study", "trial", "gpu", "measure", "folders", "settings", "space"},
+    "problem": {"study", "trial", "process", "gpu", "measure", "folders", "settings", "space"},
     "study": {"sampler", "measure", "settings", "space", "gpu"},
     "sampler": {"space"},
     "trial": {"process", "gpu", "measure", "folders", "settings", "space"},

@@ -1,6 +1,7 @@
 """Files in folders that others may write to: no link is followed, nobody is waited for, nobody else may read them."""
 
 import errno
+import hashlib
 import os
 import socket
 from collections.abc import Callable, Iterator
@@ -8,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from autotune.files import create_private, make_private_folder, open_regular, read_beginning, read_tail
+from autotune.files import create_private, file_sha256, make_private_folder, open_regular, read_beginning, read_tail
 
 
 @pytest.fixture
@@ -133,3 +134,15 @@ def test_an_interrupt_while_a_file_is_opened_stays_an_interrupt(
     monkeypatch.setattr(os, "fdopen", interrupted)
     with pytest.raises(KeyboardInterrupt):
         open_regular(path)
+
+
+def test_what_cannot_be_read_has_no_hash(tmp_path: Path) -> None:
+    """A file that is gone, a folder in its place, a FIFO, links in a circle; of a link its file counts."""
+    os.mkfifo(tmp_path / "fifo")
+    (tmp_path / "a").symlink_to("b")
+    (tmp_path / "b").symlink_to("a")
+    for path in (tmp_path / "none", tmp_path, tmp_path / "fifo", tmp_path / "a", Path("zero\0byte")):
+        assert file_sha256(path, 100) is None
+    (tmp_path / "file").write_bytes(b"x" * 101)
+    (tmp_path / "link").symlink_to("file")
+    assert file_sha256(tmp_path / "link", 100) == hashlib.sha256(b"x" * 100).hexdigest()

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from autotune.daemon.queue.entry import Fingerprint
-from autotune.files import open_regular
+from autotune.files import file_sha256
 from autotune.process.git_state import git_state
 
 _MOST_BYTES = 16 << 20  # of a config; what is longer counts by its beginning
@@ -16,18 +16,17 @@ def fingerprint(configs: Sequence[Path]) -> Fingerprint:
     git = git_state(configs[0].parent)
     return Fingerprint(
         config_sha256=config_sha256(configs),
-        git_commit=git[0] if git else None,
-        git_is_dirty=git[1] if git else None,
+        git_commit=git.commit if git else None,
+        git_is_dirty=bool(git.changed) if git else None,
     )
 
 
 def config_sha256(configs: Sequence[Path]) -> str | None:
     """Return the hash of the bytes of a config's files; None if one of them cannot be read."""
     digest = hashlib.sha256()
-    try:
-        for config in configs:
-            with open_regular(config.resolve()) as file:
-                digest.update(hashlib.sha256(file.read(_MOST_BYTES)).digest())
-    except (OSError, RuntimeError):  # the latter for a loop of links
-        return None
+    for config in configs:
+        content = file_sha256(config, _MOST_BYTES)
+        if content is None:
+            return None
+        digest.update(bytes.fromhex(content))
     return digest.hexdigest()

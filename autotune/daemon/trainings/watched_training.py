@@ -12,7 +12,7 @@ from autotune.daemon.drift.pace_window import PaceWindow
 from autotune.daemon.drift.slowdown import Change, Turn
 from autotune.daemon.drift.surroundings import Surroundings
 from autotune.daemon.drift.training_watch import Finding, TrainingWatch
-from autotune.daemon.trainings.code_state import code_state, file_sha256
+from autotune.daemon.trainings.code_state import code_state
 from autotune.daemon.trainings.pace_reader import PaceReader
 from autotune.daemon.trainings.training_events import (
     Recovered,
@@ -23,12 +23,13 @@ from autotune.daemon.trainings.training_events import (
     TrainingStarted,
 )
 from autotune.daemon.trainings.training_header import TrainingHeader
-from autotune.files import open_regular, read_beginning
+from autotune.files import file_sha256, open_regular, read_beginning
 from autotune.process.owner import is_gone
 from autotune.records import Scalar
 
 _TOLD = "told.jsonl"
 _TOLD_BYTES = 1 << 20
+_CONFIG_BYTES = 16 << 20
 _READ_EVERY_S = 5.0  # what is reported comes every 10 s
 _SILENT_S = 900.0  # of a process that cannot be looked at, after which it counts as gone
 
@@ -193,7 +194,7 @@ class WatchedTraining:
     def _look_for_edits(self) -> tuple[bool, bool]:
         """Return whether config and code differ from those that the training began with."""
         header = self.header
-        config = header.config is not None and file_sha256(Path(header.config)) != header.config_sha256
+        config = header.config is not None and file_sha256(Path(header.config), _CONFIG_BYTES) != header.config_sha256
         code = header.code is not None and code_state(header.argv, Path(header.cwd)) != dict(header.code)
         return config, code
 

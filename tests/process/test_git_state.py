@@ -1,0 +1,52 @@
+"""State of git projects, as git says it and as its files say it."""
+
+import subprocess
+from pathlib import Path
+
+from autotune.process.git_state import git_commit, git_state, is_tracked
+
+
+def _git(folder: Path, *words: str) -> str:
+    identity = ("-c", "user.name=a", "-c", "user.email=a@b", "-c", "commit.gpgsign=false")
+    return subprocess.run(["git", *identity, *words], cwd=folder, capture_output=True, text=True, check=True).stdout
+
+
+def test_the_commit_is_that_of_git(tmp_path: Path) -> None:
+    """On a branch, packed, detached, and in a worktree; none outside a repository."""
+    assert git_commit(tmp_path) is None
+    repository = tmp_path / "repository"
+    repository.mkdir()
+    _git(repository, "init", "-q")
+    assert git_commit(repository) is None
+    _git(repository, "commit", "-q", "--allow-empty", "-m", "first")
+    head = _git(repository, "rev-parse", "HEAD").strip()
+    (repository / "below").mkdir()
+    assert git_commit(repository / "below") == head
+    _git(repository, "pack-refs", "--all")
+    assert git_commit(repository) == head
+    _git(repository, "worktree", "add", "-q", str(tmp_path / "other"))
+    assert git_commit(tmp_path / "other") == head
+    _git(repository, "checkout", "-q", "--detach")
+    assert git_commit(repository) == head
+
+
+def test_what_differs_from_the_commit_is_named(tmp_path: Path) -> None:
+    """Tracked files alone, by their paths below the project, whichever folder is asked about."""
+    assert git_state(tmp_path) is None
+    (tmp_path / "src").mkdir()
+    for name in ("a.py", "src/b.py", "src/ü c.py"):
+        (tmp_path / name).write_text("")
+    _git(tmp_path, "init", "-q")
+    _git(tmp_path, "add", ".")
+    _git(tmp_path, "commit", "-q", "-m", "first")
+    (tmp_path / "new.py").write_text("")
+    clean = git_state(tmp_path / "src")
+    assert clean is not None
+    assert (clean.commit, clean.root.resolve(), clean.changed) == (git_commit(tmp_path), tmp_path.resolve(), ())
+    (tmp_path / "src" / "ü c.py").write_text("x")
+    (tmp_path / "a.py").unlink()
+    dirty = git_state(tmp_path / "src")
+    assert dirty is not None
+    assert dirty.changed == ("a.py", "src/ü c.py")
+    assert is_tracked(tmp_path / "src" / "b.py")
+    assert not is_tracked(tmp_path / "new.py")
