@@ -7,7 +7,7 @@ import signal
 import socket
 import subprocess
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from urllib.parse import quote
 
@@ -33,10 +33,12 @@ class Server:
     Args:
         bin_: Folder of its programs.
         folder: Empty folder that its user owns.
+        networks: Networks that it serves besides loopback, by the address that it has in each.
     """
 
-    def __init__(self, bin_: Path, folder: Path) -> None:
+    def __init__(self, bin_: Path, folder: Path, networks: Mapping[str, str] | None = None) -> None:
         self._bin = bin_
+        self._addresses = ",".join(("127.0.0.1", *(networks or {})))
         self._data = folder / "data"
         self._log = folder / "log"
         with socket.socket() as free:
@@ -46,6 +48,8 @@ class Server:
         shutil.chown(folder / "password", _USER or os.geteuid())
         arguments = ["-D", str(self._data), "-U", "tuner", "-A", "scram-sha-256", "--pwfile", str(folder / "password")]
         self._run("initdb", *arguments, "--no-sync")
+        with open(self._data / "pg_hba.conf", "a") as rules:
+            rules.writelines(f"host all all {network} scram-sha-256\n" for network in (networks or {}).values())
         self.start()
         self.new_database("studies")
 
@@ -70,7 +74,7 @@ class Server:
 
     def start(self) -> None:
         """Start the server, and wait until it takes connections."""
-        options = f"-p {self.port} -c listen_addresses=127.0.0.1 -c unix_socket_directories='' -c fsync=off"
+        options = f"-p {self.port} -c listen_addresses={self._addresses} -c unix_socket_directories='' -c fsync=off"
         self._run("pg_ctl", "-D", str(self._data), "-l", str(self._log), "-w", "-t", "60", "-o", options, "start")
 
     def stop(self) -> None:
@@ -119,14 +123,18 @@ class Server:
 
 
 @contextlib.contextmanager
-def running_server() -> Iterator[Server]:
-    """Run a server for as long as a ``with`` block lasts; skips the test where PostgreSQL is not installed."""
+def running_server(networks: Mapping[str, str] | None = None) -> Iterator[Server]:
+    """Run a server for as long as a ``with`` block lasts; skips the test where PostgreSQL is not installed.
+
+    Args:
+        networks: See `Server`.
+    """
     bin_ = programs()
     if bin_ is None:
         pytest.skip("PostgreSQL is not installed")
     folder = Path(tempfile.mkdtemp(prefix="autotune-postgresql-"))
     shutil.chown(folder, _USER or os.geteuid())
-    server = Server(bin_, folder)
+    server = Server(bin_, folder, networks)
     try:
         yield server
     finally:

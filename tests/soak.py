@@ -43,6 +43,8 @@ MODULES = {
     "trainers": "tests.soak_trainers",
     "json-under-signals": "tests.soak_signals",
     "outage": "tests.soak_outage",
+    "netns": "tests.soak_netns",
+    "slurm": "tests.soak_slurm",
     "real": "tests.soak_real",
     "warm": "tests.soak_warm",
     "attack": "tests.soak_attack",

@@ -7,7 +7,7 @@ import os
 import re
 import stat
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from difflib import get_close_matches
 from enum import Enum
 from pathlib import Path
@@ -59,6 +59,7 @@ class StorageAddress:
         url: URL of a server, without its password.
         secrets: Passwords that stood in its URL, decoded, by the name that the driver has for each; without one,
             the driver's own files may have it.
+        kept_in: File that holds the address; None if it was said itself.
     """
 
     kind: StorageKind
@@ -66,6 +67,7 @@ class StorageAddress:
     path: Path | None = None
     url: str = field(default="", repr=False)
     secrets: Mapping[str, str] = field(default_factory=dict, repr=False)
+    kept_in: Path | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -117,7 +119,8 @@ def parse_address(said: SaidAddress) -> StorageAddress:
             f"{scheme} is not used through {driver} here", where=said.where, remedy=f"Write {scheme}: alone."
         )
     if scheme == "file":
-        return parse_address(_read(_path(rest, said), said))
+        path = _path(rest, said)
+        return replace(parse_address(_read(path, said)), kept_in=path)
     if scheme == "journal":
         path = _path(rest, said)
         return StorageAddress(kind=StorageKind.JOURNAL, shown=f"journal:{path}", path=path)

@@ -1,0 +1,243 @@
+"""Submission of workers: what ``autotune worker --submit`` checks, writes, starts and says."""
+
+import os
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+import click
+
+from autotune.clock import Clock
+from autotune.commands.printing import say, say_aside
+from autotune.environment import inherited_environment
+from autotune.errors import ConfigError
+from autotune.files import create_private, make_private_folder
+from autotune.folders.state_folder import StateFolder
+from autotune.process.command_group import CommandEnd, CommandGroup, OutputLine
+from autotune.process.own_command import OWN_COMMAND
+from autotune.settings.load import load_settings
+from autotune.settings.loaded import Settings
+from autotune.settings.secrets import masked
+from autotune.settings.typed_options import TypedOptions
+from autotune.study.storage.address import SaidAddress, said_by_environment
+from autotune.submission import kubernetes, remote, slurm
+from autotune.submission.shared_storage import SharedStorage, shared_storage
+from autotune.submission.worker_job import WorkerJob
+
+_LEAVE_S = 15.0  # a worker gives its trial back within a few seconds
+_MOST_FAILED = 100
+_SECRET = "autotune-storage"  # noqa: S105 -- the name of one
+_SECRET_NAME = re.compile(r"[a-z0-9]([-a-z0-9.]{0,250}[a-z0-9])?")
+
+
+@dataclass(frozen=True, kw_only=True)
+class SubmissionRequest:
+    """Options and arguments of ``autotune worker --submit``.
+
+    Attributes:
+        engine: What starts the workers: ``slurm``, ``kubernetes`` or ``ssh``.
+        count: Their number; None if it was not said.
+        image: Image of the pods.
+        gpus: GPUs of a pod; None if it was not said.
+        secret: Name of the Secret with the storage's address; None if it was not said.
+        reachable: Whether other machines reach the storage, though it looks like this machine's own.
+        dry_run: True to show what would be submitted, and start nothing.
+        config: The config as it was typed.
+        storage: Where studies are kept, as typed.
+        budget_s: Budget of each worker, in seconds; None for that of the command.
+        seed: Seed of the first worker.
+        allow_busy_gpu: Whether they work although somebody else is on the GPU.
+        state_dir: Folder of all state, as typed.
+        words: Hosts, or options of sbatch.
+    """
+
+    engine: str
+    count: int | None
+    image: str | None
+    gpus: int | None
+    secret: str | None
+    reachable: bool
+    dry_run: bool
+    config: Path
+    storage: str | None
+    budget_s: float | None
+    seed: int
+    allow_busy_gpu: bool
+    state_dir: Path | None
+    words: tuple[str, ...]
+
+
+def submit_workers(request: SubmissionRequest, clock: Clock, *, program: tuple[str, ...] = OWN_COMMAND) -> int:
+    """Carry out a request; return the exit code.
+
+    Args:
+        request: The request.
+        clock: The machine's clock.
+        program: Command line of autotune on the other machines.
+
+    Raises:
+        click.UsageError: Options were typed that do not go together.
+        AutotuneError: The workers could not work, or cannot be started.
+    """
+    _require_fitting(request)
+    settings = load_settings(request.config)
+    _require_command(settings, request)
+    if request.engine == "kubernetes":
+        return _kubernetes(request, settings, clock)
+    state = StateFolder.locate(request.config, explicit=request.state_dir, environ=os.environ)
+    if not request.dry_run:
+        state.create()
+    storage = shared_storage(
+        _said(request, settings), state.studies, is_reachable=request.reachable, make=not request.dry_run
+    )
+    job = _job(request, program, state, storage)
+    return _slurm(request, job, state, clock) if request.engine == "slurm" else _ssh(request, job, clock)
+
+
+def _slurm(request: SubmissionRequest, job: WorkerJob, state: StateFolder, clock: Clock) -> int:
+    count = request.count or 1
+    folder = state.path / "workers" / f"{clock.utc():%Y%m%dT%H%M%S}-{os.getpid()}"
+    script, text = folder / "job.sh", slurm.job_script(job, count, folder)
+    words = slurm.sbatch_words(request.words, script)
+    if request.dry_run:
+        say(text)
+        say_aside(f"Would be written to {script} and submitted with:\n  {' '.join(masked(words))}")
+        return 0
+    slurm.require_sbatch()
+    make_private_folder(folder)
+    create_private(script, text.encode())
+    number = slurm.submit(words)
+    say(
+        f"Submitted job {number}: {count} worker{'s' if count > 1 else ''}, each on a node of its own.\n"
+        f"  script  {script}\n"
+        f"  output  {folder}/{number}_*.log\n"
+        f"squeue --job {number} shows them, scancel {number} ends them; nothing that they finished is lost."
+    )
+    return 0
+
+
+def _kubernetes(request: SubmissionRequest, settings: Settings, clock: Clock) -> int:
+    first = next((one for one in _said(request, settings) if one is not None), None)
+    if first is not None and first.text.strip().lower().startswith(("journal:", "sqlite:")):
+        raise ConfigError(
+            "pods do not share a folder: workers on Kubernetes need a database",
+            where=first.where,
+            remedy="Put postgresql://user:password@host/name into the Secret that the manifest names.",
+        )
+    secret = request.secret or _SECRET
+    if not _SECRET_NAME.fullmatch(secret):
+        raise ConfigError(f"{secret!a} is no name of a Secret", where="--secret", remedy="Use a-z, 0-9, - and dots.")
+    assert request.image is not None, "it was asked for"
+    pods = kubernetes.Pods(
+        count=request.count or 1,
+        image=request.image,
+        gpus=1 if request.gpus is None else request.gpus,
+        secret=secret,
+    )
+    options = _common(request)
+    if request.state_dir is not None:
+        options += ["--state-dir", str(request.state_dir)]
+    job = WorkerJob(
+        config=request.config, program=("autotune",), options=tuple(options), seed=request.seed, cwd=Path("/")
+    )
+    say(kubernetes.manifest(job, pods, clock.utc()).rstrip("\n"))
+    return 0
+
+
+def _ssh(request: SubmissionRequest, job: WorkerJob, clock: Clock) -> int:
+    commands = {host: remote.ssh_words(one, host) for host, one in remote.jobs_by_host(job, request.words).items()}
+    if request.dry_run:
+        for words in commands.values():
+            say(" ".join(masked(words[:-1])) + f" {words[-1]!r}")
+        return 0
+    remote.require_ssh()
+    failed = []
+    with CommandGroup(clock, _LEAVE_S) as group:
+        try:
+            for host, words in commands.items():
+                group.start(host, words, inherited_environment())
+            for one in group.output():
+                _show(one)
+                if isinstance(one, CommandEnd) and one.status != 0:
+                    failed.append(one.name)
+        except KeyboardInterrupt:
+            say_aside(f"autotune: telling {len(commands)} workers to leave ...")
+            for one in group.leave():
+                _show(one)
+            raise
+    if failed:
+        say_aside(f"autotune: {len(failed)} of {len(commands)} workers failed: {', '.join(failed)}")
+    return min(len(failed), _MOST_FAILED)
+
+
+def _show(one: OutputLine | CommandEnd) -> None:
+    if isinstance(one, OutputLine):
+        say_aside(f"{one.name}: {one.text}")
+    elif one.status == remote.UNREACHED:
+        say_aside(f"{one.name}: ssh did not reach it, or lost it (status {one.status})")
+    else:
+        say_aside(f"{one.name}: left" + (f" with status {one.status}" if one.status else ", nothing more to do"))
+
+
+def _job(request: SubmissionRequest, program: tuple[str, ...], state: StateFolder, storage: SharedStorage) -> WorkerJob:
+    options = ["--storage", storage.text, *_common(request)]
+    if request.state_dir is not None or os.environ.get("AUTOTUNE_DIR"):
+        options += ["--state-dir", str(state.path)]
+    return WorkerJob(
+        config=request.config,
+        program=program,
+        options=tuple(options),
+        seed=request.seed,
+        cwd=Path.cwd(),
+        folder=storage.folder,
+    )
+
+
+def _common(request: SubmissionRequest) -> list[str]:
+    options = ["--allow-busy-gpu"] if request.allow_busy_gpu else []
+    if request.budget_s is not None:
+        options += ["--budget", f"{request.budget_s:.3f}".rstrip("0").rstrip(".") + "s"]
+    return options
+
+
+def _said(request: SubmissionRequest, settings: Settings) -> list[SaidAddress | None]:
+    """Return what was said of the storage, in the order in which it counts."""
+    here, section = Path.cwd(), settings.section
+    folder = settings.path.absolute().parent
+    return [
+        SaidAddress(text=request.storage, where="--storage", folder=here) if request.storage else None,
+        said_by_environment(os.environ, here),
+        SaidAddress(text=section.storage, where=section.place("storage"), folder=folder) if section.storage else None,
+    ]
+
+
+def _require_fitting(request: SubmissionRequest) -> None:
+    """Raise wrong usage for options that do not go together."""
+    engine = request.engine
+    if engine == "ssh" and request.count is not None:
+        raise click.UsageError("--submit ssh starts one worker on each host that is named; leave -n out.")
+    if engine == "kubernetes":
+        if not request.image:
+            raise click.UsageError(
+                "--submit kubernetes needs --image, with the trainer, the config and autotune in it."
+            )
+        if request.words:
+            raise click.UsageError("--submit kubernetes takes no further words; the config's section has the command.")
+    elif request.image or request.gpus is not None or request.secret:
+        raise click.UsageError("--image, --gpus and --secret are for --submit kubernetes.")
+
+
+def _require_command(settings: Settings, request: SubmissionRequest) -> None:
+    """Raise an error if the section has no command: what is typed behind ``--`` is the engine's.
+
+    Raises:
+        ConfigError: It has none.
+    """
+    if settings.command is None:
+        raise ConfigError(
+            "the section has no command, and workers that are submitted take it from there",
+            where=str(request.config),
+            remedy="Write it once: "
+            + TypedOptions(config=request.config).command("init")
+            + " -- python train.py --config {config}",
+        )

@@ -1,0 +1,51 @@
+"""Commands that run side by side."""
+
+import os
+import time
+
+import pytest
+
+from autotune.clock import SystemClock
+from autotune.errors import CommandError
+from autotune.process.command_group import CommandEnd, CommandGroup, OutputLine
+
+
+def test_output_and_ends_are_told_in_order() -> None:
+    """Each command's lines, odd bytes too, and then its status; a command that was killed has a negative one."""
+    with CommandGroup(SystemClock(), 5.0) as group:
+        group.start("a", ("sh", "-c", r"printf 'one\n\377two'; echo three >&2; exit 3"), os.environ)
+        group.start("b", ("sh", "-c", "kill -9 $$"), os.environ)
+        told = list(group.output())
+    assert [one for one in told if one.name == "a"] == [
+        OutputLine(name="a", text="one"),
+        OutputLine(name="a", text="\ufffdtwothree"),
+        CommandEnd(name="a", status=3),
+    ]
+    assert [one for one in told if one.name == "b"] == [CommandEnd(name="b", status=-9)]
+
+
+def test_the_end_of_the_input_tells_them_to_leave() -> None:
+    """What they say then is still told."""
+    with CommandGroup(SystemClock(), 60.0) as group:
+        group.start("a", ("sh", "-c", "echo up; cat; echo leaving"), os.environ)
+        assert next(group.output()) == OutputLine(name="a", text="up")
+        assert list(group.leave()) == [OutputLine(name="a", text="leaving"), CommandEnd(name="a", status=0)]
+
+
+def test_a_command_that_does_not_leave_is_ended() -> None:
+    """By SIGTERM after the time that it was given, by SIGKILL if it takes no notice."""
+    began_s = time.monotonic()
+    with CommandGroup(SystemClock(), 0.2) as group:
+        group.start("a", ("sleep", "1000"), os.environ)
+        group.start("b", ("sh", "-c", "trap '' TERM; echo up; while :; do sleep 1000 & wait; done"), os.environ)
+        assert next(group.output()).name == "b"
+        told = {one.name: one.status for one in group.leave() if isinstance(one, CommandEnd)}
+    assert told["a"] == -15
+    assert time.monotonic() - began_s < 60
+
+
+def test_a_program_that_is_not_there_is_named() -> None:
+    """With the name of the command."""
+    with CommandGroup(SystemClock(), 1.0) as group, pytest.raises(CommandError, match="No such file") as error:
+        group.start("node", ("no-such-program",), os.environ)
+    assert error.value.where == "node"

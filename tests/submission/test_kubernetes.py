@@ -1,0 +1,150 @@
+"""Manifests for Kubernetes, as two YAML parsers read them, against the fields that its API has."""
+
+import json
+import re
+from typing import Any
+
+import click
+import pytest
+import yaml
+from ruamel.yaml import YAML
+
+from autotune.clock import VirtualClock
+from autotune.commands.worker_submission import submit_workers
+from autotune.errors import ConfigError
+from tests.submission.conftest import Request
+
+FIELDS: dict[str, Any] = {
+    "apiVersion": str,
+    "kind": str,
+    "metadata": {"name": str, "labels": dict},
+    "spec": {
+        "completionMode": str,
+        "completions": int,
+        "parallelism": int,
+        "backoffLimitPerIndex": int,
+        "podFailurePolicy": {"rules": [{"action": str, "onPodConditions": [{"type": str, "status": str}]}]},
+        "template": {
+            "metadata": {"labels": dict},
+            "spec": {
+                "restartPolicy": str,
+                "terminationGracePeriodSeconds": int,
+                "affinity": {
+                    "podAntiAffinity": {
+                        "requiredDuringSchedulingIgnoredDuringExecution": [
+                            {"topologyKey": str, "labelSelector": {"matchLabels": dict}}
+                        ]
+                    }
+                },
+                "containers": [
+                    {
+                        "name": str,
+                        "image": str,
+                        "command": list,
+                        "env": [{"name": str, "valueFrom": {"secretKeyRef": {"name": str, "key": str}}}],
+                        "resources": {"limits": dict},
+                    }
+                ],
+            },
+        },
+    },
+}
+"""Fields of batch/v1 Job that a manifest may use, with their types (Kubernetes API reference, v1.33)."""
+LABEL = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")  # RFC 1123
+
+
+def check(value: Any, fields: Any, path: str = "") -> None:
+    """Compare a value with the fields that its type has."""
+    if isinstance(fields, dict):
+        assert isinstance(value, dict), path
+        assert value.keys() <= fields.keys(), path
+        for name, inner in value.items():
+            check(inner, fields[name], f"{path}.{name}")
+    elif isinstance(fields, list):
+        assert isinstance(value, list), path
+        for inner in value:
+            check(inner, fields[0], path)
+    else:
+        assert type(value) is fields, path
+
+
+def printed(request_of: Request, capsys: pytest.CaptureFixture[str], **changes: Any) -> dict[str, Any]:
+    """Return a manifest, parsed; both parsers read the same in it."""
+    request = request_of("kubernetes", **{"image": "lab/trainer:1", **changes})
+    assert submit_workers(request, VirtualClock()) == 0
+    text = capsys.readouterr().out
+    document: dict[str, Any] = yaml.safe_load(text)
+    assert document == json.loads(json.dumps(YAML(typ="safe", pure=True).load(text)))
+    check(document, FIELDS)
+    return document
+
+
+def test_a_job_has_the_fields_of_the_api(request_of: Request, capsys: pytest.CaptureFixture[str]) -> None:
+    """An Indexed Job of n pods, each tried again by itself, with time to give its trial back."""
+    document = printed(request_of, capsys, count=4, budget_s=3600.0, seed=7)
+    spec = document["spec"]
+    pod = spec["template"]["spec"]
+    assert (document["apiVersion"], document["kind"], spec["completionMode"]) == ("batch/v1", "Job", "Indexed")
+    assert (spec["completions"], spec["parallelism"], spec["backoffLimitPerIndex"]) == (4, 4, 2)
+    assert (pod["restartPolicy"], pod["terminationGracePeriodSeconds"]) == ("Never", 30)
+    (container,) = pod["containers"]
+    assert container["image"] == "lab/trainer:1"
+    assert container["command"] == [
+        *("autotune", "worker", "--config", "my config.yaml", "--budget", "3600s", "--seed", "7$(JOB_COMPLETION_INDEX)")
+    ]
+    assert container["resources"] == {"limits": {"nvidia.com/gpu": 1}}
+    name = document["metadata"]["name"]
+    assert LABEL.fullmatch(f"{name}-999"), "pods have the Job's name and their index as host name"
+
+
+def test_workers_keep_away_from_each_others_nodes(request_of: Request, capsys: pytest.CaptureFixture[str]) -> None:
+    """The labels that they avoid are their own."""
+    template = printed(request_of, capsys)["spec"]["template"]
+    (rule,) = template["spec"]["affinity"]["podAntiAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]
+    assert rule["labelSelector"]["matchLabels"] == template["metadata"]["labels"]
+
+
+def test_the_address_comes_from_a_secret(
+    request_of: Request, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whatever the environment says here, nothing of it is in the manifest."""
+    monkeypatch.setenv("AUTOTUNE_STORAGE", "postgresql://me:hidden@db.lab/studies")
+    document = printed(request_of, capsys, secret="lab-studies")
+    (variable,) = document["spec"]["template"]["spec"]["containers"][0]["env"]
+    assert variable == {
+        "name": "AUTOTUNE_STORAGE",
+        "valueFrom": {"secretKeyRef": {"name": "lab-studies", "key": "url"}},
+    }
+    assert "hidden" not in json.dumps(document)
+
+
+def test_a_trainer_without_gpus_asks_for_none(request_of: Request, capsys: pytest.CaptureFixture[str]) -> None:
+    """The pod has no limits then."""
+    (container,) = printed(request_of, capsys, gpus=0)["spec"]["template"]["spec"]["containers"]
+    assert "resources" not in container
+
+
+@pytest.mark.parametrize("name", ["a: b # c", "quo'te\"s\\", "$(HOME)", "ünï\u2028\x85\x7f😀", "new\nline", "yes"])
+def test_no_name_breaks_the_manifest(
+    name: str, request_of: Request, capsys: pytest.CaptureFixture[str], project: Any
+) -> None:
+    """What is typed reaches the worker as it is; Kubernetes expands no variable in it."""
+    config = project / f"{name}.yaml"
+    config.write_text((project / "my config.yaml").read_text())
+    (container,) = printed(request_of, capsys, config=config.relative_to(project), image=name)["spec"]["template"][
+        "spec"
+    ]["containers"]
+    assert container["image"] == name
+    assert container["command"][3].replace("$$(", "$(") == f"{name}.yaml"
+    assert not re.search(r"(?<!\$)\$\((?!JOB_COMPLETION_INDEX)", " ".join(container["command"]))
+
+
+def test_what_pods_cannot_use_is_refused(request_of: Request) -> None:
+    """A folder of journals, no image, words that mean nothing here, a Secret by a name that none has."""
+    with pytest.raises(ConfigError, match="need a database"):
+        submit_workers(request_of("kubernetes", image="x", storage="journal:studies"), VirtualClock())
+    with pytest.raises(ConfigError, match="no name of a Secret"):
+        submit_workers(request_of("kubernetes", image="x", secret="a\nb"), VirtualClock())
+    for wrong in (request_of("kubernetes"), request_of("kubernetes", "word", image="x"), request_of("slurm", gpus=1)):
+        with pytest.raises(click.UsageError):
+            submit_workers(wrong, VirtualClock())

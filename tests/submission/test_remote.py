@@ -1,0 +1,165 @@
+"""Workers over ssh, with a real server and several names for it."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import click
+import psutil
+import pytest
+
+from autotune.clock import SystemClock
+from autotune.commands.worker_submission import submit_workers
+from autotune.errors import CommandError, ConfigError
+from tests.sshd import HOSTS, UNKNOWN, running_sshd
+from tests.submission.conftest import STAND_IN, Request
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture(scope="module")
+def ssh() -> Iterator[str]:
+    """Run an ssh server; yield the PATH of its clients."""
+    with running_sshd() as path:
+        yield path
+
+
+def start(project: Path, path: str, *words: str) -> "subprocess.Popen[str]":
+    """Start a submission in a project, as typed."""
+    options = ("--config", "my config.yaml", "--seed", "3", "--reachable", "--submit", "ssh")
+    return subprocess.Popen(
+        [sys.executable, "-m", "tests.submission.typed", *options, *words],
+        cwd=project,
+        env={**os.environ, "PATH": path, "PYTHONPATH": str(ROOT)},
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+
+
+def change(project: Path, line: str) -> None:
+    """Tell the stand-ins what to do."""
+    config = project / "my config.yaml"
+    config.write_text(f"{line}\n{config.read_text()}")
+
+
+def begun(submission: "subprocess.Popen[str]", count: int) -> tuple[str, list[int]]:
+    """Read the output until so many workers have begun; return it, and their process ids."""
+    assert submission.stderr is not None
+    said, pids = "", []
+    while len(pids) < count:
+        line = submission.stderr.readline()
+        assert line, said
+        said += line
+        if '"pid"' in line:
+            pids.append(json.loads(line.partition(": ")[2])["pid"])
+    return said, pids
+
+
+def wait_until_gone(pids: list[int]) -> None:
+    """Wait until none of these processes is left."""
+    deadline_s = time.monotonic() + 30
+    while any(psutil.pid_exists(pid) for pid in pids):
+        assert time.monotonic() < deadline_s, pids
+        time.sleep(0.05)
+
+
+def test_each_host_has_one_worker_in_the_same_folder(project: Path, ssh: str) -> None:
+    """What they print is marked with their host; they have the same options and different seeds."""
+    with start(project, ssh, *HOSTS) as submission:
+        out, said = submission.communicate(timeout=60)
+    assert (submission.returncode, out) == (0, ""), said
+    lines = {line.partition(": ")[0]: line.partition(": ")[2] for line in said.splitlines() if '"words"' in line}
+    started = {host: json.loads(lines[host]) for host in HOSTS}
+    assert [one["cwd"] for one in started.values()] == [str(project)] * 2
+    words = started[HOSTS[0]]["words"]
+    journals = f"journal:{project}/.autotune/studies"
+    assert words == ["worker", "--config", "my config.yaml", "--storage", journals, "--seed", "3"]
+    assert started[HOSTS[1]]["words"] == [*words[:-1], "4"]
+    assert all(f"{host}: left, nothing more to do" in said for host in HOSTS)
+
+
+def test_the_exit_code_says_how_many_failed(project: Path, ssh: str) -> None:
+    """A worker that leaves with an error, and a host that is not reached."""
+    change(project, "fails: true")
+    with start(project, ssh, *HOSTS, UNKNOWN) as submission:
+        _, said = submission.communicate(timeout=60)
+    assert submission.returncode == 3, said
+    assert f"{UNKNOWN}: ssh did not reach it" in said
+    assert f"{HOSTS[0]}: left with status 1" in said
+    assert "3 of 3 workers failed" in said
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_an_interrupt_tells_all_workers_to_leave(number: int, code: int, project: Path, ssh: str) -> None:
+    """Each gets SIGTERM, says what it has to say, and is gone before the command ends."""
+    change(project, "waits: true")
+    with start(project, ssh, *HOSTS) as submission:
+        before, pids = begun(submission, 2)
+        submission.send_signal(number)
+        said = before + submission.communicate(timeout=60)[1]
+    assert submission.returncode == code, said
+    for pid in pids:
+        assert f"{pid} gives its trial back" in said
+    assert "left with status 143" in said
+    wait_until_gone(pids)
+
+
+def test_workers_end_with_the_connection(project: Path, ssh: str) -> None:
+    """The submitting machine may crash: nothing works on for it."""
+    change(project, "waits: true")
+    with start(project, ssh, *HOSTS) as submission:
+        _, pids = begun(submission, 2)
+        for child in psutil.Process(submission.pid).children():  # the ssh clients
+            child.kill()
+        submission.kill()
+    wait_until_gone(pids)
+
+
+def test_a_folder_that_is_another_one_there_is_not_worked_in(project: Path, ssh: str) -> None:
+    """The worker is not started: it would begin a study of its own."""
+    (project / ".autotune" / "studies").mkdir(parents=True)
+    (project / "bin").mkdir()
+    (project / "bin" / "stat").write_text("#!/bin/sh\necho 1\n")
+    (project / "bin" / "stat").chmod(0o755)
+    shell = project / "bin" / "ssh"  # as if on a machine with another folder of that name
+    shell.write_text(f'#!/bin/sh\nfor last; do :; done\nPATH="{project}/bin:$PATH" exec sh -c "$last"\n')
+    shell.write_text(shell.read_text().replace(f'"{project}/bin:$PATH"', '"$PWD/bin:$PATH"'))
+    shell.chmod(0o755)
+    with start(project, f"{project}/bin:{os.environ['PATH']}", "anywhere") as submission:
+        _, said = submission.communicate(timeout=60)
+    assert submission.returncode == 1
+    assert "not the one of the submitting machine" in said
+    assert '"words"' not in said
+
+
+def test_hosts_that_are_none_are_refused(request_of: Request, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Options of ssh in their place, none at all, one twice, a number of workers."""
+    for hosts, why in {
+        ("-oProxyCommand=x",): "no name",
+        (): "no host",
+        ("a", "a"): "twice",
+        ("a b",): "no name",
+    }.items():
+        with pytest.raises(ConfigError, match=why):
+            submit_workers(request_of("ssh", *hosts), SystemClock(), program=STAND_IN)
+    with pytest.raises(click.UsageError):
+        submit_workers(request_of("ssh", "a", count=2), SystemClock(), program=STAND_IN)
+    monkeypatch.setenv("PATH", "/nowhere")
+    with pytest.raises(CommandError, match="no ssh"):
+        submit_workers(request_of("ssh", "a"), SystemClock(), program=STAND_IN)
+
+
+def test_a_dry_run_starts_nothing(request_of: Request, project: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """It prints a command for each host."""
+    assert submit_workers(request_of("ssh", "a", "b", dry_run=True), SystemClock(), program=STAND_IN) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.split(" -- ")[1].split()[0] for line in lines] == ["a", "b"]
+    assert not (project / ".autotune").exists()

@@ -1,0 +1,176 @@
+"""Array jobs of Slurm: what their script says, and what becomes of it on a real cluster of two nodes."""
+
+import json
+import os
+import re
+import subprocess
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from autotune.clock import SystemClock
+from autotune.commands.worker_submission import submit_workers
+from autotune.errors import CommandError, ConfigError
+from autotune.submission.worker_job import plain_name
+from tests.slurm import Cluster, running_cluster
+from tests.submission.conftest import STAND_IN, Request
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[Cluster]:
+    """Run a cluster of two nodes."""
+    with running_cluster(2) as one:
+        yield one
+
+
+def submit(request_of: Request, *words: str, **changes: object) -> None:
+    """Submit stand-ins for workers."""
+    assert submit_workers(request_of("slurm", *words, **changes), SystemClock(), program=STAND_IN) == 0
+
+
+def wait_until(is_so: Callable[[], object], why: Callable[[], object]) -> None:
+    """Wait for something, 60 s at most."""
+    deadline_s = time.monotonic() + 60
+    while not is_so():
+        assert time.monotonic() < deadline_s, why()
+        time.sleep(0.1)
+
+
+def read(folder: Path) -> str:
+    """Return what the tasks have printed so far."""
+    return "".join(path.read_text() for path in sorted(folder.glob(".autotune/workers/*/*.log")))
+
+
+def script_of(request_of: Request, capsys: pytest.CaptureFixture[str], *words: str, **changes: object) -> str:
+    """Return the script that would be submitted."""
+    submit(request_of, *words, dry_run=True, **changes)
+    return capsys.readouterr().out
+
+
+def test_a_script_asks_for_whole_nodes_and_a_notice(request_of: Request, capsys: pytest.CaptureFixture[str]) -> None:
+    """An array with one task a worker, whose shell is replaced by the worker; nothing is written for a dry run."""
+    text = script_of(request_of, capsys, count=4, budget_s=5400.0, seed=7, storage="postgresql://me@db.lab/s")
+    for line in ("--array=0-3", "--exclusive", "--nodes=1", "--mem=0", "--signal=B:TERM@30", "--requeue"):
+        assert f"#SBATCH {line}\n" in text
+    last = text.rstrip().splitlines()[-1]
+    assert last.startswith("exec ")
+    assert "--storage postgresql://me@db.lab/s --budget 5400s" in last
+    assert last.endswith('--seed "$((7 + SLURM_ARRAY_TASK_ID))"')
+    assert not Path(".autotune").exists()
+
+
+def test_a_script_is_a_shell_script_whatever_the_names(
+    hostile: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, request_of: Request
+) -> None:
+    """Run by a shell as Slurm does it, it starts the worker in the right folder, with the words that were meant."""
+    monkeypatch.chdir(hostile)
+    name = "a $(touch pwned) `b` ;c.yaml"
+    Path(name).write_text('autotune: {command: "train {config}"}\n')
+    script = script_of(request_of, capsys, config=Path(name), storage="postgresql://db/s", state_dir=Path("/tmp/s t"))
+    ran = subprocess.run(
+        ["sh", "-c", script], cwd="/", env={**os.environ, "SLURM_ARRAY_TASK_ID": "2"}, capture_output=True, check=True
+    )
+    started = json.loads(ran.stdout)
+    assert started["cwd"] == str(hostile)
+    assert started["words"][:3] == ["worker", "--config", name]
+    assert started["words"][-4:] == ["--state-dir", "/tmp/s t", "--seed", "2"]
+    assert [path.name for path in hostile.iterdir()] == [name]
+
+
+def test_no_password_comes_into_a_script(
+    request_of: Request, capsys: pytest.CaptureFixture[str], project: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Typed, or in the environment, it is refused; of a file the name alone is written."""
+    url = "postgresql://me:hidden@db.lab/s"
+    with pytest.raises(ConfigError, match="holds a password"):
+        submit(request_of, storage=url, dry_run=True)
+    monkeypatch.setenv("AUTOTUNE_STORAGE", url)
+    with pytest.raises(ConfigError, match="holds an address with a password"):
+        submit(request_of, dry_run=True)
+    (project / "address").write_text(url)
+    (project / "address").chmod(0o600)
+    text = script_of(request_of, capsys, storage="file:address")
+    assert "hidden" not in text
+    assert "--storage 'file:" in text
+
+
+def test_without_slurm_the_remedy_is_said(request_of: Request, monkeypatch: pytest.MonkeyPatch) -> None:
+    """And nothing is left that looks submitted."""
+    monkeypatch.setenv("PATH", "/nowhere")
+    with pytest.raises(CommandError, match="no sbatch") as error:
+        submit(request_of)
+    assert "--submit ssh" in str(error.value)
+    assert not list(Path().glob(".autotune/workers"))
+
+
+def test_a_config_without_a_command_is_refused(request_of: Request) -> None:
+    """What stands behind -- is Slurm's."""
+    Path("bare.yaml").write_text("batch_size: 4\n")
+    with pytest.raises(ConfigError, match="no command") as error:
+        submit(request_of, config=Path("bare.yaml"))
+    assert "autotune init --config bare.yaml -- python train.py" in str(error.value)
+
+
+def test_names_of_jobs_are_plain() -> None:
+    """Engines take few characters."""
+    names = ("My Config_v2.yaml", "ü.yaml", "x" * 90 + ".yaml", "--.yaml")
+    assert [plain_name(Path(name)) for name in names] == ["my-config-v2", "config", "x" * 20, "config"]
+
+
+@pytest.mark.services
+def test_each_task_works_on_a_node_of_its_own(
+    request_of: Request,
+    project: Path,
+    cluster: Cluster,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """Four tasks on two nodes, each with its seed; their output is in the folder that is said."""
+    monkeypatch.setenv("SLURM_CONF", cluster.environment["SLURM_CONF"])
+    submit(request_of, count=4)
+    said = capsys.readouterr().out
+    job = re.findall(r"Submitted job (\d+): 4 workers", said)[0]
+    wait_until(
+        lambda: read(project).count('"words"') == 4, lambda: (cluster.states(job), read(project), cluster.logs())
+    )
+    started = [json.loads(line) for line in read(project).splitlines() if line.startswith("{")]
+    assert sorted(one["task"] for one in started) == ["0", "1", "2", "3"]
+    assert all(one["words"][-2:] == ["--seed", one["task"]] for one in started)
+    assert {one["cwd"] for one in started} == {str(project)}
+    wait_until(lambda: not cluster.run("squeue", "-h", "-j", job), lambda: cluster.run("squeue"))
+
+
+@pytest.mark.services
+@pytest.mark.parametrize("way", [("--batch", "--signal=TERM"), ()], ids=["batch shell alone", "whole job"])
+def test_a_signal_reaches_the_worker(
+    way: tuple[str, ...],
+    request_of: Request,
+    project: Path,
+    cluster: Cluster,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """One task is cancelled, as preemption and time limits do it; the other one goes on."""
+    monkeypatch.setenv("SLURM_CONF", cluster.environment["SLURM_CONF"])
+    config = project / "my config.yaml"
+    config.write_text(f"waits: true\n{config.read_text()}")
+    submit(request_of, "--time=5", count=2)
+    job = re.findall(r"Submitted job (\d+)", capsys.readouterr().out)[0]
+    why = lambda: (cluster.states(job), read(project), cluster.logs())  # noqa: E731
+    wait_until(lambda: read(project).count('"pid"') == 2, why)
+    cluster.run("scancel", *way, f"{job}_1")
+    wait_until(lambda: read(project).count("gives its trial back") == 1, why)
+    assert cluster.states(job)["0"] == "RUNNING"
+    cluster.run("scancel", job)
+    wait_until(lambda: not cluster.run("squeue", "-h", "-j", job), why)
+
+
+@pytest.mark.services
+def test_what_slurm_refuses_is_said(request_of: Request, cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With its own words, and where options of sbatch are typed."""
+    monkeypatch.setenv("SLURM_CONF", cluster.environment["SLURM_CONF"])
+    with pytest.raises(CommandError, match="partition") as error:
+        submit(request_of, "--partition=none")
+    assert "behind --" in str(error.value)
