@@ -51,7 +51,7 @@ def cut(made: list[Host], url: str, options: argparse.Namespace) -> bool:
     for host, command in zip(made, ("search", options.second), strict=True):
         project = folder / host.name
         project.mkdir()
-        (project / "config.yaml").write_text(CONFIG % TRAINER)
+        (project / "config.yaml").write_text(_config())
         runs.append(_start(host, project, url, command, options.budget))
     threading.Event().wait(options.after)
     made[1].unplug()
@@ -64,6 +64,8 @@ def cut(made: list[Host], url: str, options: argparse.Namespace) -> bool:
         finished = [float(at_s) for at_s in re.findall(r"\[\s*([\d.]+)s\] trial \d", text)]
         during = sum(down_s < at_s < up_s for at_s in finished)
         print(f"{host.name}: exit {run.returncode}, {len(finished)} trials finished, {during} of them during the cut")
+        if run.returncode:
+            print(f"    {text.strip()}".replace("\n", "\n    "))
         for line in text.splitlines():
             if re.search("kept here|answers again|missed|another machine|given up|new number", line):
                 print(f"    {line.strip()}")
@@ -71,7 +73,7 @@ def cut(made: list[Host], url: str, options: argparse.Namespace) -> bool:
     records = [trial for trial in trials if "record" in trial.user_attrs]
     uuids = Counter(json.dumps(trial.user_attrs["claim"]["uuid"]) for trial in records)
     doubles = sum(count - 1 for count in uuids.values())
-    by_host = Counter(json.loads(trial.user_attrs["record"])["conditions"]["host"] for trial in records)
+    by_host = Counter(trial.user_attrs["record"]["conditions"]["host"] for trial in records)
     running = sum(trial.state is TrialState.RUNNING for trial in trials)
     total = sum(len(re.findall(r"\] trial \d", text)) for text in said)
     print(
@@ -82,6 +84,15 @@ def cut(made: list[Host], url: str, options: argparse.Namespace) -> bool:
     leaks = any(PASSWORD in text for text in said)
     shutil.rmtree(folder)
     return total == len(uuids) and not doubles and not running and not leaks
+
+
+def _config() -> str:
+    """Return a config with more values to try than the toy trainer's own."""
+    text = CONFIG % TRAINER
+    for few, many in {"[4, 16, 64]": list(range(4, 65, 4)), "[1, 2]": list(range(1, 9))}.items():
+        assert few in text
+        text = text.replace(few, str(many))
+    return text
 
 
 def _start(host: Host, project: Path, url: str, command: str, budget_s: float) -> "subprocess.Popen[str]":

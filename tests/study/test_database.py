@@ -4,6 +4,8 @@ import errno
 import logging
 import os
 import sqlite3
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from pathlib import Path
 
@@ -202,6 +204,26 @@ def test_tables_that_somebody_has_locked(tmp_path: Path, postgresql: Server, cap
             at(f"{url}?options=-c%20lock_timeout%3D200ms", tmp_path).latest("s")
     assert "who keeps it locked" in str(caught.value.remedy)
     assert "SELECT" not in capfd.readouterr().err
+
+
+@pytest.mark.services
+@pytest.mark.parametrize("turn", range(3))
+def test_several_machines_may_begin_in_an_empty_database(turn: int, tmp_path: Path, postgresql: Server) -> None:
+    """All of them find tables and the study, whoever makes them."""
+    url, at_once = postgresql.new_database(f"empty{turn}"), threading.Barrier(6)
+
+    def open_one(_: int) -> str:
+        at_once.wait(60)
+        study = Study("s", at(url, tmp_path))
+        study.begin(VALUES, CHOICES)
+        study.close()
+        return "opened"
+
+    with ThreadPoolExecutor(6) as machines:
+        assert list(machines.map(open_one, range(6))) == ["opened"] * 6
+    connection = at(url, tmp_path).connect("s")
+    assert optuna.get_all_study_names(connection.storage) == ["s"]
+    connection.close()
 
 
 def test_a_study_whose_name_only_looks_like_ours_is_not_taken(tmp_path: Path) -> None:

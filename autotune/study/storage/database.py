@@ -40,6 +40,9 @@ _SERVER = {
     "keepalives_count": 3,
 }
 """Parameters of a connection, as the driver calls them; those in the query of the URL take precedence."""
+_LAST_TABLE = "alembic_version"  # of those that Optuna makes, in three transactions
+_MAKING = int.from_bytes(b"autotune", "big")
+"""Key of the lock in a server's database under which tables are made."""
 _SERVER_POOL: Mapping[str, Any] = {"pool_size": 1, "max_overflow": 2, "pool_pre_ping": True, "pool_timeout": 10}
 
 _NO_ANSWER = (sqlalchemy.exc.OperationalError, sqlalchemy.exc.InterfaceError, sqlalchemy.exc.TimeoutError)
@@ -165,7 +168,19 @@ class Database:
         # Without its password: Optuna keeps the URL, fills fields in braces into it, and shows it in its messages.
         url = self._url.render_as_string(hide_password=False).replace("{", "{{").replace("}", "}}")
         pool = _SERVER_POOL if self._is_server else {}
-        return RDBStorage(url, engine_kwargs={**pool, "connect_args": self._connect_args()})
+        with self._making_tables():
+            return RDBStorage(url, engine_kwargs={**pool, "connect_args": self._connect_args()})
+
+    @contextmanager
+    def _making_tables(self) -> Iterator[None]:
+        """Let one machine at a time make the tables of a server, if it has none: Optuna fails where two do."""
+        if not self._is_server or self._has_tables(_LAST_TABLE):
+            yield
+            return
+        engine = self._one_connection()
+        with engine.begin() as connection:  # at whose end the server frees the lock, whatever ends it
+            connection.execute(sqlalchemy.select(sqlalchemy.func.pg_advisory_xact_lock(_MAKING)))
+            yield
 
     @property
     def _url(self) -> sqlalchemy.URL:
@@ -179,9 +194,12 @@ class Database:
         ours = {name: value for name, value in _SERVER.items() if name not in self._url.query}
         return {**ours, **self._address.secrets}
 
-    def _has_tables(self) -> bool:
-        engine = sqlalchemy.create_engine(self._url, poolclass=sqlalchemy.NullPool, connect_args=self._connect_args())
-        return sqlalchemy.inspect(engine).has_table("studies")
+    def _has_tables(self, last: str = "studies") -> bool:
+        return sqlalchemy.inspect(self._one_connection()).has_table(last)
+
+    def _one_connection(self) -> sqlalchemy.Engine:
+        """Return an engine that keeps no connection open."""
+        return sqlalchemy.create_engine(self._url, poolclass=sqlalchemy.NullPool, connect_args=self._connect_args())
 
     def _last_start(self, name: str, names: list[str]) -> datetime:
         starts = [
