@@ -5,6 +5,7 @@ Nothing of the system is touched: no service, no file outside of a temporary fol
 
 import contextlib
 import os
+import pwd
 import re
 import shutil
 import signal
@@ -81,7 +82,7 @@ class Cluster:
             f"NodeName={name} NodeHostname=localhost NodeAddr=127.0.0.1 Port={port} CPUs={os.cpu_count()} State=UNKNOWN"
             for name, port in zip(self.names, ports[1:], strict=True)
         ]
-        user = "root" if os.geteuid() == 0 else os.environ["USER"]
+        user = pwd.getpwuid(os.geteuid()).pw_name
         text = _CONFIG.format(port=ports[0], user=user, folder=folder, nodes="\n".join(rows))
         (folder / "slurm.conf").write_text(text)
         (folder / "cgroup.conf").write_text(f"CgroupPlugin={_no_cgroups()}\n")

@@ -16,18 +16,37 @@ import tempfile
 import threading
 import time
 from collections import Counter
+from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import urlsplit
 
 import optuna
 from optuna.trial import FrozenTrial, TrialState
 
+from autotune.durations import parse_duration_s
 from tests.commands.conftest import CONFIG, TRAINER
 from tests.netns import Host, hosts
 from tests.postgresql import PASSWORD, running_server
 from tests.study.test_storages import at
 
 NAMES = ("host-a", "host-b")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Cut:
+    """Cut of the network.
+
+    Attributes:
+        budget_s: Budget of both hosts.
+        after_s: Time before the cut.
+        cut_s: Length of it.
+        second: Command of the second host, ``search`` or ``worker``.
+    """
+
+    budget_s: float
+    after_s: float
+    cut_s: float
+    second: str = "search"
 
 
 def main(arguments: list[str]) -> int:
@@ -40,28 +59,29 @@ def main(arguments: list[str]) -> int:
     options = parser.parse_args(arguments)
     with hosts(NAMES) as made, running_server({host.near: host.network for host in made}) as server:
         url = server.new_database("netns")
-        return 0 if cut(made, url, options) else 1
+        plan = Cut(budget_s=options.budget, after_s=options.after, cut_s=options.cut, second=options.second)
+        return 0 if cut(made, url, plan) else 1
 
 
-def cut(made: list[Host], url: str, options: argparse.Namespace) -> bool:
+def cut(made: list[Host], url: str, plan: Cut) -> bool:
     """Let both work, cut the second one off, and print what came of it; return whether all is well."""
     began_s = time.monotonic()
     folder = Path(tempfile.mkdtemp(prefix="autotune soak "))
     runs = []
-    for host, command in zip(made, ("search", options.second), strict=True):
+    for host, command in zip(made, ("search", plan.second), strict=True):
         project = folder / host.name
         project.mkdir()
         (project / "config.yaml").write_text(_config())
-        runs.append(_start(host, project, url, command, options.budget))
-    threading.Event().wait(options.after)
+        runs.append(_start(host, project, url, command, plan.budget_s))
+    threading.Event().wait(plan.after_s)
     made[1].unplug()
     down_s = time.monotonic() - began_s
-    threading.Event().wait(options.cut)
+    threading.Event().wait(plan.cut_s)
     made[1].plug()
     up_s = time.monotonic() - began_s
     said = [run.communicate()[1] for run in runs]
     for host, run, text in zip(made, runs, said, strict=True):
-        finished = [float(at_s) for at_s in re.findall(r"\[\s*([\d.]+)s\] trial \d", text)]
+        finished = [parse_duration_s(at) for at in re.findall(r"\[\s*([\dhms.]+)\] trial \d", text)]
         during = sum(down_s < at_s < up_s for at_s in finished)
         print(f"{host.name}: exit {run.returncode}, {len(finished)} trials finished, {during} of them during the cut")
         if run.returncode:
@@ -77,7 +97,7 @@ def cut(made: list[Host], url: str, options: argparse.Namespace) -> bool:
     running = sum(trial.state is TrialState.RUNNING for trial in trials)
     total = sum(len(re.findall(r"\] trial \d", text)) for text in said)
     print(
-        f"cut from {down_s:.0f} s to {up_s:.0f} s of {options.budget:g} s; in the database: "
+        f"cut from {down_s:.0f} s to {up_s:.0f} s of {plan.budget_s:g} s; in the database: "
         f"{', '.join(f'{by_host[name]} of {name}' for name in NAMES)}, {doubles} twice, {running} running, "
         f"{len(trials) - len(records) - running} interrupted; {total} were finished"
     )

@@ -2,6 +2,7 @@
 
 import os
 import re
+import shlex
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -96,12 +97,12 @@ def submit_workers(request: SubmissionRequest, clock: Clock, *, program: tuple[s
 
 def _slurm(request: SubmissionRequest, job: WorkerJob, state: StateFolder, clock: Clock) -> int:
     count = request.count or 1
-    folder = state.path / "workers" / f"{clock.utc():%Y%m%dT%H%M%S}-{os.getpid()}"
+    folder = state.workers / f"{clock.utc():%Y%m%dT%H%M%S}-{os.getpid()}"
     script, text = folder / "job.sh", slurm.job_script(job, count, folder)
     words = slurm.sbatch_words(request.words, script)
     if request.dry_run:
         say(text)
-        say_aside(f"Would be written to {script} and submitted with:\n  {' '.join(masked(words))}")
+        say_aside(f"Would be written to {script} and submitted with:\n  {shlex.join(masked(words))}")
         return 0
     slurm.require_sbatch()
     make_private_folder(folder)
@@ -148,7 +149,7 @@ def _ssh(request: SubmissionRequest, job: WorkerJob, clock: Clock) -> int:
     commands = {host: remote.ssh_words(one, host) for host, one in remote.jobs_by_host(job, request.words).items()}
     if request.dry_run:
         for words in commands.values():
-            say(" ".join(masked(words[:-1])) + f" {words[-1]!r}")
+            say(shlex.join(masked(words)))
         return 0
     remote.require_ssh()
     failed = []

@@ -38,6 +38,7 @@ class StateFolder:
         cache: Folder of what trainers cache on disk.
         backups: Folder of the configs as they were before they were changed.
         kept: Folder of checkpoint backups.
+        workers: Folder of jobs that were submitted: their scripts and output; made by the first one.
     """
 
     def __init__(self, path: Path, *, remarks: tuple[str, ...] = ()) -> None:
@@ -48,6 +49,7 @@ class StateFolder:
         self.cache = path / "cache"
         self.backups = path / "backups"
         self.kept = path / "kept"
+        self.workers = path / "workers"
         self._trials = path / "trials"
 
     @classmethod
