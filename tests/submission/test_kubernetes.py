@@ -92,7 +92,7 @@ def test_a_job_has_the_fields_of_the_api(request_of: Request, capsys: pytest.Cap
     assert container["command"] == [
         *("autotune", "worker", "--config", "my config.yaml", "--budget", "3600s", "--seed", "7$(JOB_COMPLETION_INDEX)")
     ]
-    assert container["resources"] == {"limits": {"nvidia.com/gpu": 1}}
+    assert container["resources"] == {"limits": {"nvidia.com/gpu": "1"}}
     name = document["metadata"]["name"]
     assert LABEL.fullmatch(f"{name}-999"), "pods have the Job's name and their index as host name"
 
