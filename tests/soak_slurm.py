@@ -53,11 +53,13 @@ def array(cluster: Cluster, workers: int, budget_s: float) -> bool:
             print(f"{time.monotonic() - began_s:.0f} s: scancel {job}_1\n{cluster.run('scancel', f'{job}_1')}", end="")
             cancelled = True
         wait.wait(0.5)
-    print(f"{time.monotonic() - began_s:.0f} s: the job has ended: {cluster.states(job)}")
+    states = cluster.states(job)
+    print(f"{time.monotonic() - began_s:.0f} s: the job has ended: {states}")
     for task in map(str, range(workers)):
         print(f"--- output of task {task}")
         print("\n".join(_output(project, job, task).splitlines()[-8:]))
-    good = _show_study(project) and cancelled
+    wanted = {task: "CANCELLED" if task == "1" else "COMPLETED" for task in map(str, range(workers))}
+    good = _show_study(project) and cancelled and states == wanted
     print(_autotune(project, environ, "status", "--config", "config.yaml").stdout)
     shutil.rmtree(project)
     return good

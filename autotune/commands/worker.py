@@ -1,7 +1,9 @@
 """``autotune worker``: lends this machine to the searches of a study."""
 
+from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import click
 
@@ -16,6 +18,7 @@ from autotune.commands.parameters import (
     storage_option,
 )
 from autotune.commands.search_request import SearchRequest
+from autotune.commands.submission_options import submission_options
 from autotune.errors import TrialError
 from autotune.process.termination import signals_held
 
@@ -34,6 +37,7 @@ _USUAL_S = 1800.0
 @click.option("--same-training", is_flag=True, help="As for the search that is joined.")
 @click.option("--batch", type=BatchLimitText(), metavar="[Nx|same|free]", help="As for the search that is joined.")
 @click.option("--allow-busy-gpu", is_flag=True, help="Work although somebody else is on the GPU.")
+@submission_options
 @state_dir_option
 @storage_option
 @click.argument("trainer", nargs=-1, type=click.UNPROCESSED)
@@ -51,12 +55,19 @@ def command(
     state_dir: Path | None,
     storage: str | None,
     trainer: tuple[str, ...],
+    **submission: Any,
 ) -> int:
     """Lends this machine to the searches of a study that other machines work on, and leaves when it needs no more.
 
     It takes the next trial itself, as often as there is one, and never makes one twice. The trainer is the one of this
     machine, with the config as it is here. It needs no terminal; told to end by SIGTERM, it gives its trial back.
+
+    With --submit, workers are started on other machines; their trainer's command is that of the config's section.
     """
+    if submission.pop("engine") is not None:
+        return _submit(click.get_current_context().params)
+    if any(submission.values()):
+        raise click.UsageError("-n, --dry-run and the like are for --submit.")
     request = SearchRequest(
         config=config,
         budget_s=_USUAL_S if budget_s is None else budget_s,
@@ -75,6 +86,15 @@ def command(
         trainer=trainer,
     )
     return _work(call, request, SystemClock(), as_long_as_others=budget_s is None)
+
+
+def _submit(options: Mapping[str, Any]) -> int:
+    """Start workers elsewhere, as it was typed; return the exit code."""
+    with signals_held():
+        from autotune.commands.worker_submission import SubmissionRequest, submit_workers
+
+    words = {"words" if name == "trainer" else name: value for name, value in options.items()}
+    return submit_workers(SubmissionRequest(**words), SystemClock())
 
 
 def _work(call: Invocation, request: SearchRequest, clock: Clock, *, as_long_as_others: bool) -> int:

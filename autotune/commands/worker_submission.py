@@ -47,6 +47,8 @@ class SubmissionRequest:
         storage: Where studies are kept, as typed.
         budget_s: Budget of each worker, in seconds; None for that of the command.
         seed: Seed of the first worker.
+        same_training: As for the search that they join.
+        batch: Likewise.
         allow_busy_gpu: Whether they work although somebody else is on the GPU.
         state_dir: Folder of all state, as typed.
         words: Hosts, or options of sbatch.
@@ -63,6 +65,8 @@ class SubmissionRequest:
     storage: str | None
     budget_s: float | None
     seed: int
+    same_training: bool
+    batch: str | None
     allow_busy_gpu: bool
     state_dir: Path | None
     words: tuple[str, ...]
@@ -196,6 +200,8 @@ def _job(request: SubmissionRequest, program: tuple[str, ...], state: StateFolde
 
 def _common(request: SubmissionRequest) -> list[str]:
     options = ["--allow-busy-gpu"] if request.allow_busy_gpu else []
+    options += ["--same-training"] if request.same_training else []
+    options += ["--batch", request.batch] if request.batch else []
     if request.budget_s is not None:
         options += ["--budget", f"{request.budget_s:.3f}".rstrip("0").rstrip(".") + "s"]
     return options

@@ -44,7 +44,7 @@ def manifest(job: WorkerJob, pods: Pods, now: datetime) -> str:
     seed = f"{job.seed or ''}$(JOB_COMPLETION_INDEX)"
     words = ", ".join([*(_scalar(word.replace("$(", "$$(")) for word in job.words), '"--seed"', _scalar(seed)])
     gpus = (
-        f"\n          resources:\n            limits:\n              nvidia.com/gpu: \"{pods.gpus}\"" if pods.gpus else ""
+        f'\n          resources:\n            limits:\n              nvidia.com/gpu: "{pods.gpus}"' if pods.gpus else ""
     )
     return f"""\
 # Workers of autotune {__version__}; start them with: kubectl create -f FILE

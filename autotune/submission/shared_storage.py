@@ -61,7 +61,7 @@ def shared_storage(
         ConfigError: They could not reach it, or would have to be told its password.
     """
     first = next((one for one in said if one is not None and one.text.strip()), None)
-    where = first.where if first else "--storage"
+    where = first.where if first else None
     address = address_of(first) or StorageAddress(kind=StorageKind.JOURNAL, shown=f"journal:{journals}", path=journals)
     if address.kind is StorageKind.SQLITE:
         raise ConfigError(
@@ -90,7 +90,7 @@ def shared_storage(
     return SharedStorage(text=text, folder=_shared_folder(address.path, where, is_reachable=is_reachable, make=make))
 
 
-def _shared_folder(path: Path, where: str, *, is_reachable: bool, make: bool) -> SharedFolder | None:
+def _shared_folder(path: Path, where: str | None, *, is_reachable: bool, make: bool) -> SharedFolder | None:
     """Return a folder of journals; None if it is not there and shall not be made."""
     kind = file_system(path)
     if kind in _LOCAL and not is_reachable:
@@ -108,7 +108,9 @@ def _shared_folder(path: Path, where: str, *, is_reachable: bool, make: bool) ->
         return SharedFolder(path=path, inode=os.stat(path).st_ino)
     except OSError as error:
         raise ConfigError(
-            f"the folder of journals cannot be used: {error.strerror}", where=f"{where}: {path}", remedy="Name another."
+            f"the folder of journals cannot be used: {error.strerror}",
+            where=str(path),
+            remedy="Name another with --storage.",
         ) from error
 
 

@@ -31,7 +31,7 @@ def request_of(project: Path) -> Request:
         fields: dict[str, Any] = {
             "engine": engine, "count": None, "image": None, "gpus": None, "secret": None, "reachable": True,
             "dry_run": False, "config": Path("my config.yaml"), "storage": None, "budget_s": None, "seed": 0,
-            "allow_busy_gpu": False, "state_dir": None, "words": words,
+            "same_training": False, "batch": None, "allow_busy_gpu": False, "state_dir": None, "words": words,
         }  # fmt: skip
         return SubmissionRequest(**{**fields, **changes})
 

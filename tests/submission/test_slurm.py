@@ -15,6 +15,7 @@ from autotune.commands.worker_submission import submit_workers
 from autotune.errors import CommandError, ConfigError
 from autotune.submission.worker_job import plain_name
 from tests.slurm import Cluster, running_cluster
+from tests.soak_slurm import array
 from tests.submission.conftest import STAND_IN, Request
 
 
@@ -174,3 +175,10 @@ def test_what_slurm_refuses_is_said(request_of: Request, cluster: Cluster, monke
     with pytest.raises(CommandError, match="partition") as error:
         submit(request_of, "--partition=none")
     assert "behind --" in str(error.value)
+
+
+@pytest.mark.services
+def test_an_array_finishes_a_study(cluster: Cluster, capsys: pytest.CaptureFixture[str]) -> None:
+    """Workers alone, more than there are nodes, one of which is cancelled: nothing is lost, made twice or left."""
+    assert array(cluster, 3, 40.0)
+    assert "Better: 9." in capsys.readouterr().out

@@ -26,7 +26,7 @@ from tests.submission.conftest import STAND_IN
 @click.argument("words", nargs=-1, type=click.UNPROCESSED)
 def command(**options: Any) -> int:
     """Submit stand-ins for workers."""
-    request = SubmissionRequest(budget_s=None, allow_busy_gpu=False, **options)
+    request = SubmissionRequest(budget_s=None, same_training=False, batch=None, allow_busy_gpu=False, **options)
     return submit_workers(request, SystemClock(), program=STAND_IN)
 
 
