@@ -84,9 +84,10 @@ def cut(made: list[Host], url: str, plan: Cut) -> bool:
         finished = [parse_duration_s(at) for at in re.findall(r"\[\s*([\dhms.]+)\] trial \d", text)]
         during = sum(down_s < at_s < up_s for at_s in finished)
         print(f"{host.name}: exit {run.returncode}, {len(finished)} trials finished, {during} of them during the cut")
-        if run.returncode:
-            print(f"    {text.strip()}".replace("\n", "\n    "))
-        for line in text.splitlines():
+        lines = text.strip().splitlines()
+        for line in lines[-40 if run.returncode else -2 :]:
+            print(f"    ... {line.strip()}")
+        for line in lines:
             if re.search("kept here|answers again|missed|another machine|given up|new number", line):
                 print(f"    {line.strip()}")
     trials = _trials(url, folder)
