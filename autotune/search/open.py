@@ -10,13 +10,14 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from autotune.clock import Clock, SystemClock
-from autotune.errors import ConfigError, TrialError
+from autotune.errors import ConfigError, StudyError, TrialError
 from autotune.events import Event, Remark
 from autotune.folders.temporary_folder import delete_left_temporary_folders
 from autotune.gpu.collect.collector import gpu_collector
 from autotune.problem.batch_limits import growth_remark, limited
 from autotune.problem.gpus import busy_remarks, remarks_on_gpus, require_free_gpus, watched_gpus
 from autotune.problem.problem import Problem, open_problem
+from autotune.problem.trainer_code import trainer_code, why_code_differs
 from autotune.process.guard import Guard
 from autotune.process.lifeline import Lifeline
 from autotune.process.orphans import end_orphans
@@ -289,8 +290,17 @@ def _join(study: Study, problem: Problem, options: SearchOptions, name: str, clo
     """Become a member of the study; say who else is at work on it.
 
     Raises:
-        StudyError: The storage could not be written.
+        StudyError: The storage could not be written; or somebody is at work who trains other code.
     """
+    code = trainer_code(problem.command, Path.cwd(), [problem.config_path])
+    study.refresh()
+    for one in study.others():
+        if why := why_code_differs(code, one.code):
+            raise StudyError(
+                f"the study is at work on {one.host} with other code: {why}",
+                where=str(problem.config_path),
+                remedy="Bring this machine to the same state, or wait until that one has ended.",
+            )
     now = clock.utc()
     member = study.join(
         Member(
@@ -302,6 +312,7 @@ def _join(study: Study, problem: Problem, options: SearchOptions, name: str, clo
             about=this_process(),
             since_utc=now,
             renewed_utc=now,
+            code=code,
         )
     )
     if others := [one for one in study.others() if one.search == member.search]:

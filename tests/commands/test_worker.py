@@ -12,7 +12,7 @@ import pytest
 from autotune.clock import SystemClock
 from autotune.study.record import Study
 from autotune.study.storage.journal import JournalFolder
-from tests.commands.conftest import Autotune
+from tests.commands.conftest import TRAINER, Autotune
 
 STORAGE = ("--storage", "journal:shared")
 
@@ -67,6 +67,24 @@ def test_a_worker_takes_part_in_a_search_and_leaves_with_it(project: Path, autot
     assert [one.has_left for one in study.members()] == [True, True]
     status = autotune("status", "--config", "config.yaml", *STORAGE, "--json")
     assert json.loads(status.stdout)["trials"] == len(records)
+
+
+def test_a_worker_with_other_code_does_not_join(project: Path) -> None:
+    """It says what differs and ends, and the search goes on without it."""
+    trainer = TRAINER.read_text()
+    (project / "train.py").write_text(trainer)
+    config = (project / "config.yaml").read_text().replace(str(TRAINER), "train.py")
+    (project / "config.yaml").write_text(config)
+    with start(project, "one", "search", "--budget", "15s", "--json") as search:
+        wait_for(search, "trial ")
+        (project / "train.py").write_text(f"{trainer}\n# changed\n")
+        with start(project, "two", "worker") as worker:
+            _, said = worker.communicate(timeout=60)
+        search.communicate(timeout=60)
+    assert worker.returncode == 1
+    assert "the trainer's script, or a module that it imports from beside it, is not the same" in said
+    assert search.returncode == 0
+    assert [one.role for one in the_study(project).members()] == ["search"]
 
 
 def test_a_worker_alone_makes_a_study(project: Path) -> None:
