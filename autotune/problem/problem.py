@@ -100,6 +100,7 @@ class Problem:
             typed_command=self.typed_command,
             state=self.state,
             study=self.study,
+            apart=(self.state.path, *(self.address.paths if self.address else ())),
         )
 
     @property

@@ -243,7 +243,7 @@ class CheckpointBackups:
 
     def _present(self) -> list[Path]:
         """Return all files around the trials that have the names of checkpoints."""
-        files = Snapshot(self._folders, [self._trainer.state.path], self._clock).files
+        files = Snapshot(self._folders, self._trainer.apart, self._clock).files
         return [path for path in files if is_called_a_checkpoint(path)]
 
     def _found(self) -> list[tuple[Path, os.stat_result]]:

@@ -48,7 +48,7 @@ class SideEffects:
         self._cwd = Path(os.path.realpath(cwd))
         self._told: set[Path] = set()  # paths that were reported are not reported again
         self._data = _data_folders(trainer, self._cwd)
-        self._snapshot = Snapshot(folders_looked_at(trainer, cwd=cwd), [trainer.state.path], clock)
+        self._snapshot = Snapshot(folders_looked_at(trainer, cwd=cwd), trainer.apart, clock)
 
     def of_the_trial(self, number: int | None) -> SideEffect | None:
         """Return the side effect since the last look; None if there is none.

@@ -69,7 +69,7 @@ class SearchDisplay:
         """Process an event, and print its line if it has one."""
         match event:
             case SearchStarted():
-                self._phase = "today's config"
+                self._phase, self._budget_s = "today's config", event.budget_s
             case TrialStarted():
                 self._running, self._progress = event, None
             case TrialProgress():

@@ -5,9 +5,10 @@ describe themselves, see `study.members`.
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from statistics import fmean, median
 
+from autotune.events import Event, Remark
 from autotune.records import Ending, TrialRecord
 from autotune.sampler.failure_attribution import ATTRIBUTIONS, Attribution
 from autotune.search.confirm import Candidate
@@ -38,10 +39,13 @@ class OtherMachines:
     Args:
         parts: The search's.
         state: Its state.
+        tell: Told who comes and goes.
     """
 
-    def __init__(self, parts: SearchParts, state: SearchState) -> None:
+    def __init__(self, parts: SearchParts, state: SearchState, tell: Callable[[Event], None]) -> None:
         self._parts = parts
+        self._tell = tell
+        self._known = {one.uuid: one for one in self._joined(parts)}
         self._study = parts.study
         self._state = state
         self._worked_for_a_search = False
@@ -55,6 +59,7 @@ class OtherMachines:
         if self._study.member is not None:
             self._state.take_in_others()
             self._worked_for_a_search = self._worked_for_a_search or bool(self._searches())
+            self._tell_who_came_and_went()
 
     def why_exploring_ends(self) -> str:
         """Return the reason for which others make further trials needless; empty if they do not."""
@@ -142,6 +147,23 @@ class OtherMachines:
         own = [math.log(one.comparable.speed) for one in self._state.good_baseline_trials() if one.comparable]
         return fmean(own) - median(fmean(some) for some in speeds.values()) if own and speeds else 0.0
 
+    @staticmethod
+    def _joined(parts: SearchParts) -> list[Member]:
+        """Return the other members of the same search that are at work."""
+        return [one for one in parts.study.others() if one.search == parts.search]
+
+    def _tell_who_came_and_went(self) -> None:
+        together = {one.uuid: one for one in self._together()}
+        for uuid, one in together.items():
+            if uuid not in self._known:
+                self._tell(Remark(text=f"{one.host} ({one.role.value}) works on this search from now on."))
+        gone = self._known.keys() - together.keys()
+        for one in self._study.seen_members() if gone else ():
+            if one.uuid in gone:
+                why = one.left_because or ("" if one.has_left else "it gives no sign of life")
+                self._tell(Remark(text=f"{one.host} ({one.role.value}) has left{why and f': {why}'}."))
+        self._known = together
+
     @property
     def _has_lost_its_search(self) -> bool:
         return self._is_worker and self._worked_for_a_search and not self._searches()
@@ -151,8 +173,7 @@ class OtherMachines:
         return self._study.member is not None and self._study.member.role is Role.WORKER
 
     def _together(self) -> list[Member]:
-        """Return the other members of the same search that are at work."""
-        return [one for one in self._study.others() if one.search == self._parts.search]
+        return self._joined(self._parts)
 
     def _searches(self) -> list[Member]:
         return [one for one in self._together() if one.role is Role.SEARCH]

@@ -83,7 +83,7 @@ class Tuner:
         if parts.validate_s is not None:
             self._validator = Validator(parts, self._state, self._trials, self._narrator, longest_s=parts.validate_s)
         self._rng = random.Random(parts.seed)
-        self._others = OtherMachines(parts, self._state)
+        self._others = OtherMachines(parts, self._state, self._narrator.tell)
         self.ended_by: AutotuneError | None = None
         self.left_because = ""
         self.promised: float | None = None

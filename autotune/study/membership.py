@@ -77,6 +77,11 @@ class Membership:
         if self._probe is not None:
             self._require_locks(self._probe)
 
+    @property
+    def seen(self) -> list[Member]:
+        """All members that are on record, as far as it is known."""
+        return list(self._all)
+
     def others(self) -> list[Member]:
         """Return the other members that are at work, as far as it is known; who joined first in front.
 

@@ -167,6 +167,10 @@ class Study:
         """Other members that are at work, see `Membership.others`."""
         return self._membership.others() if self._membership else []
 
+    def seen_members(self) -> list[Member]:
+        """All members as the last `refresh` saw them."""
+        return self._membership.seen if self._membership else []
+
     def members(self) -> list[Member]:
         """All members on record, those that have left included; who joined first in front.
 

@@ -24,6 +24,7 @@ class Trainer:
         typed_command: The command as typed in place of the config's, placeholders not filled in; None if it was not.
         state: The state folder.
         study: Name of the study, and of the folder of its trials.
+        apart: Folders and files that are autotune's own, the state folder among them.
     """
 
     config_path: Path
@@ -31,6 +32,7 @@ class Trainer:
     typed_command: tuple[str, ...] | None
     state: StateFolder
     study: str
+    apart: tuple[Path, ...]
 
     def create_folder(self, folder: TrialFolder) -> None:
         """Create a trial's folder, ready for the outputs that are pointed into it.

@@ -69,6 +69,13 @@ class StorageAddress:
     secrets: Mapping[str, str] = field(default_factory=dict, repr=False)
     kept_in: Path | None = None
 
+    @property
+    def paths(self) -> tuple[Path, ...]:
+        """Folder, or files, on this machine that hold it; none of a server."""
+        if self.path is None or self.kind is StorageKind.JOURNAL:
+            return () if self.path is None else (self.path,)
+        return tuple(self.path.with_name(self.path.name + end) for end in ("", "-journal", "-wal", "-shm", ".flock"))
+
 
 @dataclass(frozen=True, kw_only=True)
 class SaidAddress:
