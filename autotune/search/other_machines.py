@@ -5,7 +5,8 @@ describe themselves, see `study.members`.
 """
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from statistics import fmean, median
 
 from autotune.events import Event, Remark
@@ -26,6 +27,7 @@ BASELINE_EVERY = 12
 _FAILURES_IN_A_ROW = 2  # after which today's config is tried again: is it the machine?
 _SLOW = math.log(0.65)  # of the others' median: machines of a class differ by 20 %
 _TRIALS_OF_SLOW = 2  # of today's config, before a machine counts as slow
+_MUCH_MORE_TIME = 2.0  # left than who confirms: it goes on exploring
 _LOOK_S = 2.0  # between looks at what others do
 
 
@@ -63,7 +65,7 @@ class OtherMachines:
 
     def why_exploring_ends(self) -> str:
         """Return the reason for which others make further trials needless; empty if they do not."""
-        if confirming := self._confirming():
+        if confirming := self._confirming_in_time():
             hosts = ", ".join(sorted({one.host for one in confirming}))
             return f"the best point is being confirmed on {hosts}"
         if self._has_lost_its_search:
@@ -112,7 +114,7 @@ class OtherMachines:
         """
         if self._has_lost_its_search:
             return []
-        confirming = self._confirming()
+        confirming = self._confirming_in_time()
         if not confirming:
             return better
         point = confirming[0].point
@@ -121,11 +123,23 @@ class OtherMachines:
             return []
         return [candidate for candidate in better if candidate.observation.name == point]
 
+    @contextmanager
+    def confirming(self, point: str) -> Iterator[None]:
+        """Tell the others that this machine confirms a point, for as long as a ``with`` block lasts.
+
+        Args:
+            point: Its name.
+        """
+        self._study.describe(phase=Phase.CONFIRMING, point=point)
+        try:
+            yield
+        finally:
+            self._study.describe(phase=Phase.EXPLORING)
+
     def wait_for_their_confirmations(self) -> None:
         """Wait until others have confirmed what they confirm, so that the answer has it; a worker gives no answer."""
         if self._study.member is None or self._is_worker:
             return
-        self._study.describe(phase=Phase.EXPLORING)
         self._study.refresh()
         while self._confirming() and self._parts.budget.left_s() > _LOOK_S:
             self._parts.clock.wait(_LOOK_S)
@@ -180,6 +194,11 @@ class OtherMachines:
 
     def _confirming(self) -> list[Member]:
         return [one for one in self._together() if one.phase is Phase.CONFIRMING and one.point]
+
+    def _confirming_in_time(self) -> list[Member]:
+        """Return those that confirm a point while this machine has not much more time than they have."""
+        left_s = self._parts.budget.left_s()
+        return [one for one in self._confirming() if left_s <= _MUCH_MORE_TIME * one.left_s]
 
     def _elsewhere(self) -> list[TrialRecord]:
         """Return the comparable trials of this search on other machines."""

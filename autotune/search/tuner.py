@@ -46,7 +46,6 @@ from autotune.search.schedule import (
 from autotune.search.state import SearchState
 from autotune.search.trial_maker import Failed, PlannedTrial, PointTaken, TrialMaker
 from autotune.search.validator import Validator
-from autotune.study.members import Phase
 from autotune.study.summary import judged_finalists, summarize
 from autotune.trial.explanations import EXPLANATIONS
 
@@ -290,7 +289,11 @@ class Tuner:
             self._narrator.tell_phase("ending", f"{why}; to confirm {another} takes {needed}, and {left} is left")
             return False
         self._narrator.tell_phase("confirming", why)
-        self._parts.study.describe(phase=Phase.CONFIRMING, point=plan.candidate.observation.name)
+        with self._others.confirming(plan.candidate.observation.name):
+            return self._make_pairs(plan)
+
+    def _make_pairs(self, plan: ConfirmationPlan) -> bool:
+        """Make the pairs of a confirmation, as far as they are needed; return whether all trials can be compared."""
         goal = self._confirming_goal(plan)
         first_pair = 1 + max((trial.pair for trial in self._made_here() if trial.pair is not None), default=-1)
         for done, (pair, is_baseline) in enumerate(pair_order(plan.pairs, self._rng), start=1):

@@ -44,12 +44,13 @@ class Other:
         self.study: Study
         self.problem: Problem
 
-    def joins(self, problem: Problem, clock: VirtualClock, role: Role = Role.SEARCH) -> None:
-        """Join the study."""
-        owner = Owner(about={"host": self.name}, is_gone=lambda _about: False, clock=clock, ends_s=clock.now_s() + 9e9)
+    def joins(self, problem: Problem, clock: VirtualClock, budget_s: float) -> None:
+        """Join the study, for so long."""
+        ends_s = clock.now_s() + budget_s
+        owner = Owner(about={"host": self.name}, is_gone=lambda _about: False, clock=clock, ends_s=ends_s)
         self.problem = problem
         self.study = Study(problem.study, problem.storage, owner=owner)
-        self.study.join(member(problem, clock, self.name, role))
+        self.study.join(member(problem, clock, self.name, Role.SEARCH))
 
     def begins(self, values: Values) -> Claim:
         """Begin a trial."""
@@ -69,13 +70,13 @@ class Other:
 
 
 def joining(
-    *others: Other, role: Role = Role.SEARCH, first: Callable[[], None] = lambda: None
+    *others: Other, role: Role = Role.SEARCH, budget_s: float = 9e9, first: Callable[[], None] = lambda: None
 ) -> Callable[[Study, Problem, VirtualClock], None]:
     """Let others join first, and do something, and then the search itself."""
 
     def joins(study: Study, problem: Problem, clock: VirtualClock) -> None:
         for other in others:
-            other.joins(problem, clock)
+            other.joins(problem, clock, budget_s)
         first()
         clock.wait(1.0)
         assert study.join(member(problem, clock, HERE, role)).search == "joint"
@@ -145,6 +146,20 @@ def test_a_point_that_another_confirms_is_confirmed_here_too(search: Search, mak
     confirmed = [trial.values for trial in searched.of(Purpose.CONFIRM)]
     assert GOOD in confirmed
     assert BEST not in confirmed
+
+
+def test_who_has_much_more_time_goes_on_exploring(search: Search, make_trial: MakeTrial) -> None:
+    """A search of five minutes does not end one of half an hour."""
+    other = Other("a", make_trial)
+
+    def confirms() -> None:
+        other.has_measured(other.problem.space.baseline, 285.0, Purpose.BASELINE)
+        other.has_measured(GOOD, 615.0)
+        other.study.describe(phase=Phase.CONFIRMING, point=other.problem.space.name(GOOD))
+
+    searched = search(plain, budget_s=300, joins=joining(other, budget_s=100.0), told=after(4, confirms))
+    assert len(searched.of(Purpose.EXPLORE)) > 3
+    assert BEST in [trial.values for trial in searched.of(Purpose.CONFIRM)]
 
 
 def test_a_third_machine_does_not_confirm(search: Search, make_trial: MakeTrial) -> None:
