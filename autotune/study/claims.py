@@ -85,7 +85,8 @@ class LeaseWatch:
     """Watch over the claims of others.
 
     A claim has lapsed when its owner is known to be gone, or has given no sign of life for `LEASE_S` on this machine's
-    own monotonic clock: the clocks of machines differ.
+    own monotonic clock: the clocks of machines differ. Time in which the storage was away does not count, as nobody
+    could write a sign of life, or read it.
 
     Args:
         clock: Source of time.
@@ -96,6 +97,15 @@ class LeaseWatch:
         self._clock = clock
         self._is_gone = is_gone
         self._seen: dict[tuple[str, int | str], tuple[Any, float]] = {}
+        self._counts_from_s = -math.inf
+
+    def pause(self) -> None:
+        """Let nothing lapse for its silence, until `resume`: the storage is away."""
+        self._counts_from_s = math.inf
+
+    def resume(self) -> None:
+        """Let all that is silent lapse after `LEASE_S` from now on: the storage answers again."""
+        self._counts_from_s = self._clock.now_s()
 
     def has_lapsed(self, study: str, number: int | str, claim: object) -> bool:
         """Return whether nobody makes a trial any more.
@@ -113,4 +123,4 @@ class LeaseWatch:
         if seen != sign:
             self._seen[study, number] = (sign, now_s)
             return False
-        return now_s - since_s >= LEASE_S
+        return now_s - max(since_s, self._counts_from_s) >= LEASE_S

@@ -80,12 +80,12 @@ class Study:
         self._thread = StorageThread(f"storage of {name}", self._renew, RENEWAL_S)
         self._away_until_s: float | None = None
         try:
-            leases = LeaseWatch(owner.clock, owner.is_gone)
-            opened = partial(OptunaTrials, name, storage, leases, reads_only=reads_only)
+            self._leases = LeaseWatch(owner.clock, owner.is_gone)
+            opened = partial(OptunaTrials, name, storage, self._leases, reads_only=reads_only)
             self._trials = self._thread.call(opened, _OPENING_S)
         except TimeoutError:
             raise _silent(self.where) from None
-        self._membership = Membership(self._trials, owner, leases, self.where)
+        self._membership = Membership(self._trials, owner, self._leases, self.where)
         self._connection = self._trials.connection
         self.torn_bytes = self._connection.torn_bytes
         self._pending = PendingTrials(pending, self.where) if pending and self._connection.is_remote else None
@@ -387,9 +387,11 @@ class Study:
         else:
             if self._away_until_s is not None:
                 self._away_until_s = None
+                self._leases.resume()
                 self.remarks.append("The storage answers again.")
             return result
         if self._away_until_s is None:
+            self._leases.pause()
             self.remarks.append(
                 f"{away.where}: {away.message}. Finished trials are kept here, and written when it is back."
             )

@@ -14,11 +14,12 @@ from autotune.errors import StorageAway
 from autotune.problem.known import Study as KnownStudy
 from autotune.problem.problem import open_problem
 from autotune.search.open import SearchOptions, open_search
-from autotune.study.claims import NOBODY, Owner
+from autotune.study.claims import LEASE_S, NOBODY, Owner
 from autotune.study.pending import PendingTrials
 from autotune.study.record import Study
 from autotune.study.storage.storage import Connection, Storage
 from autotune.testing.storage_contract import CHOICES, VALUES, record
+from tests.study.test_members import member
 from tests.study.test_storages import at
 
 
@@ -219,3 +220,27 @@ def test_who_cannot_reach_the_storage_is_told_what_waits(tmp_path: Path) -> None
     storage.latest = no_answer  # type: ignore[assignment]
     with pytest.raises(StorageAway, match="no answer; trials that wait here to be written there: 3"):
         KnownStudy.of(problem)
+
+
+def test_nobody_counts_as_gone_for_an_outage(tmp_path: Path) -> None:
+    """Signs of life that nobody could write are not missed; whoever is silent afterwards counts no more."""
+    clock = VirtualClock()
+    owners = [Owner(about={"host": one}, is_gone=lambda _claim: False, clock=clock) for one in "ab"]
+    first, second = (opened(tmp_path, owner) for owner in owners)
+    for uuid, study in {"a": first, "b": second}.items():
+        study.join(member(uuid, clock))
+    second.refresh()
+    Remote.away = True
+    try:
+        assert second.refresh() == []
+        clock.wait(2 * LEASE_S)
+        assert [one.uuid for one in second.others()] == ["a"]
+    finally:
+        Remote.away = False
+    second.refresh()
+    clock.wait(LEASE_S - 1.0)
+    assert [one.uuid for one in second.others()] == ["a"]
+    clock.wait(2.0)
+    assert second.others() == []
+    first.close()
+    second.close()
