@@ -292,7 +292,7 @@ def _join(study: Study, problem: Problem, options: SearchOptions, name: str, clo
     Raises:
         StudyError: The storage could not be written; or somebody is at work who trains other code.
     """
-    code = trainer_code(problem.command, Path.cwd(), [problem.config_path])
+    code = trainer_code(problem.command, Path.cwd(), problem.settings.paths)
     study.refresh()
     for one in study.others():
         if why := why_code_differs(code, one.code):
