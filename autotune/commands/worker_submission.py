@@ -113,7 +113,7 @@ def _slurm(request: SubmissionRequest, job: WorkerJob, state: StateFolder, clock
     create_private(script, text.encode())
     number = slurm.submit(words)
     say(
-        f"Submitted job {number}: {count} worker{'s' if count > 1 else ''}, each on a node of its own.\n"
+        f"Submitted job {number}: {f'{count} workers, each' if count > 1 else 'a worker'} on a node of its own.\n"
         f"  script  {script}\n"
         f"  output  {folder}/{number}_*.log\n"
         f"squeue --job {number} shows them, scancel {number} ends them; nothing that they finished is lost."
