@@ -105,6 +105,7 @@ def _work(call: Invocation, request: SearchRequest, clock: Clock, *, as_long_as_
         from autotune.report.live import SearchDisplay
         from autotune.search.open import SearchOptions, open_search
         from autotune.study.members import Role
+        from autotune.study.summary import has_answer
 
     problem = open_requested(request)
     options = SearchOptions(
@@ -118,6 +119,11 @@ def _work(call: Invocation, request: SearchRequest, clock: Clock, *, as_long_as_
     console = text_console(stderr=True)
     display = SearchDisplay(console, clock, started_s=call.started_s, budget_s=request.budget_s)
     with open_search(problem, options, clock, display) as search:
+        if search.search == search.name and has_answer(
+            search.study.records(), problem.space.name(problem.space.baseline), problem.objective
+        ):
+            console.print("The study has its answer, and nobody works on it: `autotune search` begins anew.")
+            return 0
         with display, suppress(TrialError):  # that all gave no numbers: others may know better
             search.run()
         made = sum(search.tuner.outcomes.values())

@@ -126,6 +126,21 @@ def judged_finalists(
     return [(finalist, _judgement(finalist, others, search, objective)) for finalist in found]
 
 
+def has_answer(records: Sequence[TrialRecord], baseline_point: str, objective: Objective) -> bool:
+    """Return whether the last search that has an answer confirmed a point against these values, whatever came of it.
+
+    Args:
+        records: The study's record, oldest first.
+        baseline_point: Name of the point that the config holds now.
+        objective: The objective.
+    """
+    search = latest_search(records, objective)
+    made = [trial for trial in records if trial.search == search]
+    if search is None or made[0].point != baseline_point:
+        return False
+    return any(judgement for _, judgement in judged_finalists(records, search, objective))
+
+
 @dataclass(frozen=True, kw_only=True)
 class _Searched:
     """Trials of one search that has a baseline on record, and what is needed to read them.

@@ -93,6 +93,11 @@ def test_a_worker_alone_makes_a_study(project: Path) -> None:
         _, said = worker.communicate(timeout=60)
     assert worker.returncode == 0, said
     made = len(the_study(project).records())
+    with start(project, "two", "worker") as late:
+        _, told = late.communicate(timeout=60)
+    assert late.returncode == 0
+    assert "The study has its answer" in told
+    assert len(the_study(project).records()) == made
     assert f"{made} trials made; the study needs no more of it." in said
     assert said.count("/s ") >= made
 
