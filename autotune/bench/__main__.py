@@ -173,6 +173,24 @@ def _assumptions(arguments: argparse.Namespace) -> None:
     )
 
 
+def _add_siblings(commands: "Commands") -> None:
+    parser = commands.add_parser("siblings", help="the search on a machine whose sibling has searched already")
+    parser.add_argument("--seeds", type=_seeds, default=range(1000, 1100), metavar="0-31", help="default: 1000-1099")
+    parser.add_argument("--budget", type=parse_duration_s, default=600.0, help="of each search (default: 10m)")
+    _add_pieces(parser, out="bench-siblings")
+    parser.set_defaults(run=_siblings)
+
+
+def _siblings(arguments: argparse.Namespace) -> None:
+    # Here, because other benchmarks do without the imports of the peers.
+    from autotune.bench.siblings import benchmark_siblings
+
+    print(
+        benchmark_siblings(seeds=arguments.seeds, budget_s=arguments.budget, jobs=arguments.jobs, out=arguments.out),
+        end="",
+    )
+
+
 def _add_landscapes(commands: "Commands") -> None:
     parser = commands.add_parser(
         "landscapes", help="compare how rugged simulated trainers are with measured systems, by three statistics"
@@ -371,6 +389,7 @@ _BENCHMARKS = (
     _add_search,
     _add_tables,
     _add_assumptions,
+    _add_siblings,
     _add_landscapes,
     _add_promises,
     _add_ablation,

@@ -7,6 +7,7 @@ from autotune.commands.search_request import SearchRequest
 from autotune.commands.showing import show_plan
 from autotune.problem.gpus import busy_remarks, remarks_on_gpus
 from autotune.problem.problem import Problem
+from autotune.search.warm_start import warm_start
 
 
 def show_dry_run(console: Console, problem: Problem, request: SearchRequest, clock: Clock) -> None:
@@ -16,7 +17,8 @@ def show_dry_run(console: Console, problem: Problem, request: SearchRequest, clo
         GpuError: The GPU that trials would use is not there.
     """
     on_batch = [problem.batch_remark] if problem.batch_remark else []
+    begins = [warm_start(problem).sentence] if request.warm_start and not request.fresh else []
     remarks = (*problem.state.remarks, *remarks_on_gpus(problem), *on_batch)
     show_plan(console, problem, request.budget_s, request.validate_s)
-    for sentence in (f"score: {problem.measures}", *remarks, *busy_remarks(problem, clock)):
+    for sentence in (f"score: {problem.measures}", *remarks, *busy_remarks(problem, clock), *filter(None, begins)):
         console.print(sentence, soft_wrap=True)

@@ -12,6 +12,7 @@ from autotune.problem.init_plan import InitPlan, plan_init, plan_init_from_flags
 from autotune.problem.unlisted_knobs import not_taken
 from autotune.report.inventory import Inventory, print_inventory
 from autotune.report.plain_text import plain
+from autotune.search.warm_start import warm_start
 from autotune.settings.apply import create_file, write_edit
 from autotune.settings.secrets import masked
 from autotune.settings.typed import read_typed, refuse_secrets
@@ -54,7 +55,8 @@ def show_inventory(console: Console, plan: InitPlan) -> None:
         command=masked(problem.command),
     )
     print_inventory(console, inventory)
-    for note in filter(None, (problem.batch_remark, *command_notes(problem), plan.why_separate)):
+    begins = warm_start(problem).sentence if problem.can_vary else ""
+    for note in filter(None, (problem.batch_remark, *command_notes(problem), plan.why_separate, begins)):
         console.print(note, soft_wrap=True)
 
 

@@ -108,6 +108,12 @@ seed_option = click.option(
     show_default=True,
     help="A number from 0 on, which makes the search's choices repeatable.",
 )
+warm_start_option = click.option(
+    "--warm-start/--no-warm-start",
+    default=True,
+    help="Begin with the best points of studies of the same or a like training, on this hardware or another, or do "
+    "not. Default: begin with them, if there are any.",
+)
 json_option = click.option("--json", "as_json", is_flag=True, help="Print one JSON object on stdout.")
 dry_run_option = click.option("--dry-run", is_flag=True, help="Show what would happen; change and start nothing.")
 force_option = click.option("--force", is_flag=True, help="Do not ask, also where a value was edited since.")

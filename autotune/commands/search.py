@@ -15,6 +15,7 @@ from autotune.commands.parameters import (
     seed_option,
     state_dir_option,
     storage_option,
+    warm_start_option,
 )
 from autotune.commands.search_answer import SearchAnswer
 from autotune.commands.search_request import SearchRequest
@@ -30,7 +31,8 @@ if TYPE_CHECKING:
 @config_option
 @click.option("--budget", "budget_s", type=Duration(), default="30m", show_default=True, help="Wall for everything.")
 @seed_option
-@click.option("--fresh", is_flag=True, help="Start a new record; the old one is kept beside it.")
+@click.option("--fresh", is_flag=True, help="Start a new record, without a warm start; the old one is kept beside it.")
+@warm_start_option
 @click.option(
     "--apply/--no-apply",
     default=None,

@@ -13,7 +13,8 @@ class SearchRequest:
         config: The config as it was typed.
         budget_s: The wall for everything, in seconds.
         seed: Makes the choices repeatable; 0 or more.
-        fresh: True to start a new record.
+        fresh: True to start a new record, without a warm start.
+        warm_start: True to begin with the best points of studies of like trainings.
         apply: Whether to write the best values into the config if they are better; None to ask.
         same_training: True to turn only knobs that leave the training itself unchanged.
         batch: Limit of the effective batch; None for that of the section, or the default.
@@ -31,6 +32,7 @@ class SearchRequest:
     budget_s: float
     seed: int
     fresh: bool
+    warm_start: bool
     apply: bool | None
     same_training: bool
     batch: str | None

@@ -77,6 +77,7 @@ def search_with_display(
         started_s=started_s,
         seed=request.seed,
         fresh=request.fresh,
+        warm_start=request.warm_start,
         allow_busy_gpu=request.allow_busy_gpu,
         sampler=request.sampler,
         validate_s=request.validate_s,

@@ -16,6 +16,7 @@ from autotune.commands.parameters import (
     seed_option,
     state_dir_option,
     storage_option,
+    warm_start_option,
 )
 from autotune.commands.search_request import SearchRequest
 from autotune.commands.submission_options import submission_options
@@ -36,6 +37,7 @@ _USUAL_S = 1800.0
 @seed_option
 @click.option("--same-training", is_flag=True, help="As for the search that is joined.")
 @click.option("--batch", type=BatchLimitText(), metavar="[Nx|same|free]", help="As for the search that is joined.")
+@warm_start_option
 @click.option("--allow-busy-gpu", is_flag=True, help="Work although somebody else is on the GPU.")
 @submission_options
 @state_dir_option
@@ -51,6 +53,7 @@ def command(
     seed: int,
     same_training: bool,
     batch: str | None,
+    warm_start: bool,
     allow_busy_gpu: bool,
     state_dir: Path | None,
     storage: str | None,
@@ -73,6 +76,7 @@ def command(
         budget_s=_USUAL_S if budget_s is None else budget_s,
         seed=seed,
         fresh=False,
+        warm_start=warm_start,
         apply=False,
         same_training=same_training,
         batch=batch,
@@ -113,6 +117,7 @@ def _work(call: Invocation, request: SearchRequest, clock: Clock, *, as_long_as_
         started_s=call.started_s,
         seed=request.seed,
         allow_busy_gpu=request.allow_busy_gpu,
+        warm_start=request.warm_start,
         role=Role.WORKER,
         as_long_as_others=as_long_as_others,
     )

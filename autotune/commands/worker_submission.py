@@ -51,6 +51,7 @@ class SubmissionRequest:
         batch: Likewise.
         allow_busy_gpu: Whether they work although somebody else is on the GPU.
         state_dir: Folder of all state, as typed.
+        warm_start: Whether they begin with the best points of studies of like trainings.
         words: Hosts, or options of sbatch.
     """
 
@@ -70,6 +71,7 @@ class SubmissionRequest:
     allow_busy_gpu: bool
     state_dir: Path | None
     words: tuple[str, ...]
+    warm_start: bool = True
 
 
 def submit_workers(request: SubmissionRequest, clock: Clock, *, program: tuple[str, ...] = OWN_COMMAND) -> int:
@@ -201,6 +203,7 @@ def _job(request: SubmissionRequest, program: tuple[str, ...], state: StateFolde
 def _common(request: SubmissionRequest) -> list[str]:
     options = ["--allow-busy-gpu"] if request.allow_busy_gpu else []
     options += ["--same-training"] if request.same_training else []
+    options += [] if request.warm_start else ["--no-warm-start"]
     options += ["--batch", request.batch] if request.batch else []
     if request.budget_s is not None:
         options += ["--budget", f"{request.budget_s:.3f}".rstrip("0").rstrip(".") + "s"]

@@ -6,7 +6,7 @@ import shlex
 import socket
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -109,12 +109,12 @@ class Problem:
         return self.typed_command or self.settings.command or ()
 
     @cached_property
-    def study(self) -> str:
-        """Name of the study; it ends in a hash of the frameworks and one of the command."""
+    def identity(self) -> StudyIdentity:
+        """All that the trials of its study have in common."""
         section = self.settings.section
         # What chooses GPUs counts by the GPUs that it chooses, wherever it comes from.
         chooses = CHOOSING_GPUS if self.gpus else ()
-        identity = StudyIdentity(
+        return StudyIdentity(
             stem=self.config_path.stem,
             config=self.settings.trial_document.data,
             left_out=[*(path for knob in self.space.knobs for path in knob.paths), *self.settings.outputs.redirected],
@@ -125,7 +125,21 @@ class Problem:
             machine=self.machine,
             frameworks=self.frameworks,
         )
-        return identity.name
+
+    @cached_property
+    def study(self) -> str:
+        """Name of the study; it ends in a hash of the frameworks and one of the command."""
+        return self.identity.name
+
+    @cached_property
+    def training(self) -> str:
+        """Hash of the training without the machine, by which studies of it are known on other machines.
+
+        A key that is a known knob does not count, whether it is one here or not: that depends on the machine.
+        """
+        known = [path for path, value in self.settings.scalars.items() if known_knob(path, value)]
+        skipped = [skipped.path for skipped in self.skipped]
+        return replace(self.identity, left_out=[*self.identity.left_out, *known, *skipped]).training
 
     @property
     def can_vary(self) -> bool:

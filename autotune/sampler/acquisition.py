@@ -39,6 +39,7 @@ _LEAST_CHANCE = 0.1  # of success: a point with less is not tried, as long as no
 _LONGEST_LOOKAHEAD = 64  # trials of the look-ahead
 _DRAWS = 1_000
 _EVEN_CHANCE = 0.5
+_DOUBTED = 0.5  # probability of success of a point that ran out of memory on another machine
 _MOST_DRAWS = 50  # for a point of the initial design
 
 
@@ -141,6 +142,7 @@ class Acquisition:
         why_not: Callable[[Values], str | None],
         longest_s: float = math.inf,
         design_points: int = 0,
+        is_doubtful: Callable[[Values], bool] = lambda _values: False,
     ) -> Proposal | None:
         """Return the proposal of the largest value.
 
@@ -153,6 +155,8 @@ class Acquisition:
             why_not: Returns the reason why a point is predicted to fail; None if it may run.
             longest_s: Longest expected duration of a trial that is allowed.
             design_points: Number of points of the initial design, those of the heuristics included.
+            is_doubtful: Returns whether a point may fail by what is known of other machines: it has to promise more
+                than others, and is not drawn at random.
 
         Returns:
             The proposal; None if every point has had its trials, is predicted to fail, or would take too long.
@@ -166,10 +170,23 @@ class Acquisition:
                 else Proposal(values=heuristic_values, gain=_HEURISTIC_GAIN)
             )
         if len(self._observations) < design_points:
-            drawn = self._drawn(lambda values: why_not(values) is None and self.may_take(values, longest_s))
+            drawn = self._drawn(
+                lambda values: why_not(values) is None and self.may_take(values, longest_s) and not is_doubtful(values)
+            )
             if drawn is not None:
                 return Proposal(values=drawn, gain=_HEURISTIC_GAIN)
-        return next((trial for trial in ranked if trial.is_repeat or why_not(trial.values) is None), None)
+        doubted: Proposal | None = None
+        for trial in ranked:
+            if trial.is_repeat:
+                break
+            if why_not(trial.values) is not None:
+                continue
+            if not is_doubtful(trial.values):
+                break
+            doubted = doubted or trial
+        else:
+            return doubted
+        return doubted if doubted and _DOUBTED * doubted.gain > trial.gain else trial
 
     def _drawn(self, may_try: Callable[[Values], bool]) -> Values | None:
         """Return a new point drawn at random among those that will rather succeed than fail; None if none is found."""

@@ -40,6 +40,19 @@ class _Memory:
         )
 
 
+@dataclass(frozen=True, kw_only=True)
+class MemoryHint:
+    """Point that ran out of memory on another machine, which had at least as much.
+
+    Attributes:
+        values: Its values by the knobs of this space; numbers need not be among their choices.
+        ending: Which memory.
+    """
+
+    values: Values
+    ending: Ending
+
+
 class Feasibility:
     """Predictor of failures, from the observations of a search.
 
@@ -48,10 +61,17 @@ class Feasibility:
         observations: Observation of each point.
         machine: Conditions of the machine: its memory is the limit.
         memory_margin: Fraction of that memory that has to stay free, 0 to 1.
+        hints: Points that ran out of memory elsewhere.
     """
 
     def __init__(
-        self, space: Space, observations: Mapping[str, Observation], machine: Machine, *, memory_margin: float
+        self,
+        space: Space,
+        observations: Mapping[str, Observation],
+        machine: Machine,
+        *,
+        memory_margin: float,
+        hints: Sequence[MemoryHint] = (),
     ) -> None:
         self._space = space
         self._batches = [knob for knob in space.knobs if knob.kind == "batch_size"]
@@ -65,11 +85,22 @@ class Feasibility:
         ]
         self._host_limit_bytes = (1 - memory_margin) * machine.memory_bytes
         self._memory_margin = memory_margin
+        self._hints = hints
         self._gpu_bytes = [gpu.memory_bytes for gpu in machine.gpus if gpu.memory_bytes is not None]
 
     def why_not(self, values: Values) -> str | None:
         """Return the reason why a point will fail; None if it may run."""
         return self._space.why_infeasible(values) or self._why_out_of_memory(values) or self._why_over_the_edge(values)
+
+    def is_doubtful(self, values: Values) -> bool:
+        """Return True if a point needs as much memory as one that ran out of it elsewhere, and no success here does."""
+        return any(
+            memory.ending is hint.ending
+            and memory.needs_as_much(values, hint.values)
+            and not any(memory.needs_as_much(other.values, hint.values) for other in self._good)
+            for hint in self._hints
+            for memory in self._memories
+        )
 
     # Memory
 

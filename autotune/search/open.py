@@ -25,11 +25,12 @@ from autotune.process.owner import is_gone, this_process
 from autotune.process.zygote import ZygoteRunner
 from autotune.protect.checkpoints import CheckpointBackups
 from autotune.results import SearchResult
-from autotune.sampler.other_samplers import SamplerChoice, require_sampler
+from autotune.sampler.other_samplers import OURS, SamplerChoice, require_sampler
 from autotune.search.event_log import EventLog
 from autotune.search.parts import SearchParts
 from autotune.search.schedule import Budget, why_no_time_to_validate
 from autotune.search.tuner import Tuner
+from autotune.search.warm_start import KNOWN_POINTS, WarmStart, keep_profile, warm_start
 from autotune.settings.command import split_command
 from autotune.study.claims import Owner
 from autotune.study.members import Member, Phase, Role
@@ -56,6 +57,7 @@ class SearchOptions:
         lifeline: See `SearchParts`.
         role: Whether it gives an answer, or lends its machine to the searches of others.
         as_long_as_others: Whether the search that is joined says how long it stays, where one goes on.
+        warm_start: Whether to begin with the best points of studies of like trainings; a new record never does.
 
     Raises:
         ConfigError: The budget is too short for the validation.
@@ -71,6 +73,7 @@ class SearchOptions:
     lifeline: Lifeline | None = None
     role: Role = Role.SEARCH
     as_long_as_others: bool = False
+    warm_start: bool = True
 
     def __post_init__(self) -> None:
         if self.validate_s is not None and (why := why_no_time_to_validate(self.validate_s, self.budget_s)):
@@ -131,6 +134,7 @@ def tune(
     allow_busy_gpu: bool = False,
     sampler: SamplerChoice | None = None,
     validate_s: float | None = None,
+    warm_start: bool = True,
     state_dir: Path | str | None = None,
     storage: str | None = None,
     on_event: OnEvent = lambda _event: None,
@@ -158,6 +162,8 @@ def tune(
         validate_s: Longest time for which the best point, and today's config before it, are trained before the answer,
             through the end of an epoch, an evaluation and a checkpoint where they come to these; None for no such
             trials.
+        warm_start: Whether to begin with the best points of studies of like trainings, on this hardware or another; a
+            new record (``fresh``) never does.
         state_dir: Where everything is kept; None finds the place by the config.
         storage: Where studies are kept: ``journal:FOLDER``, ``sqlite:FILE``, ``postgresql://user@host/name``, or
             ``file:FILE`` for a file of mode 0600 that holds one of these, perhaps with a password; None takes
@@ -188,6 +194,7 @@ def tune(
         allow_busy_gpu=allow_busy_gpu,
         sampler=sampler,
         validate_s=validate_s,
+        warm_start=warm_start,
     )
     with open_search(problem, options, clock, on_event) as search:
         return search.run()
@@ -223,6 +230,9 @@ def open_search(problem: Problem, options: SearchOptions, clock: Clock, on_event
         CheckpointBackups(problem.trainer, clock, cwd=Path.cwd(), name=name) as checkpoints,
     ):
         study = _open_study(problem, options, clock, tell)
+        start = _warm_start(problem, options, study, sampler)
+        if start.sentence:
+            tell(Remark(text=start.sentence))
         if growth := growth_remark(problem, study.records()):
             tell(Remark(text=growth))
         if checkpoints.remark:
@@ -241,12 +251,15 @@ def open_search(problem: Problem, options: SearchOptions, clock: Clock, on_event
             sampler=sampler,
             validate_s=options.validate_s,
             lifeline=options.lifeline,
+            warm_start=start,
             instruments=lambda: Instruments.of_machine(clock, collector),
         )
         tuner = Tuner(parts, (tell, checkpoints.after, lambda _event: _tell_all(remarks, tell)))
         try:
             yield OpenSearch(name, study, tuner, checkpoints, tell)
         finally:
+            if (state := tuner.state).trials and not tuner.left_because:
+                keep_profile(problem, study, state.better(), state.sd, clock.utc().isoformat(timespec="seconds"))
             study.describe(phase=Phase.LEFT, left_because=tuner.left_because)
             study.close()
             _tell_all(remarks, tell)
@@ -330,6 +343,13 @@ def _budget(study: Study, options: SearchOptions, clock: Clock) -> Budget:
         return own
     left_s = max(one.left_s for one in searches)
     return Budget(clock, started_s=options.started_s, budget_s=own.elapsed_s() + left_s)
+
+
+def _warm_start(problem: Problem, options: SearchOptions, study: Study, sampler: SamplerChoice) -> WarmStart:
+    """Return what the search begins with; nothing where the study knows enough itself, or another sampler proposes."""
+    wanted = options.warm_start and not options.fresh and sampler == OURS
+    is_young = len({trial.point for trial in study.records()}) < KNOWN_POINTS
+    return warm_start(problem) if wanted and is_young else WarmStart()
 
 
 def _both(one: OnEvent, other: OnEvent) -> OnEvent:

@@ -1,7 +1,7 @@
 """Parts that one search is assembled from."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from autotune.clock import Clock
 from autotune.problem.problem import Problem
@@ -10,6 +10,7 @@ from autotune.process.lifeline import Lifeline
 from autotune.sampler.acquisition import WORTH_THE_REST
 from autotune.sampler.other_samplers import OURS, SamplerChoice
 from autotune.search.schedule import Budget
+from autotune.search.warm_start import WarmStart
 from autotune.study.record import Study
 from autotune.trial.instruments import Instruments
 
@@ -30,6 +31,7 @@ class SearchParts:
         validate_s: Longest training of a validation trial; None if the answer is not validated.
         worth_the_rest: Gain in ln score that exploring on has to promise; 0 uses the budget in any case.
         lifeline: Says that the daemon that started this search is gone, or why it is to end; None if nobody does.
+        warm_start: Points of other studies that it begins with.
         instruments: Returns those that watch one trial; None for this machine's, GPUs left out.
     """
 
@@ -44,6 +46,7 @@ class SearchParts:
     validate_s: float | None = None
     worth_the_rest: float = WORTH_THE_REST
     lifeline: Lifeline | None = None
+    warm_start: WarmStart = field(default_factory=WarmStart)
     instruments: Callable[[], Instruments] | None = None
 
     @property

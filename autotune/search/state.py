@@ -18,6 +18,7 @@ from autotune.score import ln_score
 from autotune.search.confirm import Candidate, ConfirmationBasis, better_than_baseline
 from autotune.search.findings import Findings
 from autotune.search.schedule import expected_trial_s, verdict_s
+from autotune.search.warm_start import WarmStart
 from autotune.space.space import Space
 from autotune.statistics import optimal_window_s
 from autotune.study.finalists import broken_points
@@ -43,6 +44,7 @@ class SearchState:
         findings: What is found out about the trainer besides its speed.
         sampler: Name of the sampler, as in the config, or a sampler of Optuna.
         seed: Makes the choices of the sampler repeatable.
+        warm_start: Points of other studies that the search begins with.
 
     Attributes:
         space: What is searched: the problem's, without what was found to be of no use.
@@ -53,13 +55,21 @@ class SearchState:
     """
 
     def __init__(
-        self, problem: Problem, study: Study, findings: Findings, *, sampler: SamplerChoice, seed: int
+        self,
+        problem: Problem,
+        study: Study,
+        findings: Findings,
+        *,
+        sampler: SamplerChoice,
+        seed: int,
+        warm_start: WarmStart | None = None,
     ) -> None:
         self._problem = problem
         self._study = study
         self._findings = findings
         self._sampler = sampler
         self._seed = seed
+        self._warm_start = warm_start or WarmStart()
         self._within_variances_s: list[float] = []
         self._saw_a_pass = False
         self._pending: list[Values] = []
@@ -149,7 +159,8 @@ class SearchState:
             longest_s: How long it may be expected to take.
             design_points: Number of points of the initial design.
         """
-        why_not = self._why_not()
+        feasible = self._feasibility()
+        why_not = self._why_not(feasible)
         if self._other is not None:
 
             def may_try(values: Values) -> bool:
@@ -163,8 +174,11 @@ class SearchState:
             has_gpu=bool(self._problem.machine.gpus),
             short_passes=self._saw_a_pass,
         )
-        possible = next((values for values in heuristic_values if why_not(values) is None), None)
-        return self._acquisition.next_trial(self.baseline_point, possible, why_not, longest_s, design_points)
+        first = self._warm_start.among(heuristic_values, self.space, self._observations, feasible.is_doubtful)
+        possible = next((values for values in first if why_not(values) is None), None)
+        return self._acquisition.next_trial(
+            self.baseline_point, possible, why_not, longest_s, design_points, feasible.is_doubtful
+        )
 
     def simplification(self, longest_s: float) -> Proposal | None:
         """Return the trial of the best point without the changes that are not believed to matter; None without any.
@@ -221,10 +235,14 @@ class SearchState:
             )
         return WindowGoal(min_s=limits.min_s, min_steps=limits.min_steps, target_s=target_s)
 
-    def _why_not(self) -> Callable[[Values], str | None]:
+    def _feasibility(self) -> Feasibility:
+        margin, hints = self._problem.limits.memory_margin, self._warm_start.hints
+        machine = self._problem.machine
+        return Feasibility(self.space, self._observations, machine, memory_margin=margin, hints=hints)
+
+    def _why_not(self, feasible: Feasibility | None = None) -> Callable[[Values], str | None]:
         """Return what says why a point cannot be tried; None of those that can."""
-        margin = self._problem.limits.memory_margin
-        feasible = Feasibility(self.space, self._observations, self._problem.machine, memory_margin=margin)
+        feasible = feasible or self._feasibility()
         pending = {self._name(values) for values in self._pending}
         if not self._broken and not pending:  # the usual case: no need to name every candidate
             return feasible.why_not

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from autotune.durations import format_duration
 from autotune.errors import AutotuneError, TrialError
-from autotune.events import Event, SearchEnded, SearchStarted
+from autotune.events import Event, Remark, SearchEnded, SearchStarted
 from autotune.limits import expected
 from autotune.measure.window import WindowGoal
 from autotune.records import Ending, Purpose, TrialRecord, Validity
@@ -74,7 +74,14 @@ class Tuner:
         self._problem = parts.problem
         self._budget = parts.budget
         self._findings = Findings(parts.problem, parts.clock, cwd=Path.cwd())
-        self._state = SearchState(parts.problem, parts.study, self._findings, sampler=parts.sampler, seed=parts.seed)
+        self._state = SearchState(
+            parts.problem,
+            parts.study,
+            self._findings,
+            sampler=parts.sampler,
+            seed=parts.seed,
+            warm_start=parts.warm_start,
+        )
         self._narrator = Narrator(consumers, self._findings.remarks)
         self._trials = TrialMaker(parts, self._state, self._findings, self._narrator)
         self._baseline = PlannedTrial(values=parts.problem.space.baseline, purpose=Purpose.BASELINE)
@@ -368,6 +375,10 @@ class Tuner:
             AutotuneError: No trial gave numbers; what ended the search, if something did.
         """
         trials, result = self._state.trials, self._summary()
+        if result and result.verdict is Verdict.BETTER and result.best:
+            trials_of_all = self._parts.study.records()
+            if said := self._parts.warm_start.of_answer(result.best.values, trials_of_all, self._problem.space):
+                self._narrator.tell(Remark(text=said))
         verdict, elapsed_s = result.verdict if result else None, self._budget.elapsed_s()
         self._narrator.tell(SearchEnded(verdict=verdict, trials=len(trials), elapsed_s=elapsed_s))
         if result is None:

@@ -62,8 +62,18 @@ class StudyIdentity:
             f"-{_digest(list(self.command))[:4]}"
         )
 
-    def _training_and_machine(self) -> dict[str, Any]:
-        dropped, machine = set(self.left_out), self.machine
+    @property
+    def training(self) -> str:
+        """Hash of the training alone: the same on each machine, with each command and version of a framework."""
+        return _digest(self._training())[:16]
+
+    @property
+    def command_hash(self) -> str:
+        """Hash of the command."""
+        return _digest(list(self.command))[:16]
+
+    def _training(self) -> dict[str, Any]:
+        dropped = set(self.left_out)
         return {
             "config": _without(self.config, dropped, ()),
             "fixed": dict(self.fixed),
@@ -71,6 +81,12 @@ class StudyIdentity:
                 name: text for name, text in self.environment.items() if f"autotune.env.{name}" not in dropped
             },
             "objective": self.objective,
+        }
+
+    def _training_and_machine(self) -> dict[str, Any]:
+        machine = self.machine
+        return {
+            **self._training(),
             "cpu": [machine.cpu_model, machine.cpu_cores, round(machine.memory_bytes / _GIB)],
             "gpus": [[gpu.name, gpu.memory_bytes and round(gpu.memory_bytes / _GIB)] for gpu in machine.gpus],
         }

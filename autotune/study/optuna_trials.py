@@ -128,6 +128,10 @@ class OptunaTrials:
         with self.connection.expected():
             return function()
 
+    def note(self, name: str, value: object) -> None:
+        """Set an attribute of the study."""
+        self._studies[self._first].set_user_attr(name, value)
+
     def make(self, claim: Claim, own: Collection[str]) -> None:
         """Make a trial that is claimed; close those that nobody makes any more.
 

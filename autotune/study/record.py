@@ -340,6 +340,14 @@ class Study:
                 f"Others have got numbers of trials that were shown here: trial {', '.join(moved)} from now on."
             )
 
+    def note(self, name: str, value: object) -> None:
+        """Set an attribute of the study, a JSON value, in place of an earlier one.
+
+        Raises:
+            StudyError: The storage could not be written.
+        """
+        self._call(partial(self._trials.note, name, value))
+
     def close(self) -> None:
         """Give up all claims, write what waits for the storage as far as there is time, and close the storage.
 

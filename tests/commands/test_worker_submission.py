@@ -10,12 +10,23 @@ WORKER = ("worker", "--config", "config.yaml")
 
 def test_options_reach_the_workers(autotune: Autotune, project: Path) -> None:
     """Those of the study and of the machine; what stands behind -- is the engine's."""
-    options = ("--submit", "slurm", "-n", "2", "--dry-run", "--reachable", "--same-training", "--budget", "1h30m")
+    options = (
+        "--submit",
+        "slurm",
+        "-n",
+        "2",
+        "--dry-run",
+        "--reachable",
+        "--same-training",
+        "--no-warm-start",
+        "--budget",
+        "1h30m",
+    )
     done = autotune(*WORKER, *options, "--allow-busy-gpu", "--seed", "5", "--", "--partition", "gpu")
     assert done.returncode == 0, done.stderr
     command = done.stdout.splitlines()[-2]
     assert command.startswith(f"exec {sys.executable} -P -m autotune worker --config config.yaml --storage ")
-    assert "--allow-busy-gpu --same-training --budget 5400s --seed" in command
+    assert "--allow-busy-gpu --same-training --no-warm-start --budget 5400s --seed" in command
     assert command.endswith('"$((5 + SLURM_ARRAY_TASK_ID))"')
     assert "sbatch --parsable --partition gpu " in done.stderr
     assert not (project / ".autotune").exists()

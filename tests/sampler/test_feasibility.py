@@ -5,7 +5,7 @@ from typing import Any
 
 from autotune.records import Ending, Gpu, Machine
 from autotune.sampler.failure_attribution import ATTRIBUTIONS
-from autotune.sampler.feasibility import Feasibility
+from autotune.sampler.feasibility import Feasibility, MemoryHint
 from autotune.sampler.observations import Observation
 from autotune.space.knob import Label
 from autotune.space.space import Space
@@ -125,3 +125,19 @@ def test_the_edge_is_that_of_the_card_that_runs_fill() -> None:
     ]
     feasible = Feasibility(SPACE, named(*seen), replace(MACHINE, gpus=cards), memory_margin=0.08)
     assert feasible.why_not({**SPACE.baseline, "batch": 64}) is None
+
+
+def test_what_ran_out_of_memory_elsewhere_is_a_doubt_and_no_verdict() -> None:
+    """As large a batch may run, but is doubtful; it no longer is once one as large has run here."""
+    hint = MemoryHint(values={**SPACE.baseline, "batch": 48}, ending=Ending.OUT_OF_GPU_MEMORY)
+
+    def doubtful(*observations: Observation, **point: Any) -> bool:
+        known = named(observation(SPACE, 0.0), *observations)
+        feasible = Feasibility(SPACE, known, MACHINE, memory_margin=0.08, hints=[hint])
+        assert feasible.why_not({**SPACE.baseline, **point}) is None
+        return feasible.is_doubtful({**SPACE.baseline, **point})
+
+    assert doubtful(batch=64)
+    assert not doubtful(batch=32)
+    assert not doubtful(batch=64, precision="mixed_float16")
+    assert not doubtful(observation(SPACE, 0.3, batch=64), batch=128)

@@ -18,6 +18,7 @@ from autotune.sampler.other_samplers import SamplerChoice
 from autotune.search.parts import SearchParts
 from autotune.search.schedule import Budget
 from autotune.search.tuner import Tuner
+from autotune.search.warm_start import WarmStart
 from autotune.study.claims import Owner
 from autotune.study.record import Study
 from autotune.testing.simulated_probes import SimulatedHostProbe
@@ -100,6 +101,7 @@ def search(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Search:
         fresh: bool = False,
         sampler: SamplerChoice = "autotune",
         validate_s: float | None = None,
+        warm_start: WarmStart | None = None,
         told: Callable[[Event], None] = lambda _event: None,
         joins: Callable[[Study, Problem, VirtualClock], None] = lambda _study, _problem, _clock: None,
     ) -> Searched:
@@ -125,6 +127,7 @@ def search(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Search:
             clock=clock,
             sampler=sampler,
             validate_s=validate_s,
+            warm_start=warm_start or WarmStart(),
             instruments=lambda: Instruments(SimulatedHostProbe(simulator)),
         )
         tuner = Tuner(parts, [events.append, told])

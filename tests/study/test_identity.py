@@ -150,3 +150,17 @@ def test_our_own_interpreter_knows_its_packages(environment: Path, monkeypatch: 
     monkeypatch.setattr(sys, "executable", "/nowhere/bin/python")
     monkeypatch.syspath_prepend(environment.parent.parent / "lib" / "python3.12" / "site-packages")
     assert framework_versions(Path("/nowhere/bin/python"))["tensorflow-cpu"] == "2.21.0"
+
+
+def test_the_training_is_the_same_on_another_machine() -> None:
+    """With another command and other frameworks too; any other edit makes it another one."""
+    training = StudyIdentity(**GIVEN).training
+    for changes in ({"machine": replace(MACHINE, cpu_cores=4)}, {"command": ["other"]}, {"frameworks": {}}):
+        assert StudyIdentity(**{**GIVEN, **changes}).training == training
+    for changes in (_config(layers=[]), {"fixed": {}}, {"environment": {}}, {"objective": "throughput"}):
+        assert StudyIdentity(**{**GIVEN, **changes}).training != training
+
+
+def test_the_name_of_a_study_stays_what_it_was() -> None:
+    """Users have studies of these names, and a search goes on with them."""
+    assert NAME == "config-d671745b-c945-4d4f"

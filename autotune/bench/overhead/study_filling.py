@@ -123,6 +123,10 @@ class MemoryJournal:
         """Return a connection."""
         return Connection(storage=JournalStorage(self), expected=nullcontext)  # type: ignore[arg-type]
 
+    def attributes(self, name: str) -> list[object]:
+        """Return nothing: it is not searched."""
+        return []
+
     def set_aside(self, study: str, clock: Clock) -> None:
         """Make room for a new study."""
         self.entries = []

@@ -26,6 +26,7 @@ from autotune.sampler.other_samplers import SamplerChoice
 from autotune.search.parts import SearchParts
 from autotune.search.schedule import MOST_OF_THE_REST, SLOWER_THAN_USUAL, Budget
 from autotune.search.tuner import Tuner
+from autotune.search.warm_start import WarmStart
 from autotune.space.space import Space
 from autotune.statistics import optimal_window_s
 from autotune.study.record import Study
@@ -156,6 +157,7 @@ class Harness:
         *,
         sampler: SamplerChoice = OUR_SAMPLER,
         worth_the_rest: float = WORTH_THE_REST,
+        warm_start: WarmStart | None = None,
     ) -> Iterator[Tuner]:
         """Give our tuner on this machine, assembled as the command does it.
 
@@ -164,6 +166,7 @@ class Harness:
             consumers: Told everything that happens.
             sampler: Its sampler, as in `SearchParts`.
             worth_the_rest: As in `SearchParts`.
+            warm_start: As in `SearchParts`; None for none.
         """
         study = Study(self.problem.study, self.problem.storage)
         try:
@@ -178,6 +181,7 @@ class Harness:
                 sampler=sampler,
                 instruments=self.instruments,
                 worth_the_rest=worth_the_rest,
+                warm_start=warm_start or WarmStart(),
             )
             yield Tuner(parts, consumers)
         finally:
@@ -190,6 +194,7 @@ class Harness:
         *,
         sampler: SamplerChoice = OUR_SAMPLER,
         only_confirmed: bool = True,
+        warm_start: WarmStart | None = None,
     ) -> SearchResult | None:
         """Run our tuner; its answers are those of the harness.
 
@@ -199,6 +204,7 @@ class Harness:
             sampler: Its sampler, as in `SearchParts`.
             only_confirmed: True if its last answer is what it confirmed, else the baseline: what was not confirmed is
                 not recommended, however good it looked.
+            warm_start: As in `SearchParts`; None for none.
 
         Returns:
             Its result; None if no trial gave numbers.
@@ -212,7 +218,7 @@ class Harness:
                 self.answer(event.values)
 
         baseline = self.problem.space.baseline
-        with self.tuner(budget, [*consumers, note], sampler=sampler) as tuner:
+        with self.tuner(budget, [*consumers, note], sampler=sampler, warm_start=warm_start) as tuner:
             try:
                 result = tuner.run()
             except TrialError:

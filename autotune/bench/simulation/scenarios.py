@@ -250,7 +250,7 @@ def _scenario(seed: int, *, null: bool) -> Scenario:
         family=family,
         machine_name=place.name,
         machine=place.machine,
-        config_text=_config_text(training, place),
+        config_text=config_of(training, place),
         place=place,
         training=training,
         null=null,
@@ -261,7 +261,8 @@ def _springs(where: Kinds, kinds: Kinds) -> bool:
     return all(kinds[kind] == value for kind, value in where.items())
 
 
-def _config_text(training: Draw, place: SimulatedMachine) -> str:
+def config_of(training: Draw, place: SimulatedMachine) -> str:
+    """Return the config of a training on a machine, with the choices that its knobs have there."""
     sections: dict[str, list[str]] = {}
     for kind, path in PATHS.items():
         section, _, key = path.partition(".")

@@ -119,6 +119,14 @@ class Database:
         expected = partial(self._expected, reads_only=reads_only)
         return Connection(storage=storage, expected=expected, is_remote=self._is_server, close=self._close)
 
+    def attributes(self, name: str) -> list[object]:
+        """Return this attribute of all studies that have it."""
+        with self._expected(reads_only=True), self._in_use():
+            if not self._is_there() or not self._has_tables():
+                return []
+            attributes = [study.user_attrs for study in self._optuna.get_all_studies()]
+            return [some[name] for some in attributes if name in some]
+
     def set_aside(self, study: str, clock: Clock) -> None:
         """Begin a new member of the study's group, which the next search goes on with."""
         with self._expected(), self._in_use():

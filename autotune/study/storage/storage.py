@@ -65,6 +65,10 @@ class Storage(Protocol):
         """
         ...
 
+    def attributes(self, name: str) -> list[object]:
+        """Return this attribute of all studies that have it, where one look tells; none of a folder of journals."""
+        ...
+
     def set_aside(self, study: str, clock: Clock) -> None:
         """Make room for a new study of this name; the old one, if there is one, is kept."""
         ...

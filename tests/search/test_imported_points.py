@@ -1,0 +1,93 @@
+"""Imported points: values of another machine, or another config, in the terms of this space."""
+
+import pytest
+
+from autotune.records import Ending, Gpu, Machine, Scalar
+from autotune.search.imported_points import MOST_POINTS, imported_points, memory_hints, nearest
+from autotune.space.knob import Label
+from autotune.space.space import Space
+from autotune.study.siblings import Likeness, Sibling
+from tests.runs import knob
+from tests.study.profiles import GIB, profile
+
+SPACE = Space(
+    knobs=(
+        knob("data.batch_size", 8, 16, 32, 64, kind="batch_size", label=Label.BATCH),
+        knob("data.num_workers", 1, 2, 4, kind="workers"),
+        knob("data.cache", "none", "memory", kind="cache"),
+    )
+)
+POINT: dict[str, Scalar] = {"data.batch_size": 32, "data.num_workers": 2, "data.cache": "memory"}
+
+
+def _sibling(
+    *points: tuple[dict[str, Scalar], float], likeness: Likeness = Likeness.SAME_TRAINING, **more: object
+) -> Sibling:
+    return Sibling(profile=profile("s", *points, **more), likeness=likeness, distance=1.0)  # type: ignore[arg-type]
+
+
+def _values(*found: Sibling) -> list[object]:
+    return [dict(point.values) for point in imported_points(SPACE, found)]
+
+
+@pytest.mark.parametrize(
+    ("value", "choice"),
+    [(16, 16), (24, 32), (22, 16), (1000, 64), (1, 8), (12.0, 16), ("16", None), (True, None), (None, None)],
+)
+def test_a_number_takes_the_nearest_choice_by_ratio(value: Scalar, choice: Scalar) -> None:
+    """Ladders of two machines differ; what is no number has no place on one."""
+    index = nearest(SPACE.knobs[0], value)
+    assert (None if index is None else SPACE.knobs[0].choices[index]) == choice
+
+
+def test_a_value_without_a_place_leaves_its_knob_as_it_is() -> None:
+    """Unknown words and missing knobs take today's value; the rest of the point is worth its trial."""
+    assert _values(_sibling(({**POINT, "data.cache": "disk"}, 0.5))) == [{**POINT, "data.cache": "none"}]
+    assert _values(_sibling(({"data.num_workers": 4}, 0.5))) == [{**SPACE.baseline, "data.num_workers": 4}]
+
+
+def test_a_key_of_another_name_is_known_by_its_kind() -> None:
+    """Where each side has one knob of a kind, it is the same one."""
+    kinds = {"loader.workers": "workers", "train.bs": "batch_size", "x": None}
+    point: dict[str, Scalar] = {"loader.workers": 4, "train.bs": 64, "x": 5}
+    assert _values(_sibling((point, 0.5), kinds=kinds)) == [
+        {"data.batch_size": 64, "data.num_workers": 4, "data.cache": "none"}
+    ]
+
+
+def test_what_is_the_same_here_is_tried_once_and_todays_values_never() -> None:
+    """Two points beyond the ladder are one, and today's config is measured anyway."""
+    far, farther = {**POINT, "data.num_workers": 8}, {**POINT, "data.num_workers": 16}
+    assert _values(_sibling((far, 0.5), (farther, 0.4), (dict(SPACE.baseline), 0.3))) == [
+        {**POINT, "data.num_workers": 4}
+    ]
+
+
+def test_siblings_take_turns_nearest_first() -> None:
+    """The best of each comes before the second best of any, and there are only a few in all."""
+    near = _sibling((POINT, 0.2), ({**POINT, "data.batch_size": 64}, 0.1))
+    far = _sibling(({**POINT, "data.cache": "none"}, 0.9))
+    assert [point.gain for point in imported_points(SPACE, [near, far])] == [0.2, 0.9, 0.1]
+    many = [
+        _sibling(({**POINT, "data.batch_size": size, "data.num_workers": w}, 0.1))
+        for size in (8, 16, 64)
+        for w in (1, 4)
+    ]
+    assert len(imported_points(SPACE, many)) == MOST_POINTS
+
+
+def test_less_alike_trainings_give_fewer_points() -> None:
+    """Of one that only has the same knobs the best point alone is worth a trial."""
+    points = [({**POINT, "data.batch_size": size}, 0.1) for size in (16, 32, 64)]
+    assert len(_values(_sibling(*points))) == 3
+    assert len(_values(_sibling(*points, likeness=Likeness.SAME_KNOBS))) == 1
+
+
+@pytest.mark.parametrize(("here", "counts"), [(24, True), (40, True), (80, False), (None, False)])
+def test_what_ran_out_of_memory_counts_where_there_is_no_more(here: int | None, counts: bool) -> None:
+    """A batch that was too large for 40 GiB may be fine with 80; numbers stay as they were, not the ladder's."""
+    gpu = Gpu(name="x", uuid="GPU-1", memory_bytes=here and here * GIB)
+    machine = Machine(cpu_cores=8, cpu_model="x", memory_bytes=32 * GIB, gpus=(gpu,))
+    hints = memory_hints(SPACE, [_sibling(exhausted=[{"data.batch_size": 256}])], machine)
+    assert [hint.values["data.batch_size"] for hint in hints] == ([256] if counts else [])
+    assert all(hint.ending is Ending.OUT_OF_GPU_MEMORY for hint in hints)
