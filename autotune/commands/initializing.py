@@ -55,9 +55,10 @@ def show_inventory(console: Console, plan: InitPlan) -> None:
         command=masked(problem.command),
     )
     print_inventory(console, inventory)
-    begins = warm_start(problem).sentence if problem.can_vary else ""
-    for note in filter(None, (problem.batch_remark, *command_notes(problem), plan.why_separate, begins)):
+    for note in filter(None, (problem.batch_remark, *command_notes(problem), plan.why_separate)):
         console.print(note, soft_wrap=True)
+    if problem.can_vary and (begins := warm_start(problem).sentence):
+        console.print(plain(begins, longest=1000), soft_wrap=True)
 
 
 def tried(console: Console, plan: InitPlan, request: InitRequest) -> InitPlan:

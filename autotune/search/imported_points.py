@@ -8,7 +8,7 @@ from autotune.records import Ending, Machine, Scalar, Values
 from autotune.sampler.feasibility import MemoryHint
 from autotune.space.knob import Knob, is_number
 from autotune.space.space import Space
-from autotune.study.profiles import Profile
+from autotune.study.profiles import Profile, ProfilePoint
 from autotune.study.siblings import Likeness, Sibling
 
 MOST_POINTS = 4
@@ -36,16 +36,22 @@ class ImportedPoint:
     gain: float
 
 
-def imported_points(space: Space, found: Iterable[Sibling]) -> list[ImportedPoint]:
+def imported_points(
+    space: Space, found: Iterable[Sibling], machine: Machine, *, memory_margin: float
+) -> list[ImportedPoint]:
     """Return the points to try, the best of each sibling first, those of the nearest in front; no two are the same.
 
     Args:
         space: The space.
         found: The siblings, nearest first.
+        machine: This machine.
+        memory_margin: Fraction of its memory that has to stay free, 0 to 1.
     """
     columns = [
         [
-            ImportedPoint(values=_here(space, sibling.profile, point.values), sibling=sibling, gain=point.gain)
+            ImportedPoint(
+                values=_here(space, sibling.profile, point, machine, memory_margin), sibling=sibling, gain=point.gain
+            )
             for point in sibling.profile.points[: _MOST_OF_A_SIBLING[sibling.likeness]]
         ]
         for sibling in found
@@ -81,14 +87,46 @@ def _had_as_much(sibling: Sibling, machine: Machine, ending: Ending) -> bool:
     hardware = sibling.profile.hardware
     if ending is Ending.OUT_OF_HOST_MEMORY:
         return machine.memory_bytes <= hardware.memory_bytes
-    here = [gpu.memory_bytes for gpu in machine.gpus if gpu.memory_bytes is not None]
-    there = hardware.gpu_memory_bytes
-    return bool(here) and there is not None and min(here) <= there
+    here, there = _gpu_memory_bytes(machine), hardware.gpu_memory_bytes
+    return here is not None and there is not None and here <= there
 
 
-def _here(space: Space, profile: Profile, values: Values) -> Values:
-    """Return a point's values here: of ladders the nearest choice, today's where a value has no place."""
-    return {**space.baseline, **{path: near for path, _, near in _placed(space, profile, values)}}
+def _here(space: Space, profile: Profile, point: ProfilePoint, machine: Machine, memory_margin: float) -> Values:
+    """Return a point's values here: of ladders the nearest choice, today's where a value has no place.
+
+    What the other machine had limited is limited by this one: a batch that used more memory than there is here becomes
+    smaller in proportion, and at least as many workers as there were cores become as many as there are here.
+    """
+    fits = (1.0 - memory_margin) * min(
+        _share(_gpu_memory_bytes(machine), point.gpu_memory_bytes),
+        _share(machine.memory_bytes, point.host_memory_bytes),
+    )
+    values = {**space.baseline}
+    for path, value, near in _placed(space, profile, point.values):
+        knob = space.knob(path)
+        values[path] = near
+        if is_number(value) and knob.kind == "batch_size" and fits < 1.0:
+            values[path] = _largest(knob, fits * float(value or 0))
+        elif is_number(value) and knob.kind == "workers" and float(value or 0) >= profile.hardware.cpu_cores:
+            index = nearest(knob, machine.cpu_cores)
+            values[path] = near if index is None else knob.choices[index]
+    return values
+
+
+def _share(memory_bytes: int | None, used_bytes: int | None) -> float:
+    """Return the share of the memory that a trial used elsewhere which there is here; infinity if it is not known."""
+    return memory_bytes / used_bytes if memory_bytes and used_bytes else math.inf
+
+
+def _gpu_memory_bytes(machine: Machine) -> int | None:
+    """Return the memory of the smallest GPU; None without one, or if it is not known."""
+    return min((gpu.memory_bytes for gpu in machine.gpus if gpu.memory_bytes is not None), default=None)
+
+
+def _largest(knob: Knob, most: float) -> Scalar:
+    """Return the largest choice of a ladder that is not above a number, else the smallest."""
+    fitting = [choice for choice in knob.choices if is_number(choice) and float(choice or 0) <= most]
+    return fitting[-1] if fitting else knob.choices[0]
 
 
 def _raw(space: Space, profile: Profile, values: Values) -> Iterator[tuple[str, Scalar]]:

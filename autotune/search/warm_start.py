@@ -140,8 +140,9 @@ def warm_start(problem: Problem) -> WarmStart:
     except ValueError:  # keys or texts beyond what a profile holds
         return WarmStart()
     found = siblings(own, ProfileIndex(problem.storage, problem.state.studies).profiles())
+    margin = problem.limits.memory_margin
     return WarmStart(
-        points=tuple(imported_points(problem.space, found)),
+        points=tuple(imported_points(problem.space, found, problem.machine, memory_margin=margin)),
         hints=tuple(memory_hints(problem.space, found, problem.machine)),
     )
 
@@ -175,6 +176,8 @@ def profile_of(
             values=candidate.observation.values,
             gain=candidate.gain,
             sd=sd / math.sqrt(max(1, len(candidate.observation.scores))),
+            gpu_memory_bytes=candidate.observation.gpu_memory_bytes,
+            host_memory_bytes=candidate.observation.host_memory_bytes,
         )
         for candidate in better
         if candidate.gain > 0.0

@@ -92,11 +92,15 @@ class ProfilePoint:
         values: Its knob values.
         gain: ln score over that of the baseline, as the model of the study believes it.
         sd: Standard deviation of the mean of its trials, in ln score.
+        gpu_memory_bytes: Peak memory in use on its fullest GPU; None if unknown.
+        host_memory_bytes: Peak host memory; None if unknown.
     """
 
     values: Values
     gain: float
     sd: float
+    gpu_memory_bytes: int | None = None
+    host_memory_bytes: int | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -142,6 +146,8 @@ class Profile:
         texts = (self.study, self.training, self.command, self.objective, self.ended_utc, self.hardware.cpu_model)
         if any(len(text) > _LONGEST_TEXT for text in (*texts, *self.kinds, *(name for name, _ in self.hardware.gpus))):
             raise ValueError("a text is too long")
+        if not all(text.isprintable() for text in (*texts, *(name for name, _ in self.hardware.gpus))):
+            raise ValueError("a text that cannot be shown")
         if len(self.kinds) > _MOST_KNOBS or len(self.hardware.gpus) > _MOST_GPUS:
             raise ValueError("too many knobs or GPUs")
         if len(self.points) > MOST_POINTS or len(self.exhausted) > MOST_EXHAUSTED:
@@ -152,6 +158,8 @@ class Profile:
         for point in self.points:
             if not (0.0 < point.gain <= _LARGEST_GAIN and 0.0 <= point.sd <= _LARGEST_GAIN):
                 raise ValueError("a gain is out of range")
+            if not all(0 <= (used or 0) <= _MOST_BYTES for used in (point.gpu_memory_bytes, point.host_memory_bytes)):
+                raise ValueError("a use of memory is out of range")
         if any(point.ending not in (Ending.OUT_OF_GPU_MEMORY, Ending.OUT_OF_HOST_MEMORY) for point in self.exhausted):
             raise ValueError("a point that did not run out of memory")
         tried = [*(point.values for point in self.points), *(point.values for point in self.exhausted)]

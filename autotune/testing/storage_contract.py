@@ -229,6 +229,16 @@ class StorageContract:
         study.close()
         assert len(study.records()) == 1
 
+    def test_a_note_is_kept_with_its_study(self, tmp_path: Path) -> None:
+        """The latest of a name counts; where one look tells those of all studies, it does not need their names."""
+        first, second = self.study(tmp_path), self.study(tmp_path, "s-2")
+        first.note("x", {"a": 1})
+        first.note("x", {"a": [2.5, None, "ä"]})
+        second.note("y", True)
+        assert self.member(tmp_path).user_attrs == {"x": {"a": [2.5, None, "ä"]}}
+        assert self.opened(tmp_path).attributes("x") in ([{"a": [2.5, None, "ä"]}], [])
+        assert self.opened(tmp_path).attributes("z") == []
+
 
 def _is_refused(call: Callable[[], object]) -> bool:
     try:

@@ -267,3 +267,20 @@ def test_wrong_advice_is_overruled_by_trials() -> None:
     seen = [observation(advised, -0.3 * (n - 4) / 4, n=n, m=m) for n, m in ((4, 0), (6, 3), (8, 6), (8, 0), (5, 8))]
     choices = [_taught(advised, seen, seed).next_trial(seen[0].name, None, _anything) for seed in range(5)]
     assert all(choice and float(str(choice.values["n"])) < 4 for choice in choices)
+
+
+def test_a_doubtful_point_comes_after_others_and_is_not_ruled_out() -> None:
+    """What may run out of memory has to promise twice as much; where nothing else is left it is tried."""
+    space = Space(knobs=(knob("mode", "a", "b", "c", "d"),))
+
+    def next_mode(doubtful: str, *known: Observation) -> object:
+        acquisition = _taught(space, [observation(space, 0.0), *known])
+        proposal = acquisition.next_trial(
+            point_name(space.baseline), None, _anything, is_doubtful=lambda values: str(values["mode"]) in doubtful
+        )
+        return proposal.values["mode"] if proposal else None
+
+    assert next_mode("bc") == "d"
+    assert next_mode("cd") == "b"
+    slow = [observation(space, -2.0, mode=mode) for mode in "bc"]
+    assert next_mode("d", *slow) == "d"

@@ -1,11 +1,14 @@
 """Imported points: values of another machine, or another config, in the terms of this space."""
 
+from dataclasses import replace
+
 import pytest
 
 from autotune.records import Ending, Gpu, Machine, Scalar
 from autotune.search.imported_points import MOST_POINTS, imported_points, memory_hints, nearest
 from autotune.space.knob import Label
 from autotune.space.space import Space
+from autotune.study.profiles import Hardware, ProfilePoint
 from autotune.study.siblings import Likeness, Sibling
 from tests.runs import knob
 from tests.study.profiles import GIB, profile
@@ -17,6 +20,9 @@ SPACE = Space(
         knob("data.cache", "none", "memory", kind="cache"),
     )
 )
+MACHINE = Machine(
+    cpu_cores=4, cpu_model="x", memory_bytes=64 * GIB, gpus=(Gpu(name="x", uuid="GPU-1", memory_bytes=20 * GIB),)
+)
 POINT: dict[str, Scalar] = {"data.batch_size": 32, "data.num_workers": 2, "data.cache": "memory"}
 
 
@@ -27,7 +33,7 @@ def _sibling(
 
 
 def _values(*found: Sibling) -> list[object]:
-    return [dict(point.values) for point in imported_points(SPACE, found)]
+    return [dict(point.values) for point in imported_points(SPACE, found, MACHINE, memory_margin=0.08)]
 
 
 @pytest.mark.parametrize(
@@ -67,13 +73,13 @@ def test_siblings_take_turns_nearest_first() -> None:
     """The best of each comes before the second best of any, and there are only a few in all."""
     near = _sibling((POINT, 0.2), ({**POINT, "data.batch_size": 64}, 0.1))
     far = _sibling(({**POINT, "data.cache": "none"}, 0.9))
-    assert [point.gain for point in imported_points(SPACE, [near, far])] == [0.2, 0.9, 0.1]
+    assert [point.gain for point in imported_points(SPACE, [near, far], MACHINE, memory_margin=0.08)] == [0.2, 0.9, 0.1]
     many = [
         _sibling(({**POINT, "data.batch_size": size, "data.num_workers": w}, 0.1))
         for size in (8, 16, 64)
         for w in (1, 4)
     ]
-    assert len(imported_points(SPACE, many)) == MOST_POINTS
+    assert len(imported_points(SPACE, many, MACHINE, memory_margin=0.08)) == MOST_POINTS
 
 
 def test_less_alike_trainings_give_fewer_points() -> None:
@@ -91,3 +97,34 @@ def test_what_ran_out_of_memory_counts_where_there_is_no_more(here: int | None, 
     hints = memory_hints(SPACE, [_sibling(exhausted=[{"data.batch_size": 256}])], machine)
     assert [hint.values["data.batch_size"] for hint in hints] == ([256] if counts else [])
     assert all(hint.ending is Ending.OUT_OF_GPU_MEMORY for hint in hints)
+
+
+@pytest.mark.parametrize(
+    ("gpu_gib", "host_gib", "batch"),
+    [(None, None, 64), (18, 32, 64), (36, 32, 32), (18, 116, 32), (300, None, 8), (0, 0, 64)],
+)
+def test_a_batch_that_used_more_memory_than_there_is_becomes_smaller(
+    gpu_gib: int | None, host_gib: int | None, batch: int
+) -> None:
+    """In proportion to the memory of the kind that is short; where the use is not known, it stays."""
+    point = ProfilePoint(
+        values={**POINT, "data.batch_size": 64},
+        gain=0.5,
+        sd=0.1,
+        gpu_memory_bytes=gpu_gib and gpu_gib * GIB,
+        host_memory_bytes=host_gib and host_gib * GIB,
+    )
+    sibling = _sibling()
+    found = replace(sibling, profile=replace(sibling.profile, points=(point,)))
+    assert _values(found) == [{**POINT, "data.batch_size": batch}]
+
+
+def test_as_many_workers_as_cores_become_as_many_as_there_are_here() -> None:
+    """What the other machine's cores had limited is limited by this one's; fewer workers were enough, and stay."""
+    few = Hardware(cpu_model="x", cpu_cores=2, memory_bytes=128 * GIB)
+    assert _values(_sibling(({**POINT, "data.num_workers": 2}, 0.5), hardware=few)) == [
+        {**POINT, "data.num_workers": 4}
+    ]
+    assert _values(_sibling(({**POINT, "data.num_workers": 1}, 0.5), hardware=few)) == [
+        {**POINT, "data.num_workers": 1}
+    ]

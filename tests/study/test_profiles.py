@@ -34,6 +34,8 @@ def test_is_read_back_as_it_was_written() -> None:
         {"format": 2},
         {"study": 5},
         {"study": "x" * 500},
+        {"hardware": {"cpu_model": "x\x1b[2J", "cpu_cores": 1, "memory_bytes": 1, "gpus": []}},
+        {"hardware": {"cpu_model": "x", "cpu_cores": 1, "memory_bytes": 1, "gpus": [["a\nb", 1]]}},
         {"kinds": {f"k{number}": None for number in range(300)}},
         {"points": [{"values": {"unknown": 1}, "gain": 0.1, "sd": 0.1}]},
         {"points": [{"values": {"data.batch_size": "9" * 500}, "gain": 0.1, "sd": 0.1}]},
