@@ -19,6 +19,7 @@ from autotune.problem.gpus import busy_remarks, remarks_on_gpus, require_free_gp
 from autotune.problem.problem import Problem, open_problem
 from autotune.problem.trainer_code import trainer_code, why_code_differs
 from autotune.process.guard import Guard
+from autotune.process.launch import Runner
 from autotune.process.lifeline import Lifeline
 from autotune.process.orphans import end_orphans
 from autotune.process.owner import is_gone, this_process
@@ -201,7 +202,9 @@ def tune(
 
 
 @contextmanager
-def open_search(problem: Problem, options: SearchOptions, clock: Clock, on_event: OnEvent) -> Iterator[OpenSearch]:
+def open_search(
+    problem: Problem, options: SearchOptions, clock: Clock, on_event: OnEvent, *, runner: Runner | None = None
+) -> Iterator[OpenSearch]:
     """Put a search together, for as long as a ``with`` block lasts; what an earlier one has left running is ended.
 
     Args:
@@ -209,6 +212,7 @@ def open_search(problem: Problem, options: SearchOptions, clock: Clock, on_event
         options: Budget and the like.
         clock: The machine's clock.
         on_event: Told everything that happens, remarks included.
+        runner: Makes the trials; None to fork them from a warm interpreter, or start them.
 
     Raises:
         StudyError: The record cannot be read or written, or another search holds it.
@@ -238,14 +242,14 @@ def open_search(problem: Problem, options: SearchOptions, clock: Clock, on_event
         if checkpoints.remark:
             tell(Remark(text=checkpoints.remark))
         _join(study, problem, options, name, clock, tell)
-        runner = ZygoteRunner(guard, clock)
-        remarks = [runner.remarks, checkpoints.remarks, study.remarks, *([collector.remarks] if collector else [])]
+        zygotes = ZygoteRunner(guard, clock)
+        remarks = [zygotes.remarks, checkpoints.remarks, study.remarks, *([collector.remarks] if collector else [])]
         parts = SearchParts(
             name=name,
             seed=options.seed,
             problem=problem,
             study=study,
-            runner=runner,
+            runner=runner or zygotes,
             budget=_budget(study, options, clock),
             clock=clock,
             sampler=sampler,
