@@ -88,15 +88,16 @@ MAY_IMPORT = {
 GUEST = {"trainee", "tf", "workloads"}
 ONLY_IN = {
     "optuna": {"sampler/optuna_sampler.py", "sampler/other_samplers.py", "study/", "testing/storage_contract.py"}
-    | {"bench/peers/methods.py", "bench/peers/peer_sampler.py", "bench/overhead/study_filling.py"},
-    "sqlalchemy": {"study/storage/", "bench/overhead/study_filling.py"},
+    | {"bench/peers/methods.py", "bench/peers/peer_sampler.py", "bench/overhead/study_filling.py"}
+    | {"bench/joint/shared_memory.py", "bench/workers/server_commits.py"},
+    "sqlalchemy": {"study/storage/", "bench/overhead/study_filling.py", "bench/workers/server_commits.py"},
     "psycopg": {"study/storage/"},
     "matplotlib": {"bench/peers/plot.py"},
     "sklearn": {"bench/peers/forest.py"},
     "pynvml": {"gpu/driver.py"},
     "psutil": {"measure/host.py", "process/"},
     "subprocess": {"process/"},
-    "signal": {"process/", "trial/outcome.py"},
+    "signal": {"process/", "trial/outcome.py", "bench/workers/fleet.py"},
     "yaml": {"settings/"},
     "ruamel": {"settings/"},
     "rich": {"report/", "commands/", "monitor/"},

@@ -360,6 +360,66 @@ def _drift(arguments: argparse.Namespace) -> None:
     )
 
 
+def _add_machines(commands: "Commands") -> None:
+    parser = commands.add_parser("machines", help="several machines on one study, simulated in virtual time")
+    parser.add_argument("--machines", type=_numbers, default=(1, 2, 4, 8), metavar="1,2,4,8", help="default: 1,2,4,8")
+    parser.add_argument("--workloads", type=int, default=50, help="scenarios with something to find (default: 50)")
+    parser.add_argument("--aa", type=int, default=200, help="searches with nothing to find (default: 200)")
+    parser.add_argument("--black-holes", type=int, default=100, help="searches with a black hole (default: 100)")
+    parser.add_argument("--confirmations", type=int, default=2000, help="under each noise (default: 2000)")
+    parser.add_argument("--budget", type=parse_duration_s, default="10m", help="of each search (default: 10m)")
+    _add_pieces(parser, out="bench-machines")
+    parser.set_defaults(run=_machines)
+
+
+def _machines(arguments: argparse.Namespace) -> None:
+    # Here, because other benchmarks do without the imports of the peers.
+    from autotune.bench.joint.benchmark_machines import MachinesBenchmark, benchmark_machines
+
+    benchmark = MachinesBenchmark(
+        machines=arguments.machines,
+        workloads=arguments.workloads,
+        nulls=arguments.aa,
+        black_holes=arguments.black_holes,
+        confirmations=arguments.confirmations,
+        budget_s=arguments.budget,
+        jobs=arguments.jobs,
+        out=arguments.out,
+    )
+    print(benchmark_machines(benchmark), end="")
+
+
+def _add_workers(commands: "Commands") -> None:
+    parser = commands.add_parser("workers", help="measure worker processes on one study, with trials that only wait")
+    parser.add_argument("--workers", type=int, default=8, help="compared with one (default: 8)")
+    parser.add_argument(
+        "--storage",
+        metavar="ADDRESS",
+        help="e.g. journal:FOLDER (default: what AUTOTUNE_STORAGE says, which may hold a password; else a journal in a "
+        "temporary folder). What is written there is deleted in the end.",
+    )
+    parser.add_argument(
+        "--trials", type=int, default=40, help="counted of each worker, on average; 0 for none (default: 40)"
+    )
+    parser.add_argument("--rounds", type=int, default=1, help="in which three workers go; 0 for none (default: 1)")
+    parser.add_argument("--frozen", type=parse_duration_s, default="90s", help="time for one of these (default: 90s)")
+    parser.set_defaults(run=_workers)
+
+
+def _workers(arguments: argparse.Namespace) -> None:
+    # Here, because other benchmarks do without Optuna.
+    from autotune.bench.workers.benchmark_workers import WorkersBenchmark, benchmark_workers
+
+    benchmark = WorkersBenchmark(
+        storage=arguments.storage,
+        workers=arguments.workers,
+        trials=arguments.trials,
+        rounds=arguments.rounds,
+        frozen_s=arguments.frozen,
+    )
+    print(benchmark_workers(benchmark), end="")
+
+
 def _seeds(text: str) -> range:
     """Parse ``0-31``, both ends included, or a single seed."""
     first, dash, last = text.partition("-")
@@ -401,6 +461,8 @@ _BENCHMARKS = (
     _add_monitor,
     _add_storage,
     _add_drift,
+    _add_machines,
+    _add_workers,
 )
 
 

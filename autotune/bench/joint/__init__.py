@@ -1,0 +1,1 @@
+"""Benchmark of several machines on one study, simulated in virtual time."""

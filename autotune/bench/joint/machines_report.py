@@ -1,0 +1,106 @@
+"""Tables of searches of several machines, as Markdown."""
+
+from collections.abc import Sequence
+from statistics import median
+
+import numpy as np
+
+from autotune.bench.joint.made_searches import Ground, MadeSearch
+from autotune.bench.markdown import markdown_table
+from autotune.bench.peers.anytime_curve import CLOSE
+from autotune.durations import format_duration
+
+
+def machines_report(searches: Sequence[MadeSearch]) -> str:
+    """Return the tables of all kinds of searches that were made."""
+    parts = []
+    for ground, title, table in (
+        (Ground.FINDS, f"Time to within {CLOSE:.0%} of the best point", times_table),
+        (Ground.NULL, "Searches with nothing to find (A/A)", false_wins_table),
+        (Ground.BLACK_HOLE, "One machine on which every trial fails", black_holes_table),
+    ):
+        some = [search for search in searches if search.piece.ground is ground]
+        if some:
+            parts.append(f"## {title}\n\n{table(some)}")
+    return "\n\n".join(parts) + "\n"
+
+
+def times_table(searches: Sequence[MadeSearch]) -> str:
+    """Return a table with a line for each number of machines: times, and how much shorter than on one they are.
+
+    A search that never finds such a point counts with its whole budget. Scenarios whose baseline is one are left out.
+    """
+    unsolved = [search for search in searches if not search.is_solved]
+    by_machines = _by_machines(unsolved)
+    single = {search.piece.seed: search for search in by_machines.get(1, [])}
+    rows = []
+    for machines, some in by_machines.items():
+        found = [search.time_s() for search in some]
+        cells = [str(machines), str(len(some)), *_times(found)]
+        if single:
+            cells += _shorter(some, [single[search.piece.seed] for search in some])
+        cells += _times([search.time_s(answered=True) for search in some])
+        cells.append(f"{sum(search.answered_s is not None for search in some) / len(some):.0%}")
+        cells.append(f"{median(search.trials for search in some):.0f}")
+        cells.append(f"{sum(search.doubles for search in some) / sum(search.trials for search in some):.1%}")
+        rows.append(cells)
+    heads = ["machines", "searches", "found, median", "p90"]
+    heads += ["times shorter than on one: median, p90, median of ratios"] if single else []
+    heads += ["answered for good, median", "p90", "ever", "trials", "doubles"]
+    return markdown_table(heads, rows)
+
+
+def false_wins_table(searches: Sequence[MadeSearch]) -> str:
+    """Return a table with a line for each number of machines: how many said that there are better values."""
+    rows = [
+        [
+            str(machines),
+            str(len(some)),
+            str(wrong := sum(search.says_better for search in some)),
+            f"{wrong / len(some):.1%}",
+            format_duration(median(search.ended_s for search in some)),
+            f"{median(search.trials for search in some):.0f}",
+        ]
+        for machines, some in _by_machines(searches).items()
+    ]
+    return markdown_table(["machines", "searches", '"better"', "share", "time used", "trials"], rows)
+
+
+def black_holes_table(searches: Sequence[MadeSearch]) -> str:
+    """Return a table with a line for black holes from the beginning, and one for later ones."""
+    rows = []
+    for name, is_late in (("from the beginning", 0), ("after one to three minutes", 1)):
+        some = [search for search in searches if search.piece.seed % 2 == is_late]
+        if not some:
+            continue
+        unsolved = [search for search in some if not search.is_solved]
+        named_s = [search.named_s for search in some if search.named_s is not None]
+        rows.append(
+            [
+                name,
+                str(len(some)),
+                str(sum(bool(search.named) for search in some)),
+                format_duration(median(named_s)) if named_s else "-",
+                f"{median(search.lost_trials for search in some):.0f}",
+                str(sum(search.wronged > 0 for search in some)),
+                ", ".join(_times([search.time_s() for search in unsolved])) if unsolved else "-",
+            ]
+        )
+    heads = ["every trial fails", "searches", "named", "left after, median", "its failures, median"]
+    return markdown_table([*heads, "with a working machine named", f"time to {CLOSE:.0%}, median, p90"], rows)
+
+
+def _by_machines(searches: Sequence[MadeSearch]) -> dict[int, list[MadeSearch]]:
+    numbers = sorted({search.piece.machines for search in searches})
+    return {number: [search for search in searches if search.piece.machines == number] for number in numbers}
+
+
+def _times(times_s: Sequence[float]) -> list[str]:
+    return [format_duration(float(time_s)) for time_s in np.percentile(times_s, (50, 90))]
+
+
+def _shorter(searches: Sequence[MadeSearch], single: Sequence[MadeSearch]) -> list[str]:
+    ours, theirs = ([search.time_s() for search in some] for some in (searches, single))
+    middle, high = np.percentile(theirs, (50, 90)) / np.percentile(ours, (50, 90))
+    ratios = median(other / own for own, other in zip(ours, theirs, strict=True))
+    return [f"{middle:.1f}, {high:.1f}, {ratios:.1f}"]
