@@ -161,6 +161,7 @@ def made(ground: Ground, seed: int, machines: int, **found: object) -> MadeSearc
     piece = JointPiece(ground=ground, seed=seed, machines=machines, budget_s=600.0)
     usual: dict[str, object] = {
         "is_solved": False,
+        "baseline_s": 12.0,
         "found_s": None,
         "answered_s": None,
         "says_better": False,
@@ -188,8 +189,8 @@ def test_times_are_compared_with_one_machine() -> None:
         made(Ground.FINDS, 2, 4, is_solved=True, found_s=1.0),
     ]
     lines = machines_report(searches).splitlines()
-    assert lines[-2].startswith("| 1 | 2 | 7m30s | 9m30s | 1.0, 1.0, 1.0 |")
-    assert lines[-1].startswith("| 4 | 2 | 2m05s | 2m25s | 3.6, 3.9, 3.5 |")
+    assert lines[-2].startswith("| 1 | 2 | 12s | 7m30s, 7m30s, 9m30s | 1.0, 1.0, 1.0; 1.0 |")
+    assert lines[-1].startswith("| 4 | 2 | 12s | 2m05s, 2m05s, 2m25s | 3.6, 3.6, 3.9; 3.5 |")
     assert "10.0%" in lines[-1]
 
 

@@ -72,7 +72,8 @@ def benchmark_machines(benchmark: MachinesBenchmark) -> str:
     report = machines_report(searches)
     if benchmark.confirmations:
         report += f"\n## Confirmations on two machines, {benchmark.confirmations} each\n\n"
-        report += report_on_two_machines(confirmations=benchmark.confirmations, seed=0) + "\n"
+        number, jobs = benchmark.confirmations, benchmark.jobs
+        report += report_on_two_machines(confirmations=number, seed=0, jobs=jobs) + "\n"
     (benchmark.out / "machines.md").write_text(report, encoding="utf-8")
     return report
 

@@ -80,6 +80,11 @@ class JointSearch:
         points = Counter(trial.point for _, trial in self.trials if trial.purpose is Purpose.EXPLORE)
         return sum(points.values()) - len(points)
 
+    def baseline_s(self) -> float | None:
+        """Return when the first trial of the baseline that can be compared with ended; None if none did."""
+        ends_s = (ended_s for ended_s, one in self.trials if one.comparable and one.purpose is Purpose.BASELINE)
+        return next(ends_s, None)
+
     def found_s(self) -> float | None:
         """Return when a trial of a point within `CLOSE` of the best first ended; None if none did."""
         ends_s = (ended_s for ended_s, trial in self.trials if trial.comparable and self._is_close(trial.values))

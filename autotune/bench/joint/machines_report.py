@@ -1,7 +1,7 @@
 """Tables of searches of several machines, as Markdown."""
 
 from collections.abc import Sequence
-from statistics import median
+from statistics import fmean, median
 
 import numpy as np
 
@@ -35,8 +35,9 @@ def times_table(searches: Sequence[MadeSearch]) -> str:
     single = {search.piece.seed: search for search in by_machines.get(1, [])}
     rows = []
     for machines, some in by_machines.items():
-        found = [search.time_s() for search in some]
-        cells = [str(machines), str(len(some)), *_times(found)]
+        measured_s = [search.baseline_s for search in some if search.baseline_s is not None]
+        cells = [str(machines), str(len(some)), format_duration(median(measured_s)) if measured_s else "-"]
+        cells += _times([search.time_s() for search in some])
         if single:
             cells += _shorter(some, [single[search.piece.seed] for search in some])
         cells += _times([search.time_s(answered=True) for search in some])
@@ -44,9 +45,9 @@ def times_table(searches: Sequence[MadeSearch]) -> str:
         cells.append(f"{median(search.trials for search in some):.0f}")
         cells.append(f"{sum(search.doubles for search in some) / sum(search.trials for search in some):.1%}")
         rows.append(cells)
-    heads = ["machines", "searches", "found, median", "p90"]
-    heads += ["times shorter than on one: median, p90, median of ratios"] if single else []
-    heads += ["answered for good, median", "p90", "ever", "trials", "doubles"]
+    heads = ["machines", "searches", "first baseline, median", "found: median, mean, p90"]
+    heads += ["times shorter than on one: median, mean, p90; median of ratios"] if single else []
+    heads += ["answered for good: median, mean, p90", "ever", "trials", "doubles"]
     return markdown_table(heads, rows)
 
 
@@ -83,11 +84,11 @@ def black_holes_table(searches: Sequence[MadeSearch]) -> str:
                 format_duration(median(named_s)) if named_s else "-",
                 f"{median(search.lost_trials for search in some):.0f}",
                 str(sum(search.wronged > 0 for search in some)),
-                ", ".join(_times([search.time_s() for search in unsolved])) if unsolved else "-",
+                *(_times([search.time_s() for search in unsolved]) or ["-"]),
             ]
         )
     heads = ["every trial fails", "searches", "named", "left after, median", "its failures, median"]
-    return markdown_table([*heads, "with a working machine named", f"time to {CLOSE:.0%}, median, p90"], rows)
+    return markdown_table([*heads, "with a working machine named", f"time to {CLOSE:.0%}: median, mean, p90"], rows)
 
 
 def _by_machines(searches: Sequence[MadeSearch]) -> dict[int, list[MadeSearch]]:
@@ -96,11 +97,17 @@ def _by_machines(searches: Sequence[MadeSearch]) -> dict[int, list[MadeSearch]]:
 
 
 def _times(times_s: Sequence[float]) -> list[str]:
-    return [format_duration(float(time_s)) for time_s in np.percentile(times_s, (50, 90))]
+    return [", ".join(map(format_duration, _figures(times_s)))] if times_s else []
 
 
 def _shorter(searches: Sequence[MadeSearch], single: Sequence[MadeSearch]) -> list[str]:
     ours, theirs = ([search.time_s() for search in some] for some in (searches, single))
-    middle, high = np.percentile(theirs, (50, 90)) / np.percentile(ours, (50, 90))
+    figures = [other / own for own, other in zip(_figures(ours), _figures(theirs), strict=True)]
     ratios = median(other / own for own, other in zip(ours, theirs, strict=True))
-    return [f"{middle:.1f}, {high:.1f}, {ratios:.1f}"]
+    return [", ".join(f"{figure:.1f}" for figure in figures) + f"; {ratios:.1f}"]
+
+
+def _figures(times_s: Sequence[float]) -> tuple[float, float, float]:
+    """Return median, mean and 90th percentile."""
+    middle, high = np.percentile(times_s, (50, 90))
+    return float(middle), fmean(times_s), float(high)

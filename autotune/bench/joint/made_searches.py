@@ -46,6 +46,7 @@ class MadeSearch:
     Attributes:
         piece: The piece.
         is_solved: Whether the baseline is close to the best: then there is nothing to find.
+        baseline_s: Time at which the first baseline was measured; None if none was.
         found_s: Time at which a trial of a point close to the best first ended; None if none did.
         answered_s: Time from which on its answer was close to the best for good; None if it is not.
         says_better: Whether any machine's answer is that there are better values.
@@ -62,6 +63,7 @@ class MadeSearch:
 
     piece: JointPiece
     is_solved: bool
+    baseline_s: float | None
     found_s: float | None
     answered_s: float | None
     says_better: bool
@@ -98,6 +100,7 @@ def _of(piece: JointPiece, made: JointSearch, *, cpu_s: float) -> MadeSearch:
     return MadeSearch(
         piece=piece,
         is_solved=made.baseline_is_close,
+        baseline_s=made.baseline_s(),
         found_s=made.found_s(),
         answered_s=made.answered_s(),
         says_better=made.says_better,

@@ -6,8 +6,10 @@ Then each makes half of the pairs, a pair wholly on one machine. The judgement i
 
 import math
 import random
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
+from itertools import product
 from statistics import fmean
 
 import numpy as np
@@ -15,6 +17,7 @@ import numpy as np
 from autotune.bench.confirmation import NOISES, Noise
 from autotune.bench.joint.simulated_site import site
 from autotune.bench.markdown import markdown_table
+from autotune.bench.resumable import in_processes
 from autotune.records import PAIRS_PLANNED, Ending, Measurement, Purpose, TrialRecord, Validity
 from autotune.score import FEWEST_PAIRS, LEAST_PAIRS, THROUGHPUT, Judgement
 from autotune.search.confirm import pair_order
@@ -72,31 +75,34 @@ def confirmed_on_two(
     return PairVerdict(better=judgement.better, holds=holds, pairs=count)
 
 
-def report_on_two_machines(*, confirmations: int, seed: int) -> str:
+def report_on_two_machines(*, confirmations: int, seed: int, jobs: int) -> str:
     """Return how honest and how powerful confirmations on two machines are, as Markdown.
 
     Args:
         confirmations: Number of confirmations under each noise.
         seed: Seed of the first of them.
+        jobs: Number of processes.
     """
-    rows = []
-    for name, noise in NOISES.items():
-        for pairs in PAIRS:
-            for sequential in (False, True):
-                by_gain = [
-                    [
-                        confirmed_on_two(noise, one, gains, pairs=pairs, sequential=sequential)
-                        for one in range(seed, seed + confirmations)
-                    ]
-                    for gains in GAINS
-                ]
-                cells = [f"{_share(verdict.better for verdict in verdicts):.1%}" for verdicts in by_gain]
-                holds = [f"{_share(verdict.holds for verdict in verdicts):.1%}" for verdicts in by_gain]
-                taken = [f"{fmean(verdict.pairs for verdict in verdicts):.1f}" for verdicts in by_gain]
-                kind = "as soon as sure" if sequential else "fixed"
-                rows.append([name, f"{pairs}, {kind}", *cells, ", ".join(holds), ", ".join(taken)])
+    kinds = list(product(NOISES, PAIRS, (False, True)))
+    make = partial(_row, seeds=range(seed, seed + confirmations))
+    rows = sorted(in_processes(make, list(enumerate(kinds)), jobs), key=lambda row: row[0])
     heads = [f'"better" at {_gain(gains)}' for gains in GAINS]
-    return markdown_table(["noise", "pairs", *heads, "interval holds on both", "pairs taken"], rows)
+    heads = ["noise", "pairs", *heads, "interval holds on both", "pairs taken"]
+    return markdown_table(heads, (cells for _, cells in rows))
+
+
+def _row(placed: tuple[int, tuple[str, int, bool]], seeds: range) -> tuple[int, list[str]]:
+    """Return the cells of one kind of confirmation, and its place in the table."""
+    place, (noise, pairs, sequential) = placed
+    by_gain = [
+        [confirmed_on_two(NOISES[noise], seed, gains, pairs=pairs, sequential=sequential) for seed in seeds]
+        for gains in GAINS
+    ]
+    better = [f"{fmean(verdict.better for verdict in verdicts):.1%}" for verdicts in by_gain]
+    holds = [f"{fmean(verdict.holds for verdict in verdicts):.1%}" for verdicts in by_gain]
+    taken = [f"{fmean(verdict.pairs for verdict in verdicts):.1f}" for verdicts in by_gain]
+    kind = "as soon as sure" if sequential else "fixed"
+    return place, [noise, f"{pairs}, {kind}", *better, ", ".join(holds), ", ".join(taken)]
 
 
 def _trials(
@@ -157,10 +163,6 @@ class _Records:
             ),
             conditions={"machine": self.machine, **planned},
         )
-
-
-def _share(said: Iterable[bool]) -> float:
-    return fmean(said)
 
 
 def _gain(gains: tuple[float, float]) -> str:
