@@ -145,7 +145,9 @@ class SearchState:
 
     def _fit(self) -> None:
         self.sd = expected_trial_sd(self._observations)
-        self._acquisition.learn(self._observations, self.sd, self._pending)
+        # This machine may have found since that it cannot turn all that others turn.
+        pending = [values for values in self._pending if self.space.contains(values)]
+        self._acquisition.learn(self._observations, self.sd, pending)
 
     def _machines(self) -> int:
         return len({trial.machine for trial in self._study.records()})

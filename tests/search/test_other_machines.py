@@ -116,6 +116,21 @@ def test_points_that_others_measure_are_left_to_them(search: Search, make_trial:
     assert all(trial.search == "joint" for trial in searched.trials)
 
 
+def test_a_cache_that_others_turn_may_be_left_alone_here(search: Search, make_trial: MakeTrial) -> None:
+    """One pass takes too long here, while another machine is at a point with the cache: the search goes on."""
+    other = Other("a", make_trial)
+
+    def begins() -> None:
+        other.begins({**GOOD, "data.cache": "memory"})
+
+    searched = search(
+        lambda config: replace(plain(config), epoch=100_000), budget_s=200, joins=joining(other, first=begins)
+    )
+    assert "caches stay as they are" in searched.said()
+    assert searched.of(Purpose.EXPLORE)
+    assert searched.tuner.ended_by is None
+
+
 def test_what_others_have_measured_is_not_tried_again(search: Search, make_trial: MakeTrial) -> None:
     """Their trials count as if they had been made here, on the scale of this machine."""
     other = Other("a", make_trial)
