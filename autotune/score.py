@@ -138,6 +138,7 @@ class Judgement:
         left_out: Number of pairs that were left out because something had slowed down one of their trials.
         standard_error: Standard error of the ln score ratio.
         df: Its degrees of freedom.
+        of_machines: Judgements of the pairs of each machine; empty where one machine made them all.
     """
 
     speed: Ratio
@@ -148,13 +149,18 @@ class Judgement:
     left_out: int = 0
     standard_error: float = 0.0
     df: float = math.inf
+    of_machines: tuple["Judgement", ...] = ()
 
     def is_futile(self, planned_pairs: int) -> bool:
         """Return True if the rest of the planned pairs would hardly confirm a gain any more, as far as these tell.
 
         Args:
-            planned_pairs: The most pairs of the confirmation, more than there are.
+            planned_pairs: The most pairs of the confirmation, on each machine.
         """
+        if self.of_machines:  # each of them has to show it
+            return any(one.is_futile(planned_pairs) for one in self.of_machines)
+        if self.pairs >= planned_pairs:
+            return not self.better
         share = self.pairs / planned_pairs
         last_df = self.df + planned_pairs - self.pairs
         reach = student_t_quantile(0.5 + _CONFIDENCE_AT_LAST / 2.0, last_df) * math.sqrt(share)
@@ -254,6 +260,7 @@ def on_all_machines(judgements: Sequence[Judgement]) -> Judgement:
         left_out=sum(judgement.left_out for judgement in judgements),
         standard_error=max(judgement.standard_error for judgement in judgements),
         df=min(judgement.df for judgement in judgements),
+        of_machines=tuple(judgements),
     )
 
 

@@ -16,6 +16,7 @@ from autotune.score import (
     judge,
     ln_score,
     ln_speed,
+    on_all_machines,
     pairs_needed,
     steadiness,
 )
@@ -202,6 +203,16 @@ def test_it_is_futile_to_go_on_where_the_rest_would_hardly_show_a_gain():
     assert not faster.is_futile(12)
     wide = [(0.2, -0.1), (-0.2, 0.2), (0.1, 0.2), (-0.1, -0.2)]
     assert not judge(paired(1.05, *wide), **prior).is_futile(12)
+
+
+def test_on_two_machines_it_is_futile_where_it_is_on_one():
+    """However many pairs they have made together; a machine that has made all of its own has said its last."""
+    prior = {"prior_variance": 2 * 0.03**2, "prior_df": 2, "planned_pairs": 6}
+    slower, faster = (judge(paired(gain, *CALM[:4]), **prior) for gain in (0.95, 1.1))
+    assert not on_all_machines([faster, faster]).is_futile(6)
+    assert on_all_machines([faster, slower]).is_futile(6)
+    done = judge(paired(1.01, *CALM[:6]), **prior)
+    assert on_all_machines([faster, done]).is_futile(6)
 
 
 def test_a_sequential_confirmation_of_a_large_gain_needs_two_pairs():
