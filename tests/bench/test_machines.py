@@ -111,13 +111,13 @@ def test_all_machines_write_one_study(in_memory: Path) -> None:
     """Each trial says on which machine it ran, and how fast that is."""
     fast, slow = SiteMachine(number=0, speed=1.5), SiteMachine(number=1, speed=0.75)
     search = search_together(null_scenario(1003), [fast, slow], 60.0, in_memory / "search")
-    assert {trial.conditions["machine"] for _, trial in search.trials} == {fast.name, slow.name}
+    assert {trial.machine for _, trial in search.trials} == {fast.name, slow.name}
     assert len({trial.number for _, trial in search.trials}) == len(search.trials)
     mean = {
         machine: [
             trial.measurement.samples_per_s
             for _, trial in search.trials
-            if trial.conditions["machine"] == machine and trial.measurement
+            if trial.machine == machine and trial.measurement
         ]
         for machine in (fast.name, slow.name)
     }

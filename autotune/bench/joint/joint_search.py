@@ -16,12 +16,13 @@ from autotune.bench.simulation.scenarios import Scenario
 from autotune.errors import AutotuneError
 from autotune.events import Event, IncumbentChanged, TrialEnded
 from autotune.problem.problem import Problem, open_problem
-from autotune.records import Purpose, TrialRecord, Values
+from autotune.records import MACHINE, Purpose, Scalar, TrialRecord, Values
 from autotune.results import SearchResult, Verdict
 from autotune.search.parts import SearchParts
 from autotune.search.schedule import Budget
 from autotune.search.tuner import Tuner
 from autotune.study.claims import RENEWAL_S, Owner
+from autotune.study.members import Member, Phase, Role
 from autotune.study.record import Study
 from autotune.testing.simulated_runner import SimulatedRunner
 
@@ -167,19 +168,20 @@ class _Member:
     def search(self) -> Part:
         """Search as the command does, on this machine's clock."""
         problem = self._problem()
-        # Its claims do not lapse while it is at work: signs of life come by virtual time, see `MachineClock`.
-        owner = Owner(about={"machine": self._machine.name}, is_gone=lambda _claim: False, clock=self.clock)
+        owner = Owner(about=self._about, is_gone=lambda _claim: False, clock=self.clock, ends_s=self._budget.wall_s)
         study = Study(problem.study, self._storage, owner=owner)
-        self.clock.do_every(RENEWAL_S, study.renew)
+        self.clock.do_every(RENEWAL_S, study.renew)  # by virtual time, so that its claims do not lapse
         try:
+            study.join(self._member(problem))
             tuner = Tuner(self._parts(problem, study), [self._note])
-            result, why_left = None, None
+            result, error = None, None
             try:
                 result = tuner.run()
-            except AutotuneError as error:
-                why_left = error.message
-            if tuner.ended_by is not None:
-                why_left = tuner.ended_by.message
+            except AutotuneError as raised:
+                error = raised
+            error = tuner.ended_by or error
+            why_left = tuner.left_because or (error.message if error else None)
+            study.describe(phase=Phase.LEFT, left_because=tuner.left_because)
             return Part(
                 machine=self._machine,
                 trials=self._trials,
@@ -191,14 +193,32 @@ class _Member:
         finally:
             study.close()
 
+    @property
+    def _about(self) -> dict[str, Scalar]:
+        return {"host": f"host-{self._machine.number}", MACHINE: self._machine.name}
+
+    def _member(self, problem: Problem) -> Member:
+        """Return how it describes itself: each machine was told to search, and gives an answer."""
+        return Member(
+            uuid=self._machine.name,
+            role=Role.SEARCH,
+            search=OURS,
+            machine=self._machine.name,
+            baseline=problem.space.name(problem.space.baseline),
+            about=self._about,
+            since_utc=self.clock.utc(),
+            renewed_utc=self.clock.utc(),
+        )
+
     def _problem(self) -> Problem:
         self._folder.mkdir(parents=True)
         config = self._folder / "config.yaml"
         config.write_text(self._one.config_text, encoding="utf-8")
-        problem = open_problem(config, command=None, state_dir=self._folder / "state", machine=self._one.machine)
+        machine = replace(self._one.machine, name=self._machine.name)
+        problem = open_problem(config, command=None, state_dir=self._folder / "state", machine=machine)
         problem = replace(problem, space=self._one.advised(problem.space))
-        # In the place of what is found out of the machine that this runs on.
-        vars(problem)["conditions"] = {**problem.conditions, "machine": self._machine.name}
+        # In the place of the host that this runs on: machines are told apart by their hosts for people.
+        vars(problem)["conditions"] = {**problem.conditions, **self._about}
         problem.state.create()
         return problem
 

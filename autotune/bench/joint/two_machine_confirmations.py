@@ -1,7 +1,7 @@
 """Simulated confirmations on two machines: how often they say "better", and how often the interval holds.
 
 Two machines of one class, up to 20 % apart, have made ten trials of a joint search, each its own baseline among them.
-Then each makes half of the pairs, a pair wholly on one machine. The judgement is the product's own, from records.
+Then both confirm the same point, each by pairs of its own, and are judged together as a search does it, from records.
 """
 
 import math
@@ -18,7 +18,7 @@ from autotune.bench.confirmation import NOISES, Noise
 from autotune.bench.joint.simulated_site import site
 from autotune.bench.markdown import markdown_table
 from autotune.bench.resumable import in_processes
-from autotune.records import PAIRS_PLANNED, Ending, Measurement, Purpose, TrialRecord, Validity
+from autotune.records import MACHINE, PAIRS_PLANNED, Ending, Measurement, Purpose, TrialRecord, Validity
 from autotune.score import FEWEST_PAIRS, LEAST_PAIRS, THROUGHPUT, Judgement
 from autotune.search.confirm import pair_order
 from autotune.study.summary import judged_finalists
@@ -40,7 +40,7 @@ class PairVerdict:
     Attributes:
         better: Whether it says so.
         holds: Whether its interval holds the true ratio of each machine.
-        pairs: Number of pairs that it took.
+        pairs: Number of pairs that it took on each machine.
     """
 
     better: bool
@@ -57,13 +57,13 @@ def confirmed_on_two(
         noise: Noise of the trials.
         seed: Seed of the noise, the machines, and the order of the pairs.
         gains: True gain of the candidate on each machine, e.g. 0.1.
-        pairs: Number of pairs, the most of a sequential confirmation.
+        pairs: Number of pairs on each machine, the most of a sequential confirmation.
         sequential: Whether it stops as soon as it is sure.
     """
     before, halves = _trials(noise, seed, gains, pairs=pairs, sequential=sequential)
     judgement: Judgement | None = None
     for count in range(FEWEST_PAIRS if sequential else pairs, pairs + 1, FEWEST_PAIRS):
-        records = [*before, *halves[: 2 * count]]
+        records = [*before, *halves[: 4 * count]]
         judged = judged_finalists(records, _SEARCH, THROUGHPUT)
         judgement = judged[-1][1] if judged else None
         if judgement and (judgement.better or (LEAST_PAIRS <= count < pairs and judgement.is_futile(pairs))):
@@ -87,7 +87,7 @@ def report_on_two_machines(*, confirmations: int, seed: int, jobs: int) -> str:
     make = partial(_row, seeds=range(seed, seed + confirmations))
     rows = sorted(in_processes(make, list(enumerate(kinds)), jobs), key=lambda row: row[0])
     heads = [f'"better" at {_gain(gains)}' for gains in GAINS]
-    heads = ["noise", "pairs", *heads, "interval holds on both", "pairs taken"]
+    heads = ["noise", "pairs on each", *heads, "interval holds on both", "pairs taken"]
     return markdown_table(heads, (cells for _, cells in rows))
 
 
@@ -118,10 +118,10 @@ def _trials(
             purpose = Purpose.EXPLORE if place else Purpose.BASELINE
             before.append(make.record(point, purpose, float(next(drawn))))
         some = []
-        for pair, is_baseline in pair_order(pairs // 2, random.Random(f"{seed} order {machine.number}")):
+        for pair, is_baseline in pair_order(pairs, random.Random(f"{seed} order {machine.number}")):
             ln_speed = float(next(drawn)) + (0.0 if is_baseline else math.log1p(gain))
             point = _BASELINE if is_baseline else _CANDIDATE
-            some.append(make.record(point, Purpose.CONFIRM, ln_speed, pair=2 * pair + machine.number))
+            some.append(make.record(point, Purpose.CONFIRM, ln_speed, pair=pair))
         halves.append(some)
     return before, list(_whole_pairs_in_turn(*halves))
 
@@ -161,7 +161,7 @@ class _Records:
                 data_wait_fraction=None,
                 first_step_s=1.0,
             ),
-            conditions={"machine": self.machine, **planned},
+            conditions={MACHINE: self.machine, "host": self.machine, **planned},
         )
 
 
