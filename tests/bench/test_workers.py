@@ -78,7 +78,7 @@ def test_the_check_sees_what_is_lost_and_what_is_there_twice(tmp_path: Path) -> 
     for record in (trial(0), trial(1), trial(1), replace(trial(2), point="point 0")):
         study.finish(study.begin({}, {}), record)
     study.begin({}, {})
-    kept = kept_trials(problem, [key_of(trial(0)), key_of(trial(1)), key_of(trial(3))])
+    kept = kept_trials(problem, [problem], [key_of(trial(0)), key_of(trial(1)), key_of(trial(3))])
     study.close()
     assert (kept.announced, kept.missing, kept.repeated, kept.unannounced) == (3, 1, 1, 1)
     assert (kept.same_uuid, kept.same_point, kept.running, kept.interrupted, kept.late) == (0, 2, 1, 0, 0)
@@ -113,7 +113,7 @@ def test_workers_that_go_lose_nothing_on_a_server(
     out = capsys.readouterr().out
     row = [cell.strip() for cell in out.splitlines()[4].split("|")[1:-1]]
     assert int(row[1]) > 4
-    assert row[2:4] == ["0", "0"]
+    assert row[2:5] == ["0", "0", "0"]
     assert "1 of 1 rounds" in out
 
 

@@ -30,6 +30,10 @@ class SharedMemory:
         """Return None: it is not searched."""
         return None
 
+    def attributes(self, name: str) -> list[object]:
+        """Return nothing: no other study is there."""
+        return []
+
     def connect(self, study: str, *, reads_only: bool = False) -> Connection:
         """Return a connection."""
         return Connection(storage=self._optuna, expected=self._in_turn)

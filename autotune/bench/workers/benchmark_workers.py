@@ -25,6 +25,7 @@ _BUDGET_S = 3600.0  # nobody comes to its end
 _KEPT_HEADS = (
     "announced",
     "missing",
+    "waiting",
     "repeated",
     "unannounced",
     "of one UUID",
@@ -131,6 +132,7 @@ def _kept_cells(kept: KeptTrials) -> list[str]:
         for number in (
             kept.announced,
             kept.missing,
+            kept.waiting,
             kept.repeated,
             kept.unannounced,
             kept.same_uuid,

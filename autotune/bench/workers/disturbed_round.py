@@ -26,11 +26,13 @@ class DisturbedRound:
 
     Attributes:
         kept: What the record holds in the end.
+        remarks: Remarks of the workers, each with the number of its worker.
         went_on: Number of trials that the thawed worker has announced after that.
         codes: Exit codes of the one that was told to leave, and of those that were told so in the end.
     """
 
     kept: KeptTrials
+    remarks: tuple[str, ...]
     went_on: int
     codes: tuple[int | None, ...]
 
@@ -67,7 +69,10 @@ def disturbed_round(clock: Clock, jobs: Sequence[WorkerJob], judge: WorkerJob, *
         codes += fleet.tell_to_leave(fleet.alive())
         announced = fleet.announced()
     return DisturbedRound(
-        kept=kept_trials(judge.problem(), (one.key for some in announced for one in some)),
+        kept=kept_trials(
+            judge.problem(), (job.problem() for job in jobs), (one.key for some in announced for one in some)
+        ),
+        remarks=tuple(remark for job in jobs for remark in job.remarks()),
         went_on=len(announced[FROZEN]) - before,
         codes=tuple(codes),
     )

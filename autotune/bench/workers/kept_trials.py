@@ -11,6 +11,7 @@ from autotune.records import Purpose, TrialRecord
 from autotune.study.claims import CLAIM, LeaseWatch
 from autotune.study.entry import record_of
 from autotune.study.optuna_trials import RECORD, OptunaTrials
+from autotune.study.pending import PendingTrials
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -19,7 +20,8 @@ class KeptTrials:
 
     Attributes:
         announced: Number of trials that were announced.
-        missing: Of these, those that the record does not have.
+        missing: Of these, those that neither the record has nor a file of trials that wait for it.
+        waiting: Of these, those that wait in a file of their worker, which the next search of its machine writes.
         repeated: Of these, those that it has more than once.
         unannounced: Trials that are in it and were not announced: their worker was gone before it could.
         same_uuid: Finished trials of a UUID that another one has.
@@ -31,6 +33,7 @@ class KeptTrials:
 
     announced: int
     missing: int
+    waiting: int
     repeated: int
     unannounced: int
     same_uuid: int
@@ -41,15 +44,16 @@ class KeptTrials:
 
     @property
     def is_whole(self) -> bool:
-        """Whether each trial that was announced is there once."""
-        return not self.missing and not self.repeated and not self.same_uuid
+        """Whether each trial that was announced is there once, none waits, and no UUID is there twice."""
+        return not (self.missing or self.waiting or self.repeated or self.same_uuid)
 
 
-def kept_trials(problem: Problem, announced: Iterable[str]) -> KeptTrials:
+def kept_trials(problem: Problem, workers: Iterable[Problem], announced: Iterable[str]) -> KeptTrials:
     """Read a record as it stands in its storage, and compare.
 
     Args:
         problem: What was searched.
+        workers: The same as each worker has opened it, with a state folder of its own.
         announced: Keys of the trials that were announced, see `key_of`.
 
     Raises:
@@ -62,11 +66,17 @@ def kept_trials(problem: Problem, announced: Iterable[str]) -> KeptTrials:
     finished = [trial for trial in found if RECORD in trial.user_attrs and trial.state.is_finished()]
     records: list[TrialRecord] = [record_of(trial.number, trial.user_attrs[RECORD]) for trial in finished]
     there, told = Counter(map(key_of, records)), set(announced)
+    waiting = {
+        key_of(record_of(0, one.attributes[RECORD]))
+        for worker in workers
+        for one in PendingTrials(worker.state.pending(worker.study), worker.storage.where(worker.study)).trials
+    }
     claims = [trial.user_attrs.get(CLAIM, {}) for trial in finished]
     explored = Counter(record.point for record in records if record.purpose is Purpose.EXPLORE)
     return KeptTrials(
         announced=len(told),
-        missing=sum(key not in there for key in told),
+        missing=sum(key not in there and key not in waiting for key in told),
+        waiting=sum(key not in there and key in waiting for key in told),
         repeated=sum(there[key] > 1 for key in told),
         unannounced=sum(key not in told for key in there),
         same_uuid=_more_than_once(Counter(claim.get("uuid") for claim in claims)),

@@ -87,7 +87,7 @@ def measure_throughput(clock: Clock, jobs: Sequence[WorkerJob], judge: WorkerJob
             if begins_s <= before.t_s and after.t_s <= ends_s
         ],
         commits=None if commits_before is None or commits_after is None else commits_after - commits_before,
-        kept=kept_trials(problem, (one.key for some in announced for one in some)),
+        kept=kept_trials(problem, (job.problem() for job in jobs), (one.key for some in announced for one in some)),
     )
 
 

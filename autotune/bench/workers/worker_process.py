@@ -9,7 +9,7 @@ from pathlib import Path
 from autotune.bench.workers.waiting_runner import SECTION, WaitingRunner
 from autotune.clock import SystemClock
 from autotune.errors import AutotuneError
-from autotune.events import Event, TrialEnded
+from autotune.events import Event, TrialEnded, TrialProgress
 from autotune.problem.problem import Problem, open_problem
 from autotune.process.termination import take_signals
 from autotune.records import TrialRecord
@@ -46,6 +46,11 @@ class WorkerJob:
     def log(self) -> Path:
         """File of what it says."""
         return self.folder / "log"
+
+    def remarks(self) -> list[str]:
+        """Return its remarks, each with its number in front."""
+        lines = self.log.read_text(encoding="utf-8", errors="replace").splitlines() if self.log.exists() else []
+        return [f"{self.number}: {line}" for line in lines if " Remark(" in line]
 
     def problem(self) -> Problem:
         """Open what is searched: a config with 8 values for each of 5 knobs, which uses no GPU.
@@ -108,7 +113,7 @@ def work(job: WorkerJob) -> None:
                 line = {"t_s": clock.now_s(), "key": key_of(trial), "duration_s": trial.duration_s}
                 out.write(json.dumps(line) + "\n")
                 out.flush()
-            else:
+            elif not isinstance(event, TrialProgress):
                 log.write(f"{clock.now_s():.2f} {event}\n")
 
         options = SearchOptions(budget_s=job.budget_s, started_s=started_s, seed=job.number)
