@@ -6,6 +6,8 @@ from collections.abc import Callable
 from concurrent.futures import Future
 from typing import Any, TypeVar
 
+from autotune.clock import SystemClock
+
 _T = TypeVar("_T")
 
 
@@ -17,7 +19,8 @@ class StorageThread:
 
     Args:
         name: Name of the thread.
-        regular: Called between calls, every `period_s`; returns whether it has to be called again.
+        regular: Called between calls, every `period_s`, also while there are many; returns whether it has to be called
+            again.
         period_s: Time between two such calls, in seconds.
     """
 
@@ -25,6 +28,7 @@ class StorageThread:
         self._name = name
         self._regular = regular
         self._period_s = period_s
+        self._clock = SystemClock()
         self._calls: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
         self._lock = threading.Lock()
         self._thread: threading.Thread | None = None
@@ -67,15 +71,20 @@ class StorageThread:
             raise
 
     def _work(self) -> None:
+        due_s = self._clock.now_s() + self._period_s
+        has_worked = True
         while True:
             try:
-                call = self._calls.get(timeout=self._period_s)
-            except queue.Empty:
-                if self._regular():
+                call = self._calls.get(timeout=max(0.0, due_s - self._clock.now_s()))
+            except queue.Empty:  # it is due, however many calls there were since the last time
+                due_s = self._clock.now_s() + self._period_s
+                if self._regular() or has_worked:
+                    has_worked = False
                     continue
                 with self._lock:
                     if self._calls.empty():
                         self._thread = None
                         return
             else:
+                has_worked = True
                 call()
