@@ -358,6 +358,8 @@ class Study:
                 self.abandon(claim)
         self.describe(phase=Phase.LEFT)
         if self._owner is not NOBODY:
+            if self._away_until_s is not None:  # once more: the file may be lost with this machine
+                self._away_until_s = self._owner.clock.now_s()
             with suppress(StudyError):
                 self.write_pending()
             if self._pending and (waiting := len(self._pending.trials)):

@@ -150,6 +150,18 @@ def before_and_in_an_outage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setattr(Remote, "away", False)
 
 
+def test_what_waits_is_tried_once_more_at_the_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also right behind an outage: who is told to leave may lose the machine, and the file with it."""
+    study = opened(tmp_path)
+    claim = study.begin(VALUES, CHOICES)
+    monkeypatch.setattr(Remote, "away", True)
+    study.finish(claim, record(), score=1.0)
+    monkeypatch.setattr(Remote, "away", False)
+    study.close()
+    assert not (tmp_path / "s.pending").exists()
+    assert len(opened(tmp_path, NOBODY).records()) == 1
+
+
 def search_again(folder: Path) -> Study:
     """Open the study as the next search of this machine does."""
     study = opened(folder, Owner(about={}, is_gone=lambda _claim: True, clock=VirtualClock()))
