@@ -396,7 +396,7 @@ def _add_workers(commands: "Commands") -> None:
         "--storage",
         metavar="ADDRESS",
         help="e.g. journal:FOLDER (default: what AUTOTUNE_STORAGE says, which may hold a password; else a journal in a "
-        "temporary folder). What is written there is deleted in the end.",
+        "temporary folder). The studies are deleted in the end.",
     )
     parser.add_argument(
         "--trials", type=int, default=40, help="counted of each worker, on average; 0 for none (default: 40)"
