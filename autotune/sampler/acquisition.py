@@ -105,7 +105,7 @@ class Acquisition:
             if pending:
                 data = self._with_pending(data, pending)
                 self._expected_rows = len(data.scores) - len(scores)
-                self._speed.fit(data)
+                self._speed.fit(data, adapts=False)  # what is only expected tells nothing of them
         tried = list(observations.values())[-_LARGEST_FIT:]
         success = np.array([float(bool(observation.scores or observation.rough_scores)) for observation in tried])
         self._something_failed = not success.all()

@@ -91,13 +91,19 @@ class GaussianProcess:
         self._steps = np.full(len(prior), _FIRST_STEP)
         self._slopes = np.zeros(len(prior))
 
-    def fit(self, data: TrainingData) -> None:
-        """Fit the model to these observations, in place of the earlier ones, and adapt the hyperparameters."""
+    def fit(self, data: TrainingData, *, adapts: bool = True) -> None:
+        """Fit the model to these observations, in place of the earlier ones.
+
+        Args:
+            data: The observations.
+            adapts: Whether to adapt the hyperparameters to them.
+        """
         residuals = data.scores - self._prior(data.points)
-        # A subset of many points, evenly from the best to the worst: the effects of knobs show in their differences.
-        stride = -(-len(data.scores) // _LARGEST_HYPER_FIT)
-        some = np.argsort(-data.scores)[::stride]
-        self._adapt(data.points[some], residuals[some], data.variances[some])
+        if adapts:
+            # Some of many points, evenly from the best to the worst: the effects of knobs show in their differences.
+            stride = -(-len(data.scores) // _LARGEST_HYPER_FIT)
+            some = np.argsort(-data.scores)[::stride]
+            self._adapt(data.points[some], residuals[some], data.variances[some])
         self._rows = {row.tobytes(): number for number, row in enumerate(data.points)}
         self._points = data.points
         self._z = self._scaled(data.points)

@@ -25,7 +25,7 @@ BASELINE_EVERY = 12
 """Trials after which a machine measures today's config again, while others work on the study."""
 
 _FAILURES_IN_A_ROW = 2  # after which today's config is tried again: is it the machine?
-_SLOW = math.log(0.65)  # of the others' median: machines of a class differ by 20 %
+_SLOW = math.log(0.5)  # of the others' median: two of a class that differ by 20 %, and noise, come to 0.63
 _TRIALS_OF_SLOW = 2  # of today's config, before a machine counts as slow
 _MUCH_MORE_TIME = 2.0  # left than who confirms: it goes on exploring
 _LOOK_S = 2.0  # between looks at what others do

@@ -73,6 +73,7 @@ class SearchState:
         self._within_variances_s: list[float] = []
         self._saw_a_pass = False
         self._pending: list[Values] = []
+        self._is_behind = False
         self.baseline_point = problem.space.name(problem.space.baseline)
         self.filling = False
         self.trials: list[TrialRecord] = []
@@ -103,7 +104,7 @@ class SearchState:
         """
         new = self._study.refresh()
         pending = [one.values for one in self._study.pending_elsewhere() if self.space.contains(one.values)]
-        if not new and pending == self._pending:
+        if not new and not self._is_behind and pending == self._pending:
             return
         self._pending = pending
         self._observe()
@@ -133,10 +134,10 @@ class SearchState:
         self._saw_a_pass = self._saw_a_pass or done.saw_a_pass
         if done.window is not None and record.comparable:
             self._within_variances_s.append(done.window.within_variance_s())
-        if self._machines() > 1:
-            self._observe()  # the trial tells of its machine, too
+        self._observations.add(record)
+        if self._study.others():
+            self._is_behind = True  # it is fitted with what they have measured, in front of the next trial
         else:
-            self._observations.add(record)
             self._fit()
         samples = done.window.samples if done.window else None
         self._findings.learn(record, done.losses, done.folder.stdout, samples=samples, space=self.space)
@@ -148,9 +149,7 @@ class SearchState:
         # This machine may have found since that it cannot turn all that others turn.
         pending = [values for values in self._pending if self.space.contains(values)]
         self._acquisition.learn(self._observations, self.sd, pending)
-
-    def _machines(self) -> int:
-        return len({trial.machine for trial in self._study.records()})
+        self._is_behind = False
 
     # Which next
 
