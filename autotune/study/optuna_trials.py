@@ -11,6 +11,7 @@ import logging
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from datetime import UTC
 from typing import Any, TypeVar
 
 import optuna
@@ -30,6 +31,9 @@ from autotune.study.storage.storage import Storage
 
 DISTURBED_BY = "disturbed_by"
 """Attribute of an interrupted trial that says who came, for people."""
+
+IMPORTED = "imported"
+"""Attribute of a trial that came out of a file: what of it no storage keeps as it was, its times in UTC among it."""
 
 RECORD = "record"
 """Attribute that holds a whole `TrialRecord`."""
@@ -277,6 +281,16 @@ class OptunaTrials:
         self.last = max(self.last, added)
         return self._trials_of(finished.uuid)[0][0] if CLAIM in finished.attributes else added
 
+    def add_imported(self, finished: FinishedTrial) -> None:
+        """Add a finished trial of which it is known that it is not there yet."""
+        place, distributions = self._place_for(finished.distributions)
+        self._studies[place].add_trial(replace(finished, distributions=distributions).frozen())
+        self._known[place] = {**self._known[place], **distributions}
+
+    def running(self) -> list[tuple[int, FrozenTrial]]:
+        """Return the trials that go on, with their numbers."""
+        return self._running()
+
     def _trials_of(self, uuid: str) -> list[tuple[int, optuna.Study, FrozenTrial]]:
         """Return the trials of a UUID with their numbers and Optuna studies."""
         return [
@@ -361,6 +375,34 @@ def _load(name: str, storage: BaseStorage) -> optuna.Study:
         )
 
 
+def starts_of(trials: Sequence[tuple[int, FrozenTrial]], *, always: bool = False) -> dict[int, tuple[str, str]]:
+    """Return what orders the trials of a study in which some were imported: their starts in UTC, then their UUIDs.
+
+    Numbers tell in which order they were imported, and that shall not matter to a reader.
+
+    Args:
+        trials: Optuna trials with their numbers.
+        always: Whether some were imported earlier.
+
+    Returns:
+        The keys by number, that of the first trial of a UUID; nothing where none was imported: then numbers do.
+    """
+    if not always and not any(isinstance(trial.user_attrs.get(IMPORTED), Mapping) for _, trial in trials):
+        return {}
+    found: dict[int, tuple[str, str]] = {}
+    first: dict[str, int] = {}
+    for number, trial in trials:
+        uuid = _uuid(trial) or ""
+        place = first.setdefault(uuid, number) if uuid else number
+        marker = trial.user_attrs.get(IMPORTED)
+        said = marker.get("started") if isinstance(marker, Mapping) else None
+        if not isinstance(said, str):
+            start = trial.datetime_start
+            said = start.astimezone(UTC).isoformat(timespec="microseconds") if start else "~"
+        found.setdefault(place, (said, uuid))
+    return found
+
+
 def read_records(
     trials: Sequence[tuple[int, FrozenTrial]], waiting: Sequence[FinishedTrial], where: str
 ) -> list[tuple[str | None, TrialRecord]]:
@@ -405,6 +447,8 @@ def read_records(
     if unread:
         named = ", ".join(unread[:_NAMED]) + (f" and {len(unread) - _NAMED} more" if len(unread) > _NAMED else "")
         _log.warning("trials that cannot be read are left out of the record %s: %s", where, named)
-    if last >= _FURTHER:
+    if starts := starts_of(trials):
+        records.sort(key=lambda entry: starts.get(entry[1].number, ("~", "")))
+    elif last >= _FURTHER:
         records.sort(key=lambda entry: entry[1].ended_utc)  # stable: within an Optuna study the order is known
     return records

@@ -150,33 +150,26 @@ class PendingTrials:
         )
 
 
-def _line(trial: FinishedTrial, where: str) -> str:
-    return json.dumps(
-        {
-            "format": _FORMAT,
-            "where": where,
-            "uuid": trial.uuid,
-            "values": dict(trial.values),
-            "distributions": {path: distribution_to_json(one) for path, one in trial.distributions.items()},
-            "attributes": dict(trial.attributes),
-            "score": trial.score,
-            "speeds": list(trial.speeds),
-            "started": trial.started.isoformat(),
-            "ended": trial.ended.isoformat(),
-            "number": trial.number,
-        }
-    )
+def trial_object(trial: FinishedTrial) -> dict[str, Any]:
+    """Return a trial as JSON has it; its number is not part of it."""
+    return {
+        "uuid": trial.uuid,
+        "values": dict(trial.values),
+        "distributions": {path: distribution_to_json(one) for path, one in trial.distributions.items()},
+        "attributes": dict(trial.attributes),
+        "score": trial.score,
+        "speeds": list(trial.speeds),
+        "started": trial.started.isoformat(),
+        "ended": trial.ended.isoformat(),
+    }
 
 
-def _parsed(line: str) -> tuple[str, FinishedTrial]:
-    """Return what a line says, and the storage that it is meant for; ValueError and the like where it says nothing."""
-    said = json.loads(line)
-    if said["format"] != _FORMAT:
-        raise ValueError("another format")
+def trial_of(said: Mapping[str, Any]) -> FinishedTrial:
+    """Return the trial that was written so; one of `DAMAGE` where it is none."""
     if said["attributes"][CLAIM]["uuid"] != said["uuid"]:
         raise ValueError("another trial's claim")
     values: dict[str, Scalar] = dict(said["values"])
-    return str(said["where"]), FinishedTrial(
+    return FinishedTrial(
         uuid=str(said["uuid"]),
         values=values,
         distributions={path: json_to_distribution(said["distributions"][path]) for path in values},
@@ -187,3 +180,15 @@ def _parsed(line: str) -> tuple[str, FinishedTrial]:
         ended=datetime.fromisoformat(said["ended"]),
         number=None if said.get("number") is None else int(said["number"]),
     )
+
+
+def _line(trial: FinishedTrial, where: str) -> str:
+    return json.dumps({"format": _FORMAT, "where": where, **trial_object(trial), "number": trial.number})
+
+
+def _parsed(line: str) -> tuple[str, FinishedTrial]:
+    """Return what a line says, and the storage that it is meant for; ValueError and the like where it says nothing."""
+    said = json.loads(line)
+    if said["format"] != _FORMAT:
+        raise ValueError("another format")
+    return str(said["where"]), trial_of(said)

@@ -23,7 +23,7 @@ from autotune.study.claims import CLAIM, NOBODY, RENEWAL_S, Claim, LeaseWatch, O
 from autotune.study.entry import attributes_of
 from autotune.study.members import Member, Phase
 from autotune.study.membership import Membership
-from autotune.study.optuna_trials import RECORD, Claimed, OptunaTrials, read_records
+from autotune.study.optuna_trials import RECORD, Claimed, OptunaTrials, read_records, starts_of
 from autotune.study.parameters import distribution_of
 from autotune.study.pending import FinishedTrial, PendingTrials
 from autotune.study.storage.storage import Storage
@@ -33,6 +33,7 @@ _T = TypeVar("_T")
 _OPENING_S = 30.0
 _PATIENCE_S = 5.0  # for a server, in the middle of a search
 _LEAST_PATIENCE_S = 0.5
+_LATE = ("~", "")  # behind all trials whose start is known
 _RETRY_S = 5.0  # between tries to reach a server that is away
 
 
@@ -90,7 +91,9 @@ class Study:
         self.torn_bytes = self._connection.torn_bytes
         self._pending = PendingTrials(pending, self.where) if pending and self._connection.is_remote else None
         waiting = self._pending.trials if self._pending else []
-        read = read_records(self._trials.found(), waiting, self.where)
+        found = self._trials.found()
+        self._starts = starts_of(found)
+        read = read_records(found, waiting, self.where)
         self._records = [record for _, record in read]
         self._missed = {trial.uuid for trial in waiting}
         self._waiting = {uuid: record for uuid, record in read if uuid in self._missed}
@@ -156,7 +159,9 @@ class Study:
         new = [record for uuid, record in read if uuid not in self._own_uuids]
         if new:
             self._records.extend(new)
-            self._records.sort(key=lambda record: record.number)  # as whoever opens the study later reads them
+            self._starts.update(starts_of(news.ended, always=bool(self._starts)))
+            # As whoever opens the study later reads them.
+            self._records.sort(key=lambda record: (self._starts.get(record.number, _LATE), record.number))
         return new
 
     def pending_elsewhere(self) -> Sequence[Claimed]:
@@ -239,7 +244,7 @@ class Study:
             uuid=claim.uuid,
             values=claim.values,
             distributions=claim.distributions,
-            attributes={CLAIM: claim.attribute(), **_scalars(record, claim), RECORD: attributes_of(record)},
+            attributes={CLAIM: claim.attribute(), **scalars_of(record, claim.about), RECORD: attributes_of(record)},
             score=score,
             speeds=tuple(speeds),
             started=claim.started,
@@ -437,14 +442,19 @@ def _silent(where: str) -> StorageAway:
     )
 
 
-def _scalars(record: TrialRecord, claim: Claim) -> dict[str, Any]:
-    """Return the attributes that tables and plots show, without unknown ones: one null, and it is no axis."""
+def scalars_of(record: TrialRecord, about: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the attributes that tables and plots show, without unknown ones: one null, and it is no axis.
+
+    Args:
+        record: The trial.
+        about: What its claim says.
+    """
     metrics = values_of(record.measurement) if record.measurement else {}
     attributes = {
         "purpose": record.purpose.value,
         "ending": record.ending.value,
         "validity": record.validity.value,
-        "sampler": claim.about.get("sampler"),
+        "sampler": about.get("sampler"),
         "samples_per_s": metrics.get("samples_per_s"),
         "gpu_utilization": metrics.get("gpu_utilization"),
         "cv": metrics.get("cv"),

@@ -30,6 +30,7 @@ class Remote:
 
     def __init__(self, storage: Storage) -> None:
         self.where, self.latest, self.set_aside = storage.where, storage.latest, storage.set_aside
+        self.names, self.discard = storage.names, storage.discard
         self._storage = storage
 
     def connect(self, study: str, *, reads_only: bool = False) -> Connection:

@@ -9,6 +9,7 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from itertools import islice
+from pathlib import Path
 from typing import Any
 
 import optuna
@@ -118,6 +119,14 @@ class MemoryJournal:
     def latest(self, pattern: str) -> str | None:
         """Return None: it is not searched."""
         return None
+
+    def names(self) -> list[str]:
+        """Return no names: it is not searched."""
+        return []
+
+    def discard(self, study: str, trash: Path) -> None:
+        """Forget everything."""
+        self.entries = []
 
     def connect(self, study: str, *, reads_only: bool = False) -> Connection:
         """Return a connection."""

@@ -7,6 +7,7 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from datetime import datetime
 from fnmatch import fnmatchcase
 from functools import cached_property, partial
+from pathlib import Path
 from typing import Any
 
 import optuna
@@ -107,6 +108,13 @@ class Database:
             found = [name for name in names if not is_member(name) and fnmatchcase(name, pattern)]
             return max(found, key=lambda name: self._last_start(name, names), default=None)
 
+    def names(self) -> list[str]:
+        """Return the names of the groups of Optuna studies."""
+        with self._expected(reads_only=True), self._in_use():
+            if not self._is_there() or not self._has_tables():
+                return []
+            return sorted(name for name in optuna.get_all_study_names(self._optuna) if not is_member(name))
+
     def connect(self, study: str, *, reads_only: bool = False) -> Connection:
         """Connect, and make the tables of Optuna's if there are none."""
         with self._expected(reads_only=True):  # what cannot be used gets no lock beside it
@@ -135,6 +143,12 @@ class Database:
                 name = next_member(study, members)
                 new = optuna.create_study(storage=self._optuna, study_name=name, direction="maximize")
                 new.set_user_attr(SET_ASIDE, clock.utc().isoformat(timespec="seconds"))
+
+    def discard(self, study: str, trash: Path) -> None:
+        """Delete the Optuna studies of a group; there is no file of its own."""
+        with self._expected(), self._in_use():
+            for member in member_names(study, optuna.get_all_study_names(self._optuna)):
+                optuna.delete_study(study_name=member, storage=self._optuna)
 
     def _lock_of(self, *, creates: bool) -> AbstractContextManager[Any]:
         path = self._address.path

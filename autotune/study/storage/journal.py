@@ -6,6 +6,8 @@ line before the file is opened, avoid both.
 """
 
 import os
+import re
+import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
@@ -20,6 +22,8 @@ from autotune.study.storage.file_lock import FileLock
 from autotune.study.storage.journal_file import JournalFile
 from autotune.study.storage.lock_probe import LockProbe
 from autotune.study.storage.storage import DAMAGE, Connection
+
+_UNTIL = re.compile(r"\.until-\d{8}T\d{6}Z$")
 
 
 class JournalFolder:
@@ -45,6 +49,12 @@ class JournalFolder:
         with _expected(self._folder):
             latest = max(self._folder.glob(f"{pattern}.journal"), key=lambda path: path.stat().st_mtime, default=None)
         return latest.stem if latest else None
+
+    def names(self) -> list[str]:
+        """Return the names of the journals, without those that were set aside."""
+        with _expected(self._folder):
+            found = sorted(path.stem for path in self._folder.glob("*.journal"))
+        return [name for name in found if not _UNTIL.search(name)]
 
     def connect(self, study: str, *, reads_only: bool = False) -> Connection:
         """Open a journal, which is created if it does not exist and is to be written; its last line is repaired."""
@@ -75,6 +85,16 @@ class JournalFolder:
         with _expected(path):
             if os.path.lexists(path):
                 path.rename(path.with_name(f"{path.stem}.until-{clock.utc():%Y%m%dT%H%M%SZ}{path.suffix}"))
+
+    def discard(self, study: str, trash: Path) -> None:
+        """Move a journal, and what lies beside it, into a folder."""
+        path = self.path(study)
+        lock = FileLock(path.with_name(path.name + ".flock"))
+        with _expected(path), lock:  # no entry is half written
+            for end in ("", ".torn"):
+                beside = path.with_name(path.name + end)
+                if os.path.lexists(beside):
+                    shutil.move(beside, trash / beside.name)  # perhaps onto another disk
 
 
 def _require_own(path: Path) -> None:

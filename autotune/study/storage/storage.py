@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Protocol
 
 from optuna.storages import BaseStorage
@@ -56,6 +57,10 @@ class Storage(Protocol):
         """Return the name, of those that match a shell pattern, of the study that was written last; None for none."""
         ...
 
+    def names(self) -> list[str]:
+        """Return the names of all studies, sorted; others may have given some of them any name."""
+        ...
+
     def connect(self, study: str, *, reads_only: bool = False) -> Connection:
         """Connect to a study, which need not exist yet; what can be mended is mended.
 
@@ -71,4 +76,8 @@ class Storage(Protocol):
 
     def set_aside(self, study: str, clock: Clock) -> None:
         """Make room for a new study of this name; the old one, if there is one, is kept."""
+        ...
+
+    def discard(self, study: str, trash: Path) -> None:
+        """Take a study out; what is a file of its own is moved into a folder, which exists, the rest is deleted."""
         ...

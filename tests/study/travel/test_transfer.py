@@ -1,0 +1,218 @@
+"""Studies that travel: what is exported comes back the same, in any order, into any storage."""
+
+import itertools
+import json
+import re
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from autotune.errors import StudyError
+from autotune.records import Purpose, TrialRecord
+from autotune.study.record import Study
+from autotune.study.storage.storage import Storage
+from autotune.study.travel.portable_file import VERSION
+from autotune.study.travel.transfer import export_study, import_files
+from tests.postgresql import Server
+from tests.runs import MakeTrial
+from tests.study.test_storages import at
+from tests.study.travel.filled import CHOICES, NAME, OWNER, VALUES, fill, records_of, whichever
+
+DATABASES = itertools.count()
+
+
+def some(make_trial: MakeTrial, speed: float = 60.0) -> list[TrialRecord]:
+    """Return trials of several kinds."""
+    return [
+        make_trial(VALUES, speed, purpose=Purpose.BASELINE, conditions={"host": "a", "cpu_model": "x"}),
+        make_trial({**VALUES, "data.batch_size": 64, "x.rate": 0.1}, speed + 5, conditions={"host": "a"}),
+        make_trial({**VALUES, "data.cache": "memory"}, None, detail="OSError: /home/me/my/corpus.h5 is not there"),
+    ]
+
+
+def exported(storage: Storage, path: Path) -> bytes:
+    """Export a study; return the file's content."""
+    export_study(NAME, storage, path)
+    return path.read_bytes()
+
+
+@pytest.mark.parametrize("text", ["journal:other", "sqlite:other.db"])
+def test_export_import_export_is_identical(tmp_path: Path, make_trial: MakeTrial, text: str) -> None:
+    """A study that went through a file, into whichever storage, gives the same file and the same records again."""
+    first, second = at("journal:studies", tmp_path), at(text, tmp_path)
+    fill(first, some(make_trial))
+    file = tmp_path / "study.jsonl"
+    content = exported(first, file)
+    done = import_files([file], whichever, second)
+    assert (done.added, done.known, done.differing) == (3, 0, 0)
+    assert exported(second, tmp_path / "again.jsonl") == content
+    assert records_of(second) == [
+        replace(one, detail=one.detail.replace("/home/me/my/", "…/")) for one in records_of(first)
+    ]
+
+
+@pytest.mark.services
+def test_a_server_takes_an_export_and_gives_it_back(tmp_path: Path, make_trial: MakeTrial, postgresql: Server) -> None:
+    """What was imported into PostgreSQL is exported as it was in the journal."""
+    first, server = at("journal:studies", tmp_path), at(postgresql.new_database("travel"), tmp_path)
+    fill(first, some(make_trial))
+    file = tmp_path / "study.jsonl"
+    content = exported(first, file)
+    import_files([file], whichever, server)
+    assert import_files([file], whichever, server).added == 0
+    assert exported(server, tmp_path / "again.jsonl") == content
+
+
+def test_a_second_import_adds_nothing(tmp_path: Path, make_trial: MakeTrial) -> None:
+    """An import is idempotent, also into the study that the file came from."""
+    storage = at("journal:studies", tmp_path)
+    fill(storage, some(make_trial))
+    file = tmp_path / "study.jsonl"
+    content = exported(storage, file)
+    assert import_files([file], whichever, storage).added == 0
+    assert exported(storage, tmp_path / "again.jsonl") == content
+    assert len(records_of(storage)) == 3
+
+
+def test_the_order_of_imports_does_not_matter(tmp_path: Path, make_trial: MakeTrial) -> None:
+    """Three machines' files, also with other lists of categories, in all orders: the same records in the same order."""
+    wider = {**CHOICES, "data.cache": ("none", "memory", "disk")}
+    files = []
+    for place, choices in enumerate((CHOICES, wider, CHOICES)):
+        storage = at(f"journal:machine{place}", tmp_path)
+        fill(storage, some(make_trial, 60.0 + place), minute=(2 - place) * 2, choices=choices)
+        files.append(tmp_path / f"{place}.jsonl")
+        exported(storage, files[-1])
+    seen = []
+    for number, order in enumerate(itertools.permutations(files)):
+        target = at(f"journal:target{number}", tmp_path)
+        for file in order:
+            import_files([file], whichever, target)
+        seen.append((records_of(target), exported(target, tmp_path / f"all{number}.jsonl")))
+    together = at("journal:together", tmp_path)
+    assert import_files(files, whichever, together).added == 9
+    seen.append((records_of(together), exported(together, tmp_path / "together.jsonl")))
+    assert all(one == seen[0] for one in seen)
+
+
+def test_records_that_others_import_come_in_their_place(tmp_path: Path, make_trial: MakeTrial) -> None:
+    """A search that goes on sees imported trials where whoever opens the study later sees them."""
+    source, storage = at("journal:source", tmp_path), at("journal:studies", tmp_path)
+    fill(source, some(make_trial), minute=1)
+    exported(source, tmp_path / "study.jsonl")
+    fill(storage, some(make_trial), minute=5)
+    study = Study(NAME, storage, owner=OWNER)
+    import_files([tmp_path / "study.jsonl"], whichever, storage)
+    study.refresh()
+    seen = [replace(record, number=0) for record in study.records()]
+    study.close()
+    assert len(seen) == 6
+    assert [one.ended_utc for one in seen] == [one.ended_utc for one in records_of(storage)]
+
+
+def test_interrupted_trials_stay_behind(tmp_path: Path, make_trial: MakeTrial) -> None:
+    """A trial without a record is counted, and not exported."""
+    storage = at("journal:studies", tmp_path)
+    fill(storage, some(make_trial))
+    study = Study(NAME, storage, owner=OWNER)
+    study.begin(VALUES, CHOICES)
+    study.close()
+    contents = export_study(NAME, storage, tmp_path / "study.jsonl")
+    assert (len(contents.trials), contents.interrupted) == (3, 1)
+
+
+def test_a_file_says_nothing_of_processes_and_folders(tmp_path: Path, make_trial: MakeTrial) -> None:
+    """Neither the owner of a claim nor the folder of a message travels."""
+    storage = at("journal:studies", tmp_path)
+    fill(storage, some(make_trial))
+    content = exported(storage, tmp_path / "study.jsonl").decode()
+    assert "boot_id" not in content
+    assert "/home/me" not in content
+    assert "corpus.h5 is not there" in content
+
+
+def test_a_trial_that_was_written_without_a_uuid_travels_once(tmp_path: Path, make_trial: MakeTrial) -> None:
+    """Trials of early studies have no name: they get one by what they hold, and are not doubled at home."""
+    storage, other = at("journal:studies", tmp_path), at("journal:other", tmp_path)
+    study = Study(NAME, storage, owner=OWNER)
+    study.append(make_trial(VALUES, 60.0, ended_utc="2026-01-01T00:00:00+00:00"))
+    study.close()
+    file = tmp_path / "study.jsonl"
+    content = exported(storage, file)
+    assert import_files([file], whichever, other).added == 1
+    assert exported(other, tmp_path / "again.jsonl") == content
+    assert import_files([file], whichever, storage).added == 0
+
+
+def test_a_cut_file_changes_nothing(tmp_path: Path, make_trial: MakeTrial) -> None:
+    """Cut anywhere, the file is refused as a whole, and the storage has not even a new study."""
+    storage, target = at("journal:studies", tmp_path), at("journal:target", tmp_path)
+    fill(storage, some(make_trial))
+    content = exported(storage, tmp_path / "study.jsonl")
+    cut = tmp_path / "cut.jsonl"
+    for end in (*range(0, len(content), 211), content.rindex(b"\n", 0, -1) + 1):
+        cut.write_bytes(content[:end])
+        with pytest.raises(StudyError):
+            import_files([cut], whichever, target)
+    assert not (tmp_path / "target").exists()
+
+
+def test_one_bad_file_among_good_ones_stops_all(tmp_path: Path, make_trial: MakeTrial) -> None:
+    """Nothing of two files is imported where one trial of the second is none; the message names its line."""
+    storage, target = at("journal:studies", tmp_path), at("journal:target", tmp_path)
+    fill(storage, some(make_trial))
+    content = exported(storage, tmp_path / "study.jsonl")
+    bad = tmp_path / "bad.jsonl"
+    bad.write_bytes(content.replace(b'"score": 1.0,', b'"score": "1.0",'))
+    with pytest.raises(StudyError, match=r"bad.jsonl:2: .*score"):
+        import_files([tmp_path / "study.jsonl", bad], whichever, target)
+    assert not (tmp_path / "target").exists()
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        ({"version": VERSION + 1, "autotune": "9.9"}, "newer.*\n.*Update autotune here to 9.9"),
+        ({"format": "other"}, "not a study that travels"),
+        ({"study": "../../etc-01234567-0123-0123"}, "name"),
+        ({"study": "config"}, "name"),
+        ({"trials": 10**9}, "number of its trials"),
+        ({"trials": 2}, "cut off, or was changed"),
+        ({"version": True}, "version"),
+    ],
+)
+def test_a_header_that_is_refused(tmp_path: Path, make_trial: MakeTrial, change: dict[str, object], says: str) -> None:
+    """A file of a newer version, no study, or one whose name would leave the folder: refused with a remedy."""
+    storage = at("journal:studies", tmp_path)
+    fill(storage, some(make_trial))
+    header, _, rest = exported(storage, tmp_path / "study.jsonl").partition(b"\n")
+    changed = tmp_path / "changed.jsonl"
+    changed.write_bytes(json.dumps({**json.loads(header), **change}).encode() + b"\n" + rest)
+    with pytest.raises(StudyError) as raised:
+        import_files([changed], whichever, at("journal:target", tmp_path))
+    assert re.search(says, str(raised.value))
+    assert raised.value.remedy
+
+
+def test_an_export_replaces_no_other_file(tmp_path: Path, make_trial: MakeTrial) -> None:
+    """A file that is not an exported study stays as it is."""
+    storage = at("journal:studies", tmp_path)
+    fill(storage, some(make_trial))
+    config = tmp_path / "config.yaml"
+    config.write_text("a: 1\n")
+    with pytest.raises(StudyError, match="not replaced"):
+        export_study(NAME, storage, config)
+    assert config.read_text() == "a: 1\n"
+
+
+def test_huge_files_and_lines_are_refused_unread(tmp_path: Path) -> None:
+    """Ten gigabytes, or a line without an end, do not take the memory."""
+    huge, endless = tmp_path / "huge.jsonl", tmp_path / "endless.jsonl"
+    with open(huge, "wb") as file:
+        file.truncate(10 << 30)
+    with open(endless, "wb") as file:
+        file.truncate(200 << 20)
+    for path, says in ((huge, "MiB"), (endless, "line is too long")):
+        with pytest.raises(StudyError, match=says):
+            import_files([path], whichever, at("journal:target", tmp_path))
