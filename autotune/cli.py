@@ -28,6 +28,7 @@ _COMMANDS = {
     "apply": "write the best values into the config",
     "revert": "undo the last apply",
     "status": "what is known so far",
+    "study": "list, show, export, import, repair or delete studies",
     "run": "start real training with the values of the config",
     "monitor": "what the GPUs do now, how steadily, and what that usually means",
     "daemon": "the service that tunes while GPUs are idle, and watches what trains",

@@ -107,7 +107,11 @@ def export_study(study: str, storage: Storage, path: Path, *, pending: Path | No
 
 
 def import_files(
-    paths: Sequence[Path], target_of: Callable[[Sequence[PortableFile]], StudyName], storage: Storage
+    paths: Sequence[Path],
+    target_of: Callable[[Sequence[PortableFile]], StudyName],
+    storage: Storage,
+    *,
+    prepare: Callable[[], None] = lambda: None,
 ) -> Imported:
     """Add the trials of portable files that a study does not have yet.
 
@@ -118,6 +122,7 @@ def import_files(
         paths: The files, in any order.
         target_of: Returns the study that takes them, or refuses them with a `StudyError`.
         storage: Where it is kept, or will be.
+        prepare: Called before the first trial is added, e.g. to make the folder that the storage lies in.
 
     Raises:
         StudyError: A file cannot be read, or is refused; or the storage cannot be written.
@@ -134,6 +139,7 @@ def import_files(
         missing = sorted(uuid for uuid in places if uuid not in known)
         missing.sort(key=lambda uuid: places[uuid][0])
         if missing:
+            prepare()
             _add(target, storage, ((uuid, *places[uuid][1:]) for uuid in missing))
         return Imported(study=target, added=len(missing), known=len(places) - len(missing), differing=differing)
 

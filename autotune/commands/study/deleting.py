@@ -1,0 +1,84 @@
+"""Deletion of a study: everything of it goes to the trash folder, never while somebody works on it."""
+
+import shlex
+from contextlib import ExitStack
+from pathlib import Path
+
+from autotune.clock import Clock
+from autotune.commands.study.opened import Place
+from autotune.errors import StudyBusy, StudyError
+from autotune.files import make_private_folder
+from autotune.problem.machine import this_machine
+from autotune.study.members import RECENT
+from autotune.study.record import Study
+from autotune.study.sole_search import sole_search
+from autotune.study.storage.journal import JournalFolder
+from autotune.study.travel.description import members_of
+from autotune.study.travel.transfer import export_study
+
+
+def delete_study(place: Place, name: str, clock: Clock) -> tuple[Path, str]:
+    """Move a study to the trash.
+
+    Args:
+        place: Where it is.
+        name: Its name, which is that of a config's study.
+        clock: Source of time.
+
+    Returns:
+        The folder that it is in now, and the command that brings it back.
+
+    Raises:
+        StudyBusy: Somebody works on it.
+        StudyError: It cannot be moved.
+    """
+    place.state.create()
+    trash = place.state.path / "trash" / f"{clock.utc():%Y%m%dT%H%M%SZ}-{name}"
+    machine = this_machine((), {}, {}).name
+    with ExitStack() as stack:
+        stack.enter_context(sole_search(place.state.search_lock(name, machine), name))
+        _require_idle(place, name, clock)
+        try:
+            make_private_folder(trash.parent)
+            make_private_folder(trash)
+            if isinstance(place.storage, JournalFolder):
+                back = (
+                    f"mv {shlex.quote(str(trash / name))}.journal* {shlex.quote(str(place.storage.path(name).parent))}/"
+                )
+            else:
+                exported = trash / f"{name}.jsonl"
+                export_study(name, place.storage, exported, pending=place.state.pending(name))
+                back = f"autotune study import {shlex.quote(str(exported))} --storage {shlex.quote(place.shown)}"
+            place.storage.discard(name, trash)
+            for beside, end in ((place.state.pending(name), ".pending"), (place.state.trials(name), ".trials")):
+                if beside.exists() and not beside.is_symlink():
+                    beside.rename(trash / f"{name}{end}")
+        except (OSError, ValueError) as error:
+            why = getattr(error, "strerror", None) or str(error)
+            raise StudyError(
+                f"it cannot be moved: {ascii(why)[1:-1]}",
+                where=str(trash),
+                remedy="Mend that; what was moved is in this folder.",
+            ) from error
+    return trash, back
+
+
+def _require_idle(place: Place, name: str, clock: Clock) -> None:
+    """Check that nobody else is at work on a study, on whichever machine.
+
+    Raises:
+        StudyBusy: Somebody is.
+    """
+    study = Study(name, place.storage, reads_only=True)
+    try:
+        members = members_of(study)
+    finally:
+        study.close()
+    now = clock.utc()
+    working = [one for one in members if not one.has_left and abs(now - one.renewed_utc) <= RECENT]
+    if working:
+        raise StudyBusy(
+            f"study {name} is worked on by {len(working)} processes, one on {working[0].host!a}",
+            where=place.shown,
+            remedy="End them, or wait until they have ended for a minute and a half; then run the same command again.",
+        )

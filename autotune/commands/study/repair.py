@@ -1,0 +1,66 @@
+"""``autotune study repair``: mends what can be mended in a study, and says what cannot be read."""
+
+from pathlib import Path
+
+import click
+
+from autotune.commands.invocation import Invocation
+from autotune.commands.study.options import study_options
+from autotune.process.termination import signals_held
+
+_NAMED = 20
+
+
+@click.command(name="repair")
+@study_options
+@click.pass_obj
+def command(
+    call: Invocation,
+    /,
+    *,
+    config: Path | None,
+    study: str | None,
+    as_json: bool,
+    state_dir: Path | None,
+    storage: str | None,
+) -> int:
+    """Cuts a torn end off, closes trials that nobody makes any more, and counts what cannot be read.
+
+    A trial of another machine is closed after a minute without a sign of life. Nothing that was measured is changed.
+    """
+    with signals_held():
+        from dataclasses import asdict
+
+        from autotune.clock import SystemClock
+        from autotune.commands.printing import say, say_aside, say_object
+        from autotune.commands.study.opened import chosen_study, open_place
+        from autotune.process.owner import is_gone
+        from autotune.study.travel.repair import repair_study
+
+    place = open_place(config, state_dir, storage)
+    name = chosen_study(place, study)
+    done = repair_study(
+        name,
+        place.storage,
+        clock=SystemClock(),
+        is_gone=is_gone,
+        watching=lambda number: say_aside(f"{number} trials are claimed: watched for a minute ..."),
+    )
+    if as_json:
+        unread = {str(number): why for number, why in done.unread.items()}
+        call.answer(lambda: say_object({"study": name, **asdict(done), "unread": unread}, indent=2))
+        return 0
+    say(f"Study {name}: {done.trials} trials can be read, {done.interrupted} have no result.")
+    if done.torn_bytes:
+        say(f"Cut off: {done.torn_bytes} bytes of a torn last entry, which are kept beside the journal.")
+    if done.closed:
+        say(f"Closed: {done.closed} trials that nobody makes any more.")
+    if done.going_on:
+        say(f"{done.going_on} trials go on.")
+    if done.doubles:
+        say(f"{done.doubles} trials were written twice; one of each counts.")
+    for number, why in list(done.unread.items())[:_NAMED]:
+        say(f"Trial {number} cannot be read: {why}")
+    if len(done.unread) > _NAMED:
+        say(f"... and {len(done.unread) - _NAMED} more that cannot be read")
+    return 0

@@ -1,0 +1,62 @@
+"""``autotune study show``: one study, from its record."""
+
+from pathlib import Path
+
+import click
+
+from autotune.commands.invocation import Invocation
+from autotune.commands.study.options import study_options
+from autotune.process.termination import signals_held
+
+
+@click.command(name="show")
+@study_options
+@click.pass_obj
+def command(
+    call: Invocation,
+    /,
+    *,
+    config: Path | None,
+    study: str | None,
+    as_json: bool,
+    state_dir: Path | None,
+    storage: str | None,
+) -> int:
+    """Shows one study: machines and versions, searches with what they found, trials by ending, who works on it."""
+    with signals_held():
+        from autotune.commands.printing import say_object
+        from autotune.commands.study.opened import chosen_study, open_place
+        from autotune.commands.study.wording import facts_object, gain_text
+        from autotune.report.console import text_console
+        from autotune.report.plain_text import plain
+        from autotune.study.travel.description import describe_study
+
+    place = open_place(config, state_dir, storage)
+    name = chosen_study(place, study)
+    facts = describe_study(name, place.storage, objective=place.problem.objective if place.problem else None)
+    if as_json:
+        call.answer(lambda: say_object({**facts_object(facts), "where": place.storage.where(name)}, indent=2))
+        return 0
+    endings = ", ".join(f"{count} {ending}" for ending, count in sorted(facts.endings.items()))
+    lines = [
+        f"Study {name} in {place.storage.where(name)}",
+        f"{facts.trials} trials" + (f": {endings}" if endings else ""),
+        *(f"Hardware: {one}" for one in facts.hardware),
+        f"Hosts: {', '.join(facts.hosts) or 'none'}",
+        *(f"Frameworks: {one}" for one in facts.frameworks),
+        f"Made by autotune {', '.join(facts.versions) or '?'}",
+        "",
+        *(f"{one.ended_utc}  {one.name}: {one.trials} trials, {gain_text(one.result)}" for one in facts.searches),
+        "",
+        *(
+            f"{one.role.value} on {one.host} since {one.since_utc:%Y-%m-%d %H:%M} UTC: {one.phase.value}"
+            + (f" ({one.left_because})" if one.left_because else "")
+            for one in facts.members
+        ),
+    ]
+    console = text_console()
+    for line in lines:
+        console.print(plain(line, longest=1000), soft_wrap=True)
+    if not facts.members:
+        console.print("Nobody is known to have worked on it from here.", soft_wrap=True)
+    return 0
