@@ -51,6 +51,7 @@ MODULES = {
     "idle": "tests.soak_idle",
     "daemon": "tests.soak_daemon",
     "drift": "tests.soak_drift",
+    "imports": "tests.soak_imports",
 }
 """Commands with a module of their own, whose `main` takes the arguments."""
 
