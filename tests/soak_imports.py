@@ -160,7 +160,7 @@ def _odd(value: Line, rng: random.Random) -> None:
         del place[last]
     elif isinstance(place, dict) and rng.random() < 0.1:
         place[rng.choice(["new", "\x1b[31m", "\0", "a" * 10_000, last.upper()])] = copy.deepcopy(place[last])
-    elif isinstance(place[last], int | float) and rng.random() < 0.4:
+    elif isinstance(place[last], int | float) and abs(place[last]) < 1e100 and rng.random() < 0.4:
         place[last] = place[last] * rng.choice([-1, 0, 0.5, 2, 1e6, 1e200])
     else:
         place[last] = copy.deepcopy(rng.choice(ODD))

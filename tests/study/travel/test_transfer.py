@@ -10,12 +10,17 @@ import pytest
 
 from autotune.errors import StudyError
 from autotune.records import Purpose, TrialRecord
+from autotune.sampler.observations import Observations
+from autotune.score import THROUGHPUT
+from autotune.space.space import Space
+from autotune.study.optuna_trials import OptunaTrials
+from autotune.study.pending import FinishedTrial
 from autotune.study.record import Study
 from autotune.study.storage.storage import Storage
 from autotune.study.travel.portable_file import VERSION
 from autotune.study.travel.transfer import export_study, import_files
 from tests.postgresql import Server
-from tests.runs import MakeTrial
+from tests.runs import MakeTrial, knob
 from tests.study.test_storages import at
 from tests.study.travel.filled import CHOICES, NAME, OWNER, VALUES, fill, records_of, whichever
 
@@ -216,3 +221,47 @@ def test_huge_files_and_lines_are_refused_unread(tmp_path: Path) -> None:
     for path, says in ((huge, "MiB"), (endless, "line is too long")):
         with pytest.raises(StudyError, match=says):
             import_files([path], whichever, at("journal:target", tmp_path))
+
+
+def test_values_outside_the_local_domain_are_kept_and_not_observed(tmp_path: Path, make_trial: MakeTrial) -> None:
+    """What another machine was allowed to try stays on record here, and is no point of this space."""
+    storage, target = at("journal:studies", tmp_path), at("journal:target", tmp_path)
+    fill(storage, some(make_trial))
+    exported(storage, tmp_path / "study.jsonl")
+    import_files([tmp_path / "study.jsonl"], whichever, target)
+    knobs = (
+        knob("data.batch_size", 8, 16),
+        knob("data.cache", "none", "memory"),
+        knob("x.on", True, False),
+        knob("x.rate", 1e-4, 0.1),
+    )
+    found = records_of(target)
+    observations = Observations(Space(knobs=knobs), THROUGHPUT, found)
+    assert len(found) == 3
+    assert 64 in {one.values["data.batch_size"] for one in found}
+    assert {one.values["data.batch_size"] for one in observations.values()} == {8}
+
+
+def test_an_import_that_was_cut_is_made_again(
+    tmp_path: Path, make_trial: MakeTrial, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Cut in the middle, the import leaves whole trials; a second one adds the rest, and nothing twice."""
+    storage, target = at("journal:studies", tmp_path), at("journal:target", tmp_path)
+    fill(storage, some(make_trial))
+    content = exported(storage, tmp_path / "study.jsonl")
+    add, added = OptunaTrials.add_imported, []
+
+    def cut(trials: OptunaTrials, finished: FinishedTrial) -> None:
+        if len(added) == 2:
+            raise KeyboardInterrupt
+        added.append(finished.uuid)
+        add(trials, finished)
+
+    monkeypatch.setattr(OptunaTrials, "add_imported", cut)
+    with pytest.raises(KeyboardInterrupt):
+        import_files([tmp_path / "study.jsonl"], whichever, target)
+    monkeypatch.undo()
+    assert len(records_of(target)) == 2
+    done = import_files([tmp_path / "study.jsonl"], whichever, target)
+    assert (done.added, done.known, done.differing) == (1, 2, 0)
+    assert exported(target, tmp_path / "again.jsonl") == content
