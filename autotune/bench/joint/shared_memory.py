@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
 from optuna.storages import InMemoryStorage
 
@@ -33,6 +34,13 @@ class SharedMemory:
     def attributes(self, name: str) -> list[object]:
         """Return nothing: no other study is there."""
         return []
+
+    def names(self) -> list[str]:
+        """Return no names: it is not searched."""
+        return []
+
+    def discard(self, study: str, trash: Path) -> None:
+        """Do nothing: it ends with its process."""
 
     def connect(self, study: str, *, reads_only: bool = False) -> Connection:
         """Return a connection."""
