@@ -101,6 +101,7 @@ class OptunaTrials:
     """
 
     def __init__(self, name: str, storage: Storage, leases: LeaseWatch, *, reads_only: bool = False) -> None:
+        optuna.logging.set_verbosity(optuna.logging.ERROR)
         self._name = name
         self._leases = leases
         self.connection = storage.connect(name, reads_only=reads_only)

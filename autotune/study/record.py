@@ -14,8 +14,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
-import optuna
-
 from autotune.errors import StorageAway, StudyError
 from autotune.metrics import values_of
 from autotune.records import Scalar, TrialRecord, Values
@@ -69,7 +67,6 @@ class Study:
         owner: Owner = NOBODY,
         reads_only: bool = False,
     ) -> None:
-        optuna.logging.set_verbosity(optuna.logging.ERROR)
         self.name = name
         self.where = storage.where(name)
         self.remarks: deque[str] = deque()

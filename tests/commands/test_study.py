@@ -46,7 +46,9 @@ def test_a_study_goes_to_another_checkout_and_back(
     assert (out.returncode, out.stdout) == (0, f"2 trials of study {study} are in {file}.\n"), out.stderr
     there = copied(project, tmp_path / "there")
     where = ("--config", str(there / "config.yaml"), "--state-dir", str(there / "state"))
-    done = json.loads(autotune("study", "import", str(file), *where, "--json").stdout)
+    imported = autotune("study", "import", str(file), *where, "--json")
+    assert imported.stderr == ""
+    done = json.loads(imported.stdout)
     assert (done["study"], done["added"], done["known"]) == (study, 2, 0)
     again = tmp_path / "again.jsonl"
     assert autotune("study", "export", str(again), *where).returncode == 0
@@ -67,7 +69,7 @@ def test_without_a_config_the_file_says_the_study(autotune: Autotune, study: str
     assert study in autotune("study", "list", "--storage", storage).stdout
     shown = autotune("study", "show", "--storage", storage)
     assert shown.returncode == 0, shown.stderr
-    assert "2 trials: 2 finished" in shown.stdout or "2 trials" in shown.stdout
+    assert "2 trials" in shown.stdout
     assert json.loads(autotune("study", "show", "--storage", storage, "--json").stdout)["members"] == []
 
 
