@@ -1,6 +1,6 @@
 """Initial design by rules of thumb: the values that an expert would try first, given what the trials showed so far."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 
 from autotune.records import Values
 from autotune.sampler.observations import Observation, best_observation
@@ -19,6 +19,7 @@ def heuristic_proposals(
     *,
     has_gpu: bool,
     short_passes: bool,
+    pending: Sequence[Values] = (),
 ) -> Iterator[Values]:
     """Yield the untried proposals of an expert, the most urgent first, each based on the best point so far.
 
@@ -35,16 +36,20 @@ def heuristic_proposals(
             slow down even a loop that does not wait.
         short_passes: True if a trial covers a whole pass over the data. Otherwise every trial with a cache has to wait
             for one, and the cache comes last.
+        pending: Points that other machines measure now. While the first proposal is one of them, further ones build on
+            it, as if it had kept its promise.
     """
     loader_is_innocent = has_gpu and data_wait is not None and data_wait < _LITTLE_WAIT
     bundle = space.baseline
     for knob in space.knobs:
         if knob.bundled and knob.heuristic_values and (short_passes or not _settles(knob)):
             bundle = space.with_heuristic(bundle, knob.path, knob.heuristic_values[0])
-    if space.name(bundle) not in observations and not loader_is_innocent:
+    is_tried_now = space.name(bundle) not in observations and space.name(bundle) in map(space.name, pending)
+    if space.name(bundle) not in observations and not is_tried_now and not loader_is_innocent:
         yield bundle
     best = best_observation(observations)
-    start = best.values if best else bundle
+    start = best.values if best and not is_tried_now else bundle
+    tried = [*(observation.values for observation in observations.values()), *pending]
     device_first = loader_is_innocent or (data_wait is not None and data_wait < _MUCH_WAIT)
 
     def urgency(knob: Knob) -> tuple[bool, bool]:
@@ -53,9 +58,7 @@ def heuristic_proposals(
     for knob in sorted(space.knobs, key=urgency):
         for before, value in zip((None, *knob.heuristic_values), knob.heuristic_values, strict=False):
             has_helped = before is None or same_scalar(start[knob.path], before)
-            if has_helped and not any(
-                same_scalar(observation.values[knob.path], value) for observation in observations.values()
-            ):
+            if has_helped and not any(same_scalar(values[knob.path], value) for values in tried):
                 yield space.with_heuristic(start, knob.path, value)
 
 

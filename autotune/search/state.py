@@ -174,6 +174,7 @@ class SearchState:
             self._data_wait(),
             has_gpu=bool(self._problem.machine.gpus),
             short_passes=self._saw_a_pass,
+            pending=[values for values in self._pending if self.space.contains(values)],
         )
         first = self._warm_start.among(heuristic_values, self.space, self._observations, feasible.is_doubtful)
         possible = next((values for values in first if why_not(values) is None), None)
@@ -245,6 +246,8 @@ class SearchState:
         """Return what says why a point cannot be tried; None of those that can."""
         feasible = feasible or self._feasibility()
         pending = {self._name(values) for values in self._pending}
+        # Each trial that fills a cache takes a whole pass over the data: one machine is enough to see what that gains.
+        one_fills = not self._has_seen_a_cache() and any(self.space.settles(values) for values in self._pending)
         if not self._broken and not pending:  # the usual case: no need to name every candidate
             return feasible.why_not
 
@@ -254,6 +257,8 @@ class SearchState:
                 return "it broke when it was validated"
             if name in pending:
                 return "another machine tries it"
+            if one_fills and self.space.settles(values):
+                return "another machine finds out what a cache is worth"
             return feasible.why_not(values)
 
         return why_not
@@ -315,6 +320,10 @@ class SearchState:
         """Return the samples per second of the fastest trial, or of today's where no more is asked; 0 before one."""
         asked = self.good_baseline_trials() if self._problem.objective.by_utilization else self.trials
         return max((trial.comparable.samples_per_s for trial in asked if trial.comparable), default=0.0)
+
+    def _has_seen_a_cache(self) -> bool:
+        """Return True if a trial with filled caches is on record, of whichever machine."""
+        return any(one.scores and self.space.settles(one.values) for one in self._observations.values())
 
     def has_settled(self) -> bool:
         """Return True if some trial's caches were filled in time, so that another's were too large or too slow."""

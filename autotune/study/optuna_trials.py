@@ -326,7 +326,9 @@ class OptunaTrials:
         for claim in claims:
             claim.renewals += 1
             if claim.trial_id is not None:
-                with suppress(StudyError), self.connection.expected():
+                # Somebody may have taken it for interrupted, and have finished it.
+                gone = (KeyError, optuna.exceptions.UpdateFinishedTrialError)
+                with suppress(StudyError), self.connection.expected(), suppress(*gone):
                     self._storage.set_trial_user_attr(claim.trial_id, CLAIM, claim.attribute())
 
     def _place_for(self, wanted: Distributions) -> tuple[int, Distributions]:

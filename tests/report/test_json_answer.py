@@ -17,7 +17,7 @@ PROMISED = {
 }  # fmt: skip
 BESIDES = {
     "why", "objective", "smallest_gain", "gain_of_ten_minutes", "same_training", "changes", "why_no_gpu", "cautions",
-    "validation", "broken", "diff", "interrupted",
+    "validation", "confirmed_on", "broken", "diff", "interrupted",
 }  # fmt: skip
 
 
