@@ -36,9 +36,8 @@ class Membership:
         self._where = where
         self._all: Sequence[Member] = ()
         self._probe: LockProbe | None = None
-        self._first_seen: dict[
-            str, int | None
-        ] = {}  # signs of life of a member whose lock was free; None if it was not
+        self._is_free: dict[str, bool] = {}  # the lock of a member, when it was first looked at
+        self._signs_seen: dict[str, int] = {}  # of a member whose lock was free, at the look after that
         self._gone: set[str] = set()
         self.member: Member | None = None
 
@@ -109,11 +108,14 @@ class Membership:
                 self._gone.add(one.uuid)
                 probe.delete_left(one.uuid)
         for one in alive:
-            if one.uuid not in self._first_seen:
-                self._first_seen[one.uuid] = one.n if probe.holds(one.uuid) is False else None
+            if one.uuid not in self._is_free:
+                self._is_free[one.uuid] = probe.holds(one.uuid) is False
                 continue
-            free_at = self._first_seen[one.uuid]
-            if free_at is not None and one.n > free_at:
+            if not self._is_free[one.uuid]:
+                continue
+            # It may have been killed after it had written what is read here: only what comes later counts.
+            before = self._signs_seen.setdefault(one.uuid, one.n)
+            if one.n > before and probe.holds(one.uuid) is False:
                 raise StudyError(
                     f"locks on this disk do not hold between {one.host} and this host, so that both would write into "
                     "the journal at once",

@@ -120,6 +120,8 @@ def work(job: WorkerJob) -> None:
         try:
             with open_search(job.problem(), options, clock, tell, runner=WaitingRunner(clock, job.number)) as search:
                 search.run()
+                if search.tuner.ended_by or search.tuner.left_because:
+                    log.write(f"ended: {search.tuner.ended_by or search.tuner.left_because}\n")
         except AutotuneError as error:
             log.write(f"{error}\n")
             sys.exit(1)
