@@ -83,6 +83,10 @@ class Member:
         """True once it has ended in order."""
         return self.phase is Phase.LEFT
 
+    def seems_at_work(self, utc: datetime) -> bool:
+        """Return whether it has not left, and has given a sign of life lately, as far as wall clocks agree."""
+        return not self.has_left and abs(utc - self.renewed_utc) <= RECENT
+
     def renewed(self, utc: datetime, left_s: float) -> "Member":
         """Return it with one more sign of life."""
         return replace(self, renewed_utc=utc, left_s=left_s, n=self.n + 1)
@@ -112,7 +116,7 @@ def joint_search(new: Member, others: Iterable[Member], utc: datetime) -> str:
         utc: The time now.
     """
     earlier = (one for one in others if (one.since_utc, one.uuid) < (new.since_utc, new.uuid))
-    alike = (one for one in earlier if one.baseline == new.baseline and abs(utc - one.renewed_utc) <= RECENT)
+    alike = (one for one in earlier if one.baseline == new.baseline and one.seems_at_work(utc))
     return next((one.search for one in alike), new.search)
 
 

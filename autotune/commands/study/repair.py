@@ -44,13 +44,15 @@ def command(
         place.storage,
         clock=SystemClock(),
         is_gone=is_gone,
-        watching=lambda number: say_aside(f"{number} trials are claimed: watched for a minute ..."),
+        watching=lambda number: say_aside(
+            f"Trials that are claimed: {number}. Watched for a minute: is somebody at work on them? ..."
+        ),
     )
     if as_json:
         unread = {str(number): why for number, why in done.unread.items()}
         call.answer(lambda: say_object({"study": name, **asdict(done), "unread": unread}, indent=2))
         return 0
-    say(f"Study {name}: {done.trials} trials can be read, {done.interrupted} have no result.")
+    say(f"Study {name}: trials that can be read: {done.trials}, without a result: {done.interrupted}.")
     if done.torn_bytes:
         say(f"Cut off: {done.torn_bytes} bytes of a torn last entry, which are kept beside the journal.")
     if done.closed:

@@ -1,12 +1,18 @@
 """``autotune study show``: one study, from its record."""
 
+from datetime import datetime
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
+from autotune.clock import SystemClock
 from autotune.commands.invocation import Invocation
 from autotune.commands.study.options import study_options
 from autotune.process.termination import signals_held
+
+if TYPE_CHECKING:
+    from autotune.study.members import Member
 
 
 @click.command(name="show")
@@ -37,6 +43,8 @@ def command(
     if as_json:
         call.answer(lambda: say_object({**facts_object(facts), "where": place.storage.where(name)}, indent=2))
         return 0
+    now = SystemClock().utc()
+    going_on = {one.search for one in facts.members if one.seems_at_work(now)}
     endings = ", ".join(f"{count} {ending}" for ending, count in sorted(facts.endings.items()))
     lines = [
         f"Study {name} in {place.storage.where(name)}",
@@ -46,11 +54,14 @@ def command(
         *(f"Frameworks: {one}" for one in facts.frameworks),
         f"Made by autotune {', '.join(facts.versions) or '?'}",
         "",
-        *(f"{one.ended_utc}  {one.name}: {one.trials} trials, {gain_text(one.result)}" for one in facts.searches),
+        *(
+            f"{one.ended_utc}  {one.name}: {one.trials} trials, "
+            + ("it goes on" if one.name in going_on else gain_text(one.result))
+            for one in facts.searches
+        ),
         "",
         *(
-            f"{one.role.value} on {one.host} since {one.since_utc:%Y-%m-%d %H:%M} UTC: {one.phase.value}"
-            + (f" ({one.left_because})" if one.left_because else "")
+            f"{one.role.value} on {one.host} since {one.since_utc:%Y-%m-%d %H:%M} UTC: {_state(one, now)}"
             for one in facts.members
         ),
     ]
@@ -60,3 +71,10 @@ def command(
     if not facts.members:
         console.print("Nobody is known to have worked on it from here.", soft_wrap=True)
     return 0
+
+
+def _state(member: "Member", now: datetime) -> str:
+    """Return what a member does, or what became of it."""
+    if member.has_left or member.seems_at_work(now):
+        return member.phase.value + (f" ({member.left_because})" if member.left_because else "")
+    return f"no sign of life since {member.renewed_utc:%Y-%m-%d %H:%M} UTC"

@@ -191,7 +191,7 @@ class PortableFile:
             return portable_from(_parsed(line))
         except (ValueError, RecursionError) as error:
             said = str(error) if type(error) is ValueError else "no JSON"
-            raise self._error(f"this is not a trial: {ascii(said)[1:121]}", number) from error
+            raise self._error(f"this is not a trial: {ascii(said)[1:-1][:120]}", number) from error
 
     def _header(self) -> Header:
         line = self._line(1)
