@@ -5,7 +5,7 @@ from dataclasses import replace
 from typing import Any
 
 from autotune.clock import VirtualClock
-from autotune.events import Event, TrialEnded
+from autotune.events import Event, TrialEnded, TrialStarted
 from autotune.problem.problem import Problem
 from autotune.records import MACHINE, Purpose, TrialRecord, Values
 from autotune.study.claims import Claim, Owner
@@ -118,17 +118,32 @@ def test_points_that_others_measure_are_left_to_them(search: Search, make_trial:
 
 def test_a_cache_that_others_turn_may_be_left_alone_here(search: Search, make_trial: MakeTrial) -> None:
     """One pass takes too long here, while another machine is at a point with the cache: the search goes on."""
+    other, begun = Other("a", make_trial), []
+
+    def begins(event: Event) -> None:
+        if isinstance(event, TrialStarted) and "data.cache" in event.changes and not begun:
+            begun.append(other.begins({**GOOD, "data.cache": "memory"}))
+
+    searched = search(
+        lambda config: replace(plain(config), epoch=100_000), budget_s=200, joins=joining(other), told=begins
+    )
+    assert begun
+    assert "caches stay as they are" in searched.said()
+    assert searched.of(Purpose.EXPLORE)
+    assert searched.tuner.ended_by is None
+
+
+def test_a_cache_is_filled_on_one_machine_alone(search: Search, make_trial: MakeTrial) -> None:
+    """As long as nobody has seen what a cache gains, the one that finds out is enough."""
     other = Other("a", make_trial)
 
     def begins() -> None:
         other.begins({**GOOD, "data.cache": "memory"})
 
-    searched = search(
-        lambda config: replace(plain(config), epoch=100_000), budget_s=200, joins=joining(other, first=begins)
-    )
-    assert "caches stay as they are" in searched.said()
-    assert searched.of(Purpose.EXPLORE)
-    assert searched.tuner.ended_by is None
+    searched = search(plain, budget_s=200, joins=joining(other, first=begins))
+    tried = [trial.values["data.cache"] for trial in searched.of(Purpose.EXPLORE)]
+    assert tried
+    assert set(tried) == {"none"}
 
 
 def test_what_others_have_measured_is_not_tried_again(search: Search, make_trial: MakeTrial) -> None:

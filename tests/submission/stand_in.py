@@ -15,7 +15,7 @@ config = Path(words[words.index("--config") + 1]).read_text()
 
 def leave(*_: object) -> None:
     """Say that SIGTERM came, and leave."""
-    print(f"{os.getpid()} gives its trial back", flush=True)
+    os.write(1, f"{os.getpid()} gives its trial back\n".encode())  # whatever was being printed
     sys.exit(143)
 
 
