@@ -36,11 +36,10 @@ class Feed(Iterator[Fetched]):
     Args:
         batches: Dataset made by `autotune.tf.pipeline.build`.
         work: The feature whose sum is the valid work in a batch.
-        to_device: Copy one batch ahead to the accelerator; where there is none, this is said once and
-            has no effect.
+        device: Device to copy the batches to, one ahead, e.g. that of `accelerator`; None leaves them on the host.
     """
 
-    def __init__(self, batches: tf.data.Dataset, *, work: str, to_device: bool = False) -> None:
+    def __init__(self, batches: tf.data.Dataset, *, work: str, device: str | None = None) -> None:
         counts: deque[int] = deque()
 
         def count(values: np.ndarray) -> None:
@@ -51,12 +50,8 @@ class Feed(Iterator[Fetched]):
             return batch
 
         counted = batches.map(count_and_pass)
-        if to_device:
-            accelerators = tf.config.list_logical_devices("GPU") + tf.config.list_logical_devices("TPU")
-            if accelerators:
-                counted = counted.apply(tf.data.experimental.prefetch_to_device(accelerators[0].name, 1))
-            else:
-                _log.warning("no accelerator here: batches are not prefetched to one")
+        if device is not None:
+            counted = counted.apply(tf.data.experimental.prefetch_to_device(device, 1))
         self._counts = counts
         self._iterator = iter(counted)
 
@@ -64,3 +59,12 @@ class Feed(Iterator[Fetched]):
         asked_s = time.monotonic()
         batch = next(self._iterator)
         return Fetched(batch=batch, wait_s=time.monotonic() - asked_s, work=self._counts.popleft())
+
+
+def accelerator() -> str | None:
+    """Return the device that `Feed` can copy batches to; None, which is logged, where there is only a CPU."""
+    accelerators = tf.config.list_logical_devices("GPU") + tf.config.list_logical_devices("TPU")
+    if accelerators:
+        return str(accelerators[0].name)
+    _log.warning("no accelerator here: batches are not prefetched to one")
+    return None

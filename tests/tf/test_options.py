@@ -5,7 +5,14 @@ import sys
 
 import pytest
 
-from autotune.tf.options import PipelineOptions, Precision, RuntimeOptions, StepOptions
+from autotune.tf.options import (
+    BufferOptions,
+    DeviceOptions,
+    PipelineOptions,
+    Precision,
+    RuntimeOptions,
+    StepOptions,
+)
 
 
 def test_xla_without_graph_mode_is_refused() -> None:
@@ -21,12 +28,39 @@ def test_xla_without_graph_mode_is_refused() -> None:
         (lambda: PipelineOptions(batch_size=1, parallel_calls=0), "parallel_calls"),
         (lambda: PipelineOptions(batch_size=1, prefetch_batches=-1), "prefetch_batches"),
         (lambda: RuntimeOptions(intra_op_threads=-1), "intra_op_threads"),
+        (lambda: DeviceOptions(data_gpu=-1, model_gpu=0), "data_gpu"),
+        (lambda: DeviceOptions(data_gpu=0, model_gpu=1, model_gpu_memory_mb=-1), "model_gpu_memory_mb"),
+        (lambda: BufferOptions(batches=0), "pipeline_buffer_size"),
+        (lambda: BufferOptions(batches=-2), "pipeline_buffer_size"),
+        (lambda: BufferOptions(megabytes=-1), "pipeline_buffer_mb"),
+        (lambda: BufferOptions(warmup_batches=-1), "pipeline_warmup_batches"),
     ],
 )
 def test_impossible_numbers_are_named(make: object, name: str) -> None:
     """An option out of range is refused by its name."""
     with pytest.raises(ValueError, match=name):
         make()
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"data_gpu": 0}, "model_gpu is not set, but data_gpu is"),
+        ({"model_gpu": 1}, "data_gpu is not set, but model_gpu is"),
+        ({"model_gpu_memory_mb": 4096}, "name those"),
+        ({"data_gpu": 1, "model_gpu": 1, "data_gpu_memory_mb": 1, "model_gpu_memory_mb": 2}, "both limit GPU 1"),
+    ],
+)
+def test_half_a_pair_of_devices_is_refused(options: dict[str, int], said: str) -> None:
+    """Both GPUs or none, and limits only of those that are named, once for each."""
+    with pytest.raises(ValueError, match=said):
+        DeviceOptions(**options)
+
+
+def test_limits_are_by_gpu() -> None:
+    """A GPU that does both has the one limit that is set."""
+    assert DeviceOptions(data_gpu=1, model_gpu=0, data_gpu_memory_mb=100).limits_mb == {1: 100}
+    assert DeviceOptions(data_gpu=0, model_gpu=0, model_gpu_memory_mb=200).limits_mb == {0: 200}
 
 
 def test_checking_settings_does_not_load_tensorflow() -> None:

@@ -11,7 +11,7 @@ import tensorflow as tf
 
 from autotune.tf import pipeline
 from autotune.tf.cache import DiskStore, MemoryStore, cache_folder
-from autotune.tf.feed import Feed
+from autotune.tf.feed import Feed, accelerator
 from autotune.tf.options import PipelineOptions
 
 EXAMPLES = 10
@@ -217,6 +217,6 @@ def test_a_missing_accelerator_is_said_once(caplog: pytest.LogCaptureFixture) ->
     """Prefetching to a device that is not there has no effect, and says so."""
     if tf.config.list_physical_devices("GPU"):
         pytest.skip("there is an accelerator here")
-    feed = Feed(Source().build(), work="length", to_device=True)
+    feed = Feed(Source().build(), work="length", device=accelerator())
     next(feed), next(feed)
     assert [record.message for record in caplog.records] == ["no accelerator here: batches are not prefetched to one"]

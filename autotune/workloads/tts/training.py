@@ -8,7 +8,7 @@ from pathlib import Path
 import tensorflow as tf
 
 from autotune.tf import pipeline, runtime
-from autotune.tf.feed import Feed
+from autotune.tf.feed import Feed, accelerator
 from autotune.tf.optimizer import Adam
 from autotune.tf.options import PipelineOptions
 from autotune.tf.step import Batch, TrainStep
@@ -52,7 +52,7 @@ def train(
     )
     if train_step.loss_scale is not None:
         checkpoints.add_loss_scale(train_step.loss_scale)
-    feed = Feed(dataset, work="mel_length", to_device=options.prefetch_to_device)
+    feed = Feed(dataset, work="mel_length", device=accelerator() if options.prefetch_to_device else None)
     print(f"{len(clips)} clips, {options.batch_size} a batch", flush=True)
 
     loop = _Loop(feed, train_step, checkpoints, clips=len(clips), batch_size=options.batch_size)

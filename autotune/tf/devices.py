@@ -1,0 +1,61 @@
+"""Devices of the two stages of a pipeline: feature work on one, training on the other or the same."""
+
+import os
+from dataclasses import dataclass
+
+import tensorflow as tf
+
+from autotune.tf.options import DeviceOptions
+
+
+@dataclass(frozen=True, kw_only=True)
+class Placement:
+    """Names of the devices, as `tf.device` takes them.
+
+    Attributes:
+        data: Device of the feature work.
+        model: Device of the training.
+    """
+
+    data: str
+    model: str
+
+
+def place(options: DeviceOptions) -> Placement | None:
+    """Return the devices that the options name.
+
+    GPUs are counted as TensorFlow sees them: ``CUDA_VISIBLE_DEVICES`` decides which, and in which order. There is no
+    falling back to fewer devices, which would only be seen as a training that is slow.
+
+    Returns:
+        The devices; None where none are named, and TensorFlow places everything.
+
+    Raises:
+        ValueError: One of them is not there.
+    """
+    if options.data_gpu is None or options.model_gpu is None:
+        return None
+    kind = "CPU" if options.logical_cpus else "GPU"
+    there = len(tf.config.list_logical_devices(kind))
+    for key, number in (("data_gpu", options.data_gpu), ("model_gpu", options.model_gpu)):
+        if number >= there:
+            seen = "logical CPU devices" if options.logical_cpus else "GPUs"
+            numbers = f"TensorFlow sees {there} {seen}" + (f", 0 to {there - 1}" if there else " here")
+            raise ValueError(f"{key} is {number}, but {numbers}")
+    return Placement(data=f"/{kind}:{options.data_gpu}", model=f"/{kind}:{options.model_gpu}")
+
+
+def refuse_other_ways() -> None:
+    """See to it that nothing else divides the work over the devices or hands memory around between them.
+
+    Raises:
+        ValueError: A distribution strategy is in force, or GPU memory comes from cudaMallocAsync.
+    """
+    if tf.distribute.has_strategy():
+        name = type(tf.distribute.get_strategy()).__name__
+        raise ValueError(f"{name} places the batches itself: use it, or a pipeline over two devices, not both")
+    if os.environ.get("TF_GPU_ALLOCATOR") == "cuda_malloc_async":
+        raise ValueError(
+            "TF_GPU_ALLOCATOR=cuda_malloc_async orders memory by streams, and the batches here pass between those of "
+            "two devices: unset it"
+        )

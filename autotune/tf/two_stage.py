@@ -1,0 +1,298 @@
+"""Pipeline over two devices: the features of the next batches are computed on one while the other trains.
+
+    tf.data    fetch thread    feature thread    copy thread    the trainer's thread
+    host    ->  data device  ->  data device  ->  model device  ->  model device
+              1 batch ahead    the buffer        1 batch ahead
+
+One thread computes on each device. (TensorFlow's eager operations from several threads on one GPU have returned wrong
+results, tensorflow#123980.) The threads of the copies compute nothing. One more thread waits for the model device, so
+that a trainer which never looks at its loss cannot run ahead of it without end.
+
+A batch enters the buffer when the data device is *done* with it: what a function call returns on a GPU is a promise,
+and a buffer of promises bounds nothing. Each device is waited for alone, by reading a number back that it computes
+last; `tf.test.experimental.sync_devices` would wait for both, and so have them work in turn.
+"""
+
+import logging
+import threading
+import time
+import weakref
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from autotune.tf.batch_buffer import BatchBuffer, BufferClosedError
+from autotune.tf.devices import Placement, refuse_other_ways
+from autotune.tf.feed import Feed, Fetched
+from autotune.tf.options import BufferOptions
+from autotune.tf.stage_times import PipelineTimes, StageClock
+
+Tensors = dict[str, tf.Tensor]
+Signature = dict[str, tf.TensorSpec]
+FeatureFunction = Callable[[Tensors, tf.Tensor], Tensors]
+"""Function from a batch and its number (int64 scalar, from 0) to its features, as graph operations.
+
+Random numbers are drawn with `tf.random.stateless_*` and the number of the batch as part of the seed: then they do
+not depend on which device draws them, nor on what is computed at the same time.
+"""
+
+_AHEAD = 1  # batches that wait at each end of the buffer, beside one that is being copied there; also steps
+_PATIENCE_S = 10.0
+
+_log = logging.getLogger(__name__)
+
+
+class TwoStageFeed(Iterator[Fetched]):
+    """Iterator over batches of features on the model device; also a context manager that ends its threads.
+
+    The batches are the same, and in the same order, wherever the stages are and however deep the buffer is.
+
+    Args:
+        batches: Dataset of batches as the host reads them, in fixed shapes.
+        features: Function that makes features of them.
+        placement: The devices.
+        options: Size of the buffer.
+        work: The feature *of the host's batches* that counts the valid work, see `autotune.tf.feed.Feed`.
+        declared: Shapes and dtypes that the features must have; None takes what they are.
+
+    Attributes:
+        element_spec: Shapes and dtypes of the features.
+        depth: Batches that the buffer holds.
+
+    Raises:
+        ValueError: A shape is not fixed, or not the declared one; the buffer's bytes hold not even one batch; or
+            something else in this process divides the work over the devices.
+    """
+
+    def __init__(
+        self,
+        batches: tf.data.Dataset,
+        features: FeatureFunction,
+        placement: Placement,
+        options: BufferOptions,
+        *,
+        work: str,
+        declared: Signature | None = None,
+    ) -> None:
+        refuse_other_ways()
+        function = _compiled(features, batches.element_spec, placement.data)
+        self.element_spec: Signature = _fixed("feature", _outputs(function))
+        _require_declared(self.element_spec, declared)
+        self.depth = options.depth(_batch_bytes(self.element_spec))
+        self._warmup_batches = options.warmup_batches
+        self._data_clock, self._model_clock = StageClock(), StageClock()
+
+        fetched: BatchBuffer[_Batch] = BatchBuffer(_AHEAD)
+        computed: BatchBuffer[_Batch] = BatchBuffer(self.depth)
+        ready: BatchBuffer[_Batch] = computed
+        running: BatchBuffer[_Running] = BatchBuffer(_AHEAD)
+        data, model = placement.data, placement.model
+        threads = [
+            _thread("fetch", fetched, _fetch, Feed(batches, work=work), data, fetched),
+            _thread("features", computed, _compute, fetched, function, data, computed, self._data_clock),
+            _thread("steps", running, _watch, running, self._model_clock),
+        ]
+        if model != data:
+            ready = BatchBuffer(_AHEAD)
+            threads.append(_thread("copy", ready, _move, computed, model, ready))
+        self._computed, self._ready, self._running = computed, ready, running
+        self._end = weakref.finalize(self, _end, (fetched, computed, ready, running), threads)
+        self._begun: PipelineTimes | None = None
+        self._begun_s = 0.0
+        self._last: _Running | None = None
+        for thread in threads:
+            thread.start()
+
+    def __next__(self) -> Fetched:
+        asked_s = time.monotonic()
+        try:
+            if self._last is not None:
+                self._running.put(self._last)
+                self._last = None
+            with self._model_clock.waiting_for_input():
+                if self._begun is None:
+                    self._computed.wait_for_items(self._warmup_batches)
+                batch = self._ready.get()
+        except BufferClosedError:
+            raise StopIteration from None
+        if batch is None:
+            raise StopIteration
+        handed_s = time.monotonic()
+        if self._begun is None:
+            self._begun_s = handed_s
+            self._begun = PipelineTimes(passed_s=0.0, data=self._data_clock.times(), model=self._model_clock.times())
+        self._last = _Running(number=batch.number, handed_s=handed_s)
+        return Fetched(batch=batch.tensors, wait_s=handed_s - asked_s, work=batch.work)
+
+    def times(self) -> PipelineTimes:
+        """Return the times since the first batch was handed out."""
+        data, model = self._data_clock.times(), self._model_clock.times()
+        if self._begun is None:
+            return PipelineTimes(passed_s=0.0, data=data - data, model=model - model)
+        passed_s = time.monotonic() - self._begun_s
+        return PipelineTimes(passed_s=passed_s, data=data - self._begun.data, model=model - self._begun.model)
+
+    def close(self) -> None:
+        """End the threads and drop the batches; may be called by anybody, and again."""
+        self._last = None
+        self._end()
+
+    def __enter__(self) -> "TwoStageFeed":
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.close()
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Batch:
+    """Batch on a device, with its number there, which exists only when the batch does, and the valid work in it."""
+
+    tensors: Tensors
+    number: tf.Tensor
+    work: int
+
+    def on(self, device: str) -> "_Batch":
+        """Return a copy on another device."""
+        with tf.device(device):
+            tensors = {name: tf.identity(tensor) for name, tensor in self.tensors.items()}
+            return _Batch(tensors=tensors, number=tf.identity(self.number), work=self.work)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Running:
+    """Step that was given to the model device: a number there to read back, and the time of its batch."""
+
+    number: tf.Tensor
+    handed_s: float
+
+
+def _compiled(features: FeatureFunction, signature: Signature, device: str) -> Any:
+    """Return the traced function from a batch and its number to the features and the number, which comes last."""
+
+    def run(batch: Tensors, number: tf.Tensor) -> tuple[Tensors, tf.Tensor]:
+        with tf.device(device):
+            made = dict(features(batch, number))
+            with tf.control_dependencies(list(made.values())):
+                return made, tf.identity(number)
+
+    fixed = _fixed("input", signature)
+    traced = tf.function(run, input_signature=[fixed, tf.TensorSpec([], tf.int64)], autograph=False)
+    with tf.device(device):
+        return traced.get_concrete_function()
+
+
+def _fetch(source: Feed, device: str, fetched: BatchBuffer[_Batch]) -> None:
+    """Read batches and copy them to the data device."""
+    for number, (tensors, work) in enumerate((item.batch, item.work) for item in source):
+        with tf.device("/CPU:0"):  # an array: the tensor of each Python number that it has seen TensorFlow keeps
+            read = _Batch(tensors=tensors, number=tf.constant(np.array(number)), work=work)
+        fetched.put(read.on(device))
+
+
+def _compute(
+    fetched: BatchBuffer[_Batch], function: Any, device: str, computed: BatchBuffer[_Batch], clock: StageClock
+) -> None:
+    """Compute the features of all batches: the one thread that computes on the data device."""
+    spec = _outputs(function)
+    while True:
+        with clock.waiting_for_input():
+            batch = fetched.get()
+        if batch is None:
+            return
+        with clock.busy(), tf.device(device):
+            tensors, number = function(batch.tensors, batch.number)
+            number.numpy()
+        _require_as_traced(tensors, spec)
+        clock.batches += 1
+        with clock.waiting_for_room():
+            computed.put(_Batch(tensors=tensors, number=number, work=batch.work))
+        del batch, tensors, number  # else they live, in memory of the device, until the next ones are there
+
+
+def _move(computed: BatchBuffer[_Batch], device: str, ready: BatchBuffer[_Batch]) -> None:
+    """Copy the features to the model device, ahead of the step."""
+    while (batch := computed.get()) is not None:
+        ready.put(batch.on(device))
+        del batch
+
+
+def _watch(running: BatchBuffer[_Running], clock: StageClock) -> None:
+    """Wait for each step: a number that is read back comes after all that the device was told to do before."""
+    ended_s = 0.0
+    while (step := running.get()) is not None:
+        step.number.numpy()
+        began_s, ended_s = max(step.handed_s, ended_s), time.monotonic()
+        clock.busy_s += ended_s - began_s
+        clock.batches += 1
+
+
+def _thread(name: str, shared: BatchBuffer[Any], work: Callable[..., None], *arguments: object) -> threading.Thread:
+    """Return a thread that does the work; its end, or its error, is told to the buffer that it shares with others."""
+
+    def run() -> None:
+        try:
+            work(*arguments)
+        except BufferClosedError:
+            pass
+        except BaseException as error:  # noqa: BLE001  # the thread of the trainer raises it
+            shared.finish(error)
+        else:
+            shared.finish()
+
+    return threading.Thread(target=run, name=f"autotune-{name}", daemon=True)
+
+
+def _end(buffers: Sequence[BatchBuffer[Any]], threads: Sequence[threading.Thread]) -> None:
+    for buffer in buffers:
+        buffer.close()
+    for thread in threads:
+        if thread.is_alive() and thread is not threading.current_thread():
+            thread.join(_PATIENCE_S)
+            if thread.is_alive():  # nothing ends a loader that hangs
+                _log.warning("thread %s does not end: what it calls does not return", thread.name)
+
+
+def _outputs(function: Any) -> Signature:
+    tensors, _number = function.structured_outputs
+    return {name: tf.TensorSpec(tensor.shape, tensor.dtype) for name, tensor in tensors.items()}
+
+
+def _fixed(what: str, signature: Signature) -> Signature:
+    for name, spec in signature.items():
+        if not spec.shape.is_fully_defined():
+            raise ValueError(
+                f"{what} {name!r} has shape {spec.shape}: between two devices every batch has the same, fixed shape. "
+                "Pad it to the longest there can be"
+            )
+        if spec.dtype == tf.string and what == "feature":
+            raise ValueError(f"feature {name!r} is text, which no GPU holds: encode it as numbers")
+    return dict(signature)
+
+
+def _require_declared(made: Signature, declared: Signature | None) -> None:
+    if declared is None:
+        return
+    for name in sorted(declared.keys() | made.keys()):
+        if made.get(name) is None or declared.get(name) is None:
+            raise ValueError(f"feature {name!r} is {'not made' if name in declared else 'not declared'}")
+        if (made[name].shape, made[name].dtype) != (declared[name].shape, declared[name].dtype):
+            raise ValueError(f"feature {name!r} is {_shown(made[name])}, declared as {_shown(declared[name])}")
+
+
+def _require_as_traced(made: Tensors, spec: Signature) -> None:
+    """See to it that the shapes are what they were said to be, which Python inside of a graph need not keep to."""
+    for name, tensor in made.items():
+        if tensor.shape != spec[name].shape:
+            raise ValueError(f"feature {name!r} has shape {tensor.shape}, not {spec[name].shape} as its function said")
+
+
+def _shown(spec: tf.TensorSpec) -> str:
+    return f"{spec.dtype.name}{list(spec.shape)}"
+
+
+def _batch_bytes(signature: Signature) -> int:
+    return sum(spec.shape.num_elements() * spec.dtype.size for spec in signature.values())

@@ -1,0 +1,366 @@
+"""The pipeline over two devices gives the batches of one device, and ends whatever happens, on two logical CPUs."""
+
+import contextlib
+import gc
+import itertools
+import os
+import random
+import signal
+import threading
+import traceback
+import weakref
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+import psutil
+import pytest
+import tensorflow as tf
+from hypothesis import given
+from hypothesis import settings as hypothesis_settings
+from hypothesis import strategies as st
+
+from autotune.tf.devices import Placement
+from autotune.tf.feed import Fetched
+from autotune.tf.options import BufferOptions
+from autotune.tf.two_stage import FeatureFunction, TwoStageFeed
+
+APART = Placement(data="/CPU:1", model="/CPU:0")
+TOGETHER = Placement(data="/CPU:0", model="/CPU:0")
+PLACEMENTS = (APART, Placement(data="/CPU:0", model="/CPU:1"), TOGETHER)
+
+
+@pytest.fixture(autouse=True)
+def no_hidden_copies() -> Iterator[None]:
+    """Any operation on a tensor of the other device is an error."""
+    tf.config.experimental.set_device_policy("explicit")
+    yield
+    tf.config.experimental.set_device_policy("silent")
+
+
+@pytest.fixture(autouse=True)
+def no_thread_left() -> Iterator[None]:
+    """Each test ends all that it started."""
+    yield
+    gc.collect()
+    assert left_threads() == []
+
+
+def left_threads() -> list[str]:
+    """The threads of pipelines that are still there."""
+    return [thread.name for thread in threading.enumerate() if thread.name.startswith("autotune-")]
+
+
+def batches(count: int) -> tf.data.Dataset:
+    """Batches that hold their own number."""
+    return tf.data.Dataset.range(count).map(lambda number: {"number": tf.fill([3], number), "work": number + 1})
+
+
+def noisy(batch: dict[str, tf.Tensor], number: tf.Tensor) -> dict[str, tf.Tensor]:
+    """Features with random numbers that depend on the batch's number alone."""
+    noise = tf.random.stateless_normal([3, 4], seed=tf.stack([7, number]))
+    return {"features": tf.cast(batch["number"], tf.float32)[:, None] + noise, "number": batch["number"]}
+
+
+def feed_of(
+    count: int, features: FeatureFunction = noisy, placement: Placement = APART, **options: Any
+) -> TwoStageFeed:
+    """A pipeline over so many batches."""
+    return TwoStageFeed(batches(count), features, placement, BufferOptions(**options), work="work")
+
+
+def calling(call: Callable[[int], object]) -> FeatureFunction:
+    """Features of a function that calls Python with the number of each batch."""
+
+    def called(number: np.int64) -> np.int64:
+        call(int(number))
+        return number
+
+    def features(batch: dict[str, tf.Tensor], number: tf.Tensor) -> dict[str, tf.Tensor]:
+        seen = tf.ensure_shape(tf.numpy_function(called, [number], tf.int64), [])
+        return {"number": batch["number"] + (seen - number)}
+
+    return features
+
+
+def numbers(fetched: Iterator[Fetched]) -> list[int]:
+    """The numbers of the batches."""
+    return [int(one.batch["number"].numpy()[0]) for one in fetched]
+
+
+@pytest.mark.parametrize("placement", PLACEMENTS)
+def test_batches_are_on_the_model_device_with_their_work(placement: Placement) -> None:
+    """Each comes once, in order, with the work counted on the host."""
+    with feed_of(10, placement=placement) as feed, tf.device(placement.model):
+        got = list(feed)
+    assert [one.work for one in got] == list(range(1, 11))
+    assert numbers(iter(got)) == list(range(10))
+    assert all(one.batch["features"].backing_device.endswith(placement.model[1:]) for one in got)
+
+
+@hypothesis_settings(max_examples=40)
+@given(
+    count=st.integers(0, 12),
+    depth=st.integers(1, 5),
+    warmup=st.integers(0, 7),
+    taken=st.integers(0, 14),
+    placement=st.sampled_from(PLACEMENTS),
+)
+def test_the_batches_are_those_of_one_device(
+    count: int, depth: int, warmup: int, taken: int, placement: Placement
+) -> None:
+    """Bit for bit, whatever the sizes, the depth, the placement, and however early the training stops."""
+    plain = [
+        noisy(batch, tf.constant(number, tf.int64))["features"].numpy()
+        for number, batch in enumerate(batches(count).take(taken))
+    ]
+    with feed_of(count, placement=placement, batches=depth, warmup_batches=warmup) as feed:
+        piped = [one.batch["features"].numpy() for one in itertools.islice(feed, taken)]
+    assert len(piped) == len(plain)
+    assert all(np.array_equal(one, other) for one, other in zip(piped, plain, strict=True))
+
+
+@pytest.mark.parametrize("placement", [APART, TOGETHER])
+@pytest.mark.parametrize("depth", [1, 3])
+def test_no_more_is_computed_than_the_buffer_holds(depth: int, placement: Placement) -> None:
+    """The buffer, one batch being computed, and with two devices two on their way to the second."""
+    ahead = depth + (3 if placement is APART else 1)
+    begun: list[int] = []
+    full = threading.Event()
+
+    def count(number: int) -> None:
+        begun.append(number)
+        if len(begun) == ahead + 1:
+            full.set()
+
+    with feed_of(50, calling(count), placement=placement, batches=depth) as feed:
+        next(feed)
+        assert full.wait(60)  # with the one that was taken
+        for taken in range(2, 10):
+            assert len(begun) <= ahead + taken
+            next(feed)
+
+
+def test_the_first_batch_waits_for_the_warmup() -> None:
+    """As many batches as were asked for are there when training begins, but never more than the buffer holds."""
+    for warmup, depth, there in ((3, 4, 3), (9, 2, 2)):
+        begun: list[int] = []
+        with feed_of(50, calling(begun.append), batches=depth, warmup_batches=warmup) as feed:
+            next(feed)
+            assert len(begun) >= there
+
+
+def test_an_error_in_the_features_reaches_the_trainer_after_the_batches_before_it() -> None:
+    """With its own trace, which names the function that failed."""
+
+    def fails_at_five(number: int) -> None:
+        if number == 5:
+            raise RuntimeError("window of length zero")
+
+    with feed_of(20, calling(fails_at_five)) as feed:
+        assert numbers(itertools.islice(feed, 5)) == [0, 1, 2, 3, 4]
+        with pytest.raises(tf.errors.UnknownError, match="window of length zero") as raised:
+            next(feed)
+    assert "fails_at_five" in str(raised.value)
+    assert "_compute" in "".join(traceback.format_tb(raised.value.__traceback__))
+
+
+def test_an_error_of_the_loader_reaches_the_trainer() -> None:
+    """It is the one that reading without a second device would raise."""
+
+    def unreadable(number: np.int64) -> np.int64:
+        if number == 2:
+            raise OSError("no such clip")
+        return number
+
+    dataset = batches(9).map(
+        lambda batch: {
+            **batch,
+            "work": tf.ensure_shape(tf.numpy_function(unreadable, [batch["work"] - 1], tf.int64), []),
+        }
+    )
+    with TwoStageFeed(dataset, noisy, APART, BufferOptions(), work="work") as feed:
+        assert numbers(itertools.islice(feed, 2)) == [0, 1]
+        with pytest.raises(tf.errors.UnknownError, match="no such clip"):
+            next(feed)
+
+
+def test_an_error_of_the_trainer_ends_the_threads() -> None:
+    """A step that fails leaves nothing behind, and its error is the one that is seen."""
+
+    def train() -> None:
+        with feed_of(1000) as feed:
+            for _ in feed:
+                raise ZeroDivisionError
+
+    pytest.raises(ZeroDivisionError, train)
+    assert left_threads() == []
+
+
+def test_it_can_be_closed_while_the_trainer_waits() -> None:
+    """By another thread, in the middle of a feature function: the trainer sees the end of the data."""
+    inside, go_on = threading.Event(), threading.Event()
+
+    def wait(_: int) -> None:
+        inside.set()
+        assert go_on.wait(60)
+
+    feed = feed_of(10, calling(wait))
+    closer = threading.Thread(target=lambda: (inside.wait(60), go_on.set(), feed.close()))
+    closer.start()
+    taken = numbers(feed)
+    closer.join()
+    assert taken == list(range(len(taken)))
+    assert list(feed) == []
+    feed.close()
+
+
+def test_one_that_is_forgotten_ends() -> None:
+    """A trainer that drops it without a word keeps no thread and no batch."""
+    feed = feed_of(1000)
+    tensor = weakref.ref(next(feed).batch["number"])
+    del feed
+    gc.collect()
+    assert left_threads() == []
+    assert tensor() is None
+
+
+def test_200_endings_at_any_moment() -> None:
+    """Errors on each side, ^C, closing and early stops: no batch is lost or doubled, nothing hangs, nothing is left."""
+    randomness = random.Random(0)
+    for _ in range(200):
+        _end_somehow(randomness)
+        assert left_threads() == []
+
+
+def _end_somehow(randomness: random.Random) -> None:
+    way = randomness.choice(("stop", "features", "trainer", "close", "interrupt"))
+    last = randomness.randrange(12)
+
+    def fail(number: int) -> None:
+        if way == "features" and number == last:
+            raise RuntimeError("told to fail")
+
+    taken: list[int] = []
+    placement = randomness.choice(PLACEMENTS)
+    feed = feed_of(40, calling(fail), placement, batches=randomness.randint(1, 4))
+    closer = threading.Timer(randomness.random() * 0.01, feed.close)
+    interrupter = threading.Timer(randomness.random() * 0.01, os.kill, (os.getpid(), signal.SIGINT))
+    with contextlib.suppress(tf.errors.UnknownError, ZeroDivisionError, KeyboardInterrupt):
+        try:
+            {"close": closer, "interrupt": interrupter}.get(way, threading.Thread()).start()
+            for one in feed:
+                taken.append(int(one.batch["number"].numpy()[0]))
+                if way in ("stop", "trainer") and len(taken) > last:
+                    if way == "trainer":
+                        raise ZeroDivisionError
+                    break
+            if way == "interrupt":
+                interrupter.join()
+        finally:
+            feed.close()
+    for timer in (closer, interrupter):
+        timer.cancel()
+        if timer.ident:
+            timer.join()
+    assert taken == list(range(len(taken)))
+    if way in ("stop", "trainer"):
+        assert len(taken) == last + 1
+    if way == "features":
+        assert len(taken) == last
+
+
+@pytest.mark.parametrize("placement", [APART, TOGETHER])
+def test_memory_is_flat_over_10_000_batches(placement: Placement) -> None:
+    """What a batch took is given back."""
+    process = psutil.Process()
+    with feed_of(11_000, placement=placement, batches=4) as feed:
+        for _ in itertools.islice(feed, 1000):
+            pass
+        before_bytes = process.memory_info().rss
+        for _ in feed:
+            pass
+        assert process.memory_info().rss - before_bytes < 5 * 2**20  # half a KiB a batch
+
+
+def test_a_shape_that_is_not_fixed_is_refused() -> None:
+    """Of the host's batches and of the features, with the name and what to do."""
+    ragged = batches(4).map(lambda batch: {**batch, "number": batch["number"][: batch["work"]]})
+    with pytest.raises(ValueError, match=r"input 'number' has shape \(None,\).*Pad it"):
+        TwoStageFeed(ragged, noisy, APART, BufferOptions(), work="work")
+    with pytest.raises(ValueError, match="feature 'some' has shape"):
+        feed_of(4, lambda batch, number: {"some": batch["number"][:number]})
+    with pytest.raises(ValueError, match="feature 'text' is text"):
+        feed_of(4, lambda batch, _: {"text": tf.strings.as_string(batch["number"])})
+
+
+def test_features_must_be_what_they_were_declared_as() -> None:
+    """Another shape, another dtype, one too few: found before the first batch."""
+    right = {"features": tf.TensorSpec([3, 4]), "number": tf.TensorSpec([3], tf.int64)}
+    wrong = (
+        ({**right, "features": tf.TensorSpec([3, 5])}, r"float32\[3, 4\], declared as float32\[3, 5\]"),
+        ({**right, "number": tf.TensorSpec([3], tf.int32)}, r"int64\[3\], declared as int32\[3\]"),
+        ({**right, "mask": tf.TensorSpec([3])}, "'mask' is not made"),
+        ({"features": right["features"]}, "'number' is not declared"),
+    )
+    for declared, said in wrong:
+        with pytest.raises(ValueError, match=said):
+            TwoStageFeed(batches(4), noisy, APART, BufferOptions(), work="work", declared=declared)
+    TwoStageFeed(batches(4), noisy, APART, BufferOptions(), work="work", declared=right).close()
+
+
+def test_python_that_does_not_keep_to_its_shape_is_found() -> None:
+    """A graph believes what it is told about Python's results; the trainer is told when that was wrong."""
+
+    def features(_: dict[str, tf.Tensor], number: tf.Tensor) -> dict[str, tf.Tensor]:
+        made = tf.numpy_function(lambda n: np.zeros(3 if n < 2 else 4, np.float32), [number], tf.float32)
+        made.set_shape([3])
+        return {"number": made}
+
+    with feed_of(9, features) as feed:
+        next(feed), next(feed)
+        with pytest.raises((ValueError, tf.errors.InvalidArgumentError), match=r"\(?4|\[4"):
+            next(feed)
+
+
+def test_a_buffer_in_bytes_holds_fewer_batches() -> None:
+    """The lower of both limits counts; one that holds no batch is refused."""
+
+    def large(_: dict[str, tf.Tensor], __: tf.Tensor) -> dict[str, tf.Tensor]:
+        return {"number": tf.zeros([1024, 1024], tf.float32)}  # 4 MiB
+
+    for megabytes, depth in ((0, 8), (64, 8), (13, 3)):
+        with feed_of(3, large, batches=8, megabytes=megabytes) as feed:
+            assert feed.depth == depth
+    with pytest.raises(ValueError, match="pipeline_buffer_mb must be at least 4 for one batch, got 3"):
+        feed_of(3, large, megabytes=3)
+
+
+def test_other_ways_to_divide_the_work_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A distribution strategy places batches itself; cudaMallocAsync orders memory by streams."""
+    strategy = tf.distribute.MirroredStrategy(["/CPU:0", "/CPU:1"])
+    with strategy.scope(), pytest.raises(ValueError, match="MirroredStrategy places the batches itself"):
+        feed_of(3)
+    monkeypatch.setenv("TF_GPU_ALLOCATOR", "cuda_malloc_async")
+    with pytest.raises(ValueError, match="unset it"):
+        feed_of(3)
+
+
+def test_the_times_say_which_stage_sets_the_pace() -> None:
+    """Features that hold up the steps are busy all the time, and the steps wait for them."""
+    gate = threading.Semaphore(3)
+
+    def slow(_: int) -> None:
+        gate.acquire(timeout=60)
+
+    with feed_of(40, calling(slow), batches=2) as feed:
+        for _ in itertools.islice(feed, 3):
+            pass
+        threading.Timer(0.05, gate.release, (40,)).start()
+        for _ in feed:
+            pass
+        times = feed.times()
+    assert times.model.batches >= 39  # the last step may still be waited for
+    assert times.model.input_s > times.model.busy_s
+    assert times.features_s > times.step_s
+    assert "features" in times.verdict()
