@@ -10,6 +10,8 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
 
+from autotune.stage_times import PipelineTimes
+
 Scalar = bool | int | float | str | None
 """One value of a config: any YAML scalar."""
 
@@ -120,9 +122,10 @@ class TraineeEvent:
 
     Attributes:
         kind: ``start`` (the header of a stream), ``step``, ``loss``, ``epoch_end``, ``eval``, ``checkpoint``,
-            ``sync``, ``note``, ``reporter`` (the trainer has imported what reports its own steps) or ``unseen`` (it
-            trains, and none of its steps can be seen); readers ignore kinds they do not know. ``launched`` comes from
-            the runner, when the process has begun that it may have prepared a warm interpreter for.
+            ``sync``, ``note``, ``stages``, ``reporter`` (the trainer has imported what reports its own steps) or
+            ``unseen`` (it trains, and none of its steps can be seen); readers ignore kinds they do not know.
+            ``launched`` comes from the runner, when the process has begun that it may have prepared a warm interpreter
+            for.
         t_s: Time of the event.
         stream: The process and its loop that wrote it, ``<pid>.<n>``, e.g. ``"4711.0"``.
         wait_s: Of a step: seconds that the loop waited for data; None if not known.
@@ -133,6 +136,7 @@ class TraineeEvent:
         loss: The loss, where it was available; may be NaN or infinite.
         devices: Of a start: UUIDs of the accelerators that the process reports to use, perhaps only prefixes of them.
         text: Of a note, or of ``unseen`` the reason: its text, printable and on one line.
+        stages: Of ``stages``: the times of the pipeline's two stages so far.
     """
 
     kind: str
@@ -145,6 +149,7 @@ class TraineeEvent:
     loss: float | None = None
     devices: tuple[str, ...] = ()
     text: str | None = None
+    stages: PipelineTimes | None = None
 
     @property
     def pid(self) -> int:
@@ -290,6 +295,7 @@ class Measurement:
             where the trial's caches were still being filled; None otherwise.
         energy_per_sample_j: Energy that the GPUs drew for each sample; None means not measured.
         gpus: Measurements of each GPU, in the order in which the trial sees them; empty means not measured.
+        stages: Times of the two stages of a pipeline over two devices; None where the trainer reports none.
     """
 
     window_s: float
@@ -307,6 +313,7 @@ class Measurement:
     filled_samples_per_s: float | None = None
     energy_per_sample_j: float | None = None
     gpus: tuple[GpuMeasurement, ...] = ()
+    stages: PipelineTimes | None = None
 
     @property
     def fullest_gpu(self) -> GpuFigures | None:

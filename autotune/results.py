@@ -6,6 +6,7 @@ from enum import StrEnum
 from typing import Any
 
 from autotune.records import GpuFigures, Scalar, Validation, Values
+from autotune.stage_times import PipelineTimes
 
 
 class Verdict(StrEnum):
@@ -86,6 +87,8 @@ class PooledGpus:
 class Side:
     """One side of the comparison: a point, its pooled metrics by name, and its GPUs; None where none was measured.
 
+    A trainer with a pipeline over two devices also has the times of its two stages.
+
     Attributes:
         point: Its name, see `space.point_name`: values alone do not say what the keys hold that move along.
     """
@@ -94,6 +97,7 @@ class Side:
     values: Values
     metrics: Mapping[str, float | None] | None
     gpus: PooledGpus | None = None
+    stages: PipelineTimes | None = None
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -24,6 +24,7 @@ WORDS = {
     "environment",
     "files",
     "score",
+    "stage_times",
     "statistics",
 }
 MAY_IMPORT = {
@@ -81,7 +82,7 @@ MAY_IMPORT = {
     }
     | {"testing", "monitor"},
     "trainee": set(),
-    "tf": {"trainee"},
+    "tf": {"trainee", "stage_times"},
     "workloads": {"tf", "trainee"},
     **{word: set[str]() for word in WORDS},
 }

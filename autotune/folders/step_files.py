@@ -14,10 +14,11 @@ from typing import Any
 
 from autotune.folders.line_tail import LineTail
 from autotune.records import TraineeEvent
+from autotune.stage_times import PipelineTimes, StageTimes
 
 VERSION = 1
 
-_KINDS = frozenset({"step", "loss", "epoch_end", "eval", "checkpoint", "sync", "note", "reporter", "unseen"})
+_KINDS = frozenset({"step", "loss", "epoch_end", "eval", "checkpoint", "sync", "note", "stages", "reporter", "unseen"})
 # Process ids have at most 10 digits; the second number counts the loops of the process.
 _NAME = re.compile(r"steps\.([0-9]{1,10})\.([0-9]{1,10})\.jsonl")
 _STREAMS = 256  # read at most; a training process has one, each of its workers perhaps another
@@ -115,6 +116,7 @@ class _Stream:
             update=fields.get("update") is not False,
             loss=_loss(fields.get("loss")),
             text=_text(fields.get("text")) if kind in ("note", "unseen") else None,
+            stages=_stages(fields.get("stages")) if kind == "stages" else None,
         )
 
     def _header(self, fields: Mapping[str, Any]) -> TraineeEvent | None:
@@ -125,6 +127,31 @@ class _Stream:
         if start_s is None:
             return None
         return TraineeEvent(kind="start", t_s=start_s, stream=self._name, devices=_uuids(fields.get("devices")))
+
+
+def _stages(value: Any) -> PipelineTimes | None:
+    try:
+        return PipelineTimes(
+            passed_s=_time(value["passed_s"]), data=_stage(value["data"]), model=_stage(value["model"])
+        )
+    except (KeyError, TypeError, ValueError):
+        return None
+
+
+def _stage(value: Any) -> StageTimes:
+    return StageTimes(
+        batches=int(_time(value["batches"])),
+        busy_s=_time(value["busy_s"]),
+        input_s=_time(value["input_s"]),
+        room_s=_time(value["room_s"]),
+    )
+
+
+def _time(value: Any) -> float:
+    number = _number(value)
+    if number is None or not 0 <= number < _LATEST_S:
+        raise ValueError(value)
+    return number
 
 
 def _text(value: Any) -> str | None:

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from autotune.measure.probe import GpuUsage, HostUsage
 from autotune.records import Measurement, TraineeEvent
+from autotune.stage_times import PipelineTimes
 from autotune.statistics import (
     Series,
     block_cv,
@@ -269,6 +270,7 @@ def measure_trial(
     host: HostUsage | None = None,
     gpu: GpuUsage | None = None,
     filling: bool = False,
+    stages: PipelineTimes | None = None,
 ) -> Measurement:
     """Condense a window to the numbers that are kept.
 
@@ -279,6 +281,7 @@ def measure_trial(
         host: Usage of the host between the window's ends; None if not sampled.
         gpu: Usage of the GPUs between the window's ends; None if not measured.
         filling: True if the trial's caches were still being filled.
+        stages: Times of its pipeline's stages, see `stages_between`; None where it has no such pipeline.
     """
     p50_s, p95_s = np.percentile(window.durations_s, (50, 95))
     samples_per_s = window.samples_per_s(default_samples)
@@ -298,7 +301,21 @@ def measure_trial(
         energy_per_sample_j=None if gpu is None or gpu.power_w is None else gpu.power_w / samples_per_s,
         gpus=() if gpu is None else gpu.devices,
         filled_samples_per_s=window.filled_samples_per_s(default_samples) if filling else None,
+        stages=stages,
     )
+
+
+def stages_between(events: Sequence[TraineeEvent], window: Window) -> PipelineTimes | None:
+    """Return the times of a pipeline's stages over a window, as far as two reports are in it; None without."""
+    stream = main_stream(events)
+    within = [
+        event.stages
+        for event in events
+        if event.stages is not None and event.stream == stream and window.t0_s <= event.t_s <= window.t1_s
+    ]
+    if len(within) < 2 or within[-1].passed_s <= within[0].passed_s:
+        return None
+    return within[-1] - within[0]
 
 
 def _data_wait_fraction(window: Window) -> float | None:

@@ -77,6 +77,9 @@ def print_answer(
         console.print(metrics_table(result.baseline, shown, "best" if shown is result.best else "tried"))
         for sentence in gpu_notes(result.baseline, result.why_no_gpu):
             console.print(Text(sentence, style="dim"), soft_wrap=True)
+        for heading, side in (("Today", result.baseline), ("The best" if shown is result.best else "The tried", shown)):
+            if side is not None and side.stages:
+                console.print(Text(f"{heading}'s pipeline: {side.stages.verdict()}.", style="dim"), soft_wrap=True)
     for note in (*validation_notes(result), *_notes(result, shown, elapsed_s)):
         console.print()
         console.print(note, soft_wrap=True)

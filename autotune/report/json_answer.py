@@ -7,6 +7,7 @@ from typing import Any
 from autotune.errors import AutotuneError
 from autotune.metrics import GPU_METRICS
 from autotune.results import Change, PooledGpus, SearchResult, Side
+from autotune.stage_times import PipelineTimes
 
 FORMAT = 2
 """Format version of the object."""
@@ -100,6 +101,20 @@ def _whole(side: Side) -> dict[str, Any]:
         "values": dict(side.values),
         "metrics": dict(side.metrics) if side.metrics else None,
         "gpus": _gpus(side.gpus) if side.gpus else None,
+        "stages": _stages(side.stages) if side.stages else None,
+    }
+
+
+def _stages(times: PipelineTimes) -> dict[str, Any]:
+    """Return the times of a pipeline over two devices, as shares and means."""
+    return {
+        "features_s": times.features_s,
+        "step_s": times.step_s,
+        "bound_batches_per_s": times.bound,
+        "reached_fraction": times.reached,
+        "waiting_for_host_fraction": times.data.input_s / times.passed_s,
+        "waiting_for_features_fraction": times.model.input_s / times.passed_s,
+        "verdict": times.verdict(),
     }
 
 

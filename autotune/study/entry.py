@@ -13,6 +13,7 @@ from typing import Any
 from pydantic import TypeAdapter, ValidationError
 
 from autotune.records import GpuFigures, GpuMeasurement, Measurement, Purpose, TrialRecord, Validation
+from autotune.stage_times import PipelineTimes, StageTimes
 
 FORMAT = 2
 """Version of the attributes of a trial. In 1 the figures of a GPU stood beside its other fields; it is still read."""
@@ -57,6 +58,11 @@ _RANGES: Mapping[str, tuple[float, float]] = {
     "foreign_fraction": _SHARES,
     "throttled_fraction": _SHARE,
     "trained_s": _TIME,
+    "passed_s": _TIME,
+    "busy_s": _TIME,
+    "input_s": _TIME,
+    "room_s": _TIME,
+    "batches": _COUNT,
     "epoch_ends": _COUNT,
     "evaluations": _COUNT,
     "checkpoints": _COUNT,
@@ -123,6 +129,10 @@ def record_of(number: int, attributes: Mapping[str, Any]) -> TrialRecord:
         for gpu in record.measurement.gpus:
             _check(gpu.figures)
             _check_windows(gpu)
+        if stages := record.measurement.stages:
+            _check(stages)
+            _check(stages.data)
+            _check(stages.model)
     return record
 
 
@@ -135,7 +145,7 @@ def _of_format_1(attributes: Mapping[str, Any]) -> Mapping[str, Any]:
     return {**attributes, "measurement": {**measurement, "gpus": gpus}}
 
 
-def _check(part: TrialRecord | Measurement | GpuFigures | Validation) -> None:
+def _check(part: TrialRecord | Measurement | GpuFigures | Validation | PipelineTimes | StageTimes) -> None:
     for field in fields(part):
         value = getattr(part, field.name)
         if field.name not in _RANGES or value is None:

@@ -7,11 +7,13 @@ import math
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
+from functools import reduce
+from operator import add
 from statistics import fmean, median
 
 from autotune.gpu.trial_usage import NOT_MEASURED
 from autotune.metrics import METRICS, values_of
-from autotune.records import VALIDATION_ASKED, Purpose, TrialRecord
+from autotune.records import VALIDATION_ASKED, Measurement, Purpose, TrialRecord
 from autotune.results import BrokenPoint, Change, SearchResult, Side, Verdict
 from autotune.sampler.observations import expected_sd_of
 from autotune.score import (
@@ -26,6 +28,7 @@ from autotune.score import (
     on_all_machines,
 )
 from autotune.space.space import Space
+from autotune.stage_times import PipelineTimes
 from autotune.study.changes import changes_worth
 from autotune.study.finalists import Finalist, Pair, finalists
 from autotune.study.machines import hosts_of, on_one_scale
@@ -316,7 +319,19 @@ def _why_not_measured(good: Sequence[TrialRecord]) -> str | None:
 def _side(point: TrialRecord, trials: Sequence[TrialRecord], busy_rate: float | None) -> Side:
     """Return the point of a trial with the pooled results of all its trials."""
     measured = [trial.comparable for trial in trials if trial.comparable]
-    return Side(point=point.point, values=point.values, metrics=pooled(trials), gpus=pooled_gpus(measured, busy_rate))
+    return Side(
+        point=point.point,
+        values=point.values,
+        metrics=pooled(trials),
+        gpus=pooled_gpus(measured, busy_rate),
+        stages=_stages(measured),
+    )
+
+
+def _stages(trials: Sequence[Measurement]) -> PipelineTimes | None:
+    """Return the times of a pipeline's stages over all trials of a point; None where it has no such pipeline."""
+    times = [trial.stages for trial in trials if trial.stages]
+    return reduce(add, times) if times else None
 
 
 def _judgement(

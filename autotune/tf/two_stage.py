@@ -18,17 +18,19 @@ import threading
 import time
 import weakref
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
 import tensorflow as tf
 
+from autotune.stage_times import PipelineTimes
 from autotune.tf.batch_buffer import BatchBuffer, BufferClosedError
 from autotune.tf.devices import Placement, refuse_other_ways
 from autotune.tf.feed import Feed, Fetched
 from autotune.tf.options import BufferOptions
-from autotune.tf.stage_times import PipelineTimes, StageClock
+from autotune.tf.stage_clock import StageClock
+from autotune.trainee import mark
 
 Tensors = dict[str, tf.Tensor]
 Signature = dict[str, tf.TensorSpec]
@@ -41,12 +43,15 @@ not depend on which device draws them, nor on what is computed at the same time.
 
 _AHEAD = 1  # batches that wait at each end of the buffer, beside one that is being copied there; also steps
 _PATIENCE_S = 10.0
+_REPORT_EVERY_S = 0.25
 
 _log = logging.getLogger(__name__)
 
 
 class TwoStageFeed(Iterator[Fetched]):
     """Iterator over batches of features on the model device; also a context manager that ends its threads.
+
+    Under a search it reports the times of its stages by itself, for the verdict on the final screen.
 
     The batches are the same, and in the same order, wherever the stages are and however deep the buffer is.
 
@@ -101,7 +106,7 @@ class TwoStageFeed(Iterator[Fetched]):
         self._computed, self._ready, self._running = computed, ready, running
         self._end = weakref.finalize(self, _end, (fetched, computed, ready, running), threads)
         self._begun: PipelineTimes | None = None
-        self._begun_s = 0.0
+        self._begun_s = self._report_at_s = 0.0
         self._last: _Running | None = None
         for thread in threads:
             thread.start()
@@ -125,6 +130,9 @@ class TwoStageFeed(Iterator[Fetched]):
             self._begun_s = handed_s
             self._begun = PipelineTimes(passed_s=0.0, data=self._data_clock.times(), model=self._model_clock.times())
         self._last = _Running(number=batch.number, handed_s=handed_s)
+        if handed_s >= self._report_at_s:
+            self._report_at_s = handed_s + _REPORT_EVERY_S
+            mark("stages", stages=asdict(self.times()))
         return Fetched(batch=batch.tensors, wait_s=handed_s - asked_s, work=batch.work)
 
     def times(self) -> PipelineTimes:

@@ -33,7 +33,7 @@ import math
 import os
 import threading
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, Optional
 
@@ -323,10 +323,11 @@ def epoch_end() -> None:
 
 
 def mark(
-    kind: Literal["eval", "checkpoint", "sync", "note"],
+    kind: Literal["eval", "checkpoint", "sync", "note", "stages"],
     *,
     duration_s: Optional[float] = None,
     text: Optional[str] = None,
+    stages: Optional[Mapping[str, object]] = None,
 ) -> None:
     """Report an event other than a step that has just ended, so that its time is not taken for a slow step.
 
@@ -334,17 +335,20 @@ def mark(
         kind: Kind of event; ``sync`` means that the accelerator has no work left.
         duration_s: How long it took, in seconds.
         text: A line for people.
+        stages: Of ``stages``: times of a pipeline's stages so far, as in `autotune.stage_times.PipelineTimes`.
     """
     if not process_stream.is_open:
         return
     with contextlib.suppress(Exception):
-        if process_stream.pace is not None:
+        if process_stream.pace is not None and kind != "stages":
             process_stream.pace.mark(kind)
         line = f'{{"k": {json.dumps(kind)}, "t_s": {time.monotonic():.6f}'
         if duration_s is not None:
             line += f', "duration_s": {json_number(duration_s)}'
         if text is not None:
             line += f', "text": {json.dumps(text)}'
+        if stages is not None:
+            line += f', "stages": {json.dumps(stages)}'
         process_stream.write(line + "}")
 
 

@@ -6,7 +6,7 @@ from dataclasses import asdict, dataclass, field
 from autotune.clock import Clock
 from autotune.folders.trial_folder import TrialFolder
 from autotune.measure.probe import GpuUsage, MemorySeries, TrialGpus
-from autotune.measure.window import Window
+from autotune.measure.window import Window, stages_between
 from autotune.process.launch import Runner, Watch
 from autotune.records import Ending, Measurement, Scalar, Stop, TraineeEvent, TrialExit, TrialRecord, Validity, Values
 from autotune.trial.error_text import one_line, quoted_output
@@ -227,7 +227,11 @@ def _shown(
         if policy.validate_s is not None:
             memory = instruments.memory(window, started_s=trial_exit.started_s)
         measurement, seen = instruments.measure(
-            window, started_s=trial_exit.started_s, default_samples=default_samples, filling=policy.filling
+            window,
+            started_s=trial_exit.started_s,
+            default_samples=default_samples,
+            filling=policy.filling,
+            stages=stages_between(stop_rule.events, window),
         )
     return _Shown(
         ending=ending,

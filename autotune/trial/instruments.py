@@ -11,6 +11,7 @@ from autotune.measure.host import HostProbe
 from autotune.measure.probe import GpuProbe, GpuUsage, HostUsage, MemorySeries, Probe, TrialGpus, TrialProcesses
 from autotune.measure.window import Window, measure_trial
 from autotune.records import Measurement, TraineeEvent, TrialExit
+from autotune.stage_times import PipelineTimes
 
 _MEMORY_READINGS = 24  # over a window, to see whether a GPU fills up
 _FULL = 0.97  # of a GPU's memory: the rest is too small for any allocation
@@ -123,12 +124,24 @@ class Instruments:
         return self._gpus.between(t0_s, t1_s, self._run, own_pids=own_pids, started_s=started_s)
 
     def measure(
-        self, window: Window, *, started_s: float, default_samples: float | None, filling: bool
+        self,
+        window: Window,
+        *,
+        started_s: float,
+        default_samples: float | None,
+        filling: bool,
+        stages: PipelineTimes | None,
     ) -> tuple[Measurement, GpuUsage]:
         """Summarize a trial's window with the readings of the machine over the same time; see `measure_trial`."""
         host = self._host.between(window.t0_s, window.t1_s)
         gpu = self._gpus_between(window.t0_s, window.t1_s, host, started_s=started_s)
         measurement = measure_trial(
-            window, started_s=started_s, default_samples=default_samples, host=host, gpu=gpu, filling=filling
+            window,
+            started_s=started_s,
+            default_samples=default_samples,
+            host=host,
+            gpu=gpu,
+            filling=filling,
+            stages=stages,
         )
         return measurement, gpu or GpuUsage()

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from autotune.folders.step_files import StepReader
 from autotune.records import TraineeEvent
+from autotune.stage_times import PipelineTimes, StageTimes
 
 HEADER = {"v": 1, "pid": 47, "clock": "monotonic", "start_s": 1.5, "source": "step", "devices": ["GPU-1"]}
 
@@ -241,3 +242,28 @@ def test_where_the_writing_is_cut_makes_no_difference(
     whole = StepReader(folder)
     assert sorted(map(repr, pieces)) == sorted(map(repr, whole.poll()))
     assert reader.ignored == whole.ignored
+
+
+STAGE = {"batches": 40, "busy_s": 1.5, "input_s": 0.25, "room_s": 0.0}
+
+
+def test_times_of_stages_come_with_their_event(tmp_path: Path) -> None:
+    """Both stages and the time passed; times that are none are left out, and the event stays."""
+    good = {"passed_s": 2.0, "data": STAGE, "model": {**STAGE, "busy_s": 1.75}}
+    bad: list[object] = [
+        None,
+        [],
+        "x",
+        {},
+        {**good, "passed_s": -1},
+        {**good, "data": None},
+        {**good, "model": {**STAGE, "busy_s": "1"}},
+        {**good, "model": {**STAGE, "batches": math.nan}},
+        {**good, "data": {"batches": 40}},
+    ]
+    write(tmp_path, HEADER, *({"k": "stages", "t_s": 2.0, "stages": stages} for stages in (good, *bad)))
+    read = [event.stages for event in StepReader(tmp_path).poll() if event.kind == "stages"]
+    assert read[0] == PipelineTimes(
+        passed_s=2.0, data=StageTimes(**STAGE), model=StageTimes(**{**STAGE, "busy_s": 1.75})
+    )
+    assert read[1:] == [None] * len(bad)

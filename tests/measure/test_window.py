@@ -9,8 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from autotune.measure.probe import GpuUsage, HostUsage
-from autotune.measure.window import WindowGoal, main_stream, measure_trial, steady_window
+from autotune.measure.window import WindowGoal, main_stream, measure_trial, stages_between, steady_window
 from autotune.records import GpuFigures, GpuMeasurement, TraineeEvent
+from autotune.stage_times import PipelineTimes, StageTimes
 
 
 def events_of(durations_s, *, start_s=100.0, stream="7.0", samples=None, work=None, wait_s=None):
@@ -240,3 +241,19 @@ def test_a_look_at_a_long_run_is_cheap():
     took_s = time.process_time() - began_s
     print(f"one look at 100,000 steps: {took_s * 1e3:.0f} ms of CPU")
     assert took_s < 5.0
+
+
+def test_times_of_stages_are_those_of_the_window():
+    """What the stages did before it, while the first step was compiled, is not in them; one report is not enough."""
+
+    def stages(t_s, batches, busy_s):
+        side = StageTimes(batches=batches, busy_s=busy_s, input_s=0.0, room_s=0.0)
+        times = PipelineTimes(passed_s=t_s - 100.0, data=side, model=side)
+        return TraineeEvent(kind="stages", t_s=t_s, stream="7.0", stages=times)
+
+    events = events_of([11.0] + [0.1] * 100)
+    reports = [stages(105.0, 1, 4.0), stages(112.0, 20, 12.0), stages(118.0, 70, 17.0), stages(150.0, 99, 40.0)]
+    found = stages_between(events + reports, steady_window(events))
+    assert (found.passed_s, found.data.batches, found.model.busy_s) == (6.0, 50, 5.0)
+    assert stages_between(events + reports[:2], steady_window(events)) is None
+    assert stages_between(events, steady_window(events)) is None

@@ -1,5 +1,6 @@
 """The final screen."""
 
+from dataclasses import replace
 from io import StringIO
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ from autotune.records import Ending, Validation, Validity
 from autotune.report.answer import Failure, print_answer
 from autotune.results import BrokenPoint, Change, Ratio, SearchResult, Side, Verdict
 from autotune.settings.typed_options import TypedOptions
+from autotune.stage_times import PipelineTimes, StageTimes
 from tests.report.conftest import BASELINE, BEST, MakeEnded, MakeResult, on_gpus, pooled_gpu
 
 
@@ -48,6 +50,15 @@ def test_a_better_config_is_told_with_its_interval_and_the_next_command(search_r
     assert "Better: 2.00x (95 % interval 1.90 to 2.10) as fast as today's config." in screen
     assert "confirmed by 4 interleaved pairs" in screen
     assert screen.rstrip().endswith("Next:  autotune apply --config config.yaml")
+
+
+def test_the_stages_of_a_pipeline_are_told(search_result: MakeResult) -> None:
+    """Of both sides, as far as they have such a pipeline."""
+    data = StageTimes(batches=100, busy_s=9.9, input_s=0.0, room_s=0.0)
+    times = PipelineTimes(passed_s=10.0, data=data, model=StageTimes(batches=100, busy_s=6.0, input_s=4.0, room_s=0.0))
+    screen = _screen(search_result(best=replace(search_result().best, stages=times)))
+    assert "The best's pipeline: features 99 ms, step 60 ms a batch: the features set the pace, 99%" in screen
+    assert "Today's pipeline" not in screen
 
 
 def test_each_change_is_a_row(search_result: MakeResult) -> None:

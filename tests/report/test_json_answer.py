@@ -1,6 +1,7 @@
 """The object that scripts read."""
 
 import json
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -9,6 +10,7 @@ from autotune.errors import AutotuneError, CannotEditYaml, ConfigError, StudyBus
 from autotune.metrics import GPU_METRICS
 from autotune.report.json_answer import answer_document, error_document
 from autotune.results import Change, SearchResult, Side, Verdict
+from autotune.stage_times import PipelineTimes, StageTimes
 from tests.report.conftest import BASELINE, BEST, MakeResult, on_gpus, pooled_gpu
 
 PROMISED = {
@@ -77,8 +79,24 @@ def test_no_baseline_has_no_metrics_of_it(search_result: MakeResult) -> None:
         verdict=Verdict.NO_BASELINE, baseline=Side(point="p", values=BASELINE, metrics=None), speedup=None
     )
     document = _document(result)
-    assert document["baseline"] == {"values": BASELINE, "metrics": None, "gpus": None}
+    assert document["baseline"] == {"values": BASELINE, "metrics": None, "gpus": None, "stages": None}
     assert document["speedup"] is None
+
+
+def test_the_stages_of_a_pipeline_are_there(search_result: MakeResult) -> None:
+    """Means and shares, which say which device waits for which."""
+    data = StageTimes(batches=100, busy_s=5.0, input_s=0.0, room_s=5.0)
+    times = PipelineTimes(passed_s=10.0, data=data, model=StageTimes(batches=100, busy_s=8.0, input_s=2.0, room_s=0.0))
+    stages = _document(search_result(best=replace(search_result().best, stages=times)))["best"]["stages"]
+    assert stages.pop("verdict") == times.verdict()
+    assert stages == {
+        "features_s": 0.05,
+        "step_s": 0.08,
+        "bound_batches_per_s": 12.5,
+        "reached_fraction": pytest.approx(0.8),
+        "waiting_for_host_fraction": 0.0,
+        "waiting_for_features_fraction": 0.2,
+    }
 
 
 def test_gpus_are_there_device_by_device(search_result: MakeResult) -> None:

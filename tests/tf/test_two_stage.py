@@ -193,7 +193,8 @@ def test_an_error_of_the_trainer_ends_the_threads() -> None:
             for _ in feed:
                 raise ZeroDivisionError
 
-    pytest.raises(ZeroDivisionError, train)
+    with pytest.raises(ZeroDivisionError):
+        train()
     assert left_threads() == []
 
 

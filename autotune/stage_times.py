@@ -1,8 +1,8 @@
-"""Times of the stages of a pipeline: which one sets the pace, and what the others wait for."""
+"""Times of the two stages of a pipeline: which one sets the pace, and what the other waits for.
 
-import time
-from collections.abc import Iterator
-from contextlib import contextmanager
+Written by trainers (`autotune.tf.two_stage`), read by searches: standard library only.
+"""
+
 from dataclasses import dataclass
 
 DATA_PARALLEL_BELOW = 0.1
@@ -11,51 +11,16 @@ DATA_PARALLEL_BELOW = 0.1
 _AT_THE_BOUND = 0.95
 
 
-class StageClock:
-    """Clock of one stage; written by the stage's own thread, read by anybody.
+@dataclass(frozen=True, kw_only=True)
+class StageTimes:
+    """Times of one stage.
 
     Attributes:
-        batches: Batches that the stage is done with.
-        busy_s: Time that it worked, the device included.
+        batches: Batches that it is done with.
+        busy_s: Time that it worked, its device included.
         input_s: Time that it waited for the stage before.
         room_s: Time that it waited for the stage after.
     """
-
-    def __init__(self) -> None:
-        self.batches = 0
-        self.busy_s = 0.0
-        self.input_s = 0.0
-        self.room_s = 0.0
-
-    @contextmanager
-    def busy(self) -> Iterator[None]:
-        """Count what is inside as work."""
-        started_s = time.monotonic()
-        yield
-        self.busy_s += time.monotonic() - started_s
-
-    @contextmanager
-    def waiting_for_input(self) -> Iterator[None]:
-        """Count what is inside as waiting for the stage before."""
-        started_s = time.monotonic()
-        yield
-        self.input_s += time.monotonic() - started_s
-
-    @contextmanager
-    def waiting_for_room(self) -> Iterator[None]:
-        """Count what is inside as waiting for the stage after."""
-        started_s = time.monotonic()
-        yield
-        self.room_s += time.monotonic() - started_s
-
-    def times(self) -> "StageTimes":
-        """Return the times so far."""
-        return StageTimes(batches=self.batches, busy_s=self.busy_s, input_s=self.input_s, room_s=self.room_s)
-
-
-@dataclass(frozen=True, kw_only=True)
-class StageTimes:
-    """Times of one stage; see `StageClock`."""
 
     batches: int
     busy_s: float
@@ -68,6 +33,14 @@ class StageTimes:
             busy_s=self.busy_s - earlier.busy_s,
             input_s=self.input_s - earlier.input_s,
             room_s=self.room_s - earlier.room_s,
+        )
+
+    def __add__(self, other: "StageTimes") -> "StageTimes":
+        return StageTimes(
+            batches=self.batches + other.batches,
+            busy_s=self.busy_s + other.busy_s,
+            input_s=self.input_s + other.input_s,
+            room_s=self.room_s + other.room_s,
         )
 
 
@@ -90,6 +63,13 @@ class PipelineTimes:
             passed_s=self.passed_s - earlier.passed_s,
             data=self.data - earlier.data,
             model=self.model - earlier.model,
+        )
+
+    def __add__(self, other: "PipelineTimes") -> "PipelineTimes":
+        return PipelineTimes(
+            passed_s=self.passed_s + other.passed_s,
+            data=self.data + other.data,
+            model=self.model + other.model,
         )
 
     @property

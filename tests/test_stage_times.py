@@ -2,7 +2,7 @@
 
 import pytest
 
-from autotune.tf.stage_times import PipelineTimes, StageTimes
+from autotune.stage_times import PipelineTimes, StageTimes
 
 
 def times(
