@@ -161,6 +161,25 @@ class PipelineOptions:
 
 
 @dataclass(frozen=True, kw_only=True)
+class TextOptions:
+    """Workers of the preparation of texts, see `autotune.tf.text.prepare`.
+
+    Attributes:
+        workers: Worker processes; 0 or 1 prepares in the trainer's own process.
+        threads: Threads instead of processes: for a function that releases Python's lock.
+        chunk_lines: Lines that a process is handed at a time; for no more than these none is started.
+    """
+
+    workers: int = 0
+    threads: bool = False
+    chunk_lines: int = 64
+
+    def __post_init__(self) -> None:
+        require_at_least(0, workers=self.workers)
+        require_at_least(1, chunk_lines=self.chunk_lines)
+
+
+@dataclass(frozen=True, kw_only=True)
 class StepOptions:
     """Execution mode of a training step.
 
