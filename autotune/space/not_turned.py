@@ -34,7 +34,13 @@ _REASONS: tuple[tuple[tuple[str, ...], str], ...] = (
         "it may describe the data themselves; list it under knobs: if the trainer converts them",
     ),
     (
-        ("preprocessing_num_workers", "preprocess_num_workers", "num_preprocessing_workers"),
+        (
+            "preprocessing_num_workers",
+            "preprocess_num_workers",
+            "num_preprocessing_workers",
+            "text_workers",
+            "text_cache",
+        ),
         "it is for the preparation before the first step, which is not measured",
     ),
     (

@@ -48,6 +48,8 @@ MISTAKES = [
     (change("data", "batch_size", True), "data.batch_size: expected a whole number, got True"),
     (change("data", "num_workers", 0), "data.num_workers must be at least 1"),
     (change("data", "prefetch_buffer_size", -1), "data.prefetch_buffer_size must be at least 0"),
+    (change("data", "text_workers", -1), "data.text_workers must be at least 0"),
+    (change("data", "text_cache", "yes"), "data.text_cache: expected true or false"),
     (change("data", "cache", "ram"), "data.cache: expected none or memory or disk, got 'ram'"),
     (change("data", "use_tf_native_loading", "yes"), "data.use_tf_native_loading: expected true or false"),
     (change("training", "enable_xla_compilation", "on"), "training.enable_xla_compilation: expected true or false"),

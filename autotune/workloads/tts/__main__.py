@@ -4,11 +4,13 @@ import argparse
 import os
 import sys
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 from autotune.workloads.tts.config import read_config
 from autotune.workloads.tts.input_error import InputError
 from autotune.workloads.tts.ljspeech import read_clips
+from autotune.workloads.tts.texts import prepare_texts
 
 
 def main() -> int:
@@ -22,7 +24,8 @@ def main() -> int:
     arguments = parser.parse_args()
     try:
         config = read_config(arguments.config)
-        clips = read_clips(Path(config.data.dataset_path))
+        tokens_of = partial(prepare_texts, config, arguments.config)
+        clips = read_clips(Path(config.data.dataset_path), tokens_of, written=config.data.normalize_text)
         # What can be wrong above is said at once; only then come the seconds of importing TensorFlow.
         os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
         train = _load_training()

@@ -9,7 +9,15 @@ from typing import Any, TypeVar
 
 import yaml
 
-from autotune.tf.options import Cache, PipelineOptions, Precision, RuntimeOptions, StepOptions, require_at_least
+from autotune.tf.options import (
+    Cache,
+    PipelineOptions,
+    Precision,
+    RuntimeOptions,
+    StepOptions,
+    TextOptions,
+    require_at_least,
+)
 from autotune.workloads.tts.input_error import InputError
 
 BUCKETS = 8  # classes of length with data.bucket_by_length
@@ -30,6 +38,9 @@ class DataConfig:
     max_mel_frames: int = 880
     bucket_by_length: bool = False
     prefetch_to_gpu: bool = False
+    normalize_text: bool = False
+    text_workers: int = 0
+    text_cache: bool = False
 
     def __post_init__(self) -> None:
         require_at_least(
@@ -39,7 +50,7 @@ class DataConfig:
             max_text_length=self.max_text_length,
             max_mel_frames=self.max_mel_frames,
         )
-        require_at_least(0, prefetch_buffer_size=self.prefetch_buffer_size)
+        require_at_least(0, prefetch_buffer_size=self.prefetch_buffer_size, text_workers=self.text_workers)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -84,6 +95,10 @@ class TrainerConfig:
             prefetch_to_device=self.data.prefetch_to_gpu,
             seed=seed,
         )
+
+    def text_options(self) -> TextOptions:
+        """Return the settings of the preparation of texts."""
+        return TextOptions(workers=self.data.text_workers)
 
     def step_options(self) -> StepOptions:
         """Return the settings of the training step."""

@@ -5,6 +5,7 @@ the start, not after an hour of training.
 """
 
 import struct
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -13,6 +14,10 @@ from autotune.workloads.tts.input_error import InputError
 SAMPLE_RATE = 22050
 SYMBOLS = " !\"'(),-.:;?abcdefghijklmnopqrstuvwxyz"
 VOCABULARY = len(SYMBOLS) + 1  # 0 is padding
+_NUMBERS = {character: number for number, character in enumerate(SYMBOLS, start=1)}
+
+TokensOf = Callable[[Sequence[str]], Sequence[Sequence[int]]]
+"""Function from texts to their symbol numbers."""
 
 _PCM = 1
 _EXTENSIBLE = 0xFFFE  # WAVE_FORMAT_EXTENSIBLE: the real format is the first word of the sub-format
@@ -39,8 +44,13 @@ class Clip:
     mtime_ns: int
 
 
-def read_clips(folder: Path) -> list[Clip]:
+def read_clips(folder: Path, tokens_of: TokensOf | None = None, *, written: bool = False) -> list[Clip]:
     """Read the listing and the header of every file.
+
+    Args:
+        folder: The folder.
+        tokens_of: Prepares the texts; None encodes each as it is.
+        written: Take the texts as they are written, the second column, instead of the last.
 
     Raises:
         InputError: The data are missing or malformed; with file and line.
@@ -55,17 +65,21 @@ def read_clips(folder: Path) -> list[Clip]:
             remedy="set data.dataset_path to a folder laid out like LJSpeech, or make one: "
             f"python -m autotune.workloads.tts.corpus --out {folder}",
         ) from error
-    clips = [
-        _read_clip(folder, line, f"{metadata}:{number}") for number, line in enumerate(lines, start=1) if line.strip()
+    listed = [
+        (_split(line, f"{metadata}:{number}"), f"{metadata}:{number}")
+        for number, line in enumerate(lines, start=1)
+        if line.strip()
     ]
-    if not clips:
+    if not listed:
         raise InputError("lists no clips", where=str(metadata), remedy="it needs lines of id|text|normalized text")
-    return clips
+    texts = [parts[1 if written else -1] for parts, _ in listed]
+    tokens = tokens_of(texts) if tokens_of else map(encode, texts)
+    return [_read_clip(folder, parts, tuple(text), where) for (parts, where), text in zip(listed, tokens, strict=True)]
 
 
 def encode(text: str) -> tuple[int, ...]:
     """Return the symbol numbers of a text, in lower case; characters without one are left out."""
-    return tuple(SYMBOLS.index(character) + 1 for character in text.lower() if character in SYMBOLS)
+    return tuple(_NUMBERS[character] for character in text.lower() if character in _NUMBERS)
 
 
 def crop(text: int, frames: int, *, max_text: int, max_frames: int) -> tuple[int, int]:
@@ -90,7 +104,7 @@ def crop(text: int, frames: int, *, max_text: int, max_frames: int) -> tuple[int
     return max(1, text * max_frames // frames), max_frames
 
 
-def _read_clip(folder: Path, line: str, where: str) -> Clip:
+def _split(line: str, where: str) -> list[str]:
     parts = line.split("|")
     if len(parts) not in (2, 3) or not parts[0]:
         raise InputError(
@@ -98,9 +112,12 @@ def _read_clip(folder: Path, line: str, where: str) -> Clip:
             where=where,
             remedy="mend the line",
         )
-    text = encode(parts[-1])
+    return parts
+
+
+def _read_clip(folder: Path, parts: list[str], text: tuple[int, ...], where: str) -> Clip:
     if not text:
-        raise InputError(f"no speakable text in {line[:60]!r}", where=where, remedy="remove the line")
+        raise InputError(f"no speakable text in {'|'.join(parts)[:60]!r}", where=where, remedy="remove the line")
     wav = folder / "wavs" / f"{parts[0]}.wav"
     try:
         stat = wav.stat()

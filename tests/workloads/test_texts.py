@@ -1,0 +1,119 @@
+"""Texts as the trainer prepares them: English in words, the same whoever prepares them."""
+
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from autotune.workloads.tts import texts
+from autotune.workloads.tts.config import DataConfig, TrainerConfig
+from autotune.workloads.tts.english import cardinal, encode_spoken, normalize, ordinal
+from autotune.workloads.tts.input_error import InputError
+from autotune.workloads.tts.language import language_of
+from autotune.workloads.tts.ljspeech import encode, read_clips
+
+
+def test_real_texts_are_spoken_as_their_readers_did(speech: Path) -> None:
+    """What is made of the second column of LJSpeech is what its authors wrote in the third."""
+    spoken = texts.prepare_texts(config(normalize_text=True), speech / "config.yaml", column(speech, 1))
+    assert [tuple(tokens) for tokens in spoken] == [encode(line) for line in column(speech, 2)]
+    assert column(speech, 1) != column(speech, 2)
+
+
+@pytest.mark.parametrize(
+    ("written", "spoken"),
+    [
+        ("about 1455,", "about fourteen fifty-five,"),
+        ("in 1806; 1900", "in eighteen oh six; nineteen hundred"),
+        ("the 1880s", "the eighteen eighties"),
+        ("2,300,000 and 1205", "two million three hundred thousand and twelve oh five"),
+        ("$12.50 (£1)", "twelve dollars, fifty cents (one pound)"),
+        ("3.14 is 50%", "three point one four is fifty percent"),
+        ("the 21st, 12th", "the twenty-first, twelfth"),
+        ("Mr. Smith & Co.", "mister Smith and company"),
+        ('"forty-two line Bible"', '"forty-two line Bible"'),
+        ("Paul Café’s", "Paul Cafe's"),  # noqa: RUF001
+        ("99999999999999999", " ".join(["nine"] * 17)),
+        ("", ""),
+    ],
+)
+def test_numbers_and_abbreviations_are_spoken(written: str, spoken: str) -> None:
+    """Years, money, ordinals and abbreviations, with the punctuation that is around them."""
+    assert normalize(written) == spoken
+
+
+@given(number=st.integers(0, 10**15 - 1))
+def test_every_number_has_words(number: int) -> None:
+    """No digit is left in a number up to a thousand billions, nor in its ordinal."""
+    for words in (cardinal(number), ordinal(number)):
+        assert set(words) <= set("abcdefghijklmnopqrstuvwxyz -")
+
+
+@given(line=st.text(max_size=40))
+def test_no_text_is_too_strange(line: str) -> None:
+    """Whatever is written, symbol numbers come out."""
+    encode_spoken(line)
+
+
+@pytest.mark.parametrize(
+    ("language", "text"),
+    [
+        ("en", "has never been surpassed."),
+        ("en", "No. 5"),
+        ("de", "Der Druck ist nicht mit 12 zu vergleichen"),
+        ("fr", "la lettre que les imprimeurs ont choisie pour le livre"),
+        ("es", "los libros de la imprenta y el papel"),
+        ("it", "il libro che non è come gli altri"),
+    ],
+)
+def test_languages_are_told_by_their_function_words(language: str, text: str) -> None:
+    """English is assumed where there is little to go by."""
+    assert language_of(text) == language
+
+
+def test_other_languages_keep_their_numbers() -> None:
+    """English words do not get into a German line."""
+    assert normalize("Das Maß ist 12 und nicht 5") == "Das Maß ist 12 und nicht 5"
+
+
+@pytest.mark.parametrize(
+    "keys", [{}, {"text_workers": 2}, {"text_cache": True}, {"text_workers": 2, "text_cache": True}]
+)
+@pytest.mark.parametrize("normalized", [False, True])
+def test_workers_and_cache_change_no_clip(
+    normalized: bool, keys: dict[str, object], written_corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The clips are those of the plain reader, at the first start and at the next."""
+    monkeypatch.setenv("AUTOTUNE_CACHE_DIR", str(tmp_path / "cache"))
+    chosen = config(normalize_text=normalized, **keys)
+    plain = read_clips(written_corpus)
+    for _ in range(2):
+        clips = read_clips(
+            written_corpus,
+            lambda lines: texts.prepare_texts(chosen, tmp_path / "config.yaml", lines),
+            written=normalized,
+        )
+        assert clips == plain  # made-up texts have no numbers
+    assert (tmp_path / "cache").exists() is chosen.data.text_cache
+
+
+def test_a_failed_worker_names_the_key(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """The error says which key to lower."""
+
+    def fail(*_arguments: object, **_keys: object) -> None:
+        raise texts.TextWorkerError("a worker was killed")
+
+    monkeypatch.setattr(texts.text, "prepare", fail)
+    with pytest.raises(InputError, match=r"data\.text_workers: a worker was killed\nfewer need less memory"):
+        texts.prepare_texts(config(), tmp_path / "config.yaml", ["a"])
+
+
+def config(**data: object) -> TrainerConfig:
+    """A config of the trainer."""
+    return TrainerConfig(data=DataConfig(dataset_path="x", **data))
+
+
+def column(folder: Path, number: int) -> list[str]:
+    """One column of the listing."""
+    return [line.split("|")[number] for line in (folder / "metadata.csv").read_text().splitlines()]
