@@ -9,6 +9,8 @@ from dataclasses import dataclass
 import numpy as np
 import tensorflow as tf
 
+from autotune.tf.staged_prefetch import staged_prefetch
+
 _log = logging.getLogger(__name__)
 
 
@@ -37,6 +39,9 @@ class Feed(Iterator[Fetched]):
         batches: Dataset made by `autotune.tf.pipeline.build`.
         work: The feature whose sum is the valid work in a batch.
         device: Device to copy the batches to, one ahead, e.g. that of `accelerator`; None leaves them on the host.
+
+    Attributes:
+        device: The same.
     """
 
     def __init__(self, batches: tf.data.Dataset, *, work: str, device: str | None = None) -> None:
@@ -50,8 +55,9 @@ class Feed(Iterator[Fetched]):
             return batch
 
         counted = batches.map(count_and_pass)
+        self.device = device
         if device is not None:
-            counted = counted.apply(tf.data.experimental.prefetch_to_device(device, 1))
+            counted = staged_prefetch(counted, device)
         self._counts = counts
         self._iterator = iter(counted)
 

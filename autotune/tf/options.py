@@ -143,7 +143,9 @@ class PipelineOptions:
             length with any.
         prefetch_to_device: Copy the next batch to the accelerator while the present one is trained on.
         seed: Seed of the order of the examples, which differs in each pass and depends on nothing else here but
-            ``buckets``.
+            ``buckets`` and ``throughput``.
+        throughput: Leave to tf.data what `autotune.tf.dataset_options.for_throughput` says: examples come in the order
+            in which they are ready, and parallelism and prefetch are at least the numbers above.
     """
 
     batch_size: int
@@ -154,6 +156,7 @@ class PipelineOptions:
     buckets: int = 1
     prefetch_to_device: bool = False
     seed: int = 0
+    throughput: bool = False
 
     def __post_init__(self) -> None:
         require_at_least(1, batch_size=self.batch_size, parallel_calls=self.parallel_calls, buckets=self.buckets)

@@ -5,6 +5,7 @@ from collections.abc import Mapping
 import tensorflow as tf
 
 from autotune.tf.cache import Load, Store, cached
+from autotune.tf.dataset_options import as_written, for_throughput
 from autotune.tf.options import PipelineOptions
 
 
@@ -31,16 +32,32 @@ def build(
         A dataset that never ends: passes follow each other, each in another order, also within a batch.
     """
     order = tf.data.Dataset.range(examples).shuffle(examples, seed=options.seed)
-    # Deterministic, so that the number of workers does not change what is trained on.
     loaded = order.repeat().map(
         cached(load, store) if store else load,
-        num_parallel_calls=options.parallel_calls,
-        deterministic=True,
+        num_parallel_calls=tf.data.AUTOTUNE if options.throughput else options.parallel_calls,
+        # By default in order, so that the number of workers does not change what is trained on.
+        deterministic=not options.throughput,
     )
+    return batched(loaded, options, maxima=maxima, length_of=length_of)
+
+
+def batched(
+    loaded: tf.data.Dataset, options: PipelineOptions, *, maxima: Mapping[str, int], length_of: str
+) -> tf.data.Dataset:
+    """Return batches of loaded examples, from whatever source: the part of `build` behind the loading.
+
+    Args:
+        loaded: Features of single examples, e.g. from `autotune.tf.interleave.interleaved`.
+        options: Settings of the pipeline.
+        maxima: As for `build`.
+        length_of: As for `build`.
+    """
     batches = _batch(loaded, options, maxima, length_of)
     if options.prefetch_batches > 0:
         batches = batches.prefetch(options.prefetch_batches)
-    return batches.with_options(_as_written(options.parallel_calls))
+    if options.throughput:
+        return batches.prefetch(tf.data.AUTOTUNE).with_options(for_throughput(options.parallel_calls))
+    return batches.with_options(as_written(options.parallel_calls))
 
 
 def _batch(
@@ -64,13 +81,3 @@ def _batch(
         pad_to_bucket_boundary=options.fixed_length,
         drop_remainder=True,
     )
-
-
-def _as_written(parallel_calls: int) -> tf.data.Options:
-    """Return options that keep tf.data from changing the pipeline by itself."""
-    options = tf.data.Options()
-    options.experimental_optimization.inject_prefetch = False  # else no prefetch becomes one
-    options.autotune.enabled = False  # else buffers and parallelism move by themselves
-    options.threading.private_threadpool_size = parallel_calls
-    options.threading.max_intra_op_parallelism = 1  # a worker is one thread
-    return options

@@ -11,6 +11,7 @@ import tensorflow as tf
 
 from autotune.tf import pipeline
 from autotune.tf.cache import DiskStore, MemoryStore, cache_folder
+from autotune.tf.dataset_options import applied
 from autotune.tf.feed import Feed, accelerator
 from autotune.tf.options import PipelineOptions
 
@@ -204,9 +205,46 @@ def test_parallel_calls_are_calls_and_threads() -> None:
     assert numbers(dataset, 10) == numbers(Source().build(parallel_calls=1), 10)
 
 
-def test_a_feed_counts_valid_work_per_batch() -> None:
+def test_throughput_gives_up_the_order_and_nothing_else() -> None:
+    """Every example comes, with the same features, in full batches; TensorFlow has the options that are promised."""
+    dataset = Source().build(throughput=True, parallel_calls=4)
+    options = applied(dataset)
+    assert (options["deterministic"], options["autotune"], options["parallel_batch"]) == ("false", "true", "true")
+    seen = set()
+    for batch in dataset.take(30):
+        for number, length, values in zip(batch["number"], batch["length"], batch["values"], strict=True):
+            assert length == number + 1
+            np.testing.assert_array_equal(values[:length], [number] * int(length))
+            seen.add(int(number))
+    assert seen == set(range(EXAMPLES))
+    written = applied(Source().build(parallel_calls=4))
+    assert (written["autotune"], written["inject_prefetch"], written["private_threads"]) == ("false", "false", "4")
+
+
+def test_throughput_does_not_wait_for_the_slowest() -> None:
+    """Examples that are ready pass one that hangs; in order, they wait behind it."""
+    release = threading.Event()
+
+    def wait_at_first(number: np.int64) -> np.int64:
+        if number == 0:
+            assert release.wait(timeout=60)
+        return number
+
+    def load(index: tf.Tensor) -> dict[str, tf.Tensor]:
+        number = tf.ensure_shape(tf.numpy_function(wait_at_first, [index], tf.int64), [])
+        return {"values": tf.fill([number + 1], number), "number": number}
+
+    options = PipelineOptions(batch_size=1, throughput=True, parallel_calls=4)
+    batches = iter(pipeline.build(EXAMPLES, load, options, maxima={"values": LONGEST}, length_of="values"))
+    first = [int(next(batches)["number"][0]) for _ in range(EXAMPLES - 1)]
+    release.set()
+    assert 0 not in first
+
+
+@pytest.mark.parametrize("throughput", [False, True])
+def test_a_feed_counts_valid_work_per_batch(throughput: bool) -> None:
     """The count belongs to the batch it comes with, also when more batches are made ahead."""
-    feed = Feed(Source().build(prefetch_batches=4), work="length")
+    feed = Feed(Source().build(prefetch_batches=4, throughput=throughput, parallel_calls=3), work="length")
     for _ in range(20):
         fetched = next(feed)
         assert fetched.work == fetched.batch["length"].numpy().sum()
