@@ -124,3 +124,27 @@ def test_a_loss_that_is_not_a_number_is_told(trainer: Trainer) -> None:
     losses = [event.loss for event in StepReader(trainer.folder / "run").poll() if event.loss is not None]
     assert losses
     assert not all(loss < 1e9 for loss in losses)
+
+
+def test_the_options_that_apply_are_printed(trainer: Trainer) -> None:
+    """Each record in a paragraph at the start, with what TensorFlow was given; in order or for throughput it trains."""
+    lines = trainer.start(
+        "--steps",
+        "10",
+        throughput_options=True,
+        text_workers=2,
+        normalize_text=True,
+        text_cache=True,
+        max_mel_frames=60,
+    )
+    printed = " ".join(" ".join(lines).split())
+    for said in (
+        "12 clips, 8 a batch runtime inter_op_threads 0,",
+        "texts workers 2,",
+        "normalized yes, cached yes",
+        "pipeline batch_size 8,",
+        "tf_data deterministic false, autotune true,",
+        "batches_on the host step graph yes, xla no, precision float32 step 10 ",
+    ):
+        assert said in printed
+    assert len(list((trainer.folder / ".autotune" / "cache").rglob("*.tokens"))) == 1

@@ -41,6 +41,7 @@ class DataConfig:
     normalize_text: bool = False
     text_workers: int = 0
     text_cache: bool = False
+    throughput_options: bool = False
 
     def __post_init__(self) -> None:
         require_at_least(
@@ -94,6 +95,7 @@ class TrainerConfig:
             buckets=BUCKETS if self.data.bucket_by_length else 1,
             prefetch_to_device=self.data.prefetch_to_gpu,
             seed=seed,
+            throughput=self.data.throughput_options,
         )
 
     def text_options(self) -> TextOptions:

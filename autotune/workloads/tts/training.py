@@ -3,15 +3,18 @@
 import math
 import time
 from collections.abc import Callable
+from dataclasses import asdict
 from pathlib import Path
 
 import tensorflow as tf
 
 from autotune.tf import pipeline, runtime
+from autotune.tf.dataset_options import applied
 from autotune.tf.feed import Feed, accelerator
 from autotune.tf.optimizer import Adam
 from autotune.tf.options import PipelineOptions
 from autotune.tf.step import Batch, TrainStep
+from autotune.tf.summary import summary
 from autotune.trainee import announce, epoch_end, mark, step
 from autotune.workloads.tts import batches
 from autotune.workloads.tts.config import TrainerConfig
@@ -54,6 +57,7 @@ def train(
         checkpoints.add_loss_scale(train_step.loss_scale)
     feed = Feed(dataset, work="mel_length", device=accelerator() if options.prefetch_to_device else None)
     print(f"{len(clips)} clips, {options.batch_size} a batch", flush=True)
+    print(_summary(config, options, dataset, feed), flush=True)
 
     loop = _Loop(feed, train_step, checkpoints, clips=len(clips), batch_size=options.batch_size)
     loop.run(
@@ -72,6 +76,20 @@ def _dataset(config: TrainerConfig, config_file: Path, clips: list[Clip], option
         maxima=batches.maxima(config.data),
         length_of="mel",
         store=batches.store(clips, config.data, config_file),
+    )
+
+
+def _summary(config: TrainerConfig, options: PipelineOptions, dataset: tf.data.Dataset, feed: Feed) -> str:
+    return summary(
+        runtime=config.runtime,
+        texts={
+            **asdict(config.text_options()),
+            "normalized": config.data.normalize_text,
+            "cached": config.data.text_cache,
+        },
+        pipeline=options,
+        tf_data={**applied(dataset), "batches_on": feed.device or "the host"},
+        step=config.step_options(),
     )
 
 
