@@ -35,11 +35,11 @@ def place(options: DeviceOptions) -> Placement | None:
     """
     if options.data_gpu is None or options.model_gpu is None:
         return None
-    kind = "CPU" if options.logical_cpus else "GPU"
+    kind = "CPU" if options.logical_cpu_devices else "GPU"
     there = len(tf.config.list_logical_devices(kind))
     for key, number in (("data_gpu", options.data_gpu), ("model_gpu", options.model_gpu)):
         if number >= there:
-            seen = "logical CPU devices" if options.logical_cpus else "GPUs"
+            seen = "logical CPU devices" if options.logical_cpu_devices else "GPUs"
             numbers = f"TensorFlow sees {there} {seen}" + (f", 0 to {there - 1}" if there else " here")
             raise ValueError(f"{key} is {number}, but {numbers}")
     return Placement(data=f"/{kind}:{options.data_gpu}", model=f"/{kind}:{options.model_gpu}")

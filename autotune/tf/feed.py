@@ -5,6 +5,7 @@ import time
 from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Self
 
 import numpy as np
 import tensorflow as tf
@@ -29,8 +30,29 @@ class Fetched:
     work: int
 
 
-class Feed(Iterator[Fetched]):
-    """Iterator over a pipeline.
+class BatchFeed(Iterator[Fetched]):
+    """Iterator over the batches of a training; a context manager that ends what it started.
+
+    Attributes:
+        element_spec: Shapes and dtypes of a batch.
+        device: Device on which the batches are ready; None means the host's memory.
+    """
+
+    element_spec: dict[str, tf.TensorSpec]
+    device: str | None
+
+    def close(self) -> None:
+        """End the iterator; may be called by anybody, and again."""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.close()
+
+
+class Feed(BatchFeed):
+    """Iterator over a pipeline on the host.
 
     The work is counted on the host, before the batch goes to an accelerator: reading a number back from
     there would wait for every step that is on its way.
@@ -39,9 +61,6 @@ class Feed(Iterator[Fetched]):
         batches: Dataset made by `autotune.tf.pipeline.build`.
         work: The feature whose sum is the valid work in a batch.
         device: Device to copy the batches to, one ahead, e.g. that of `accelerator`; None leaves them on the host.
-
-    Attributes:
-        device: The same.
     """
 
     def __init__(self, batches: tf.data.Dataset, *, work: str, device: str | None = None) -> None:
@@ -55,6 +74,7 @@ class Feed(Iterator[Fetched]):
             return batch
 
         counted = batches.map(count_and_pass)
+        self.element_spec = batches.element_spec
         self.device = device
         if device is not None:
             counted = staged_prefetch(counted, device)

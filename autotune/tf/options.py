@@ -51,7 +51,8 @@ class DeviceOptions:
         data_gpu: Number of the GPU that computes features, as TensorFlow counts them; None, like
             ``model_gpu``, leaves all placement to TensorFlow. The same number as ``model_gpu`` is allowed.
         model_gpu: Number of the GPU that trains.
-        logical_cpus: Split the CPU into so many logical devices, and let the numbers above mean these; 0 means GPUs.
+        logical_cpu_devices: Split the CPU into so many logical devices, and let the numbers above mean these; 0 means
+            GPUs.
         data_gpu_memory_mb: Most memory of the data GPU to use, in MiB; 0 sets no limit.
         model_gpu_memory_mb: The same for the model GPU.
 
@@ -61,7 +62,7 @@ class DeviceOptions:
 
     data_gpu: int | None = None
     model_gpu: int | None = None
-    logical_cpus: int = 0
+    logical_cpu_devices: int = 0
     data_gpu_memory_mb: int = 0
     model_gpu_memory_mb: int = 0
 
@@ -73,14 +74,15 @@ class DeviceOptions:
             0,
             data_gpu=self.data_gpu or 0,
             model_gpu=self.model_gpu or 0,
-            logical_cpus=self.logical_cpus,
+            logical_cpu_devices=self.logical_cpu_devices,
             data_gpu_memory_mb=self.data_gpu_memory_mb,
             model_gpu_memory_mb=self.model_gpu_memory_mb,
         )
         if self.limits_mb and self.data_gpu is None:
-            raise ValueError(
-                "data_gpu_memory_mb and model_gpu_memory_mb limit the GPUs of data_gpu and model_gpu: name those"
+            limit, gpu = (
+                ("data_gpu_memory_mb", "data_gpu") if self.data_gpu_memory_mb else ("model_gpu_memory_mb", "model_gpu")
             )
+            raise ValueError(f"{limit} limits the GPU of {gpu}, which is not set")
         if self.data_gpu == self.model_gpu and self.data_gpu_memory_mb and self.model_gpu_memory_mb:
             raise ValueError(
                 f"data_gpu_memory_mb and model_gpu_memory_mb both limit GPU {self.data_gpu}: set the second alone"
@@ -141,6 +143,8 @@ class PipelineOptions:
             bucket.
         buckets: Batches hold examples of like length, in so many classes of equal width; 1 is any
             length with any.
+        one_shape: Pad every feature to the longest there can be, in buckets too: for a pipeline over two devices, see
+            `autotune.tf.two_stage`.
         prefetch_to_device: Copy the next batch to the accelerator while the present one is trained on.
         seed: Seed of the order of the examples, which differs in each pass and depends on nothing else here but
             ``buckets`` and ``throughput``.
@@ -154,6 +158,7 @@ class PipelineOptions:
     cache: Cache = Cache.NONE
     fixed_length: bool = False
     buckets: int = 1
+    one_shape: bool = False
     prefetch_to_device: bool = False
     seed: int = 0
     throughput: bool = False

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 
 import tensorflow as tf
 
-from autotune.tf.cache import Load, Store, cached
+from autotune.tf.cache import Features, Load, Store, cached
 from autotune.tf.dataset_options import as_written, for_throughput
 from autotune.tf.options import PipelineOptions
 
@@ -64,20 +64,28 @@ def _batch(
     loaded: tf.data.Dataset, options: PipelineOptions, maxima: Mapping[str, int], length_of: str
 ) -> tf.data.Dataset:
     shapes = {name: spec.shape for name, spec in loaded.element_spec.items()}
-    if options.fixed_length:
+    if options.fixed_length or options.one_shape:
         fixed = {name: [top, *shapes[name][1:]] for name, top in maxima.items()}
         # A bucket pads its own length to the bucket's end; all other lengths are the same in every batch.
-        shapes |= {name: shape for name, shape in fixed.items() if options.buckets == 1 or name != length_of}
+        one_shape = options.one_shape or options.buckets == 1
+        shapes |= {name: shape for name, shape in fixed.items() if one_shape or name != length_of}
     if options.buckets == 1:
         return loaded.padded_batch(options.batch_size, shapes, drop_remainder=True)
     longest = maxima[length_of]
     # An example goes where its length is BELOW the boundary, and padding is to the boundary minus one.
     boundaries = sorted({longest * bucket // options.buckets + 1 for bucket in range(1, options.buckets + 1)})
-    return loaded.bucket_by_sequence_length(
+    batches = loaded.bucket_by_sequence_length(
         lambda features: tf.shape(features[length_of])[0],
         bucket_boundaries=boundaries,
         bucket_batch_sizes=[options.batch_size] * (len(boundaries) + 1),
         padded_shapes=shapes,
-        pad_to_bucket_boundary=options.fixed_length,
+        pad_to_bucket_boundary=options.fixed_length and not options.one_shape,
         drop_remainder=True,
     )
+    if not options.one_shape:
+        return batches
+
+    def shaped(batch: Features) -> Features:
+        return {name: tf.ensure_shape(value, [options.batch_size, *shapes[name]]) for name, value in batch.items()}
+
+    return batches.map(shaped)  # buckets could have batches of different sizes, as far as TensorFlow knows

@@ -17,7 +17,7 @@ import logging
 import threading
 import time
 import weakref
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -27,7 +27,7 @@ import tensorflow as tf
 from autotune.stage_times import PipelineTimes
 from autotune.tf.batch_buffer import BatchBuffer, BufferClosedError
 from autotune.tf.devices import Placement, refuse_other_ways
-from autotune.tf.feed import Feed, Fetched
+from autotune.tf.feed import BatchFeed, Feed, Fetched
 from autotune.tf.options import BufferOptions
 from autotune.tf.stage_clock import StageClock
 from autotune.trainee import mark
@@ -48,8 +48,8 @@ _REPORT_EVERY_S = 0.25
 _log = logging.getLogger(__name__)
 
 
-class TwoStageFeed(Iterator[Fetched]):
-    """Iterator over batches of features on the model device; also a context manager that ends its threads.
+class TwoStageFeed(BatchFeed):
+    """Iterator over batches of features on the model device.
 
     Under a search it reports the times of its stages by itself, for the verdict on the final screen.
 
@@ -64,7 +64,6 @@ class TwoStageFeed(Iterator[Fetched]):
         declared: Shapes and dtypes that the features must have; None takes what they are.
 
     Attributes:
-        element_spec: Shapes and dtypes of the features.
         depth: Batches that the buffer holds.
 
     Raises:
@@ -84,8 +83,9 @@ class TwoStageFeed(Iterator[Fetched]):
     ) -> None:
         refuse_other_ways()
         function = _compiled(features, batches.element_spec, placement.data)
-        self.element_spec: Signature = _fixed("feature", _outputs(function))
+        self.element_spec = _fixed("feature", _outputs(function))
         _require_declared(self.element_spec, declared)
+        self.device = placement.model
         self.depth = options.depth(_batch_bytes(self.element_spec))
         self._warmup_batches = options.warmup_batches
         self._data_clock, self._model_clock = StageClock(), StageClock()
@@ -147,12 +147,6 @@ class TwoStageFeed(Iterator[Fetched]):
         """End the threads and drop the batches; may be called by anybody, and again."""
         self._last = None
         self._end()
-
-    def __enter__(self) -> "TwoStageFeed":
-        return self
-
-    def __exit__(self, *exception: object) -> None:
-        self.close()
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -47,7 +47,7 @@ def test_impossible_numbers_are_named(make: object, name: str) -> None:
     [
         ({"data_gpu": 0}, "model_gpu is not set, but data_gpu is"),
         ({"model_gpu": 1}, "data_gpu is not set, but model_gpu is"),
-        ({"model_gpu_memory_mb": 4096}, "name those"),
+        ({"model_gpu_memory_mb": 4096}, "limits the GPU of model_gpu, which is not set"),
         ({"data_gpu": 1, "model_gpu": 1, "data_gpu_memory_mb": 1, "model_gpu_memory_mb": 2}, "both limit GPU 1"),
     ],
 )

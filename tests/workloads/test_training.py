@@ -109,6 +109,45 @@ def test_the_tuner_sees_steps_passes_and_waits(trainer: Trainer) -> None:
     assert len(list((trainer.folder / ".autotune" / "cache").rglob("*.features"))) == 12
 
 
+def test_two_devices_train_as_one_does(trainer: Trainer) -> None:
+    """Spectrograms made on one device while the other trains: the same losses, and the stages are told."""
+    settings = {"batch_size": 4, "max_mel_frames": 90, "logical_cpu_devices": 2, "cache": "memory"}
+    lines = {
+        placement: trainer.start(
+            "--steps",
+            "20",
+            trial_dir=f"run{placement}",
+            data_gpu=placement and int(placement[0]),
+            model_gpu=placement and int(placement[1]),
+            checkpoint_dir=f"checkpoints/{placement}",
+            bucket_by_length=True,
+            **settings,
+        )
+        for placement in (None, "01", "10", "00")
+    }
+
+    def losses(placement: str | None) -> list[float]:
+        return [float(found) for line in lines[placement] for found in re.findall(r"loss ([0-9.]+)", line)]
+
+    assert losses("01") == losses("10") == losses("00")
+    assert losses("01") == pytest.approx(losses(None), abs=2e-4)  # another order of summation
+    assert any("batches_on /CPU:1" in line for line in lines["01"])
+    assert re.match(r"features .* ms, step .* ms a batch: ", lines["01"][-2])
+    events = StepReader(trainer.folder / "run01").poll()
+    assert next(event for event in events if event.kind == "stages").stages.passed_s >= 0.0
+    assert not [event for event in StepReader(trainer.folder / "runNone").poll() if event.kind == "stages"]
+
+
+def test_devices_that_are_not_there_end_the_training_with_a_sentence(trainer: Trainer) -> None:
+    """No falling back to fewer: the key, what is there, and what to do."""
+    with pytest.raises(AssertionError, match=r"model_gpu is 2, but TensorFlow sees 2 logical CPU devices, 0 to 1"):
+        trainer.start(data_gpu=0, model_gpu=2, logical_cpu_devices=2)
+    with pytest.raises(AssertionError, match="data_gpu is 7, but TensorFlow sees"):
+        trainer.start(data_gpu=7, model_gpu=8)
+    with pytest.raises(AssertionError, match="pipeline_buffer_mb must be at least 3 for one batch, got 1"):
+        trainer.start(data_gpu=0, model_gpu=1, logical_cpu_devices=2, pipeline_buffer_mb=1)
+
+
 def test_a_loss_that_is_not_a_number_is_told(trainer: Trainer) -> None:
     """A diverged training says so in its stream; eager mode and bfloat16 run."""
     trainer.start(

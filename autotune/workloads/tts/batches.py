@@ -13,8 +13,8 @@ from autotune.workloads.tts import features
 from autotune.workloads.tts.config import DataConfig
 from autotune.workloads.tts.ljspeech import SYMBOLS, Clip, crop
 
-Spectrogram = Callable[[tf.Tensor], tf.Tensor]
-"""Function from the number of a clip to its log-mel spectrogram, in the graph."""
+ByIndex = Callable[[tf.Tensor], tf.Tensor]
+"""Function from the number of a clip to its sound or its log-mel spectrogram, in the graph."""
 
 
 def maxima(data: DataConfig) -> dict[str, int]:
@@ -28,23 +28,8 @@ def loader(clips: Sequence[Clip], data: DataConfig) -> Load:
     Its features: ``text`` (symbol numbers, int32), ``text_length``, ``mel`` (frames by bands, float32),
     ``mel_length``.
     """
-    kept = [
-        crop(
-            len(clip.text),
-            features.frame_count(clip.samples),
-            max_text=data.max_text_length,
-            max_frames=data.max_mel_frames,
-        )
-        for clip in clips
-    ]
     with tf.device("CPU:0"):  # where the pipeline runs, also when there is a GPU
-        texts = tf.RaggedTensor.from_row_lengths(
-            np.concatenate([clip.text[:symbols] for clip, (symbols, _) in zip(clips, kept, strict=True)]).astype(
-                "int32"
-            ),
-            [symbols for symbols, _ in kept],
-        )
-        frames = tf.constant([frames for _, frames in kept], tf.int32)
+        texts, frames = _cropped(clips, data)
         spectrogram = _native(clips) if data.use_tf_native_loading else _in_numpy(clips)
 
     def load(index: tf.Tensor) -> Features:
@@ -60,8 +45,48 @@ def loader(clips: Sequence[Clip], data: DataConfig) -> Load:
     return load
 
 
+def sound_maxima(data: DataConfig) -> dict[str, int]:
+    """Return the largest lengths that `sound_loader` gives."""
+    return {"text": data.max_text_length, "sound": features.mirrored_samples(data.max_mel_frames)}
+
+
+def sound_loader(clips: Sequence[Clip], data: DataConfig) -> Load:
+    """Return the function that loads a clip whose spectrogram is made elsewhere, by `mel_features`.
+
+    Its features: ``text`` and ``text_length`` as those of `loader`, ``sound`` (16 bits, mirrored at its ends),
+    ``mel_length``. All but the sound are int64: TensorFlow keeps an int32 in host memory, wherever it is put.
+    """
+    with tf.device("CPU:0"):
+        texts, frames = _cropped(clips, data)
+        sound = _native_sound(clips) if data.use_tf_native_loading else _sound_in_numpy(clips)
+
+    def load(index: tf.Tensor) -> Features:
+        text = tf.cast(texts[index], tf.int64)
+        length = tf.cast(frames[index], tf.int64)
+        return {
+            "text": text,
+            "text_length": tf.size(text, tf.int64),
+            "sound": features.mirrored(sound(index))[: features.mirrored_samples(length)],
+            "mel_length": length,
+        }
+
+    return load
+
+
+def mel_features(batch: Features, _number: tf.Tensor) -> Features:
+    """Return the batch with spectrograms in place of sounds: the feature work of a pipeline over two devices."""
+    mel = features.log_mel_of_mirrored(batch["sound"])
+    there = tf.sequence_mask(batch["mel_length"], mel.shape[1], tf.float32)
+    return {
+        "text": batch["text"],
+        "text_length": batch["text_length"],
+        "mel": mel * there[:, :, None],
+        "mel_length": batch["mel_length"],
+    }
+
+
 def store(clips: Sequence[Clip], data: DataConfig, config_file: Path) -> Store | None:
-    """Return the feature cache that ``data.cache`` selects."""
+    """Return the cache that ``data.cache`` selects: of spectrograms, or of sounds where these are made elsewhere."""
     if data.cache is Cache.NONE:
         return None
     if data.cache is Cache.MEMORY:
@@ -72,25 +97,56 @@ def store(clips: Sequence[Clip], data: DataConfig, config_file: Path) -> Store |
         "features": features.PARAMETERS,
         "native": data.use_tf_native_loading,
         "maxima": maxima(data),
+        **({"of": "sounds"} if data.data_gpu is not None else {}),
     }
     return DiskStore(cache_folder(depends_on, near=config_file))
 
 
-def _native(clips: Sequence[Clip]) -> Spectrogram:
+def _cropped(clips: Sequence[Clip], data: DataConfig) -> tuple[tf.RaggedTensor, tf.Tensor]:
+    """Return the symbols of each clip, and its frames, both as far as they are kept."""
+    kept = [
+        crop(
+            len(clip.text),
+            features.frame_count(clip.samples),
+            max_text=data.max_text_length,
+            max_frames=data.max_mel_frames,
+        )
+        for clip in clips
+    ]
+    texts = tf.RaggedTensor.from_row_lengths(
+        np.concatenate([clip.text[:symbols] for clip, (symbols, _) in zip(clips, kept, strict=True)]).astype("int32"),
+        [symbols for symbols, _ in kept],
+    )
+    return texts, tf.constant([frames for _, frames in kept], tf.int32)
+
+
+def _native(clips: Sequence[Clip]) -> ByIndex:
+    sound = _native_sound(clips)
+    return lambda index: features.log_mel_tf(sound(index))
+
+
+def _native_sound(clips: Sequence[Clip]) -> ByIndex:
     paths = tf.constant([str(clip.wav) for clip in clips])
     offsets = tf.constant([clip.offset_bytes for clip in clips], tf.int32)
     sizes = tf.constant([2 * clip.samples for clip in clips], tf.int32)
 
-    def spectrogram(index: tf.Tensor) -> tf.Tensor:
+    def sound(index: tf.Tensor) -> tf.Tensor:
         data = tf.strings.substr(tf.io.read_file(paths[index]), offsets[index], sizes[index])
-        return features.log_mel_tf(tf.io.decode_raw(data, tf.int16, little_endian=True))
+        return tf.io.decode_raw(data, tf.int16, little_endian=True)
 
-    return spectrogram
+    return sound
 
 
-def _in_numpy(clips: Sequence[Clip]) -> Spectrogram:
-    def compute(index: np.int64) -> npt.NDArray[np.float32]:
-        clip = clips[int(index)]
-        return features.log_mel(np.fromfile(clip.wav, "<i2", count=clip.samples, offset=clip.offset_bytes))
+def _in_numpy(clips: Sequence[Clip]) -> ByIndex:
+    return lambda index: tf.numpy_function(lambda number: features.log_mel(_read(clips[number])), [index], tf.float32)
 
-    return lambda index: tf.numpy_function(compute, [index], tf.float32)
+
+def _sound_in_numpy(clips: Sequence[Clip]) -> ByIndex:
+    def sound(index: tf.Tensor) -> tf.Tensor:
+        return tf.ensure_shape(tf.numpy_function(lambda number: _read(clips[number]), [index], tf.int16), [None])
+
+    return sound
+
+
+def _read(clip: Clip) -> npt.NDArray[np.int16]:
+    return np.fromfile(clip.wav, "<i2", count=clip.samples, offset=clip.offset_bytes)

@@ -10,7 +10,9 @@ from typing import Any, TypeVar
 import yaml
 
 from autotune.tf.options import (
+    BufferOptions,
     Cache,
+    DeviceOptions,
     PipelineOptions,
     Precision,
     RuntimeOptions,
@@ -38,6 +40,11 @@ class DataConfig:
     max_mel_frames: int = 880
     bucket_by_length: bool = False
     prefetch_to_gpu: bool = False
+    data_gpu: int | None = None
+    model_gpu: int | None = None
+    pipeline_buffer_size: int = 4
+    pipeline_buffer_mb: int = 0
+    pipeline_warmup_batches: int = 0
     normalize_text: bool = False
     text_workers: int = 0
     text_cache: bool = False
@@ -52,6 +59,15 @@ class DataConfig:
             max_mel_frames=self.max_mel_frames,
         )
         require_at_least(0, prefetch_buffer_size=self.prefetch_buffer_size, text_workers=self.text_workers)
+
+
+@dataclass(frozen=True, kw_only=True)
+class RuntimeConfig(RuntimeOptions):
+    """Section ``runtime``."""
+
+    data_gpu_memory_mb: int = 0
+    model_gpu_memory_mb: int = 0
+    logical_cpu_devices: int = 0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -82,7 +98,7 @@ class TrainerConfig:
 
     data: DataConfig
     training: TrainingConfig = field(default_factory=TrainingConfig)
-    runtime: RuntimeOptions = field(default_factory=RuntimeOptions)
+    runtime: RuntimeConfig = field(default_factory=RuntimeConfig)
 
     def pipeline_options(self, seed: int) -> PipelineOptions:
         """Return the settings of the input pipeline."""
@@ -93,6 +109,7 @@ class TrainerConfig:
             cache=self.data.cache,
             fixed_length=self.data.pad_to_fixed_length,
             buckets=BUCKETS if self.data.bucket_by_length else 1,
+            one_shape=self.data.data_gpu is not None,
             prefetch_to_device=self.data.prefetch_to_gpu,
             seed=seed,
             throughput=self.data.throughput_options,
@@ -101,6 +118,24 @@ class TrainerConfig:
     def text_options(self) -> TextOptions:
         """Return the settings of the preparation of texts."""
         return TextOptions(workers=self.data.text_workers)
+
+    def device_options(self) -> DeviceOptions:
+        """Return the devices of the spectrograms and of the training."""
+        return DeviceOptions(
+            data_gpu=self.data.data_gpu,
+            model_gpu=self.data.model_gpu,
+            logical_cpu_devices=self.runtime.logical_cpu_devices,
+            data_gpu_memory_mb=self.runtime.data_gpu_memory_mb,
+            model_gpu_memory_mb=self.runtime.model_gpu_memory_mb,
+        )
+
+    def buffer_options(self) -> BufferOptions:
+        """Return the settings of the buffer between two devices."""
+        return BufferOptions(
+            batches=self.data.pipeline_buffer_size,
+            megabytes=self.data.pipeline_buffer_mb,
+            warmup_batches=self.data.pipeline_warmup_batches,
+        )
 
     def step_options(self) -> StepOptions:
         """Return the settings of the training step."""
@@ -111,7 +146,7 @@ class TrainerConfig:
         )
 
 
-SECTIONS: dict[str, type] = {"data": DataConfig, "training": TrainingConfig, "runtime": RuntimeOptions}
+SECTIONS: dict[str, type] = {"data": DataConfig, "training": TrainingConfig, "runtime": RuntimeConfig}
 
 
 def read_config(path: Path) -> TrainerConfig:
@@ -134,8 +169,15 @@ def read_config(path: Path) -> TrainerConfig:
             raise _unknown(path, str(name), SECTIONS)
     data = _section(path, "data", DataConfig, sections)
     training = _section(path, "training", TrainingConfig, sections)
-    runtime = _section(path, "runtime", RuntimeOptions, sections)
-    return TrainerConfig(data=data, training=training, runtime=runtime)
+    runtime = _section(path, "runtime", RuntimeConfig, sections)
+    config = TrainerConfig(data=data, training=training, runtime=runtime)
+    try:
+        config.device_options(), config.buffer_options()
+    except ValueError as error:
+        key = str(error).split(maxsplit=1)[0]
+        section = next(name for name, kind in SECTIONS.items() if key in {item.name for item in fields(kind)})
+        raise InputError(f"{section}.{error}", where=str(path), remedy="change the value") from error
+    return config
 
 
 T = TypeVar("T")
@@ -165,7 +207,9 @@ def _typed(path: Path, key: str, value: Any, kind: Any) -> Any:
     try:
         if kind is bool and isinstance(value, bool):
             return value
-        if kind is int and isinstance(value, int) and not isinstance(value, bool):
+        if kind == int | None and value is None:
+            return None
+        if kind in (int, int | None) and isinstance(value, int) and not isinstance(value, bool):
             return value
         if kind is float and not isinstance(value, bool):
             return float(value)  # 1e-4 is a string in YAML 1.1
@@ -175,11 +219,17 @@ def _typed(path: Path, key: str, value: Any, kind: Any) -> Any:
             return kind(value)
     except (TypeError, ValueError):
         pass
-    wanted = " or ".join(kind) if issubclass(kind, StrEnum) else _CALLED[kind]
+    wanted = _CALLED[kind] if kind in _CALLED else " or ".join(kind)
     raise InputError(f"{key}: expected {wanted}, got {value!r}", where=str(path), remedy="change the value")
 
 
-_CALLED = {bool: "true or false", int: "a whole number", float: "a number", str: "a text"}
+_CALLED = {
+    bool: "true or false",
+    int: "a whole number",
+    int | None: "a whole number or null",
+    float: "a number",
+    str: "a text",
+}
 
 
 def _unknown(path: Path, key: str, known: Any) -> InputError:

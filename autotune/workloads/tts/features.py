@@ -57,10 +57,30 @@ def log_mel(pcm: npt.NDArray[np.int16]) -> npt.NDArray[np.float32]:
 
 def log_mel_tf(pcm: tf.Tensor) -> tf.Tensor:
     """Compute the same as `log_mel`, as TensorFlow operations in the graph."""
-    sound = tf.cast(pcm, tf.float32) / 32768.0
-    sound = tf.pad(sound, [[0, tf.maximum(0, MIN_SAMPLES - tf.size(sound))]])
-    sound = tf.pad(sound, [[N_FFT // 2, N_FFT // 2]], mode="REFLECT")
-    frames = tf.signal.frame(sound, N_FFT, HOP)
+    return log_mel_of_mirrored(mirrored(pcm))
+
+
+def mirrored(pcm: tf.Tensor) -> tf.Tensor:
+    """Return 16-bit samples with half a frame mirrored at each end: what the frames are cut from, still in 16 bits."""
+    sound = tf.pad(pcm, [[0, tf.maximum(0, MIN_SAMPLES - tf.size(pcm))]])
+    return tf.pad(sound, [[N_FFT // 2, N_FFT // 2]], mode="REFLECT")
+
+
+def mirrored_samples(frames: int) -> int:
+    """Return the number of samples, mirrored ones included, that so many frames are cut from."""
+    return (frames - 1) * HOP + N_FFT
+
+
+def log_mel_of_mirrored(sound: tf.Tensor) -> tf.Tensor:
+    """Compute the spectrograms of what `mirrored` returns; a batch of it is computed at once.
+
+    Args:
+        sound: 16-bit samples, in the last dimension.
+
+    Returns:
+        Frames by mel bands, in the last two dimensions.
+    """
+    frames = tf.signal.frame(tf.cast(sound, tf.float32) / 32768.0, N_FFT, HOP)
     magnitudes = tf.abs(tf.signal.rfft(frames * tf.constant(_window(), tf.float32)))
     mel = magnitudes @ tf.constant(_mel_filters(), tf.float32)
     return tf.math.log(tf.maximum(mel, FLOOR))

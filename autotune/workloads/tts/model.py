@@ -47,6 +47,7 @@ class Speech(tf.Module):  # type: ignore[misc]  # TensorFlow has no stubs
         Returns:
             Batch by frames by mel bands, float32.
         """
+        text_length, mel_length = tf.cast(text_length, tf.int32), tf.cast(mel_length, tf.int32)
         text_mask = tf.sequence_mask(text_length, tf.shape(text)[1])
         encoded = self._encoder(tf.cast(tf.gather(self._embedding, text), self._dtype), text_mask)
         # Uniform expansion: step s of S belongs to symbol floor((s + 1/2) * T / S), and knows how far it

@@ -4,20 +4,24 @@ import math
 import time
 from collections.abc import Callable
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 
 import tensorflow as tf
 
 from autotune.tf import pipeline, runtime
 from autotune.tf.dataset_options import applied
-from autotune.tf.feed import Feed, accelerator
+from autotune.tf.devices import Placement, place
+from autotune.tf.feed import BatchFeed, Feed, accelerator
 from autotune.tf.optimizer import Adam
 from autotune.tf.options import PipelineOptions
 from autotune.tf.step import Batch, TrainStep
 from autotune.tf.summary import summary
+from autotune.tf.two_stage import TwoStageFeed
 from autotune.trainee import announce, epoch_end, mark, step
 from autotune.workloads.tts import batches
 from autotune.workloads.tts.config import TrainerConfig
+from autotune.workloads.tts.input_error import InputError
 from autotune.workloads.tts.ljspeech import Clip
 from autotune.workloads.tts.model import Speech, l1_loss
 from autotune.workloads.tts.progress import Checkpoints
@@ -38,48 +42,77 @@ def train(
         epochs: End at this pass over the data, likewise; None takes ``training.epochs``.
 
     Raises:
-        InputError: The checkpoint folder cannot be used.
+        InputError: The checkpoint folder cannot be used, or devices are named that are not there.
     """
     announce("autotune.workloads.tts")
-    runtime.configure(config.runtime)
-    model = Speech(seed=config.training.seed, compute_dtype=config.training.mixed_precision.compute_dtype)
-    optimizer = Adam(model.trainable_variables, learning_rate=config.training.learning_rate)
-    checkpoints = Checkpoints(model, optimizer, config.training.checkpoint_dir)
-    checkpoints.resume()
+    placement = _placement(config, config_file)
+    on_model = partial(tf.device, placement.model if placement else None)
+    with on_model():
+        model = Speech(seed=config.training.seed, compute_dtype=config.training.mixed_precision.compute_dtype)
+        optimizer = Adam(model.trainable_variables, learning_rate=config.training.learning_rate)
+        checkpoints = Checkpoints(model, optimizer, config.training.checkpoint_dir)
+        checkpoints.resume()
 
     # A resumed training draws new orders: it must not train on the clips of the first steps again.
     options = config.pipeline_options(seed=config.training.seed + checkpoints.progress.steps)
     dataset = _dataset(config, config_file, clips, options)
-    train_step = TrainStep(
-        _loss_of(model), model.trainable_variables, optimizer, config.step_options(), dataset.element_spec
-    )
-    if train_step.loss_scale is not None:
-        checkpoints.add_loss_scale(train_step.loss_scale)
-    feed = Feed(dataset, work="mel_length", device=accelerator() if options.prefetch_to_device else None)
-    print(f"{len(clips)} clips, {options.batch_size} a batch", flush=True)
-    print(_summary(config, options, dataset, feed), flush=True)
+    with _feed(config, config_file, dataset, placement) as feed, on_model():
+        train_step = TrainStep(
+            _loss_of(model), model.trainable_variables, optimizer, config.step_options(), feed.element_spec
+        )
+        if train_step.loss_scale is not None:
+            checkpoints.add_loss_scale(train_step.loss_scale)
+        print(f"{len(clips)} clips, {options.batch_size} a batch", flush=True)
+        print(_summary(config, options, dataset, feed), flush=True)
 
-    loop = _Loop(feed, train_step, checkpoints, clips=len(clips), batch_size=options.batch_size)
-    loop.run(
-        last_step=math.inf if steps is None else steps,
-        epochs=config.training.epochs if epochs is None else epochs,
-        checkpoint_every_steps=config.training.checkpoint_every_steps,
-    )
+        loop = _Loop(feed, train_step, checkpoints, clips=len(clips), batch_size=options.batch_size)
+        loop.run(
+            last_step=math.inf if steps is None else steps,
+            epochs=config.training.epochs if epochs is None else epochs,
+            checkpoint_every_steps=config.training.checkpoint_every_steps,
+        )
+        if isinstance(feed, TwoStageFeed):
+            print(feed.times().verdict(), flush=True)
     print(f"done at step {checkpoints.progress.steps}", flush=True)
 
 
+def _placement(config: TrainerConfig, config_file: Path) -> Placement | None:
+    """Start TensorFlow; return the devices of the two stages, None where there is one stage."""
+    try:
+        runtime.configure(config.runtime, config.device_options())
+        return place(config.device_options())
+    except ValueError as error:
+        remedy = "name what is there in data.data_gpu and data.model_gpu, or null in both for one device"
+        raise InputError(str(error), where=str(config_file), remedy=remedy) from error
+
+
 def _dataset(config: TrainerConfig, config_file: Path, clips: list[Clip], options: PipelineOptions) -> tf.data.Dataset:
+    two_stages = config.data.data_gpu is not None
     return pipeline.build(
         len(clips),
-        batches.loader(clips, config.data),
+        batches.sound_loader(clips, config.data) if two_stages else batches.loader(clips, config.data),
         options,
-        maxima=batches.maxima(config.data),
-        length_of="mel",
+        maxima=batches.sound_maxima(config.data) if two_stages else batches.maxima(config.data),
+        length_of="sound" if two_stages else "mel",
         store=batches.store(clips, config.data, config_file),
     )
 
 
-def _summary(config: TrainerConfig, options: PipelineOptions, dataset: tf.data.Dataset, feed: Feed) -> str:
+def _feed(config: TrainerConfig, config_file: Path, dataset: tf.data.Dataset, placement: Placement | None) -> BatchFeed:
+    if placement is None:
+        return Feed(dataset, work="mel_length", device=accelerator() if config.data.prefetch_to_gpu else None)
+    try:
+        return TwoStageFeed(dataset, batches.mel_features, placement, config.buffer_options(), work="mel_length")
+    except ValueError as error:
+        raise InputError(str(error), where=str(config_file), remedy="change the value") from error
+
+
+def _summary(config: TrainerConfig, options: PipelineOptions, dataset: tf.data.Dataset, feed: BatchFeed) -> str:
+    stages = (
+        {"two_stages": {**asdict(config.device_options()), "buffer": feed.depth}}
+        if isinstance(feed, TwoStageFeed)
+        else {}
+    )
     return summary(
         runtime=config.runtime,
         texts={
@@ -89,6 +122,7 @@ def _summary(config: TrainerConfig, options: PipelineOptions, dataset: tf.data.D
         },
         pipeline=options,
         tf_data={**applied(dataset), "batches_on": feed.device or "the host"},
+        **stages,
         step=config.step_options(),
     )
 
@@ -113,7 +147,7 @@ class _Loop:
     """
 
     def __init__(
-        self, feed: Feed, train_step: TrainStep, checkpoints: Checkpoints, *, clips: int, batch_size: int
+        self, feed: BatchFeed, train_step: TrainStep, checkpoints: Checkpoints, *, clips: int, batch_size: int
     ) -> None:
         self._feed = feed
         self._train_step = train_step
