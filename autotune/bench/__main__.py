@@ -420,6 +420,41 @@ def _workers(arguments: argparse.Namespace) -> None:
     print(benchmark_workers(benchmark), end="")
 
 
+def _add_two_devices(commands: "Commands") -> None:
+    parser = commands.add_parser(
+        "two-devices", help="measure the throughput of a pipeline over two devices against its bound"
+    )
+    parser.add_argument("--ratios", type=_ratios, default="0.2,0.5,0.8,1,1.25,2,5", help="f/s (default: %(default)s)")
+    parser.add_argument("--buffers", type=_numbers, default=(1, 2, 4, 16), help="batches (default: 1,2,4,16)")
+    parser.add_argument("--batches", type=int, default=200, help="to measure, of 20 ms and more (default: 200)")
+    parser.add_argument("--variation", type=float, default=0.3, help="of the times of each stage (default: 0.3)")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--out", type=Path, default=Path("two-devices.png"), help="the picture")
+    parser.set_defaults(run=_two_devices)
+
+
+def _two_devices(arguments: argparse.Namespace) -> None:
+    # Here, because it starts TensorFlow, and needs matplotlib.
+    from autotune.bench.two_devices.throughput import benchmark_throughput
+
+    benchmark_throughput(
+        arguments.ratios,
+        (0, *arguments.buffers),
+        batches=arguments.batches,
+        variation=arguments.variation,
+        seed=arguments.seed,
+        out=arguments.out,
+    )
+
+
+def _ratios(text: str) -> tuple[float, ...]:
+    """Parse ``0.2,1,5``: numbers above 0."""
+    ratios = tuple(sorted({float(ratio) for ratio in text.split(",")}))
+    if ratios[0] <= 0.0:
+        raise ValueError(f"{text!r} are no ratios of times")
+    return ratios
+
+
 def _seeds(text: str) -> range:
     """Parse ``0-31``, both ends included, or a single seed."""
     first, dash, last = text.partition("-")
@@ -463,6 +498,7 @@ _BENCHMARKS = (
     _add_drift,
     _add_machines,
     _add_workers,
+    _add_two_devices,
 )
 
 

@@ -1,0 +1,1 @@
+"""Benchmarks of the pipeline over two devices."""
