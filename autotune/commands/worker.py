@@ -20,6 +20,7 @@ from autotune.commands.parameters import (
 )
 from autotune.commands.search_request import SearchRequest
 from autotune.commands.submission_options import submission_options
+from autotune.durations import format_duration
 from autotune.errors import TrialError
 from autotune.process.termination import signals_held
 
@@ -129,6 +130,8 @@ def _work(call: Invocation, request: SearchRequest, clock: Clock, *, as_long_as_
         ):
             console.print("The study has its answer, and nobody works on it: `autotune search` begins anew.")
             return 0
+        if not any(one.role is Role.SEARCH for one in search.study.others()):
+            console.print(_alone(options.budget_s), soft_wrap=True)
         with display, suppress(TrialError):  # that all gave no numbers: others may know better
             search.run()
         made = sum(search.tuner.outcomes.values())
@@ -139,3 +142,10 @@ def _work(call: Invocation, request: SearchRequest, clock: Clock, *, as_long_as_
     why = f"this machine is left out: {tuner.left_because}" if tuner.left_because else "the study needs no more of it"
     console.print(f"{made} trials made; {why}.", soft_wrap=True)
     return 1 if tuner.left_because else 0
+
+
+def _alone(budget_s: float) -> str:
+    return (
+        f"No search is at work on this study: for at most {format_duration(budget_s)} this worker tries and confirms "
+        "by itself. `autotune status` shows what it found, and a search that comes takes part."
+    )

@@ -89,7 +89,9 @@ def submit_workers(request: SubmissionRequest, clock: Clock, *, program: tuple[s
     _require_fitting(request)
     settings = load_settings(request.config)
     _require_command(settings, request)
-    if request.engine == "kubernetes":
+    is_here_alike = request.engine != "kubernetes"  # the image has other programs, and its own address of the storage
+    _require_searchable(request, is_here_alike=is_here_alike)
+    if not is_here_alike:
         return _kubernetes(request, settings, clock)
     state = StateFolder.locate(request.config, explicit=request.state_dir, environ=os.environ)
     if not request.dry_run:
@@ -235,6 +237,33 @@ def _require_fitting(request: SubmissionRequest) -> None:
             raise click.UsageError("--submit kubernetes takes no further words; the config's section has the command.")
     elif request.image or request.gpus is not None or request.secret:
         raise click.UsageError("--image, --gpus and --secret are for --submit kubernetes.")
+
+
+def _require_searchable(request: SubmissionRequest, *, is_here_alike: bool) -> None:
+    """Raise an error for a config that each of the workers would refuse.
+
+    GPUs are not asked for: the machine that workers are submitted from has none, as a rule.
+
+    Args:
+        request: The request.
+        is_here_alike: Whether the workers start the trainer's program from the same path as this machine does.
+
+    Raises:
+        AutotuneError: It cannot be searched.
+    """
+    from autotune.problem.batch_limits import limited
+    from autotune.problem.problem import open_problem
+
+    problem = open_problem(
+        request.config,
+        command=None,
+        state_dir=request.state_dir,
+        storage=request.storage if is_here_alike else None,
+    )
+    problem = limited(problem, same_training=request.same_training, batch=request.batch)
+    problem.require_searchable()
+    if is_here_alike:
+        problem.require_program()
 
 
 def _require_command(settings: Settings, request: SubmissionRequest) -> None:

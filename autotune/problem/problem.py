@@ -254,6 +254,30 @@ class Problem:
         Raises:
             AutotuneError: One of them is missing; the message says what to do.
         """
+        self.require_searchable()
+        if self.objective.by_utilization and self.why_no_gpu:
+            raise ConfigError(
+                f"objective: utilization needs a GPU whose utilization is measured: {self.why_no_gpu}",
+                where=str(self.config_path),
+                remedy="Use effective_utilization, which without a GPU is throughput and steadiness, or throughput.",
+            )
+        self.require_program()
+
+    def require_program(self) -> None:
+        """Check that the program of the command is on this machine.
+
+        Raises:
+            CommandError: It is not.
+        """
+        if not self.command[0].startswith(_PYTHON_FIELD):
+            resolve_executable(self.command[0], Path.cwd())
+
+    def require_searchable(self) -> None:
+        """Check what a search needs on whichever machine: knobs, and a command whose placeholders can be filled in.
+
+        Raises:
+            AutotuneError: One of them is missing; the message says what to do.
+        """
         if not self.command:
             name = shlex.quote(str(self.config_path))
             sections = {key for key, value in self.settings.document.data.items() if isinstance(value, Mapping)}
@@ -272,20 +296,12 @@ class Problem:
                 where=str(self.config_path),
                 remedy="Name what may vary, for example:\n  autotune:\n    knobs:\n      data.batch_size: [8, 16, 32]",
             )
-        if self.objective.by_utilization and self.why_no_gpu:
-            raise ConfigError(
-                f"objective: utilization needs a GPU whose utilization is measured: {self.why_no_gpu}",
-                where=str(self.config_path),
-                remedy="Use effective_utilization, which without a GPU is throughput and steadiness, or throughput.",
-            )
         self.settings.argv(
             config=self.config_path,
             config_text=self.settings.trial_document.text,
             python=sys.executable,
             command=self.typed_command,
         )
-        if not self.command[0].startswith(_PYTHON_FIELD):
-            resolve_executable(self.command[0], Path.cwd())
 
 
 def open_problem(

@@ -22,6 +22,7 @@ MOST_S = 1.0
 # Nothing that a training writes lies in these, and some of them are huge.
 _LEFT_OUT = frozenset({".git", ".hg", ".svn", "__pycache__", "site-packages", "node_modules", ".autotune"})
 _ENVIRONMENT = "pyvenv.cfg"  # a folder with this is a virtual environment
+_STATE = ("studies", "trials", "searches", "cache", "backups", "kept")  # a folder with all these is a state folder
 
 _Stamp = tuple[int, ...]
 
@@ -155,7 +156,7 @@ class Snapshot:
                         if entry.path in self._apart:
                             continue
                         if entry.is_dir(follow_symlinks=False):
-                            if entry.name in _LEFT_OUT or _is_environment(entry.path):
+                            if entry.name in _LEFT_OUT or _is_environment(entry.path) or _is_state(entry.path):
                                 continue
                             folder.entries[entry.name] = None
                             waiting.append(entry.path)
@@ -173,6 +174,11 @@ def _open_files() -> list[str]:
 
 def _is_environment(path: str) -> bool:
     return os.path.exists(os.path.join(path, _ENVIRONMENT))
+
+
+def _is_state(path: str) -> bool:
+    """Return whether a folder is the state folder of another member, which works beside this one, or was one."""
+    return all(os.path.isdir(os.path.join(path, name)) for name in _STATE)
 
 
 def _stamp(entry: os.DirEntry[str]) -> _Stamp:

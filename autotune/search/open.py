@@ -34,6 +34,7 @@ from autotune.search.tuner import Tuner
 from autotune.search.warm_start import KNOWN_POINTS, WarmStart, keep_profile, warm_start
 from autotune.settings.command import split_command
 from autotune.study.claims import Owner
+from autotune.study.machines import hosts_told_apart
 from autotune.study.members import Member, Phase, Role
 from autotune.study.record import Study
 from autotune.study.sole_search import sole_search
@@ -333,7 +334,8 @@ def _join(study: Study, problem: Problem, options: SearchOptions, name: str, clo
         )
     )
     if others := [one for one in study.others() if one.search == member.search]:
-        hosts = ", ".join(sorted({one.host for one in others}))
+        names = hosts_told_apart((one.machine, one.host) for one in (member, *others))
+        hosts = ", ".join(sorted({names[one.machine] for one in others}))
         tell(Remark(text=f"Joined the search that goes on on {hosts}; no trial is made twice."))
 
 

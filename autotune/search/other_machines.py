@@ -15,7 +15,7 @@ from autotune.sampler.failure_attribution import ATTRIBUTIONS, Attribution
 from autotune.search.confirm import Candidate
 from autotune.search.parts import SearchParts
 from autotune.search.state import SearchState
-from autotune.study.machines import hosts_of
+from autotune.study.machines import hosts_of, hosts_told_apart
 from autotune.study.members import Member, Phase, Role
 
 CONFIRMING_MACHINES = 2
@@ -66,8 +66,7 @@ class OtherMachines:
     def why_exploring_ends(self) -> str:
         """Return the reason for which others make further trials needless; empty if they do not."""
         if confirming := self._confirming_in_time():
-            hosts = ", ".join(sorted({one.host for one in confirming}))
-            return f"the best point is being confirmed on {hosts}"
+            return f"the best point is being confirmed on {', '.join(sorted({*map(self._name_of, confirming)}))}"
         if self._has_lost_its_search:
             return "the search that this machine works for has ended"
         return ""
@@ -95,7 +94,8 @@ class OtherMachines:
         elsewhere = self._baseline_elsewhere()
         if not elsewhere:
             return
-        named = ", ".join(sorted(set(hosts_of(elsewhere).values())))
+        names = hosts_of(trial for trial in self._study.records() if trial.search == self._parts.search)
+        named = ", ".join(sorted({names[trial.machine] for trial in elsewhere}))
         if record.measurement is None and _is_its_own(record):
             detail = f": {record.detail}" if record.detail else ""
             raise LeftOut(f"today's config gives no numbers here ({record.ending.value}{detail}), and did on {named}")
@@ -170,13 +170,18 @@ class OtherMachines:
         together = {one.uuid: one for one in self._together()}
         for uuid, one in together.items():
             if uuid not in self._known:
-                self._tell(Remark(text=f"{one.host} ({one.role.value}) works on this search from now on."))
+                self._tell(Remark(text=f"{self._name_of(one)} ({one.role.value}) works on this search from now on."))
         gone = self._known.keys() - together.keys()
         for one in self._study.seen_members() if gone else ():
             if one.uuid in gone:
                 why = one.left_because or ("" if one.has_left else "it gives no sign of life")
-                self._tell(Remark(text=f"{one.host} ({one.role.value}) has left{why and f': {why}'}."))
+                self._tell(Remark(text=f"{self._name_of(one)} ({one.role.value}) has left{why and f': {why}'}."))
         self._known = together
+
+    def _name_of(self, member: Member) -> str:
+        """Return the host of a member, for people, with the machine's name where another one is called the same."""
+        alike = (one for one in self._study.seen_members() if one.search == self._parts.search)
+        return hosts_told_apart((one.machine, one.host) for one in (*alike, member))[member.machine]
 
     @property
     def _has_lost_its_search(self) -> bool:

@@ -6,7 +6,8 @@ machine measures today's config, so all have a point in common.
 """
 
 import math
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from statistics import fmean
 
@@ -18,9 +19,22 @@ _ROUNDS = 100
 _PRECISE = 1e-6
 
 
-def hosts_of(records: Sequence[TrialRecord]) -> dict[str, str]:
-    """Return the host of each machine, for people."""
-    return {trial.machine: str(trial.conditions.get("host") or "?") for trial in records}
+def hosts_of(records: Iterable[TrialRecord]) -> dict[str, str]:
+    """Return the host of each machine, for people; of machines whose hosts have one name, the machine's name too."""
+    return hosts_told_apart((trial.machine, str(trial.conditions.get("host") or "?")) for trial in records)
+
+
+def hosts_told_apart(machines: Iterable[tuple[str, str]]) -> dict[str, str]:
+    """Return the host of each machine, for people, so that no two machines have the same.
+
+    Args:
+        machines: Pairs of a machine's name and its host's; a pair may come more than once.
+    """
+    hosts = dict(machines)
+    machines_of = Counter(hosts.values())
+    return {
+        machine: f"{host} ({machine})" if machines_of[host] > 1 and machine else host for machine, host in hosts.items()
+    }
 
 
 def on_one_scale(records: Sequence[TrialRecord], reference: str | None = None) -> Sequence[TrialRecord]:

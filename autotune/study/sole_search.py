@@ -1,4 +1,4 @@
-"""Lock that keeps a second search of one study off this machine."""
+"""Lock that keeps a second search, or worker, of one study off this machine."""
 
 import fcntl
 import os
@@ -51,9 +51,11 @@ def _locked(path: Path, study: str) -> BinaryIO:
                 file.seek(0)
                 holder = file.read(20)
             raise StudyBusy(
-                f"another search is working on study {study}"
+                f"another search or worker of this machine is working on study {study}"
                 + (f" (process {int(holder)})" if holder.isdigit() else ""),
-                remedy="Wait until it ends, or end it with ^C in its terminal; then run the same command again.",
+                remedy="Wait until it ends, or end it with ^C in its terminal"
+                + (f" or with kill {int(holder)}" if holder.isdigit() else "")
+                + "; then run the same command again.",
             ) from None
         if os.fstat(file.fileno()).st_nlink:
             return file

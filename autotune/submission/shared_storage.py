@@ -1,5 +1,6 @@
 """Storage that workers on other machines are told of: reachable from there, and without its password."""
 
+import errno
 import ipaddress
 import os
 from collections.abc import Sequence
@@ -105,6 +106,8 @@ def _shared_folder(path: Path, where: str | None, *, is_reachable: bool, make: b
             path.mkdir(mode=0o700, exist_ok=True)
         elif not path.exists():
             return None
+        if not os.access(path, os.R_OK | os.W_OK | os.X_OK, effective_ids=True):
+            raise PermissionError(errno.EACCES, "nothing can be written into it from here")
         return SharedFolder(path=path, inode=os.stat(path).st_ino)
     except OSError as error:
         raise ConfigError(

@@ -3,6 +3,7 @@
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -56,7 +57,11 @@ def test_a_worker_takes_part_in_a_search_and_leaves_with_it(project: Path, autot
         answer, errors = search.communicate(timeout=120)
     assert search.returncode == 0, errors
     assert worker.returncode == 0, said
-    assert "Joined the search that goes on on" in said
+    host, machines = socket.gethostname(), {trial.machine for trial in the_study(project).records()}
+    joined = next(line for line in said.splitlines() if "Joined the search that goes on on" in line)
+    assert any(f"{host} ({machine});" in joined for machine in machines)
+    assert "No search is at work" not in said
+    assert "outside its folder" not in said + errors
     study = the_study(project)
     records = study.records()
     assert len({trial.machine for trial in records}) == 2
@@ -98,8 +103,22 @@ def test_a_worker_alone_makes_a_study(project: Path) -> None:
     assert late.returncode == 0
     assert "The study has its answer" in told
     assert len(the_study(project).records()) == made
+    assert "No search is at work on this study: for at most 15s this worker tries and confirms by itself." in said
     assert f"{made} trials made; the study needs no more of it." in said
     assert said.count("/s ") >= made
+
+
+def test_a_second_worker_of_a_machine_is_told_of_the_first(project: Path) -> None:
+    """It ends at once, and says how to end the other one, which may have no terminal."""
+    with start(project, "one", "worker", "--budget", "60s") as worker:
+        wait_for(worker, "trial 0")
+        with start(project, "one", "worker") as second:
+            _, said = second.communicate(timeout=60)
+        worker.terminate()
+        worker.communicate(timeout=30)
+    assert second.returncode == 1
+    assert "another search or worker of this machine" in said
+    assert f"or with kill {worker.pid}" in said
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])

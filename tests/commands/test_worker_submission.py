@@ -3,6 +3,8 @@
 import sys
 from pathlib import Path
 
+import pytest
+
 from tests.commands.conftest import Autotune
 
 WORKER = ("worker", "--config", "config.yaml")
@@ -45,3 +47,33 @@ def test_options_of_a_submission_alone_are_wrong(autotune: Autotune) -> None:
         done = autotune(*WORKER, *options)
         assert done.returncode == 2, done.stderr
         assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize("engine", [("kubernetes", "--image", "lab/trainer"), ("slurm",), ("ssh", "--", "node1")])
+def test_what_a_worker_would_refuse_is_not_submitted(
+    autotune: Autotune, project: Path, engine: tuple[str, ...]
+) -> None:
+    """Each of them would end at once: the same message, here, and nothing to start."""
+    config = project / "config.yaml"
+    whole = config.read_text()
+    for old, new, said in (
+        ("data.num_workers: [1, 2]", "data.none_such: [1, 2]", "data.none_such"),
+        ("{config}", "{config} {no.such.key}", "no.such.key"),
+        ("knobs:\n        data.batch_size: [4, 16, 64]\n        data.num_workers: [1, 2]", "knobs: {}", "no knob"),
+    ):
+        assert old in whole
+        config.write_text(whole.replace(old, new))
+        done = autotune(*WORKER, "--reachable", "--dry-run", "--submit", *engine)
+        assert (done.returncode, done.stdout) == (1, ""), done.stdout
+        assert said in done.stderr
+
+
+def test_the_program_of_the_image_need_not_be_here(autotune: Autotune, project: Path) -> None:
+    """It does where workers start what is at the same path."""
+    config = project / "config.yaml"
+    config.write_text(config.read_text().replace('"{python} ', '"no-such-program '))
+    done = autotune(*WORKER, "--submit", "kubernetes", "--image", "lab/trainer")
+    assert (done.returncode, done.stderr) == (0, "")
+    done = autotune(*WORKER, "--reachable", "--dry-run", "--submit", "slurm")
+    assert (done.returncode, done.stdout) == (1, "")
+    assert "no-such-program" in done.stderr

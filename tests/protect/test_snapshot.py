@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from autotune.clock import SystemClock, VirtualClock
+from autotune.folders.state_folder import StateFolder
 from autotune.protect import snapshot as snapshot_module
 from autotune.protect.snapshot import Snapshot, SnapshotChanges
 
@@ -67,6 +68,16 @@ def test_what_does_not_count(tmp_path: Path) -> None:
     around = watched(tmp_path, apart=(apart,))
     for place in places:
         (place / "new").touch()
+    assert not around.traces().any
+
+
+def test_the_state_folder_of_another_member_does_not_count(tmp_path: Path) -> None:
+    """It is made, and written to, while trials go on here; a folder that has some of its names counts."""
+    around = watched(tmp_path)
+    StateFolder(tmp_path / "other").create()
+    (tmp_path / "mine" / "trials").mkdir(parents=True)
+    assert around.traces().new == (tmp_path / "mine",)
+    (tmp_path / "other" / "searches" / "s1.events.jsonl").touch()
     assert not around.traces().any
 
 

@@ -18,7 +18,9 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Folder with a path that is hard to quote, and a config in it; the working directory."""
     folder = tmp_path / 'it\'s a "project" 100%'
     folder.mkdir()
-    (folder / "my config.yaml").write_text('batch_size: 4\nautotune: {command: "python train.py --config {config}"}\n')
+    (folder / "my config.yaml").write_text(
+        'batch_size: 4\nautotune: {command: "{python} train.py --config {config}"}\n'
+    )
     monkeypatch.chdir(folder)
     return folder
 

@@ -68,7 +68,7 @@ def test_a_script_is_a_shell_script_whatever_the_names(
     """Run by a shell as Slurm does it, it starts the worker in the right folder, with the words that were meant."""
     monkeypatch.chdir(hostile)
     name = "a $(touch pwned) `b` ;c.yaml"
-    Path(name).write_text('autotune: {command: "train {config}"}\n')
+    Path(name).write_text('batch_size: 4\nautotune: {command: "{python} train {config}"}\n')
     script = script_of(request_of, capsys, config=Path(name), storage="postgresql://db/s", state_dir=Path("/tmp/s t"))
     ran = subprocess.run(
         ["sh", "-c", script], cwd="/", env={**os.environ, "SLURM_ARRAY_TASK_ID": "2"}, capture_output=True, check=True

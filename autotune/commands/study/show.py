@@ -35,6 +35,7 @@ def command(
         from autotune.commands.study.wording import facts_object, gain_text
         from autotune.report.console import text_console
         from autotune.report.plain_text import plain
+        from autotune.study.machines import hosts_told_apart
         from autotune.study.travel.description import describe_study
 
     place = open_place(config, state_dir, storage)
@@ -44,6 +45,7 @@ def command(
         call.answer(lambda: say_object({**facts_object(facts), "where": place.storage.where(name)}, indent=2))
         return 0
     now = SystemClock().utc()
+    names = hosts_told_apart((one.machine, one.host) for one in facts.members)
     going_on = {one.search for one in facts.members if one.seems_at_work(now)}
     endings = ", ".join(f"{count} {ending}" for ending, count in sorted(facts.endings.items()))
     lines = [
@@ -61,7 +63,7 @@ def command(
         ),
         "",
         *(
-            f"{one.role.value} on {one.host} since {one.since_utc:%Y-%m-%d %H:%M} UTC: {_state(one, now)}"
+            f"{one.role.value} on {names[one.machine]} since {one.since_utc:%Y-%m-%d %H:%M} UTC: {_state(one, now)}"
             for one in facts.members
         ),
     ]

@@ -46,6 +46,7 @@ def facts_object(facts: StudyFacts) -> dict[str, Any]:
         "members": [
             {
                 "host": one.host,
+                "machine": one.machine,
                 "role": one.role.value,
                 "search": one.search,
                 "phase": one.phase.value,
