@@ -4,6 +4,7 @@ A trainer writes into its own trial folder, and a folder on a shared machine may
 A file opened by a known name there may be a link to another file, a FIFO whose other end nobody opens, or a device.
 """
 
+import contextlib
 import errno
 import hashlib
 import os
@@ -78,11 +79,16 @@ def replace_durably(path: Path, content: bytes) -> None:
         OSError: The new one cannot be made, or not all of it be written; the old one is as it was.
     """
     fresh = path.with_name(f"{path.name}.new")
-    with open_new(fresh) as file:
-        file.write(content)
-        file.flush()
-        os.fsync(file.fileno())
-    os.replace(fresh, path)
+    try:
+        with open_new(fresh) as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(fresh, path)
+    except OSError:  # a part of it would fill a full disk even more
+        with contextlib.suppress(OSError):
+            fresh.unlink(missing_ok=True)
+        raise
     folder = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY)
     try:
         os.fsync(folder)

@@ -9,7 +9,15 @@ from pathlib import Path
 
 import pytest
 
-from autotune.files import create_private, file_sha256, make_private_folder, open_regular, read_beginning, read_tail
+from autotune.files import (
+    create_private,
+    file_sha256,
+    make_private_folder,
+    open_regular,
+    read_beginning,
+    read_tail,
+    replace_durably,
+)
 
 
 @pytest.fixture
@@ -134,6 +142,19 @@ def test_an_interrupt_while_a_file_is_opened_stays_an_interrupt(
     monkeypatch.setattr(os, "fdopen", interrupted)
     with pytest.raises(KeyboardInterrupt):
         open_regular(path)
+
+
+def test_a_file_that_cannot_be_replaced_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The old one stays; the part of the new one that a full disk took is gone, so that the disk is no fuller."""
+    (tmp_path / "file").write_text("old")
+
+    def full(_descriptor: int) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(OSError, match="No space left"):
+        replace_durably(tmp_path / "file", b"new")
+    assert [(path.name, path.read_text()) for path in tmp_path.iterdir()] == [("file", "old")]
 
 
 def test_what_cannot_be_read_has_no_hash(tmp_path: Path) -> None:

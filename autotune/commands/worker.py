@@ -132,8 +132,13 @@ def _work(call: Invocation, request: SearchRequest, clock: Clock, *, as_long_as_
             return 0
         if not any(one.role is Role.SEARCH for one in search.study.others()):
             console.print(_alone(options.budget_s), soft_wrap=True)
-        with display, suppress(TrialError):  # that all gave no numbers: others may know better
-            search.run()
+        try:
+            with display, suppress(TrialError):  # that all gave no numbers: others may know better
+                search.run()
+        except KeyboardInterrupt:
+            kept = sum(search.tuner.outcomes.values())
+            console.print(f"{kept} finished trials are kept; the same command goes on.", soft_wrap=True)
+            raise
         made = sum(search.tuner.outcomes.values())
     tuner = search.tuner
     if tuner.ended_by:

@@ -47,6 +47,12 @@ def is_here(owner: Mapping[str, Any]) -> bool:
     return all(value is not None and owner.get(name) == value for name, value in _machine().items())
 
 
+def same_boot(owner: Mapping[str, Any]) -> bool:
+    """Return whether a process is one of this machine since its last boot, in whichever container; also if unknown."""
+    here, there = _machine()["boot_id"], owner.get("boot_id")
+    return here is None or there is None or here == there
+
+
 def _machine() -> dict[str, Scalar]:
     try:
         boot_id = _BOOT_ID.read_text().strip()

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from autotune.clock import Clock, SystemClock
+from autotune.durations import format_duration
 from autotune.errors import ConfigError, StudyError, TrialError
 from autotune.events import Event, Remark
 from autotune.folders.temporary_folder import delete_left_temporary_folders
@@ -22,7 +23,7 @@ from autotune.process.guard import Guard
 from autotune.process.launch import Runner
 from autotune.process.lifeline import Lifeline
 from autotune.process.orphans import end_orphans
-from autotune.process.owner import is_gone, this_process
+from autotune.process.owner import is_gone, same_boot, this_process
 from autotune.process.zygote import ZygoteRunner
 from autotune.protect.checkpoints import CheckpointBackups
 from autotune.results import SearchResult
@@ -35,9 +36,10 @@ from autotune.search.warm_start import KNOWN_POINTS, WarmStart, keep_profile, wa
 from autotune.settings.command import split_command
 from autotune.study.claims import Owner
 from autotune.study.machines import hosts_told_apart
-from autotune.study.members import Member, Phase, Role
+from autotune.study.members import RECENT, Member, Phase, Role
 from autotune.study.record import Study
 from autotune.study.sole_search import sole_search
+from autotune.study.storage.address import StorageKind
 from autotune.trial.instruments import Instruments
 
 OnEvent = Callable[[Event], None]
@@ -312,12 +314,20 @@ def _join(study: Study, problem: Problem, options: SearchOptions, name: str, clo
     """
     code = trainer_code(problem.command, Path.cwd(), problem.settings.paths)
     study.refresh()
-    for one in study.others():
+    for one in [one for one in study.others() if one.seems_at_work(clock.utc())]:  # and was not killed long ago
         if why := why_code_differs(code, one.code):
             raise StudyError(
                 f"the study is at work on {one.host} with other code: {why}",
                 where=str(problem.config_path),
                 remedy="Bring this machine to the same state, or wait until that one has ended.",
+            )
+        if problem.address and problem.address.kind is StorageKind.SQLITE and not same_boot(one.about):
+            raise StudyError(
+                f"the study is at work on {one.host}, another machine, and SQLite serves one machine only: its locks "
+                "do not work between machines",
+                where=problem.address.shown,
+                remedy="Export it, and import it into a database that both reach, --storage "
+                "postgresql://user@host/name, or into a folder that both see, --storage journal:FOLDER.",
             )
     now = clock.utc()
     member = study.join(
@@ -337,6 +347,15 @@ def _join(study: Study, problem: Problem, options: SearchOptions, name: str, clo
         names = hosts_told_apart((one.machine, one.host) for one in (member, *others))
         hosts = ", ".join(sorted({names[one.machine] for one in others}))
         tell(Remark(text=f"Joined the search that goes on on {hosts}; no trial is made twice."))
+    # A sign of life from the future is of another clock; one from the past may be of a member that was killed.
+    for one in [one for one in study.others() if one.renewed_utc - clock.utc() > RECENT][:1]:
+        ahead = format_duration((one.renewed_utc - clock.utc()).total_seconds())
+        tell(
+            Remark(
+                text=f"The clock of {one.host} is ahead of this machine's by {ahead}: each makes a search of its "
+                "own, with the other's trials. Set the clocks right (NTP), and they make one."
+            )
+        )
 
 
 def _budget(study: Study, options: SearchOptions, clock: Clock) -> Budget:

@@ -3,12 +3,21 @@
 import json
 import os
 import shutil
+from collections.abc import Mapping
+from datetime import datetime, timedelta
 from pathlib import Path
 
 import pytest
 
-from autotune.problem.problem import open_problem
+from autotune.clock import VirtualClock
+from autotune.commands.study.deleting import delete_study
+from autotune.commands.study.opened import Place
+from autotune.errors import StudyBusy
+from autotune.problem.problem import Problem, open_problem
 from autotune.records import Purpose, Scalar
+from autotune.study.claims import Owner
+from autotune.study.members import Member, Phase, Role
+from autotune.study.record import Study
 from tests.commands.conftest import Autotune
 from tests.runs import MakeTrial
 from tests.study.travel.filled import OWNER, fill
@@ -162,3 +171,39 @@ def test_repair_closes_what_was_left_and_cuts_a_torn_end(project: Path, autotune
     assert (done["trials"], done["closed"], done["going_on"], done["interrupted"]) == (2, 1, 0, 1)
     assert done["torn_bytes"] == 19
     assert (done["unread"], done["doubles"]) == ({}, 0)
+
+
+def member(problem: Problem, about: Mapping[str, Scalar], renewed_utc: datetime) -> Member:
+    """Return a member at work on a machine, of that sign of life."""
+    return Member(
+        uuid="a" * 32, role=Role.WORKER, search="s9", machine="0badcafe",
+        baseline=problem.space.name(problem.space.baseline), about=about, since_utc=renewed_utc,
+        renewed_utc=renewed_utc,
+    )  # fmt: skip
+
+
+def test_a_study_stays_whose_member_has_a_clock_that_is_an_hour_off(project: Path, study: str) -> None:
+    """It goes on giving signs of life, whatever time they bear; one that is silent was killed."""
+    problem = open_problem(project / "config.yaml", command=None, state_dir=None)
+    place = Place(state=problem.state, storage=problem.storage, shown="here", problem=problem)
+    clock = VirtualClock()
+    owner = Owner(about={"host": "elsewhere"}, is_gone=lambda _about: False, clock=clock, ends_s=9e9)
+    working = Study(study, problem.storage, owner=owner)
+    working.join(member(problem, owner.about, clock.utc()))
+
+    class Later(VirtualClock):
+        """Clock that is an hour ahead, and beside which the member works on."""
+
+        def utc(self) -> datetime:
+            return clock.utc() + timedelta(hours=1)
+
+        def wait(self, seconds: float) -> None:
+            working.describe(phase=Phase.EXPLORING)
+            working.refresh()
+
+    with pytest.raises(StudyBusy, match="worked on by 1 processes, one on 'elsewhere'"):
+        delete_study(place, study, Later())
+    working.close()
+    clock.wait(3600.0)
+    trash, _ = delete_study(place, study, clock)
+    assert list(trash.glob("*.journal"))

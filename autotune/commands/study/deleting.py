@@ -5,16 +5,21 @@ from contextlib import ExitStack
 from pathlib import Path
 
 from autotune.clock import Clock
+from autotune.commands.printing import say_aside
 from autotune.commands.study.opened import Place
 from autotune.errors import StudyBusy, StudyError
 from autotune.files import make_private_folder
 from autotune.problem.machine import this_machine
-from autotune.study.members import RECENT
+from autotune.process.owner import is_gone
+from autotune.study.claims import RENEWAL_S
+from autotune.study.members import Member
 from autotune.study.record import Study
 from autotune.study.sole_search import sole_search
 from autotune.study.storage.journal import JournalFolder
 from autotune.study.travel.description import members_of
 from autotune.study.travel.transfer import export_study
+
+_WATCHED_S = 2.0 * RENEWAL_S  # a sign of life may be late
 
 
 def delete_study(place: Place, name: str, clock: Clock) -> tuple[Path, str]:
@@ -69,16 +74,24 @@ def _require_idle(place: Place, name: str, clock: Clock) -> None:
     Raises:
         StudyBusy: Somebody is.
     """
-    study = Study(name, place.storage, reads_only=True)
-    try:
-        members = members_of(study)
-    finally:
-        study.close()
-    now = clock.utc()
-    working = [one for one in members if not one.has_left and abs(now - one.renewed_utc) <= RECENT]
+    there = _members(place, name)
+    working = [one for one in there if one.seems_at_work(clock.utc())]
+    silent = {one.uuid: one.n for one in there if not one.has_left and not is_gone(one.about)}
+    if silent and not working:  # by its clock, which may be an hour off: does it go on giving signs of life?
+        say_aside(f"Members that have not left: {len(silent)}. Watched for {_WATCHED_S:.0f} s: is one at work? ...")
+        clock.wait(_WATCHED_S)
+        working = [one for one in _members(place, name) if silent.get(one.uuid, one.n) != one.n]
     if working:
         raise StudyBusy(
             f"study {name} is worked on by {len(working)} processes, one on {working[0].host!a}",
             where=place.shown,
             remedy="End them, or wait until they have ended for a minute and a half; then run the same command again.",
         )
+
+
+def _members(place: Place, name: str) -> list[Member]:
+    study = Study(name, place.storage, reads_only=True)
+    try:
+        return members_of(study)
+    finally:
+        study.close()

@@ -211,7 +211,7 @@ class PortableFile:
                 f"its format, {str(version)[:20]}, is newer than the one known here, {VERSION}",
                 1,
                 "Update autotune here"
-                + (f" to {ascii(by)[1:41]} or later" if isinstance(by, str) else "")
+                + (f" to {ascii(by[:40])[1:-1]} or later" if isinstance(by, str) else "")
                 + ", or export it there with an older one.",
             )
         name = StudyName.of(said.get("study"))
@@ -254,7 +254,9 @@ def write_portable_file(path: Path, study: StudyName, trials: Sequence[PortableT
         replace_durably(path, content)
     except OSError as error:
         raise StudyError(
-            f"cannot be written: {error.strerror}", where=str(path), remedy="Name a file in a folder of yours."
+            f"cannot be written: {error.strerror}",
+            where=str(path),
+            remedy="Name a file in a folder of yours, on a disk with free space.",
         ) from error
 
 

@@ -178,7 +178,7 @@ def test_one_bad_file_among_good_ones_stops_all(tmp_path: Path, make_trial: Make
 @pytest.mark.parametrize(
     ("change", "says"),
     [
-        ({"version": VERSION + 1, "autotune": "9.9"}, "newer.*\n.*Update autotune here to 9.9"),
+        ({"version": VERSION + 1, "autotune": "9.9"}, "newer.*\n.*Update autotune here to 9.9 or later"),
         ({"format": "other"}, "not a study that travels"),
         ({"study": "../../etc-01234567-0123-0123"}, "name"),
         ({"study": "config"}, "name"),
