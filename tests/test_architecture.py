@@ -80,7 +80,7 @@ MAY_IMPORT = {
         "space",
         "report",
     }
-    | {"testing", "monitor", "tf"},
+    | {"testing", "monitor", "tf", "workloads"},
     "trainee": set(),
     "tf": {"trainee", "stage_times"},
     "workloads": {"tf", "trainee"},

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from autotune.bench.confirmation import benchmark_confirmation
+from autotune.bench.dataset.parsers import add_dataset, add_text
 from autotune.bench.drift.benchmark_drift import benchmark_drift
 from autotune.bench.grid import measure_grid, parse_axis
 from autotune.bench.grounds import Grounds
@@ -499,6 +500,8 @@ _BENCHMARKS = (
     _add_machines,
     _add_workers,
     _add_two_devices,
+    add_text,
+    add_dataset,
 )
 
 

@@ -1,0 +1,1 @@
+"""Benchmarks of the dataset functions of `autotune.tf`."""
