@@ -8,7 +8,8 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
 from autotune.tf.options import TextOptions
-from autotune.tf.text_workers import as_tokens, in_processes
+from autotune.tf.packed_tokens import as_tokens
+from autotune.tf.text_workers import in_processes
 from autotune.tf.token_cache import TokenCache
 
 Tokens = list[int]

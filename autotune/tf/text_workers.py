@@ -10,7 +10,6 @@ says so.
 
 import contextlib
 import json
-import operator
 import os
 import queue
 import select
@@ -24,6 +23,7 @@ from concurrent.futures import ThreadPoolExecutor
 from importlib import import_module
 from typing import Any, BinaryIO
 
+from autotune.tf.packed_tokens import as_tokens, pack, unpack
 from autotune.tf.source_fingerprint import name_of
 
 _BOOT = (
@@ -80,15 +80,6 @@ def in_processes(
             worker.close()
 
 
-def as_tokens(value: Sequence[int]) -> list[int]:
-    """Return a list of plain ints, also of NumPy's.
-
-    Raises:
-        TypeError: There is something else in it.
-    """
-    return list(map(operator.index, value))
-
-
 class _Worker:
     """One process, which prepares one chunk at a time."""
 
@@ -115,8 +106,7 @@ class _Worker:
         content = json.loads(answer)
         if "error" in content:
             raise TextWorkerError(f"text preparation failed: {content['error']}")
-        tokens: list[list[int]] = content["tokens"]
-        return tokens
+        return [unpack(packed.encode()) for packed in content["tokens"]]
 
     def _ending(self) -> str:
         """Return how the process ended, after it has closed its pipe."""
@@ -151,7 +141,7 @@ def serve(module: str, name: str) -> None:
             function = function or getattr(import_module(module), name)
             tokens = []
             for line in json.loads(request):
-                tokens.append(as_tokens(function(line)))
+                tokens.append(pack(as_tokens(function(line))).decode())
             answer: dict[str, Any] = {"tokens": tokens}
         except Exception:  # noqa: BLE001  # the top of a process: all of it is told to the trainer
             answer = {"error": f"{line!r}\n{traceback.format_exc()}" if line is not None else traceback.format_exc()}

@@ -5,12 +5,14 @@ import hashlib
 import json
 import logging
 import os
+import sys
 import threading
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from autotune.tf.packed_tokens import pack, unpack
 from autotune.tf.source_fingerprint import fingerprint
 
 FORMAT_VERSION = 1
@@ -34,7 +36,9 @@ class TokenCache:
     def __init__(
         self, folder: Path, prepare_line: Callable[[str], Sequence[int]], depends_on: Mapping[str, Any] | None = None
     ) -> None:
-        self._whose = fingerprint(prepare_line, {"format": FORMAT_VERSION, **(depends_on or {})})
+        self._whose = fingerprint(
+            prepare_line, {"format": FORMAT_VERSION, "byteorder": sys.byteorder, **(depends_on or {})}
+        )
         self.path = folder / self._whose[:16] / "texts.tokens"
         self._others: list[bytes] = []
 
@@ -83,17 +87,15 @@ class TokenCache:
         return json.dumps({"tokens": FORMAT_VERSION, "of": self._whose}).encode()
 
     def _read(self, key: bytes, rest: bytes) -> list[int] | None:
-        checksum, _, numbers = rest.partition(b" ")
-        if checksum != self._checksum(key, numbers):
-            return None
-        return list(map(int, numbers.split()))
+        checksum, _, packed = rest.partition(b" ")
+        return unpack(packed) if checksum == self._checksum(key, packed) else None
 
     def _write(self, key: bytes, tokens: Sequence[int]) -> bytes:
-        numbers = " ".join(map(str, tokens)).encode()
-        return b" ".join((key, self._checksum(key, numbers), numbers))
+        packed = pack(tokens)
+        return b" ".join((key, self._checksum(key, packed), packed))
 
-    def _checksum(self, key: bytes, numbers: bytes) -> bytes:
-        return b"%08x" % zlib.crc32(numbers, zlib.crc32(key + self._whose.encode()))
+    def _checksum(self, key: bytes, packed: bytes) -> bytes:
+        return b"%08x" % zlib.crc32(packed, zlib.crc32(key + self._whose.encode()))
 
 
 def _key(line: str) -> bytes:
