@@ -12,6 +12,7 @@ def as_written(threads: int) -> tf.data.Options:
         threads: Threads of the pipeline's own.
     """
     options = tf.data.Options()
+    options.deterministic = True
     options.experimental_optimization.inject_prefetch = False  # else no prefetch becomes one
     options.autotune.enabled = False  # else buffers and parallelism move by themselves
     options.threading.private_threadpool_size = threads

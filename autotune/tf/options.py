@@ -170,7 +170,7 @@ class PipelineOptions:
 
 @dataclass(frozen=True, kw_only=True)
 class TextOptions:
-    """Workers of the preparation of texts, see `autotune.tf.text.prepare`.
+    """Workers of the preparation of texts, see `autotune.tf.text.preparation.prepare`.
 
     Attributes:
         workers: Worker processes; 0 or 1 prepares in the trainer's own process.

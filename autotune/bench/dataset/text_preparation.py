@@ -14,8 +14,8 @@ from autotune.bench.markdown import markdown_table
 from autotune.clock import SystemClock
 from autotune.errors import ConfigError
 from autotune.tf.options import TextOptions
-from autotune.tf.text import PrepareLine, Tokens, prepare
-from autotune.tf.token_cache import TokenCache
+from autotune.tf.text.preparation import PrepareLine, Tokens, prepare
+from autotune.tf.text.token_cache import TokenCache
 from autotune.workloads.tts.english import encode_spoken, spoken
 
 LINES = 13_100

@@ -3,17 +3,17 @@
 from collections.abc import Sequence
 from pathlib import Path
 
-from autotune.tf import text
 from autotune.tf.cache_home import cache_home
-from autotune.tf.text_workers import TextWorkerError
-from autotune.tf.token_cache import TokenCache
+from autotune.tf.text import preparation
+from autotune.tf.text.token_cache import TokenCache
+from autotune.tf.text.worker_processes import TextWorkerError
 from autotune.workloads.tts.config import TrainerConfig
 from autotune.workloads.tts.english import encode_spoken
 from autotune.workloads.tts.input_error import InputError
 from autotune.workloads.tts.ljspeech import encode
 
 
-def prepare_texts(config: TrainerConfig, config_file: Path, lines: Sequence[str]) -> list[text.Tokens]:
+def prepare_texts(config: TrainerConfig, config_file: Path, lines: Sequence[str]) -> list[preparation.Tokens]:
     """Return the symbol numbers of each line.
 
     Raises:
@@ -22,7 +22,7 @@ def prepare_texts(config: TrainerConfig, config_file: Path, lines: Sequence[str]
     prepare_line = encode_spoken if config.data.normalize_text else encode
     cache = TokenCache(cache_home(near=config_file), prepare_line) if config.data.text_cache else None
     try:
-        return text.prepare(lines, prepare_line, config.text_options(), cache=cache)
+        return preparation.prepare(lines, prepare_line, config.text_options(), cache=cache)
     except TextWorkerError as error:
         raise InputError(
             str(error),

@@ -23,12 +23,12 @@ from concurrent.futures import ThreadPoolExecutor
 from importlib import import_module
 from typing import Any, BinaryIO
 
-from autotune.tf.packed_tokens import as_tokens, pack, unpack
-from autotune.tf.source_fingerprint import name_of
+from autotune.tf.text.packed_tokens import as_tokens, pack, unpack
+from autotune.tf.text.source_fingerprint import name_of
 
 _BOOT = (
     "import sys, json; sys.path[:] = json.loads(sys.argv[1]); "
-    "from autotune.tf.text_workers import serve; serve(*sys.argv[2:])"
+    "from autotune.tf.text.worker_processes import serve; serve(*sys.argv[2:])"
 )
 _TIME_TO_END_S = 5.0
 

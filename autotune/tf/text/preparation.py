@@ -8,9 +8,9 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
 from autotune.tf.options import TextOptions
-from autotune.tf.packed_tokens import as_tokens
-from autotune.tf.text_workers import in_processes
-from autotune.tf.token_cache import TokenCache
+from autotune.tf.text.packed_tokens import as_tokens
+from autotune.tf.text.token_cache import TokenCache
+from autotune.tf.text.worker_processes import in_processes
 
 Tokens = list[int]
 PrepareLine = Callable[[str], Sequence[int]]

@@ -12,8 +12,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from autotune.tf.packed_tokens import pack, unpack
-from autotune.tf.source_fingerprint import fingerprint
+from autotune.tf.text.packed_tokens import pack, unpack
+from autotune.tf.text.source_fingerprint import fingerprint
 
 FORMAT_VERSION = 1
 
