@@ -48,12 +48,13 @@ class TokenCache:
         found: dict[str, list[int]] = {}
         self._others = []
         for entry in self._entries():
-            key, _, rest = entry.partition(b" ")
-            line = wanted.get(key)
-            if line is None:
+            key, checksum, packed = (*entry.split(b" "), b"", b"")[:3]
+            if checksum != self._checksum(key, packed):
+                continue
+            if key in wanted:
+                found[wanted[key]] = unpack(packed)
+            else:
                 self._others.append(entry)
-            elif (tokens := self._read(key, rest)) is not None:
-                found[line] = tokens
         return found
 
     def store(self, tokens: Mapping[str, Sequence[int]]) -> None:
@@ -85,10 +86,6 @@ class TokenCache:
 
     def _head(self) -> bytes:
         return json.dumps({"tokens": FORMAT_VERSION, "of": self._whose}).encode()
-
-    def _read(self, key: bytes, rest: bytes) -> list[int] | None:
-        checksum, _, packed = rest.partition(b" ")
-        return unpack(packed) if checksum == self._checksum(key, packed) else None
 
     def _write(self, key: bytes, tokens: Sequence[int]) -> bytes:
         packed = pack(tokens)

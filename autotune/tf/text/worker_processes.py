@@ -85,7 +85,7 @@ class _Worker:
 
     def __init__(self, module: str, name: str) -> None:
         # -P: nothing in the working directory is taken for a module of the standard library.
-        command = (sys.executable, "-P", "-c", _BOOT, json.dumps(sys.path), module, name)
+        command = (sys.executable, "-P", "-c", _BOOT, json.dumps(list(map(str, sys.path))), module, name)
         # A process group of its own: ^C goes to the trainer alone, which ends its workers.
         self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, process_group=0)
         assert self._process.stdin is not None

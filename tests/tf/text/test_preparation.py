@@ -80,6 +80,8 @@ def test_workers_load_neither_tensorflow_nor_the_main_script(tmp_path: Path) -> 
     script.write_text(
         "MARKER = True\n"
         "import json, os, sys, types\n"
+        "from pathlib import Path\n"
+        "sys.path.append(Path('elsewhere'))\n"
         "sys.modules['tensorflow'] = types.ModuleType('tensorflow')\n"
         "from autotune.tf.options import TextOptions\n"
         "from autotune.tf.text.preparation import prepare\n"

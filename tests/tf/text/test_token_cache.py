@@ -157,6 +157,17 @@ def test_what_is_not_whole_is_prepared_anew(damage: str, counted: Counted, tmp_p
         assert prepared == len(LINES)
 
 
+def test_damaged_entries_do_not_stay(counted: Counted, tmp_path: Path) -> None:
+    """The next file that is written holds whole entries only, those that nobody asked for included."""
+    cache = TokenCache(tmp_path, counted)
+    prepare(LINES, counted, cache=cache)
+    whole = cache.path.read_bytes().splitlines()
+    cache.path.write_bytes(cache.path.read_bytes().replace(whole[2], whole[2][:-4] + b"////") + b"a b c\n\n x\n")
+    prepare(["new"], counted, cache=TokenCache(tmp_path, counted))
+    assert set(cache.path.read_bytes().splitlines()) - set(whole) == {cache.path.read_bytes().splitlines()[-1]}
+    assert len(cache.path.read_bytes().splitlines()) == len(whole)
+
+
 @given(at=st.integers(0, 10_000), value=st.integers(0, 255))
 def test_no_changed_byte_gives_wrong_tokens(at: int, value: int, tmp_path_factory: pytest.TempPathFactory) -> None:
     """Any byte of the file may be another: each entry is right or missing."""
