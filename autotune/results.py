@@ -101,6 +101,15 @@ class Side:
 
 
 @dataclass(frozen=True, kw_only=True)
+class MovedKey:
+    """Key that changes along with a knob."""
+
+    path: str
+    old: Scalar
+    new: Scalar
+
+
+@dataclass(frozen=True, kw_only=True)
 class Change:
     """One knob that a point changes against today's config, and what that is worth.
 
@@ -110,6 +119,7 @@ class Change:
         group: Changes with the same number were only ever made together, so the trials cannot tell them apart.
         label: What it means for training: ``same training``, ``batch``, ``precision`` or ``unknown``.
         effective_batch: What it makes of the effective batch, in words; empty where it leaves that alone.
+        along: Further keys that change with it; empty also where the config's present knobs do not tell.
     """
 
     path: str
@@ -119,6 +129,7 @@ class Change:
     group: int
     label: str
     effective_batch: str = ""
+    along: tuple[MovedKey, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -10,7 +10,7 @@ from rich.console import Console
 from autotune.folders.state_folder import StateFolder
 from autotune.problem.problem import Problem
 from autotune.process.python_command import python_command
-from autotune.records import Ending
+from autotune.records import Ending, Scalar
 from autotune.report.answer import Failure
 from autotune.report.console import text_console
 from autotune.report.knob_table import KnobRow
@@ -20,6 +20,7 @@ from autotune.search.trial_maker import Failed
 from autotune.settings.outputs import holding_something
 from autotune.settings.secrets import masked, masked_text
 from autotune.space.catalog import KNOWN_KNOBS
+from autotune.space.knob import Knob, key_name, same_scalar
 from autotune.trial.explanations import EXPLANATIONS
 
 
@@ -84,9 +85,15 @@ def knob_rows(problem: Problem) -> list[KnobRow]:
             choices=knob.choices,
             label=knob.label.value,
             sentence=sentences.get(knob.kind or "", ""),
+            along=[_along_text(knob, choice) for choice in knob.choices],
         )
         for knob in problem.space.knobs
     ]
+
+
+def _along_text(knob: Knob, choice: Scalar) -> str:
+    others = {path: value for path, value in knob.keys(choice).items() if not same_scalar(value, choice)}
+    return ", ".join(f"{key_name(path)} {value_text(value)}" for path, value in others.items())
 
 
 def failures(failed: Mapping[Ending, Failed], outcomes: Mapping[str, int]) -> list[Failure]:

@@ -14,6 +14,7 @@ from autotune.problem.problem import Problem
 from autotune.records import Scalar, Values
 from autotune.settings.schema import ENV
 from autotune.space.catalog import known_knob
+from autotune.space.device_pairs import untried_placement
 from autotune.trial.execution import TrialRequest
 
 _CHOOSING = frozenset(f"{ENV}{name}" for name in CHOOSING_GPUS)
@@ -65,6 +66,8 @@ def remarks_on_gpus(problem: Problem) -> list[str]:
             remarks.append(f"{visible.cut}: CUDA shows only the GPUs before it")
         if visible.assumed:
             remarks.append(visible.assumed)
+    if why := _why_one_way(problem):
+        remarks.append(why)
     return list(dict.fromkeys(remarks))
 
 
@@ -113,13 +116,26 @@ def _visible(problem: Problem) -> Iterator[VisibleDevices]:
 
 def _model_place(problem: Problem, values: Values) -> int | None:
     """Return the position of the model's GPU among those of a trial, where the config says it."""
+    return _place(problem, values, _MODEL)
+
+
+def _place(problem: Problem, values: Values, kind: str) -> int | None:
     present: Scalar
     for path, present in problem.settings.scalars.items():
         row = known_knob(path, present)
-        if row is not None and row.kind == _MODEL:
+        if row is not None and row.kind == kind:
             place = problem.space.keys(values).get(path, present)
             return place if isinstance(place, int) and place >= 0 else None
     return None
+
+
+def _why_one_way(problem: Problem) -> str | None:
+    """Return why GPUs for data and model are tried one way round only; None if both ways are, or none is."""
+    placement = next((knob for knob in problem.space.knobs if knob.kind == _MODEL and knob.carries), None)
+    if placement is None or problem.settings.section.knobs is not None:
+        return None
+    data = placement.keys(placement.baseline)[placement.carries[0].path]
+    return untried_placement(data, placement.baseline, problem.machine.gpus)
 
 
 def _busy(gpu: GpuOccupancy) -> str:

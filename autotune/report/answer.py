@@ -138,7 +138,7 @@ def _ratio(ratio: Ratio) -> str:
 def _changes_table(result: SearchResult, column: str, console: Console) -> Table:
     """Return the table of the changes; where the console is narrow, keys lose their sections, then lines are broken."""
     unbounded = console.options.update(max_width=_UNBOUNDED)  # a measure is never beyond the console's own width
-    paths = [change.path for change in result.changes]
+    paths = [path for change in result.changes for path in (change.path, *(key.path for key in change.along))]
     whole = _table_of(result, column, dict(zip(paths, paths, strict=True)), no_wrap=True)
     if console.measure(whole, options=unbounded).maximum <= console.width:
         return whole
@@ -163,6 +163,8 @@ def _table_of(result: SearchResult, column: str, names: Mapping[str, str], *, no
         is_together = previous is not None and previous.group == change.group and change.worth is not None
         worths = ["(together)" if is_together else _worth(change.worth)] if is_worth_known else []
         table.add_row(names[change.path], value_text(change.old), value_text(change.new), *worths, change.label)
+        for key in change.along:
+            table.add_row(names[key.path], value_text(key.old), value_text(key.new), *("(moves along)" for _ in worths))
     return table
 
 

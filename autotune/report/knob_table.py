@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import zip_longest
 
 from rich.table import Table
 
@@ -21,6 +22,7 @@ class KnobRow:
         choices: Values that may be tried.
         label: Effect on the training.
         sentence: Description; empty for a knob of the user's own.
+        along: Keys that hold something else than the first at a choice, in words: a text for each choice, or none.
     """
 
     paths: Sequence[str]
@@ -28,6 +30,7 @@ class KnobRow:
     choices: Sequence[Scalar]
     label: str
     sentence: str
+    along: Sequence[str] = ()
 
 
 def knob_table(knobs: Sequence[KnobRow]) -> Table:
@@ -37,14 +40,15 @@ def knob_table(knobs: Sequence[KnobRow]) -> Table:
         table.add_column(column, style="dim" if column == "for the training" else None, no_wrap=True)
     table.add_column("", style="dim", no_wrap=True, ratio=1)  # the sentence gets what is left of the width
     for knob in knobs:
-        table.add_row(
-            "\n".join(knob.paths), value_text(knob.baseline), _choices_text(knob.choices), knob.label, knob.sentence
-        )
+        table.add_row("\n".join(knob.paths), value_text(knob.baseline), _choices_text(knob), knob.label, knob.sentence)
     return table
 
 
-def _choices_text(choices: Sequence[Scalar]) -> str:
-    shown = [value_text(choice) for choice in choices]
+def _choices_text(knob: KnobRow) -> str:
+    shown = [
+        f"{value_text(choice)} ({along})" if along else value_text(choice)
+        for choice, along in zip_longest(knob.choices, knob.along)
+    ]
     if len(shown) > _MOST_CHOICES:
         shown = [*shown[: _MOST_CHOICES - 2], "…", shown[-1]]
     return ", ".join(shown)

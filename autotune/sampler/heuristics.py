@@ -42,7 +42,8 @@ def heuristic_proposals(
     loader_is_innocent = has_gpu and data_wait is not None and data_wait < _LITTLE_WAIT
     bundle = space.baseline
     for knob in space.knobs:
-        if knob.bundled and knob.heuristic_values and (short_passes or not _settles(knob)):
+        is_cheap = knob.bundled and (short_passes or not _settles(knob)) and not space.is_inert(knob, bundle)
+        if is_cheap and knob.heuristic_values:
             bundle = space.with_heuristic(bundle, knob.path, knob.heuristic_values[0])
     is_tried_now = space.name(bundle) not in observations and space.name(bundle) in map(space.name, pending)
     if space.name(bundle) not in observations and not is_tried_now and not loader_is_innocent:
@@ -55,7 +56,8 @@ def heuristic_proposals(
     def urgency(knob: Knob) -> tuple[bool, bool]:
         return _settles(knob) and not short_passes, effects_of(knob).on_step != device_first
 
-    for knob in sorted(space.knobs, key=urgency):
+    with_effect = [knob for knob in space.knobs if not space.is_inert(knob, start)]
+    for knob in sorted(with_effect, key=urgency):
         for before, value in zip((None, *knob.heuristic_values), knob.heuristic_values, strict=False):
             has_helped = before is None or same_scalar(start[knob.path], before)
             if has_helped and not any(same_scalar(values[knob.path], value) for values in tried):

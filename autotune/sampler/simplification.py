@@ -33,7 +33,8 @@ def simplified(
         The simplified point; the same one if each of its changes is believed to matter.
     """
     while paths := space.changes(values):
-        simpler = [point for path in paths if may_try(point := {**values, path: space.baseline[path]})]
+        fewer = [space.without_inert({**values, path: space.baseline[path]}) for path in paths]
+        simpler = [point for point in fewer if may_try(point)]
         beliefs = believed(simpler) if simpler else ()
         best = max(range(len(simpler)), key=lambda number: beliefs[number], default=None)
         if best is None or beliefs[best] < least:

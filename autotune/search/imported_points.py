@@ -110,7 +110,7 @@ def _here(space: Space, profile: Profile, point: ProfilePoint, machine: Machine,
         elif is_number(value) and knob.kind == "workers" and float(value or 0) >= profile.hardware.cpu_cores:
             index = nearest(knob, machine.cpu_cores)
             values[path] = near if index is None else knob.choices[index]
-    return values
+    return space.without_inert(values)
 
 
 def _share(memory_bytes: int | None, used_bytes: int | None) -> float:

@@ -7,8 +7,8 @@ from autotune.errors import ConfigError
 from autotune.records import Machine, Scalar
 from autotune.space.batch_sizes import batch_count, dividing, is_global, is_per_device, made_up_for
 from autotune.space.catalog import KNOWN_KNOBS, excluded_by, is_for_validation, is_searched_unasked, known_knob
-from autotune.space.device_pairs import device_pairs
-from autotune.space.knob import Carried, Knob, Label, is_number, same_scalar, section_mates, with_baseline
+from autotune.space.device_pairs import data_gpu, placements, shares_gpu
+from autotune.space.knob import Carried, InertUnder, Knob, Label, is_number, same_scalar, section_mates, with_baseline
 from autotune.space.known_knob import KnownKnob
 from autotune.space.space import Space
 
@@ -49,6 +49,7 @@ def build_space(
     builder = _Builder(config, domains, machine, refused)
     builder.join_switches()
     builder.pair_devices()
+    builder.relate_buffers()
     builder.relate_batches()
     builder.leave_out_excluded()
     if keep_effective_batch:
@@ -105,27 +106,40 @@ class _Builder:
             self._put(leader, joined)
 
     def pair_devices(self) -> None:
-        """Merge the GPU of the model and that of the data into one knob."""
-        datas = [
-            path
-            for path, value in self._config.items()
-            if (row := known_knob(path, value)) and row.kind == "data_gpu" and path not in self._refused
-        ]
+        """Merge the GPU of the model and that of the data into one knob, the placement."""
+        data = self._only_path("data_gpu")
+        if data is None:
+            return
+        today = self._config[data]
         for model in self._of_kind("model_gpu"):
-            if len(datas) != 1:
-                continue
-            data = datas[0]
             for knob in [knob for knob in self._knobs if knob.path == data]:
                 self._knobs.remove(knob)
-            data_baseline = self._config[data]
-            pairs = device_pairs(data_baseline, model.baseline, len(self._machine.gpus))
-            data_of = {one: other for other, one in pairs}
-            choices, ordered = (
-                (model.choices, model.ordered) if self._domains else with_baseline(data_of, model.baseline)
+            tried = placements(today, model.baseline, self._machine.gpus)
+            choices, ordered = (model.choices, model.ordered) if self._domains else with_baseline(tried, model.baseline)
+            along = Carried(path=data, values=tuple(data_gpu(choice, today, model.baseline) for choice in choices))
+            apart = tuple(
+                choice
+                for choice, other in zip(choices, along.values, strict=True)
+                if not shares_gpu(other, choice) and choice != model.baseline
             )
-            along = Carried(path=data, values=tuple(data_of.get(choice, data_baseline) for choice in choices))
-            apart = tuple(one for other, one in pairs if one != other and one in choices and one != model.baseline)
             self._put(model, replace(model, choices=choices, ordered=ordered, carries=(along,), heuristic_values=apart))
+            if len(choices) == 1 and self._domains is None:
+                self._skip(model.path, _why_not_placed(today, model.baseline, len(self._machine.gpus)))
+
+    def relate_buffers(self) -> None:
+        """Let the buffer between two GPUs exist only where data and model have one each."""
+        model, data = self._only_path("model_gpu"), self._only_path("data_gpu")
+        if model is None or data is None:
+            return
+        placement = next((knob for knob in self._knobs if knob.path == model and len(knob.choices) > 1), None)
+        for buffer in self._of_kind("pipeline_buffer"):
+            if placement is not None:
+                together = tuple(
+                    choice for choice in placement.choices if shares_gpu(placement.keys(choice).get(data), choice)
+                )
+                self._put(buffer, replace(buffer, inert_under=InertUnder(path=model, values=together)))
+            elif self._domains is None and shares_gpu(self._config[data], self._config[model]):
+                self._leave_out(buffer, "there is no buffer between two GPUs: data and model share one")
 
     def relate_batches(self) -> None:
         """Keep a global batch fixed where the per-device part of it can be searched."""
@@ -201,6 +215,15 @@ class _Builder:
         )
         return Space(knobs=tuple(self._knobs), always_settles=always_settles), tuple(self._skipped)
 
+    def _only_path(self, kind: str) -> str | None:
+        """Return the one key of the config that is of a kind and can be edited; None if there is none, or several."""
+        paths = [
+            path
+            for path, value in self._config.items()
+            if (row := known_knob(path, value)) and row.kind == kind and path not in self._refused
+        ]
+        return paths[0] if len(paths) == 1 else None
+
     def _of_kind(self, kind: str) -> list[Knob]:
         return [knob for knob in self._knobs if knob.kind == kind]
 
@@ -217,6 +240,15 @@ class _Builder:
     def _skip(self, path: str, why: str) -> None:
         if all(one.path != path for one in self._skipped):
             self._skipped.append(Skipped(path=path, why=why))
+
+
+def _why_not_placed(data: Scalar, model: Scalar, gpus: int) -> str:
+    if gpus < 2:
+        return (
+            f"data and model can have a GPU each only where there are two, and there {'is one' if gpus else 'is none'}"
+        )
+    assert (data is None) != (model is None)
+    return "one of the GPUs of data and model is null, and what that means is not known: set both, or neither"
 
 
 def _row(path: str, baseline: Scalar, domain: Sequence[Scalar]) -> KnownKnob | None:

@@ -159,7 +159,7 @@ KNOWN_KNOBS: tuple[KnownKnob, ...] = (
         kind="model_gpu",
         names=("model_gpu", "model_gpu_id", "model_gpu_index"),
         accepts=domains.is_gpu,
-        domain=domains.as_it_is,  # what is worth trying depends on where the data is: `autotune.space.device_pairs`
+        domain=domains.as_it_is,  # what is worth trying depends on where the data is: `space.device_pairs`
         heuristic_values=domains.no_advice,
         label=Label.SAME_TRAINING,
         sentence="which GPU trains, and which one prepares the data",
@@ -178,13 +178,11 @@ KNOWN_KNOBS: tuple[KnownKnob, ...] = (
         kind="pipeline_buffer",
         names=("pipeline_buffer_size", "pipeline_buffer"),
         accepts=domains.is_count,
-        domain=lambda present, machine: domains.buffers(present, machine) if len(machine.gpus) > 1 else (present,),
-        heuristic_values=lambda present, machine: (
-            domains.small_buffers(present, machine) if len(machine.gpus) > 1 else ()
-        ),
+        domain=domains.device_buffers,
+        heuristic_values=domains.small_device_buffers,
         label=Label.SAME_TRAINING,
         sentence="how many batches wait between the data GPU and the model GPU",
-        effects=_QUEUE,
+        effects=Effects(gpu_memory=Demand.GROWS, host_memory=Demand.GROWS),
         bundled=True,
     ),
     KnownKnob(

@@ -119,6 +119,16 @@ def small_buffers(_present: Scalar, _machine: Machine) -> Choices:
     return (4,)
 
 
+def device_buffers(present: Scalar, machine: Machine) -> Choices:
+    """Return numbers of batches that may wait between two GPUs, where there are two; there is no pipeline with 0."""
+    return (1, 2, 4, 8, 16) if len(machine.gpus) > 1 else (present,)
+
+
+def small_device_buffers(_present: Scalar, machine: Machine) -> Choices:
+    """Suggest a small buffer between two GPUs."""
+    return (4,) if len(machine.gpus) > 1 else ()
+
+
 def worker_buffers(_present: Scalar, _machine: Machine) -> Choices:
     """Return numbers of batches that each worker may have ready; PyTorch's loader cannot go on with 0."""
     return (1, 2, 4, 8)

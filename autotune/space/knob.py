@@ -35,6 +35,19 @@ class Carried:
 
 
 @dataclass(frozen=True, kw_only=True)
+class InertUnder:
+    """Values of another knob under which a knob has no effect.
+
+    Attributes:
+        path: The other knob.
+        values: Its values.
+    """
+
+    path: str
+    values: tuple[Scalar, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
 class BatchCount:
     """Devices and accumulated steps that a batch size counts.
 
@@ -70,6 +83,8 @@ class Knob:
         settling: Values whose speed shows only after one pass over the data (caches).
         carries: Further keys that move with it.
         batch: Of a batch size: the devices and steps that it counts; None for other knobs.
+        inert_under: Values of another knob under which it has no effect, and stays at the baseline's value; None where
+            it always has one.
     """
 
     path: str
@@ -83,6 +98,7 @@ class Knob:
     settling: tuple[Scalar, ...] = ()
     carries: tuple[Carried, ...] = ()
     batch: BatchCount | None = None
+    inert_under: InertUnder | None = None
 
     def __post_init__(self) -> None:
         if self.index(self.baseline) is None:

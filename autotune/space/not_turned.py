@@ -8,8 +8,24 @@ _REASONS: tuple[tuple[tuple[str, ...], str], ...] = (
         "it divides the memory of the GPUs, and only two of them need it; which GPUs are used is searched",
     ),
     (
-        ("data_gpu_memory", "model_gpu_memory", "gpu_memory_limit", "gpu_memory_fraction", "max_memory_fraction"),
+        (
+            "data_gpu_memory",
+            "data_gpu_memory_mb",
+            "model_gpu_memory",
+            "model_gpu_memory_mb",
+            "gpu_memory_limit",
+            "gpu_memory_fraction",
+            "max_memory_fraction",
+        ),
         "it limits the memory, and with that the batch; it makes no step faster",
+    ),
+    (
+        ("pipeline_buffer_mb",),
+        "it is the most memory that the buffer between two GPUs may take; how many batches wait there is searched",
+    ),
+    (
+        ("pipeline_warmup_batches",),
+        "it is the number of batches before the first step, which is not measured",
     ),
     (
         ("allow_growth", "allow_memory_growth", "enable_memory_growth"),

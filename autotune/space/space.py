@@ -167,6 +167,8 @@ class Space:
         if self.most_batch is not None and (ratio := effective_batch_ratio(self.knobs, values)) > self.most_batch:
             return f"the effective batch would be {ratio:g} times today's, and {self.most_batch:g} times is the most"
         for knob in self.knobs:
+            if knob.path in changes and (under := self._inert_under(knob, values)) is not None:
+                return f"{knob.path} has no effect with {under}: {values[under]}"
             for other, wanted in self._needs(knob, values[knob.path]).items():
                 as_baseline = knob.path not in changes and other.path not in changes
                 if not as_baseline and not same_scalar(values[other.path], wanted):
@@ -186,7 +188,20 @@ class Space:
             if _is_among(turned[other.path], excluded):
                 liked = (*other.heuristic_values, other.baseline, *other.choices)
                 turned[other.path] = next((v for v in liked if not _is_among(v, excluded)), other.baseline)
-        return turned
+        return self.without_inert(turned)
+
+    def is_inert(self, knob: Knob, values: Values) -> bool:
+        """Return whether a knob has no effect at a point, because of the value of another one."""
+        return self._inert_under(knob, values) is not None
+
+    def without_inert(self, values: Values) -> Values:
+        """Return a point with each knob that has no effect in it at the baseline's value."""
+        return {**values, **{knob.path: knob.baseline for knob in self.knobs if self.is_inert(knob, values)}}
+
+    def _inert_under(self, knob: Knob, values: Values) -> str | None:
+        """Return the knob whose value at a point leaves another one without effect; None if there is none."""
+        under = knob.inert_under
+        return under.path if under and _is_among(values.get(under.path), under.values) else None
 
     def _needs(self, knob: Knob, choice: Scalar) -> dict[Knob, Scalar]:
         row = row_of(knob)

@@ -2,9 +2,10 @@
 
 import math
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 
 from autotune.records import Scalar, TrialRecord, Values
-from autotune.results import Change, Ratio
+from autotune.results import Change, MovedKey, Ratio
 from autotune.space.knob import Knob, Label, is_number, same_scalar
 from autotune.space.space import Space
 from autotune.study.contrasts import speed_ratios
@@ -72,6 +73,21 @@ def changes_worth(
     ]
 
 
+def with_moved_keys(changes: Iterable[Change], space: Space) -> list[Change]:
+    """Return changes of points of a space with the further keys that change along."""
+    knobs = {knob.path: knob for knob in space.knobs}
+    found = []
+    for change in changes:
+        old, new = (knobs[change.path].keys(value) for value in (change.old, change.new))
+        along = tuple(
+            MovedKey(path=path, old=old[path], new=new[path])
+            for path in knobs[change.path].paths[1:]
+            if not same_scalar(old[path], new[path])
+        )
+        found.append(replace(change, along=along))
+    return found
+
+
 def _can_be_told(values: Values) -> bool:
     """Return False if one of the values is not even the same as itself, as NaN is."""
     return all(same_scalar(value, value) for value in values.values())
@@ -82,16 +98,16 @@ def _tried_space(baseline: Values, points: Sequence[Values], space: Space) -> Sp
 
     The present space may lack some of them: its domains depend on what the config holds now.
     """
-    kinds = {knob.path: knob.kind for knob in space.knobs}
+    present = {knob.path: knob for knob in space.knobs}
     return Space(
         knobs=tuple(
-            _tried_knob(path, today, [values[path] for values in points], kinds.get(path))
+            _tried_knob(path, today, [values[path] for values in points], present.get(path))
             for path, today in baseline.items()
         )
     )
 
 
-def _tried_knob(path: str, baseline: Scalar, values: Iterable[Scalar], kind: str | None) -> Knob:
+def _tried_knob(path: str, baseline: Scalar, values: Iterable[Scalar], present: Knob | None) -> Knob:
     choices = [baseline]
     for value in values:
         if not any(same_scalar(value, known) for known in choices):
@@ -104,7 +120,8 @@ def _tried_knob(path: str, baseline: Scalar, values: Iterable[Scalar], kind: str
         ordered=ordered,
         baseline=baseline,
         label=Label.UNKNOWN,
-        kind=kind,
+        kind=present.kind if present else None,
+        inert_under=present.inert_under if present else None,
     )
 
 

@@ -29,7 +29,7 @@ from autotune.score import (
 )
 from autotune.space.space import Space
 from autotune.stage_times import PipelineTimes
-from autotune.study.changes import changes_worth
+from autotune.study.changes import changes_worth, with_moved_keys
 from autotune.study.finalists import Finalist, Pair, finalists
 from autotune.study.machines import hosts_of, on_one_scale
 from autotune.study.noise import pair_noise
@@ -190,16 +190,19 @@ class _Searched:
         """Return the changes from the baseline to a candidate, with what each is worth."""
         if candidate is None:
             return ()
-        return tuple(
-            changes_worth(
-                self.good,
-                self.baseline_trial.values,
-                candidate.values,
-                self.space,
-                sd=expected_sd_of(self.good, THROUGHPUT),
-                whole=judgement.speed if judgement else None,
-            )
+        baseline = self.baseline_trial
+        changes = changes_worth(
+            self.good,
+            baseline.values,
+            candidate.values,
+            self.space,
+            sd=expected_sd_of(self.good, THROUGHPUT),
+            whole=judgement.speed if judgement else None,
         )
+        ends = ((baseline.point, baseline.values), (candidate.point, candidate.values))
+        if all(self.space.is_named(name, values) for name, values in ends):
+            changes = with_moved_keys(changes, self.space)
+        return tuple(changes)
 
 
 def _without_baseline(searched: _Searched) -> SearchResult:

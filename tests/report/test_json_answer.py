@@ -60,7 +60,7 @@ def test_a_better_config(search_result: MakeResult) -> None:
     assert document["changes"][0] == {
         "path": "data.batch_size", "old": 8, "new": 32, "worth": 1.43, "group": 0, "label": "batch",
         "worth_low": 1.31, "worth_high": 1.57,
-        "effective_batch": "The effective batch changes from 8 to 32",
+        "effective_batch": "The effective batch changes from 8 to 32", "along": [],
     }  # fmt: skip
     assert document["same_training"]["values"]["data.cache"] == "memory"
     assert document["same_training"]["speedup"] == 1.4

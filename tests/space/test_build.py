@@ -9,14 +9,21 @@ from autotune.space.knob import Knob, Label
 from autotune.space.space import Space
 
 
-def _machine(gpus: int = 0) -> Machine:
-    found = tuple(Gpu(name="H200", uuid=f"GPU-{i}", memory_bytes=140 * 2**30) for i in range(gpus))
+def _machine(gpus: int | tuple[str, ...] = 0) -> Machine:
+    """Return a machine with so many GPUs that are alike, or with those of these names."""
+    names = gpus if isinstance(gpus, tuple) else ("H200",) * gpus
+    found = tuple(Gpu(name=name, uuid=f"GPU-{i}", memory_bytes=140 * 2**30) for i, name in enumerate(names))
     return Machine(cpu_cores=4, cpu_model="test", memory_bytes=8 * 2**30, gpus=found)
 
 
 def _knob(config: dict[str, Scalar], path: str, **more: object) -> Knob:
     """Return the knob of a config found by its name."""
     return build_space(config, None, _machine(), {}, **more)[0].knob(path)  # type: ignore[arg-type]
+
+
+def _placed(data: Scalar, model: Scalar, machine: Machine) -> Space:
+    """Return the space of a config that says which GPU is for data and model, and nothing else."""
+    return build_space({"data.data_gpu": data, "model_gpu": model}, None, machine, {})[0]
 
 
 def _skipped(config: dict[str, Scalar], domains: dict[str, tuple[Scalar, ...]] | None = None) -> dict[str, str]:
@@ -67,25 +74,110 @@ def test_switches_that_differ_in_the_baseline_are_left_apart() -> None:
     assert "differs" in _skipped(config)["b.use_xla"]
 
 
+PLACEMENTS = {None: None, 1: 0, 0: 1}
+"""The GPU of the data at each GPU of the model: one GPU for both, and one for each in both ways."""
+
+
 @pytest.mark.parametrize(
-    ("data", "model", "others"),
-    [(None, None, {1: 0}), (0, 0, {1: 0}), (1, 1, {0: 1}), (0, 1, {0: 0}), (1, 0, {1: 1})],
+    ("data", "model", "tried"),
+    [
+        (None, None, PLACEMENTS),
+        (0, 1, PLACEMENTS),
+        (1, 0, PLACEMENTS),
+        (0, 0, {0: 0, 1: 0}),
+        (1, 1, {1: 1, 0: 1}),
+        (2, 0, {0: 2, 2: 0, None: None}),
+    ],
 )
-def test_the_gpus_of_data_and_model_move_together(data: Scalar, model: Scalar, others: dict[Scalar, Scalar]) -> None:
-    """One GPU for both or one for each: a pair that is half set is never tried."""
-    config = {"data.data_gpu": data, "model_gpu": model}
-    space, _ = build_space(config, None, _machine(gpus=2), {})
-    knob = space.knob("model_gpu")
+def test_a_placement_is_one_knob_that_writes_both_keys(
+    data: Scalar, model: Scalar, tried: dict[Scalar, Scalar]
+) -> None:
+    """One GPU for both, or one for each, in both ways where they are unlike; a pair that is half set is never tried."""
+    knob = _placed(data, model, _machine(gpus=("A10", "H200", "T4"))).knob("model_gpu")
     assert knob.label is Label.SAME_TRAINING
-    tried = {choice: _keys(space, "model_gpu", choice)["data.data_gpu"] for choice in knob.choices}
-    assert tried == {model: data, **others}
+    assert knob.baseline == model
+    assert {choice: knob.keys(choice)["data.data_gpu"] for choice in knob.choices} == tried
+    apart = [choice for choice, other in tried.items() if choice != other and choice != model]
+    assert set(knob.heuristic_values) == set(apart)
 
 
-@pytest.mark.parametrize(("gpus", "data", "model"), [(1, 0, 0), (0, None, None), (2, 0, None)])
-def test_there_is_nothing_to_place_with_one_gpu(gpus: int, data: Scalar, model: Scalar) -> None:
-    """Nor where one of the two is not set, because what that means is not known."""
-    space, _ = build_space({"data_gpu": data, "model_gpu": model}, None, _machine(gpus), {})
+@pytest.mark.parametrize(
+    ("data", "model", "tried"),
+    [(None, None, {None: None, 1: 0}), (0, 1, {1: 0, None: None}), (1, 0, {0: 1, None: None}), (0, 0, {0: 0, 1: 0})],
+)
+def test_alike_gpus_are_tried_one_way_round(data: Scalar, model: Scalar, tried: dict[Scalar, Scalar]) -> None:
+    """Which of two equals trains makes no difference."""
+    knob = _placed(data, model, _machine(gpus=2)).knob("model_gpu")
+    assert {choice: knob.keys(choice)["data.data_gpu"] for choice in knob.choices} == tried
+
+
+def test_a_placement_stays_the_same_point_whichever_is_todays() -> None:
+    """`apply` makes another one the baseline, and the trials on record keep their meaning."""
+    spaces = [_placed(data, model, _machine(gpus=("A10", "H200"))) for data, model in ((None, None), (0, 1), (1, 0))]
+    for choice in PLACEMENTS:
+        assert len({space.name({"model_gpu": choice}) for space in spaces}) == 1
+
+
+@pytest.mark.parametrize(
+    ("domain", "tried"),
+    [
+        ((None, 0, 1), PLACEMENTS),
+        ((None, 1), {None: None, 1: 0}),
+        ((None, 2), {None: None, 2: 0}),
+    ],
+)
+def test_the_users_own_placements_are_whole_pairs(domain: tuple[Scalar, ...], tried: dict[Scalar, Scalar]) -> None:
+    """A list of GPUs for the model is taken as it is, also where no GPU is seen; the data's moves with it."""
+    config: dict[str, Scalar] = {"data.data_gpu": None, "model_gpu": None}
+    space, _ = build_space(config, {"model_gpu": domain}, _machine(), {})
+    knob = space.knob("model_gpu")
+    assert {choice: knob.keys(choice)["data.data_gpu"] for choice in knob.choices} == tried
+
+
+@pytest.mark.parametrize(
+    ("gpus", "data", "model", "why"),
+    [(1, 0, 0, "there is one"), (0, None, None, "there is none"), (2, 0, None, "not known")],
+)
+def test_there_is_nothing_to_place_with_one_gpu(gpus: int, data: Scalar, model: Scalar, why: str) -> None:
+    """Nor where one of the two is not set, because what that means is not known; and the reason is said."""
+    space, skipped = build_space({"data_gpu": data, "model_gpu": model}, None, _machine(gpus), {})
     assert space.knobs == ()
+    assert [(one.path, why in one.why) for one in skipped] == [("model_gpu", True)]
+
+
+def test_a_buffer_between_gpus_exists_only_where_there_are_two() -> None:
+    """Under one GPU for both its depth stays as it is; the first proposal that turns it places data and model apart."""
+    config: dict[str, Scalar] = {"data_gpu": None, "model_gpu": None, "pipeline_buffer_size": 16}
+    space, _ = build_space(config, None, _machine(gpus=("A10", "H200")), {})
+    depths = space.knob("pipeline_buffer_size").choices
+    assert depths == (1, 2, 4, 8, 16)
+    feasible = {
+        (model, depth)
+        for model in PLACEMENTS
+        for depth in depths
+        if space.why_infeasible({"model_gpu": model, "pipeline_buffer_size": depth}) is None
+    }
+    assert feasible == {(None, 16), *((model, depth) for model in (0, 1) for depth in depths)}
+    why = space.why_infeasible({"model_gpu": None, "pipeline_buffer_size": 4})
+    assert why == "pipeline_buffer_size has no effect with model_gpu: None"
+    together = space.with_heuristic({"model_gpu": 1, "pipeline_buffer_size": 4}, "model_gpu", None)
+    assert together == space.baseline
+
+
+def test_a_buffer_between_gpus_stays_where_todays_placement_has_none_and_is_fixed() -> None:
+    """There is nothing to turn, and the reason is said."""
+    config: dict[str, Scalar] = {"data_gpu": None, "model_gpu": None, "pipeline_buffer_size": 16}
+    space, skipped = build_space(config, None, _machine(gpus=2), {"model_gpu": "it is fixed by set:"})
+    assert "pipeline_buffer_size" in {knob.path for knob in space.knobs}  # of a pair that is not whole nothing is known
+    space, skipped = build_space(config, None, _machine(gpus=1), {})
+    assert space.knobs == ()
+    assert "data and model share one" in {one.path: one.why for one in skipped}["pipeline_buffer_size"]
+
+
+def test_a_buffer_without_a_pair_of_gpus_is_a_knob_by_itself() -> None:
+    """Other trainers place data and model by themselves."""
+    space, _ = build_space({"pipeline_buffer_size": 16}, None, _machine(gpus=2), {})
+    assert space.why_infeasible({"pipeline_buffer_size": 4}) is None
 
 
 @pytest.mark.parametrize(
@@ -196,9 +288,7 @@ def test_what_moves_with_a_batch_is_part_of_the_point() -> None:
 
 def test_the_gpu_of_the_data_is_part_of_the_point() -> None:
     """Both on one GPU, and the data on another: two points, though the model's GPU is the same."""
-    apart, together = (
-        build_space({"data_gpu": data, "model_gpu": 1}, None, _machine(gpus=2), {})[0] for data in (0, 1)
-    )
+    apart, together = (_placed(data, 1, _machine(gpus=2)) for data in (0, 1))
     assert apart.name({"model_gpu": 1}) != together.name({"model_gpu": 1})
 
 

@@ -122,7 +122,17 @@ def test_variables_are_turned_only_where_they_are_listed() -> None:
     assert knob.label is Label.SAME_TRAINING
 
 
-@pytest.mark.parametrize("path", ["training.enable_memory_isolation", "gradient_checkpointing", "flash_attn"])
+@pytest.mark.parametrize(
+    "path",
+    [
+        "training.enable_memory_isolation",
+        "gradient_checkpointing",
+        "flash_attn",
+        "data.pipeline_buffer_mb",
+        "data.pipeline_warmup_batches",
+        "runtime.model_gpu_memory_mb",
+    ],
+)
 def test_known_and_not_turned_has_a_reason(path: str) -> None:
     """The user reads that it was seen, and why it stays."""
     assert known_knob(path, True) is None

@@ -6,12 +6,12 @@ from itertools import product
 
 import pytest
 
-from autotune.records import Machine, Scalar, TrialRecord, Values
-from autotune.results import Ratio
+from autotune.records import Gpu, Machine, Scalar, TrialRecord, Values
+from autotune.results import MovedKey, Ratio
 from autotune.space.build import build_space
 from autotune.space.knob import Label
 from autotune.space.space import Space
-from autotune.study.changes import changes_worth
+from autotune.study.changes import changes_worth, with_moved_keys
 from tests.runs import MakeTrial, knob
 
 SPACE = Space(
@@ -177,3 +177,19 @@ def test_the_effective_batch_is_told_with_the_change(make_trial: MakeTrial) -> N
         assert told["batch_size_per_gpu"].startswith(said)
         assert (told["batch_size_per_gpu"] == "") is keep
         assert told["bucket_by_length"] == ""
+
+
+def test_a_placement_and_its_buffer_are_taken_back_together(make_trial: MakeTrial) -> None:
+    """Without the placement the buffer has no effect; and the key that moves with the placement is told."""
+    config: dict[str, Scalar] = {"data_gpu": None, "model_gpu": None, "pipeline_buffer_size": 16}
+    gpus = tuple(Gpu(name="A10", uuid=uuid, memory_bytes=2**34) for uuid in ("GPU-0", "GPU-1"))
+    machine = Machine(cpu_cores=2, cpu_model="x", memory_bytes=2**33, gpus=gpus)
+    space, _ = build_space(config, None, machine, {})
+    apart: Values = {"model_gpu": 1, "pipeline_buffer_size": 16}
+    best: Values = {"model_gpu": 1, "pipeline_buffer_size": 4}
+    trials = [make_trial(values, speed) for values, speed in ((space.baseline, 50), (apart, 80), (best, 100))]
+    changes = with_moved_keys(changes_worth(trials, space.baseline, best, space, sd=0.02), space)
+    worths = {change.path: change.worth.ratio for change in changes if change.worth}
+    assert worths == {"model_gpu": pytest.approx(2.0, rel=0.1), "pipeline_buffer_size": pytest.approx(1.25, rel=0.1)}
+    along = {change.path: change.along for change in changes}
+    assert along == {"model_gpu": (MovedKey(path="data_gpu", old=None, new=0),), "pipeline_buffer_size": ()}
