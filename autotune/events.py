@@ -1,8 +1,9 @@
 """Events that a search emits while it goes on. The storage is the truth, events are a view of it."""
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
-from autotune.records import Purpose, TrialRecord, Values
+from autotune.records import GpuRole, Purpose, TrialRecord, Values
 from autotune.results import Verdict
 
 
@@ -32,11 +33,12 @@ class TrialStarted:
 
 @dataclass(frozen=True, kw_only=True)
 class TrialProgress:
-    """Progress of a trial that is going on."""
+    """Progress of a trial that is going on; with the latest utilization of the GPUs of data and model, if known."""
 
     number: int
     elapsed_s: float
     steps: int
+    utilization: Mapping[GpuRole, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -251,6 +251,13 @@ class GpuFigures:
     throttled_fraction: float | None = None
 
 
+class GpuRole(StrEnum):
+    """Work of a GPU, where data and model have one each."""
+
+    DATA = "data"
+    MODEL = "model"
+
+
 @dataclass(frozen=True, kw_only=True)
 class GpuMeasurement:
     """Measurement of one GPU over the steady window of a trial.
@@ -260,11 +267,13 @@ class GpuMeasurement:
         scored: Whether it is one that the score looks at: the model's, where the data has another.
         busy_windows: The driver windows wholly inside, each (end in seconds from the start of the window, length in
             seconds, share of it in which a kernel ran): what the trials of a point are pooled from.
+        role: Its work where the config gives data and model a GPU each; else None.
     """
 
     figures: GpuFigures
     scored: bool = True
     busy_windows: tuple[tuple[float, float, float], ...] = ()
+    role: GpuRole | None = None
 
     def __post_init__(self) -> None:
         last_s = -math.inf

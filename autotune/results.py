@@ -47,11 +47,17 @@ class PooledGpu:
         high: The upper one.
         period_s: Length of a cycle; None unless the verdict is ``cyclic``.
         energy_per_sample_j: Energy that this GPU drew for each sample.
+        role: Its work, ``data`` or ``model``, where the config gives them a GPU each.
+        reference: Utilization that is stated for a GPU of that role, least and most; None without one.
+        against_reference: Whether its utilization is ``below``, ``within`` or ``above`` that; None if it is not known.
     """
 
     figures: GpuFigures
     scored: bool
     text: str
+    role: str | None = None
+    reference: tuple[float, float] | None = None
+    against_reference: str | None = None
     verdict: str | None = None
     meaning: str | None = None
     samples: int = 0

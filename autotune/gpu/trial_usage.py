@@ -6,7 +6,7 @@ from dataclasses import replace
 from autotune.gpu.throttling import THROTTLING
 from autotune.gpu.usage import MOST_FOREIGN, MOST_THROTTLED, DevicesUsage, DeviceUsage
 from autotune.measure.probe import GpuUsage, TrialGpus
-from autotune.records import GpuMeasurement, Validity
+from autotune.records import GpuMeasurement, GpuRole, Validity
 
 LEAST_COVERED = 0.5
 """Share of the window that driver windows must cover for the utilization of a single trial to be given."""
@@ -32,6 +32,7 @@ def usage_of_trial(usage: DevicesUsage, trial: TrialGpus, trouble: str | None = 
     why_none = usage.lost or _why_none(scored)
     if why_none and trouble:
         why_none = trouble
+    roles = _roles(trial, len(usage.devices))
     spoiled, how = _spoiled(used)
     memory = [
         device.figures.peak_memory_bytes for device in usage.devices if device.figures.peak_memory_bytes is not None
@@ -40,7 +41,10 @@ def usage_of_trial(usage: DevicesUsage, trial: TrialGpus, trouble: str | None = 
         utilization=None if why_none else replace(usage, devices=tuple(scored)).utilization,
         peak_memory_bytes=max(memory, default=None),
         power_w=replace(usage, devices=tuple(used)).power_w,
-        devices=tuple(_measurement(device, scored=device in scored) for device in usage.devices),
+        devices=tuple(
+            _measurement(device, scored=device in scored, role=roles.get(place))
+            for place, device in enumerate(usage.devices)
+        ),
         spoiled=spoiled,
         remark="; ".join(part for part in (why_none and f"GPU utilization not measured: {why_none}", how) if part),
         conditions={**usage.conditions, NOT_MEASURED: why_none},
@@ -76,7 +80,15 @@ def _spoiled(used: Sequence[DeviceUsage]) -> tuple[Validity | None, str]:
     return None, ""
 
 
-def _measurement(device: DeviceUsage, *, scored: bool) -> GpuMeasurement:
+def _roles(trial: TrialGpus, devices: int) -> dict[int, GpuRole]:
+    """Return the work of each GPU, by its place; nothing where data and model do not have one each."""
+    if trial.data is None or trial.model is None or trial.data == trial.model:
+        return {}
+    roles = {trial.data: GpuRole.DATA, trial.model: GpuRole.MODEL}
+    return roles if max(roles) < devices else {}
+
+
+def _measurement(device: DeviceUsage, *, scored: bool, role: GpuRole | None) -> GpuMeasurement:
     windows = []
     for end_s, length_s, busy in device.windows:
         since_s = round(end_s - device.t0_s, 6)
@@ -85,4 +97,5 @@ def _measurement(device: DeviceUsage, *, scored: bool) -> GpuMeasurement:
         figures=replace(device.figures, utilization=None) if device.invalid else device.figures,
         scored=scored,
         busy_windows=tuple(windows),
+        role=role,
     )

@@ -77,11 +77,13 @@ class TrialGpus:
         uuids: Their UUIDs, or the beginnings of these.
         reported: True if the trial itself says that it uses them; else it may use them.
         model: Place of the one that the model is on, where the config says so: utilization is that of this one.
+        data: Place of the one that prepares the data, where the config says so.
     """
 
     uuids: tuple[str, ...]
     reported: bool = False
     model: int | None = None
+    data: int | None = None
 
 
 @dataclass(frozen=True, kw_only=True)

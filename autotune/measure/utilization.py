@@ -7,9 +7,11 @@ is no verdict before there are enough of them.
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from enum import StrEnum
 from types import MappingProxyType
 
 from autotune.measure.oscillation import Oscillation, Pattern, Segment, oscillation
+from autotune.records import GpuRole
 from autotune.statistics import moderated_interval, pooled_variance
 
 LEAST_SAMPLES = 60
@@ -42,6 +44,28 @@ MEANINGS: Mapping[Pattern, str] = MappingProxyType(
     }
 )
 """Usual cause of each pattern, and its usual remedy."""
+
+
+REFERENCES: Mapping[GpuRole, tuple[float, float]] = MappingProxyType(
+    {GpuRole.DATA: (0.60, 0.80), GpuRole.MODEL: (0.85, 0.95)}
+)
+"""Utilization of two GPUs that share the work well, as users of two RTX 4090 state it; no part of the score."""
+
+
+class Against(StrEnum):
+    """Utilization compared with its reference."""
+
+    BELOW = "below"
+    WITHIN = "within"
+    ABOVE = "above"
+
+
+def against_reference(utilization: float, role: GpuRole) -> Against:
+    """Compare the utilization of a GPU with `REFERENCES`, both ends of which are within."""
+    low, high = REFERENCES[role]
+    if utilization < low:
+        return Against.BELOW
+    return Against.ABOVE if utilization > high else Against.WITHIN
 
 
 @dataclass(frozen=True, kw_only=True)

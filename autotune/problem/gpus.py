@@ -18,14 +18,18 @@ from autotune.space.device_pairs import untried_placement
 from autotune.trial.execution import TrialRequest
 
 _CHOOSING = frozenset(f"{ENV}{name}" for name in CHOOSING_GPUS)
-_MODEL = "model_gpu"  # a kind of `space.catalog`
+_MODEL, _DATA = "model_gpu", "data_gpu"  # kinds of `space.catalog`
 _LOOKS = 3  # kernels of a trial that has just ended are still in the driver's last second
 _LOOK_AGAIN_S = 1.0
 
 
 def trial_gpus(problem: Problem, values: Values) -> TrialGpus:
     """Return the GPUs that a trial of a point may use, as far as that is known before it starts."""
-    return TrialGpus(uuids=problem.visible_gpus(values).uuids, model=_model_place(problem, values))
+    return TrialGpus(
+        uuids=problem.visible_gpus(values).uuids,
+        model=_place(problem, values, _MODEL),
+        data=_place(problem, values, _DATA),
+    )
 
 
 def request_for(problem: Problem, values: Values, *, name: str) -> TrialRequest:
@@ -114,12 +118,8 @@ def _visible(problem: Problem) -> Iterator[VisibleDevices]:
                 yield problem.visible_gpus({**baseline, knob.path: choice})
 
 
-def _model_place(problem: Problem, values: Values) -> int | None:
-    """Return the position of the model's GPU among those of a trial, where the config says it."""
-    return _place(problem, values, _MODEL)
-
-
 def _place(problem: Problem, values: Values, kind: str) -> int | None:
+    """Return the position of a GPU among those of a trial, where the config says it in a key of this kind."""
     present: Scalar
     for path, present in problem.settings.scalars.items():
         row = known_knob(path, present)

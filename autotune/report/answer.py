@@ -75,7 +75,7 @@ def print_answer(
     if result.baseline is not None and (result.baseline.metrics or shown is not None):
         console.print()
         console.print(metrics_table(result.baseline, shown, "best" if shown is result.best else "tried"))
-        for sentence in gpu_notes(result.baseline, result.why_no_gpu):
+        for sentence in gpu_notes(result.baseline, result.why_no_gpu, shown):
             console.print(Text(sentence, style="dim"), soft_wrap=True)
         for heading, side in (("Today", result.baseline), ("The best" if shown is result.best else "The tried", shown)):
             if side is not None and side.stages:

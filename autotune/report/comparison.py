@@ -7,7 +7,7 @@ from rich.table import Table
 
 from autotune.metrics import GPU_METRICS, METRICS
 from autotune.report.plain_text import plain
-from autotune.results import PooledGpu, Side
+from autotune.results import PooledGpu, PooledGpus, Side
 
 _NOT_MEASURED = "not measured"
 _OF_THE_TRIAL = ("cv", "data_wait_fraction", "step_p95_s", "cpu_cores", "peak_memory_bytes")
@@ -39,12 +39,13 @@ def metrics_table(baseline: Side, other: Side | None, column: str) -> Table:
     return table
 
 
-def gpu_notes(baseline: Side, why_no_gpu: str | None) -> list[str]:
+def gpu_notes(baseline: Side, why_no_gpu: str | None, other: Side | None = None) -> list[str]:
     """Return notes on the GPUs below the table: the reason for none, their names, the verdict on today's.
 
     Args:
         baseline: Today's config.
         why_no_gpu: Reason why utilization is not measured; None if it is.
+        other: Side that it is compared with; None without one.
     """
     notes = [f"GPU utilization was not measured: {plain(why_no_gpu)}."] if why_no_gpu else []
     if baseline.gpus is None:
@@ -52,13 +53,28 @@ def gpu_notes(baseline: Side, why_no_gpu: str | None) -> list[str]:
     devices = baseline.gpus.devices
     if len(devices) > 1:
         names = ", ".join(f"GPU {place} is {plain(device.figures.name)}" for place, device in enumerate(devices))
-        scored = " and ".join(f"GPU {place}" for place, device in enumerate(devices) if device.scored)
-        notes.append(f"{names}; the score looks at {scored}.")
+        scored, later = (_scored_words(side.gpus) if side and side.gpus else "" for side in (baseline, other))
+        notes.append(
+            f"{names}; the score looks at {scored}{f', then at {later}' if later not in ('', scored) else ''}."
+        )
+    references = {
+        device.role: device.reference
+        for side in (baseline, other)
+        for device in (side.gpus.devices if side and side.gpus else ())
+        if device.role and device.reference
+    }
+    if references:
+        stated = " and ".join(f"{_range(reference)} for {role}" for role, reference in sorted(references.items()))
+        notes.append(f"Where two GPUs share the work well, users state {stated}: for comparison, no part of the score.")
     told = [device for device in devices if device.scored and device.figures.utilization is not None and device.meaning]
     if told:
         idlest = min(told, key=lambda device: device.figures.utilization or 0.0)
         notes.append(f"Today's GPU utilization is {idlest.verdict}, which usually means: {idlest.meaning}.")
     return notes
+
+
+def _scored_words(gpus: PooledGpus) -> str:
+    return " and ".join(f"GPU {place}" for place, device in enumerate(gpus.devices) if device.scored)
 
 
 def _trial_row(name: str, sides: Sequence[Side]) -> list[str]:
@@ -111,7 +127,14 @@ def _utilization_rows(sides: Sequence[Side]) -> list[list[str]]:
 def _verdict(device: PooledGpu | None, *, mark: bool) -> str:
     if device is None:
         return _NOT_MEASURED
-    return f"{device.text} (scored)" if mark and device.scored else device.text
+    text = f"{device.role}: {device.text}" if device.role else device.text
+    if device.reference and device.against_reference:
+        text += f", {device.against_reference} {_range(device.reference)}"
+    return f"{text} (scored)" if mark and device.scored else text
+
+
+def _range(reference: tuple[float, float]) -> str:
+    return "-".join(f"{100 * end:.0f}" for end in reference) + " %"
 
 
 def _over_scored(side: Side, name: str) -> float | None:

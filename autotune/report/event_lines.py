@@ -1,9 +1,11 @@
 """Lines of a search, one for each event, for the terminal and for log files."""
 
+from collections.abc import Mapping
+
 from autotune.durations import format_duration
 from autotune.events import Event, IncumbentChanged, PhaseChanged, Remark, SearchStarted, TrialEnded, TrialStarted
 from autotune.metrics import METRICS
-from autotune.records import Ending, TrialRecord, Validity
+from autotune.records import Ending, GpuRole, TrialRecord, Validity
 from autotune.report.plain_text import changes_text
 
 _QUIET = (Ending.COMPLETED, Ending.STOPPED)
@@ -37,9 +39,21 @@ def event_line(event: Event, elapsed_s: float) -> str | None:
 
 
 def gpu_text(trial: TrialRecord) -> str:
-    """Return the GPU utilization of a trial, ``GPU 41 %``; empty where it was not measured."""
+    """Return the GPU utilization of a trial, ``GPU 41 %``; empty where it was not measured.
+
+    Where data and model have a GPU each it is that of both, ``data GPU 62 %, model GPU 91 %``.
+    """
+    gpus = trial.measurement.gpus if trial.measurement else ()
+    by_role = {gpu.role: gpu.figures.utilization for gpu in gpus if gpu.role and gpu.figures.utilization is not None}
+    if by_role:
+        return roles_text(by_role)
     utilization = trial.measurement.gpu_utilization if trial.measurement else None
     return "" if utilization is None else f"GPU {100 * utilization:.0f} %"
+
+
+def roles_text(utilization: Mapping[GpuRole, float]) -> str:
+    """Return the utilization of the GPUs of data and model, the data's first."""
+    return ", ".join(f"{role.value} GPU {100 * utilization[role]:.0f} %" for role in GpuRole if role in utilization)
 
 
 def trial_line(event: TrialEnded) -> str:

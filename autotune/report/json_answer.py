@@ -12,7 +12,9 @@ from autotune.stage_times import PipelineTimes
 FORMAT = 2
 """Format version of the object."""
 
-_WORDS = ("uuid", "name", "scored", "text", "verdict", "meaning")  # of a GPU, beside its numbers
+_WORDS = (  # of a GPU, beside its numbers
+    "uuid", "name", "scored", "role", "reference", "against_reference", "text", "verdict", "meaning",
+)  # fmt: skip
 
 
 def answer_document(

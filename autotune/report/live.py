@@ -20,7 +20,7 @@ from autotune.events import (
     TrialProgress,
     TrialStarted,
 )
-from autotune.report.event_lines import event_line, gpu_text, running_line
+from autotune.report.event_lines import event_line, gpu_text, roles_text, running_line
 from autotune.report.plain_text import changes_text
 from autotune.report.safe_text import safe_text
 
@@ -114,6 +114,8 @@ class SearchDisplay:
             now.append(running_line(self._running), style="default")
             if self._progress and self._progress.steps:
                 now.append(f"  {self._progress.steps} steps", style="cyan")
+                if self._progress.utilization:
+                    now.append(f"  {roles_text(self._progress.utilization)}", style="cyan")
             elif self._progress:
                 now.append(f"  starting, {format_duration(self._progress.elapsed_s)}", style="cyan")
         for line in (best, now):

@@ -187,16 +187,20 @@ class TrialMaker:
 
     def _execute(self, trial: PlannedTrial, number: int, started_s: float) -> Execution:
         """Start, watch, stop and measure a trial; its steps are told meanwhile."""
-        parts = self._parts
+        parts, instruments = self._parts, self._parts.new_instruments()
 
         def progress(steps: int) -> None:
-            self._narrator.tell(TrialProgress(number=number, elapsed_s=parts.clock.now_s() - started_s, steps=steps))
+            now_s = parts.clock.now_s()
+            utilization = instruments.recent_utilization(now_s, started_s=started_s)
+            self._narrator.tell(
+                TrialProgress(number=number, elapsed_s=now_s - started_s, steps=steps, utilization=utilization)
+            )
 
         return execute(
             parts.problem.trainer,
             request_for(parts.problem, trial.values, name=parts.trial_name(number)),
             self._policy(trial, started_s),
-            TrialTools(runner=parts.runner, instruments=parts.new_instruments(), clock=parts.clock),
+            TrialTools(runner=parts.runner, instruments=instruments, clock=parts.clock),
             progress=progress,
         )
 

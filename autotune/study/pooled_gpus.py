@@ -10,8 +10,10 @@ from autotune.measure.oscillation import LEAST_SWING, Oscillation, Pattern, Segm
 from autotune.measure.utilization import (
     LEAST_BUSY_TRIALS,
     MEANINGS,
+    REFERENCES,
     BusyPoint,
     Utilization,
+    against_reference,
     best_busy_rate,
     busy_rate,
     describe,
@@ -109,11 +111,16 @@ def _pooled(seen: _Seen) -> PooledGpu:
     shown = [(trial, gpu.figures) for trial, gpu in seen if gpu is not None]
     utilization = _utilization(seen)
     enough = utilization.missing is None
+    role = next((gpu.role for _, gpu in seen if gpu and gpu.role), None)
+    mean = utilization.mean
     wave = utilization.oscillation if enough else Oscillation(pattern=Pattern.INSUFFICIENT)
     return PooledGpu(
         figures=_pooled_figures(shown, utilization),
         scored=_is_scored(seen),
         text=describe(utilization) if utilization.samples else "not measured",
+        role=role and role.value,
+        reference=REFERENCES[role] if role else None,
+        against_reference=None if role is None or mean is None else against_reference(mean, role).value,
         verdict=wave.pattern.value if enough else None,
         meaning=MEANINGS[wave.pattern] if enough else None,
         samples=utilization.samples,

@@ -1,6 +1,7 @@
 """Instruments around one trial: opened before it starts and when its process is known, closed when it has ended."""
 
-from collections.abc import Sequence
+import math
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
@@ -10,11 +11,14 @@ from autotune.clock import Clock
 from autotune.measure.host import HostProbe
 from autotune.measure.probe import GpuProbe, GpuUsage, HostUsage, MemorySeries, Probe, TrialGpus, TrialProcesses
 from autotune.measure.window import Window, measure_trial
-from autotune.records import Measurement, TraineeEvent, TrialExit
+from autotune.records import GpuRole, Measurement, TraineeEvent, TrialExit
 from autotune.stage_times import PipelineTimes
 
 _MEMORY_READINGS = 24  # over a window, to see whether a GPU fills up
 _FULL = 0.97  # of a GPU's memory: the rest is too small for any allocation
+_RECENT_S = 3.0  # length of what is shown while a trial goes on
+_RECENT_EVERY_S = 2.0
+_ON_ITS_WAY_S = 1.0  # until the driver's last windows are there: nobody waits for them
 
 
 class Instruments:
@@ -36,6 +40,8 @@ class Instruments:
         self._run = TrialGpus(uuids=())
         self._pids: set[int] = set()
         self.why_lost: str | None = None
+        self._recent: Mapping[GpuRole, float] = {}
+        self._recent_s = -math.inf
 
     @classmethod
     def of_machine(cls, clock: Clock, gpus: GpuProbe | None) -> Self:
@@ -80,6 +86,25 @@ class Instruments:
             self._run = replace(self._run, uuids=tuple(dict.fromkeys((*known, *told))), reported=True)
         if self._gpus:
             self.why_lost = self._gpus.lost(self._run)
+
+    def recent_utilization(self, now_s: float, *, started_s: float) -> Mapping[GpuRole, float]:
+        """Return the utilization of the GPUs of data and model over the last seconds, read anew every other second.
+
+        Args:
+            now_s: The present time.
+            started_s: Start of the trial.
+
+        Returns:
+            Nothing where data and model do not have a GPU each, or it is not known.
+        """
+        has_both = self._run.data is not None and self._run.model is not None
+        t0_s, t1_s = now_s - _ON_ITS_WAY_S - _RECENT_S, now_s - _ON_ITS_WAY_S
+        if has_both and now_s >= self._recent_s + _RECENT_EVERY_S and t0_s >= started_s:
+            self._recent_s = now_s
+            use = self._gpus_between(t0_s, t1_s, None, started_s=started_s)
+            shown = {gpu.role: gpu.figures.utilization for gpu in use.devices} if use else {}
+            self._recent = {role: busy for role, busy in shown.items() if role and busy is not None}
+        return self._recent
 
     def cpu_cores(self, t0_s: float, t1_s: float) -> float | None:
         """Return the mean number of cores that the trial kept busy between two times; None if that is not known."""

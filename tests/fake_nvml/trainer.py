@@ -6,7 +6,9 @@ shows is what it did, and the intervals that it leaves are the truth for whoever
 A batch is read by one of ``num_workers`` loaders, and ``prefetch_buffer_size`` of them may be ready before they are
 asked for. Every `Costs.shard_batches` batches a loader has to open the next file: without batches in stock the GPU
 stands still for that long, again and again. A step is one stretch of kernels on the model's GPU, a shorter one with
-XLA. Where a sample has features to be computed, that is done on the data's GPU while the model trains.
+XLA. Where a sample has features to be computed, that is done on the data's GPU while the model trains, with
+``pipeline_buffer_size`` batches ready at most; where the keys for both GPUs are null, before each step on the first
+GPU.
 """
 
 import os
@@ -30,11 +32,12 @@ class Costs:
         load_s: A loader, for one sample.
         shard_s: A loader, to open the next file.
         shard_batches: Batches in a file.
-        features_s: The data's GPU, for one sample.
+        features_s: The data's GPU, for one sample; a part of `load_s`.
         launch_s: The model's GPU, for one step.
         kernel_s: The model's GPU, for one sample.
         xla_gain: By how many times a compiled step is shorter.
         sample_bytes: Memory of the model's GPU, for one sample.
+        speeds: Of the GPUs; kernels of the second take as long as is said here, divided by the second.
     """
 
     load_s: float = 0.0
@@ -45,6 +48,7 @@ class Costs:
     kernel_s: float = 0.0
     xla_gain: float = 1.0
     sample_bytes: int = 16 << 20
+    speeds: tuple[float, ...] = (1.0, 1.0)
 
 
 class Loader:
@@ -82,21 +86,29 @@ class Loader:
 def train(config: Mapping[str, Any]) -> None:
     """Trains until it is stopped."""
     data, training, costs = config["data"], config["training"], Costs(**config["costs"])
-    samples = data["batch_size"]
+    samples = data.get("batch_size", 8)
     folder = os.environ["AUTOTUNE_FAKE_NVML_TENANTS"]
-    model = BusyWriter(folder, nvml_index(training.get("model_gpu", 0)), memory_bytes=samples * costs.sample_bytes)
-    features = BusyWriter(folder, nvml_index(data.get("data_gpu", 0))) if costs.features_s else None
+    data_gpu, model_gpu = data.get("data_gpu", 0), data.get("model_gpu", training.get("model_gpu", 0))
+    assert (data_gpu is None) == (model_gpu is None), "one of two GPUs is missing"
+    shares, model_gpu = data_gpu is None, model_gpu or 0
+    model = BusyWriter(folder, nvml_index(model_gpu), memory_bytes=samples * costs.sample_bytes)
+    features = BusyWriter(folder, nvml_index(data_gpu)) if costs.features_s and not shares else None
+    features_s = samples * costs.features_s / costs.speeds[data_gpu or 0]
+    read_s = samples * (costs.load_s - costs.features_s)
 
     def length_s(batch: int) -> float:
-        return samples * costs.load_s + (costs.shard_s if batch % costs.shard_batches == 0 else 0.0)
+        opening_s = costs.shard_s if batch % costs.shard_batches == 0 else 0.0
+        return read_s + (0.0 if shares else features_s) + opening_s
 
     def planned(ready_s: float) -> None:
         if features is not None:
-            features.kernel(ready_s - samples * costs.features_s, ready_s)
+            features.kernel(ready_s - features_s, ready_s)
 
-    loader = Loader(data.get("num_workers", 1), data.get("prefetch_buffer_size", 0), length_s, planned)
+    ahead = data.get("prefetch_buffer_size", 0) + (0 if shares else data.get("pipeline_buffer_size", 0))
+    loader = Loader(data.get("num_workers", 1), ahead, length_s, planned)
     gain = costs.xla_gain if training.get("enable_xla") else 1.0
-    step_s = (costs.launch_s + samples * costs.kernel_s) / gain
+    step_s = costs.launch_s / gain + samples * costs.kernel_s / gain / costs.speeds[model_gpu]
+    step_s += features_s if shares else 0.0
     batch = 0
     while True:
         asked_s = time.monotonic()

@@ -13,7 +13,17 @@ from autotune.records import Validity
 from tests.commands.test_search import left_running
 from tests.fake_nvml.busy_reader import busy_fraction
 from tests.fake_nvml.busy_writer import BusyWriter
-from tests.gpu.conftest import UUID, GpuProject, Searched, all_at_once, driver_windows, is_baselines, machine_with
+from tests.fake_nvml.scenario import Gpu, Scenario
+from tests.gpu.conftest import (
+    UUID,
+    WINDOW_S,
+    GpuProject,
+    Searched,
+    all_at_once,
+    driver_windows,
+    is_baselines,
+    machine_with,
+)
 
 # A file of samples takes 150 ms to open. 4 steps of 18 ms, 8 ms of loading before each: busy for 72 of 254 ms.
 STARVED = """\
@@ -39,8 +49,19 @@ autotune:
   trial: {min_s: 1.0, min_steps: 10, max_s: 1.5}
 """
 
+# The second GPU is twice as fast. One GPU for both: 4 ms of reading, then 4 + 16 + 10 ms a step. Training on the
+# second: 12 ms, while the first waits for 4 ms of reading, and computes features for 10 ms. The other way round: 20 ms.
+PLACED = """\
+data: {data_gpu: null, model_gpu: null, pipeline_buffer_size: 2, pipeline_buffer_mb: 64}
+training: {}
+costs: {load_s: 0.001125, features_s: 0.000625, launch_s: 0.004, kernel_s: 0.001, speeds: [0.5, 1.0]}
+autotune:
+  command: "{python} TRAINER {config}"
+  trial: {min_s: 1.0, min_steps: 10, max_s: 1.5}
+"""
+
 BUDGET_S = 40.0
-WHOLE = ("starved", "effective", "utilization")  # the others are interrupted once enough was seen
+WHOLE = ("starved", "effective", "utilization", "placed")  # the others are interrupted once enough was seen
 
 
 def visit(project: GpuProject, seconds: float) -> None:
@@ -67,6 +88,7 @@ def searched(gpu_project: Callable[..., GpuProject]) -> dict[str, Searched]:
         "starved": gpu_project(machine_with(1), STARVED),
         "effective": gpu_project(machine_with(2), BUSY_IS_NOT_FAST.replace("OBJECTIVE", "effective_utilization")),
         "utilization": gpu_project(machine_with(2), BUSY_IS_NOT_FAST.replace("OBJECTIVE", "utilization")),
+        "placed": gpu_project(Scenario(gpus=(Gpu(name="NVIDIA A10"), Gpu()), follow=True, window_s=WINDOW_S), PLACED),
         "visited": gpu_project(machine_with(1), STARVED),
         "shared": gpu_project(machine_with(1), STARVED),
     }
@@ -151,6 +173,39 @@ def test_utilization_itself_would_have_kept_the_slower_one(searched):
     kept, found = answer["best"]["metrics"], other["best"]["metrics"]
     assert kept["gpu_utilization"] > 2 * found["gpu_utilization"]
     assert kept["samples_per_s"] < 0.7 * found["samples_per_s"]
+
+
+def test_data_and_model_get_the_gpus_that_suit_them(searched):
+    """Of two unlike GPUs the faster one trains; both keys are written, and the final screen shows both GPUs."""
+    done = searched["placed"]
+    answer = done.answer
+    assert answer["verdict"] == "better", done.complained
+    assert answer["best"]["values"]["data.model_gpu"] == 1
+    assert answer["speedup"]["ratio"] == pytest.approx(34 / 14, rel=0.1)
+    (placement,) = (change for change in answer["changes"] if change["path"] == "data.model_gpu")
+    assert placement["along"] == [{"path": "data.data_gpu", "old": None, "new": 0}]
+    tried = {
+        (trial["values"]["data.model_gpu"], trial["values"]["data.pipeline_buffer_size"]) for trial in done.trials()
+    }
+    assert {model for model, _ in tried} == {None, 0, 1}
+    assert {depth for model, depth in tried if model is None} == {2}
+
+    data, model = answer["best"]["gpus"]["devices"]
+    assert [(gpu["role"], gpu["scored"]) for gpu in (data, model)] == [("data", False), ("model", True)]
+    assert [gpu["reference"] for gpu in (data, model)] == [[0.60, 0.80], [0.85, 0.95]]
+    assert [gpu["utilization"] for gpu in (data, model)] == pytest.approx([10 / 14, 12 / 14], abs=0.05)
+    assert data["against_reference"] == "within"
+    assert answer["best"]["gpus"]["utilization"] == model["utilization"]
+    assert [gpu["role"] for gpu in answer["baseline"]["gpus"]["devices"]] == [None, None]
+    assert "data GPU " in done.complained
+
+    screen = done.project.autotune("status", "--config", "config.yaml").stdout
+    assert "the score looks at GPU 0, then at GPU 1." in screen
+    assert "% flat, within 60-80 %" in " ".join(screen.split())
+    assert "users state 60-80 % for data and 85-95 % for model" in " ".join(screen.split())
+    applied = done.project.autotune("apply", "--config", "config.yaml")
+    assert applied.returncode == 0, applied.stderr
+    assert "data: {data_gpu: 0, model_gpu: 1, " in (done.project.folder / "config.yaml").read_text()
 
 
 def test_a_run_that_somebody_disturbed_is_made_again(searched):

@@ -6,7 +6,7 @@ from autotune.gpu.trial_usage import usage_of_trial
 from autotune.gpu.usage import Attribution, DevicesUsage, DeviceUsage
 from autotune.measure.oscillation import Segment
 from autotune.measure.probe import TrialGpus
-from autotune.records import GpuFigures, Validity
+from autotune.records import GpuFigures, GpuRole, Validity
 from tests.runs import changed_gpu
 
 T0_S = 1234.567891
@@ -55,6 +55,19 @@ def test_a_gpu_that_the_trial_left_alone_is_not_scored():
     assert use.utilization == 0.5
     assert use.power_w == 300.0
     assert [gpu.scored for gpu in use.devices] == [True, False]
+
+
+def test_the_gpus_of_data_and_model_are_told_apart_and_the_models_is_scored():
+    """Where each has one: the model's utilization is the trial's, though the data's GPU is busier."""
+    use = used(BUSY, changed_gpu(IDLE, utilization=0.3, own_fraction=0.3), data=0, model=1)
+    assert [(gpu.role, gpu.scored) for gpu in use.devices] == [(GpuRole.DATA, False), (GpuRole.MODEL, True)]
+    assert use.utilization == 0.3
+
+
+@pytest.mark.parametrize(("data", "model"), [(None, None), (0, 0), (None, 1), (0, 2)])
+def test_without_a_gpu_for_each_there_are_no_roles(data, model):
+    """One for both, a pair that is half set, and one that is not there."""
+    assert [gpu.role for gpu in used(BUSY, IDLE, data=data, model=model).devices] == [None, None]
 
 
 def test_a_gpu_that_the_trial_says_it_uses_is_scored_also_if_it_idles():

@@ -10,14 +10,17 @@ from hypothesis import strategies as st
 from autotune.measure.oscillation import Oscillation, Pattern, Segment
 from autotune.measure.utilization import (
     MEANINGS,
+    Against,
     BusyPoint,
     Utilization,
+    against_reference,
     best_busy_rate,
     busy_rate,
     describe,
     effective_utilization,
     pooled_utilization,
 )
+from autotune.records import GpuRole
 
 
 def run(busy, *, window_s=0.25, asked_s=None):
@@ -149,3 +152,20 @@ def test_the_best_rate_has_the_unit_of_the_rates(rates, factor):
     if rate > 0.0:  # two trials a hundredfold apart have no lower end above 0
         assert scaled == pytest.approx(factor * rate, rel=1e-6)
     assert rate <= math.exp(np.mean(np.log(rates))) * (1 + 1e-9)
+
+
+@pytest.mark.parametrize(
+    ("role", "utilization", "found"),
+    [
+        (GpuRole.DATA, 0.59, Against.BELOW),
+        (GpuRole.DATA, 0.6, Against.WITHIN),
+        (GpuRole.DATA, 0.8, Against.WITHIN),
+        (GpuRole.DATA, 0.81, Against.ABOVE),
+        (GpuRole.MODEL, 0.84, Against.BELOW),
+        (GpuRole.MODEL, 0.95, Against.WITHIN),
+        (GpuRole.MODEL, 0.96, Against.ABOVE),
+    ],
+)
+def test_the_references_of_two_gpus_include_their_ends(role, utilization, found):
+    """60-80 % for the GPU of the data, 85-95 % for that of the model."""
+    assert against_reference(utilization, role) is found

@@ -59,13 +59,18 @@ def ask(fake_gpu: Callable[..., FakeGpu], tmp_path: Path) -> Ask:
     """Ask a process for the GPUs of a search in an environment, on a machine with two GPUs."""
 
     def asked(
-        scenario: Scenario | None = None, *, more: str = "", look: bool = False, env: dict[str, str] | None = None
+        scenario: Scenario | None = None,
+        *,
+        more: str = "",
+        look: bool = False,
+        env: dict[str, str] | None = None,
+        text: str = CONFIG,
     ) -> dict[str, Any]:
         machine = fake_gpu(scenario or Scenario(gpus=(Gpu(), Gpu())), began_s_ago=30.0)
         machine.env.pop("CUDA_VISIBLE_DEVICES", None)
         machine.env.update(env or {})
         config = tmp_path / "config.yaml"
-        config.write_text(CONFIG.format(more=more))
+        config.write_text(text.format(more=more))
         answer: dict[str, Any] = machine.run(ASK.format(config=str(config), look=look))
         return answer
 
@@ -73,11 +78,22 @@ def ask(fake_gpu: Callable[..., FakeGpu], tmp_path: Path) -> Ask:
 
 
 def test_a_trial_may_use_the_gpus_it_sees_and_its_model_is_where_the_config_says(ask: Ask) -> None:
-    """Both GPUs are measured; the model's is the one that is scored."""
+    """Both GPUs are measured; the model's is the one that is scored, and the data's is known."""
     told = ask()
-    assert told["trial"] == {"uuids": UUIDS[:2], "reported": False, "model": 1}
+    assert told["trial"] == {"uuids": UUIDS[:2], "reported": False, "model": 1, "data": 0}
     assert told["watched"] == UUIDS[:2]
     assert (told["remarks"], told["why_no_gpu"]) == ([], None)
+
+
+def test_alike_gpus_are_said_to_be_tried_one_way_round(ask: Ask) -> None:
+    """Unlike ones are tried both ways, and nothing is said; nor is it where the user lists the knobs."""
+    found = CONFIG.replace("    knobs:\n        data.batch_size: [8, 16]\n", "")
+    unlike = Scenario(gpus=(Gpu(), Gpu(name="NVIDIA A10")))
+    said = "GPUs 0 and 1 are alike: data on 0 and training on 1 stands for both ways round"
+    assert ask(text=found)["remarks"] == [said]
+    assert said not in ask(unlike, text=found, env={"CUDA_DEVICE_ORDER": "PCI_BUS_ID"})["remarks"]
+    together = ask(unlike, text=found.replace("model_gpu: 1", "model_gpu: 0"))["remarks"]
+    assert any("data on 1 and training on 0 is not tried" in remark for remark in together)
 
 
 def test_the_environment_of_the_trials_decides_not_that_of_the_search_alone(ask: Ask) -> None:

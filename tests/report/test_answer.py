@@ -8,9 +8,10 @@ from typing import Any
 import pytest
 from rich.console import Console
 
+from autotune.measure.utilization import Against
 from autotune.records import Ending, Validation, Validity
 from autotune.report.answer import Failure, print_answer
-from autotune.results import BrokenPoint, Change, Ratio, SearchResult, Side, Verdict
+from autotune.results import BrokenPoint, Change, MovedKey, Ratio, SearchResult, Side, Verdict
 from autotune.settings.typed_options import TypedOptions
 from autotune.stage_times import PipelineTimes, StageTimes
 from tests.report.conftest import BASELINE, BEST, MakeEnded, MakeResult, on_gpus, pooled_gpu
@@ -193,6 +194,41 @@ def test_two_gpus_are_both_shown_and_the_scored_one_is_named(search_result: Make
     assert _row(screen, "GPU utilization, mean") == ["GPU utilization, mean", "20 %", "88 %"]
     assert "GPU 0 is NVIDIA H100, GPU 1 is NVIDIA T4; the score looks at GPU 1." in screen
     assert "Today's GPU utilization is bursty" in screen
+
+
+def test_the_gpus_of_data_and_model_stand_beside_what_users_state_of_such_pairs(search_result: MakeResult) -> None:
+    """Below, within or above in words; today's config has one GPU for both, and nothing is compared there."""
+    whole = search_result()
+    today = pooled_gpu("50 % flat", 0.5)
+    data = pooled_gpu(
+        "57 % flat", 0.57, scored=False, role="data", reference=(0.6, 0.8), against_reference=Against.BELOW.value
+    )
+    model = pooled_gpu(
+        "91 % flat", 0.91, uuid="GPU-1", role="model", reference=(0.85, 0.95), against_reference=Against.WITHIN.value
+    )
+    screen = _screen(search_result(baseline=on_gpus(whole.baseline, today), best=on_gpus(whole.best, data, model)))
+    assert _row(screen, "GPU 0 utilization") == [
+        "GPU 0 utilization", "50 % flat (scored)", "data: 57 % flat, below 60-80 %",
+    ]  # fmt: skip
+    assert _row(screen, "GPU 1 utilization") == [
+        "GPU 1 utilization", "not measured", "model: 91 % flat, within 85-95 % (scored)",
+    ]  # fmt: skip
+    assert "users state 60-80 % for data and 85-95 % for model" in screen
+
+
+def test_a_key_that_moves_along_is_shown_with_its_change(search_result: MakeResult) -> None:
+    """The diff of `apply` will have it too."""
+    change = Change(
+        path="data.model_gpu",
+        old=None,
+        new=1,
+        worth=Ratio(ratio=1.6, low=1.5, high=1.7),
+        group=0,
+        label="same training",
+        along=(MovedKey(path="data.data_gpu", old=None, new=0),),
+    )
+    screen = _screen(search_result(changes=(change,)))
+    assert _row(screen, "data.data_gpu") == ["data.data_gpu", "null", "0", "(moves along)"]
 
 
 def test_a_search_for_utilization_says_what_became_of_it(search_result: MakeResult) -> None:

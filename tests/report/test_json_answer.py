@@ -108,7 +108,7 @@ def test_gpus_are_there_device_by_device(search_result: MakeResult) -> None:
     gpus = document["best"]["gpus"]
     assert (gpus["effective_utilization"], gpus["utilization"]) == (0.88, None)
     (device,) = gpus["devices"]
-    words = {"uuid", "name", "scored", "text", "verdict", "meaning"}
+    words = {"uuid", "name", "scored", "role", "reference", "against_reference", "text", "verdict", "meaning"}
     assert set(device) == (set(GPU_METRICS) - {"effective_utilization"}) | words
     assert (device["text"], device["verdict"], device["utilization"], device["period_s"]) == (
         "91 % flat", "flat", 0.91, None,

@@ -7,7 +7,7 @@ from rich.console import Console
 
 from autotune.clock import VirtualClock
 from autotune.events import Event, IncumbentChanged, PhaseChanged, SearchEnded, TrialProgress, TrialStarted
-from autotune.records import Purpose
+from autotune.records import GpuRole, Purpose
 from autotune.report.live import SearchDisplay
 from tests.report.conftest import BASELINE, MakeEnded
 from tests.runs import measured
@@ -65,6 +65,14 @@ def test_a_terminal_sees_how_busy_the_gpu_was(trial_ended: MakeEnded) -> None:
     busy = trial_ended(measurement=replace(measured(61.5), gpu_utilization=0.41))
     assert "1 trials, the last GPU 41 % starting" in _last_drawn(busy)
     assert "2 trials starting" in _last_drawn(busy, trial_ended())
+
+
+def test_a_terminal_sees_the_gpus_of_data_and_model_while_a_trial_goes_on() -> None:
+    """Both, the data's first."""
+    started = TrialStarted(number=3, purpose=Purpose.EXPLORE, changes={"model_gpu": 1})
+    busy = {GpuRole.MODEL: 0.91, GpuRole.DATA: 0.624}
+    shown = _last_drawn(started, TrialProgress(number=3, elapsed_s=5.0, steps=17, utilization=busy))
+    assert "trial 3 explore: model_gpu=1  17 steps  data GPU 62 %, model GPU 91 %" in shown
 
 
 def _last_drawn(*events: Event) -> str:
