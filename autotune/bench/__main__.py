@@ -192,6 +192,24 @@ def _siblings(arguments: argparse.Namespace) -> None:
     )
 
 
+def _add_placement(commands: "Commands") -> None:
+    parser = commands.add_parser("placement", help="how well searches place data and model on two GPUs")
+    parser.add_argument("--seeds", type=_seeds, default=range(100), metavar="0-31", help="default: 0-99")
+    parser.add_argument("--budget", type=parse_duration_s, default=600.0, help="of each search (default: 10m)")
+    _add_pieces(parser, out="bench-placement")
+    parser.set_defaults(run=_placement)
+
+
+def _placement(arguments: argparse.Namespace) -> None:
+    # Here, because other benchmarks do without the imports of the peers.
+    from autotune.bench.placement import benchmark_placement
+
+    print(
+        benchmark_placement(seeds=arguments.seeds, budget_s=arguments.budget, jobs=arguments.jobs, out=arguments.out),
+        end="",
+    )
+
+
 def _add_landscapes(commands: "Commands") -> None:
     parser = commands.add_parser(
         "landscapes", help="compare how rugged simulated trainers are with measured systems, by three statistics"
@@ -486,6 +504,7 @@ _BENCHMARKS = (
     _add_tables,
     _add_assumptions,
     _add_siblings,
+    _add_placement,
     _add_landscapes,
     _add_promises,
     _add_ablation,

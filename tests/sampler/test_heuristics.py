@@ -5,7 +5,7 @@ from typing import Any
 from autotune.records import Values
 from autotune.sampler.heuristics import heuristic_proposals
 from autotune.sampler.observations import Observation
-from autotune.space.knob import Label
+from autotune.space.knob import InertUnder, Label
 from autotune.space.space import Space
 from tests.runs import knob, named, observation
 
@@ -108,3 +108,17 @@ def test_a_cache_comes_last_where_a_pass_over_the_data_is_long() -> None:
     observations |= named(observation(space, 0.2, workers=4), observation(space, 0.3, workers=4, batch=32))
     observations |= named(observation(space, 0.2, workers=4, batch=64))
     assert _first(space, observations, short_passes=False) == {"workers": 4, "cache": "memory", "batch": 32}
+
+
+def test_a_knob_without_effect_is_not_advised_until_it_has_one() -> None:
+    """The depth of a buffer between GPUs waits for a placement that has one, and is in no bundle before."""
+    placement = knob("placement", "one", "two", heuristic_values=("two",))
+    inert = InertUnder(path="placement", values=("one",))
+    depth = knob("depth", 16, 4, bundled=True, heuristic_values=(4,), inert_under=inert)
+    space = Space(knobs=(placement, depth))
+    observations = named(observation(space, 0.0))
+    apart: dict[str, Any] = {"placement": "two", "depth": 16}
+    proposals = heuristic_proposals(space, observations, None, has_gpu=True, short_passes=True)
+    assert list(proposals) == [apart]
+    observations |= named(observation(space, 0.5, **apart))
+    assert _first(space, observations) == {**apart, "depth": 4}

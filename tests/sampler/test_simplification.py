@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 
 from autotune.records import Values
 from autotune.sampler.simplification import simplified
+from autotune.space.knob import InertUnder
 from autotune.space.space import Space
 from tests.runs import knob
 
@@ -33,3 +34,17 @@ def test_what_cannot_be_tried_is_no_simplification() -> None:
     needs_b = simplified(BEST, SPACE, best - 0.02, _believed, lambda values: values["b"] is True)
     assert needs_b == {**BEST, "c": "x"}
     assert simplified(BEST, SPACE, -1.0, _believed, lambda _: False) == BEST
+
+
+def test_a_change_goes_with_the_one_that_it_has_an_effect_under() -> None:
+    """Alone the placement cannot be taken back, and the buffer's depth is worth something as long as there is one."""
+    inert = InertUnder(path="placement", values=("one",))
+    space = Space(knobs=(knob("placement", "one", "two"), knob("depth", 16, 4, inert_under=inert)))
+    speeds = {("one", 16): 0.0, ("two", 16): -0.2, ("two", 4): 0.01}
+
+    def believed(points: Sequence[Values]) -> list[float]:
+        return [speeds[str(values["placement"]), int(values["depth"] or 0)] for values in points]
+
+    best: Values = {"placement": "two", "depth": 4}
+    assert simplified(best, space, -0.01, believed, lambda _: True) == space.baseline
+    assert simplified(best, space, 0.01, believed, lambda _: True) == best

@@ -6,7 +6,7 @@ import pytest
 
 from autotune.records import Ending, Gpu, Machine, Scalar
 from autotune.search.imported_points import MOST_POINTS, imported_points, memory_hints, nearest
-from autotune.space.knob import Label
+from autotune.space.knob import InertUnder, Label
 from autotune.space.space import Space
 from autotune.study.profiles import Hardware, ProfilePoint
 from autotune.study.siblings import Likeness, Sibling
@@ -128,3 +128,13 @@ def test_as_many_workers_as_cores_become_as_many_as_there_are_here() -> None:
     assert _values(_sibling(({**POINT, "data.num_workers": 1}, 0.5), hardware=few)) == [
         {**POINT, "data.num_workers": 1}
     ]
+
+
+def test_an_imported_value_without_effect_here_stays_as_it_is_today() -> None:
+    """There the buffer's depth had one: another placement was possible."""
+    inert = InertUnder(path="data.cache", values=("none",))
+    workers = replace(SPACE.knob("data.num_workers"), inert_under=inert)
+    space = replace(SPACE, knobs=(SPACE.knobs[0], workers, SPACE.knobs[2]))
+    sibling = _sibling(({**POINT, "data.cache": "disk"}, 2.0))
+    (point,) = imported_points(space, [sibling], MACHINE, memory_margin=0.08)
+    assert point.values == {"data.batch_size": 32, "data.num_workers": 1, "data.cache": "none"}
