@@ -25,7 +25,7 @@ _REASONS: tuple[tuple[tuple[str, ...], str], ...] = (
     ),
     (
         ("pipeline_warmup_batches",),
-        "it is the number of batches before the first step, which is not measured",
+        "it is how many batches are to be there before the first step, and what is before that is not measured",
     ),
     (
         ("allow_growth", "allow_memory_growth", "enable_memory_growth"),
