@@ -22,14 +22,15 @@ MEASUREMENT = Measurement(
 
 
 def test_every_figure_of_a_measurement_is_in_the_table():
-    """A new figure cannot be forgotten, and the table names nothing else; each GPU by itself is no figure."""
-    assert set(METRICS) == {field.name for field in dataclasses.fields(Measurement)} - {"gpus"}
+    """A new figure cannot be forgotten, and the table names nothing else; neither each GPU nor a stage is a figure."""
+    assert set(METRICS) == {field.name for field in dataclasses.fields(Measurement)} - {"gpus", "stages"}
     assert all(name == metric.name for name, metric in METRICS.items())
 
 
 def test_every_figure_of_a_gpu_is_in_the_table():
     """Words about a GPU, and its name, are no figure; some figures only serve to work out others."""
     words = {"uuid", "name", "figures", "scored", "text", "verdict", "meaning", "devices"}
+    words |= {"role", "reference", "against_reference"}
     not_shown = {"memory_total_bytes", "power_w", "energy_j", "own_fraction"}
     figures = {field.name for record in (GpuFigures, PooledGpu, PooledGpus) for field in dataclasses.fields(record)}
     assert set(GPU_METRICS) == figures - words - not_shown

@@ -458,7 +458,7 @@ def _two_devices(arguments: argparse.Namespace) -> None:
 
     benchmark_throughput(
         arguments.ratios,
-        (0, *arguments.buffers),
+        arguments.buffers,
         batches=arguments.batches,
         variation=arguments.variation,
         seed=arguments.seed,

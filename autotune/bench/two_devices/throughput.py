@@ -2,8 +2,8 @@
 
 Features and steps are waits, of which each has its own time, drawn from a gamma distribution: so the two stages take
 no cores from each other, as two GPUs would not, and whatever is missing to the bound is the pipeline's own. The bound
-is 1/max(f, s), with f and s the means of the waits as they were, since a busy machine ends them late; one stage after
-the other makes 1/(f + s).
+is 1/max(f, s): f and s are the means of the waits as they were in that run, since a busy machine ends them late, and
+of what calling TensorFlow takes besides, which is measured with one stage after the other.
 """
 
 import os
@@ -28,23 +28,7 @@ from autotune.tf.two_stage import TwoStageFeed
 _SLOWER_STAGE_S = 0.02
 _FILLING = 20  # batches before the measurement, besides those that fill the buffer
 _APART = Placement(data="/CPU:1", model="/CPU:0")
-
-
-@dataclass(frozen=True, kw_only=True)
-class Throughput:
-    """Throughput of one pipeline.
-
-    Attributes:
-        ratio: Mean time of features over that of a step, f/s.
-        depth: Size of the buffer in batches; 0 means one stage after the other, without a pipeline.
-        of_bound: Throughput as a share of 1/max(f, s).
-        sequential_of_bound: Throughput of one stage after the other by calculation, 1/(f + s), as a share of it.
-    """
-
-    ratio: float
-    depth: int
-    of_bound: float
-    sequential_of_bound: float
+_SIGNATURE = [tf.TensorSpec([], tf.int64)]
 
 
 def benchmark_throughput(
@@ -53,8 +37,8 @@ def benchmark_throughput(
     """Measure each ratio with each depth, print a table, and write a picture.
 
     Args:
-        ratios: Values of f/s.
-        depths: Sizes of the buffer; 0 measures one stage after the other.
+        ratios: Values of f/s, means of the waits.
+        depths: Sizes of the buffer.
         batches: Batches to measure.
         variation: Standard deviation of each stage's time over its mean.
         seed: Seed of the times.
@@ -63,36 +47,70 @@ def benchmark_throughput(
     cpu = tf.config.list_physical_devices("CPU")[0]
     tf.config.set_logical_device_configuration(cpu, [tf.config.LogicalDeviceConfiguration()] * 2)
     tf.config.experimental.set_device_policy("explicit")  # a hidden copy would be an error
-    measured = [
-        _measure(ratio, depth, batches=batches, variation=variation, seed=seed) for ratio in ratios for depth in depths
-    ]
-    heads = ["f/s", *(f"buffer {depth}" if depth else "in turn" for depth in depths), "1/(f + s)"]
-    print(markdown_table(heads, [_row([one for one in measured if one.ratio == ratio]) for ratio in ratios]))
-    plot_throughput(ratios, {depth: [one.of_bound for one in measured if one.depth == depth] for depth in depths}, out)
+    shares = []
+    for ratio in ratios:
+        work = _Work(ratio, batches=batches, variation=variation, seed=seed)
+        shares.append([work.in_turn(), *(work.in_pipeline(depth) for depth in depths)])
+    heads = ["f/s", "one after the other", *(f"buffer of {depth}" for depth in depths)]
+    rows = [[f"{ratio:g}", *(f"{share:.1%}" for share in row)] for ratio, row in zip(ratios, shares, strict=True)]
+    print(markdown_table(heads, rows))
+    plot_throughput(ratios, dict(zip((0, *depths), zip(*shares, strict=True), strict=True)), out)
     print(f"\nThroughput as a share of 1/max(f, s), {batches} batches each; picture: {out}")
 
 
-def _row(measured: Sequence[Throughput]) -> list[str]:
-    shares = (f"{one.of_bound:.1%}" for one in measured)
-    return [f"{measured[0].ratio:g}", *shares, f"{measured[0].sequential_of_bound:.1%}"]
+class _Work:
+    """Work of both stages on the same batches, whichever way they are combined.
 
+    Args:
+        ratio: Value of f/s.
+        batches: Batches to measure.
+        variation: As for `benchmark_throughput`.
+        seed: Likewise.
+    """
 
-def _measure(ratio: float, depth: int, *, batches: int, variation: float, seed: int) -> Throughput:
-    skipped = _FILLING + 2 * depth
-    features_s, steps_s = _SLOWER_STAGE_S * min(ratio, 1.0), _SLOWER_STAGE_S / max(ratio, 1.0)
-    random = np.random.default_rng((seed, round(1000 * ratio)))  # the same times for each depth
-    shape = 1.0 / variation**2
-    times_s = random.gamma(shape, 1.0 / shape, (2, batches + skipped)) * [[features_s], [steps_s]]
-    features, step = _Waits(times_s[0]), _Waits(times_s[1])
-    taken_s = _time(features, step, depth, batches=batches + skipped, skipped=skipped)
-    f_s, s_s = features.waited_s[skipped:].mean(), step.waited_s[skipped:].mean()
-    slower_s = float(max(f_s, s_s))
-    return Throughput(
-        ratio=ratio,
-        depth=depth,
-        of_bound=batches * slower_s / taken_s,
-        sequential_of_bound=slower_s / (f_s + s_s),
-    )
+    def __init__(self, ratio: float, *, batches: int, variation: float, seed: int) -> None:
+        self._batches = batches
+        self._means_s = (_SLOWER_STAGE_S * min(ratio, 1.0), _SLOWER_STAGE_S / max(ratio, 1.0))
+        self._shape = 1.0 / variation**2
+        self._seed = (seed, round(1000 * ratio))
+        self._calls_s = (0.0, 0.0)
+
+    def in_turn(self) -> float:
+        """Return the throughput of one stage after the other, as a share of the bound; it measures the calls."""
+        run = self._run(_FILLING)
+        with tf.device(_APART.model):
+            features, step = (tf.function(stage, input_signature=_SIGNATURE, autograph=False) for stage in run.stages)
+            stamps_s = [_now_s()]
+            for number in range(self._batches + _FILLING):
+                made = features(tf.constant(np.array(number)))
+                stamps_s.append(_now_s())
+                step(made)
+                stamps_s.append(_now_s())
+        taken_s = np.diff(stamps_s).reshape(-1, 2)[_FILLING:]
+        features_s, step_s = taken_s.mean(axis=0)
+        self._calls_s = (features_s - run.features.mean_s(_FILLING), step_s - run.step.mean_s(_FILLING))
+        return float(self._batches * max(features_s, step_s) / taken_s.sum())
+
+    def in_pipeline(self, depth: int) -> float:
+        """Return the throughput of the pipeline, as a share of the bound; see `in_turn`, which comes first."""
+        skipped = _FILLING + 2 * depth
+        run = self._run(skipped)
+        with tf.device(_APART.model):
+            step = tf.function(run.step, input_signature=_SIGNATURE, autograph=False)
+        ends_s = []
+        for number in _numbers(run.features, depth, self._batches + skipped):
+            with tf.device(_APART.model):
+                step(number)
+            ends_s.append(_now_s())
+        features_s, step_s = (
+            stage.mean_s(skipped) + call_s for stage, call_s in zip(run.stages, self._calls_s, strict=True)
+        )
+        return self._batches * max(features_s, step_s) / (ends_s[-1] - ends_s[skipped - 1])
+
+    def _run(self, skipped: int) -> "_Run":
+        random = np.random.default_rng(self._seed)
+        times_s = random.gamma(self._shape, 1.0 / self._shape, (self._batches + skipped, 2)) * self._means_s
+        return _Run(features=_Waits(times_s[:, 0]), step=_Waits(times_s[:, 1]))
 
 
 class _Waits:
@@ -100,59 +118,46 @@ class _Waits:
 
     Args:
         times_s: Time of each batch.
-
-    Attributes:
-        waited_s: Time that each took in fact.
     """
 
     def __init__(self, times_s: NDArray[np.float64]) -> None:
         self._times_s = times_s
         self._clock = SystemClock()
-        self.waited_s = np.zeros_like(times_s)
+        self._waited_s = np.zeros_like(times_s)
 
     def __call__(self, number: tf.Tensor) -> tf.Tensor:
         return tf.ensure_shape(tf.numpy_function(self._wait, [number], tf.int64), [])
 
+    def mean_s(self, skipped: int) -> float:
+        """Return the mean time that a batch took in fact, without the first ones."""
+        return float(self._waited_s[skipped:].mean())
+
     def _wait(self, number: np.int64) -> np.int64:
         begun_s = self._clock.now_s()
         self._clock.wait(float(self._times_s[number]))
-        self.waited_s[number] = self._clock.now_s() - begun_s
+        self._waited_s[number] = self._clock.now_s() - begun_s
         return number
 
 
-def _time(
-    features: _Waits,
-    step: _Waits,
-    depth: int,
-    *,
-    batches: int,
-    skipped: int,
-) -> float:
-    """Return the time in seconds from the end of the last skipped step to the end of the last one."""
-    clock = SystemClock()
-    with tf.device(_APART.model):
-        train = tf.function(step, input_signature=[tf.TensorSpec([], tf.int64)], autograph=False)
-    begun_s = 0.0
-    for place, number in enumerate(_numbers(features, depth, batches)):
-        with tf.device(_APART.model):
-            train(number)
-        if place == skipped - 1:
-            begun_s = clock.now_s()
-    return clock.now_s() - begun_s
+@dataclass(frozen=True, kw_only=True)
+class _Run:
+    features: _Waits
+    step: _Waits
+
+    @property
+    def stages(self) -> tuple[_Waits, _Waits]:
+        """The two in their order."""
+        return self.features, self.step
 
 
 def _numbers(features: _Waits, depth: int, batches: int) -> Iterator[tf.Tensor]:
     """Yield the number of each batch when its features are there."""
     dataset = tf.data.Dataset.range(batches).map(lambda number: {"number": number}).prefetch(2)
-    if depth:
-        options = BufferOptions(batches=depth)
-        with TwoStageFeed(
-            dataset, lambda _, number: {"number": features(number)}, _APART, options, work="number"
-        ) as feed:
-            for fetched in feed:
-                yield fetched.batch["number"]
-        return
-    compute = tf.function(features, input_signature=[tf.TensorSpec([], tf.int64)], autograph=False)
-    for batch in dataset:
-        with tf.device(_APART.model):
-            yield compute(tf.identity(batch["number"]))
+    options = BufferOptions(batches=depth)
+    with TwoStageFeed(dataset, lambda _, number: {"number": features(number)}, _APART, options, work="number") as feed:
+        for fetched in feed:
+            yield fetched.batch["number"]
+
+
+def _now_s() -> float:
+    return SystemClock().now_s()
