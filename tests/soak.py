@@ -52,6 +52,7 @@ MODULES = {
     "daemon": "tests.soak_daemon",
     "drift": "tests.soak_drift",
     "imports": "tests.soak_imports",
+    "one-device": "tests.soak_one_device",
 }
 """Commands with a module of their own, whose `main` takes the arguments."""
 

@@ -148,13 +148,13 @@ def cost(pairs: int, length: int) -> bool:
             f"{made[False][1]:.3f} s of CPU a step alone, {made[True][1]:.3f} watched",
             flush=True,
         )
-    speed, work = _interval(speeds), _interval(works)
+    speed, work = ratio_interval(speeds), ratio_interval(works)
     for name, (middle, low, high) in (("speed", speed), ("CPU time of a step", work)):
         print(f"{name}, watched over alone: {middle:.3f} (95 %: {low:.3f}-{high:.3f})")
     return speed[2] >= 1.0
 
 
-def _interval(ratios: Sequence[float]) -> tuple[float, float, float]:
+def ratio_interval(ratios: Sequence[float]) -> tuple[float, float, float]:
     """Return the mean of ln ratios with its 95 % interval (t), as ratios."""
     mean, half = statistics.fmean(ratios), math.inf
     if len(ratios) > 1:

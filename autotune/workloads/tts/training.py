@@ -58,7 +58,7 @@ def train(
     dataset = _dataset(config, config_file, clips, options)
     with _feed(config, config_file, dataset, placement) as feed, on_model():
         train_step = TrainStep(
-            _loss_of(model), model.trainable_variables, optimizer, config.step_options(), feed.element_spec
+            loss_of(model), model.trainable_variables, optimizer, config.step_options(), feed.element_spec
         )
         if train_step.loss_scale is not None:
             checkpoints.add_loss_scale(train_step.loss_scale)
@@ -127,12 +127,14 @@ def _summary(config: TrainerConfig, options: PipelineOptions, dataset: tf.data.D
     )
 
 
-def _loss_of(model: Speech) -> Callable[[Batch], tf.Tensor]:
-    def loss_of(batch: Batch) -> tf.Tensor:
+def loss_of(model: Speech) -> Callable[[Batch], tf.Tensor]:
+    """Return the loss of a batch, for `TrainStep`."""
+
+    def loss(batch: Batch) -> tf.Tensor:
         predicted = model(batch["text"], batch["text_length"], tf.shape(batch["mel"])[1], batch["mel_length"])
         return l1_loss(predicted, batch["mel"], batch["mel_length"])
 
-    return loss_of
+    return loss
 
 
 class _Loop:
