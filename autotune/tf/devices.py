@@ -45,6 +45,18 @@ def place(options: DeviceOptions) -> Placement | None:
     return Placement(data=f"/{kind}:{options.data_gpu}", model=f"/{kind}:{options.model_gpu}")
 
 
+def require_there(placement: Placement) -> None:
+    """See to it that both devices are there: TensorFlow itself would take another one in silence.
+
+    Raises:
+        ValueError: One is not.
+    """
+    there = [device.name.removeprefix("/device:") for device in tf.config.list_logical_devices()]
+    for name in (placement.data, placement.model):
+        if name.lstrip("/").removeprefix("device:") not in there:
+            raise ValueError(f"device {name} is not there: TensorFlow sees {', '.join(there)}")
+
+
 def refuse_other_ways() -> None:
     """See to it that nothing else divides the work over the devices or hands memory around between them.
 

@@ -61,9 +61,19 @@ class Feed(BatchFeed):
         batches: Dataset made by `autotune.tf.pipeline.build`.
         work: The feature whose sum is the valid work in a batch.
         device: Device to copy the batches to, one ahead, e.g. that of `accelerator`; None leaves them on the host.
+
+    Raises:
+        ValueError: ``work`` names no whole numbers of a batch.
     """
 
     def __init__(self, batches: tf.data.Dataset, *, work: str, device: str | None = None) -> None:
+        if not isinstance(batches.element_spec, dict):
+            raise ValueError(f"batches are dicts of tensors by name, these are {batches.element_spec!r:.80}")
+        if work not in batches.element_spec or not batches.element_spec[work].dtype.is_integer:
+            counted_in = ", ".join(name for name, spec in batches.element_spec.items() if spec.dtype.is_integer)
+            raise ValueError(
+                f"work names whole numbers in the batches, got {work!r}; there are: {counted_in or 'none'}"
+            )
         counts: deque[int] = deque()
 
         def count(values: np.ndarray) -> None:

@@ -78,6 +78,9 @@ class DeviceOptions:
             data_gpu_memory_mb=self.data_gpu_memory_mb,
             model_gpu_memory_mb=self.model_gpu_memory_mb,
         )
+        if self.logical_cpu_devices and (self.data_gpu_memory_mb or self.model_gpu_memory_mb):
+            limit = "data_gpu_memory_mb" if self.data_gpu_memory_mb else "model_gpu_memory_mb"
+            raise ValueError(f"{limit} limits a GPU, and with logical_cpu_devices none is used")
         if self.limits_mb and self.data_gpu is None:
             limit, gpu = (
                 ("data_gpu_memory_mb", "data_gpu") if self.data_gpu_memory_mb else ("model_gpu_memory_mb", "model_gpu")
@@ -210,7 +213,9 @@ class StepOptions:
 
 
 def require_at_least(low: int, **values: int) -> None:
-    """Raise a ValueError that names the first of the values below ``low``."""
+    """Raise a ValueError that names the first of the values that is no whole number, or below ``low``."""
     for name, value in values.items():
+        if isinstance(value, bool) or not isinstance(value, int):
+            raise ValueError(f"{name} must be a whole number, got {value!r}")
         if value < low:
             raise ValueError(f"{name} must be at least {low}, got {value}")

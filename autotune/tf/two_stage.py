@@ -26,7 +26,7 @@ import tensorflow as tf
 
 from autotune.stage_times import PipelineTimes
 from autotune.tf.batch_buffer import BatchBuffer, BufferClosedError
-from autotune.tf.devices import Placement, refuse_other_ways
+from autotune.tf.devices import Placement, refuse_other_ways, require_there
 from autotune.tf.feed import BatchFeed, Feed, Fetched
 from autotune.tf.options import BufferOptions
 from autotune.tf.stage_clock import StageClock
@@ -62,13 +62,15 @@ class TwoStageFeed(BatchFeed):
         options: Size of the buffer.
         work: The feature *of the host's batches* that counts the valid work, see `autotune.tf.feed.Feed`.
         declared: Shapes and dtypes that the features must have; None takes what they are.
+        first_number: Number of the first batch, for a training that is resumed: the steps that it has done.
 
     Attributes:
         depth: Batches that the buffer holds.
 
     Raises:
-        ValueError: A shape is not fixed, or not the declared one; the buffer's bytes hold not even one batch; or
-            something else in this process divides the work over the devices.
+        ValueError: A device is not there; a shape is not fixed, or not the declared one; the features are no tensors by
+            name; the buffer's bytes hold not even one batch; or something else in this process divides the work over
+            the devices.
     """
 
     def __init__(
@@ -80,8 +82,10 @@ class TwoStageFeed(BatchFeed):
         *,
         work: str,
         declared: Signature | None = None,
+        first_number: int = 0,
     ) -> None:
         refuse_other_ways()
+        require_there(placement)
         function = _compiled(features, batches.element_spec, placement.data)
         self.element_spec = _fixed("feature", _outputs(function))
         _require_declared(self.element_spec, declared)
@@ -96,7 +100,7 @@ class TwoStageFeed(BatchFeed):
         running: BatchBuffer[_Running] = BatchBuffer(_AHEAD)
         data, model = placement.data, placement.model
         threads = [
-            _thread("fetch", fetched, _fetch, Feed(batches, work=work), data, fetched),
+            _thread("fetch", fetched, _fetch, Feed(batches, work=work), first_number, data, fetched),
             _thread("features", computed, _compute, fetched, function, data, computed, self._data_clock),
             _thread("steps", running, _watch, running, self._model_clock),
         ]
@@ -123,6 +127,9 @@ class TwoStageFeed(BatchFeed):
                 batch = self._ready.get()
         except BufferClosedError:
             raise StopIteration from None
+        except Exception:  # of a stage: nothing follows, and the error's traceback must not keep the threads alive
+            self.close()
+            raise
         if batch is None:
             raise StopIteration
         handed_s = time.monotonic()
@@ -177,7 +184,7 @@ def _compiled(features: FeatureFunction, signature: Signature, device: str) -> A
 
     def run(batch: Tensors, number: tf.Tensor) -> tuple[Tensors, tf.Tensor]:
         with tf.device(device):
-            made = dict(features(batch, number))
+            made = _tensors(features(dict(batch), number))
             with tf.control_dependencies(list(made.values())):
                 return made, tf.identity(number)
 
@@ -187,9 +194,9 @@ def _compiled(features: FeatureFunction, signature: Signature, device: str) -> A
         return traced.get_concrete_function()
 
 
-def _fetch(source: Feed, device: str, fetched: BatchBuffer[_Batch]) -> None:
+def _fetch(source: Feed, first_number: int, device: str, fetched: BatchBuffer[_Batch]) -> None:
     """Read batches and copy them to the data device."""
-    for number, (tensors, work) in enumerate((item.batch, item.work) for item in source):
+    for number, (tensors, work) in enumerate(((item.batch, item.work) for item in source), first_number):
         with tf.device("/CPU:0"):  # an array: the tensor of each Python number that it has seen TensorFlow keeps
             read = _Batch(tensors=tensors, number=tf.constant(np.array(number)), work=work)
         fetched.put(read.on(device))
@@ -256,6 +263,23 @@ def _end(buffers: Sequence[BatchBuffer[Any]], threads: Sequence[threading.Thread
             thread.join(_PATIENCE_S)
             if thread.is_alive():  # nothing ends a loader that hangs
                 _log.warning("thread %s does not end: what it calls does not return", thread.name)
+
+
+def _tensors(made: object) -> Tensors:
+    """Return what a feature function made as tensors by name.
+
+    Raises:
+        ValueError: It is something else.
+    """
+    if not isinstance(made, dict) or not made or not all(isinstance(name, str) for name in made):
+        raise ValueError(f"features must return a dict of tensors by name, got {type(made).__name__}: {made!r:.80}")
+    tensors = {}
+    for name, value in made.items():
+        try:
+            tensors[name] = tf.convert_to_tensor(value)
+        except (TypeError, ValueError) as error:
+            raise ValueError(f"feature {name!r} is no dense tensor but {type(value).__name__}") from error
+    return tensors
 
 
 def _outputs(function: Any) -> Signature:

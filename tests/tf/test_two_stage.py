@@ -6,10 +6,13 @@ import itertools
 import os
 import random
 import signal
+import subprocess
+import sys
 import threading
 import traceback
 import weakref
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -310,6 +313,48 @@ def test_features_must_be_what_they_were_declared_as() -> None:
     TwoStageFeed(batches(4), noisy, APART, BufferOptions(), work="work", declared=right).close()
 
 
+def test_features_that_are_no_tensors_by_name_are_refused() -> None:
+    """With what they are; so are batches that are none, a device that is not there, and work that cannot be counted."""
+    returned: list[tuple[Callable[[Any], Any], str]] = [
+        (lambda batch: batch["number"], "dict of tensors by name, got SymbolicTensor"),
+        (lambda batch: (batch, batch), "got tuple"),
+        (lambda _: None, "got NoneType"),
+        (lambda _: {}, "got dict"),
+        (lambda batch: {"a": {"b": batch["number"]}}, "feature 'a' is no dense tensor but dict"),
+        (lambda batch: {"a": tf.sparse.from_dense(batch["number"])}, "feature 'a' is no dense tensor but Sparse"),
+    ]
+    for features, said in returned:
+        with pytest.raises(ValueError, match=said):
+            feed_of(3, lambda batch, _, features=features: features(batch))
+    for placement in (Placement(data="/CPU:0", model="/GPU:3"), Placement(data="/CPU:9", model="/CPU:0")):
+        with pytest.raises(ValueError, match="is not there: TensorFlow sees CPU:0, CPU:1"):
+            feed_of(3, placement=placement)
+    with pytest.raises(ValueError, match="got 'zzz'; there are: number, work"):
+        TwoStageFeed(batches(3), noisy, APART, BufferOptions(), work="zzz")
+
+
+def test_one_that_failed_ends() -> None:
+    """An error in the features leaves no thread behind, also where nobody closes."""
+
+    def fails(number: int) -> None:
+        if number == 3:
+            raise RuntimeError("told to fail")
+
+    feed = feed_of(10, calling(fails))
+    with pytest.raises(tf.errors.UnknownError):
+        list(feed)
+    assert left_threads() == []
+    assert list(feed) == []
+
+
+def test_a_resumed_training_counts_on() -> None:
+    """The numbers of its batches, and their random numbers, are those of a training that was not interrupted."""
+    through = [one.batch["features"].numpy() for one in feed_of(6)][3:]
+    rest = TwoStageFeed(batches(6).skip(3), noisy, APART, BufferOptions(), work="work", first_number=3)
+    resumed = [one.batch["features"].numpy() for one in rest]
+    assert all(np.array_equal(one, other) for one, other in zip(through, resumed, strict=True))
+
+
 def test_python_that_does_not_keep_to_its_shape_is_found() -> None:
     """A graph believes what it is told about Python's results; the trainer is told when that was wrong."""
 
@@ -365,3 +410,21 @@ def test_the_times_say_which_stage_sets_the_pace() -> None:
     assert times.model.input_s > times.model.busy_s
     assert times.features_s > times.step_s
     assert "features" in times.verdict()
+
+
+def test_the_example_of_the_documents_runs() -> None:
+    """As printed, but on logical CPUs."""
+    page = (Path(__file__).resolve().parents[2] / "docs" / "two-gpus.md").read_text()
+    code = page.split("```python\n")[1].split("```")[0]
+    assert "model_gpu=1)" in code
+    done = subprocess.run(
+        [sys.executable, "-c", code.replace("model_gpu=1)", "model_gpu=1, logical_cpu_devices=2)")],
+        capture_output=True,
+        text=True,
+        timeout=150,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    loss, verdict = done.stdout.split(maxsplit=1)
+    assert 0.0 < float(loss) < 10.0
+    assert verdict.startswith("features ")
