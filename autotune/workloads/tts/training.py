@@ -108,11 +108,12 @@ def _feed(config: TrainerConfig, config_file: Path, dataset: tf.data.Dataset, pl
 
 
 def _summary(config: TrainerConfig, options: PipelineOptions, dataset: tf.data.Dataset, feed: BatchFeed) -> str:
-    stages = (
-        {"two_stages": {**asdict(config.device_options()), "buffer": feed.depth}}
-        if isinstance(feed, TwoStageFeed)
-        else {}
-    )
+    stages = {}
+    if isinstance(feed, TwoStageFeed):
+        stages = {
+            "devices": asdict(config.device_options()),
+            "buffer": {**asdict(config.buffer_options()), "batches": feed.depth},
+        }
     return summary(
         runtime=config.runtime,
         texts={
