@@ -42,7 +42,7 @@ def test_the_bound_is_the_slower_stage() -> None:
 
 
 def test_times_of_a_period_are_the_difference() -> None:
-    """What was before a look does not count after it."""
+    """Times before a look do not count after it."""
     early, late = times(data_busy_s=5, model_busy_s=9), times(data_busy_s=25, model_busy_s=10, passed_s=40.0)
     assert (late - early).data.busy_s == 20
     assert (late - early).passed_s == 30.0

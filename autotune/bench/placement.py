@@ -68,12 +68,12 @@ class PlacedSearch:
 
     @property
     def is_right(self) -> bool:
-        """Whether placement and depth are as good as any."""
+        """True if placement and depth are as good as any."""
         return self.of_best >= 1.0 - RIGHT_WITHIN
 
     @property
     def is_right_placement(self) -> bool:
-        """Whether the placement is, with its best depth."""
+        """True if the placement is, with its best depth."""
         return self.placement_of_best >= 1.0 - RIGHT_WITHIN
 
 

@@ -78,14 +78,11 @@ class DeviceOptions:
             data_gpu_memory_mb=self.data_gpu_memory_mb,
             model_gpu_memory_mb=self.model_gpu_memory_mb,
         )
-        if self.logical_cpu_devices and (self.data_gpu_memory_mb or self.model_gpu_memory_mb):
-            limit = "data_gpu_memory_mb" if self.data_gpu_memory_mb else "model_gpu_memory_mb"
+        limit = "data_gpu_memory_mb" if self.data_gpu_memory_mb else "model_gpu_memory_mb"
+        if self.limits_mb and self.logical_cpu_devices:
             raise ValueError(f"{limit} limits a GPU, and with logical_cpu_devices none is used")
         if self.limits_mb and self.data_gpu is None:
-            limit, gpu = (
-                ("data_gpu_memory_mb", "data_gpu") if self.data_gpu_memory_mb else ("model_gpu_memory_mb", "model_gpu")
-            )
-            raise ValueError(f"{limit} limits the GPU of {gpu}, which is not set")
+            raise ValueError(f"{limit} limits the GPU of {limit.removesuffix('_memory_mb')}, which is not set")
         if self.data_gpu == self.model_gpu and self.data_gpu_memory_mb and self.model_gpu_memory_mb:
             raise ValueError(
                 f"data_gpu_memory_mb and model_gpu_memory_mb both limit GPU {self.data_gpu}: set the second alone"

@@ -58,7 +58,7 @@ def test_a_gpu_that_the_trial_left_alone_is_not_scored():
 
 
 def test_the_gpus_of_data_and_model_are_told_apart_and_the_models_is_scored():
-    """Where each has one: the model's utilization is the trial's, though the data's GPU is busier."""
+    """With one for each: the model's utilization is the trial's, though the data's GPU is busier."""
     use = used(BUSY, changed_gpu(IDLE, utilization=0.3, own_fraction=0.3), data=0, model=1)
     assert [(gpu.role, gpu.scored) for gpu in use.devices] == [(GpuRole.DATA, False), (GpuRole.MODEL, True)]
     assert use.utilization == 0.3

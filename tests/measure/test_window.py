@@ -244,7 +244,7 @@ def test_a_look_at_a_long_run_is_cheap():
 
 
 def test_times_of_stages_are_those_of_the_window():
-    """What the stages did before it, while the first step was compiled, is not in them; one report is not enough."""
+    """Work before it, while the first step was compiled, is not in them; one report is not enough."""
 
     def stages(t_s, batches, busy_s):
         side = StageTimes(batches=batches, busy_s=busy_s, input_s=0.0, room_s=0.0)

@@ -106,7 +106,7 @@ def test_a_placement_is_one_knob_that_writes_both_keys(
     [(None, None, {None: None, 1: 0}), (0, 1, {1: 0, None: None}), (1, 0, {0: 1, None: None}), (0, 0, {0: 0, 1: 0})],
 )
 def test_alike_gpus_are_tried_one_way_round(data: Scalar, model: Scalar, tried: dict[Scalar, Scalar]) -> None:
-    """Which of two equals trains makes no difference."""
+    """Of two equals either may train: it makes no difference."""
     knob = _placed(data, model, _machine(gpus=2)).knob("model_gpu")
     assert {choice: knob.keys(choice)["data.data_gpu"] for choice in knob.choices} == tried
 

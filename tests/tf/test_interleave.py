@@ -84,7 +84,7 @@ def test_files_are_read_at_the_same_time(shards: list[Path]) -> None:
 
 
 def test_records_become_batches_like_other_examples(shards: list[Path]) -> None:
-    """What is behind the loading of the pipeline takes them: fixed shapes, prefetch, options."""
+    """The part of the pipeline behind the loading takes them: fixed shapes, prefetch, options."""
     records = interleaved(shards, tf.data.TFRecordDataset, open_files=2).repeat()
     examples = records.map(lambda record: {"characters": tf.strings.unicode_decode(record, "UTF-8")})
     options = PipelineOptions(batch_size=4, fixed_length=True)

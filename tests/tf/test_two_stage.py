@@ -276,7 +276,7 @@ def _end_somehow(randomness: random.Random) -> None:
 
 @pytest.mark.parametrize("placement", [APART, TOGETHER])
 def test_memory_is_flat_over_10_000_batches(placement: Placement) -> None:
-    """What a batch took is given back."""
+    """Memory that a batch took is given back."""
     process = psutil.Process()
     with feed_of(11_000, placement=placement, batches=4) as feed:
         for _ in itertools.islice(feed, 1000):
