@@ -10,36 +10,24 @@ from autotune.measure.host import HostProbe
 from autotune.measure.probe import GpuProbe, GpuUsage, TrialGpus
 from autotune.records import GpuFigures, GpuMeasurement, GpuRole
 from autotune.trial.instruments import Instruments
+from tests.trial.test_execution import NotedProbe
 
 UUIDS = ("GPU-0", "GPU-1")
 
 
-class TwoGpus:
+class TwoGpus(NotedProbe):
     """Probe of two GPUs that are busy all the time, one for the data and one for the model."""
-
-    def __init__(self) -> None:
-        self.asked: list[tuple[float, float]] = []
-
-    def open(self, kept: Path) -> None:
-        """See `autotune.measure.probe.GpuProbe.open`."""
-
-    def lost(self, trial: TrialGpus) -> str | None:
-        """See `autotune.measure.probe.GpuProbe.lost`."""
-        return None
 
     def between(
         self, t0_s: float, t1_s: float, trial: TrialGpus, *, own_pids: Collection[int], started_s: float
     ) -> GpuUsage | None:
         """See `autotune.measure.probe.GpuProbe.between`."""
-        self.asked.append((t0_s, t1_s))
+        super().between(t0_s, t1_s, trial, own_pids=own_pids, started_s=started_s)
         devices = tuple(
             GpuMeasurement(figures=GpuFigures(uuid=uuid, name="H100", utilization=busy), role=role)
             for uuid, busy, role in zip(UUIDS, (0.7, 0.9), GpuRole, strict=True)
         )
         return GpuUsage(devices=devices)
-
-    def close(self) -> None:
-        """See `autotune.measure.probe.GpuProbe.close`."""
 
 
 _is_a_gpu_probe: type[GpuProbe] = TwoGpus
