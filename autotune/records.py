@@ -27,6 +27,11 @@ class Purpose(StrEnum):
     REPEAT = "repeat"  # a promising point, once more
     CONFIRM = "confirm"  # one half of an interleaved pair
     VALIDATE = "validate"  # a longer training, through what a training does besides steps
+    DIAGNOSE = "diagnose"  # part of the trainer's work is taken away; never compared with others
+
+
+NOT_COMPARED = frozenset({Purpose.VALIDATE, Purpose.DIAGNOSE})
+"""Purposes of trials that are not made as the others: their numbers, and how they ended, say nothing about the point."""
 
 
 class Ending(StrEnum):
@@ -116,14 +121,24 @@ class Machine:
     name: str = ""
 
 
+class TrialPhase(StrEnum):
+    """Phase of a trial that is taken through phases, to see what its speed would be without one part of its work."""
+
+    TRAIN = "train"  # nothing is changed
+    LOAD = "load"  # batches are drawn from the loader as fast as it gives them; few are trained on
+    REPLAY = "replay"  # the same few batches are trained on again and again: data costs nothing
+
+
 @dataclass(frozen=True, kw_only=True)
 class TraineeEvent:
     """Event that a training process reported about itself: one line of its step file.
 
     Attributes:
         kind: ``start`` (the header of a stream), ``step``, ``loss``, ``epoch_end``, ``eval``, ``checkpoint``,
-            ``sync``, ``note``, ``stages``, ``reporter`` (the trainer has imported what reports its own steps) or
-            ``unseen`` (it trains, and none of its steps can be seen); readers ignore kinds they do not know.
+            ``sync``, ``note``, ``stages``, ``reporter`` (the trainer has imported what reports its own steps),
+            ``unseen`` (it trains, and none of its steps can be seen), or of a trial that is taken through phases
+            ``phase`` (one begins), ``load`` (batches were drawn and not trained on) and ``unphased`` (that cannot be
+            done with this trainer); readers ignore kinds they do not know.
             ``launched`` comes from the runner, when the process has begun that it may have prepared a warm interpreter
             for.
         t_s: Time of the event.
@@ -135,8 +150,11 @@ class TraineeEvent:
             only accumulated.
         loss: The loss, where it was available; may be NaN or infinite.
         devices: Of a start: UUIDs of the accelerators that the process reports to use, perhaps only prefixes of them.
-        text: Of a note, or of ``unseen`` the reason: its text, printable and on one line.
+        text: Of a note, or of ``unseen`` and ``unphased`` the reason: its text, printable and on one line.
         stages: Of ``stages``: the times of the pipeline's two stages so far.
+        duration_s: Of ``eval``, ``checkpoint`` and ``load``: seconds that it took, up to its time; None if not known.
+        phase: Of ``phase``: the phase that begins; None if it is none that is known.
+        batches: Of ``load``: batches that were drawn.
     """
 
     kind: str
@@ -150,6 +168,9 @@ class TraineeEvent:
     devices: tuple[str, ...] = ()
     text: str | None = None
     stages: PipelineTimes | None = None
+    duration_s: float | None = None
+    phase: TrialPhase | None = None
+    batches: int | None = None
 
     @property
     def pid(self) -> int:
@@ -420,7 +441,8 @@ class TrialRecord:
     def comparable(self) -> Measurement | None:
         """The measurement if it is fit to be compared with others, else None.
 
-        A validation trial is longer than the others, and holds what they stop in front of.
+        A validation trial is longer than the others, and holds what they stop in front of; one of a diagnosis does
+        not do all the work.
         """
-        is_fit = self.validity is Validity.GOOD and self.purpose is not Purpose.VALIDATE
+        is_fit = self.validity is Validity.GOOD and self.purpose not in NOT_COMPARED
         return self.measurement if is_fit else None

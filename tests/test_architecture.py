@@ -33,6 +33,7 @@ MAY_IMPORT = {
     "__init__": {"settings", "search", "problem", "sampler"},
     "commands": {
         "daemon",
+        "diagnose",
         "search",
         "problem",
         "study",
@@ -47,6 +48,7 @@ MAY_IMPORT = {
         "submission",
     }
     | {"settings", "space"},
+    "diagnose": {"search", "problem", "study", "trial", "process", "gpu", "measure", "folders", "settings", "space"},
     "submission": {"study", "process", "settings"},
     "daemon": {"study", "process", "gpu", "measure", "folders", "settings"},
     "search": {"problem", "sampler", "study", "trial", "process", "gpu", "measure", "protect", "folders"}
@@ -62,7 +64,7 @@ MAY_IMPORT = {
     "folders": set(),
     "settings": set(),
     "space": set(),
-    "report": {"settings"},
+    "report": {"settings", "diagnose"},
     "monitor": {"gpu", "measure", "process", "folders", "report"},
     "testing": {"process", "folders", "measure", "study"},
     "bench": {

@@ -13,17 +13,24 @@ from pathlib import Path
 from typing import Any
 
 from autotune.folders.line_tail import LineTail
-from autotune.records import TraineeEvent
+from autotune.records import TraineeEvent, TrialPhase
 from autotune.stage_times import PipelineTimes, StageTimes
 
 VERSION = 1
 
-_KINDS = frozenset({"step", "loss", "epoch_end", "eval", "checkpoint", "sync", "note", "stages", "reporter", "unseen"})
+_KINDS = frozenset(
+    {"step", "loss", "epoch_end", "eval", "checkpoint", "sync", "note", "stages", "reporter", "unseen"}
+) | {
+    "phase",
+    "load",
+    "unphased",
+}
 # Process ids have at most 10 digits; the second number counts the loops of the process.
 _NAME = re.compile(r"steps\.([0-9]{1,10})\.([0-9]{1,10})\.jsonl")
 _STREAMS = 256  # read at most; a training process has one, each of its workers perhaps another
 _DEVICES = 64  # of a process, at most
 _TEXT_CHARS = 200
+_MOST_BATCHES = 10**12
 _UUID = re.compile(r"[A-Z]{3}-[0-9A-Za-z/-]{1,80}")  # GPU-8932f937-..., MIG-GPU-.../1/0
 _LATEST_S = 1e9  # of the monotonic clock, which starts with the machine: thirty years
 _POLL_BYTES = 1 << 20  # read in one poll, shared by the streams; ten thousand steps
@@ -115,8 +122,11 @@ class _Stream:
             work=_amount(fields.get("work")),
             update=fields.get("update") is not False,
             loss=_loss(fields.get("loss")),
-            text=_text(fields.get("text")) if kind in ("note", "unseen") else None,
+            text=_text(fields.get("text")) if kind in ("note", "unseen", "unphased") else None,
             stages=_stages(fields.get("stages")) if kind == "stages" else None,
+            duration_s=_amount(fields.get("duration_s")),
+            phase=_phase(fields.get("phase")) if kind == "phase" else None,
+            batches=_count(fields.get("batches")) if kind == "load" else None,
         )
 
     def _header(self, fields: Mapping[str, Any]) -> TraineeEvent | None:
@@ -179,6 +189,18 @@ def _number(value: Any) -> float | None:
 def _amount(value: Any) -> float | None:
     number = _number(value)
     return number if number is not None and number >= 0 else None
+
+
+def _phase(value: Any) -> TrialPhase | None:
+    try:
+        return TrialPhase(value)
+    except ValueError:
+        return None
+
+
+def _count(value: Any) -> int | None:
+    number = _amount(value)
+    return None if number is None else int(min(number, _MOST_BATCHES))
 
 
 def _loss(value: Any) -> float | None:

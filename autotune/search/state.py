@@ -6,7 +6,7 @@ from statistics import median
 
 from autotune.measure.window import WindowGoal
 from autotune.problem.problem import Problem
-from autotune.records import Purpose, TrialRecord, Validity, Values
+from autotune.records import NOT_COMPARED, Purpose, TrialRecord, Validity, Values
 from autotune.sampler.acquisition import Acquisition, Proposal
 from autotune.sampler.feasibility import Feasibility
 from autotune.sampler.heuristics import heuristic_proposals
@@ -338,4 +338,4 @@ class SearchState:
 
 def _explores(trial: TrialRecord) -> bool:
     """Return whether a trial is one of those that the model of the points is made of."""
-    return trial.purpose is not Purpose.VALIDATE
+    return trial.purpose not in NOT_COMPARED

@@ -11,6 +11,7 @@ from autotune.measure.window import WindowGoal
 from autotune.problem.gpus import request_for
 from autotune.records import (
     DISTURBED,
+    NOT_COMPARED,
     PAIRS_PLANNED,
     VALIDATION_ASKED,
     Ending,
@@ -31,7 +32,7 @@ from autotune.search.state import SearchState
 from autotune.trial.execution import Execution, TrialTools, execute
 from autotune.trial.stop_rule import TrialPolicy
 
-_NOT_COMPARED = (Purpose.BASELINE, Purpose.VALIDATE)  # with the losses of the baseline, while they go on
+_NO_LIKE_LOSSES = (Purpose.BASELINE, *NOT_COMPARED)  # which are not compared with the baseline's while they go on
 _SPEEDS = 8  # of a trial over time, in the record
 _GPU_COMES_BACK_S = 10.0  # between trials, while a GPU that was lost does not answer
 _OUTRUNS = 2.0  # times as fast as any trial before, and memory is said to have run out: work was left out
@@ -175,7 +176,7 @@ class TrialMaker:
         self._note_failure(record, done)
         speedup = self._state.speedup([record])
         self._narrator.tell(TrialEnded(trial=record, changes=changes, speedup=speedup, stderr_tail=done.stderr_tail))
-        if trial.purpose not in (Purpose.CONFIRM, Purpose.VALIDATE):
+        if trial.purpose not in (Purpose.CONFIRM, *NOT_COMPARED):
             self._narrator.tell_incumbent(self._state, self._parts.problem.objective)
         return record
 
@@ -219,7 +220,7 @@ class TrialMaker:
             max_s=self._parts.problem.limits.max_s,
             hopeless_below=_HOPELESS * state.pace() if explores and not state.filling else 0.0,
             # A longer training goes further than the baseline's: it is compared in the end.
-            baseline_losses=self._findings.baseline_losses if trial.purpose not in _NOT_COMPARED else None,
+            baseline_losses=self._findings.baseline_losses if trial.purpose not in _NO_LIKE_LOSSES else None,
             # Nor by today's config itself: how its losses go is what the others are compared with.
             nan_counts=trial.purpose is not Purpose.BASELINE and not self._findings.baseline_has_no_loss,
             outruns_from=_OUTRUNS * state.pace(),

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import median
 
-from autotune.records import Purpose, TrialRecord
+from autotune.records import NOT_COMPARED, TrialRecord
 
 CONFIDENCE = 0.95
 """Coverage probability of the interval."""
@@ -58,7 +58,7 @@ def confirmed_speed(
     is_filled = False
     for trial in records:
         measurement = trial.comparable
-        if measurement is None or trial.purpose is Purpose.VALIDATE:
+        if measurement is None or trial.purpose in NOT_COMPARED:
             continue
         groups.setdefault(trial.point, []).append(math.log(measurement.speed))
         is_filled |= trial.point == point and measurement.filled_samples_per_s is not None

@@ -1,0 +1,143 @@
+"""Findings of a diagnosis: issues, with what is wrong and where, and recommendations, with what they gain."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+from autotune.records import Values
+from autotune.results import Ratio
+
+
+class Severity(StrEnum):
+    """Weight of an issue."""
+
+    ERROR = "error"  # training fails, or does not do what the config says
+    WARNING = "warning"  # it costs speed, or may
+    NOTE = "note"  # good to know
+
+
+class Evidence(StrEnum):
+    """Ground on which a gain is told."""
+
+    MEASURED = "measured"  # trials with the change and without it, in turn
+    BOUNDED = "bounded"  # at most so much, from trials that take something else away
+    NOT_TRIED = "not tried"
+
+
+class Limit(StrEnum):
+    """Part of a training that its speed is limited by."""
+
+    READING = "reading"  # the loader waits for its files
+    PREPARING = "preparing"  # the loader computes
+    LOADING = "loading"  # the loader, and which part of it is not known
+    HOST = "host"  # what a step takes whatever its batch: launches, Python
+    STEP = "step"  # the arithmetic of the step itself
+    OUTSIDE = "outside steps"  # validation, checkpoints and the like
+    STALLS = "stalls"  # steps that are far slower than the others
+    NEIGHBOUR = "neighbour"  # somebody else on the machine
+    THROTTLING = "throttling"  # the GPU's clocks are held down
+    MEMORY = "memory"  # it is full, or the machine swaps
+    NOT_SEEN = "not seen"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Recommendation:
+    """Change to the config, or to the code where ``values`` are empty.
+
+    Attributes:
+        sentence: What to do, for people.
+        values: Values to write into the config, by key path.
+        gain: Speed with the change over that without; an upper bound where it is bounded; None where it is not tried.
+        evidence: Ground of the gain.
+        label: What it means for training: ``same training``, ``batch`` or ``precision``.
+        cost: What it costs besides, e.g. memory; empty for nothing.
+    """
+
+    sentence: str
+    values: Values = field(default_factory=dict)
+    gain: Ratio | None = None
+    evidence: Evidence = Evidence.NOT_TRIED
+    label: str = "same training"
+    cost: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Issue:
+    """Something that a check found.
+
+    Attributes:
+        check: Id of the check, see `autotune.diagnose.checks`.
+        severity: Weight of it.
+        sentence: What is wrong, with its numbers, for people.
+        place: File and line, key path, or device; empty where there is none.
+        numbers: What was measured, by name with unit.
+        bound: Speed if this cost nothing, over that of today; None where that is not known.
+        limit: Part of the training that it is about; None where it is about something else.
+        recommendations: What to do, the best first.
+    """
+
+    check: str
+    severity: Severity
+    sentence: str
+    place: str = ""
+    numbers: Mapping[str, float] = field(default_factory=dict)
+    bound: Ratio | None = None
+    limit: Limit | None = None
+    recommendations: tuple[Recommendation, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class CheckResult:
+    """Result of one check.
+
+    Attributes:
+        check: Its id.
+        issues: What it found; empty means that all is well.
+        why_not: Reason for which it was not made or saw nothing; empty where it was made.
+        sentence: What it saw, for people, where that is worth telling though all is well.
+    """
+
+    check: str
+    issues: tuple[Issue, ...] = ()
+    why_not: str = ""
+    sentence: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Verdict:
+    """Verdict of a diagnosis.
+
+    Attributes:
+        sentence: What limits the training, and what to do first.
+        limit: Part of the training that limits its speed; None where no trial was made.
+        bound: Speed if that cost nothing, over that of today; None where that is not known.
+    """
+
+    sentence: str
+    limit: Limit | None = None
+    bound: Ratio | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Diagnosis:
+    """Whole diagnosis.
+
+    Attributes:
+        verdict: One sentence: what limits the training, and what to do first.
+        results: Results of the checks, in the order of `autotune.diagnose.checks.CHECKS`.
+    """
+
+    verdict: Verdict
+    results: tuple[CheckResult, ...]
+
+    @property
+    def issues(self) -> tuple[Issue, ...]:
+        """All issues, in the order of the checks."""
+        return tuple(issue for result in self.results for issue in result.issues)
+
+    @property
+    def recommendations(self) -> tuple[Recommendation, ...]:
+        """All recommendations: measured ones by the lower end of their gain, then the bounded ones, then the others."""
+        found = [one for issue in self.issues for one in issue.recommendations]
+        rank = {Evidence.MEASURED: 0, Evidence.BOUNDED: 1, Evidence.NOT_TRIED: 2}
+        return tuple(sorted(found, key=lambda one: (rank[one.evidence], -(one.gain.low if one.gain else 0.0))))

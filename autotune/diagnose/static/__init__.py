@@ -1,0 +1,1 @@
+"""Checks that start no training: the machine, the config, the trainer's sources, the storage."""
