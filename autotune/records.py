@@ -31,7 +31,7 @@ class Purpose(StrEnum):
 
 
 NOT_COMPARED = frozenset({Purpose.VALIDATE, Purpose.DIAGNOSE})
-"""Purposes of trials that are not made as the others: their numbers, and how they ended, say nothing about the point."""
+"""Purposes of trials that differ from the others: their numbers, and how they ended, say nothing about the point."""
 
 
 class Ending(StrEnum):
