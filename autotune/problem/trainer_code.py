@@ -53,6 +53,21 @@ def trainer_code(words: Sequence[str], cwd: Path, configs: Sequence[Path] = ()) 
     return {**state, FILES: _digest(files, script.path.parent) if script.path else None}
 
 
+def trainer_files(words: Sequence[str], cwd: Path) -> tuple[Path, ...]:
+    """Return the script that a command starts, first, and the modules beside it that it imports, and these do.
+
+    Args:
+        words: The command, placeholders filled in or not.
+        cwd: The directory that it is started in.
+
+    Returns:
+        At most 500 files; none where the command starts no Python script that is found.
+    """
+    script = find_script(words, cwd)
+    files = _imported_files(script, cwd)
+    return tuple(sorted(files, key=lambda path: path != script.path))
+
+
 def why_code_differs(here: Mapping[str, Scalar], there: Mapping[str, Scalar]) -> str | None:
     """Compare two states of `trainer_code`; names missing in one of them are not compared.
 

@@ -1,0 +1,291 @@
+"""Finders of slow TensorFlow and Keras code."""
+
+import ast
+from collections.abc import Iterator
+
+from autotune.diagnose.static.code.live_code import Unit
+from autotune.diagnose.static.code.rule import Places
+from autotune.diagnose.static.code.source_file import Loop, SourceFile, words_of
+from autotune.diagnose.static.code.training import FUNCTION, Training, last_part, loops_around
+
+_PYTHON_IN_GRAPH = ("numpy_function", "py_function", "py_func")
+_OWN_KINDS = ("tensorflow.data.", "tensorflow_datasets.", "tensorflow.keras.utils.", "keras.utils.")
+_MAKE_DATASETS = ("_dataset_from_directory", "tensorflow_datasets.load")
+_TELL_DATASETS = frozenset(("prefetch", "interleave", "padded_batch", "with_options", "as_numpy_iterator"))
+_CHAINED = (
+    frozenset(
+        (
+            "map",
+            "batch",
+            "shuffle",
+            "repeat",
+            "cache",
+            "take",
+            "skip",
+            "filter",
+            "shard",
+            "unbatch",
+            "concatenate",
+            "apply",
+        )
+    )
+    | _TELL_DATASETS
+)
+_STATEFUL = frozenset((*_PYTHON_IN_GRAPH, "random"))
+_OTHER_ROUNDS = frozenset(("fold", "model", "config", "cfg", "seed", "trial", "lr", "name", "device", "gpu", "split"))
+_ON_THE_HOST = frozenset(("iterations", "step", "global_step", "epoch"))  # TensorFlow keeps whole numbers there
+_SESSIONS = ("tensorflow.Session", "tensorflow.disable_eager_execution", "tensorflow.disable_v2_behavior")
+_MAP_PARALLEL_ARGUMENT = 1  # Dataset.map(map_func, num_parallel_calls=None, ...)
+
+
+def python_functions(training: Training) -> Places:
+    """Yield calls of ``tf.numpy_function`` and ``tf.py_function``."""
+    return training.code.calls(*(f"tensorflow.{name}" for name in _PYTHON_IN_GRAPH))
+
+
+def generators(training: Training) -> Places:
+    """Yield calls of ``Dataset.from_generator``."""
+    for unit in training.code.units:
+        for call in unit.calls:
+            name = unit.file.full_name(call.func) or ""
+            if name.endswith("Dataset.from_generator") and name.startswith("tensorflow"):
+                yield unit, call
+
+
+def eager_by_hand(training: Training) -> Places:
+    """Yield what makes Keras or TensorFlow run op by op: ``run_eagerly=True``, ``run_functions_eagerly(True)``."""
+    for unit in training.code.units:
+        for node in unit.nodes:
+            if isinstance(node, ast.keyword) and node.arg == "run_eagerly" and is_true(node.value):
+                if _called_by(unit, node) == "compile":
+                    yield unit, node.value
+            elif isinstance(node, ast.Assign) and is_true(node.value):
+                if any(isinstance(one, ast.Attribute) and one.attr == "run_eagerly" for one in node.targets):
+                    yield unit, node
+            elif isinstance(node, ast.Call) and node.args and is_true(node.args[0]):
+                name = unit.file.full_name(node.func) or ""
+                if name.startswith("tensorflow.") and name.endswith(("run_functions_eagerly", "enable_debug_mode")):
+                    yield unit, node
+
+
+def eager_steps(training: Training) -> Places:
+    """Yield functions, or loops of a module, that update the weights op by op."""
+    if _has_sessions(training):
+        return
+    for unit in training.code.units:
+        if unit.node in training.compiled or not unit.file.imports("tensorflow") or _is_keras_step(unit):
+            continue
+        updates = [call for call in unit.calls if last_part(call.func) == "apply_gradients"]
+        updates = [call for call in updates if not _in_compiled(training, unit)]
+        if updates and (not unit.name or not training.handed_on(unit)):
+            yield unit, min(updates, key=lambda call: call.lineno)
+
+
+def serial_maps(training: Training) -> Iterator[tuple[Unit, ast.Call]]:
+    """Yield ``map`` of a dataset without ``num_parallel_calls``."""
+    for unit, call in _dataset_calls(training, "map"):
+        if len(call.args) <= _MAP_PARALLEL_ARGUMENT and not _has_keyword(call, "num_parallel_calls"):
+            yield unit, call
+
+
+def stateful_serial_maps(training: Training) -> Places:
+    """Yield those of `serial_maps` whose function has a state, random numbers or Python, as far as can be seen."""
+    for unit, call in serial_maps(training):
+        if call.args and _is_stateful(training, unit, call.args[0], set()):
+            yield unit, call
+
+
+def unbuffered_pipelines(training: Training) -> Places:
+    """Yield the first ``batch`` of a dataset where no dataset is ever prefetched."""
+    if any(
+        isinstance(node, ast.Attribute) and node.attr in ("prefetch", "prefetch_to_device")
+        for file in training.code.files
+        for node in ast.walk(file.tree)
+    ):
+        return
+    yield from list(_dataset_calls(training, "batch", "padded_batch"))[:1]
+
+
+def functions_made_in_loops(training: Training) -> Places:
+    """Yield where ``tf.function`` is put on something again in each round of a loop."""
+    for unit in training.code.units:
+        for node in unit.nodes:
+            made = isinstance(node, ast.Call) and unit.file.full_name(node.func) == FUNCTION
+            decorated = isinstance(node, ast.FunctionDef) and any(
+                unit.file.full_name(one.func if isinstance(one, ast.Call) else one) == FUNCTION
+                for one in node.decorator_list
+            )
+            if not decorated and not (made and not _is_decorator(unit, node)):
+                continue
+            loops = list(loops_around(unit, node))
+            if loops and not any(_goes_over_others(loop) for loop in loops):
+                yield unit, node
+
+
+def counters_as_arguments(training: Training) -> Places:
+    """Yield calls of compiled functions with a Python number that is another one in each round."""
+    for unit in training.code.units:
+        for call in unit.calls:
+            if last_part(call.func) not in training.scalar_sensitive:
+                continue
+            if not isinstance(call.func, ast.Name) and unit.file.full_name(call.func) is None:
+                continue
+            counters = {name for loop in loops_around(unit, call) for name in _counters(loop)}
+            given = [*call.args, *(one.value for one in call.keywords)]
+            if any(isinstance(one, ast.Name) and one.id in counters for one in given):
+                yield unit, call
+
+
+def numbers_fetched(training: Training) -> Places:
+    """Yield ``.numpy()`` in each step of a TensorFlow loop."""
+    for unit, node in training.each_step:
+        if (
+            isinstance(node, ast.Call)
+            and isinstance(node.func, ast.Attribute)
+            and node.func.attr == "numpy"
+            and not node.args
+            and unit.file.imports("tensorflow")
+            and not unit.file.imports("torch")
+            and last_part(node.func.value) not in _ON_THE_HOST
+        ):
+            yield unit, node
+
+
+def checks_of_numbers(training: Training) -> Places:
+    """Yield what checks every number: ``tf.debugging.enable_check_numerics()``."""
+    return training.code.calls("tensorflow.debugging.enable_check_numerics")
+
+
+def is_true(node: ast.expr) -> bool:
+    """Return whether an expression is the word ``True``."""
+    return isinstance(node, ast.Constant) and node.value is True
+
+
+def _dataset_calls(training: Training, *methods: str) -> Iterator[tuple[Unit, ast.Call]]:
+    """Yield calls of these methods on datasets of tf.data, in the order of their files and lines."""
+    for unit in sorted(training.code.units, key=lambda unit: (not unit.file.is_script, unit.file.name)):
+        if not unit.file.imports("tensorflow") and not unit.file.imports("tensorflow_datasets"):
+            continue
+        known = _dataset_names(unit)
+        found = [
+            call
+            for call in unit.calls
+            if isinstance(call.func, ast.Attribute)
+            and call.func.attr in methods
+            and _is_dataset(unit.file, call.func.value, known)
+        ]
+        yield from ((unit, call) for call in sorted(found, key=lambda call: (call.lineno, call.col_offset)))
+
+
+def _dataset_names(unit: Unit) -> set[str]:
+    """Return names of a unit that hold datasets: by what is assigned to them, or by methods that only these have."""
+    known: set[str] = set()
+    for node in unit.nodes:
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in _TELL_DATASETS:
+            known |= _roots(node.func.value)
+    while True:
+        new = set[str]()
+        for node in unit.nodes:
+            if isinstance(node, ast.Assign) and _is_dataset(unit.file, node.value, known):
+                new |= {_spelled(target) for target in node.targets if _spelled(target)}
+        if new <= known:
+            return known
+        known |= new
+
+
+def _roots(node: ast.expr) -> set[str]:
+    while isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in _CHAINED:
+        node = node.func.value
+    return {_spelled(node)} - {""}
+
+
+def _is_dataset(file: SourceFile, node: ast.expr, known: set[str]) -> bool:
+    if _spelled(node) in known:
+        return True
+    if not isinstance(node, ast.Call):
+        return False
+    whole = file.full_name(node.func) or ""
+    if whole.startswith(_OWN_KINDS) and ("Dataset" in whole or whole.endswith(_MAKE_DATASETS)):
+        return True
+    chained = isinstance(node.func, ast.Attribute) and node.func.attr in _CHAINED
+    return chained and isinstance(node.func, ast.Attribute) and _is_dataset(file, node.func.value, known)
+
+
+def _spelled(node: ast.AST) -> str:
+    """Return a plain name, or an attribute of one, as it is written; empty for anything else."""
+    if isinstance(node, ast.Attribute):
+        inner = _spelled(node.value)
+        return f"{inner}.{node.attr}" if inner else ""
+    return node.id if isinstance(node, ast.Name) else ""
+
+
+def _is_stateful(training: Training, unit: Unit, node: ast.AST, seen: set[ast.AST]) -> bool:
+    """Return whether a function that a dataset is mapped with draws random numbers, or calls Python."""
+    names = {last_part(one) for one in ast.walk(node)}
+    parts = {part for one in ast.walk(node) for part in (unit.file.full_name(one) or "").split(".")}
+    if parts & _STATEFUL or any(part.startswith("random_") for part in parts):
+        return True
+    for name in names:
+        for one in training.code.functions.get(name, ()):
+            if one.node not in seen:
+                seen.add(one.node)
+                if any(_is_stateful(training, one, statement, seen) for statement in one.node.body):
+                    return True
+    return False
+
+
+def _has_sessions(training: Training) -> bool:
+    return any(
+        (file.full_name(node) or "").startswith(_SESSIONS)
+        for file in training.code.files
+        for node in ast.walk(file.tree)
+        if isinstance(node, ast.Attribute)
+    )
+
+
+def _is_keras_step(unit: Unit) -> bool:
+    """Return whether a function is the step of a model that ``fit`` compiles, or of an optimizer."""
+    is_method = unit.outer is not None and isinstance(unit.outer.node, ast.ClassDef) and bool(unit.outer.node.bases)
+    return is_method and unit.name in ("train_step", "apply_gradients", "call", "minimize", "update_step")
+
+
+def _in_compiled(training: Training, unit: Unit) -> bool:
+    outer = unit.outer
+    while outer is not None:
+        if outer.node in training.compiled:
+            return True
+        outer = outer.outer
+    return False
+
+
+def _called_by(unit: Unit, keyword: ast.AST) -> str:
+    parent = unit.file.parents.get(keyword)
+    return last_part(parent.func) if isinstance(parent, ast.Call) else ""
+
+
+def _has_keyword(call: ast.Call, name: str) -> bool:
+    return any(one.arg in (name, None) for one in call.keywords)
+
+
+def _is_decorator(unit: Unit, node: ast.AST) -> bool:
+    parent = unit.file.parents.get(node)
+    return isinstance(parent, ast.FunctionDef | ast.AsyncFunctionDef) and node in parent.decorator_list
+
+
+def _goes_over_others(loop: ast.AST) -> bool:
+    """Return whether a loop goes over things that each need a function of their own, such as models."""
+    if not isinstance(loop, ast.For | ast.AsyncFor):
+        return False
+    words = {word for node in ast.walk(loop.target) if isinstance(node, ast.Name) for word in words_of(node.id)}
+    return bool(words & _OTHER_ROUNDS)
+
+
+def _counters(loop: ast.AST) -> Iterator[str]:
+    """Yield the names of Python numbers that a loop counts."""
+    assert isinstance(loop, Loop), "nothing else has rounds"
+    if isinstance(loop, ast.For) and isinstance(loop.iter, ast.Call):
+        called = last_part(loop.iter.func)
+        if called == "range" and isinstance(loop.target, ast.Name):
+            yield loop.target.id
+        if called == "enumerate" and isinstance(loop.target, ast.Tuple) and isinstance(loop.target.elts[0], ast.Name):
+            yield loop.target.elts[0].id
