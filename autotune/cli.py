@@ -23,6 +23,7 @@ from autotune.process.termination import end_by_force_with
 
 _COMMANDS = {
     "init": "find the knobs of a config, and add a section for autotune to it",
+    "diagnose": "say why a training is slow, and what each change gains",
     "search": "find better values for the knobs of a config, and confirm them",
     "worker": "lend this machine to the searches of a study that other machines work on",
     "apply": "write the best values into the config",

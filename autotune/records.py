@@ -129,6 +129,14 @@ class TrialPhase(StrEnum):
     REPLAY = "replay"  # the same few batches are trained on again and again: data costs nothing
 
 
+PHASE_VARIABLE = "AUTOTUNE_PHASE_S"
+"""Variable that has the observer take a trial through phases, each of so many seconds."""
+
+FIRST_PHASE = TrialPhase.REPLAY
+"""Phase that each round begins with. Loading comes after it and empties the buffers that have filled meanwhile, so that
+training goes on with them as they would be."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class TraineeEvent:
     """Event that a training process reported about itself: one line of its step file.

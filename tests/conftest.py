@@ -19,7 +19,12 @@ from tests.postgresql import Server, running_server
 
 del os.environ["OPENBLAS_NUM_THREADS"]
 
-pytest_plugins = ["tests.fake_nvml.plugin", "tests.runs", "tests.search.simulated"]
+pytest_plugins = [
+    "tests.fake_nvml.plugin",
+    "tests.runs",
+    "tests.search.simulated",
+    "tests.diagnose.measured.simulated",
+]
 
 # A slow machine is no failure; and the same examples every time, so that a red run can be repeated.
 settings.register_profile("suite", deadline=None, derandomize=True)

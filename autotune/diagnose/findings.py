@@ -29,6 +29,7 @@ class Limit(StrEnum):
 
     READING = "reading"  # the loader waits for its files
     PREPARING = "preparing"  # the loader computes
+    OVERLAP = "no overlap"  # loader and step take turns
     LOADING = "loading"  # the loader, and which part of it is not known
     HOST = "host"  # what a step takes whatever its batch: launches, Python
     STEP = "step"  # the arithmetic of the step itself

@@ -126,6 +126,23 @@ class OpenSearch:
         return self._checkpoints.loss("the last trial")
 
 
+@dataclass(frozen=True, kw_only=True)
+class OpenParts:
+    """Parts that trials are made with, put together; made by `open_parts`.
+
+    Attributes:
+        parts: The parts.
+        consumers: What is to be told everything that happens, the caller's own among them.
+        checkpoints: Looks after the user's checkpoints.
+        tell: Tells the caller.
+    """
+
+    parts: SearchParts
+    consumers: tuple[OnEvent, ...]
+    checkpoints: CheckpointBackups
+    tell: OnEvent
+
+
 def tune(
     config: Path | str,
     *,
@@ -223,6 +240,44 @@ def open_search(
         ConfigError: The sampler cannot be used here.
         AutotuneError: The state folder cannot be made.
     """
+    with open_parts(problem, options, clock, on_event, runner=runner, joins=True) as opened:
+        parts, study, tell = opened.parts, opened.parts.study, opened.tell
+        tuner = Tuner(parts, opened.consumers)
+        try:
+            yield OpenSearch(parts.name, study, tuner, opened.checkpoints, tell)
+        finally:
+            if (state := tuner.state).trials and not tuner.left_because:
+                keep_profile(problem, study, state.better(), state.sd, clock.utc().isoformat(timespec="seconds"))
+            study.describe(phase=Phase.LEFT, left_because=tuner.left_because)
+        problem.state.prune(problem.study, protected=tuner.best_trials())
+
+
+@contextmanager
+def open_parts(
+    problem: Problem,
+    options: SearchOptions,
+    clock: Clock,
+    on_event: OnEvent,
+    *,
+    runner: Runner | None = None,
+    joins: bool = False,
+) -> Iterator[OpenParts]:
+    """Put the parts together that trials of a study are made with, as `open_search` does.
+
+    Args:
+        problem: What the trials are of; runnable.
+        options: Budget and the like.
+        clock: The machine's clock.
+        on_event: Told everything that happens, remarks included.
+        runner: Makes the trials; None to fork them from a warm interpreter, or start them.
+        joins: Whether this process becomes a member of the study, with which others share a search.
+
+    Raises:
+        StudyError: The record cannot be read or written, or another search holds it.
+        GpuError: Somebody else is on the GPU, or it is not there.
+        ConfigError: The sampler cannot be used here.
+        AutotuneError: The state folder cannot be made.
+    """
     sampler = problem.settings.section.sampler if options.sampler is None else options.sampler
     require_sampler(sampler)
     problem.state.create()
@@ -244,7 +299,8 @@ def open_search(
             tell(Remark(text=growth))
         if checkpoints.remark:
             tell(Remark(text=checkpoints.remark))
-        _join(study, problem, options, name, clock, tell)
+        if joins:
+            _join(study, problem, options, name, clock, tell)
         zygotes = ZygoteRunner(guard, clock)
         remarks = [zygotes.remarks, checkpoints.remarks, study.remarks, *([collector.remarks] if collector else [])]
         parts = SearchParts(
@@ -261,16 +317,12 @@ def open_search(
             warm_start=start,
             instruments=lambda: Instruments.of_machine(clock, collector),
         )
-        tuner = Tuner(parts, (tell, checkpoints.after, lambda _event: _tell_all(remarks, tell)))
+        consumers = (tell, checkpoints.after, lambda _event: _tell_all(remarks, tell))
         try:
-            yield OpenSearch(name, study, tuner, checkpoints, tell)
+            yield OpenParts(parts=parts, consumers=consumers, checkpoints=checkpoints, tell=tell)
         finally:
-            if (state := tuner.state).trials and not tuner.left_because:
-                keep_profile(problem, study, state.better(), state.sd, clock.utc().isoformat(timespec="seconds"))
-            study.describe(phase=Phase.LEFT, left_because=tuner.left_because)
             study.close()
             _tell_all(remarks, tell)
-        problem.state.prune(problem.study, protected=tuner.best_trials())
 
 
 def events_path(problem: Problem, name: str) -> Path:

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from autotune.errors import ToldToEnd
@@ -54,6 +54,19 @@ class Failed:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Phases:
+    """Phases that a trial is taken through.
+
+    Attributes:
+        rounds: How often.
+        phase_s: Length of each.
+    """
+
+    rounds: int
+    phase_s: float
+
+
+@dataclass(frozen=True, kw_only=True)
 class PlannedTrial:
     """A trial that the search has decided on.
 
@@ -68,6 +81,7 @@ class PlannedTrial:
         warms_up: Whether it only warms the machine up, and is not compared with others.
         validate_s: Longest training of a validation trial; None for the others.
         judge: Judges a validation trial.
+        phases: Phases that it is taken through; None for the others.
     """
 
     values: Values
@@ -80,6 +94,7 @@ class PlannedTrial:
     warms_up: bool = False
     validate_s: float | None = None
     judge: Callable[[Execution], Validation | None] = lambda _done: None
+    phases: Phases | None = None
 
 
 class TrialMaker:
@@ -199,7 +214,10 @@ class TrialMaker:
 
         return execute(
             parts.problem.trainer,
-            request_for(parts.problem, trial.values, name=parts.trial_name(number)),
+            replace(
+                request_for(parts.problem, trial.values, name=parts.trial_name(number)),
+                phase_s=trial.phases.phase_s if trial.phases else None,
+            ),
             self._policy(trial, started_s),
             TrialTools(runner=parts.runner, instruments=instruments, clock=parts.clock),
             progress=progress,
@@ -225,6 +243,7 @@ class TrialMaker:
             nan_counts=trial.purpose is not Purpose.BASELINE and not self._findings.baseline_has_no_loss,
             outruns_from=_OUTRUNS * state.pace(),
             validate_s=trial.validate_s,
+            rounds=trial.phases.rounds if trial.phases else None,
         )
 
     def _validity(self, trial: PlannedTrial, done: Execution, *, counts_anyway: bool) -> Validity:

@@ -35,9 +35,10 @@ class SimulatedHostProbe:
             (t0_s + length_s * part / _READINGS, int(training.memory_bytes + grown * length_s * part / _READINGS))
             for part in range(_READINGS + 1)
         )
-        return HostUsage(
-            cpu_cores=0.0 if hangs else training.cpu_cores, peak_memory_bytes=training.memory_bytes, memory=memory
-        )
+        cores = training.cpu_cores
+        if training.phases is not None and (begun := [one for one in self._runner.begun_phases if one[0] <= t0_s]):
+            cores = training.phases.cores(begun[-1][1])
+        return HostUsage(cpu_cores=0.0 if hangs else cores, peak_memory_bytes=training.memory_bytes, memory=memory)
 
     def close(self) -> None:
         """See `autotune.measure.probe.Probe.close`."""

@@ -18,7 +18,8 @@ from numpy.typing import NDArray
 from autotune.clock import VirtualClock
 from autotune.folders.trial_folder import TrialFolder
 from autotune.process.launch import Watch
-from autotune.records import Stop, TraineeEvent, TrialExit, TrialPlan
+from autotune.records import PHASE_VARIABLE, Stop, TraineeEvent, TrialExit, TrialPhase, TrialPlan
+from autotune.testing.simulated_phases import PhaseTimes, phased_events
 
 LOOK_S = 0.25
 """Longest interval between two calls of the watch."""
@@ -82,6 +83,8 @@ class Training:
         memory_growth_bytes_per_s: Growth of its host memory, from the first step on.
         gpu_memory_bytes: Peak GPU memory; None without a GPU.
         gpu_utilization: Fraction of the time in which its GPU works; None without one.
+        phases: Times of a batch in each phase of a trial that is taken through phases; None of a trainer that this
+            cannot be done with.
     """
 
     samples: float = 8.0
@@ -115,6 +118,7 @@ class Training:
     memory_growth_bytes_per_s: float = 0.0
     gpu_memory_bytes: int | None = None
     gpu_utilization: float | None = None
+    phases: PhaseTimes | None = None
 
 
 Trainer = Callable[[str], Training]
@@ -155,6 +159,7 @@ class SimulatedRunner:
     Attributes:
         plans: Plans of the started trials, in order.
         training: Training of the latest trial; None before the first.
+        begun_phases: Phases of the latest trial, each with the time at which it began.
     """
 
     def __init__(self, clock: VirtualClock, trainer: Trainer, *, seed: int = 0, drift: Drift | None = None) -> None:
@@ -164,6 +169,7 @@ class SimulatedRunner:
         self._drift = _DriftPath(drift, clock.now_s(), seed) if drift else None
         self.plans: list[TrialPlan] = []
         self.training: Training | None = None
+        self.begun_phases: list[tuple[float, TrialPhase]] = []
 
     def run(self, plan: TrialPlan, watch: Watch, deadline_s: float) -> TrialExit:
         """See `autotune.process.launch.Runner.run`."""
@@ -174,7 +180,9 @@ class SimulatedRunner:
         rng = np.random.default_rng((self._seed, len(self.plans)))
         self.plans.append(plan)
         training = self.training = _with_accident(self._trainer(plan.config_text), rng)
-        events = self._events(training, started_s, rng)
+        self.begun_phases = []
+        phase_s = plan.env.get(PHASE_VARIABLE)
+        events = self._events(training, started_s, rng, None if phase_s is None else float(phase_s))
         coming = next(events, None)
         stop: Stop | None = None
         while stop is None:
@@ -207,13 +215,27 @@ class SimulatedRunner:
             oom_killed=False,
         )
 
-    def _events(self, training: Training, started_s: float, rng: np.random.Generator) -> Iterator[TraineeEvent]:
+    def _events(
+        self, training: Training, started_s: float, rng: np.random.Generator, phase_s: float | None
+    ) -> Iterator[TraineeEvent]:
         """Yield the steps of one trial, endless where the trainer is."""
         stream = f"{os.getpid()}.0"
         slowness = math.exp(-training.noise * _run_level(rng))
         t_s = started_s + training.start_s
         # A trainer without steps has announced itself all the same.
         yield TraineeEvent(kind="start", t_s=t_s if math.isfinite(t_s) else started_s, stream=stream)
+        if phase_s is not None and training.phases is not None:
+            yield from phased_events(
+                training.phases,
+                samples=training.samples,
+                phase_s=phase_s,
+                start_s=t_s,
+                stream=stream,
+                factor=lambda: slowness * math.exp(training.step_noise * rng.standard_normal()),
+                begins=lambda begun_s, phase: self.begun_phases.append((begun_s, phase)),
+            )
+        if phase_s is not None:
+            yield TraineeEvent(kind="unphased", t_s=t_s, stream=stream, text="its batches cannot be seen")
         pace = _Pace(training, rng)
         made = 0
         while training.steps is None or made < training.steps:

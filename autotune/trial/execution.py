@@ -48,6 +48,9 @@ class Execution:
         losses: Its losses by step.
         milestones: The milestones of training that it came to.
         memory: Of a validation trial, the memory that it used over its window: of the host, and of its fullest GPU.
+        events: All that it reported, in the order of time.
+        cpu_cores: Returns the cores that its processes kept busy between two of its times, on average; None where that
+            is not known.
     """
 
     ending: Ending
@@ -63,6 +66,8 @@ class Execution:
     losses: Losses = field(default_factory=Losses)
     milestones: Milestones = field(default_factory=Milestones)
     memory: tuple[MemorySeries, MemorySeries] = _NO_MEMORY
+    events: Sequence[TraineeEvent] = ()
+    cpu_cores: Callable[[float, float], float | None] = lambda _t0_s, _t1_s: None
 
     def close(self, record: TrialRecord, *, keep_outputs: bool, is_over: Callable[[], bool] = lambda: False) -> None:
         """Write the record into the trial's folder, and delete the trainer's outputs.
@@ -88,12 +93,14 @@ class TrialRequest:
         gpus: The GPUs that it may use, as far as is known beforehand.
         samples_per_step: Samples per step according to the config, for trainers that do not report them; None if no
             key says it.
+        phase_s: Length of each phase of a trial that is taken through phases; None for the others.
     """
 
     name: str
     keys: Values
     gpus: TrialGpus
     samples_per_step: float | None
+    phase_s: float | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -141,7 +148,7 @@ def execute(
         cpu_cores=instruments.cpu_cores,
         progress=progress,
     )
-    plan = plan_trial(trainer, request.keys, trial=request.name)
+    plan = plan_trial(trainer, request.keys, trial=request.name, phase_s=request.phase_s)
     folder = _new_folder(trainer, request.name)
     with instruments:
         instruments.expect(plan.trial_id, request.gpus, folder.samples)
@@ -163,6 +170,8 @@ def execute(
         losses=stop_rule.losses,
         milestones=stop_rule.milestones,
         memory=shown.memory,
+        events=stop_rule.events,
+        cpu_cores=instruments.cpu_cores,
     )
 
 

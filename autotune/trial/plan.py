@@ -8,7 +8,7 @@ from pathlib import Path
 from autotune.folders import temporary_folder
 from autotune.folders.state_folder import StateFolder
 from autotune.folders.trial_folder import TrialFolder
-from autotune.records import TrialPlan, Values
+from autotune.records import PHASE_VARIABLE, TrialPlan, Values
 from autotune.settings.loaded import Settings
 from autotune.settings.paths import path_of
 from autotune.settings.trackers import quiet_trackers
@@ -53,13 +53,14 @@ class Trainer:
         return any(place is not None and os.path.isdir(place) for place in places)
 
 
-def plan_trial(trainer: Trainer, keys: Values, *, trial: str) -> TrialPlan:
+def plan_trial(trainer: Trainer, keys: Values, *, trial: str, phase_s: float | None = None) -> TrialPlan:
     """Plan a trial of a point.
 
     Args:
         trainer: The command that is started, and where.
         keys: Every key of the config that the point sets.
         trial: Name of the trial, which its folder gets too.
+        phase_s: Length of each phase of one that is taken through phases; None for the others.
 
     Raises:
         ConfigError: The trial's copy of the config, or its command line, cannot be made.
@@ -81,14 +82,14 @@ def plan_trial(trainer: Trainer, keys: Values, *, trial: str) -> TrialPlan:
         folder=folder.path,
         argv=argv,
         cwd=Path.cwd(),
-        env=_environment(trainer, keys, folder),
+        env=_environment(trainer, keys, folder, phase_s),
         config_text=copy.text,
         config_name=copy.path.name,
         further_configs={one.path.name: one.text for one in further.values()},
     )
 
 
-def _environment(trainer: Trainer, keys: Values, folder: TrialFolder) -> dict[str, str]:
+def _environment(trainer: Trainer, keys: Values, folder: TrialFolder, phase_s: float | None) -> dict[str, str]:
     """Return the variables added to a trial's environment; the user's own values take precedence over our defaults."""
     wished = {
         **quiet_trackers(folder.outputs),
@@ -96,4 +97,5 @@ def _environment(trainer: Trainer, keys: Values, folder: TrialFolder) -> dict[st
         "PYTHONDONTWRITEBYTECODE": "1",
         temporary_folder.VARIABLE: str(temporary_folder.temporary_folder(folder.path)),
     }
-    return {**wished, **trainer.settings.trial_env(keys), "AUTOTUNE_CACHE_DIR": str(trainer.state.cache)}
+    phases = {} if phase_s is None else {PHASE_VARIABLE: f"{phase_s:g}"}
+    return {**wished, **trainer.settings.trial_env(keys), **phases, "AUTOTUNE_CACHE_DIR": str(trainer.state.cache)}

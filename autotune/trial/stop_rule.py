@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from autotune.clock import Clock
 from autotune.durations import format_duration
 from autotune.measure.window import LEAST_STEPS, Window, WindowGoal, steady_window
-from autotune.records import Stop, TraineeEvent
+from autotune.records import FIRST_PHASE, Stop, TraineeEvent
 from autotune.trial.losses import Losses
 from autotune.trial.milestones import Milestones
 from autotune.trial.unseen_steps import WORKING_CORES, WORKING_S, UnseenSteps
@@ -43,6 +43,7 @@ class TrialPolicy:
         outruns_from: Samples per second from which on a trial is suspected of skipping work; 0 if that is not known.
         validate_s: Longest training of a validation trial, which goes on until it has passed all `MILESTONES`; None
             for the other trials.
+        rounds: Rounds of phases after which one that is taken through phases has shown enough; None for the others.
     """
 
     goal: WindowGoal
@@ -57,6 +58,7 @@ class TrialPolicy:
     nan_counts: bool = True
     outruns_from: float = 0.0
     validate_s: float | None = None
+    rounds: int | None = None
 
 
 class StopRule:
@@ -104,6 +106,8 @@ class StopRule:
         self._first_step_s = math.inf
         self._last_step_s: float | None = None
         self._batches = 0
+        self._rounds = -1  # the first is whole when the second begins
+        self._is_phased = True
         self._longest_step_s = 0.0
         self._bad_losses = 0
         self._has_diverged = False
@@ -128,6 +132,8 @@ class StopRule:
                 self._note_step(event)
             if event.loss is not None:
                 self._note_loss(event.loss)
+            self._rounds += event.phase is FIRST_PHASE
+            self._is_phased &= event.kind != "unphased"
             if event.kind == "epoch_end" and self._settled_s is None:
                 self._settled_s = event.t_s
         self._progress(self.steps)
@@ -140,10 +146,14 @@ class StopRule:
             return self._judge_start(now_s, give_up_s)
         if self.policy.validate_s is not None:
             return Stop.ENOUGH if self._is_validated(self.policy.validate_s) else None
+        if self.policy.rounds is not None and self._is_phased and self._rounds >= self.policy.rounds:
+            return Stop.ENOUGH
         if now_s - self._last_step_s > max(_LONGEST_SILENCE_S, _SILENT_STEPS * self._longest_step_s):
             return Stop.HUNG
         if now_s >= give_up_s:
             return Stop.ENOUGH
+        if self.policy.rounds is not None and self._is_phased:
+            return None  # its steps are not of one kind
         if now_s >= self._next_look_s and not self.is_cold:
             window = self.window()
             if self.policy.goal.is_met_by(window):

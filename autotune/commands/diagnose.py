@@ -1,0 +1,107 @@
+"""``autotune diagnose``: why a training is slow, and what helps."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from autotune.clock import Clock, SystemClock
+from autotune.commands.invocation import Invocation
+from autotune.commands.parameters import (
+    Duration,
+    config_if_any_option,
+    json_option,
+    state_dir_option,
+    storage_option,
+)
+from autotune.commands.watchdog import Watchdog
+from autotune.process.termination import signals_held
+
+if TYPE_CHECKING:
+    from autotune.commands.diagnosing import DiagnosisRequest
+
+
+class Condition(click.ParamType[Any]):
+    """A condition such as ``gain>=1.2``; the command gets it parsed."""
+
+    name = "condition"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """Reads the text; wrong usage if it is no condition."""
+        from autotune.diagnose.fail_on import parse_fail_on
+
+        try:
+            return parse_fail_on(str(value))
+        except ValueError as error:
+            return self.fail(str(error), param, ctx)
+
+
+@click.command(name="diagnose")
+@config_if_any_option
+@click.option("--budget", "budget_s", type=Duration(), default="3m", show_default=True, help="Wall for everything.")
+@click.option("--static", is_flag=True, help="Start no training: only look at the machine, the config and the code.")
+@click.option(
+    "--fix",
+    is_flag=True,
+    help="Write the change with the largest certain gain that leaves the training the same into the config.",
+)
+@click.option(
+    "--fail-on",
+    type=Condition(),
+    metavar="CONDITION",
+    help="Exit with 1 where it holds: gain, bound, errors or warnings, then >=, <=, >, < or ==, and a number.",
+)
+@click.option(
+    "--out",
+    type=click.Path(path_type=Path, file_okay=False),
+    metavar="FOLDER",
+    help="Keep everything in this folder, with a summary on top.",
+)
+@click.option("--allow-busy-gpu", is_flag=True, help="Make trials although somebody else is on the GPU.")
+@json_option
+@state_dir_option
+@storage_option
+@click.argument("trainer", nargs=-1, type=click.UNPROCESSED)
+@click.pass_obj
+def command(call: Invocation, /, **options: Any) -> int:
+    """Says why a training is slow: checks, what they found, and what each change gains, as measured.
+
+    Short trials of today's config show what limits it: the input, the fixed cost of a step, the step itself, what
+    passes outside of steps, neighbours. Changes that may help are tried in turn with it. The config is not touched
+    without --fix. Without --config: this machine and its installation, as a bug report wants them.
+    """
+    from autotune.commands.diagnosing import DiagnosisRequest
+
+    request = DiagnosisRequest(**options)
+    if request.config is None and (request.fix or request.trainer):
+        raise click.UsageError("--fix and a trainer's command are about a config: name it with --config.")
+    if request.static and request.fix:
+        raise click.UsageError("--fix writes what trials have shown to help, and --static makes none.")
+    clock = SystemClock()
+    makes_trials = request.config is not None and not request.static
+    ends_s = call.started_s + request.budget_s if makes_trials else float("inf")
+    with Watchdog(ends_s, lambda: _late(call), clock) as watchdog:
+        try:
+            return _diagnose(call, request, watchdog, clock)
+        except KeyboardInterrupt as interrupt:
+            return call.interrupted(interrupt)
+
+
+def _late(call: Invocation) -> int:
+    call.ended_early("the budget is used up, and something still hangs; ended")
+    return 1
+
+
+def _diagnose(call: Invocation, request: "DiagnosisRequest", watchdog: Watchdog, clock: Clock) -> int:
+    """Carry out a request; return the exit code."""
+    with signals_held():
+        from autotune.commands.diagnosing import diagnose_with_display, fix, keep, say_diagnosis
+
+    done = diagnose_with_display(request, clock, started_s=call.started_s)
+    watchdog.stand_down()
+    if request.out is not None:
+        keep(request.out, done)
+    call.answer(lambda: say_diagnosis(request, done, elapsed_s=clock.now_s() - call.started_s))
+    if request.fix:
+        fix(request, done)
+    return 1 if done.has_failed else 0

@@ -1,0 +1,185 @@
+"""Steps of ``autotune diagnose``: diagnosing with a live display, saying what was found, keeping it, and fixing it."""
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+
+from autotune.clock import Clock
+from autotune.commands.applying import ChosenValues, apply_values
+from autotune.commands.printing import say_object
+from autotune.diagnose.diagnosis import DiagnosisOptions, diagnose, diagnose_static
+from autotune.diagnose.fail_on import FailOn
+from autotune.diagnose.findings import Diagnosis, Evidence, Recommendation, Severity
+from autotune.errors import ConfigError
+from autotune.problem.problem import Problem, open_problem
+from autotune.report.console import text_console
+from autotune.report.diagnosis import print_diagnosis
+from autotune.report.diagnosis_document import diagnosis_document
+from autotune.report.live import SearchDisplay
+from autotune.settings.typed import typed_tokens
+from autotune.space.knob import Label
+
+
+@dataclass(frozen=True, kw_only=True)
+class DiagnosisRequest:
+    """Options and arguments of ``autotune diagnose``, under the names that click gives them.
+
+    Attributes:
+        config: The config as it was typed; None for the machine alone.
+        budget_s: The wall for everything, in seconds.
+        static: True to make no trials.
+        fix: True to write the best measured change into the config.
+        fail_on: Condition under which the exit code is 1; None for none.
+        out: Folder to keep everything in; None for none.
+        allow_busy_gpu: True to make trials although somebody else is on the GPU.
+        as_json: True to print the diagnosis as one JSON object on stdout.
+        state_dir: Folder of all state; None finds the place by the config.
+        storage: Where studies are kept, as typed.
+        trainer: The trainer's command as typed behind ``--``; empty takes that of the section.
+    """
+
+    config: Path | None
+    budget_s: float
+    static: bool
+    fix: bool
+    fail_on: FailOn | None
+    out: Path | None
+    allow_busy_gpu: bool
+    as_json: bool
+    state_dir: Path | None
+    storage: str | None
+    trainer: tuple[str, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Diagnosed:
+    """Diagnosis that came to its end.
+
+    Attributes:
+        diagnosis: What was found.
+        problem: What it is about; None for the machine alone.
+        has_failed: Whether the exit code is to say so: what is asked for by ``--fail-on``, or, without trials, errors.
+        failed_on: The condition that holds; None if none does.
+    """
+
+    diagnosis: Diagnosis
+    problem: Problem | None
+    has_failed: bool
+    failed_on: str | None
+
+
+def diagnose_with_display(request: DiagnosisRequest, clock: Clock, *, started_s: float) -> Diagnosed:
+    """Diagnose, with a live display on stderr where trials are made.
+
+    Args:
+        request: What was typed.
+        clock: The machine's clock.
+        started_s: When the process started, on the clock's monotonic time; the budget counts from there.
+
+    Raises:
+        AutotuneError: The config cannot be used, or no trial can be made.
+    """
+    problem = _opened(request)
+    if problem is None or request.static:
+        diagnosis = diagnose_static(problem, clock)
+    else:
+        problem.require_runnable()
+        options = DiagnosisOptions(
+            budget_s=request.budget_s, started_s=started_s, allow_busy_gpu=request.allow_busy_gpu
+        )
+        display = SearchDisplay(text_console(stderr=True), clock, started_s=started_s, budget_s=request.budget_s)
+        with display:
+            diagnosis = diagnose(problem, options, clock, display)
+    condition = request.fail_on
+    failed_on = condition.text if condition is not None and condition.holds(diagnosis) else None
+    has_errors = any(issue.severity is Severity.ERROR for issue in diagnosis.issues)
+    return Diagnosed(
+        diagnosis=diagnosis,
+        problem=problem,
+        has_failed=failed_on is not None or (request.static and has_errors),
+        failed_on=failed_on,
+    )
+
+
+def say_diagnosis(request: DiagnosisRequest, done: Diagnosed, *, elapsed_s: float) -> None:
+    """Says what was found: an object, or the screen."""
+    if request.as_json:
+        say_object(_document(done, elapsed_s=elapsed_s), indent=2)
+        return
+    console = text_console()
+    print_diagnosis(console, done.diagnosis)
+    if done.failed_on is not None:
+        console.print(f"\nFailed, as asked for: {done.failed_on}")
+    if done.problem is not None and not request.fix and not request.static:
+        console.print(f"\nNext: {_next_command(done, done.problem)}", soft_wrap=True)
+
+
+def fix(request: DiagnosisRequest, done: Diagnosed) -> None:
+    """Writes the best measured change that leaves the training the same into the config; says what to run next.
+
+    Raises:
+        ConfigError: It cannot be written.
+    """
+    assert done.problem is not None, "only a config is fixed"
+    console = text_console(stderr=True)
+    chosen = fixing(done.diagnosis)
+    if chosen is None:
+        console.print("Nothing to fix: no change that leaves the training the same was measured to help.")
+    else:
+        baseline = done.problem.space.baseline
+        values = {**baseline, **chosen.values}
+        new = ChosenValues(point=done.problem.space.name(values), values=values, baseline=baseline)
+        apply_values(done.problem, new, console)
+    typed = done.problem.typed
+    console.print(f"\nNext: {typed.command('search', '--budget', '30m')}", soft_wrap=True)
+
+
+def fixing(diagnosis: Diagnosis) -> Recommendation | None:
+    """Return the measured recommendation with the largest certain gain that leaves the training the same, if any."""
+    same = [
+        one
+        for one in diagnosis.recommendations
+        if one.evidence is Evidence.MEASURED and one.values and one.label == Label.SAME_TRAINING.value
+    ]
+    return same[0] if same else None
+
+
+def keep(folder: Path, done: Diagnosed) -> None:
+    """Keep everything in a folder: the diagnosis as an object, and as a text.
+
+    Raises:
+        ConfigError: The folder cannot be written to.
+    """
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / "diagnosis.json").write_text(json.dumps(_document(done, elapsed_s=None), indent=2) + "\n")
+        console = text_console()
+        with console.capture() as captured:
+            print_diagnosis(console, done.diagnosis)
+        (folder / "summary.txt").write_text(captured.get())
+    except OSError as error:
+        raise ConfigError(
+            f"cannot write into {folder}: {error.strerror}", where="--out", remedy="Name another folder."
+        ) from error
+
+
+def _document(done: Diagnosed, *, elapsed_s: float | None) -> dict[str, object]:
+    paths = done.problem.paths(done.problem.study) if done.problem else {}
+    return diagnosis_document(done.diagnosis, elapsed_s=elapsed_s, failed_on=done.failed_on, paths=paths)
+
+
+def _next_command(done: Diagnosed, problem: Problem) -> str:
+    if fixing(done.diagnosis):
+        return problem.typed.command("diagnose", "--fix")
+    return problem.typed.command("search", "--budget", "30m")
+
+
+def _opened(request: DiagnosisRequest) -> Problem | None:
+    if request.config is None:
+        return None
+    return open_problem(
+        request.config,
+        command=typed_tokens(request.trainer, request.config, Path.cwd()),
+        state_dir=request.state_dir,
+        storage=request.storage,
+    )

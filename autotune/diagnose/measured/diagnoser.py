@@ -1,0 +1,281 @@
+"""Measured diagnosis: which trials are made, in which order, and what is judged by each. Read `Diagnoser.run` first."""
+
+import math
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from statistics import median
+
+from autotune.diagnose.findings import CheckResult
+from autotune.diagnose.measured import (
+    fixed_cost,
+    input_limit,
+    memory_room,
+    neighbours,
+    outside_steps,
+    steadiness,
+    switches,
+)
+from autotune.diagnose.measured.bounds import Bounds, bounds_of
+from autotune.diagnose.measured.fixed_cost import ReplayedSteps, judge_fixed_cost
+from autotune.diagnose.measured.input_limit import judge_input
+from autotune.diagnose.measured.memory_room import judge_memory
+from autotune.diagnose.measured.neighbours import BusyReadings, judge_neighbours
+from autotune.diagnose.measured.outside_steps import judge_outside_steps
+from autotune.diagnose.measured.steadiness import judge_steadiness, timed_steps
+from autotune.diagnose.measured.switches import Gain, SwitchPlan, gains, in_turn, judge_switches, plan_switches
+from autotune.events import Event
+from autotune.measure.phases import PhasedTrial, phased_trial
+from autotune.measure.window import WindowGoal
+from autotune.records import Measurement, Purpose, TrialRecord, Values
+from autotune.search.findings import Findings
+from autotune.search.narrator import Narrator
+from autotune.search.parts import SearchParts
+from autotune.search.schedule import expected_trial_s
+from autotune.search.state import SearchState
+from autotune.search.trial_maker import Phases, PlannedTrial, TrialMaker
+from autotune.space.knob import Knob
+from autotune.trial.execution import Execution
+
+ROUNDS = 4
+"""Rounds of phases of the trial that shows the bounds."""
+
+_PHASE_S = 1.5
+_BATCH_ROUNDS = 2
+_LONGEST_WATCH_S = 40.0
+_WATCH_SHARE = 0.2  # of the budget, for the trial that goes through evaluations and checkpoints
+_LEAST_WATCH_S = 20.0
+_LONGEST_PHASED_S = 45.0
+_ENDING_S = 3.0  # kept for the answer
+_MOST_SWITCHES = 6
+_LEAST_WINDOW_S, _LONGEST_WINDOW_S = 2.0, 6.0
+_BATCH = "batch_size"  # kind of `space.catalog`
+
+
+@dataclass(frozen=True, kw_only=True)
+class Measured:
+    """Outcome of the measured checks.
+
+    Attributes:
+        results: One for each check, in the order of their table.
+        bounds: What changes of the input, and of the step, can gain at most; None if that was not seen.
+        gains: What each switch gains.
+        why_not_seen: Reason for which no trial gave numbers; empty if one did.
+    """
+
+    results: tuple[CheckResult, ...]
+    bounds: Bounds | None
+    gains: tuple[Gain, ...] = ()
+    why_not_seen: str = ""
+
+
+@dataclass(kw_only=True)
+class _Seen:
+    """Trials made so far, and what was seen of each."""
+
+    done: list[tuple[TrialRecord, Execution]] = field(default_factory=list)
+    foreign_cores: list[float] = field(default_factory=list)
+
+    @property
+    def records(self) -> list[TrialRecord]:
+        return [record for record, _ in self.done]
+
+
+class Diagnoser:
+    """Maker of the trials of one diagnosis.
+
+    Args:
+        parts: What it works on and with.
+        consumers: Told everything that happens.
+        busy_s: Returns the CPU time of all processes; None where that is not known.
+        cores: Cores that the trainer may use.
+    """
+
+    def __init__(
+        self,
+        parts: SearchParts,
+        consumers: Iterable[Callable[[Event], None]],
+        *,
+        busy_s: Callable[[], float | None],
+        cores: float,
+    ) -> None:
+        self._parts = parts
+        self._problem = parts.problem
+        self._cores = cores
+        self._readings = BusyReadings(parts.clock.now_s, busy_s)
+        findings = Findings(parts.problem, parts.clock, cwd=Path.cwd())
+        self._state = SearchState(parts.problem, parts.study, findings, sampler=parts.sampler, seed=parts.seed)
+        self._narrator = Narrator((*consumers, self._readings), findings.remarks)
+        self._trials = TrialMaker(parts, self._state, findings, self._narrator)
+        self._seen = _Seen()
+
+    def run(self) -> Measured:
+        """Make the trials, and judge them.
+
+        Raises:
+            AutotuneError: A trial could not be made at all.
+        """
+        watched, record = self._watch()
+        if record.measurement is None:
+            return self._not_seen(record)
+        phased = self._take_through_phases(self._problem.space.baseline, ROUNDS)
+        trial = phased_trial(phased.events)
+        bounds = bounds_of(trial, phased.cpu_cores)
+        larger, larger_record = self._larger_batch(bounds)
+        plan, measured = self._try_switches(bounds, saw_a_pass=watched.saw_a_pass)
+        results = (
+            judge_neighbours(self._seen.foreign_cores, self._cores, self._own_cores(watched), self._seen.records),
+            judge_input(bounds, self._problem.machine.cpu_cores),
+            judge_fixed_cost(_steps(trial, bounds), larger, bounds),
+            judge_steadiness(timed_steps(watched.events)),
+            judge_outside_steps(watched.events),
+            judge_memory(
+                self._problem.machine, record.measurement, watched.memory, self._by_batch(record, larger_record)
+            ),
+            judge_switches(plan, measured, why_not=self._why_no_switch()),
+        )
+        return Measured(results=results, bounds=bounds, gains=tuple(measured))
+
+    # Trials
+
+    def _watch(self) -> tuple[Execution, TrialRecord]:
+        """Make a longer trial of today's config, through an evaluation and a checkpoint where it comes to these."""
+        self._narrator.tell_phase("diagnosing", "today's config, through what it does besides steps")
+        longest_s = min(_LONGEST_WATCH_S, max(_LEAST_WATCH_S, _WATCH_SHARE * self._parts.budget.budget_s))
+        return self._make(
+            PlannedTrial(
+                values=self._problem.space.baseline,
+                purpose=Purpose.DIAGNOSE,
+                validate_s=longest_s,
+            )
+        )
+
+    def _take_through_phases(self, values: Values, rounds: int) -> Execution:
+        """Make a trial in phases of training, training on the same batches, and loading."""
+        return self._make(
+            PlannedTrial(
+                values=values,
+                purpose=Purpose.DIAGNOSE,
+                phases=Phases(rounds=rounds, phase_s=_PHASE_S),
+                limit_s=_LONGEST_PHASED_S,
+            )
+        )[0]
+
+    def _larger_batch(self, bounds: Bounds) -> tuple[ReplayedSteps | None, TrialRecord | None]:
+        """Make a trial of a larger batch in phases, for what a step takes whatever its batch.
+
+        Only where the step matters, and the batch is a key that may grow.
+        """
+        knob = next((knob for knob in self._problem.space.knobs if knob.kind == _BATCH), None)
+        if knob is None or not bounds.may_gain(on_step=True) or bounds.batch is None:
+            return None, None
+        larger = _twice(knob)
+        if larger is None:
+            return None, None
+        self._narrator.tell_phase("diagnosing", f"{knob.path}: {larger}, for what a step takes whatever its batch")
+        values = self._problem.space.with_heuristic(self._problem.space.baseline, knob.path, larger)
+        done = self._take_through_phases(values, _BATCH_ROUNDS)
+        trial = phased_trial(done.events)
+        factor = float(larger) / float(knob.baseline)  # type: ignore[arg-type]
+        steps = ReplayedSteps(batch=bounds.batch * factor, step_s=trial.replay_step_s)
+        return steps, self._seen.records[-1]
+
+    def _try_switches(self, bounds: Bounds, *, saw_a_pass: bool) -> tuple[SwitchPlan, list[Gain]]:
+        """Try changes of one knob each, in turn with today's config."""
+        known = bounds if bounds.speeds else None
+        start_s = median(
+            [record.measurement.first_step_s for record in self._seen.records if record.measurement] or [5.0]
+        )
+        trial_s = start_s + _LEAST_WINDOW_S
+        most = min(_MOST_SWITCHES, int((self._left_s() / trial_s - 3) / 2))
+        plan = plan_switches(self._problem.space, known, most=max(0, most), may_settle=saw_a_pass)
+        order = in_turn(len(plan.tried))
+        if not order:
+            return plan, []
+        window_s = min(_LONGEST_WINDOW_S, max(_LEAST_WINDOW_S, self._left_s() / len(order) - start_s))
+        changes = "; ".join(switch.knob.path for switch in plan.tried)
+        self._narrator.tell_phase("diagnosing", f"changes of one knob each, in turn with today's config: {changes}")
+        speeds: dict[int | None, list[float]] = {}
+        endings: dict[int | None, str] = {}
+        for place in order:
+            if self._left_s() < expected_trial_s(self._state.trials):
+                break
+            if place in endings:
+                continue  # it gave no numbers: once is enough
+            record = self._plain(plan, place, window_s)
+            if record.comparable:
+                speeds.setdefault(place, []).append(math.log(record.comparable.speed))
+            else:
+                endings[place] = record.detail or record.ending.value
+        tried = [(switch, speeds.get(place, []), endings.get(place, "")) for place, switch in enumerate(plan.tried)]
+        return plan, gains(speeds.get(None, []), tried)
+
+    def _plain(self, plan: SwitchPlan, place: int | None, window_s: float) -> TrialRecord:
+        """Make a trial of today's config, or of a switch: one as a search makes them, which starts the next search."""
+        limits = self._problem.limits
+        is_first = not any(record.purpose is Purpose.EXPLORE for record in self._seen.records)
+        purpose = Purpose.BASELINE if place is None else Purpose.EXPLORE if is_first else Purpose.REPEAT
+        return self._make(
+            PlannedTrial(
+                values=self._problem.space.baseline if place is None else plan.tried[place].values,
+                purpose=purpose,
+                goal=WindowGoal(min_s=limits.min_s, min_steps=limits.min_steps, target_s=window_s),
+                ends_s=self._parts.budget.wall_s - _ENDING_S,
+            )
+        )[1]
+
+    def _make(self, trial: PlannedTrial) -> tuple[Execution, TrialRecord]:
+        """Make a trial, and note what is seen of it."""
+        seen: list[Execution] = []
+
+        def note(done: Execution) -> None:
+            seen.append(done)
+
+        record = self._trials.make_once(replace(trial, judge=note))
+        done = seen[0]
+        self._seen.done.append((record, done))
+        if done.window is not None:
+            foreign = self._readings.foreign_cores(done.window.t0_s, done.window.t1_s, done.cpu_cores)
+            if foreign is not None:
+                self._seen.foreign_cores.append(foreign)
+        return done, record
+
+    # What they show
+
+    def _left_s(self) -> float:
+        return self._parts.budget.left_s() - _ENDING_S
+
+    def _own_cores(self, done: Execution) -> float | None:
+        return done.cpu_cores(done.window.t0_s, done.window.t1_s) if done.window else None
+
+    def _by_batch(self, record: TrialRecord, larger: TrialRecord | None) -> list[tuple[float, Measurement]]:
+        found = []
+        for one in (record, larger):
+            size = self._problem.batch_size(one.values) if one else None
+            if one and one.measurement and size:
+                found.append((size, one.measurement))
+        return found
+
+    def _why_no_switch(self) -> str:
+        if not self._problem.can_vary:
+            return "this config has no knob that may vary"
+        return "no time was left for it" if self._left_s() < expected_trial_s(self._state.trials) else ""
+
+    def _not_seen(self, record: TrialRecord) -> Measured:
+        """Return what is known where today's config gave no numbers."""
+        why = f"today's config {record.ending.value}" + (f" ({record.detail})" if record.detail else "")
+        checks = (neighbours, input_limit, fixed_cost, steadiness, outside_steps, memory_room, switches)
+        results = tuple(CheckResult(check=module.CHECK, why_not="no steps were measured") for module in checks)
+        return Measured(results=results, bounds=None, why_not_seen=why)
+
+
+def _steps(trial: PhasedTrial, bounds: Bounds) -> ReplayedSteps | None:
+    return None if bounds.batch is None else ReplayedSteps(batch=bounds.batch, step_s=trial.replay_step_s)
+
+
+def _twice(knob: Knob) -> int | None:
+    """Return the batch twice as large, or the next of the domain; None if the domain ends with today's."""
+    if not isinstance(knob.baseline, int):
+        return None
+    larger = [value for value in knob.choices if isinstance(value, int) and value > knob.baseline]
+    return next((value for value in larger if value >= 2 * knob.baseline), max(larger, default=None))

@@ -1,0 +1,83 @@
+"""Check of the step: how much of it is taken whatever the batch, as launches and Python are.
+
+The time of a step with free data is taken as ``t = a + b * batch``, from two sizes of the batch; ``a / t`` is the share
+of what graph mode, XLA or a larger batch can take away.
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from statistics import median
+
+from autotune.diagnose.findings import CheckResult, Issue, Limit, Severity
+from autotune.diagnose.measured.bounds import Bounds
+from autotune.diagnose.measured.input_limit import WORTH_TELLING
+from autotune.diagnose.wording import milliseconds, percent
+from autotune.results import Ratio
+
+CHECK = "fixed-cost"
+
+_MUCH = 0.5  # of the step, for it to be the limit
+_STEP_SD = 0.04  # of ln step time between two trials
+_LEAST_FACTOR = 1.5  # between the two batches
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReplayedSteps:
+    """Times of steps with free data at one size of the batch.
+
+    Attributes:
+        batch: Samples in a step.
+        step_s: Time of each step.
+    """
+
+    batch: float
+    step_s: Sequence[float]
+
+
+def judge_fixed_cost(one: ReplayedSteps | None, other: ReplayedSteps | None, bounds: Bounds) -> CheckResult:
+    """Judge how much of a step does not depend on the batch.
+
+    Args:
+        one: Steps of today's batch; None if they were not seen.
+        other: Steps of a larger batch; None if they were not seen.
+        bounds: What a step that costs nothing gains, which bounds what this gains.
+    """
+    if one is None or other is None or not one.step_s or not other.step_s:
+        return CheckResult(check=CHECK, why_not="it takes steps with free data at two sizes of the batch")
+    factor = other.batch / one.batch
+    if factor < _LEAST_FACTOR:
+        return CheckResult(check=CHECK, why_not=f"the two batches are too alike: {one.batch:g} and {other.batch:g}")
+    today_s, larger_s = median(one.step_s), median(other.step_s)
+    ln_ratio, error = math.log(larger_s / today_s), 1.96 * math.sqrt(2.0) * _STEP_SD
+    share, least, most = (_share(math.exp(ln_ratio + shift), factor) for shift in (0.0, error, -error))
+    seen = (
+        f"Of the {milliseconds(today_s)} of a step with free data, {percent(share)} is taken whatever the batch "
+        f"({milliseconds(larger_s)} with {factor:g} times the batch)"
+    )
+    bound = _bounded(share, least, most, bounds)
+    if least < _MUCH or bound.low <= WORTH_TELLING:
+        return CheckResult(check=CHECK, sentence=f"{seen}.")
+    issue = Issue(
+        check=CHECK,
+        severity=Severity.WARNING,
+        sentence=f"{seen}: launches and Python, which graph mode, XLA or a larger batch take away.",
+        numbers={"step_s": today_s, "larger_step_s": larger_s, "batch_factor": factor, "fixed_fraction": share},
+        bound=bound,
+        limit=Limit.HOST,
+    )
+    return CheckResult(check=CHECK, issues=(issue,))
+
+
+def _share(ratio: float, factor: float) -> float:
+    """Return the fixed share of a step whose time is `ratio` times as long with `factor` times the batch, 0..1."""
+    return min(1.0, max(0.0, (factor - ratio) / (factor - 1.0)))
+
+
+def _bounded(share: float, least: float, most: float, bounds: Bounds) -> Ratio:
+    """Return the speed without the fixed part over today's: no more than with a step that costs nothing at all."""
+    free_step, of_training = bounds.free_step, 1.0 / bounds.free_data.ratio if bounds.free_data else 1.0
+    ratio, low, high = (1.0 / (1.0 - min(part * of_training, 0.99)) for part in (share, least, most))
+    if free_step is None:
+        return Ratio(ratio=ratio, low=low, high=high)
+    return Ratio(ratio=min(ratio, free_step.ratio), low=min(low, free_step.low), high=min(high, free_step.high))

@@ -1,0 +1,77 @@
+"""Check of the input: how fast training would be if data cost nothing, and what the loader spends its time on."""
+
+from autotune.diagnose.findings import CheckResult, Issue, Limit, Severity
+from autotune.diagnose.measured.bounds import Bounds
+from autotune.diagnose.wording import milliseconds, percent, ratio_text
+from autotune.records import TrialPhase
+
+CHECK = "input"
+WORTH_TELLING = 1.05
+"""Gain from which on it is an issue: less is not told from the noise of a few short trials."""
+
+_TRAIN, _LOAD, _REPLAY = TrialPhase.TRAIN, TrialPhase.LOAD, TrialPhase.REPLAY
+_TAKES_TURNS = 0.9  # of the speed of the slower of loader and step: overlapped, training has that
+_WHOLE_WAIT = 0.85  # of the time that a batch takes to load: nothing of it passes during the step
+_WAITING_CORES = 0.5  # below which a loader that works all the time is waiting for something
+_SATURATED = 0.85  # of the machine's cores
+
+_MEANING = {
+    Limit.OVERLAP: "Loading and the step take turns: loading ahead of the step is what helps",
+    Limit.READING: "Reading is the limit, not preparing",
+    Limit.PREPARING: "Preparing is the limit, not reading",
+    Limit.LOADING: "Whether reading or preparing is the limit is not known",
+}
+
+
+def judge_input(bounds: Bounds, machine_cores: int) -> CheckResult:
+    """Judge whether the input limits the training.
+
+    Args:
+        bounds: What the phased trial showed.
+        machine_cores: Cores that the trainer may use.
+    """
+    gain = bounds.free_data
+    if gain is None:
+        return CheckResult(check=CHECK, why_not="; ".join(bounds.why_not) or "the trial was too short for it")
+    if gain.low <= WORTH_TELLING:
+        return CheckResult(check=CHECK, sentence=f"With free data it would be {ratio_text(gain)} as fast.")
+    limit = _limit(bounds, machine_cores)
+    waiting = 1.0 - 1.0 / gain.ratio
+    sentence = (
+        f"The input takes {percent(waiting)} of the time; with free data it would be {ratio_text(gain)} as fast. "
+        f"{_MEANING[limit]}{_work(bounds)}."
+    )
+    numbers = {f"{phase.value}_{_unit(bounds)}_per_s": speed for phase, speed in bounds.speeds.items()}
+    numbers |= {f"{phase.value}_cores": cores for phase, cores in bounds.cores.items()}
+    issue = Issue(check=CHECK, severity=Severity.WARNING, sentence=sentence, numbers=numbers, bound=gain, limit=limit)
+    return CheckResult(check=CHECK, issues=(issue,))
+
+
+def _limit(bounds: Bounds, machine_cores: int) -> Limit:
+    """Return the part of loading that is the limit."""
+    speeds, cores = bounds.speeds, bounds.cores
+    loading, training = speeds.get(_LOAD), speeds[_TRAIN]
+    if loading is None:
+        return Limit.LOADING
+    is_saturated = cores.get(_TRAIN, 0.0) >= _SATURATED * machine_cores
+    may_overlap = training < _TAKES_TURNS * min(loading, speeds[_REPLAY]) and not is_saturated
+    if may_overlap and bounds.wait_s is not None and bounds.batch is not None:
+        batch_s = bounds.batch / loading
+        if bounds.wait_s >= _WHOLE_WAIT * batch_s:
+            return Limit.OVERLAP
+    if _LOAD not in cores:
+        return Limit.LOADING
+    return Limit.READING if cores[_LOAD] < _WAITING_CORES else Limit.PREPARING
+
+
+def _work(bounds: Bounds) -> str:
+    """Return what the loader does with its time, as part of a sentence."""
+    loading, cores = bounds.speeds.get(_LOAD), bounds.cores.get(_LOAD)
+    if loading is None or bounds.batch is None:
+        return ""
+    took = f": alone it takes {milliseconds(bounds.batch / loading)} for a batch"
+    return f"{took} and keeps {cores:.1f} cores busy" if cores is not None else took
+
+
+def _unit(bounds: Bounds) -> str:
+    return "samples" if bounds.counts_samples else "batches"

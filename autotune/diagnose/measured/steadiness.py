@@ -1,0 +1,135 @@
+"""Check of steadiness: steps that are far slower than the others, how much time they take, and how they recur."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from statistics import fmean, median, pstdev
+
+from autotune.diagnose.findings import CheckResult, Issue, Limit, Severity
+from autotune.diagnose.measured.intervals import without
+from autotune.diagnose.wording import milliseconds, percent
+from autotune.measure.window import PAUSES, main_stream
+from autotune.records import TraineeEvent
+
+CHECK = "steadiness"
+
+_FAR_SLOWER = 3.0  # times the median step
+_LEAST_EXCESS_S = 5e-3  # of a slow step over the median: less is the machine's own unrest
+_MUCH = 0.05  # of the time
+_LEAST_SLOW = 3  # slow steps, to say that they recur
+_LEAST_STEPS = 30
+_REGULAR = 0.2  # variation of the distances between slow steps
+_WARM_UP = 0.2  # of the steps; they trace, compile and fill caches
+_MOST_WARM_UP = 20
+_IN_THE_LOADER = 0.7  # of the excess is waiting for data
+
+
+@dataclass(frozen=True, kw_only=True)
+class TimedStep:
+    """Step with the time that it took.
+
+    Attributes:
+        number: Its number in the trial.
+        end_s: Its end.
+        duration_s: Time since the end of the one before.
+        wait_s: Time of this that it waited for data; None if it is not reported.
+        begins_epoch: Whether an epoch ended just before it.
+    """
+
+    number: int
+    end_s: float
+    duration_s: float
+    wait_s: float | None
+    begins_epoch: bool
+
+
+def timed_steps(events: Sequence[TraineeEvent]) -> list[TimedStep]:
+    """Return the steps of a trial, without its warm-up and without those that have a pause in them.
+
+    Args:
+        events: All events of the trial, in the order of time.
+    """
+    stream = main_stream(events)
+    found: list[TimedStep] = []
+    before: TraineeEvent | None = None
+    number, has_pause, begins_epoch = 0, False, False
+    for event in events:
+        if event.kind in PAUSES:
+            has_pause = True
+        elif event.kind == "epoch_end":
+            begins_epoch = True
+        elif event.kind == "step" and event.stream == stream:
+            number += 1
+            if before is not None and not has_pause and event.t_s > before.t_s:
+                found.append(
+                    TimedStep(
+                        number=number,
+                        end_s=event.t_s,
+                        duration_s=event.t_s - before.t_s,
+                        wait_s=event.wait_s,
+                        begins_epoch=begins_epoch,
+                    )
+                )
+            before, has_pause, begins_epoch = event, False, False
+    return found[min(_MOST_WARM_UP, int(_WARM_UP * len(found))) :]
+
+
+def judge_steadiness(steps: Sequence[TimedStep]) -> CheckResult:
+    """Judge whether slow steps recur, and cost much of the time.
+
+    Args:
+        steps: Steps of training, see `timed_steps`.
+    """
+    if len(steps) < _LEAST_STEPS:
+        return CheckResult(check=CHECK, why_not=f"{len(steps)} steps are too few for it")
+    usual_s = median(step.duration_s for step in steps)
+    slow = [step for step in steps if step.duration_s > max(_FAR_SLOWER * usual_s, usual_s + _LEAST_EXCESS_S)]
+    all_s = sum(step.duration_s for step in steps)
+    excess_s = sum(step.duration_s - usual_s for step in slow)
+    share = excess_s / all_s
+    if share < _MUCH or len(slow) < _LEAST_SLOW:
+        return CheckResult(check=CHECK)
+    # Their number is as uncertain as that of any rare event (Poisson): two standard errors.
+    bound = without(share, 2.0 * share / len(slow) ** 0.5)
+    where = _cause(slow, usual_s)
+    sentence = (
+        f"{len(slow)} of {len(steps)} steps take {milliseconds(median(step.duration_s for step in slow))} instead of "
+        f"{milliseconds(usual_s)}: {percent(share)} of the time. They come {_recurrence(slow)}{where}."
+    )
+    issue = Issue(
+        check=CHECK,
+        severity=Severity.WARNING,
+        sentence=sentence,
+        numbers={"slow_steps": float(len(slow)), "usual_step_s": usual_s, "time_fraction": share},
+        bound=bound,
+        limit=Limit.STALLS,
+    )
+    return CheckResult(check=CHECK, issues=(issue,))
+
+
+def _recurrence(slow: Sequence[TimedStep]) -> str:
+    """Return how slow steps recur, in words."""
+    if sum(step.begins_epoch for step in slow) > 0.5 * len(slow):
+        return "at the beginning of each epoch"
+    apart = [after.number - before.number for before, after in pairwise(slow)]
+    apart_s = [after.end_s - before.end_s for before, after in pairwise(slow)]
+    if len(slow) > _LEAST_SLOW and _variation(apart) < _REGULAR:
+        return f"every {fmean(apart):.0f} steps"
+    if len(slow) > _LEAST_SLOW and _variation(apart_s) < _REGULAR:
+        return f"every {fmean(apart_s):.1f} s"
+    return "irregularly"
+
+
+def _variation(amounts: Sequence[float]) -> float:
+    return pstdev(amounts) / fmean(amounts)
+
+
+def _cause(slow: Sequence[TimedStep], usual_s: float) -> str:
+    """Return what the time of slow steps goes to, as part of a sentence; empty where waiting is not reported."""
+    waits_s = [step.wait_s for step in slow if step.wait_s is not None]
+    if len(waits_s) < len(slow):
+        return ""
+    excess_s = sum(step.duration_s - usual_s for step in slow)
+    if sum(waits_s) >= _IN_THE_LOADER * excess_s:
+        return ", and wait for data"
+    return ", and do not wait for data meanwhile: look for what the training loop does then besides steps"

@@ -1,0 +1,200 @@
+"""Switches: changes of one knob each, tried in turn with today's config, and what each gains."""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from statistics import fmean
+
+from autotune.diagnose.findings import CheckResult, Evidence, Issue, Limit, Recommendation, Severity
+from autotune.diagnose.measured.bounds import CANNOT_MATTER, Bounds
+from autotune.diagnose.wording import ratio_text
+from autotune.records import Scalar, Values
+from autotune.results import Ratio
+from autotune.space.catalog import effects_of, row_of
+from autotune.space.knob import Knob, Label, same_scalar
+from autotune.space.space import Space
+from autotune.statistics import pooled_variance, student_t_quantile
+
+CHECK = "switches"
+
+_TRIAL_SD = 0.025  # of ln speed between trials of one point: the prior of a study's first trials
+_PRIOR_DF = 3.0
+_CONFIDENCE = 0.95
+
+
+@dataclass(frozen=True, kw_only=True)
+class Switch:
+    """Change of one knob, with the others that it needs.
+
+    Attributes:
+        knob: The knob.
+        value: Its new value.
+        values: The point.
+        changes: Its values, as far as they differ from today's.
+    """
+
+    knob: Knob
+    value: Scalar
+    values: Values
+    changes: Values
+
+    @property
+    def on_step(self) -> bool:
+        """True if it makes the step itself faster, and not the loading of its data."""
+        return effects_of(self.knob).on_step
+
+
+@dataclass(frozen=True, kw_only=True)
+class Gain:
+    """Measured gain of a switch.
+
+    Attributes:
+        switch: The switch.
+        gain: Speed with it over that of today; None if no trial of it gave numbers.
+        why_not: How its trials ended, where they gave no numbers.
+    """
+
+    switch: Switch
+    gain: Ratio | None
+    why_not: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class SwitchPlan:
+    """Plan of which switches are tried.
+
+    Attributes:
+        tried: Switches to try, the most promising first.
+        left_alone: Paths of knobs whose change cannot matter, by whether they act on the step.
+    """
+
+    tried: tuple[Switch, ...]
+    left_alone: Mapping[bool, tuple[str, ...]] = field(default_factory=dict)
+
+
+def plan_switches(space: Space, bounds: Bounds | None, *, most: int, may_settle: bool) -> SwitchPlan:
+    """Plan which switches are tried: those that the bounds allow a gain, one value for each knob.
+
+    Args:
+        space: The search space.
+        bounds: What a change of the input, or of the step, can gain at most; None if that is not known.
+        most: Their number at most.
+        may_settle: Whether a trial goes over all data, so that those can be measured that fill a cache first.
+    """
+    found: list[Switch] = []
+    left_alone: dict[bool, list[str]] = {False: [], True: []}
+    for knob in space.knobs:
+        wished = next((value for value in knob.heuristic_values if not same_scalar(value, knob.baseline)), None)
+        if wished is None or space.is_inert(knob, space.baseline):
+            continue
+        on_step = effects_of(knob).on_step
+        if bounds is not None and not bounds.may_gain(on_step=on_step):
+            left_alone[on_step].append(knob.path)
+            continue
+        values = space.with_heuristic(space.baseline, knob.path, wished)
+        if space.why_infeasible(values) is not None or (space.settles(values) and not may_settle):
+            continue
+        found.append(Switch(knob=knob, value=wished, values=values, changes=space.changes(values)))
+    found.sort(key=lambda switch: -_promise(switch, bounds))  # stable: then as an expert would turn them
+    return SwitchPlan(tried=tuple(found[:most]), left_alone={side: tuple(paths) for side, paths in left_alone.items()})
+
+
+def in_turn(count: int) -> list[int | None]:
+    """Return the order of trials: a palindrome, None for today's config, so that a steady drift takes part in nothing.
+
+    Args:
+        count: Number of switches.
+    """
+    there: list[int | None] = [None, *range(count)]
+    return [*there, None, *reversed(there)] if count else []
+
+
+def gains(baseline: Sequence[float], tried: Sequence[tuple[Switch, Sequence[float], str]]) -> list[Gain]:
+    """Return what each switch gains, with an interval from the pooled spread of all trials.
+
+    Args:
+        baseline: ln speed of the trials of today's config.
+        tried: Each switch with ln speed of its trials, and how the last one without numbers ended.
+    """
+    variance, df = pooled_variance([baseline, *(speeds for _, speeds, _ in tried)])
+    all_df = df + _PRIOR_DF
+    variance = (df * variance + _PRIOR_DF * _TRIAL_SD**2) / all_df
+    quantile = student_t_quantile((1.0 + _CONFIDENCE) / 2.0, all_df)
+    found = []
+    for switch, speeds, ending in tried:
+        if not speeds or not baseline or ending:
+            found.append(Gain(switch=switch, gain=None, why_not=ending or "no trial of it gave numbers"))
+            continue
+        mean = fmean(speeds) - fmean(baseline)
+        half = quantile * math.sqrt(variance * (1.0 / len(speeds) + 1.0 / len(baseline)))
+        found.append(
+            Gain(
+                switch=switch,
+                gain=Ratio(ratio=math.exp(mean), low=math.exp(mean - half), high=math.exp(mean + half)),
+            )
+        )
+    return found
+
+
+def judge_switches(plan: SwitchPlan, measured: Sequence[Gain], why_not: str = "") -> CheckResult:
+    """Judge what the switches gain: one issue for each that helps.
+
+    Args:
+        plan: What was planned.
+        measured: What was measured.
+        why_not: Reason for which none was tried; empty if some were.
+    """
+    issues = tuple(_issue(one) for one in measured if one.gain and one.gain.low > CANNOT_MATTER)
+    told = [f"{_change(one.switch)} {_outcome(one)}" for one in measured]
+    for on_step, paths in plan.left_alone.items():
+        if paths:
+            side = "the step cannot matter now" if on_step else "the input cannot matter now"
+            told.append(f"{', '.join(paths)} left alone, as {side}")
+    if not told:
+        return CheckResult(check=CHECK, why_not=why_not or "no knob of this config has another value worth trying")
+    return CheckResult(check=CHECK, issues=issues, sentence=f"{'; '.join(told)}.")
+
+
+def _issue(one: Gain) -> Issue:
+    assert one.gain is not None, "those that help were measured"
+    switch = one.switch
+    recommendation = Recommendation(
+        sentence=f"{_change(switch)}{_meaning(switch)}",
+        values=switch.changes,
+        gain=one.gain,
+        evidence=Evidence.MEASURED,
+        label=switch.knob.label.value,
+        cost="another training: each sample may teach less" if switch.knob.label is Label.BATCH else "",
+    )
+    return Issue(
+        check=CHECK,
+        severity=Severity.WARNING,
+        sentence=f"{_change(switch)} is {ratio_text(one.gain)} as fast.",
+        place=switch.knob.path,
+        bound=one.gain,
+        limit=Limit.STEP if switch.on_step else Limit.LOADING,
+        recommendations=(recommendation,),
+    )
+
+
+def _promise(switch: Switch, bounds: Bounds | None) -> float:
+    """Return the gain that the bounds allow a switch."""
+    bound = None if bounds is None else bounds.free_step if switch.on_step else bounds.free_data
+    return bound.ratio if bound else 1.0
+
+
+def _change(switch: Switch) -> str:
+    return ", ".join(f"{path}: {_scalar(value)}" for path, value in switch.changes.items())
+
+
+def _meaning(switch: Switch) -> str:
+    row = row_of(switch.knob)
+    return f" ({row.sentence})" if row else ""
+
+
+def _scalar(value: Scalar) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def _outcome(one: Gain) -> str:
+    return f"{ratio_text(one.gain)} as fast" if one.gain else f"gave no numbers ({one.why_not})"

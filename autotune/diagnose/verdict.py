@@ -1,0 +1,94 @@
+"""Verdict: one sentence that says what limits a training, and what to do first. Pure."""
+
+from collections.abc import Sequence
+
+from autotune.diagnose.findings import (
+    CheckResult,
+    Evidence,
+    Issue,
+    Limit,
+    Recommendation,
+    Severity,
+    Verdict,
+)
+from autotune.diagnose.wording import ratio_text
+
+WORTH_DOING = 1.05
+"""Lower end of a bound from which on something is worth doing."""
+
+_SPOILS_ALL = (Limit.MEMORY, Limit.THROTTLING, Limit.NEIGHBOUR)
+"""Limits that make all other numbers doubtful, and come first."""
+
+_NAMES = {
+    Limit.READING: "Input-bound",
+    Limit.PREPARING: "Input-bound",
+    Limit.OVERLAP: "Input-bound",
+    Limit.LOADING: "Input-bound",
+    Limit.HOST: "Bound by the fixed cost of a step",
+    Limit.STEP: "Bound by the step",
+    Limit.OUTSIDE: "Much time passes outside of steps",
+    Limit.STALLS: "Stalls",
+    Limit.NEIGHBOUR: "Somebody else is on the machine",
+    Limit.THROTTLING: "The GPU is held down",
+    Limit.MEMORY: "Memory is nearly full",
+}
+
+
+def verdict_of(results: Sequence[CheckResult], why_not_seen: str = "") -> Verdict:
+    """Return the verdict that follows from the results of all checks.
+
+    Args:
+        results: The results, static and measured ones.
+        why_not_seen: Reason for which no trial gave numbers; empty if one did.
+    """
+    issues = [issue for result in results for issue in result.issues]
+    if why_not_seen:
+        return Verdict(sentence=f"Not seen: {why_not_seen}", limit=Limit.NOT_SEEN)
+    main = _main(issues)
+    best = _best([one for issue in issues for one in issue.recommendations])
+    if main is None:
+        return Verdict(
+            sentence="Nothing worth doing was found: the step itself is the limit, and no change that was tried helps.",
+            limit=Limit.STEP,
+        )
+    assert main.limit is not None, "the main issue is about a limit"
+    sentence = f"{_NAMES[main.limit]}: {main.sentence}"
+    if best is not None and best.gain is not None and best not in main.recommendations:
+        sentence += f" Measured: {best.sentence}, {ratio_text(best.gain)}."
+    return Verdict(sentence=sentence, limit=main.limit, bound=main.bound)
+
+
+def static_verdict(results: Sequence[CheckResult]) -> Verdict:
+    """Return the verdict of checks that made no trial."""
+    issues = [issue for result in results for issue in result.issues]
+    errors = [issue for issue in issues if issue.severity is Severity.ERROR]
+    warnings = [issue for issue in issues if issue.severity is Severity.WARNING]
+    if errors:
+        return Verdict(sentence=f"{_counted(errors, 'error')}, the first: {errors[0].sentence}")
+    if warnings:
+        return Verdict(sentence=f"No error; {_counted(warnings, 'warning')}, the first: {warnings[0].sentence}")
+    return Verdict(sentence="Nothing was found that is wrong; what limits the speed is seen only by trials.")
+
+
+def _counted(issues: Sequence[Issue], noun: str) -> str:
+    return f"{len(issues)} {noun}{'' if len(issues) == 1 else 's'}"
+
+
+def _main(issues: Sequence[Issue]) -> Issue | None:
+    """Return the issue that the verdict is about: what spoils all numbers, else what costs most; None if nothing does.
+
+    A limit comes before a measured change, which is one way around it.
+    """
+    telling = [issue for issue in issues if issue.limit is not None and issue.severity is not Severity.NOTE]
+    spoiling = [issue for issue in telling if issue.limit in _SPOILS_ALL]
+    if spoiling:
+        return min(spoiling, key=lambda issue: _SPOILS_ALL.index(issue.limit or Limit.MEMORY))
+    worth = [issue for issue in telling if issue.bound is not None and issue.bound.low > WORTH_DOING]
+    limits = [issue for issue in worth if not any(one.evidence is Evidence.MEASURED for one in issue.recommendations)]
+    return max(limits or worth, key=lambda issue: issue.bound.ratio if issue.bound else 0.0, default=None)
+
+
+def _best(recommendations: Sequence[Recommendation]) -> Recommendation | None:
+    """Return the measured recommendation with the largest certain gain; None if none was measured."""
+    measured = [one for one in recommendations if one.evidence is Evidence.MEASURED and one.gain]
+    return max(measured, key=lambda one: one.gain.low if one.gain else 0.0, default=None)

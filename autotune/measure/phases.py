@@ -1,0 +1,155 @@
+"""Speeds of a trial in each of its phases: training, training on the same batches again and again, loading alone."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import pairwise
+from statistics import fmean
+
+from autotune.measure.window import PAUSES, main_stream
+from autotune.records import FIRST_PHASE, TraineeEvent, TrialPhase
+
+_LEAST_STEPS = 2  # with a time of their own, in a phase
+_SETTLING = 0.25  # of the time for which batches are drawn: buffers that were full have run empty by then
+_LEAST_S = 1e-6
+
+Span = tuple[float, float]
+"""Begin and end, in seconds of the monotonic clock."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class PhaseRound:
+    """One round of phases.
+
+    Attributes:
+        speeds: Samples per second of each phase, batches where samples are not reported; phases without enough steps
+            are missing.
+        spans: The stretch of time that each of them was measured in.
+        batch: Samples in a step of training, 1 where they are not reported; None if there was none.
+        wait_s: Time that such a step waited for data, on average; None where it is not reported.
+    """
+
+    speeds: Mapping[TrialPhase, float]
+    spans: Mapping[TrialPhase, Span]
+    batch: float | None = None
+    wait_s: float | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class PhasedTrial:
+    """Speeds of one trial that was taken through phases.
+
+    Attributes:
+        rounds: Its rounds, those that are not whole included.
+        counts_samples: Whether speeds are samples per second; else they are batches.
+        why_not: Reasons, for people, for which some phase could not be made.
+        replay_step_s: Time of each step while data cost nothing.
+    """
+
+    rounds: Sequence[PhaseRound]
+    counts_samples: bool
+    why_not: Sequence[str] = ()
+    replay_step_s: Sequence[float] = field(default=())
+
+    def pairs(self, phase: TrialPhase, other: TrialPhase) -> list[tuple[float, float]]:
+        """Return the speeds in two phases of each round that has both."""
+        return [(one.speeds[phase], one.speeds[other]) for one in self.rounds if {phase, other} <= one.speeds.keys()]
+
+    def spans(self, phase: TrialPhase) -> list[Span]:
+        """Return the stretches of time of a phase."""
+        return [one.spans[phase] for one in self.rounds if phase in one.spans]
+
+
+def phased_trial(events: Sequence[TraineeEvent]) -> PhasedTrial:
+    """Return the speeds of a trial in each of its phases.
+
+    The first step of a phase began in the one before it, and is left out, as are steps with an evaluation or a
+    checkpoint in them. Of loading alone, the first quarter is left out.
+
+    Args:
+        events: All events of the trial, in the order of time.
+    """
+    stream = main_stream(events)
+    steps = [event for event in events if event.kind == "step" and event.stream == stream]
+    begins = [event for event in events if event.kind == "phase" and event.phase is not None]
+    loads = [event for event in events if event.kind == "load" and event.batches]
+    counts_samples = all(event.samples for event in (*steps, *loads))
+    pauses_s = sorted(event.t_s for event in events if event.kind in PAUSES)
+    rounds: list[_Round] = []
+    replayed_s: list[float] = []
+    ends_s = [event.t_s for event in begins[1:]]
+    for begin, end_s in zip(begins, ends_s, strict=False):  # the last phase was cut short
+        phase = begin.phase
+        assert phase is not None, "others are left out above"
+        if phase is FIRST_PHASE or not rounds:
+            rounds.append(_Round())
+        if phase is TrialPhase.LOAD:
+            drawn = [event for event in loads if begin.t_s < event.t_s <= end_s]
+            measured = _loading(drawn, counts_samples=counts_samples)
+        else:
+            timed = _timed([step for step in steps if begin.t_s < step.t_s <= end_s], pauses_s)
+            measured = _training(timed, counts_samples=counts_samples)
+            if phase is TrialPhase.REPLAY:
+                replayed_s += [step.t_s - before_s for step, before_s in timed]
+            else:
+                rounds[-1].trained = [step for step, _ in timed]
+        if measured is not None:
+            rounds[-1].speeds[phase], rounds[-1].spans[phase] = measured
+    return PhasedTrial(
+        rounds=tuple(one.finished(counts_samples=counts_samples) for one in rounds),
+        counts_samples=counts_samples,
+        why_not=tuple(event.text or "" for event in events if event.kind == "unphased"),
+        replay_step_s=tuple(replayed_s),
+    )
+
+
+@dataclass
+class _Round:
+    """Round in the making."""
+
+    speeds: dict[TrialPhase, float] = field(default_factory=dict)
+    spans: dict[TrialPhase, Span] = field(default_factory=dict)
+    trained: list[TraineeEvent] = field(default_factory=list)
+
+    def finished(self, *, counts_samples: bool) -> PhaseRound:
+        waits_s = [step.wait_s for step in self.trained if step.wait_s is not None]
+        batches = [step.samples or 0.0 for step in self.trained] if counts_samples else [1.0] * len(self.trained)
+        return PhaseRound(
+            speeds=self.speeds,
+            spans=self.spans,
+            batch=fmean(batches) if batches else None,
+            wait_s=fmean(waits_s) if waits_s else None,
+        )
+
+
+def _timed(steps: Sequence[TraineeEvent], pauses_s: Sequence[float]) -> list[tuple[TraineeEvent, float]]:
+    """Return each step with the end of the one before it, those with a pause in between left out."""
+    return [
+        (step, before.t_s)
+        for before, step in pairwise(steps)
+        if step.t_s > before.t_s and not any(before.t_s < pause_s <= step.t_s for pause_s in pauses_s)
+    ]
+
+
+def _training(timed: Sequence[tuple[TraineeEvent, float]], *, counts_samples: bool) -> tuple[float, Span] | None:
+    """Return the speed of steps and the time that they lie in; None of too few."""
+    time_s = sum(step.t_s - before_s for step, before_s in timed)
+    if len(timed) < _LEAST_STEPS or time_s < _LEAST_S:
+        return None
+    amount = sum(step.samples or 0.0 for step, _ in timed) if counts_samples else float(len(timed))
+    return amount / time_s, (timed[0][1], timed[-1][0].t_s)
+
+
+def _loading(drawn: Sequence[TraineeEvent], *, counts_samples: bool) -> tuple[float, Span] | None:
+    """Return the speed of loading and the time that it lies in; None of too few batches."""
+    all_s = sum(event.duration_s or 0.0 for event in drawn)
+    settled, past_s = [], 0.0
+    for event in drawn:
+        past_s += event.duration_s or 0.0
+        if past_s > _SETTLING * all_s:
+            settled.append(event)
+    time_s = sum(event.duration_s or 0.0 for event in settled)
+    if not settled or time_s < _LEAST_S:
+        return None
+    amount = sum((event.samples if counts_samples else event.batches) or 0.0 for event in settled)
+    first = settled[0]
+    return amount / time_s, (first.t_s - (first.duration_s or 0.0), settled[-1].t_s)

@@ -1,0 +1,106 @@
+"""Whole diagnoses in virtual time, for tests: real settings, record and statistics around a simulated trainer."""
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from autotune.clock import VirtualClock
+from autotune.diagnose.findings import Diagnosis, Verdict
+from autotune.diagnose.measured.diagnoser import Diagnoser, Measured
+from autotune.diagnose.verdict import verdict_of
+from autotune.events import Event
+from autotune.problem.problem import open_problem
+from autotune.records import TrialRecord
+from autotune.search.parts import SearchParts
+from autotune.search.schedule import Budget
+from autotune.study.claims import Owner
+from autotune.study.record import Study
+from autotune.testing.simulated_probes import SimulatedHostProbe
+from autotune.testing.simulated_runner import SimulatedRunner, Training
+from autotune.trial.instruments import Instruments
+
+CONFIG = """\
+data:
+    batch_size: 8
+    num_workers: 1
+    prefetch_buffer_size: 1
+training:
+    enable_graph_mode: true
+autotune:
+    command: "{python} train.py {config}"
+    trial: {start_timeout_s: 60, min_s: 1, min_steps: 10, max_s: 3}
+"""
+
+
+class Diagnosed:
+    """Outcome of a simulated diagnosis.
+
+    Attributes:
+        measured: What the trials showed.
+        diagnosis: The whole of it.
+        trials: All trials on record.
+        took_s: Virtual time that it took.
+    """
+
+    def __init__(self, measured: Measured, trials: list[TrialRecord], took_s: float) -> None:
+        self.measured = measured
+        self.diagnosis = Diagnosis(
+            verdict=verdict_of(measured.results, measured.why_not_seen), results=measured.results
+        )
+        self.trials = trials
+        self.took_s = took_s
+
+    @property
+    def verdict(self) -> Verdict:
+        """The verdict."""
+        return self.diagnosis.verdict
+
+    def result(self, check: str) -> Any:
+        """Return the result of a check."""
+        return next(result for result in self.measured.results if result.check == check)
+
+
+Diagnose = Callable[..., Diagnosed]
+Trainer = Callable[[Mapping[str, Any]], Training]
+
+
+@pytest.fixture
+def diagnose(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Diagnose:
+    """Diagnose a config in a folder of its own."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    clock = VirtualClock()
+
+    def diagnosed(
+        trainer: Trainer,
+        *,
+        budget_s: float = 180.0,
+        config: str = CONFIG,
+        seed: int = 0,
+        busy_s: Callable[[VirtualClock], float | None] = lambda _clock: None,
+        told: Callable[[Event], None] = lambda _event: None,
+    ) -> Diagnosed:
+        Path("config.yaml").write_text(config)
+        problem = open_problem(Path("config.yaml"), command=None, state_dir=None)
+        problem.state.create()
+        owner = Owner(about={}, is_gone=lambda _about: False, clock=clock, ends_s=clock.now_s() + budget_s)
+        study = Study(problem.study, problem.storage, owner=owner)
+        simulator = SimulatedRunner(clock, lambda text: trainer(yaml.safe_load(text)), seed=seed)
+        started_s = clock.now_s()
+        parts = SearchParts(
+            name="diagnosis",
+            seed=seed,
+            problem=problem,
+            study=study,
+            runner=simulator,
+            budget=Budget(clock, started_s=started_s, budget_s=budget_s),
+            clock=clock,
+            instruments=lambda: Instruments(SimulatedHostProbe(simulator)),
+        )
+        measured = Diagnoser(parts, (told,), busy_s=lambda: busy_s(clock), cores=2.0).run()
+        return Diagnosed(measured, list(study.records()), clock.now_s() - started_s)
+
+    return diagnosed
