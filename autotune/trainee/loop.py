@@ -49,6 +49,7 @@ class Loop:
         sync: Waits for the accelerator; None where there is none.
         wants_samples: True if `worked` has to be given the samples, since no fetch has them.
         unread_loss: A loss that can be read without waiting after the next `sync`.
+        phased: `phased_loop.PhasedLoop` that takes the loop through phases; None where there are none.
     """
 
     def __init__(self, report: Report) -> None:
@@ -59,6 +60,7 @@ class Loop:
         self.is_suspended = False
         self.sync: Optional[Callable[[], object]] = None
         self.unread_loss: Any = None
+        self.phased: Any = None  # of a type that needs this one
         self.forget()
 
     def forget(self) -> None:
@@ -72,6 +74,8 @@ class Loop:
         self._synced_s = 0.0
         self._sync_every_s = math.inf if is_only_watched() else SYNC_EVERY_S
         self._pauses = 0  # within one another
+        if self.phased is not None:
+            self.phased.forget()
 
     def fetch_begins(self) -> float:
         """Record that the loop, or another caller, asks for a batch.

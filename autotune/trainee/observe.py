@@ -18,6 +18,7 @@ from typing import Any
 from autotune.trainee.hook import Hook
 from autotune.trainee.instrumentation import Instrumentation
 from autotune.trainee.loop import Loop
+from autotune.trainee.phases import phase_length_s
 from autotune.trainee.report import Report
 from autotune.trainee.stream import OBSERVER, TRIAL_DIR_VARIABLE, WATCH_DIR_VARIABLE, announce, process_stream
 
@@ -36,20 +37,35 @@ def install() -> None:
         return
     report = Report(process_stream)
     loop, instrumentation = Loop(report), Instrumentation(report.note)
+    if folder and phase_length_s() is not None:
+        instrumentation.attempt("phases", lambda: _phase(loop, instrumentation))
 
     def observe(framework: str) -> Any:
         def action() -> None:
-            instrumentation.attempt(framework, lambda: _OBSERVERS[framework](loop, instrumentation))
+            instrumentation.attempt(framework, lambda: observers[framework](loop, instrumentation))
 
         return action
 
-    hook = Hook({name: observe(name) for name in _OBSERVERS})
+    observers = _OBSERVERS if loop.phased is None else {**_OBSERVERS, **_PHASED}
+    hook = Hook({name: observe(name) for name in observers})
     installed.append(instrumentation)
     hook.install()
     atexit.register(_guarded(instrumentation, loop.ends))
     os.register_at_fork(after_in_child=_guarded(instrumentation, loop.forget))
     if folder and not any(name.startswith("steps.") for name in os.listdir(folder)):
         announce(OBSERVER)
+
+
+def _phase(loop: Loop, instrumentation: Instrumentation) -> None:
+    from autotune.trainee import phased_fetch, stream
+
+    loop.phased = phased_fetch.phase(loop, instrumentation, stream.Step)
+
+
+def _observe_feeds(loop: Loop, instrumentation: Instrumentation) -> None:
+    from autotune.trainee import phased_feed
+
+    phased_feed.observe(loop, instrumentation)
 
 
 def _observe_tensorflow(loop: Loop, instrumentation: Instrumentation) -> None:
@@ -86,6 +102,12 @@ _OBSERVERS: dict[str, Callable[[Loop, Instrumentation], None]] = {
     "jax": _observe_jax,
 }
 """Framework, by the name it is imported by → what instruments it."""
+
+_PHASED: dict[str, Callable[[Loop, Instrumentation], None]] = {
+    "autotune.tf.feed": _observe_feeds,
+    "autotune.tf.two_stage": _observe_feeds,
+}
+"""The same, of what is instrumented only in a trial that is taken through phases."""
 
 
 def _guarded(instrumentation: Instrumentation, action: Any) -> Any:

@@ -24,7 +24,12 @@ from autotune.trainee.tensorflow_functions import Functions
 def observe(loop: Loop, instrumentation: Instrumentation) -> None:
     """Instrument TensorFlow, which has been imported."""
     functions = Functions(loop)
-    _observe_fetches(loop, instrumentation, _Fetches(loop, functions))
+    fetches = _Fetches(loop, functions)
+    if loop.phased is not None:
+        from autotune.trainee import phased_tensorflow
+
+        phased_tensorflow.phase(loop.phased, loop, instrumentation, fetches.is_eager)
+    _observe_fetches(loop, instrumentation, fetches)
 
     def wrap_call() -> None:
         compiled = import_module("tensorflow.python.eager.polymorphic_function.polymorphic_function")

@@ -6,13 +6,16 @@ import sys
 import threading
 import time
 from importlib import import_module
-from typing import Any, Optional
+from typing import TYPE_CHECKING, Any, Optional
 
 from autotune.trainee.batch import Source, sizer
 from autotune.trainee.fast_path import around_fetch
 from autotune.trainee.instrumentation import Instrumentation
 from autotune.trainee.loop import Loop
 from autotune.trainee.memory import Memory
+
+if TYPE_CHECKING:
+    from autotune.trainee.phased_loop import PhasedLoop
 
 
 def observe(loop: Loop, instrumentation: Instrumentation) -> None:
@@ -25,6 +28,8 @@ def observe(loop: Loop, instrumentation: Instrumentation) -> None:
         instrumentation.attempt(f"torch: {name}", lambda: instrumentation.around(owner, name, begin, end))
 
     place = loader, "__next__"
+    if loop.phased is not None:
+        _phase(loop.phased, instrumentation, place)
     careful = batches.begin, batches.end
     instrumentation.attempt(
         "torch: next", lambda: around_fetch(loop, instrumentation, place, careful, batches.source_of)
@@ -33,6 +38,15 @@ def observe(loop: Loop, instrumentation: Instrumentation) -> None:
     instrumentation.attempt("torch: optimizers", lambda: _see_updates(loop, instrumentation))
     around(torch, "save", *loop.around_pause("checkpoint"))
     around(torch.cuda.OutOfMemoryError, "__init__", lambda args, _kwargs: args, backward.ran_out_of_memory)
+
+
+def _phase(phased: PhasedLoop, instrumentation: Instrumentation, place: tuple[Any, str]) -> None:
+    from autotune.trainee.phased_fetch import around_phased_fetch
+
+    def wrap() -> None:
+        around_phased_fetch(phased, instrumentation, place, lambda iterator: getattr(iterator, "_dataset", iterator))
+
+    instrumentation.attempt("torch: phases", wrap)
 
 
 def _see_updates(loop: Loop, instrumentation: Instrumentation) -> None:

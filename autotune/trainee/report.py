@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import time
+from collections.abc import Mapping
 from typing import Any, Optional
 
 from autotune.trainee.stream import OBSERVER, Stream, is_only_watched, json_number
@@ -101,6 +102,16 @@ class Report:
         """
         if self._stream.is_observed:
             self._stream.write(json.dumps({"k": "unseen", "t_s": round(time.monotonic(), 6), "text": text}))
+
+    def line(self, fields: Mapping[str, object]) -> None:
+        """Write a line of its own, also where the trainer reports its steps itself.
+
+        Args:
+            fields: Fields of the line, `stream.py` describes them.
+        """
+        self.flush()
+        if self._stream.is_observed or self._stream.is_open:
+            self._stream.write(json.dumps(fields))
 
 
 def _line(t_s: float, wait_s: Optional[float], samples: Optional[float], is_update: bool = True) -> str:

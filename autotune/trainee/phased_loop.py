@@ -1,0 +1,261 @@
+"""Phased loop: takes the training loop of this process through the phases of `phases.py`, at its fetches.
+
+Only fetches from what is trained on are replaced: data whose batches were fetched before each of the last works, in a
+pass that has been worked on since it began. So the first batch of each pass is the trainer's own, and validation,
+even over the same data, is left alone.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from typing import Any, Callable, NamedTuple, Optional
+
+from autotune.trainee.batch import BatchSizes
+from autotune.trainee.kept_batches import KeptBatches
+from autotune.trainee.loop import Loop
+from autotune.trainee.memory import Memory
+from autotune.trainee.phases import LEAST, LOAD, REPLAY, TRAIN, Schedule
+
+CHUNK_S = 0.25
+"""Time of drawing that one line reports: a reader cuts off the beginning, when buffers were still full."""
+
+_MOST_UNKNOWN = 60  # works before a loop whose fetches are not seen is given up
+
+_BLIND = (
+    "its batches are fetched where they cannot be replaced: neither in Python from tf.data or a DataLoader, nor by a "
+    "compiled step from an iterator among its arguments"
+)
+_SEVERAL = "a step takes batches from several datasets"
+_THREAD = "between the loader and the step, batches pass through a thread of the trainer's own"
+_PROCESSES = "several processes train together"
+
+
+class Data:
+    """Data that batches are fetched from.
+
+    Attributes:
+        kept: Its batches to be handed out again.
+        sizes: Counts the samples in its batches.
+        stand_in: Iterator over kept batches for a compiled step; None while there is none.
+    """
+
+    def __init__(self) -> None:
+        self.kept: Optional[KeptBatches] = None
+        self.sizes = BatchSizes()
+        self.stand_in: Any = None
+
+
+class _Pass:
+    """Pass over some data."""
+
+    def __init__(self) -> None:
+        self.is_trained_on = False
+
+
+class Turn(NamedTuple):
+    """Fetch of a loop that is trained on.
+
+    Attributes:
+        data: Where from.
+        phase: The phase that it belongs to; None during the warm-up.
+    """
+
+    data: Data
+    phase: Optional[str]
+
+
+class PhasedLoop:
+    """Training loop that is taken through phases.
+
+    Args:
+        loop: The observed loop.
+        schedule: Which phase it is.
+
+    Attributes:
+        is_on: True until phases are given up for good.
+        inside: Threads inside a fetch that is seen already, which may fetch from another iterator within.
+    """
+
+    def __init__(self, loop: Loop, schedule: Callable[[], Schedule]) -> None:
+        self._loop = loop
+        self._make_schedule = schedule
+        self.forget()
+
+    def forget(self) -> None:
+        """Reset all state in a forked child, where it is the parent's."""
+        self.is_on = True
+        self.inside: set[int] = set()
+        self._schedule = self._make_schedule()
+        self._data = Memory(Data)
+        self._passes = Memory(_Pass)
+        self._round: dict[Data, tuple[_Pass, int]] = {}  # fetched since the last work: pass and thread
+        self._rounds: list[frozenset[Data]] = []
+        self._trained: frozenset[Data] = frozenset()
+        self._always: Optional[Data] = None
+        self._unknown = 0
+        self._is_new_round = False
+        self._is_recorded = False
+        self._chunk = [0.0, 0.0, 0.0]  # seconds, batches, samples
+        self._unwritten: list[dict[str, Any]] = []
+
+    # Work.
+
+    def worked(self, thread: Optional[int] = None) -> None:
+        """Process work on what was fetched; further work on the same batches changes nothing.
+
+        Args:
+            thread: Thread that worked; None if unknown.
+        """
+        if not self.is_on:
+            return
+        try:
+            self._worked(thread)
+        except Exception as error:
+            self.failed(error)
+
+    def _worked(self, thread: Optional[int]) -> None:
+        if not self._trained:
+            self._unknown += 1
+            if self._unknown > _MOST_UNKNOWN:
+                self.leave_out(REPLAY, _BLIND)
+                self.leave_out(LOAD, _BLIND)
+                return
+        if not self._round:
+            return
+        fetched, self._round = self._round, {}
+        if thread is not None:  # what a thread in the background fetches may be part of what this one does
+            fetched = {data: it for data, it in fetched.items() if it[1] == thread} or fetched
+        for data, (one, fetching) in fetched.items():
+            one.is_trained_on = True
+            if thread not in (None, fetching) and data in self._trained:
+                self.leave_out(REPLAY, _THREAD)
+        self._rounds = [*self._rounds[1 - LEAST :], frozenset(fetched)]
+        common = frozenset.intersection(*self._rounds)
+        if len(self._rounds) == LEAST and common:
+            if not self._trained and _is_one_of_several():
+                self.leave_out(REPLAY, _PROCESSES)
+                self.leave_out(LOAD, _PROCESSES)
+            if len(common) > 1:
+                self.leave_out(LOAD, _SEVERAL)
+            self._trained = common
+        self._is_new_round = True
+
+    def always_trains(self) -> None:
+        """Process the beginning of a compiled step that cannot be seen: what was fetched last is trained on."""
+        self._always = next(reversed(self._round), None) if self._round else None
+
+    # Fetches.
+
+    def asks(
+        self, iterator: Any, data: Any, prepare: Callable[[Data], object], is_recorded: bool = False
+    ) -> Optional[Turn]:
+        """Process the request for a batch.
+
+        Args:
+            iterator: What is asked.
+            data: What it goes over.
+            prepare: Called when `REPLAY` is due; returns whether there is anything to be handed out again.
+            is_recorded: True if the loop records the fetch, and knows only then that the step before it has ended.
+
+        Returns:
+            The turn, if the request is one that phases may replace.
+        """
+        self._is_recorded = is_recorded and not self._loop.is_suspended and self._loop.report.is_ours
+        of, one = self._data.of(data), self._passes.of(iterator)
+        if of is self._always and self._round:
+            self.worked()
+        self._round[of] = one, threading.get_ident()
+        if of not in self._trained or not one.is_trained_on or not self.is_on:
+            return None
+        if self._is_new_round:
+            self._is_new_round = False
+            if self._schedule.step(time.monotonic()) and (self._schedule.following != REPLAY or prepare(of)):
+                self.begins()
+        phase = self._schedule.phase
+        if phase == LOAD and self._schedule.has_drawn_enough:
+            return None
+        return Turn(of, phase)
+
+    def begins(self) -> None:
+        """Begin the next phase."""
+        phase = self._schedule.begin(time.monotonic())
+        if phase == TRAIN:
+            for data in self._trained:
+                data.stand_in = None
+                if data.kept is not None:
+                    data.kept.clear()
+        self.say(k="phase", phase=phase)
+        if not self._is_recorded:
+            self._loop.aggregated.skip(time.monotonic())
+
+    def drew(self, data: Data, begin_s: float, end_s: float, batch: Any) -> bool:
+        """Process a batch that was drawn in `LOAD`; return True if another is wanted."""
+        self._schedule.drew(end_s - begin_s)
+        samples = data.sizes.of(batch)
+        self._chunk = [
+            self._chunk[0] + end_s - begin_s,
+            self._chunk[1] + 1,
+            self._chunk[2] + (float("nan") if samples is None else samples),
+        ]
+        if self._chunk[0] >= CHUNK_S:
+            self.stops_drawing()
+        return not self._schedule.has_drawn_enough
+
+    def stops_drawing(self) -> None:
+        """Report what was drawn since the last report."""
+        duration_s, batches, samples = self._chunk
+        self._chunk = [0.0, 0.0, 0.0]
+        if batches:
+            known = {"samples": samples} if samples == samples else {}
+            self.say(k="load", duration_s=round(duration_s, 6), batches=int(batches), **known)
+
+    # Reports.
+
+    def say(self, **fields: Any) -> None:
+        """Write a line of the stream, behind the step that ends with the present fetch."""
+        self._unwritten.append({"k": fields.pop("k"), "t_s": _now(), **fields})
+        if not self._is_recorded:
+            self._loop.flush()
+            self.write()
+
+    def write(self) -> None:
+        """Write the lines that wait."""
+        lines, self._unwritten = self._unwritten, []
+        for line in lines:
+            self._loop.report.line(line)
+
+    @property
+    def has_unwritten(self) -> bool:
+        """True if lines wait."""
+        return bool(self._unwritten)
+
+    def leave_out(self, phase: str, why: str) -> None:
+        """Leave out a phase from now on, and report the reason."""
+        if self._schedule.leave_out(phase):
+            self._loop.report.line({"k": "unphased", "t_s": _now(), "text": f"{phase}: {why}"})
+            if self._schedule.phase == phase:
+                self.begins()
+
+    def failed(self, error: Exception) -> None:
+        """Give up for good: the trainer goes on as if there were no phases."""
+        self.is_on = False
+        try:
+            self._trained = frozenset()
+            self._data = Memory(Data)
+            if self._schedule.phase is not None:
+                self._loop.report.line({"k": "phase", "t_s": _now(), "phase": TRAIN})
+            text = f"the observer has given up phases: {type(error).__name__}: {error}"
+            self._loop.report.line({"k": "unphased", "t_s": _now(), "text": text})
+        except Exception:
+            pass
+
+
+def _now() -> float:
+    return round(time.monotonic(), 6)
+
+
+def _is_one_of_several() -> bool:
+    """Return True if this process trains together with others, which would wait for it in each phase."""
+    return os.environ.get("WORLD_SIZE", "1") not in ("", "1") or bool(os.environ.get("TF_CONFIG"))

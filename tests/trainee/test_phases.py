@@ -1,0 +1,156 @@
+"""Phases of a trial: their order, their length, and what is kept for them."""
+
+import itertools
+import math
+
+import pytest
+
+from autotune.trainee.kept_batches import MOST_KEPT, KeptBatches, in_new_containers
+from autotune.trainee.phases import LOAD, PHASE_VARIABLE, REPLAY, TRAIN, Schedule, phase_length_s
+
+
+class Clock:
+    """A clock that is moved by hand, and a schedule on it."""
+
+    def __init__(self, length_s: float = 2.0) -> None:
+        self.now_s = 100.0
+        self.schedule = Schedule(length_s)
+
+    def steps(self, count: int, each_s: float = 0.1) -> list[str]:
+        """Make so many steps, and return the phases that begin."""
+        begun = []
+        for _ in range(count):
+            self.now_s += each_s
+            if self.schedule.step(self.now_s):
+                begun.append(self.schedule.begin(self.now_s))
+        return begun
+
+    def warmed_up(self) -> "Clock":
+        """Make the steps of the warm-up."""
+        assert self.steps(4) == [REPLAY]
+        return self
+
+
+def test_the_warm_up_is_three_steps_at_least() -> None:
+    """Nothing begins before; the first call has no step before it."""
+    clock = Clock()
+    assert clock.steps(3) == []
+    assert clock.schedule.phase is None
+    assert clock.steps(1) == [REPLAY]
+
+
+def test_a_step_that_traces_prolongs_the_warm_up() -> None:
+    """Three steps of which the last takes three times as long are followed by a fourth."""
+    clock = Clock()
+    clock.steps(3)
+    assert clock.steps(1, each_s=0.3) == []
+    assert clock.steps(1) == [REPLAY]
+
+
+def test_the_warm_up_of_uneven_steps_ends() -> None:
+    """Steps that get longer and longer are warm after ten."""
+    clock = Clock()
+    assert [clock.steps(1, each_s=3.0**number) for number in range(11)] == [[]] * 10 + [[REPLAY]]
+
+
+def test_phases_follow_each_other_for_ever() -> None:
+    """Training comes after drawing, which empties the buffers, and not after replay, which leaves them full."""
+    clock = Clock().warmed_up()
+    begun = []
+    for _ in range(90):
+        begun += clock.steps(1)
+        if clock.schedule.phase == LOAD:
+            while not clock.schedule.has_drawn_enough:
+                clock.now_s += 0.5
+                clock.schedule.drew(0.5)
+    assert begun[:5] == [LOAD, TRAIN, REPLAY, LOAD, TRAIN]
+
+
+def test_a_phase_takes_its_length() -> None:
+    """At the exact boundary the next one begins."""
+    clock = Clock().warmed_up()
+    assert clock.steps(15, each_s=0.125) == []
+    assert clock.steps(1, each_s=0.125) == [LOAD]
+
+
+def test_a_phase_has_three_steps_but_no_more_than_four_times_its_length() -> None:
+    """Steps of 2.5 s make a phase of 7.5 s; of steps of 8 s there is one."""
+    clock = Clock().warmed_up()
+    assert [clock.steps(1, each_s=2.5) for _ in range(3)] == [[], [], [LOAD]]
+    clock = Clock().warmed_up()
+    assert clock.steps(1, each_s=8.0) == [LOAD]
+
+
+def test_drawing_needs_three_batches_and_its_length_in_time_of_drawing() -> None:
+    """Time between two passes over the data does not count, up to four times the length in all."""
+    clock = Clock().warmed_up()
+    clock.steps(16, each_s=0.125)
+    for _ in range(2):
+        clock.schedule.drew(1.5)
+        assert not clock.schedule.has_drawn_enough
+        assert clock.steps(1, each_s=3.5) == []
+    clock.schedule.drew(0.1)
+    assert clock.schedule.has_drawn_enough
+    assert clock.steps(1) == [TRAIN]
+
+
+def test_a_loader_that_gives_nothing_does_not_hold_the_phases_up() -> None:
+    """Passes of one batch never let any be drawn; four times the length later, training follows."""
+    clock = Clock().warmed_up()
+    clock.steps(16, each_s=0.125)
+    assert clock.steps(63, each_s=0.125) == []
+    assert clock.steps(1, each_s=0.125) == [TRAIN]
+
+
+def test_a_batch_that_takes_very_long_is_enough() -> None:
+    """Of batches of 8 s there is one."""
+    schedule = Schedule(2.0)
+    schedule.drew(8.0)
+    assert schedule.has_drawn_enough
+
+
+def test_a_phase_that_cannot_be_is_left_out() -> None:
+    """The others follow each other; where none is left but training, that goes on without end."""
+    clock = Clock().warmed_up()
+    assert clock.schedule.leave_out(LOAD)
+    assert not clock.schedule.leave_out(LOAD)
+    assert clock.steps(80) == [TRAIN, REPLAY, TRAIN]
+    clock.schedule.leave_out(REPLAY)
+    assert clock.steps(80) == []
+
+
+@pytest.mark.parametrize(("text", "length_s"), [("2.0", 2.0), ("0", None), ("-1", None), ("inf", None), ("x", None)])
+def test_the_length_comes_from_the_environment(
+    text: str, length_s: float | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A number that is no length asks for no phases, as no number does."""
+    monkeypatch.setenv(PHASE_VARIABLE, text)
+    assert phase_length_s() == length_s
+    monkeypatch.delenv(PHASE_VARIABLE)
+    assert phase_length_s() is None
+
+
+@pytest.mark.parametrize("added", [1, 2, 3, 4, 5, 9, 100, 1000])
+def test_kept_batches_are_few_and_evenly_spread(added: int) -> None:
+    """At most four, the first among them, at the same distance from each other, over at least half of all."""
+    kept: KeptBatches = KeptBatches(lambda batch: batch)
+    for number in range(added):
+        kept.add(number)
+    assert min(added, 2) <= len(kept) <= MOST_KEPT
+    batches = [kept.next() for _ in range(len(kept))]
+    assert len({later - earlier for earlier, later in itertools.pairwise(batches)}) <= 1
+    assert batches[0] == 0
+    assert batches[-1] >= math.floor((added - 1) / 2)
+    assert [kept.next() for _ in batches] == batches
+
+
+def test_a_trainer_may_take_apart_what_it_is_given() -> None:
+    """Containers are new each time, whatever is in them the same."""
+    kept, array = KeptBatches(in_new_containers), object()
+    batch = {"x": array, "more": [(array, {"y": array})]}
+    kept.add(batch)
+    batch.clear()
+    for _ in range(3):
+        given = kept.next()
+        assert given == {"x": array, "more": [(array, {"y": array})]}
+        del given["x"], given["more"][0][1]["y"]
