@@ -17,6 +17,7 @@ from autotune.sampler.simplification import INDISTINGUISHABLE, simplified
 from autotune.score import ln_score
 from autotune.search.confirm import Candidate, ConfirmationBasis, better_than_baseline
 from autotune.search.findings import Findings
+from autotune.search.left_alone import LeftAlone, left_alone
 from autotune.search.schedule import expected_trial_s, verdict_s
 from autotune.search.warm_start import WarmStart
 from autotune.space.space import Space
@@ -74,6 +75,7 @@ class SearchState:
         self._saw_a_pass = False
         self._pending: list[Values] = []
         self._is_behind = False
+        self._left_alone: LeftAlone | None = None
         self.baseline_point = problem.space.name(problem.space.baseline)
         self.filling = False
         self.trials: list[TrialRecord] = []
@@ -81,7 +83,9 @@ class SearchState:
 
     def search_in(self, space: Space) -> None:
         """Search this space from now on, with all that the record knows of it."""
-        self.space = without_turning(space, self._findings.inert)
+        self._wanted = space
+        alone = self._left_alone.paths if self._left_alone else frozenset[str]()
+        self.space = without_turning(space, {*self._findings.inert, *alone})
         self._acquisition = Acquisition(self.space, self._seed)
         self._other = None if self._sampler == OURS else OtherSampler(self._sampler, self.space, self._seed)
         self._observe()
@@ -114,10 +118,36 @@ class SearchState:
         baseline, inert = self._problem.space.baseline, self._findings.inert
         return self._problem.space.name({**values, **{path: baseline[path] for path in inert}})
 
+    def leave_alone(self) -> str:
+        """Leave those knobs alone that cannot matter yet, by what a diagnosis has put on record.
+
+        Returns:
+            Which, and why; empty if there are none.
+        """
+        member = self._study.member
+        machine = member.machine if member else self._problem.machine.name
+        self._left_alone = left_alone(self._study.records(), self._wanted, self.baseline_point, machine)
+        if self._left_alone is None:
+            return ""
+        self.search_in(self._wanted)
+        return self._left_alone.why
+
+    def _take_up_again(self) -> None:
+        """Search over the knobs that were left alone, once training is so much faster that they may matter."""
+        baseline = [trial.comparable.speed for trial in self.good_baseline_trials() if trial.comparable]
+        if self._left_alone is None or not baseline:
+            return
+        fastest = max(trial.comparable.speed for trial in self.trials if trial.comparable)
+        if not self._left_alone.holds(fastest / median(baseline)):
+            paths = ", ".join(sorted(self._left_alone.paths))
+            self._left_alone = None
+            self._findings.remarks.append(f"What limits training has changed: {paths} may matter now.")
+            self.search_in(self._wanted)
+
     def leave_caches_alone(self) -> None:
         """Search without turning caches; where today's config has some, its trials are measured while they fill."""
         self.filling = self.space.settles(self._problem.space.baseline)
-        self.search_in(self.space.without_settling())
+        self.search_in(self._wanted.without_settling())
 
     def learn(self, record: TrialRecord, done: Execution) -> None:
         """Take one more trial.
@@ -129,7 +159,7 @@ class SearchState:
         self.trials.append(record)
         if not _explores(record):
             if record.validation and record.validation.broke:
-                self.search_in(self.space)  # without this point
+                self.search_in(self._wanted)  # without this point
             return
         self._saw_a_pass = self._saw_a_pass or done.saw_a_pass
         if done.window is not None and record.comparable:
@@ -142,7 +172,8 @@ class SearchState:
         samples = done.window.samples if done.window else None
         self._findings.learn(record, done.losses, done.folder.stdout, samples=samples, space=self.space)
         if self._findings.find_inert(self.trials, self._observations, space=self.space, sd=self.sd):
-            self.search_in(self.space)
+            self.search_in(self._wanted)
+        self._take_up_again()
 
     def _fit(self) -> None:
         self.sd = expected_trial_sd(self._observations)

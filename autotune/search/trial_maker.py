@@ -7,6 +7,8 @@ from pathlib import Path
 
 from autotune.errors import ToldToEnd
 from autotune.events import TrialEnded, TrialProgress, TrialStarted
+from autotune.measure.bounds import Bounds, bounds_as_conditions, bounds_of
+from autotune.measure.phases import phased_trial
 from autotune.measure.window import WindowGoal
 from autotune.problem.gpus import request_for
 from autotune.records import (
@@ -64,6 +66,10 @@ class Phases:
 
     rounds: int
     phase_s: float
+
+
+LOOK = Phases(rounds=3, phase_s=1.0)
+"""Phases that show what limits a training, as shortly as that can be told from noise."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -275,6 +281,7 @@ class TrialMaker:
                 **done.conditions,
                 **self._asked(),
                 **_planned(trial),
+                **(bounds_as_conditions(_bounds(done)) if trial.phases else {}),
             },
             validation=trial.judge(done),
         )
@@ -301,6 +308,10 @@ class TrialMaker:
             return
         if record.ending not in self.failures:
             self.failures[record.ending] = Failed(record=record, stderr_tail=done.stderr_tail, folder=done.folder.path)
+
+
+def _bounds(done: Execution) -> Bounds:
+    return bounds_of(phased_trial(done.events), done.cpu_cores)
 
 
 def _planned(trial: PlannedTrial) -> dict[str, Scalar]:

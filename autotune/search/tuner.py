@@ -44,7 +44,7 @@ from autotune.search.schedule import (
     why_exploring_ends,
 )
 from autotune.search.state import SearchState
-from autotune.search.trial_maker import Failed, PlannedTrial, PointTaken, TrialMaker
+from autotune.search.trial_maker import LOOK, Failed, PlannedTrial, PointTaken, TrialMaker
 from autotune.search.validator import Validator
 from autotune.study.summary import judged_finalists, summarize
 from autotune.trial.explanations import EXPLANATIONS
@@ -108,6 +108,7 @@ class Tuner:
             if self._budget.budget_s >= WARM_UP_FROM_S:
                 self._trials.make_once(replace(self._baseline, goal=_WARM_UP, warms_up=True))
             self._measure_baseline()
+            self._leave_alone()
             why = self._explore()
             while self._confirm(why) and self._breaks():
                 why = self._explore()  # around what is left: the next best has its turn
@@ -180,6 +181,13 @@ class Tuner:
             record = self._trials.make(self._baseline)  # all depends on it
         self._others.require_that_today_works(record)
         require_baseline(record, self._problem, budget_s=self._budget.budget_s, earlier=self._state.trials)
+
+    def _leave_alone(self) -> None:
+        """Leave those knobs alone at first that cannot matter, as far as phases of today's config have shown."""
+        if self._parts.looks_first:
+            self._trials.make_once(replace(self._baseline, purpose=Purpose.DIAGNOSE, phases=LOOK))
+        if why := self._state.leave_alone():
+            self._narrator.tell_phase("exploring", why)
 
     def _leave_caches_alone(self) -> None:
         self._state.leave_caches_alone()

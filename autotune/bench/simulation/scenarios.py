@@ -19,6 +19,7 @@ from autotune.clock import VirtualClock
 from autotune.records import Machine, Scalar, Values
 from autotune.settings.text.document import Document
 from autotune.space.space import Space
+from autotune.testing.simulated_phases import PhaseTimes
 from autotune.testing.simulated_probes import SimulatedGpuProbe, SimulatedHostProbe
 from autotune.testing.simulated_runner import SimulatedRunner, Training
 from autotune.trial.instruments import Instruments
@@ -196,6 +197,13 @@ class Scenario:
             memory_bytes=int(min(float(pace.host_bytes), self.place.hardware.memory_bytes)),
             gpu_memory_bytes=int(pace.gpu_bytes) if self.machine.gpus else None,
             gpu_utilization=float(pace.gpu_utilization) if self.machine.gpus else None,
+            phases=PhaseTimes(
+                train_s=float(pace.step_s),
+                wait_s=float(pace.wait_fraction * pace.step_s),
+                replay_s=float(pace.compute_s),
+                load_s=float(pace.load_s),
+                train_cores=float(pace.cpu_cores),
+            ),
         )
 
     def _steps_to_a_full_cache(self, kinds: Kinds, pace: Pace) -> int:

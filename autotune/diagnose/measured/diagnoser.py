@@ -16,7 +16,6 @@ from autotune.diagnose.measured import (
     steadiness,
     switches,
 )
-from autotune.diagnose.measured.bounds import Bounds, bounds_of
 from autotune.diagnose.measured.fixed_cost import ReplayedSteps, judge_fixed_cost
 from autotune.diagnose.measured.input_limit import judge_input
 from autotune.diagnose.measured.memory_room import judge_memory
@@ -25,6 +24,7 @@ from autotune.diagnose.measured.outside_steps import judge_outside_steps
 from autotune.diagnose.measured.steadiness import judge_steadiness, timed_steps
 from autotune.diagnose.measured.switches import Gain, SwitchPlan, gains, in_turn, judge_switches, plan_switches
 from autotune.events import Event
+from autotune.measure.bounds import Bounds, bounds_of
 from autotune.measure.phases import PhasedTrial, phased_trial
 from autotune.measure.window import WindowGoal
 from autotune.records import Measurement, Purpose, TrialRecord, Values

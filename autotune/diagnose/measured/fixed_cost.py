@@ -10,9 +10,9 @@ from dataclasses import dataclass
 from statistics import median
 
 from autotune.diagnose.findings import CheckResult, Issue, Limit, Severity
-from autotune.diagnose.measured.bounds import Bounds
 from autotune.diagnose.measured.input_limit import WORTH_TELLING
 from autotune.diagnose.wording import milliseconds, percent
+from autotune.measure.bounds import Bounds
 from autotune.results import Ratio
 
 CHECK = "fixed-cost"

@@ -1,8 +1,8 @@
 """Check of the input: how fast training would be if data cost nothing, and what the loader spends its time on."""
 
 from autotune.diagnose.findings import CheckResult, Issue, Limit, Severity
-from autotune.diagnose.measured.bounds import Bounds
 from autotune.diagnose.wording import milliseconds, percent, ratio_text
+from autotune.measure.bounds import Bounds
 from autotune.records import TrialPhase
 
 CHECK = "input"

@@ -6,8 +6,8 @@ from itertools import pairwise
 from statistics import fmean, median, pstdev
 
 from autotune.diagnose.findings import CheckResult, Issue, Limit, Severity
-from autotune.diagnose.measured.intervals import without
 from autotune.diagnose.wording import milliseconds, percent
+from autotune.measure.speed_ratio import without
 from autotune.measure.window import PAUSES, main_stream
 from autotune.records import TraineeEvent
 

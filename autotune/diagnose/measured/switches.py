@@ -6,8 +6,8 @@ from dataclasses import dataclass, field
 from statistics import fmean
 
 from autotune.diagnose.findings import CheckResult, Evidence, Issue, Limit, Recommendation, Severity
-from autotune.diagnose.measured.bounds import CANNOT_MATTER, Bounds
 from autotune.diagnose.wording import ratio_text
+from autotune.measure.bounds import CANNOT_MATTER, Bounds
 from autotune.records import Scalar, Values
 from autotune.results import Ratio
 from autotune.space.catalog import effects_of, row_of
