@@ -1,7 +1,7 @@
 """Measured diagnosis: which trials are made, in which order, and what is judged by each. Read `Diagnoser.run` first."""
 
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from statistics import median
@@ -22,7 +22,16 @@ from autotune.diagnose.measured.memory_room import judge_memory
 from autotune.diagnose.measured.neighbours import BusyReadings, judge_neighbours
 from autotune.diagnose.measured.outside_steps import judge_outside_steps
 from autotune.diagnose.measured.steadiness import judge_steadiness, timed_steps
-from autotune.diagnose.measured.switches import Gain, SwitchPlan, gains, in_turn, judge_switches, plan_switches
+from autotune.diagnose.measured.switches import (
+    Gain,
+    Switch,
+    SwitchPlan,
+    gains,
+    in_turn,
+    judge_switches,
+    plan_switches,
+    together,
+)
 from autotune.events import Event
 from autotune.measure.bounds import Bounds, bounds_of
 from autotune.measure.phases import PhasedTrial, phased_trial
@@ -37,13 +46,12 @@ from autotune.search.trial_maker import Phases, PlannedTrial, TrialMaker
 from autotune.space.knob import Knob
 from autotune.trial.execution import Execution
 
-ROUNDS = 4
-"""Rounds of phases of the trial that shows the bounds."""
-
-_PHASE_S = 1.5
+_ROUNDS = 4
+_SHORTEST_PHASE_S, _LONGEST_PHASE_S = 1.0, 1.5
+_PHASES_A_BUDGET = 120.0
 _BATCH_ROUNDS = 2
 _LONGEST_WATCH_S = 40.0
-_WATCH_SHARE = 0.2  # of the budget, for the trial that goes through evaluations and checkpoints
+_WATCH_SHARE = 0.15  # of the budget, for the trial that goes through evaluations and checkpoints
 _LEAST_WATCH_S = 20.0
 _LONGEST_PHASED_S = 45.0
 _ENDING_S = 3.0  # kept for the answer
@@ -118,7 +126,7 @@ class Diagnoser:
         watched, record = self._watch()
         if record.measurement is None:
             return self._not_seen(record)
-        phased = self._take_through_phases(self._problem.space.baseline, ROUNDS)
+        phased = self._take_through_phases(self._problem.space.baseline, _ROUNDS)
         trial = phased_trial(phased.events)
         bounds = bounds_of(trial, phased.cpu_cores)
         larger, larger_record = self._larger_batch(bounds)
@@ -132,7 +140,7 @@ class Diagnoser:
             judge_memory(
                 self._problem.machine, record.measurement, watched.memory, self._by_batch(record, larger_record)
             ),
-            judge_switches(plan, measured, why_not=self._why_no_switch()),
+            judge_switches(plan, measured, bounds, why_not=self._why_no_switch()),
         )
         return Measured(results=results, bounds=bounds, gains=tuple(measured))
 
@@ -152,11 +160,13 @@ class Diagnoser:
 
     def _take_through_phases(self, values: Values, rounds: int) -> Execution:
         """Make a trial in phases of training, training on the same batches, and loading."""
+        wished_s = self._parts.budget.budget_s / _PHASES_A_BUDGET
+        phase_s = min(_LONGEST_PHASE_S, max(_SHORTEST_PHASE_S, wished_s))
         return self._make(
             PlannedTrial(
                 values=values,
                 purpose=Purpose.DIAGNOSE,
-                phases=Phases(rounds=rounds, phase_s=_PHASE_S),
+                phases=Phases(rounds=rounds, phase_s=phase_s),
                 limit_s=_LONGEST_PHASED_S,
             )
         )[0]
@@ -193,32 +203,38 @@ class Diagnoser:
         if not order:
             return plan, []
         window_s = min(_LONGEST_WINDOW_S, max(_LEAST_WINDOW_S, self._left_s() / len(order) - start_s))
-        changes = "; ".join(switch.knob.path for switch in plan.tried)
+        changes = "; ".join(knob.path for switch in plan.tried for knob in switch.knobs)
         self._narrator.tell_phase("diagnosing", f"changes of one knob each, in turn with today's config: {changes}")
-        speeds: dict[int | None, list[float]] = {}
-        endings: dict[int | None, str] = {}
+        tried = _Tried(plan.tried)
         for place in order:
-            if self._left_s() < expected_trial_s(self._state.trials):
-                break
-            if place in endings:
-                continue  # it gave no numbers: once is enough
-            record = self._plain(plan, place, window_s)
-            if record.comparable:
-                speeds.setdefault(place, []).append(math.log(record.comparable.speed))
-            else:
-                endings[place] = record.detail or record.ending.value
-        tried = [(switch, speeds.get(place, []), endings.get(place, "")) for place, switch in enumerate(plan.tried)]
-        return plan, gains(speeds.get(None, []), tried)
+            self._try(tried, place, window_s)
+        both = together(self._problem.space, tried.gains())
+        if both is not None and self._left_s() > 3.0 * (start_s + window_s):
+            tried.add(both)
+            for place in (len(plan.tried), None, len(plan.tried)):
+                self._try(tried, place, window_s)
+        return plan, tried.gains()
 
-    def _plain(self, plan: SwitchPlan, place: int | None, window_s: float) -> TrialRecord:
+    def _try(self, tried: "_Tried", place: int | None, window_s: float) -> None:
+        """Make a trial of today's config, or of a switch, where there is time and the last of it gave numbers."""
+        if place in tried.endings or self._left_s() < expected_trial_s(self._state.trials):
+            return
+        values = self._problem.space.baseline if place is None else tried.switches[place].values
+        record = self._plain(values, window_s, is_baseline=place is None)
+        if record.comparable:
+            tried.speeds.setdefault(place, []).append(math.log(record.comparable.speed))
+        else:
+            tried.endings[place] = record.detail or record.ending.value
+
+    def _plain(self, values: Values, window_s: float, *, is_baseline: bool) -> TrialRecord:
         """Make a trial of today's config, or of a switch: one as a search makes them, which starts the next search."""
         limits = self._problem.limits
-        is_first = not any(record.purpose is Purpose.EXPLORE for record in self._seen.records)
-        purpose = Purpose.BASELINE if place is None else Purpose.EXPLORE if is_first else Purpose.REPEAT
+        name = self._problem.space.name(values)
+        is_first = all(record.point != name for record in self._seen.records)
         return self._make(
             PlannedTrial(
-                values=self._problem.space.baseline if place is None else plan.tried[place].values,
-                purpose=purpose,
+                values=values,
+                purpose=Purpose.BASELINE if is_baseline else Purpose.EXPLORE if is_first else Purpose.REPEAT,
                 goal=WindowGoal(min_s=limits.min_s, min_steps=limits.min_steps, target_s=window_s),
                 ends_s=self._parts.budget.wall_s - _ENDING_S,
             )
@@ -267,6 +283,27 @@ class Diagnoser:
         checks = (neighbours, input_limit, fixed_cost, steadiness, outside_steps, memory_room, switches)
         results = tuple(CheckResult(check=module.CHECK, why_not="no steps were measured") for module in checks)
         return Measured(results=results, bounds=None, why_not_seen=why)
+
+
+class _Tried:
+    """Switches that are tried, and what their trials have shown so far."""
+
+    def __init__(self, switches: Sequence[Switch]) -> None:
+        self.switches = list(switches)
+        self.speeds: dict[int | None, list[float]] = {}
+        self.endings: dict[int | None, str] = {}
+
+    def add(self, switch: Switch) -> None:
+        self.switches.append(switch)
+
+    def gains(self) -> list[Gain]:
+        return gains(
+            self.speeds.get(None, []),
+            [
+                (switch, self.speeds.get(place, []), self.endings.get(place, ""))
+                for place, switch in enumerate(self.switches)
+            ],
+        )
 
 
 def _steps(trial: PhasedTrial, bounds: Bounds) -> ReplayedSteps | None:

@@ -16,7 +16,8 @@ CHECK = "steadiness"
 _FAR_SLOWER = 3.0  # times the median step
 _LEAST_EXCESS_S = 5e-3  # of a slow step over the median: less is the machine's own unrest
 _MUCH = 0.05  # of the time
-_LEAST_SLOW = 3  # slow steps, to say that they recur
+_LEAST_SLOW = 3  # times that steps are slow, to say that they recur
+_IN_A_ROW = 3  # steps: slow ones no further apart are one event, such as something else on the machine
 _LEAST_STEPS = 30
 _REGULAR = 0.2  # variation of the distances between slow steps
 _WARM_UP = 0.2  # of the steps; they trace, compile and fill caches
@@ -87,14 +88,15 @@ def judge_steadiness(steps: Sequence[TimedStep]) -> CheckResult:
     all_s = sum(step.duration_s for step in steps)
     excess_s = sum(step.duration_s - usual_s for step in slow)
     share = excess_s / all_s
-    if share < _MUCH or len(slow) < _LEAST_SLOW:
+    times = _apart(slow)
+    if share < _MUCH or len(times) < _LEAST_SLOW:
         return CheckResult(check=CHECK)
     # Their number is as uncertain as that of any rare event (Poisson): two standard errors.
-    bound = without(share, 2.0 * share / len(slow) ** 0.5)
+    bound = without(share, 2.0 * share / len(times) ** 0.5)
     where = _cause(slow, usual_s)
     sentence = (
         f"{len(slow)} of {len(steps)} steps take {milliseconds(median(step.duration_s for step in slow))} instead of "
-        f"{milliseconds(usual_s)}: {percent(share)} of the time. They come {_recurrence(slow)}{where}."
+        f"{milliseconds(usual_s)}: {percent(share)} of the time. They come {_recurrence(times)}{where}."
     )
     issue = Issue(
         check=CHECK,
@@ -107,8 +109,21 @@ def judge_steadiness(steps: Sequence[TimedStep]) -> CheckResult:
     return CheckResult(check=CHECK, issues=(issue,))
 
 
+def _apart(slow: Sequence[TimedStep]) -> list[TimedStep]:
+    """Return the first of each run of slow steps."""
+    return [
+        step
+        for before, step in zip([None, *slow], slow, strict=False)
+        if before is None or step.number - before.number > _IN_A_ROW
+    ]
+
+
 def _recurrence(slow: Sequence[TimedStep]) -> str:
-    """Return how slow steps recur, in words."""
+    """Return how slow steps recur, in words.
+
+    Args:
+        slow: The first of each run of them.
+    """
     if sum(step.begins_epoch for step in slow) > 0.5 * len(slow):
         return "at the beginning of each epoch"
     apart = [after.number - before.number for before, after in pairwise(slow)]

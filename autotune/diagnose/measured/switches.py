@@ -24,24 +24,24 @@ _CONFIDENCE = 0.95
 
 @dataclass(frozen=True, kw_only=True)
 class Switch:
-    """Change of one knob, with the others that it needs.
+    """Change of one knob, with the others that it needs; or several of these together.
 
     Attributes:
-        knob: The knob.
-        value: Its new value.
+        knobs: The knobs that are meant, one or more.
         values: The point.
         changes: Its values, as far as they differ from today's.
+        label: What it means for training.
     """
 
-    knob: Knob
-    value: Scalar
+    knobs: tuple[Knob, ...]
     values: Values
     changes: Values
+    label: Label
 
     @property
     def on_step(self) -> bool:
-        """True if it makes the step itself faster, and not the loading of its data."""
-        return effects_of(self.knob).on_step
+        """True if it makes the step itself faster, and not the loading of its data alone."""
+        return any(effects_of(knob).on_step for knob in self.knobs)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -66,10 +66,12 @@ class SwitchPlan:
     Attributes:
         tried: Switches to try, the most promising first.
         left_alone: Paths of knobs whose change cannot matter, by whether they act on the step.
+        not_tried: Switches that may help, and for which a few short trials are not enough.
     """
 
     tried: tuple[Switch, ...]
     left_alone: Mapping[bool, tuple[str, ...]] = field(default_factory=dict)
+    not_tried: tuple[Switch, ...] = ()
 
 
 def plan_switches(space: Space, bounds: Bounds | None, *, most: int, may_settle: bool) -> SwitchPlan:
@@ -82,6 +84,7 @@ def plan_switches(space: Space, bounds: Bounds | None, *, most: int, may_settle:
         may_settle: Whether a trial goes over all data, so that those can be measured that fill a cache first.
     """
     found: list[Switch] = []
+    not_tried: list[Switch] = []
     left_alone: dict[bool, list[str]] = {False: [], True: []}
     for knob in space.knobs:
         wished = next((value for value in knob.heuristic_values if not same_scalar(value, knob.baseline)), None)
@@ -92,11 +95,41 @@ def plan_switches(space: Space, bounds: Bounds | None, *, most: int, may_settle:
             left_alone[on_step].append(knob.path)
             continue
         values = space.with_heuristic(space.baseline, knob.path, wished)
-        if space.why_infeasible(values) is not None or (space.settles(values) and not may_settle):
-            continue
-        found.append(Switch(knob=knob, value=wished, values=values, changes=space.changes(values)))
+        if space.why_infeasible(values) is None:
+            settles = space.settles(values) and not may_settle
+            (not_tried if settles else found).append(_switch(space, (knob,), values))
     found.sort(key=lambda switch: -_promise(switch, bounds))  # stable: then as an expert would turn them
-    return SwitchPlan(tried=tuple(found[:most]), left_alone={side: tuple(paths) for side, paths in left_alone.items()})
+    return SwitchPlan(
+        tried=tuple(found[:most]),
+        left_alone={side: tuple(paths) for side, paths in left_alone.items()},
+        not_tried=(*not_tried, *found[most:]),
+    )
+
+
+def together(space: Space, measured: Sequence[Gain]) -> Switch | None:
+    """Return all changes together that leave the training the same and were measured to help; None of fewer than two.
+
+    Args:
+        space: The search space.
+        measured: Gains of the single changes.
+    """
+    winners = [
+        one.switch
+        for one in measured
+        if one.gain and one.gain.low > CANNOT_MATTER and one.switch.label is Label.SAME_TRAINING
+    ]
+    values: Values = space.baseline
+    for switch in winners:
+        values = {**values, **switch.changes}
+    if len(winners) < 2 or space.why_infeasible(values) is not None:
+        return None
+    return _switch(space, tuple(knob for switch in winners for knob in switch.knobs), values)
+
+
+def _switch(space: Space, knobs: tuple[Knob, ...], values: Values) -> Switch:
+    changes = space.changes(values)
+    labels = [knob.label for knob in space.knobs if knob.path in changes and knob.label is not Label.SAME_TRAINING]
+    return Switch(knobs=knobs, values=values, changes=changes, label=labels[0] if labels else Label.SAME_TRAINING)
 
 
 def in_turn(count: int) -> list[int | None]:
@@ -136,23 +169,27 @@ def gains(baseline: Sequence[float], tried: Sequence[tuple[Switch, Sequence[floa
     return found
 
 
-def judge_switches(plan: SwitchPlan, measured: Sequence[Gain], why_not: str = "") -> CheckResult:
-    """Judge what the switches gain: one issue for each that helps.
+def judge_switches(plan: SwitchPlan, measured: Sequence[Gain], bounds: Bounds | None, why_not: str = "") -> CheckResult:
+    """Judge what the switches gain: one issue for each that helps, and one for those that were not tried.
 
     Args:
         plan: What was planned.
         measured: What was measured.
+        bounds: What those that were not tried can gain at most; None if that is not known.
         why_not: Reason for which none was tried; empty if some were.
     """
-    issues = tuple(_issue(one) for one in measured if one.gain and one.gain.low > CANNOT_MATTER)
+    issues = [_issue(one) for one in measured if one.gain and one.gain.low > CANNOT_MATTER]
+    if plan.not_tried:
+        issues.append(_not_tried(plan.not_tried, bounds))
     told = [f"{_change(one.switch)} {_outcome(one)}" for one in measured]
     for on_step, paths in plan.left_alone.items():
         if paths:
             side = "the step cannot matter now" if on_step else "the input cannot matter now"
             told.append(f"{', '.join(paths)} left alone, as {side}")
     if not told:
-        return CheckResult(check=CHECK, why_not=why_not or "no knob of this config has another value worth trying")
-    return CheckResult(check=CHECK, issues=issues, sentence=f"{'; '.join(told)}.")
+        why_not = why_not or "no knob of this config has another value worth trying"
+        return CheckResult(check=CHECK, issues=tuple(issues), why_not=why_not)
+    return CheckResult(check=CHECK, issues=tuple(issues), sentence=f"{'; '.join(told)}.")
 
 
 def _issue(one: Gain) -> Issue:
@@ -163,17 +200,38 @@ def _issue(one: Gain) -> Issue:
         values=switch.changes,
         gain=one.gain,
         evidence=Evidence.MEASURED,
-        label=switch.knob.label.value,
-        cost="another training: each sample may teach less" if switch.knob.label is Label.BATCH else "",
+        label=switch.label.value,
+        cost="each sample may teach less" if switch.label is Label.BATCH else "",
     )
     return Issue(
         check=CHECK,
         severity=Severity.WARNING,
         sentence=f"{_change(switch)} is {ratio_text(one.gain)} as fast.",
-        place=switch.knob.path,
+        place=", ".join(knob.path for knob in switch.knobs),
         bound=one.gain,
         limit=Limit.STEP if switch.on_step else Limit.LOADING,
         recommendations=(recommendation,),
+    )
+
+
+def _not_tried(switches: Sequence[Switch], bounds: Bounds | None) -> Issue:
+    recommendations = []
+    for switch in switches:
+        bound = None if bounds is None else bounds.free_step if switch.on_step else bounds.free_data
+        recommendations.append(
+            Recommendation(
+                sentence=f"{_change(switch)}{_meaning(switch)}",
+                values=switch.changes,
+                gain=bound,
+                evidence=Evidence.BOUNDED if bound else Evidence.NOT_TRIED,
+                label=switch.label.value,
+            )
+        )
+    return Issue(
+        check=CHECK,
+        severity=Severity.NOTE,
+        sentence=f"{len(switches)} more may help, and a few short trials do not show it: a search does.",
+        recommendations=tuple(recommendations),
     )
 
 
@@ -188,8 +246,9 @@ def _change(switch: Switch) -> str:
 
 
 def _meaning(switch: Switch) -> str:
-    row = row_of(switch.knob)
-    return f" ({row.sentence})" if row else ""
+    rows = [row_of(knob) for knob in switch.knobs]
+    sentences = "; ".join(row.sentence for row in rows if row)
+    return f" ({sentences})" if sentences else ""
 
 
 def _scalar(value: Scalar) -> str:
