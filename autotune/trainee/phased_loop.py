@@ -133,14 +133,18 @@ class PhasedLoop:
                 self.leave_out(REPLAY, _THREAD)
         self._rounds = [*self._rounds[1 - LEAST :], frozenset(fetched)]
         common = frozenset.intersection(*self._rounds)
-        if len(self._rounds) == LEAST and common:
-            if not self._trained and _is_one_of_several():
-                self.leave_out(REPLAY, _PROCESSES)
-                self.leave_out(LOAD, _PROCESSES)
-            if len(common) > 1:
-                self.leave_out(LOAD, _SEVERAL)
-            self._trained = common
+        # Validation may come in each of these rounds, where passes are short.
+        if len(self._rounds) == LEAST and common and not (self._trained and self._trained <= common):
+            self._learn(common)
         self._is_new_round = True
+
+    def _learn(self, trained: frozenset[Data]) -> None:
+        if not self._trained and _is_one_of_several():
+            self.leave_out(REPLAY, _PROCESSES)
+            self.leave_out(LOAD, _PROCESSES)
+        if len(trained) > 1:
+            self.leave_out(LOAD, _SEVERAL)
+        self._trained = trained
 
     def always_trains(self) -> None:
         """Process the beginning of a compiled step that cannot be seen: what was fetched last is trained on."""
@@ -180,12 +184,12 @@ class PhasedLoop:
 
     def begins(self) -> None:
         """Begin the next phase."""
-        phase = self._schedule.begin(time.monotonic())
-        if phase == TRAIN:
+        if self._schedule.following == TRAIN:
             for data in self._trained:
                 data.stand_in = None
                 if data.kept is not None:
                     data.kept.clear()
+        phase = self._schedule.begin(time.monotonic())
         self.say(k="phase", phase=phase)
         if not self._is_recorded:
             self._loop.aggregated.skip(time.monotonic())

@@ -155,4 +155,7 @@ def _iterator_over(batches: list[Any], element_spec: Any) -> Any:
         alike = [
             tf.data.experimental.from_variant(tf.data.experimental.to_variant(one), element_spec) for one in of_one
         ]
-        return iter(functools.reduce(lambda first, second: first.concatenate(second), alike).repeat())
+        options = tf.data.Options()
+        options.autotune.enabled = options.experimental_optimization.inject_prefetch = False  # nothing to be waited for
+        in_turn = functools.reduce(lambda first, second: first.concatenate(second), alike)
+        return iter(in_turn.repeat().with_options(options))
