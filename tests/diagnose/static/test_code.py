@@ -190,6 +190,43 @@ FINE = {
 
         model = Mine()
         model.compile(run_eagerly=settings.eager)
+        if DEBUGGING:
+            tf.debugging.enable_check_numerics()
+            tf.config.run_functions_eagerly(True)
+        """,
+    "optimizers that are only set up, and other modes": """
+        import tensorflow as tf
+
+        def set_up(optimizer, model):
+            optimizer.apply_gradients(zip(zeros(model), model.trainable_variables))
+
+        def restore(optimizer, model):
+            for part in model.parts:
+                set_up(optimizer, part)
+
+        if FLAGS.mode == "eager_tf":
+            for x in data:
+                with tf.GradientTape() as tape:
+                    loss = model(x)
+                optimizer.apply_gradients(zip(tape.gradient(loss, weights), weights))
+        restore(optimizer, model)
+        """,
+    "methods that every subclass has of its own": """
+        import tensorflow as tf
+
+        class Abstract:
+            def create(self):
+                return tf.data.Dataset.from_generator(self.generator)
+
+        class Records(Abstract):
+            def create(self):
+                return tf.data.TFRecordDataset(self.files)
+
+        class Tokenizer:
+            def build(self):
+                return tf.data.Dataset.from_generator(self.lines)
+
+        Records().create(), Tokenizer().build()
         """,
     "sessions of TensorFlow 1": """
         import tensorflow.compat.v1 as tf
@@ -365,9 +402,9 @@ def test_sources_that_cannot_be_read_are_named(tmp_path: Path) -> None:
     """One that is no Python, one that is no UTF-8, one that is huge and one that is not there; the rest is scanned."""
     files = {name: tmp_path / name for name in ("train.py", "old.py", "latin.py", "huge.py", "gone.py")}
     files["train.py"].write_text("import tensorflow as tf\ntf.numpy_function(f, [], 1)\n")
-    files["old.py"].write_text("print 'hello'\n")
-    files["latin.py"].write_bytes(b"name = 'caf\xe9'\n")
+    files["old.py"].write_text("# py_function\nprint 'hello'\n")
+    files["latin.py"].write_bytes(b"# py_function\nname = 'caf\xe9'\n")
     files["huge.py"].write_text("x = 1\n" * 200_000)
     done = scan(list(files.values()), tmp_path, (), GPU)
     assert [str(place) for found in done.found for place in found.places] == ["train.py:2"]
-    assert [why.split()[0] for why in done.unread] == ["old.py:1", "latin.py:1", "huge.py"]
+    assert [why.split()[0] for why in done.unread] == ["old.py:2", "latin.py:2", "huge.py"]

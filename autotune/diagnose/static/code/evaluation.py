@@ -1,4 +1,4 @@
-"""Parts of sources that do not train: validation, testing and inference, as far as their names tell."""
+"""Parts of sources that do not train: validation, testing, inference and debugging, as far as their names tell."""
 
 import ast
 import re
@@ -14,6 +14,7 @@ _WRITTEN_TOGETHER = re.compile(
 )
 _TRAINING = frozenset(("train", "training", "trainer", "fit"))
 _TELLING_MODE = frozenset(("is", "train", "training", "self", "mode", "args", "cfg", "config"))
+_DEBUGGING = frozenset(("debug", "debugging", "eager"))  # of a switch: what the config says is no matter of the code
 _GRADIENTS_OFF = frozenset(("torch.no_grad", "torch.inference_mode"))
 
 
@@ -68,7 +69,7 @@ def _leads_to_evaluation(branch: ast.If | ast.IfExp, part: ast.AST) -> bool:
     in_body = part in branch.body if isinstance(branch.body, list) else part is branch.body
     in_else = part in branch.orelse if isinstance(branch.orelse, list) else part is branch.orelse
     if in_body:
-        return _says_training(names) if negated else _are_evaluation(names)
+        return _says_training(names) if negated else _are_evaluation(names) or _says_debugging(names)
     if in_else:
         return _are_evaluation(names) if negated else _says_training(names)
     return False
@@ -78,6 +79,10 @@ def _are_evaluation(names: list[str]) -> bool:
     words = {word for name in names for word in words_of(name)}
     is_it = any(word in _EVALUATION or _WRITTEN_TOGETHER.fullmatch(word) for word in words)
     return is_it and not any(word in _TRAINING or word.startswith("train") for word in words)
+
+
+def _says_debugging(names: list[str]) -> bool:
+    return not _DEBUGGING.isdisjoint(word for name in names for word in words_of(name))
 
 
 def _says_training(names: list[str]) -> bool:

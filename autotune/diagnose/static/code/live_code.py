@@ -88,7 +88,7 @@ class LiveCode:
                 self._reached[unit.node] = unit
                 names |= unit.names
                 waiting += _definitions(unit)
-        self.units = tuple(self._reached.values())
+        self.units = tuple(unit for unit in self._reached.values() if not self._is_overridden(unit))
 
     @cached_property
     def functions(self) -> Mapping[str, tuple[Unit, ...]]:
@@ -110,6 +110,18 @@ class LiveCode:
         """Return whether one of the files imports a package."""
         return any(file.imports(package) for file in self.files)
 
+    def _is_overridden(self, unit: Unit) -> bool:
+        """Return whether a method is one of an abstract class, all of whose subclasses have one of their own."""
+        if unit.outer is None or not isinstance(unit.outer.node, ast.ClassDef):
+            return False
+        above = unit.outer.name
+        below = [one for one in self._reached.values() if above in _bases(one.node)]
+        if not below or any(above in one.names - _bases_in(one) for one in self._reached.values()):
+            return False
+        return all(
+            any(isinstance(node, Definition) and node.name == unit.name for node in one.nodes) for one in below
+        ) and not any("super" in one.names and unit.name in one.names for one in self._reached.values())
+
     @staticmethod
     def _is_reached(unit: Unit, names: set[str]) -> bool:
         """Return whether a definition in code that is reached is so too, given the names that are used."""
@@ -128,6 +140,19 @@ class LiveCode:
 def _definitions(unit: Unit) -> list[Unit]:
     """Return the functions and classes directly in a unit, but for those in parts that training does not reach."""
     return [Unit(file=unit.file, node=node, outer=unit) for node in unit.nodes if isinstance(node, Definition)]
+
+
+def _bases(node: ast.AST) -> set[str]:
+    """Return the last parts of the names of the classes that a class stands on; none for anything else."""
+    bases = node.bases if isinstance(node, ast.ClassDef) else []
+    return {one.attr if isinstance(one, ast.Attribute) else getattr(one, "id", "") for one in bases}
+
+
+def _bases_in(unit: Unit) -> set[str]:
+    """Return the names of classes that classes in a unit stand on, and that nothing else in it names."""
+    bases = [base for node in unit.nodes if isinstance(node, ast.ClassDef) for base in node.bases]
+    used = [node.id for node in unit.nodes if isinstance(node, ast.Name) and node not in bases]
+    return {base.id for base in bases if isinstance(base, ast.Name)} - set(used)
 
 
 def _called(file: SourceFile, decorator: ast.expr) -> str | None:

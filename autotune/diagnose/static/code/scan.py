@@ -1,6 +1,7 @@
 """Scan of a trainer's sources for slow code."""
 
 import ast
+import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,7 +14,16 @@ from autotune.diagnose.static.code.training import Training
 from autotune.files import read_beginning
 
 _LARGEST_BYTES = 1 << 20  # of one file: what is larger was not written by hand
-_MOST_BYTES = 4 << 20  # of all of them: some seconds
+_MOST_BYTES = 2 << 20  # of all that are parsed: some seconds
+# A source without any of these has nothing that a rule could find, and is not parsed: most of a library of models.
+_TELLING = re.compile(
+    rb"DataLoader|TrainingArguments|\bDataset\.|\.Dataset\b|tfds|_dataset_from_directory|\.prefetch\(|\.interleave\("
+    rb"|backward\(|apply_gradients|train_on_batch|training_step|numpy_function|py_func|eagerly|enable_debug_mode"
+    rb"|check_numerics|detect_anomaly|\.function\b|import function"
+)
+_FRAMEWORKS = frozenset(("keras", "tensorflow", "torch", "transformers", "accelerate", "lightning", "jax", "flax"))
+_IMPORT = re.compile(rb"^[ \t]*(?:from[ \t]+[\w.]+[ \t]+)?import[ \t]*(?:\([^)]*\)|[^\n]*)", re.MULTILINE)
+_WORD = re.compile(rb"[A-Za-z_]\w*")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -61,26 +71,38 @@ def scan(paths: Sequence[Path], folder: Path, named: Iterable[str], surroundings
     """
     files: list[SourceFile] = []
     unread: list[str] = []
+    words = set(named)
     left = _MOST_BYTES
     for path in paths:
+        if path.is_relative_to(folder) and path.relative_to(folder).parts[0] in _FRAMEWORKS:
+            continue  # somebody trains beside the sources of the framework itself
         name = str(path.relative_to(folder)) if path.is_relative_to(folder) else str(path)
         content = read_beginning(path.resolve(), _LARGEST_BYTES + 1)
-        if len(content) > min(_LARGEST_BYTES, left):
-            unread.append(f"{name} was not read: it is larger than {min(_LARGEST_BYTES, left) >> 10} KiB")
-            continue
-        left -= len(content)
-        parsed = parse(path, name, content, is_script=path == paths[0])
-        if isinstance(parsed, SourceFile):
+        if len(content) > _LARGEST_BYTES:
+            unread.append(f"{name} was not read: it is larger than {_LARGEST_BYTES >> 20} MiB")
+        elif path != paths[0] and not _TELLING.search(content):
+            words |= _words(content)
+        elif len(content) > left:
+            unread.append(f"{name} was not read: the sources are larger than {_MOST_BYTES >> 20} MiB together")
+            words |= _words(content)
+        elif isinstance(parsed := parse(path, name, content, is_script=path == paths[0]), SourceFile):
             files.append(parsed)
+            left -= len(content)
         else:
             unread.append(parsed)
-    training = Training(LiveCode(files, named))
+            words |= _words(content)
+    training = Training(LiveCode(files, words))
     found = [
         Found(rule=rule, places=places)
         for rule in RULES
         if rule.applies(surroundings) and (places := tuple(_places(rule, training)))
     ]
-    return Scan(found=tuple(found), files=len(files), unread=tuple(unread))
+    return Scan(found=tuple(found), files=len(paths) - len(unread), unread=tuple(unread))
+
+
+def _words(content: bytes) -> set[str]:
+    """Return the words of a source that is not parsed: what it may name counts as used, what it only imports does not."""
+    return {word.decode() for word in _WORD.findall(_IMPORT.sub(b"", content))}
 
 
 def _places(rule: Rule, training: Training) -> Iterator[Place]:

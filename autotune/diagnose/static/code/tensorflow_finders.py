@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from autotune.diagnose.static.code.live_code import Unit
 from autotune.diagnose.static.code.rule import Places
 from autotune.diagnose.static.code.source_file import Loop, SourceFile, words_of
-from autotune.diagnose.static.code.training import FUNCTION, Training, last_part, loops_around
+from autotune.diagnose.static.code.training import FUNCTION, Training, is_conditional, last_part, loops_around
 
 _PYTHON_IN_GRAPH = ("numpy_function", "py_function", "py_func")
 _OWN_KINDS = ("tensorflow.data.", "tensorflow_datasets.", "tensorflow.keras.utils.", "keras.utils.")
@@ -34,6 +34,7 @@ _CHAINED = (
 _STATEFUL = frozenset((*_PYTHON_IN_GRAPH, "random"))
 _OTHER_ROUNDS = frozenset(("fold", "model", "config", "cfg", "seed", "trial", "lr", "name", "device", "gpu", "split"))
 _ON_THE_HOST = frozenset(("iterations", "step", "global_step", "epoch"))  # TensorFlow keeps whole numbers there
+_PREPARING = frozenset(("tokenizer", "vocab", "vocabulary"))
 _SESSIONS = ("tensorflow.Session", "tensorflow.disable_eager_execution", "tensorflow.disable_v2_behavior")
 _MAP_PARALLEL_ARGUMENT = 1  # Dataset.map(map_func, num_parallel_calls=None, ...)
 
@@ -48,14 +49,14 @@ def generators(training: Training) -> Places:
     for unit in training.code.units:
         for call in unit.calls:
             name = unit.file.full_name(call.func) or ""
-            if name.endswith("Dataset.from_generator") and name.startswith("tensorflow"):
+            if name.endswith("Dataset.from_generator") and name.startswith("tensorflow") and not _prepares_text(unit):
                 yield unit, call
 
 
 def eager_by_hand(training: Training) -> Places:
     """Yield what makes Keras or TensorFlow run op by op: ``run_eagerly=True``, ``run_functions_eagerly(True)``."""
     for unit in training.code.units:
-        for node in unit.nodes:
+        for node in (node for node in unit.nodes if not is_conditional(unit, node, unit.node)):
             if isinstance(node, ast.keyword) and node.arg == "run_eagerly" and is_true(node.value):
                 if _called_by(unit, node) == "compile":
                     yield unit, node.value
@@ -76,8 +77,10 @@ def eager_steps(training: Training) -> Places:
         if unit.node in training.compiled or not unit.file.imports("tensorflow") or _is_keras_step(unit):
             continue
         updates = [call for call in unit.calls if last_part(call.func) == "apply_gradients"]
-        updates = [call for call in updates if not _in_compiled(training, unit)]
-        if updates and (not unit.name or not training.handed_on(unit)):
+        updates = [call for call in updates if training.is_each_step(unit, call)]
+        if not updates or not _computes_gradients(training, unit) or _in_compiled(training, unit):
+            continue
+        if not unit.name or not training.handed_on(unit):
             yield unit, min(updates, key=lambda call: call.lineno)
 
 
@@ -153,7 +156,12 @@ def numbers_fetched(training: Training) -> Places:
 
 def checks_of_numbers(training: Training) -> Places:
     """Yield what checks every number: ``tf.debugging.enable_check_numerics()``."""
-    return training.code.calls("tensorflow.debugging.enable_check_numerics")
+    return unconditional(training.code.calls("tensorflow.debugging.enable_check_numerics"))
+
+
+def unconditional(calls: Iterator[tuple[Unit, ast.Call]]) -> Iterator[tuple[Unit, ast.Call]]:
+    """Yield those calls that no switch can leave out: what the config says is no matter of the code."""
+    return ((unit, call) for unit, call in calls if not is_conditional(unit, call, unit.node))
 
 
 def is_true(node: ast.expr) -> bool:
@@ -234,6 +242,15 @@ def _is_stateful(training: Training, unit: Unit, node: ast.AST, seen: set[ast.AS
     return False
 
 
+def _prepares_text(unit: Unit | None) -> bool:
+    """Return whether a function, or what it is in, is there to make a vocabulary, which is not done in training."""
+    while unit is not None:
+        if not _PREPARING.isdisjoint(words_of(unit.name)):
+            return True
+        unit = unit.outer
+    return False
+
+
 def _has_sessions(training: Training) -> bool:
     return any(
         (file.full_name(node) or "").startswith(_SESSIONS)
@@ -247,6 +264,12 @@ def _is_keras_step(unit: Unit) -> bool:
     """Return whether a function is the step of a model that ``fit`` compiles, or of an optimizer."""
     is_method = unit.outer is not None and isinstance(unit.outer.node, ast.ClassDef) and bool(unit.outer.node.bases)
     return is_method and unit.name in ("train_step", "apply_gradients", "call", "minimize", "update_step")
+
+
+def _computes_gradients(training: Training, unit: Unit) -> bool:
+    """Return whether a function records gradients, or calls one that does; else it may only set an optimizer up."""
+    called = [other for name in unit.names for other in training.code.functions.get(name, ())]
+    return any("GradientTape" in one.names for one in (unit, *called))
 
 
 def _in_compiled(training: Training, unit: Unit) -> bool:

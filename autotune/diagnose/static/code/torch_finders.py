@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from autotune.diagnose.static.code.evaluation import is_evaluation
 from autotune.diagnose.static.code.live_code import Unit
 from autotune.diagnose.static.code.rule import Places
-from autotune.diagnose.static.code.tensorflow_finders import is_true
+from autotune.diagnose.static.code.tensorflow_finders import is_true, unconditional
 from autotune.diagnose.static.code.training import Training, innermost_loop, last_part
 
 _LOADER = ("torch.utils.data.DataLoader", "torch.utils.data.dataloader.DataLoader")
@@ -78,10 +78,10 @@ def memory_cleaned(training: Training) -> Places:
 
 def anomalies_detected(training: Training) -> Places:
     """Yield autograd's detection of anomalies, where it is on whatever the config says."""
-    for unit, call in training.code.calls("torch.autograd.set_detect_anomaly"):
+    for unit, call in unconditional(training.code.calls("torch.autograd.set_detect_anomaly")):
         if call.args and is_true(call.args[0]):
             yield unit, call
-    for unit, call in training.code.calls("torch.autograd.detect_anomaly"):
+    for unit, call in unconditional(training.code.calls("torch.autograd.detect_anomaly")):
         if isinstance(unit.file.parents.get(call), ast.withitem):
             yield unit, call
 

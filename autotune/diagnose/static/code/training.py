@@ -57,10 +57,12 @@ class Training:
         inside = {node: unit for node, unit in self.steps.items() if self._is_called_in_a_loop(unit)}
         found = []
         for unit in self.code.units:
+            if unit.node not in inside and unit not in self.loops.values():
+                continue
             for node in unit.nodes:
                 loop = innermost_loop(unit, node)
                 at = loop if loop is not None else unit.node
-                if (loop in self.loops if loop is not None else at in inside) and not _is_conditional(unit, node, at):
+                if (loop in self.loops if loop is not None else at in inside) and not is_conditional(unit, node, at):
                     found.append((unit, node))
         return tuple(found)
 
@@ -83,12 +85,16 @@ class Training:
 
     @cached_property
     def _makers(self) -> dict[SourceFile, frozenset[str]]:
-        return {file: _makers(file) for file in self.code.files}
+        return {file: _makers(file) for file in self.code.files if file.imports("tensorflow")}
 
     @cached_property
     def scalar_sensitive(self) -> frozenset[str]:
         """Names of functions that are traced anew for each new Python number that they are given."""
         return frozenset(name for name, call in self._made_into_graphs() if not _says_signature(call))
+
+    def is_each_step(self, unit: Unit, node: ast.AST) -> bool:
+        """Return whether a node is in a loop of training, or in a function that such a loop calls."""
+        return innermost_loop(unit, node) is not None or (unit.node in self.steps and self._is_called_in_a_loop(unit))
 
     def handed_on(self, unit: Unit) -> bool:
         """Return whether a function is given to something that may compile it, such as a wrapper of the trainer's."""
@@ -103,6 +109,8 @@ class Training:
     def _made_into_graphs(self) -> Iterator[tuple[str, ast.expr]]:
         """Yield the names of functions that ``tf.function`` is put on, and how."""
         for unit in self.code.units:
+            if unit.file not in self._makers:
+                continue
             makers = self._makers[unit.file]
             for node in unit.nodes:
                 if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
@@ -180,7 +188,7 @@ def _outside_loops(unit: Unit) -> Iterator[ast.Call]:
     return (call for call in unit.calls if innermost_loop(unit, call) is None)
 
 
-def _is_conditional(unit: Unit, node: ast.AST, top: ast.AST) -> bool:
+def is_conditional(unit: Unit, node: ast.AST, top: ast.AST) -> bool:
     """Return whether a node is evaluated in some steps only."""
     for parent, part in unit.file.above(node):
         if parent is top:
