@@ -44,10 +44,12 @@ MAY_IMPORT = {
         "protect",
         "folders",
         "monitor",
+        "profile",
         "report",
         "submission",
     }
     | {"settings", "space"},
+    "profile": {"search", "problem", "study", "trial", "process", "gpu", "measure", "folders", "settings", "space"},
     "diagnose": {"search", "problem", "study", "trial", "process", "gpu", "measure", "folders", "settings", "space"},
     "submission": {"study", "process", "settings"},
     "daemon": {"study", "process", "gpu", "measure", "folders", "settings"},
@@ -64,7 +66,7 @@ MAY_IMPORT = {
     "folders": set(),
     "settings": set(),
     "space": set(),
-    "report": {"settings", "diagnose"},
+    "report": {"settings", "diagnose", "profile"},
     "monitor": {"gpu", "measure", "process", "folders", "report"},
     "testing": {"process", "folders", "measure", "study"},
     "bench": {

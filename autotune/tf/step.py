@@ -70,17 +70,25 @@ class TrainStep(tf.Module):  # type: ignore[misc]  # TensorFlow has no stubs
         self._variables = list(variables)
         self._optimizer = optimizer
         self.loss_scale = LossScale() if options.precision is Precision.MIXED_FLOAT16 else None
-        self._run: Callable[[Batch], tf.Tensor] = self._step
-        if options.graph:
-            self._run = tf.function(
-                self._step, input_signature=[signature], jit_compile=options.xla or None, autograph=False
-            )
+        self._options = options
+        self._signature = signature
+        self._run: Callable[[Batch], tf.Tensor] = self.compiled(self._step)
 
     def __call__(self, batch: Batch) -> tf.Tensor:
         """Execute one step; the returned loss can be left unread, which lets an accelerator run ahead."""
         return self._run(batch)
 
-    def _step(self, batch: Batch) -> tf.Tensor:
+    def compiled(self, function: Callable[[Batch], Any]) -> Callable[[Batch], Any]:
+        """Return a function of a batch that is executed as the step is: as it stands, traced, or compiled."""
+        if not self._options.graph:
+            return function
+        made: Callable[[Batch], Any] = tf.function(
+            function, input_signature=[self._signature], jit_compile=self._options.xla or None, autograph=False
+        )
+        return made
+
+    def gradients(self, batch: Batch) -> tuple[tf.Tensor, list[tf.Tensor]]:
+        """Return loss and gradients of a batch, these without the loss scale; nothing is updated."""
         with tf.GradientTape() as tape:
             loss = self._loss(batch)
             scaled = loss if self.loss_scale is None else loss * self.loss_scale.scale
@@ -89,10 +97,15 @@ class TrainStep(tf.Module):  # type: ignore[misc]  # TensorFlow has no stubs
             if gradient is None:
                 raise ValueError(f"the loss does not depend on {variable.name}, shape {variable.shape}")
         gradients = [tf.convert_to_tensor(gradient) for gradient in gradients]
+        if self.loss_scale is not None:
+            gradients = [gradient / self.loss_scale.scale for gradient in gradients]
+        return loss, gradients
+
+    def _step(self, batch: Batch) -> tf.Tensor:
+        loss, gradients = self.gradients(batch)
         if self.loss_scale is None:
             self._optimizer.apply_gradients(zip(gradients, self._variables, strict=True))
             return loss
-        gradients = [gradient / self.loss_scale.scale for gradient in gradients]
         finite = tf.reduce_all([tf.reduce_all(tf.math.is_finite(gradient)) for gradient in gradients])
 
         def update() -> tf.Tensor:

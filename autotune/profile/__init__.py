@@ -1,0 +1,1 @@
+"""Profiles: how long the parts of a training step take."""

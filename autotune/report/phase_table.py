@@ -1,0 +1,31 @@
+"""Screen of a step's profile: a row a phase, and whether they add up."""
+
+from rich.console import Console
+from rich.table import Table
+
+from autotune.profile.step_phases import Phase, StepProfile
+from autotune.report.plain_text import plain
+
+
+def print_step_profile(console: Console, profile: StepProfile) -> None:
+    """Print the phases of a step, the step, and how well they add up."""
+    console.print(
+        f"Step of {plain(profile.of)}: batches of {profile.batch_size}, on {plain(profile.device)}", soft_wrap=True
+    )
+    table = Table("phase", "ms", "middle half", "share")
+    for phase in (*profile.phases, profile.step):
+        table.add_row(*_cells(phase, profile.step.median_ms or 0.0))
+    console.print(table)
+    console.print(
+        f"The phases without the rest make {profile.adds_up:.0%} of the step; "
+        f"medians of {profile.rounds} rounds in turn.",
+        soft_wrap=True,
+    )
+
+
+def _cells(phase: Phase, step_ms: float) -> tuple[str, str, str, str]:
+    if phase.median_ms is None:
+        return plain(phase.name), "not measured", plain(phase.why_not or ""), ""
+    middle = "{:.2f} to {:.2f}".format(*phase.quartiles_ms) if phase.quartiles_ms else ""
+    share = f"{phase.median_ms / step_ms:.0%}" if step_ms else ""
+    return plain(phase.name), f"{phase.median_ms:.2f}", middle, share
