@@ -49,7 +49,7 @@ MAY_IMPORT = {
         "submission",
     }
     | {"settings", "space"},
-    "profile": {"search", "problem", "study", "trial", "process", "gpu", "measure", "folders", "settings", "space"},
+    "profile": {"problem", "study", "trial", "process", "gpu", "measure", "protect", "folders", "settings", "space"},
     "diagnose": {"search", "problem", "study", "trial", "process", "gpu", "measure", "folders", "settings", "space"},
     "submission": {"study", "process", "settings"},
     "daemon": {"study", "process", "gpu", "measure", "folders", "settings"},

@@ -1,30 +1,22 @@
 """Phases of a training step, from the times of functions that each do one part more than the one before."""
 
-import json
-import os
 import statistics
-import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
-from autotune.errors import TrialError
-from autotune.process.short_command import run_short
+from autotune.profile.step_times import StepTimes
 
-BATCH_SIZE = 8
-ROUNDS = 25
-_PROGRAM = "autotune.workloads.tts.step_profile"
-_MARKER = "autotune-step-profile "
-_LIMIT_S = 300.0
-_DIFFERENCES = {
-    "data": ("data", None),
-    "copy to device": ("copy", None),
-    "forward": ("forward", None),
-    "loss": ("loss", "forward"),
-    "backward": ("gradients", "loss"),
-    "optimizer": ("update", "gradients"),
+_ORDER = ("forward", "loss", "gradients", "update", "metrics")
+"""Functions in the order in which each does one part more."""
+
+_PHASES = {
+    "forward": "forward",
+    "loss": "loss",
+    "gradients": "backward",
+    "update": "optimizer",
+    "metrics": "metrics",
 }
-"""Phase → the function that ends with it, and the function that ends before it."""
+"""Function → the phase that it ends with."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,82 +37,121 @@ class Phase:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Training:
+    """Steps of the training itself, outside the profile.
+
+    Attributes:
+        steps_ms: Time of each step, or its mean over each of several stretches.
+        waits_ms: Time that each waited for data, likewise; None where that is not known.
+        steps: Number of steps.
+        gpu_utilization: Share of the time in which a GPU was busy; None if not known.
+    """
+
+    steps_ms: Sequence[float]
+    waits_ms: Sequence[float] | None
+    steps: int
+    gpu_utilization: float | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
 class StepProfile:
     """Phases of a training step, and the whole step timed by itself.
 
     Attributes:
         of: Whose step.
+        compiled: Way in which it is executed.
         device: Where it ran.
-        batch_size: Samples in a batch.
+        batch_size: Samples in a batch; None if that is not known.
         rounds: How often each part was timed.
+        steps: Steps of the training that the whole step was taken from; None where it was timed like its parts.
         phases: The phases, the rest last.
         step: The whole step, timed by itself.
-        adds_up: Sum of the phases without the rest, as a part of the step.
+        adds_up: Sum of the phases without the rest, as a part of the step; None where the phases are not known.
+        gpu_utilization: Share of the training's time in which a GPU was busy; None if not known.
     """
 
     of: str
+    compiled: str
     device: str
-    batch_size: int
+    batch_size: int | None
     rounds: int
+    steps: int | None
     phases: tuple[Phase, ...]
     step: Phase
-    adds_up: float
+    adds_up: float | None
+    gpu_utilization: float | None = None
 
 
-def profile_shipped_step(python: str = sys.executable) -> StepProfile:
-    """Time the step of the shipped text-to-speech model on random batches, in a process of its own.
-
-    Args:
-        python: Interpreter that has TensorFlow.
-
-    Raises:
-        TrialError: That process failed, or took too long.
-    """
-    argv = [python, "-m", _PROGRAM, str(BATCH_SIZE), str(ROUNDS)]
-    ended = run_short(argv, _LIMIT_S, env={**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3"})
-    line = next((line for line in reversed(ended.text.splitlines()) if line.startswith(_MARKER)), None)
-    if ended.status != 0 or line is None:
-        last = ended.text.splitlines()[-1] if ended.text else "it printed nothing"
-        raise TrialError(
-            f"the step was not measured: {last}",
-            where=" ".join(argv),
-            remedy="It needs an interpreter with TensorFlow: pip install 'autotune[tensorflow]'.",
-        )
-    found = json.loads(line.removeprefix(_MARKER))
-    return step_profile("the shipped text-to-speech model, random batches", found)
-
-
-def step_profile(of: str, found: Mapping[str, Any]) -> StepProfile:
+def step_profile(times: StepTimes, training: Training | None = None) -> StepProfile:
     """Return the profile that the times of the functions make.
 
     Args:
-        of: Whose step.
-        found: What the timing process printed: ``device``, ``batch_size``, and ``times_ms`` by function.
+        times: The times; without `training`, those of ``data`` and ``step`` are among them.
+        training: Steps of the training itself, in place of these two.
+
+    Raises:
+        ValueError: Neither has the time of a step.
     """
-    times_ms: Mapping[str, Sequence[float]] = found["times_ms"]
-    phases = [_phase(name, times_ms, *ends) for name, ends in _DIFFERENCES.items()]
-    step = _spread("step", times_ms["step"])
+    if training is None:
+        data, step = _of(times, "data", "data"), _of(times, "step", "step")
+    else:
+        step = _spread("step", training.steps_ms)
+        data = _missing("data", "the trainer does not show for how long it waits for data")
+        if training.waits_ms is not None:
+            data = _spread("data", training.waits_ms)
+    if step.median_ms is None:
+        raise ValueError("the time of a step is missing")
+    phases = (data, _of(times, "copy", "copy to device"), *_computed(times))
     total_ms = sum(phase.median_ms for phase in phases if phase.median_ms is not None)
-    step_ms = statistics.median(times_ms["step"])
-    rest = Phase(name="the rest", median_ms=step_ms - total_ms, quartiles_ms=None)
+    is_known = any(name in times.times_ms for name in (*_ORDER, "whole"))
+    rest = Phase(name="the rest", median_ms=step.median_ms - total_ms, quartiles_ms=None)
     return StepProfile(
-        of=of,
-        device=str(found["device"]),
-        batch_size=int(found["batch_size"]),
-        rounds=len(times_ms["step"]),
+        of=times.of,
+        compiled=times.compiled,
+        device=times.device,
+        batch_size=times.batch_size,
+        rounds=max((len(values) for values in times.times_ms.values()), default=0),
+        steps=None if training is None else training.steps,
         phases=(*phases, rest),
         step=step,
-        adds_up=total_ms / step_ms,
+        adds_up=total_ms / step.median_ms if is_known and step.median_ms else None,
+        gpu_utilization=training.gpu_utilization if training else None,
     )
 
 
-def _phase(name: str, times_ms: Mapping[str, Sequence[float]], end: str, before: str | None) -> Phase:
-    if end not in times_ms:
-        why = "there is no GPU" if end == "copy" else f"{end} could not be told apart"
-        return Phase(name=name, median_ms=None, quartiles_ms=None, why_not=why)
-    if before is None:
-        return _spread(name, times_ms[end])
-    return _spread(name, [late - early for late, early in zip(times_ms[end], times_ms[before], strict=True)])
+def _computed(times: StepTimes) -> list[Phase]:
+    """Return the phases from forward to optimizer: each what its function takes beyond the one before that is there."""
+    phases, before = [], None
+    if "whole" in times.times_ms:
+        phases.append(_spread("forward to optimizer", times.times_ms["whole"]))
+    for name in _ORDER:
+        if name not in times.times_ms:
+            if name != "metrics":
+                phases.append(_missing(_PHASES[name], times.why_not.get(name, "it could not be told apart")))
+            continue
+        values = times.times_ms[name]
+        if before is not None:
+            values = tuple(late - early for late, early in zip(values, times.times_ms[before], strict=True))
+        phases.append(_spread(_name(name, before, times.times_ms), values))
+        before = name
+    return phases
+
+
+def _name(name: str, before: str | None, times_ms: Mapping[str, Sequence[float]]) -> str:
+    """Return the name of a phase, with those before it that are part of it for want of a function of their own."""
+    first = 0 if before is None else _ORDER.index(before) + 1
+    parts = [_PHASES[one] for one in _ORDER[first : _ORDER.index(name)] if one not in times_ms]
+    return " and ".join([*parts, _PHASES[name]])
+
+
+def _of(times: StepTimes, function: str, name: str) -> Phase:
+    if function in times.times_ms:
+        return _spread(name, times.times_ms[function])
+    return _missing(name, times.why_not.get(function, "it could not be told apart"))
+
+
+def _missing(name: str, why_not: str) -> Phase:
+    return Phase(name=name, median_ms=None, quartiles_ms=None, why_not=why_not)
 
 
 def _spread(name: str, values_ms: Sequence[float]) -> Phase:

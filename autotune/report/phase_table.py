@@ -9,17 +9,27 @@ from autotune.report.plain_text import plain
 
 def print_step_profile(console: Console, profile: StepProfile) -> None:
     """Print the phases of a step, the step, and how well they add up."""
-    console.print(
-        f"Step of {plain(profile.of)}: batches of {profile.batch_size}, on {plain(profile.device)}", soft_wrap=True
-    )
+    size = "" if profile.batch_size is None else f": batches of {profile.batch_size}"
+    where = ", ".join(part for part in (profile.device, profile.compiled) if part)
+    console.print(f"Step of {plain(profile.of)}{size}{f', on {plain(where)}' if where else ''}", soft_wrap=True)
     table = Table("phase", "ms", "middle half", "share")
     for phase in (*profile.phases, profile.step):
         table.add_row(*_cells(phase, profile.step.median_ms or 0.0))
     console.print(table)
-    console.print(
-        f"The phases without the rest make {profile.adds_up:.0%} of the step; "
-        f"medians of {profile.rounds} rounds in turn.",
-        soft_wrap=True,
+    console.print(_adding_up(profile), soft_wrap=True)
+    if profile.gpu_utilization is not None:
+        console.print(f"GPU busy in training: {profile.gpu_utilization:.0%} of the time.", soft_wrap=True)
+
+
+def _adding_up(profile: StepProfile) -> str:
+    timed = "timed with its parts, in turn"
+    if profile.steps is not None:
+        timed = f"the median of {profile.steps} steps of the training itself"
+    if profile.adds_up is None:
+        return f"The step is {timed}; its parts were not measured."
+    return (
+        f"The phases without the rest make {profile.adds_up:.0%} of the step, which is {timed}; "
+        f"they are medians of {profile.rounds} rounds in turn."
     )
 
 

@@ -52,6 +52,13 @@ class TrainStep(tf.Module):  # type: ignore[misc]  # TensorFlow has no stubs
         signature: Shapes and dtypes of a batch, the pipeline's ``element_spec``. The step is traced for
             it once, whatever lengths come; with XLA, dimensions that it leaves open are compiled for as
             they come.
+        forward: The part of ``loss`` that makes what is compared, from a batch to tensors; only profiles call it.
+
+    Attributes:
+        loss: As given.
+        forward: As given.
+        options: As given.
+        loss_scale: Scale of the loss; None where there is none.
 
     Raises:
         ValueError: In the first step: the loss does not depend on one of the variables.
@@ -64,33 +71,42 @@ class TrainStep(tf.Module):  # type: ignore[misc]  # TensorFlow has no stubs
         optimizer: Optimizer,
         options: StepOptions,
         signature: dict[str, tf.TensorSpec],
+        *,
+        forward: Callable[[Batch], Any] | None = None,
     ) -> None:
         super().__init__()
-        self._loss = loss
+        self.loss = loss
+        self.forward = forward
         self._variables = list(variables)
         self._optimizer = optimizer
         self.loss_scale = LossScale() if options.precision is Precision.MIXED_FLOAT16 else None
-        self._options = options
+        self.options = options
         self._signature = signature
-        self._run: Callable[[Batch], tf.Tensor] = self.compiled(self._step)
+        self._run: Callable[[Batch], tf.Tensor] = self.compiled(self.update)
 
     def __call__(self, batch: Batch) -> tf.Tensor:
         """Execute one step; the returned loss can be left unread, which lets an accelerator run ahead."""
         return self._run(batch)
 
+    @property
+    def state(self) -> list[tf.Variable]:
+        """Variables that a step changes."""
+        further = [] if isinstance(self._optimizer, tf.Module) else getattr(self._optimizer, "variables", ())
+        return [*self.variables, *further]
+
     def compiled(self, function: Callable[[Batch], Any]) -> Callable[[Batch], Any]:
         """Return a function of a batch that is executed as the step is: as it stands, traced, or compiled."""
-        if not self._options.graph:
+        if not self.options.graph:
             return function
         made: Callable[[Batch], Any] = tf.function(
-            function, input_signature=[self._signature], jit_compile=self._options.xla or None, autograph=False
+            function, input_signature=[self._signature], jit_compile=self.options.xla or None, autograph=False
         )
         return made
 
     def gradients(self, batch: Batch) -> tuple[tf.Tensor, list[tf.Tensor]]:
         """Return loss and gradients of a batch, these without the loss scale; nothing is updated."""
         with tf.GradientTape() as tape:
-            loss = self._loss(batch)
+            loss = self.loss(batch)
             scaled = loss if self.loss_scale is None else loss * self.loss_scale.scale
         gradients = tape.gradient(scaled, self._variables)
         for gradient, variable in zip(gradients, self._variables, strict=True):
@@ -101,7 +117,8 @@ class TrainStep(tf.Module):  # type: ignore[misc]  # TensorFlow has no stubs
             gradients = [gradient / self.loss_scale.scale for gradient in gradients]
         return loss, gradients
 
-    def _step(self, batch: Batch) -> tf.Tensor:
+    def update(self, batch: Batch) -> tf.Tensor:
+        """Execute one step as it stands, operation by operation."""
         loss, gradients = self.gradients(batch)
         if self.loss_scale is None:
             self._optimizer.apply_gradients(zip(gradients, self._variables, strict=True))

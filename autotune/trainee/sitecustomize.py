@@ -17,6 +17,10 @@ def _observe() -> None:
         from autotune.trainee import observe
 
         observe.install()
+        if os.environ.get("AUTOTUNE_PROFILE_STEP"):
+            from autotune.trainee import step_phases_install
+
+            step_phases_install.install()
     except Exception:
         pass
 

@@ -1,31 +1,35 @@
 """``autotune profile step``: the phases of a training step."""
 
+from pathlib import Path
+
 import click
 
 from autotune.commands.invocation import Invocation
-from autotune.commands.parameters import json_option
+from autotune.commands.parameters import config_if_any_option, json_option, state_dir_option
 from autotune.process.termination import signals_held
 
 
 @click.command(name="step")
+@config_if_any_option
 @json_option
+@state_dir_option
+@click.argument("trainer", nargs=-1, type=click.UNPROCESSED)
 @click.pass_obj
-def command(call: Invocation, as_json: bool) -> int:
-    """Times the phases of the shipped text-to-speech model's training step, compiled as it trains.
+def command(
+    call: Invocation, config: Path | None, as_json: bool, state_dir: Path | None, trainer: tuple[str, ...]
+) -> int:
+    """Times the phases of a training step: data, copy to device, forward, loss, backward, optimizer, the rest.
 
-    Batches are random: no data set is needed. It runs in a process of its own, with this installation's TensorFlow.
+    With a config, those of your trainer's step: Keras's fit and train_on_batch, and autotune.tf, compiled as it trains
+    and on its own batches, in a trial of its own that no search looks at. The command stands in the config's section,
+    or behind --.
+
+    Without a config, those of the shipped text-to-speech model, on random batches.
     """
+    if trainer and config is None:
+        raise click.UsageError("A command behind -- needs its config: --config FILE")
     with signals_held():
-        from dataclasses import asdict
+        from autotune.commands.profile.profiling import answer_step
 
-        from autotune.commands.printing import say_object
-        from autotune.profile.step_phases import profile_shipped_step
-        from autotune.report.console import text_console
-        from autotune.report.phase_table import print_step_profile
-
-    profile = profile_shipped_step()
-    if as_json:
-        call.answer(lambda: say_object({"format": 1, **asdict(profile)}, indent=2))
-    else:
-        print_step_profile(text_console(), profile)
+    answer_step(call, config, as_json=as_json, state_dir=state_dir, trainer=trainer)
     return 0

@@ -1,0 +1,49 @@
+"""Profiles, as the commands make and say them; imported when one is wanted."""
+
+from dataclasses import asdict
+from pathlib import Path
+
+from autotune.clock import SystemClock
+from autotune.commands.invocation import Invocation
+from autotune.commands.printing import say_aside, say_object
+from autotune.problem.problem import Problem, open_problem
+from autotune.profile.shipped_step import profile_shipped_step
+from autotune.profile.trainer_step import TrainerStep, profile_trainer_step
+from autotune.report.console import text_console
+from autotune.report.phase_table import print_step_profile
+from autotune.report.plain_text import plain
+
+
+def answer_step(
+    call: Invocation, config: Path | None, *, as_json: bool, state_dir: Path | None, trainer: tuple[str, ...]
+) -> None:
+    """Profiles a training step, and says the profile.
+
+    Args:
+        call: The call of the command line.
+        config: The trainer's config; None for the shipped model.
+        as_json: Whether an object is wanted.
+        state_dir: Folder of all state as typed.
+        trainer: The trainer's command as typed.
+
+    Raises:
+        AutotuneError: It cannot be made.
+    """
+    if config is None:
+        made = TrainerStep(profile=profile_shipped_step(), remarks=())
+    else:
+        made = profile_trainer_step(_problem(config, state_dir, trainer), SystemClock())
+    for remark in made.remarks:
+        say_aside(plain(remark, longest=1000))
+    if as_json:
+        call.answer(lambda: say_object({"format": 1, **asdict(made.profile)}, indent=2))
+    else:
+        print_step_profile(text_console(), made.profile)
+
+
+def _problem(config: Path, state_dir: Path | None, trainer: tuple[str, ...]) -> Problem:
+    problem = open_problem(config, command=trainer or None, state_dir=state_dir)
+    if not problem.command:
+        problem.require_searchable()  # says how the command is told
+    problem.require_program()
+    return problem

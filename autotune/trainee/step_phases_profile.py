@@ -1,0 +1,178 @@
+"""Profile of the step of an unchanged trainer, made in its process while it trains.
+
+The parts of the step are timed in several blocks of rounds with steps of the training between them: so both are timed
+while the machine is as it is. The result is ``step_phases.json`` in the trial's folder, one object:
+
+    {"v": 1, "of": "…", "compiled": "graph", "device": "CPU", "batch_size": 8, "held": [[81.2, 83.1], …],
+     "draws": true, "times_ms": {"forward": […], "loss": […], "gradients": […], "update": […]},
+     "why_not": {"copy": "…"}}
+
+or ``{"v": 1, "error": "…"}``. ``held`` are the times (CLOCK_MONOTONIC) for which the trainer was held; ``draws`` says
+whether batches were drawn from its loader meanwhile, which else has had time to work ahead.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import threading
+import time
+from functools import partial
+from typing import Any, Callable
+
+from autotune.trainee.step_phases import time_in_turn, warmed_up
+from autotune.trainee.step_phases_of import StepParts
+from autotune.trainee.stream import TRIAL_DIR_VARIABLE, mark
+
+VARIABLE = "AUTOTUNE_PROFILE_STEP"
+"""Environment variable that asks for a profile, in a trial of its own."""
+
+BEGINS = "the parts of the step will be timed"
+"""Note at the first step that is counted."""
+
+FILE = "step_phases.json"
+FORMAT_VERSION = 1
+
+_BLOCKS = 6
+_ROUNDS, _FEWEST_ROUNDS = 10, 2  # of a block
+_LIMIT_S = 3.0  # of a block, from the fewest rounds on
+_LEAST_STEPS, _LEAST_S = 20, 4.0  # of training before the first block: it has to be traced, compiled and steady
+_STEPS_BETWEEN, _BETWEEN_S = 12, 1.5
+_FEW_STEPS, _LONG_S = 4, 30.0  # of either, where steps are long
+
+
+class StepProfiler:
+    """Profiler of the steps of this process.
+
+    Args:
+        folder: The trial's folder.
+        hold: Called with False before a block is made, which nobody is to observe, and with True after it.
+    """
+
+    def __init__(self, folder: str, hold: Callable[[bool], object] = lambda _on: None) -> None:
+        self._folder = folder
+        self._hold = hold
+        self._lock = threading.Lock()
+        self._steps = 0  # since the last block
+        self._since_s = 0.0
+        self._held: list[tuple[float, float]] = []
+        self._timing: Timing | None = None
+        self.is_over = False
+
+    def is_due(self) -> bool:
+        """Count a step that is about to begin; return whether a block is to be made now."""
+        now_s = time.monotonic()
+        with self._lock:
+            if self.is_over:
+                return False
+            if not self._since_s and not self._held:
+                mark("note", text=BEGINS)
+            self._since_s = self._since_s or now_s
+            self._steps += 1
+            passed_s = now_s - self._since_s
+            steps, least_s = (_STEPS_BETWEEN, _BETWEEN_S) if self._held else (_LEAST_STEPS, _LEAST_S)
+            due = (self._steps > steps and passed_s > least_s) or (self._steps > _FEW_STEPS and passed_s > _LONG_S)
+            if due:
+                self._steps, self._since_s = 0, 0.0
+            return due
+
+    def make(self, parts_of: Callable[[], StepParts]) -> None:
+        """Make a block, and after the last one write the result; nothing is raised.
+
+        Args:
+            parts_of: Makes the parts, before the first block.
+        """
+        begin_s = time.monotonic()
+        try:
+            self._hold(False)
+            if self._timing is None:
+                self._timing = Timing(parts_of())
+            self._timing.block(rounds=_ROUNDS, fewest=_FEWEST_ROUNDS, limit_s=_LIMIT_S)
+            self._held.append((begin_s, time.monotonic()))
+            if len(self._held) == _BLOCKS:
+                self.is_over = True
+                self._write({**self._timing.result(), "held": self._held})
+        except Exception as error:
+            self.is_over = True
+            self._try_to_write({"error": f"{type(error).__name__}: {error}"[:500]})
+        finally:
+            self._hold(True)
+
+    def _try_to_write(self, result: dict[str, Any]) -> None:
+        with contextlib.suppress(Exception):
+            self._write(result)
+
+    def _write(self, result: dict[str, Any]) -> None:
+        """Write a result, whole, unless there is one: of several processes the first one's counts."""
+        path = os.path.join(self._folder, FILE)
+        part = f"{path}.{os.getpid()}"
+        with open(part, "x", encoding="utf-8") as file:
+            json.dump({"v": FORMAT_VERSION, **result}, file, separators=(",", ":"))
+        try:
+            os.link(part, path)
+        except FileExistsError:
+            pass
+        finally:
+            os.unlink(part)
+
+
+class Timing:
+    """Times of the parts of a step, block by block.
+
+    Args:
+        parts: The parts; they are called until they are traced and compiled.
+    """
+
+    def __init__(self, parts: StepParts) -> None:
+        self._parts = parts
+        self._times_ms: dict[str, list[float]] = {}
+        self._draws = parts.draw is not None
+
+        def waited(function: Callable[[Any], object], batch: Any) -> None:
+            function(batch)
+            parts.wait()
+
+        functions: dict[str, Callable[[Any], object]]
+        functions = {name: partial(waited, function) for name, function in parts.functions.items()}
+        copies: dict[str, Callable[[Any], object]]
+        copies = {} if parts.copy is None else {"copy": partial(waited, parts.copy)}
+        try:
+            self._functions, errors = warmed_up(functions, parts.warm_up_on, calls=2)
+            self._copies, more_errors = warmed_up(copies, parts.on_host[:1], calls=2)
+        finally:
+            parts.restore()
+        self._why_not = {**parts.why_not, **errors, **more_errors}
+
+    def block(self, *, rounds: int, fewest: int, limit_s: float) -> None:
+        """Time all parts in turn, see `time_in_turn`; then put back what they have changed."""
+        parts = self._parts
+        try:
+            times_ms = time_in_turn(
+                self._functions, parts.batches, rounds=rounds, fewest=fewest, limit_s=limit_s, draw=parts.draw
+            )
+            times_ms.update(time_in_turn(self._copies, parts.on_host, rounds=rounds, fewest=fewest, limit_s=limit_s))
+        finally:
+            parts.restore()
+        for name, values in times_ms.items():
+            self._times_ms.setdefault(name, []).extend(values)
+        # Each block begins with another batch.
+        parts.batches = [*parts.batches[rounds % len(parts.batches) :], *parts.batches[: rounds % len(parts.batches)]]
+
+    def result(self) -> dict[str, Any]:
+        """Return what the file holds, without the times of the trial."""
+        parts = self._parts
+        return {
+            "of": parts.of,
+            "compiled": parts.compiled,
+            "device": parts.device,
+            "batch_size": parts.batch_size,
+            "draws": self._draws,
+            "times_ms": {name: [round(value, 3) for value in values] for name, values in self._times_ms.items()},
+            "why_not": {name: why[:300] for name, why in self._why_not.items()},
+        }
+
+
+def wanted_folder() -> str | None:
+    """Return the folder of the trial that is to profile its step; None in any other process."""
+    return os.environ.get(TRIAL_DIR_VARIABLE) if os.environ.get(VARIABLE) else None
