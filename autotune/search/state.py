@@ -83,9 +83,7 @@ class SearchState:
 
     def search_in(self, space: Space) -> None:
         """Search this space from now on, with all that the record knows of it."""
-        self._wanted = space
-        alone = self._left_alone.paths if self._left_alone else frozenset[str]()
-        self.space = without_turning(space, {*self._findings.inert, *alone})
+        self.space = without_turning(space, self._findings.inert)
         self._acquisition = Acquisition(self.space, self._seed)
         self._other = None if self._sampler == OURS else OtherSampler(self._sampler, self.space, self._seed)
         self._observe()
@@ -118,36 +116,39 @@ class SearchState:
         baseline, inert = self._problem.space.baseline, self._findings.inert
         return self._problem.space.name({**values, **{path: baseline[path] for path in inert}})
 
-    def leave_alone(self) -> str:
-        """Leave those knobs alone that cannot matter yet, by what a diagnosis has put on record.
+    def leave_alone(self, point: str) -> str:
+        """Leave those knobs alone that cannot matter yet, by what phases of a point have shown.
+
+        Args:
+            point: Name of the point.
 
         Returns:
             Which, and why; empty if there are none.
         """
         member = self._study.member
         machine = member.machine if member else self._problem.machine.name
-        self._left_alone = left_alone(self._study.records(), self._wanted, self.baseline_point, machine)
-        if self._left_alone is None:
-            return ""
-        self.search_in(self._wanted)
-        return self._left_alone.why
+        self._left_alone = left_alone(self._study.records(), self.space, point, machine)
+        return self._left_alone.why if self._left_alone else ""
 
     def _take_up_again(self) -> None:
         """Search over the knobs that were left alone, once training is so much faster that they may matter."""
-        baseline = [trial.comparable.speed for trial in self.good_baseline_trials() if trial.comparable]
-        if self._left_alone is None or not baseline:
+        alone = self._left_alone
+        if alone is None:
             return
-        fastest = max(trial.comparable.speed for trial in self.trials if trial.comparable)
-        if not self._left_alone.holds(fastest / median(baseline)):
-            paths = ", ".join(sorted(self._left_alone.paths))
+        then = [trial.comparable.speed for trial in self.trials if trial.comparable and trial.point == alone.point]
+        if then and self.pace_of_any() >= alone.until * median(then):
             self._left_alone = None
+            paths = ", ".join(sorted(alone.paths))
             self._findings.remarks.append(f"What limits training has changed: {paths} may matter now.")
-            self.search_in(self._wanted)
+
+    def pace_of_any(self) -> float:
+        """Return the speed of the fastest trial; 0 before one."""
+        return max((trial.comparable.speed for trial in self.trials if trial.comparable), default=0.0)
 
     def leave_caches_alone(self) -> None:
         """Search without turning caches; where today's config has some, its trials are measured while they fill."""
         self.filling = self.space.settles(self._problem.space.baseline)
-        self.search_in(self._wanted.without_settling())
+        self.search_in(self.space.without_settling())
 
     def learn(self, record: TrialRecord, done: Execution) -> None:
         """Take one more trial.
@@ -159,7 +160,7 @@ class SearchState:
         self.trials.append(record)
         if not _explores(record):
             if record.validation and record.validation.broke:
-                self.search_in(self._wanted)  # without this point
+                self.search_in(self.space)  # without this point
             return
         self._saw_a_pass = self._saw_a_pass or done.saw_a_pass
         if done.window is not None and record.comparable:
@@ -172,7 +173,7 @@ class SearchState:
         samples = done.window.samples if done.window else None
         self._findings.learn(record, done.losses, done.folder.stdout, samples=samples, space=self.space)
         if self._findings.find_inert(self.trials, self._observations, space=self.space, sd=self.sd):
-            self.search_in(self._wanted)
+            self.search_in(self.space)
         self._take_up_again()
 
     def _fit(self) -> None:
@@ -279,8 +280,15 @@ class SearchState:
         pending = {self._name(values) for values in self._pending}
         # Each trial that fills a cache takes a whole pass over the data: one machine is enough to see what that gains.
         one_fills = not self._has_seen_a_cache() and any(self.space.settles(values) for values in self._pending)
+        alone = self._left_alone
+
+        def matters(values: Values) -> str | None:
+            if alone is not None and not alone.allows(values):
+                return "it changes what cannot matter yet"
+            return feasible.why_not(values)
+
         if not self._broken and not pending:  # the usual case: no need to name every candidate
-            return feasible.why_not
+            return matters
 
         def why_not(values: Values) -> str | None:
             name = self._name(values)
@@ -290,7 +298,7 @@ class SearchState:
                 return "another machine tries it"
             if one_fills and self.space.settles(values):
                 return "another machine finds out what a cache is worth"
-            return feasible.why_not(values)
+            return matters(values)
 
         return why_not
 

@@ -19,6 +19,7 @@ from autotune.records import (
     Ending,
     Purpose,
     Scalar,
+    TrialPhase,
     TrialRecord,
     Validation,
     Validity,
@@ -66,6 +67,11 @@ class Phases:
 
     rounds: int
     phase_s: float
+
+    @property
+    def length_s(self) -> float:
+        """Time that they take together."""
+        return self.rounds * len(TrialPhase) * self.phase_s
 
 
 LOOK = Phases(rounds=3, phase_s=1.0)
