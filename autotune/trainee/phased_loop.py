@@ -23,6 +23,8 @@ CHUNK_S = 0.25
 
 _MOST_UNKNOWN = 60  # works before a loop whose fetches are not seen is given up
 
+_MOST_AHEAD = 256  # fetches without work; a validation that is taken for training must come to its end
+
 _BLIND = (
     "its batches are fetched where they cannot be replaced: neither in Python from tf.data or a DataLoader, nor by a "
     "compiled step from an iterator among its arguments"
@@ -90,7 +92,9 @@ class PhasedLoop:
         self._schedule = self._make_schedule()
         self._data = Memory(Data)
         self._passes = Memory(_Pass)
-        self._round: dict[Data, tuple[_Pass, int]] = {}  # fetched since the last work: pass and thread
+        self._round: dict[_Pass, tuple[Data, int]] = {}  # fetched since the last work: data and thread
+        self._before: frozenset[_Pass] = frozenset()  # of the round before
+        self._since_work = 0  # fetches
         self._rounds: list[frozenset[Data]] = []
         self._trained: frozenset[Data] = frozenset()
         self._always: Optional[Data] = None
@@ -124,19 +128,27 @@ class PhasedLoop:
                 return
         if not self._round:
             return
-        fetched, self._round = self._round, {}
+        fetched, self._round, self._since_work = self._round, {}, 0
         if thread is not None:  # what a thread in the background fetches may be part of what this one does
-            fetched = {data: it for data, it in fetched.items() if it[1] == thread} or fetched
-        for data, (one, fetching) in fetched.items():
-            one.is_trained_on = True
-            if thread not in (None, fetching) and data in self._trained:
-                self.leave_out(REPLAY, _THREAD)
-        self._rounds = [*self._rounds[1 - LEAST :], frozenset(fetched)]
+            fetched = {one: it for one, it in fetched.items() if it[1] == thread} or fetched
+        self._confirm({one: data for one, (data, _) in fetched.items()})
+        if thread is not None and any(data in self._trained and by != thread for data, by in fetched.values()):
+            self.leave_out(REPLAY, _THREAD)
+        self._rounds = [*self._rounds[1 - LEAST :], frozenset(data for data, _ in fetched.values())]
         common = frozenset.intersection(*self._rounds)
         # Validation may come in each of these rounds, where passes are short.
         if len(self._rounds) == LEAST and common and not (self._trained and self._trained <= common):
             self._learn(common)
         self._is_new_round = True
+
+    def _confirm(self, fetched: dict[_Pass, Data]) -> None:
+        """Learn which passes are trained on: not one over the same data that comes between two steps."""
+        for one, data in fetched.items():
+            is_alone = not any(other is data and another is not one for another, other in fetched.items())
+            one.is_trained_on |= is_alone or one in self._before
+        self._before = frozenset(fetched)
+        if sum(one.is_trained_on and data in self._trained for one, data in fetched.items()) > 1:
+            self.leave_out(LOAD, _SEVERAL)
 
     def _learn(self, trained: frozenset[Data]) -> None:
         if not self._trained and _is_one_of_several():
@@ -148,7 +160,7 @@ class PhasedLoop:
 
     def always_trains(self) -> None:
         """Process the beginning of a compiled step that cannot be seen: what was fetched last is trained on."""
-        self._always = next(reversed(self._round), None) if self._round else None
+        self._always = next(reversed(self._round.values()))[0] if self._round else None
 
     # Fetches.
 
@@ -170,8 +182,9 @@ class PhasedLoop:
         of, one = self._data.of(data), self._passes.of(iterator)
         if of is self._always and self._round:
             self.worked()
-        self._round[of] = one, threading.get_ident()
-        if of not in self._trained or not one.is_trained_on or not self.is_on:
+        self._round[one] = of, threading.get_ident()
+        self._since_work += 1
+        if of not in self._trained or not one.is_trained_on or self._since_work > _MOST_AHEAD or not self.is_on:
             return None
         if self._is_new_round:
             self._is_new_round = False
