@@ -6,9 +6,11 @@ from autotune.clock import Clock
 from autotune.diagnose.findings import CheckResult
 from autotune.diagnose.static.checks import STATIC_CHECKS
 from autotune.diagnose.static.code_scan import check_code
+from autotune.diagnose.static.configuration import check_configuration
 from autotune.problem.problem import Problem
 
 _CHECKS: Mapping[str, Callable[[Problem | None, Clock], CheckResult]] = {
+    "configuration": check_configuration,
     "code": check_code,
 }
 

@@ -101,7 +101,7 @@ def scan(paths: Sequence[Path], folder: Path, named: Iterable[str], surroundings
 
 
 def _words(content: bytes) -> set[str]:
-    """Return the words of a source that is not parsed: what it may name counts as used, not what it only imports."""
+    """Return the words of a source that is not parsed, which count as used; those that it only imports do not."""
     return {word.decode() for word in _WORD.findall(_IMPORT.sub(b"", content))}
 
 

@@ -1,0 +1,180 @@
+"""Check of the config: mistakes, and what does not suit the machine."""
+
+from pathlib import Path
+
+import pytest
+
+from autotune.clock import SystemClock
+from autotune.diagnose.findings import Issue, Severity
+from autotune.diagnose.static.config_mistakes import is_one_letter_off
+from autotune.diagnose.static.configuration import check_configuration
+from autotune.diagnose.static.gpu_classes import gpu_class, starting_batch
+from autotune.errors import ConfigError
+from autotune.problem.problem import open_problem
+from autotune.records import Gpu, Machine
+from tests.conftest import SHARED
+from tests.diagnose.static.problems import CORES, CPU, GIB, problem_of, with_gpus
+
+A100 = with_gpus("NVIDIA A100-SXM4-80GB", memory_gib=80)
+T4 = with_gpus("Tesla T4", memory_gib=16)
+READS_YAML = "import yaml\nconfig = yaml.safe_load(open('c'))\nprint(config['batch_size'])\n"
+
+
+def issues_of(folder: Path, config: str, machine: Machine = CPU, trainer: str | None = None) -> tuple[Issue, ...]:
+    """Return what is found in a config."""
+    return check_configuration(problem_of(folder, config, machine=machine, trainer=trainer), SystemClock()).issues
+
+
+@pytest.mark.parametrize(
+    ("config", "machine", "severity", "said", "values"),
+    [
+        ("train: {batch_sze: 8}", CPU, "warning", "train.batch_sze looks like a slip for batch_size", {}),
+        ('use_amp: "false"', A100, "warning", "every text that is not empty is true to Python", {}),
+        ('batch_size: "16"', CPU, "warning", "is the text 16 in quotes", {}),
+        ("batch_size: 0", CPU, "warning", "batch_size is 0", {}),
+        ("lr: 1e-4", CPU, "note", "PyYAML reads lr: 1e-4 as a text", {}),
+        ("{fp16: true, bf16: true}", A100, "warning", "fp16: true does not go with bf16: true", {}),
+        (
+            "{num_workers: 0, prefetch_factor: 2}",
+            CPU,
+            "warning",
+            "prefetch_factor: 2 does not go with num_workers",
+            {},
+        ),
+        (
+            "{enable_xla: true, pad_to_fixed_length: false}",
+            A100,
+            "warning",
+            "needs pad_to_fixed_length: true, and that is false: XLA compiles again for each new shape",
+            {"pad_to_fixed_length": True},
+        ),
+        ("num_workers: 0", CORES, "warning", "num_workers is 0 and this machine has 16 cores", {"num_workers": 16}),
+        ("num_workers: 12", CPU, "warning", "num_workers is 12 and this machine has 2 cores", {"num_workers": 2}),
+        ("model_gpu: 1", A100, "error", "model_gpu is GPU 1, and there is 1, counted from 0", {}),
+        ("precision: 16-mixed", CPU, "warning", "a CPU only emulates float16", {"precision": "32-true"}),
+        ("mixed_precision: bf16", CPU, "warning", "does not compute in bfloat16 itself", {"mixed_precision": "fp32"}),
+        ("bf16: true", T4, "warning", "Tesla T4 does not compute in bfloat16 itself", {"bf16": False}),
+        ("use_amp: false", A100, "note", "compute far faster in 16 bits", {"use_amp": True}),
+        ("mixed_precision: float32", T4, "note", "compute far faster", {"mixed_precision": "mixed_float16"}),
+        ("run_eagerly: true", CPU, "warning", "for finding bugs", {"run_eagerly": False}),
+        ("enable_graph_mode: false", CPU, "warning", "launched by Python", {"enable_graph_mode": True}),
+        ("prefetch_buffer_size: 0", CPU, "note", "no batch is made ahead", {"prefetch_buffer_size": 2}),
+        ("batch_size: 2", A100, "note", "batch_size is 2, which is little for NVIDIA A100", {"batch_size": 64}),
+        (
+            "{batch_size: 8, accumulate_grad_batches: 4}",
+            A100,
+            "note",
+            "4 batches of 8 make one update",
+            {"batch_size": 16, "accumulate_grad_batches": 2},
+        ),
+        ("{pin_memory: true, fp16: true}", CPU, "note", "with no GPU, pin_memory and fp16 have no effect", {}),
+        (
+            "{data_gpu: 0, model_gpu: 0, pipeline_buffer_size: 4}",
+            A100,
+            "note",
+            "with one GPU, pipeline_buffer_size has no effect",
+            {},
+        ),
+    ],
+)
+def test_what_is_wrong_is_said_with_values_that_mend_it(
+    tmp_path: Path, config: str, machine: Machine, severity: str, said: str, values: dict[str, object]
+) -> None:
+    """One issue for each, with its place, and the value to write where a knob has one."""
+    (found,) = issues_of(tmp_path, config, machine)
+    assert said in found.sentence
+    assert found.severity == Severity(severity)
+    assert found.place == f"{tmp_path / 'config.yaml'}:1"
+    assert [dict(one.values) for one in found.recommendations] == ([values] if found.recommendations else [])
+    assert bool(values) <= bool(found.recommendations)
+
+
+@pytest.mark.parametrize(
+    ("config", "machine"),
+    [
+        ("{batchsize: 8, batch_sizes: 3, workers_2: 1, precisions: x, num_layer: 2}", CPU),
+        ("{batch_size: 8, num_workers: 2, lr: 1.0e-4, precision: bf16, use_amp: true}", A100),
+        ('{mixed_precision: "no", prefetch_factor: 2, num_workers: 4}', CORES),
+        ("{binarization_args: {num_workers: 0}, validation: {num_workers: 0, batch_size: 1}}", CORES),
+        ("{trainer: {lr: 1e-4}, log_dir: '${root}/logs'}", CPU),
+        ("{use_amp: false, bf16: true}", A100),
+        ("{mixed_precision: float32}", with_gpus("NVIDIA GeForce GTX 1080")),
+    ],
+)
+def test_fine_values_give_no_false_alarm(tmp_path: Path, config: str, machine: Machine) -> None:
+    """Other spellings, other sections, values that suit the machine."""
+    assert issues_of(tmp_path, config, machine) == ()
+
+
+def test_a_slip_is_an_error_where_the_sources_prove_it(tmp_path: Path) -> None:
+    """They read ``batch_size`` and never ``batch_sze``; where they read that, it is no slip."""
+    (found,) = issues_of(tmp_path, "batch_sze: 8", trainer=READS_YAML)
+    assert found.severity is Severity.ERROR
+    assert "the trainer's sources name that one, and never this" in found.sentence
+    assert issues_of(tmp_path, "batch_sze: 8", trainer=READS_YAML.replace("batch_size", "batch_sze")) == ()
+
+
+def test_numbers_that_pyyaml_takes_for_words_depend_on_the_trainer(tmp_path: Path) -> None:
+    """A trainer that uses PyYAML is warned, one that reads YAML 1.2 is not."""
+    (found,) = issues_of(tmp_path, "lr: 1e-4", trainer=READS_YAML)
+    assert found.severity is Severity.WARNING
+    assert "Write 1.0e-4" in found.recommendations[0].sentence
+    assert issues_of(tmp_path, "lr: 1e-4", trainer="from omegaconf import OmegaConf\n") == ()
+
+
+def test_the_place_is_the_line_of_the_key(tmp_path: Path) -> None:
+    """Also below a section of autotune's, which trials do not see."""
+    config = "autotune:\n  keep_outputs: true\ndata:\n  # many\n  num_workers: 99\n"
+    (found,) = issues_of(tmp_path, config)
+    assert found.place == f"{tmp_path / 'config.yaml'}:5"
+
+
+def test_without_a_config_it_says_so() -> None:
+    """The machine alone has no values."""
+    assert check_configuration(None, SystemClock()).why_not == "no config is given"
+
+
+def test_a_slip_is_one_letter() -> None:
+    """Left out, added, changed, or two swapped; spelling, plurals and digits do not count."""
+    for name in ("batch_sze", "batch_siize", "batch_sixe", "batch_szie", "bach_size"):
+        assert is_one_letter_off(name, "batch_size"), name
+    for name in ("batchsize", "batch_sizes", "batch_size2", "batch_side_x", "batch_size"):
+        assert not is_one_letter_off(name, "batch_size"), name
+
+
+def test_classes_of_gpus_are_told_by_the_drivers_names() -> None:
+    """The ones that people own, each with the types that it computes in."""
+    names = ("NVIDIA GeForce RTX 3060", "NVIDIA GeForce RTX 3090", "NVIDIA GeForce RTX 4090", "NVIDIA A100-PCIE-40GB")
+    gpus = [Gpu(name=name, uuid="GPU-1", memory_bytes=None) for name in (*names, "NVIDIA H100 80GB HBM3", "Tesla T4")]
+    found = [gpu_class(gpu) for gpu in gpus]
+    assert [one.name if one else None for one in found] == [
+        "RTX 3060",
+        "RTX 3090",
+        "RTX 4090",
+        "A100",
+        "H100 or H200",
+        "Turing or Volta",
+    ]
+    assert [one.bfloat16 if one else None for one in found] == [True] * 5 + [False]
+    assert gpu_class(Gpu(name="Matrox G400", uuid="GPU-1", memory_bytes=None)) is None
+
+
+@pytest.mark.parametrize(("memory_gib", "batch"), [(12, 16), (24, 32), (40, 32), (80, 64)])
+def test_the_batch_to_begin_with_grows_with_the_memory(memory_gib: int, batch: int) -> None:
+    """A power of two, of an RTX 3060, an RTX 4090, an A100 of either size."""
+    assert starting_batch(Gpu(name="any", uuid="GPU-1", memory_bytes=memory_gib * GIB)) == batch
+
+
+@pytest.mark.skipif(not (SHARED / "yaml").is_dir(), reason="the collection of real configs is not here")
+def test_real_configs_give_no_warning_on_a_machine_that_suits_them(tmp_path: Path) -> None:
+    """Of 34 real ones, on an A100 with 16 cores: notes at most."""
+    seen = 0
+    for path in sorted((SHARED / "yaml").glob("*.y*ml")):
+        try:
+            problem = open_problem(path, command=None, state_dir=tmp_path, machine=A100)
+        except ConfigError:
+            continue
+        seen += 1
+        found = check_configuration(problem, SystemClock()).issues
+        assert [issue for issue in found if issue.severity is not Severity.NOTE] == [], path.name
+    assert seen >= 25
