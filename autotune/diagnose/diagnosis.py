@@ -4,7 +4,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from autotune.clock import Clock
-from autotune.diagnose.findings import Diagnosis, Verdict
+from autotune.diagnose.findings import Diagnosis
 from autotune.diagnose.measured.diagnoser import Diagnoser
 from autotune.diagnose.static.all_checks import static_checks
 from autotune.diagnose.verdict import static_verdict, verdict_of
@@ -75,5 +75,4 @@ def diagnose(
         diagnoser = Diagnoser(opened.parts, opened.consumers, busy_s=busy_s or cpu.busy_s, cores=cpu.cores)
         measured = diagnoser.run()
     results = (*static, *measured.results)
-    verdict: Verdict = verdict_of(measured.results, measured.why_not_seen)
-    return Diagnosis(verdict=verdict, results=results)
+    return Diagnosis(verdict=verdict_of(measured.results, measured.why_not_seen, static), results=results)

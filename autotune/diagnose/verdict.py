@@ -19,6 +19,12 @@ WORTH_DOING = 1.05
 _SPOILS_ALL = (Limit.MEMORY, Limit.THROTTLING, Limit.NEIGHBOUR)
 """Limits that make all other numbers doubtful, and come first."""
 
+_SIDES = (
+    frozenset({Limit.READING, Limit.PREPARING, Limit.OVERLAP, Limit.LOADING}),
+    frozenset({Limit.HOST, Limit.STEP}),
+)
+"""Limits that the same place in the code may be the reason for."""
+
 _NAMES = {
     Limit.READING: "Input-bound",
     Limit.PREPARING: "Input-bound",
@@ -34,12 +40,13 @@ _NAMES = {
 }
 
 
-def verdict_of(results: Sequence[CheckResult], why_not_seen: str = "") -> Verdict:
-    """Return the verdict that follows from the results of all checks.
+def verdict_of(results: Sequence[CheckResult], why_not_seen: str = "", static: Sequence[CheckResult] = ()) -> Verdict:
+    """Return the verdict that follows from the results of the measured checks.
 
     Args:
-        results: The results, static and measured ones.
+        results: The results of the measured checks.
         why_not_seen: Reason for which no trial gave numbers; empty if one did.
+        static: Results of the static checks, for the place in the code that the limit may come from.
     """
     issues = [issue for result in results for issue in result.issues]
     if why_not_seen:
@@ -53,9 +60,17 @@ def verdict_of(results: Sequence[CheckResult], why_not_seen: str = "") -> Verdic
         )
     assert main.limit is not None, "the main issue is about a limit"
     sentence = f"{_NAMES[main.limit]}: {main.sentence}"
+    if (place := _place(main.limit, static)) is not None:
+        sentence += f" Look at {place.place}: {place.sentence[0].lower()}{place.sentence[1:]}"
     if best is not None and best.gain is not None and best not in main.recommendations:
         sentence += f" Measured: {best.sentence}, {ratio_text(best.gain)}."
     return Verdict(sentence=sentence, limit=main.limit, bound=main.bound)
+
+
+def _place(limit: Limit, static: Sequence[CheckResult]) -> Issue | None:
+    """Return the first place in the code that is about the same side of training as a limit; None without one."""
+    side = next((side for side in _SIDES if limit in side), frozenset({limit}))
+    return next((one for result in static for one in result.issues if one.limit in side and one.place), None)
 
 
 def static_verdict(results: Sequence[CheckResult]) -> Verdict:
