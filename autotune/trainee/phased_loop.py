@@ -95,6 +95,7 @@ class PhasedLoop:
         self._round: dict[_Pass, tuple[Data, int]] = {}  # fetched since the last work: data and thread
         self._before: frozenset[_Pass] = frozenset()  # of the round before
         self._since_work = 0  # fetches
+        self._sync: Optional[Callable[[], object]] = None
         self._rounds: list[frozenset[Data]] = []
         self._trained: frozenset[Data] = frozenset()
         self._always: Optional[Data] = None
@@ -128,6 +129,8 @@ class PhasedLoop:
                 return
         if not self._round:
             return
+        # The loop gives up its own where the trainer reports the steps, who need not know of the phases.
+        self._sync = self._loop.sync or self._sync
         fetched, self._round, self._since_work = self._round, {}, 0
         if thread is not None:  # what a thread in the background fetches may be part of what this one does
             fetched = {one: it for one, it in fetched.items() if it[1] == thread} or fetched
@@ -188,12 +191,20 @@ class PhasedLoop:
             return None
         if self._is_new_round:
             self._is_new_round = False
-            if self._schedule.step(time.monotonic()) and (self._schedule.following != REPLAY or prepare(of)):
-                self.begins()
+            if self._schedule.step(time.monotonic()):
+                self._wait_for_accelerator()
+                if self._schedule.following != REPLAY or prepare(of):
+                    self.begins()
         phase = self._schedule.phase
         if phase == LOAD and self._schedule.has_drawn_enough:
             return None
         return Turn(of, phase)
+
+    def _wait_for_accelerator(self) -> None:
+        """Have all work of the phase done at its end, so that the sum of its steps' times is right."""
+        if self._sync is not None:
+            self._sync()
+            self.say(k="sync")
 
     def begins(self) -> None:
         """Begin the next phase."""
@@ -261,6 +272,7 @@ class PhasedLoop:
         try:
             self._trained = frozenset()
             self._data = Memory(Data)
+            self.write()
             if self._schedule.phase is not None:
                 self._loop.report.line({"k": "phase", "t_s": _now(), "phase": TRAIN})
             text = f"the observer has given up phases: {type(error).__name__}: {error}"

@@ -8,6 +8,15 @@ names; ``n`` counts up where a process of the same pid wrote before. Every line 
     {"k": "epoch_end", "t_s": 90.0}
     {"k": "checkpoint", "t_s": 90.4, "duration_s": 0.4, "text": "step 400"}
 
+In a trial that is taken through phases (phases.py):
+
+    {"k": "phase", "t_s": 91.0, "phase": "replay"}
+    {"k": "load", "t_s": 93.3, "duration_s": 0.26, "batches": 12, "samples": 96}
+    {"k": "unphased", "t_s": 91.2, "text": "load: a step takes batches from several datasets"}
+
+Here ``t_s`` of a phase is its begin: the step that ends next lies wholly in it. In ``load`` batches are drawn, which a
+line reports every quarter of a second of that; the steps between mean nothing.
+
 The header may come again: where the injected observer (observe.py) has opened the file, a trainer that reports
 its own steps adds a header with its own ``source``, and from there on all steps are the trainer's.
 
