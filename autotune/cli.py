@@ -31,7 +31,7 @@ _COMMANDS = {
     "status": "what is known so far",
     "study": "list, show, export, import, repair or delete studies",
     "run": "start real training with the values of the config",
-    "profile": "how long the parts of a training step take",
+    "profile": "how long the parts of a training step take, and its batches",
     "monitor": "what the GPUs do now, how steadily, and what that usually means",
     "daemon": "the service that tunes while GPUs are idle, and watches what trains",
     "queue": "searches that wait for an idle machine",

@@ -277,7 +277,7 @@ def _cycle(rows: Sequence[Series], levels: _Levels) -> float | None:
     """Return the driver windows in one cycle; None if there is no cycle, or none that the driver can show."""
     if not levels.are_apart or levels.split < LEAST_SPLIT or _swing_within(rows) < levels.swing / 2:
         return None
-    period = _period(rows)
+    period = period_of(rows)
     return period if period is not None and period >= _SHORTEST * LEAST_PERIOD_WINDOWS else None
 
 
@@ -330,10 +330,14 @@ def _integral(amounts: Series) -> Series:
     return np.column_stack((after - amounts, after)).ravel()
 
 
-def _period(rows: Sequence[Series]) -> float | None:
+def period_of(rows: Sequence[Series]) -> float | None:
     """Return the period in cells; None if the series is not periodic, or has fewer than 3 cycles.
 
     One peak is not enough: random bursts have one in up to a case of ten, and two that fit together in one of fifty.
+
+    Args:
+        rows: Values at equal distances, without trend and mean, in stretches that have nothing to do with each other;
+            NaN where one is missing.
     """
     lags = 2 * max(len(row) for row in rows) // _LEAST_CYCLES
     correlation = _autocorrelation(rows, lags)

@@ -16,10 +16,7 @@ from autotune.trainee.batch import BatchSizes
 from autotune.trainee.kept_batches import KeptBatches
 from autotune.trainee.loop import Loop
 from autotune.trainee.memory import Memory
-from autotune.trainee.phases import LEAST, LOAD, REPLAY, TRAIN, Schedule
-
-CHUNK_S = 0.25
-"""Time of drawing that one line reports: a reader cuts off the beginning, when buffers were still full."""
+from autotune.trainee.phases import LEAST, LOAD, REPLAY, TRAIN, Schedule, chunk_length_s
 
 _MOST_UNKNOWN = 60  # works before a loop whose fetches are not seen is given up
 
@@ -102,6 +99,7 @@ class PhasedLoop:
         self._unknown = 0
         self._is_new_round = False
         self._is_recorded = False
+        self._chunk_s = chunk_length_s()
         self._chunk = [0.0, 0.0, 0.0]  # seconds, batches, samples
         self._unwritten: list[dict[str, Any]] = []
 
@@ -227,7 +225,7 @@ class PhasedLoop:
             self._chunk[1] + 1,
             self._chunk[2] + (float("nan") if samples is None else samples),
         ]
-        if self._chunk[0] >= CHUNK_S:
+        if self._chunk[0] >= self._chunk_s:
             self.stops_drawing()
         return not self._schedule.has_drawn_enough
 

@@ -14,6 +14,12 @@ from typing import Optional
 PHASE_VARIABLE = "AUTOTUNE_PHASE_S"
 """Seconds of one phase; without it, a trial has none."""
 
+CHUNK_VARIABLE = "AUTOTUNE_PHASE_CHUNK_S"
+"""Seconds of drawing that one line reports, if not `CHUNK_S`; 0 for a line a batch."""
+
+CHUNK_S = 0.25
+"""Time of drawing that one line reports: a reader cuts off the beginning, when buffers were still full."""
+
 REPLAY, LOAD, TRAIN = "replay", "load", "train"
 
 LEAST = 3
@@ -32,6 +38,15 @@ def phase_length_s() -> Optional[float]:
     except ValueError:
         return None
     return length_s if 0.0 < length_s < math.inf else None
+
+
+def chunk_length_s() -> float:
+    """Return the seconds of drawing that one line reports."""
+    try:
+        length_s = float(os.environ.get(CHUNK_VARIABLE, ""))
+    except ValueError:
+        return CHUNK_S
+    return length_s if 0.0 <= length_s < math.inf else CHUNK_S
 
 
 class Schedule:

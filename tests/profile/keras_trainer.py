@@ -1,4 +1,4 @@
-"""A trainer that calls Keras's ``fit`` on random pictures, with a loader that takes as long as its config says."""
+"""A trainer that calls Keras's ``fit`` on random pictures, with a loader as slow as its config says."""
 
 import sys
 import time
@@ -17,7 +17,9 @@ def main() -> None:
     pictures = np.random.default_rng(0).normal(size=(8, 32, 32, 3)).astype("float32")
 
     def load(number: np.ndarray) -> np.ndarray:
-        time.sleep(config["load_s"] / config["batch_size"])
+        if number % config["batch_size"] == 0:
+            is_slow = number // config["batch_size"] % config["slow_every"] == 0
+            time.sleep(config["load_s"] * (5 if is_slow else 1))
         return pictures[int(number) % len(pictures)]
 
     def sample(number: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:

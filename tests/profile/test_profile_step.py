@@ -55,7 +55,7 @@ def test_the_step_of_a_keras_model_is_taken_apart(
     monkeypatch.chdir(tmp_path)
     config = tmp_path / "config.yaml"
     config.write_text(
-        f"batch_size: 16\nload_s: 0.005\nxla: {str(xla).lower()}\neager: false\nepochs: 10000\n"
+        f"batch_size: 16\nload_s: 0.005\nslow_every: 1000000\nxla: {str(xla).lower()}\neager: false\nepochs: 10000\n"
         f"autotune:\n  command: \"{sys.executable} '{KERAS}' {{config}}\"\n"
     )
     profile = profiled(config, capsys)

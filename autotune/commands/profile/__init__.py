@@ -1,10 +1,13 @@
-"""``autotune profile``: how long the parts of a training step take."""
+"""``autotune profile``: how long the parts of a training step take, and its batches."""
 
 from autotune.commands.lazy_group import LazyGroup
 
 command = LazyGroup(
     name="profile",
     package="autotune.commands.profile",
-    table={"step": "data, copy to device, forward, loss, backward, optimizer, the rest"},
-    help="How long the parts of a training step take.",
+    table={
+        "pipeline": "times of batches, waits for them, their cycle",
+        "step": "data, copy to device, forward, loss, backward, optimizer, the rest",
+    },
+    help="How long the parts of a training step take, and its batches.",
 )

@@ -7,10 +7,13 @@ from autotune.clock import SystemClock
 from autotune.commands.invocation import Invocation
 from autotune.commands.printing import say_aside, say_object
 from autotune.problem.problem import Problem, open_problem
+from autotune.profile.pipeline import profile_pipeline
 from autotune.profile.shipped_step import profile_shipped_step
 from autotune.profile.trainer_step import TrainerStep, profile_trainer_step
+from autotune.profile.trials import open_trials
 from autotune.report.console import text_console
 from autotune.report.phase_table import print_step_profile
+from autotune.report.pipeline_table import print_pipeline_profile
 from autotune.report.plain_text import plain
 
 
@@ -39,6 +42,33 @@ def answer_step(
         call.answer(lambda: say_object({"format": 1, **asdict(made.profile)}, indent=2))
     else:
         print_step_profile(text_console(), made.profile)
+
+
+def answer_pipeline(
+    call: Invocation, config: Path, *, as_json: bool, state_dir: Path | None, trainer: tuple[str, ...]
+) -> None:
+    """Profiles an input pipeline, and says the profile.
+
+    Args:
+        call: The call of the command line.
+        config: The trainer's config.
+        as_json: Whether an object is wanted.
+        state_dir: Folder of all state as typed.
+        trainer: The trainer's command as typed.
+
+    Raises:
+        AutotuneError: It cannot be made.
+    """
+    problem = _problem(config, state_dir, trainer)
+    with open_trials(problem, SystemClock()) as trials:
+        profile = profile_pipeline(problem, trials)
+        remarks = tuple(trials.remarks)
+    for remark in remarks:
+        say_aside(plain(remark, longest=1000))
+    if as_json:
+        call.answer(lambda: say_object({"format": 1, **asdict(profile)}, indent=2))
+    else:
+        print_pipeline_profile(text_console(), profile)
 
 
 def _problem(config: Path, state_dir: Path | None, trainer: tuple[str, ...]) -> Problem:

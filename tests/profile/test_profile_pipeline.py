@@ -1,0 +1,52 @@
+"""Tests of ``autotune profile pipeline`` with real trainers."""
+
+import json
+import sys
+from pathlib import Path
+
+import pytest
+
+from autotune.cli import run
+
+KERAS = Path(__file__).with_name("keras_trainer.py")
+TOY = Path(__file__).parents[1] / "commands" / "toy_trainer.py"
+
+
+@pytest.mark.timeout(300)
+def test_a_slow_loader_and_its_cycle_are_seen(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A loader that sleeps is timed alone, and so are the waits for it; every eighth batch is known to be slow."""
+    monkeypatch.chdir(tmp_path)
+    config = tmp_path / "config.yaml"
+    config.write_text(
+        "batch_size: 8\nload_s: 0.04\nslow_every: 8\nxla: false\neager: false\nepochs: 10000\n"
+        f"autotune:\n  command: \"{sys.executable} '{KERAS}' {{config}}\"\n"
+    )
+    assert run(["profile", "pipeline", "--config", str(config), "--json"]) == 0
+    profile = json.loads(capsys.readouterr().out)
+    assert profile["batch_samples"] == 8
+    assert profile["loading"]["median_ms"] > 30
+    assert profile["loading"]["mean_ms"] > 55
+    assert profile["loading"]["cycle"]["batches"] == pytest.approx(8, rel=0.1)
+    assert profile["loading"]["cycle"]["slow_ms"] > 150
+    assert profile["replayed"]["mean_ms"] < profile["steps"]["mean_ms"]
+    assert 0.1 < profile["idle_fraction"] <= 1.0
+    assert profile["gain_if_free"] > 1.0
+    assert "the step waits" in profile["sentence"]
+    assert list((tmp_path / ".autotune" / "trials").glob("*/*")) == []
+
+
+def test_a_loader_that_cannot_be_seen_is_not_measured(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Of a trainer that reports its own steps, these are profiled; why the loader alone is not, is said."""
+    monkeypatch.chdir(tmp_path)
+    config = tmp_path / "config.yaml"
+    config.write_text(
+        "data: {batch_size: 4, num_workers: 1}\nout: {log_dir: logs}\n"
+        f"autotune:\n  command: \"{sys.executable} '{TOY}' {{config}}\"\n"
+    )
+    assert run(["profile", "pipeline", "--config", str(config)]) == 0
+    shown = capsys.readouterr().out
+    assert "The loader alone was not measured" in shown
