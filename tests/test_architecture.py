@@ -116,6 +116,7 @@ ONLY_IN = {
         "process/zygote_process.py",
         "bench/overhead/observed_trainers.py",
         "bench/overhead/stamped_main.py",
+        "diagnose/static/framework_child.py",  # runs in the trainer's interpreter
     },
 }
 

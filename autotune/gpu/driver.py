@@ -242,6 +242,19 @@ class Device:
         """Return the electric power, on most devices averaged over the last second."""
         return float(self._ask("nvmlDeviceGetPowerUsage")) / 1e3
 
+    def power_limits_w(self) -> tuple[float, float]:
+        """Return the highest power that it may draw now, and the one that it came with."""
+        now = self._ask("nvmlDeviceGetPowerManagementLimit")
+        return float(now) / 1e3, float(self._ask("nvmlDeviceGetPowerManagementDefaultLimit")) / 1e3
+
+    def pcie_widths(self) -> tuple[int, int]:
+        """Return the lanes of its PCI Express link now, and the most that it and this machine could have."""
+        return int(self._ask("nvmlDeviceGetCurrPcieLinkWidth")), int(self._ask("nvmlDeviceGetMaxPcieLinkWidth"))
+
+    def is_persistent(self) -> bool:
+        """Return whether the driver stays loaded while nobody uses it."""
+        return bool(self._ask("nvmlDeviceGetPersistenceMode"))
+
     def energy_j(self) -> float:
         """Return the energy drawn since the driver was loaded."""
         return float(self._ask("nvmlDeviceGetTotalEnergyConsumption")) / 1e3

@@ -12,7 +12,7 @@ from pathlib import Path
 import psutil
 
 from autotune.clock import Clock, SystemClock
-from autotune.measure.cgroups import cpu_quotas, memory_limits, text_of
+from autotune.measure.cgroups import cgroup_folders, cpu_quotas, memory_limits, text_of
 from autotune.measure.polling import Poller
 from autotune.measure.probe import HostUsage, Probe, TrialProcesses
 from autotune.process.process_tree import ProcessStat, descendants, process_stat
@@ -69,13 +69,64 @@ def machine_facts(root: Path = Path("/")) -> MachineFacts:
     )
 
 
+@dataclass(frozen=True, kw_only=True)
+class MemoryState:
+    """State of the memory that this process may use, right now.
+
+    Attributes:
+        total_bytes: Main memory, or a cgroup's limit if that is less.
+        available_bytes: Part of it that a program can have without swapping.
+        limit_bytes: The cgroup's limit; None if none is below the machine's memory.
+        swap_used_bytes: Swap in use on the whole machine.
+        pressure: Share of the last 10 s, 0..1, in which some process waited for memory; None where that is not told.
+    """
+
+    total_bytes: int
+    available_bytes: int
+    limit_bytes: int | None
+    swap_used_bytes: int
+    pressure: float | None
+
+
+def memory_state(root: Path = Path("/")) -> MemoryState:
+    """Read the state of the memory.
+
+    Args:
+        root: Folder in which ``proc`` and ``sys`` are mounted.
+    """
+    memory = psutil.virtual_memory()
+    limits = [limit for limit in memory_limits(root) if limit < memory.total]
+    left = [max(0, limit - used) for folder in cgroup_folders(root) for limit, used in _limit_and_use(folder)]
+    return MemoryState(
+        total_bytes=min([memory.total, *limits]),
+        available_bytes=min([memory.available, *left]),
+        limit_bytes=min(limits, default=None),
+        swap_used_bytes=psutil.swap_memory().used,
+        pressure=io_pressure(root / "proc/pressure/memory"),
+    )
+
+
+def _limit_and_use(folder: Path) -> list[tuple[int, int]]:
+    """Return the limit of a cgroup, and what is in use of it that cannot be taken back."""
+    for limit, used in (("memory.max", "memory.current"), ("memory.limit_in_bytes", "memory.usage_in_bytes")):
+        texts = text_of(folder / limit) or "", text_of(folder / used) or ""
+        if texts[0].isdecimal() and texts[1].isdecimal():
+            cached = re.search(r"^(?:total_)?inactive_file (\d+)", text_of(folder / "memory.stat") or "", re.MULTILINE)
+            return [(int(texts[0]), int(texts[1]) - (int(cached[1]) if cached else 0))]
+    return []
+
+
 def asleep_s() -> float:
     """Return the time since boot for which the machine was suspended: the monotonic clock stood still then."""
     return time.clock_gettime(time.CLOCK_BOOTTIME) - time.monotonic()
 
 
 def io_pressure(path: Path = Path("/proc/pressure/io")) -> float | None:
-    """Return the share of the last 10 s, 0..1, in which some process waited for a disk; None where that is not told."""
+    """Return the share of the last 10 s, 0..1, in which some process waited for a disk; None where that is not told.
+
+    Args:
+        path: The kernel's file; that of another resource has the same form.
+    """
     text = text_of(path)
     match = re.search(r"^some avg10=(\d+(?:\.\d+)?)", text or "", re.MULTILINE)
     return None if match is None else min(1.0, float(match[1]) / 100.0)

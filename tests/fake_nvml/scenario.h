@@ -44,7 +44,7 @@ struct gpu {
     char name[96], uuid[96], serial[30];
     unsigned pci_domain, pci_bus, pci_device;
     uint64_t memory_total_bytes, memory_reserved_bytes;
-    unsigned power_limit_mw, max_sm_clock_mhz, max_memory_clock_mhz, slowdown_c, shutdown_c;
+    unsigned power_limit_mw, default_power_limit_mw, persistence, max_pcie_width, max_sm_clock_mhz, max_memory_clock_mhz, slowdown_c, shutdown_c;
     unsigned compute_major, compute_minor, architecture, pcie_generation, pcie_width;
     unsigned mig_mode, gpu_instance, compute_instance, gpm_supported;
     struct waveform quantities[QUANTITY_COUNT];

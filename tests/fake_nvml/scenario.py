@@ -242,6 +242,8 @@ class Gpu:
     decoder_percent: Quantity | None = 0
     power_mw: Quantity | None = (70_000, OfBusy(6_000))
     power_limit_mw: int = 700_000
+    default_power_limit_mw: int = 700_000
+    persistence: int = 1
     temperature_c: Quantity | None = 40
     slowdown_c: int = 87
     shutdown_c: int = 92
@@ -253,6 +255,7 @@ class Gpu:
     event_reasons: Quantity | None = 0
     pcie_generation: int = 5
     pcie_width: int = 16
+    max_pcie_width: int = 16
     pcie_tx_kib_s: Quantity | None = 0
     pcie_rx_kib_s: Quantity | None = 0
     mig: bool = False

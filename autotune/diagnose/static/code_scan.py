@@ -3,10 +3,10 @@
 from collections.abc import Iterator
 from pathlib import Path
 
-from autotune.clock import Clock
 from autotune.diagnose.findings import CheckResult, Issue, Recommendation
 from autotune.diagnose.static.code.rule import Surroundings
 from autotune.diagnose.static.code.scan import Found, scan
+from autotune.diagnose.static.look import Look
 from autotune.problem.problem import Problem
 from autotune.problem.trainer_code import trainer_files
 from autotune.records import Values
@@ -18,13 +18,13 @@ _PYTHON_IN_GRAPH = "python-in-graph"
 _NATIVE = "native_loading"  # kind of `space.catalog`
 
 
-def check_code(problem: Problem | None, clock: Clock) -> CheckResult:
+def check_code(look: Look) -> CheckResult:
     """Look for slow code in the script that the command starts, and in the modules beside it.
 
     Args:
-        problem: What is diagnosed.
-        clock: Not needed here.
+        look: What is diagnosed.
     """
+    problem = look.problem
     if problem is None or not problem.command:
         return CheckResult(check=CODE, why_not="it is not known how training is started")
     cwd = Path.cwd()

@@ -2,13 +2,11 @@
 
 import re
 from collections.abc import Callable, Iterator
-from pathlib import Path
 
 from autotune.diagnose.findings import Issue, Severity
 from autotune.diagnose.static.config_keys import Key, issue, known_keys, written
-from autotune.files import read_beginning
+from autotune.diagnose.static.trainer_sources import trainer_text
 from autotune.problem.problem import Problem
-from autotune.problem.trainer_code import trainer_files
 from autotune.settings.text.document import Leaf
 from autotune.space.batch_sizes import GLOBAL_NAMES, PER_DEVICE_NAMES, PLAIN_NAMES
 from autotune.space.catalog import KNOWN_KNOBS, has_known_name, is_for_validation, known_knob
@@ -16,7 +14,6 @@ from autotune.space.knob import key_name, same_scalar, section_mates
 from autotune.space.not_turned import why_not_turned
 
 _SHORTEST_NAME = 7  # shorter ones differ by a letter and mean something else: cache, cached
-_READ_BYTES = 1 << 20
 _KEYS_SHOWN = 4
 # Parsers that read 1e-4 as a number, as YAML 1.2 has it.
 _READS_1_2 = re.compile(rb"\b(?:omegaconf|hydra|ruamel|hyperpyyaml|strictyaml|pydantic|lightning|jsonargparse)\b", re.I)
@@ -156,12 +153,6 @@ def unmet_needs(problem: Problem) -> Iterator[Issue]:
                     f"Set {other.path} to {written(needed)}, or {key.path} to false.",
                     values={other.path: needed},
                 )
-
-
-def trainer_text(problem: Problem) -> bytes:
-    """Return the text of the trainer's own sources; empty where they are not known."""
-    paths = trainer_files(problem.command, Path.cwd()) if problem.command else ()
-    return b"\n".join(read_beginning(path.resolve(), _READ_BYTES) for path in paths)
 
 
 _WHY_NEEDED = {

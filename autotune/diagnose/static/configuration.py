@@ -1,22 +1,21 @@
 """Check of the config: mistakes in it, and values that do not suit this machine."""
 
-from autotune.clock import Clock
 from autotune.diagnose.findings import CheckResult, Severity
 from autotune.diagnose.static.config_for_machine import MISFITS
 from autotune.diagnose.static.config_keys import CONFIGURATION, known_keys
 from autotune.diagnose.static.config_mistakes import MISTAKES
-from autotune.problem.problem import Problem
+from autotune.diagnose.static.look import Look
 
 _WEIGHT = {Severity.ERROR: 0, Severity.WARNING: 1, Severity.NOTE: 2}
 
 
-def check_configuration(problem: Problem | None, clock: Clock) -> CheckResult:
+def check_configuration(look: Look) -> CheckResult:
     """Look at the values of the config.
 
     Args:
-        problem: What is diagnosed.
-        clock: Not needed here.
+        look: What is diagnosed.
     """
+    problem = look.problem
     if problem is None:
         return CheckResult(check=CONFIGURATION, why_not="no config is given")
     found = [issue for kind in (*MISTAKES, *MISFITS) for issue in kind(problem)]

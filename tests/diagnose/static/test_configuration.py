@@ -9,6 +9,7 @@ from autotune.diagnose.findings import Issue, Severity
 from autotune.diagnose.static.config_mistakes import is_one_letter_off
 from autotune.diagnose.static.configuration import check_configuration
 from autotune.diagnose.static.gpu_classes import gpu_class, starting_batch
+from autotune.diagnose.static.look import Look
 from autotune.errors import ConfigError
 from autotune.problem.problem import open_problem
 from autotune.records import Gpu, Machine
@@ -22,7 +23,8 @@ READS_YAML = "import yaml\nconfig = yaml.safe_load(open('c'))\nprint(config['bat
 
 def issues_of(folder: Path, config: str, machine: Machine = CPU, trainer: str | None = None) -> tuple[Issue, ...]:
     """Return what is found in a config."""
-    return check_configuration(problem_of(folder, config, machine=machine, trainer=trainer), SystemClock()).issues
+    problem = problem_of(folder, config, machine=machine, trainer=trainer)
+    return check_configuration(Look(problem=problem, clock=SystemClock())).issues
 
 
 @pytest.mark.parametrize(
@@ -131,7 +133,7 @@ def test_the_place_is_the_line_of_the_key(tmp_path: Path) -> None:
 
 def test_without_a_config_it_says_so() -> None:
     """The machine alone has no values."""
-    assert check_configuration(None, SystemClock()).why_not == "no config is given"
+    assert check_configuration(Look(problem=None, clock=SystemClock())).why_not == "no config is given"
 
 
 def test_a_slip_is_one_letter() -> None:
@@ -175,6 +177,6 @@ def test_real_configs_give_no_warning_on_a_machine_that_suits_them(tmp_path: Pat
         except ConfigError:
             continue
         seen += 1
-        found = check_configuration(problem, SystemClock()).issues
+        found = check_configuration(Look(problem=problem, clock=SystemClock())).issues
         assert [issue for issue in found if issue.severity is not Severity.NOTE] == [], path.name
     assert seen >= 25

@@ -21,7 +21,10 @@ _TELLING = re.compile(
     rb"|backward\(|apply_gradients|train_on_batch|training_step|numpy_function|py_func|eagerly|enable_debug_mode"
     rb"|check_numerics|detect_anomaly|\.function\b|import function"
 )
-_FRAMEWORKS = frozenset(("keras", "tensorflow", "torch", "transformers", "accelerate", "lightning", "jax", "flax"))
+_FRAMEWORKS = frozenset(
+    (name,) for name in ("keras", "tensorflow", "torch", "transformers", "accelerate", "lightning", "jax", "flax")
+)
+_OWN = ("autotune", "workloads")
 _IMPORT = re.compile(rb"^[ \t]*(?:from[ \t]+[\w.]+[ \t]+)?import[ \t]*(?:\([^)]*\)|[^\n]*)", re.MULTILINE)
 _WORD = re.compile(rb"[A-Za-z_]\w*")
 
@@ -74,8 +77,9 @@ def scan(paths: Sequence[Path], folder: Path, named: Iterable[str], surroundings
     words = set(named)
     left = _MOST_BYTES
     for path in paths:
-        if path.is_relative_to(folder) and path.relative_to(folder).parts[0] in _FRAMEWORKS:
-            continue  # somebody trains beside the sources of the framework itself
+        parts = path.relative_to(folder).parts if path.is_relative_to(folder) else ()
+        if parts[:1] in _FRAMEWORKS or (parts[:1] == _OWN[:1] and parts[:2] != _OWN):
+            continue  # somebody trains beside the sources of a framework, or of ours
         name = str(path.relative_to(folder)) if path.is_relative_to(folder) else str(path)
         content = read_beginning(path.resolve(), _LARGEST_BYTES + 1)
         if len(content) > _LARGEST_BYTES:

@@ -1,0 +1,124 @@
+"""Dataset of a config on this machine: the paths in the config that exist, and some of their files."""
+
+import os
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from autotune.clock import Clock
+from autotune.problem.problem import Problem
+from autotune.settings.outputs import Outputs
+from autotune.settings.paths import path_of, real_path
+from autotune.space.knob import key_name
+
+_MOST_PLACES = 4
+_MOST_FILES = 20_000
+_LONGEST_S = 1.0
+_DATA = re.compile(
+    r"(?:.*_)?(?:data|dataset|datasets|corpus|train|training|wavs?|audios?|images?|manifests?|filelists?|records?"
+    r"|tfrecords?|features?|dumps?)(?:_.*)?"
+)
+_PLACE = re.compile(r"(?:.*_)?(?:dir|directory|folder|path|paths|root|file|files)")
+_NO_DATA = re.compile(r".*\.(?:py|sh|ya?ml|json5?|toml|ckpt|pth?|h5|keras|onnx|safetensors|model|vocab)")
+_DECODABLE = (".wav", ".png", ".jpg", ".jpeg", ".tfrecord", ".tfrecords")
+
+
+@dataclass(frozen=True, kw_only=True)
+class DatasetPlace:
+    """Folder or file of a dataset.
+
+    Attributes:
+        key: Key of the config that names it.
+        path: The folder or file.
+        files: Files in it, with their sizes in bytes, as far as they were counted.
+        is_whole: Whether all files were counted; else there are more.
+    """
+
+    key: str
+    path: Path
+    files: tuple[tuple[Path, int], ...]
+    is_whole: bool
+
+    @property
+    def size_bytes(self) -> int:
+        """Size of the files that were counted."""
+        return sum(size for _, size in self.files)
+
+    @property
+    def decodable(self) -> Iterator[Path]:
+        """Its files that TensorFlow decodes by itself."""
+        return (path for path, size in self.files if path.suffix.lower() in _DECODABLE and size > 0)
+
+
+def dataset_places(problem: Problem, clock: Clock) -> tuple[DatasetPlace, ...]:
+    """Return the existing paths that a config names and that may be a dataset, at most 4, within a second.
+
+    A path in a config is relative to the working directory, or to the config. Outputs are left out, and what is inside
+    another place.
+    """
+    found: dict[Path, str] = {}
+    for key, value in problem.settings.scalars.items():
+        if isinstance(value, str) and not _is_output(problem.settings.outputs, key) and _may_be_data(key, value):
+            for folder in (Path.cwd(), problem.config_path.absolute().parent):
+                path = _existing(value, folder)
+                if path is not None:
+                    found.setdefault(path, key)
+                    break
+    outer = [path for path in found if not any(other != path and path.is_relative_to(other) for other in found)]
+    deadline_s = clock.now_s() + _LONGEST_S
+    return tuple(_counted(found[path], path, clock, deadline_s) for path in outer[:_MOST_PLACES])
+
+
+def missing_data(problem: Problem) -> Iterator[tuple[str, str]]:
+    """Yield keys, with their values, that name data by an absolute path that is not there."""
+    for key, value in problem.settings.scalars.items():
+        names_data = _DATA.fullmatch(key_name(key)) and _PLACE.fullmatch(key_name(key))
+        if not names_data or not isinstance(value, str) or _is_output(problem.settings.outputs, key):
+            continue
+        if value.startswith("/") and not re.search(r"[*?{}<>$]", value) and not os.path.lexists(value):
+            yield key, value
+
+
+def _is_output(outputs: Outputs, key: str) -> bool:
+    return key in outputs.redirected or key in outputs.left
+
+
+def _may_be_data(key: str, value: str) -> bool:
+    name = key_name(key)
+    looks_so = _DATA.fullmatch(name) or _PLACE.fullmatch(name) or "/" in value
+    return bool(looks_so) and len(value) > 1 and "\n" not in value and not _NO_DATA.fullmatch(value.lower())
+
+
+def _existing(value: str, folder: Path) -> Path | None:
+    path = path_of(re.split(r"[*?\[{]", value)[0] or ".", folder)
+    if path is None:
+        return None
+    if value != str(path) and re.search(r"[*?\[{]", value) and not path.is_dir():
+        path = path.parent  # data/train-*.tfrecord
+    real = real_path(path)
+    if real is None or not os.path.exists(real) or real == Path(real.anchor) or real in (Path.cwd(), Path.home()):
+        return None
+    return real
+
+
+def _counted(key: str, path: Path, clock: Clock, deadline_s: float) -> DatasetPlace:
+    files: list[tuple[Path, int]] = []
+    waiting, is_whole = [path], True
+    while waiting:
+        place = waiting.pop()
+        try:
+            if os.path.isfile(place):
+                files.append((place, os.stat(place).st_size))
+                continue
+            with os.scandir(place) as entries:
+                for entry in entries:
+                    if len(files) >= _MOST_FILES or clock.now_s() > deadline_s:
+                        return DatasetPlace(key=key, path=path, files=tuple(files), is_whole=False)
+                    if entry.is_dir(follow_symlinks=False):
+                        waiting.append(Path(entry.path))
+                    elif entry.is_file():
+                        files.append((Path(entry.path), entry.stat().st_size))
+        except OSError:
+            is_whole = False
+    return DatasetPlace(key=key, path=path, files=tuple(files), is_whole=is_whole)

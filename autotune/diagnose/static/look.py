@@ -1,0 +1,40 @@
+"""What the static checks look at: the problem, and what several of them need, read once."""
+
+from dataclasses import dataclass
+from functools import cached_property
+
+from autotune.clock import Clock
+from autotune.diagnose.static.dataset_files import DatasetPlace, dataset_places
+from autotune.diagnose.static.framework_answers import FrameworkAnswers, ask_framework
+from autotune.gpu.discovery import look_for_gpus
+from autotune.gpu.driver import GpuFacts
+from autotune.problem.problem import Problem
+
+
+@dataclass(frozen=True, kw_only=True)
+class Look:
+    """Subject of the static checks.
+
+    Attributes:
+        problem: What is diagnosed; None for this machine and this installation alone.
+        clock: The machine's clock.
+    """
+
+    problem: Problem | None
+    clock: Clock
+
+    @cached_property
+    def gpus(self) -> tuple[GpuFacts, ...]:
+        """All GPUs of this machine."""
+        return look_for_gpus().gpus if self.problem is None else self.problem.gpus
+
+    @cached_property
+    def places(self) -> tuple[DatasetPlace, ...]:
+        """Folders and files of the dataset that the config names."""
+        return dataset_places(self.problem, self.clock) if self.problem is not None else ()
+
+    @cached_property
+    def framework(self) -> FrameworkAnswers:
+        """Answers of the framework that the trainer's interpreter has."""
+        sample = next((file for place in self.places for file in place.decodable), None)
+        return ask_framework(self.problem, sample)

@@ -1,0 +1,139 @@
+"""Check of the storage that the dataset is on."""
+
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+from autotune.diagnose.findings import CheckResult, Issue, Limit, Recommendation, Severity
+from autotune.diagnose.static.config_keys import place_of
+from autotune.diagnose.static.dataset_files import DatasetPlace, missing_data
+from autotune.diagnose.static.look import Look
+from autotune.diagnose.static.reading_rate import ReadingRate, reading_rate
+from autotune.measure.host import memory_state
+from autotune.process.mounts import file_system, is_network, is_rotating
+
+STORAGE = "storage"
+_MIB = 1 << 20
+_LEAST_FREE_BYTES = 1 << 30  # no trial starts below it
+_SLOW_BYTES_PER_S = 150e6  # what one disk that rotates reads in sequence; an SSD reads several times that
+_SLOW_FILES_PER_S = 200.0  # a disk that rotates seeks in 5 to 10 ms
+_ENOUGH_FILES = 8  # that were read, for a rate to be told of a disk
+_SMALL_BYTES = 256 << 10
+_MANY_FILES = 10_000
+_MEMORY_SHARE = 0.5  # of the available memory that a dataset may take of the page cache
+
+
+def check_storage(look: Look) -> CheckResult:
+    """Look at where the dataset is, and read some of it.
+
+    Args:
+        look: What is diagnosed.
+    """
+    if look.problem is None:
+        return CheckResult(check=STORAGE, why_not="no config is given, so that it is not known where the dataset is")
+    missing = [
+        Issue(
+            check=STORAGE,
+            severity=Severity.ERROR,
+            sentence=f"{key} names {value}, and there is nothing of that name on this machine.",
+            place=place_of(look.problem, key),
+            recommendations=(Recommendation(sentence="Correct the path, or mount what is there."),),
+        )
+        for key, value in missing_data(look.problem)
+    ]
+    if not look.places and not missing:
+        return CheckResult(check=STORAGE, why_not="the config names no dataset that is on this machine")
+    issues, said = list(missing), []
+    for place in look.places:
+        rate = reading_rate(place.files, look.clock) if place is look.places[0] else None
+        said.append(_sentence(place, rate))
+        issues += _of_place(place, rate)
+    return CheckResult(check=STORAGE, issues=tuple(issues), sentence="; ".join(said))
+
+
+def _of_place(place: DatasetPlace, rate: ReadingRate | None) -> Iterator[Issue]:
+    kind = file_system(place.path) or "unknown"
+    on_network, rotates = is_network(kind), is_rotating(place.path)
+    if on_network:
+        local = _copy(place)
+        yield _issue(
+            place,
+            f"The dataset is on another machine ({kind}): each file that is read crosses the network.",
+            local,
+            severity=Severity.WARNING if rate is None or _is_slow(rate) else Severity.NOTE,
+        )
+    elif rate is not None and _is_slow(rate):
+        disk = "a disk that rotates" if rotates else f"this disk ({kind})"
+        yield _issue(
+            place,
+            f"{disk[0].upper()}{disk[1:]} gave {_rates(rate)}, which is slow.",
+            _copy(place),
+            numbers={
+                "disk_bytes_per_s": rate.disk.bytes_per_s or 0.0,
+                "disk_files_per_s": rate.disk.files / rate.disk.duration_s,
+            },
+        )
+    small = [size for _, size in place.files if size < _SMALL_BYTES]
+    if len(small) >= _MANY_FILES and len(small) * 2 > len(place.files) and (on_network or rotates):
+        yield _issue(
+            place,
+            f"{len(small):,} of its files are smaller than {_SMALL_BYTES >> 10} KiB: each costs a look-up and a seek.",
+            "Pack them into a few large files once, e.g. TFRecord or tar files of 100 MB and more.",
+            severity=Severity.NOTE,
+        )
+    if rate is not None and rate.failed:
+        yield _issue(place, f"{rate.failed} of the files looked at cannot be read by you.", "See their modes.")
+    free = shutil.disk_usage(place.path).free
+    if free < _LEAST_FREE_BYTES:
+        yield _issue(place, f"{free / _MIB:.0f} MiB are left on its file system.", "Make room: caches may go there.")
+
+
+def _is_slow(rate: ReadingRate) -> bool:
+    reads = rate.disk
+    if reads.files < _ENOUGH_FILES or reads.duration_s <= 0 or not rate.knows_cache:
+        return False
+    return (reads.bytes_per_s or 0.0) < _SLOW_BYTES_PER_S and reads.files / reads.duration_s < _SLOW_FILES_PER_S
+
+
+def _copy(place: DatasetPlace) -> str:
+    if place.is_whole and place.size_bytes < _MEMORY_SHARE * memory_state().available_bytes:
+        size = f"{place.size_bytes / 2**30:.1f} GiB"
+        return f"Its {size} fit into memory: cache it there, or copy it to a local SSD before training."
+    return "Copy it to a local SSD before training, or cache what is prepared of it."
+
+
+def _sentence(place: DatasetPlace, rate: ReadingRate | None) -> str:
+    more = "" if place.is_whole else " and more"
+    size = f"{len(place.files):,} file{'s' * (len(place.files) != 1)}{more}, {place.size_bytes / 2**30:.2f} GiB"
+    kind = file_system(place.path)
+    where = f" on {kind}" if kind else ""
+    return f"{place.key}: {size}{where}" + (f", {_rates(rate)}" if rate is not None and _rates(rate) else "")
+
+
+def _rates(rate: ReadingRate) -> str:
+    """Return what was read and how fast, for people; empty for nothing."""
+    parts = []
+    for reads, source in ((rate.disk, "from the disk" if rate.knows_cache else "read"), (rate.cache, "from memory")):
+        if reads.bytes_per_s is not None:
+            files = reads.files / reads.duration_s
+            parts.append(f"{reads.bytes_per_s / 1e6:,.0f} MB/s and {files:,.0f} files/s {source} ({reads.files} files)")
+    return ", ".join(parts)
+
+
+def _issue(
+    place: DatasetPlace,
+    sentence: str,
+    remedy: str,
+    *,
+    severity: Severity = Severity.WARNING,
+    numbers: dict[str, float] | None = None,
+) -> Issue:
+    return Issue(
+        check=STORAGE,
+        severity=severity,
+        sentence=sentence,
+        place=str(Path(place.path)),
+        numbers=numbers or {},
+        limit=Limit.READING,
+        recommendations=(Recommendation(sentence=remedy),),
+    )

@@ -1,0 +1,161 @@
+"""Checks of the framework in the trainer's interpreter: real children, some of them of made-up interpreters."""
+
+import json
+import os
+import sys
+from pathlib import Path
+
+import pytest
+
+from autotune.clock import SystemClock
+from autotune.diagnose.static import framework_answers
+from autotune.diagnose.static.all_checks import static_checks
+from autotune.diagnose.static.checks import STATIC_CHECKS
+from autotune.diagnose.static.framework import check_framework, check_graph, check_native_loader
+from autotune.diagnose.static.framework_answers import Answer, FrameworkAnswers, ask_framework
+from autotune.diagnose.static.look import Look
+from autotune.gpu.driver import GpuFacts
+from tests.diagnose.static.problems import problem_of
+
+H100 = GpuFacts(name="NVIDIA H100", uuid="GPU-1", memory_bytes=80 << 30)
+
+
+def answered(framework: str = "tensorflow", why_not: str | None = None, **answers: object) -> Look:
+    """Return a look at a machine with a GPU, whose framework gives these answers; an exception is a failure."""
+    made = {
+        name.replace("_", " "): Answer(
+            value=None if isinstance(value, Exception) else value,
+            error=str(value) if isinstance(value, Exception) else None,
+            duration_s=1.0,
+        )
+        for name, value in answers.items()
+    }
+    look = Look(problem=None, clock=SystemClock())
+    look.__dict__["gpus"] = (H100,)
+    look.__dict__["framework"] = FrameworkAnswers(framework=framework, why_not=why_not, answers=made)
+    return look
+
+
+def test_a_build_without_gpus_is_named_where_there_is_one() -> None:
+    """A build for CPUs, and libraries that do not load; one that sees it is fine."""
+    facts = {"import": None, "version": "2.21.0", "gpus": 0}
+    (issue,) = check_framework(answered(**facts, built_for_GPUs=False)).issues
+    assert issue.sentence == "TensorFlow 2.21.0 sees no GPU though NVIDIA H100 is there: it is a build for CPUs alone."
+    (issue,) = check_framework(answered("torch", **facts, built_for_GPUs=True)).issues
+    assert "its CUDA libraries do not load" in issue.sentence
+    fine = check_framework(answered(**{**facts, "gpus": 1}))
+    assert (fine.issues, fine.sentence) == ((), "TensorFlow 2.21.0, which sees 1 GPU; imported in 1.0 s")
+
+
+def test_a_framework_that_cannot_be_imported_is_an_error() -> None:
+    """And nothing else is said of it."""
+    look = answered(**{"import": Exception("ImportError: libcudart.so.12: cannot open")})
+    (issue,) = check_framework(look).issues
+    assert (str(issue.severity), "libcudart" in issue.sentence) == ("error", True)
+    assert check_graph(look).why_not == check_native_loader(look).why_not == "TensorFlow cannot be imported"
+
+
+def test_failures_of_graph_mode_and_xla_are_told_in_one_line() -> None:
+    """An error, or a child that did not answer in time."""
+    (issue,) = check_graph(answered(**{"import": None}, graph=5.0, xla=Exception("InternalError: no ptxas"))).issues
+    assert issue.sentence == "XLA fails here: InternalError: no ptxas."
+    late = answered(why_not="a child did not answer within 25 s", **{"import": None}, graph=5.0)
+    (issue,) = check_graph(late).issues
+    assert issue.sentence == "XLA fails here: a child did not answer within 25 s."
+    assert check_graph(answered("torch", **{"import": None})).why_not == "the trainer uses PyTorch"
+
+
+def interpreter(folder: Path, child: str) -> Path:
+    """Return an interpreter that has TensorFlow, as it seems, and that runs a script of ours instead of the child."""
+    (folder / "venv/bin").mkdir(parents=True)
+    packages = folder / "venv/lib/python3.11/site-packages/tensorflow-2.9.0.dist-info"
+    packages.mkdir(parents=True)
+    (packages / "METADATA").write_text("Metadata-Version: 2.1\nName: tensorflow\nVersion: 2.9.0\n")
+    program = folder / "venv/bin/python3"
+    program.write_text(f"#!/bin/sh\n{child}\n")
+    program.chmod(0o755)
+    return program
+
+
+def started_by(program: Path, folder: Path) -> str:
+    """Return a config whose trainer this interpreter starts."""
+    return f"autotune:\n  command: '{program} {folder}/train.py --config {{config}}'\nlr: 1\n"
+
+
+@pytest.mark.parametrize(
+    ("child", "said"),
+    [
+        ("exit 7", "ended with 7"),
+        ("kill -SEGV $$", "ended with -11"),
+        ("sleep 60", "did not answer within 1 s"),
+        ('echo "{torn" > "$4"; exit 0', None),
+    ],
+)
+def test_a_child_that_fails_is_told_and_raises_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, child: str, said: str | None
+) -> None:
+    """It ends with an error, crashes, hangs, or writes what is no answer."""
+    monkeypatch.setattr(framework_answers, "_LIMIT_S", 1.0)
+    program = interpreter(tmp_path, child)
+    (tmp_path / "train.py").write_text("import tensorflow\n")
+    problem = problem_of(
+        tmp_path, f"autotune:\n  command: '{program} {tmp_path}/train.py --config {{config}}'\nlr: 1\n"
+    )
+    answers = ask_framework(problem, None)
+    assert (answers.framework, answers.answers) == ("tensorflow", {})
+    assert said is None if answers.why_not is None else said in answers.why_not
+    result = check_framework(Look(problem=problem, clock=SystemClock()))
+    assert result.why_not
+
+
+def test_what_came_before_a_crash_is_known(tmp_path: Path) -> None:
+    """Each answer is in its file at once."""
+    line = json.dumps({"name": "version", "value": "2.9.0", "seconds": 0.1})
+    program = interpreter(tmp_path, f"echo '{line}' > \"$4\"; kill -SEGV $$")
+    (tmp_path / "train.py").write_text("")
+    problem = problem_of(
+        tmp_path, f"autotune:\n  command: '{program} {tmp_path}/train.py --config {{config}}'\nlr: 1\n"
+    )
+    assert ask_framework(problem, None).answers["version"].value == "2.9.0"
+
+
+def test_a_command_without_an_interpreter_is_not_asked(tmp_path: Path) -> None:
+    """A shell script starts whatever it likes."""
+    (tmp_path / "run.sh").write_text("")
+    problem = problem_of(tmp_path, f"autotune:\n  command: 'bash {tmp_path}/run.sh {{config}}'\nlr: 1\n")
+    assert ask_framework(problem, None).why_not == "the command starts no Python interpreter that is found"
+
+
+def test_all_checks_are_made_on_a_real_trainer(tmp_path: Path) -> None:
+    """Every row of the table has its result: TensorFlow's own child compiles, and decodes a file of the dataset."""
+    pytest.importorskip("tensorflow", reason="the framework is asked in a child that needs it")
+    wave = b"RIFF" + (36 + 8).to_bytes(4, "little") + b"WAVEfmt " + (16).to_bytes(4, "little")
+    wave += b"\1\0\1\0" + (8000).to_bytes(4, "little") + (16000).to_bytes(4, "little") + b"\2\0\x10\0"
+    wave += b"data" + (8).to_bytes(4, "little") + bytes(8)
+    (tmp_path / "wavs").mkdir()
+    (tmp_path / "wavs" / "1.wav").write_bytes(wave)
+    (tmp_path / "train.py").write_text("import tensorflow as tf\ntf.numpy_function(f, [], tf.float32)\n")
+    command = f"'{{python}} {tmp_path}/train.py --config {{config}}'"
+    problem = problem_of(tmp_path, f"autotune:\n  command: {command}\ndata_dir: {tmp_path}/wavs\nbatch_sze: 8\n")
+    results = {result.check: result for result in static_checks(problem, SystemClock())}
+    assert list(results) == [check.id for check in STATIC_CHECKS]
+    assert results["graph-and-xla"].sentence.startswith("graph mode works")
+    assert results["native-loader"].sentence == "1.wav is 4 samples of 1 channel(s) at 8000 Hz"
+    assert "TensorFlow" in results["framework"].sentence
+    assert len(results["code"].issues) == len(results["configuration"].issues) == 1
+    assert all(issue.check == name for name, result in results.items() for issue in result.issues)
+
+
+def test_without_a_config_this_machine_is_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What needs one says so; nothing raises, also where no framework is installed."""
+    monkeypatch.setattr(framework_answers, "framework_versions", lambda _executable: {})
+    results = {result.check: result for result in static_checks(None, SystemClock())}
+    assert {name for name, result in results.items() if result.why_not} == {
+        "framework",
+        "storage",
+        "configuration",
+        "code",
+        "graph-and-xla",
+        "native-loader",
+    }
+    assert os.path.exists(sys.executable)
