@@ -44,9 +44,14 @@ def _phase(phased: PhasedLoop, instrumentation: Instrumentation, place: tuple[An
     from autotune.trainee.phased_fetch import around_phased_fetch
 
     def wrap() -> None:
-        around_phased_fetch(phased, instrumentation, place, lambda iterator: getattr(iterator, "_dataset", iterator))
+        around_phased_fetch(phased, instrumentation, place, _loader_of)
 
     instrumentation.attempt("torch: phases", wrap)
+
+
+def _loader_of(iterator: Any) -> Any:
+    """Return an object that all iterators of one loader share, and no other's."""
+    return getattr(iterator, "_index_sampler", iterator)
 
 
 def _see_updates(loop: Loop, instrumentation: Instrumentation) -> None:
@@ -90,8 +95,16 @@ class _Batches:
         """Return the pass over a dataset that a loader's iterator makes."""
         known = self._iterators.of(iterator)
         if not known:
-            known.append(Source(of=self._datasets.of(getattr(iterator, "_dataset", iterator))))
+            known.append(Source(of=self._dataset_of(iterator)))
         return known[0]
+
+    def _dataset_of(self, iterator: Any) -> Source:
+        try:
+            return self._datasets.of(getattr(iterator, "_dataset", iterator))
+        except (
+            TypeError
+        ):  # a list, to which there are no weak references: then those over it by one loader belong together
+            return self._datasets.of(_loader_of(iterator))
 
 
 class _Backward:

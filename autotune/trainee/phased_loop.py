@@ -18,7 +18,7 @@ from autotune.trainee.loop import Loop
 from autotune.trainee.memory import Memory
 from autotune.trainee.phases import LEAST, LOAD, REPLAY, TRAIN, Schedule, chunk_length_s
 
-_MOST_UNKNOWN = 60  # works before a loop whose fetches are not seen is given up
+_MOST_UNKNOWN = 60  # works without a fetch, or rounds of fetches that have nothing in common, before a loop is given up
 
 _MOST_AHEAD = 256  # fetches without work; a validation that is taken for training must come to its end
 
@@ -26,6 +26,7 @@ _BLIND = (
     "its batches are fetched where they cannot be replaced: neither in Python from tf.data or a DataLoader, nor by a "
     "compiled step from an iterator among its arguments"
 )
+_IN_TURN = "steps take their batches from one dataset or another"
 _SEVERAL = "a step takes batches from several datasets"
 _THREAD = "between the loader and the step, batches pass through a thread of the trainer's own"
 _PROCESSES = "several processes train together"
@@ -44,6 +45,10 @@ class Data:
         self.kept: Optional[KeptBatches] = None
         self.sizes = BatchSizes()
         self.stand_in: Any = None
+
+    def forget(self) -> None:
+        """Drop its batches."""
+        self.kept = self.stand_in = None
 
 
 class _Pass:
@@ -96,7 +101,8 @@ class PhasedLoop:
         self._rounds: list[frozenset[Data]] = []
         self._trained: frozenset[Data] = frozenset()
         self._always: Optional[Data] = None
-        self._unknown = 0
+        self._blind_works = 0  # since the last fetch
+        self._unlike_rounds = 0
         self._is_new_round = False
         self._is_recorded = False
         self._chunk_s = chunk_length_s()
@@ -119,14 +125,12 @@ class PhasedLoop:
             self.failed(error)
 
     def _worked(self, thread: Optional[int]) -> None:
-        if not self._trained:
-            self._unknown += 1
-            if self._unknown > _MOST_UNKNOWN:
-                self.leave_out(REPLAY, _BLIND)
-                self.leave_out(LOAD, _BLIND)
-                return
         if not self._round:
+            self._blind_works += not self._trained
+            if self._blind_works > _MOST_UNKNOWN:
+                self._leave_out_both(_BLIND)
             return
+        self._blind_works = 0
         # The loop gives up its own where the trainer reports the steps, who need not know of the phases.
         self._sync = self._loop.sync or self._sync
         fetched, self._round, self._since_work = self._round, {}, 0
@@ -141,6 +145,10 @@ class PhasedLoop:
         if len(self._rounds) == LEAST and common and not (self._trained and self._trained <= common):
             self._learn(common)
         self._is_new_round = True
+        if not self._trained:
+            self._unlike_rounds += 1
+            if self._unlike_rounds > _MOST_UNKNOWN:
+                self._leave_out_both(_IN_TURN)
 
     def _confirm(self, fetched: dict[_Pass, Data]) -> None:
         """Learn which passes are trained on: not one over the same data that comes between two steps."""
@@ -153,10 +161,11 @@ class PhasedLoop:
 
     def _learn(self, trained: frozenset[Data]) -> None:
         if not self._trained and _is_one_of_several():
-            self.leave_out(REPLAY, _PROCESSES)
-            self.leave_out(LOAD, _PROCESSES)
+            self._leave_out_both(_PROCESSES)
         if len(trained) > 1:
             self.leave_out(LOAD, _SEVERAL)
+        for data in self._trained - trained:
+            data.forget()
         self._trained = trained
 
     def always_trains(self) -> None:
@@ -208,9 +217,7 @@ class PhasedLoop:
         """Begin the next phase."""
         if self._schedule.following == TRAIN:
             for data in self._trained:
-                data.stand_in = None
-                if data.kept is not None:
-                    data.kept.clear()
+                data.forget()
         phase = self._schedule.begin(time.monotonic())
         self.say(k="phase", phase=phase)
         if not self._is_recorded:
@@ -263,6 +270,10 @@ class PhasedLoop:
             self._loop.report.line({"k": "unphased", "t_s": _now(), "text": f"{phase}: {why}"})
             if self._schedule.phase == phase:
                 self.begins()
+
+    def _leave_out_both(self, why: str) -> None:
+        self.leave_out(REPLAY, why)
+        self.leave_out(LOAD, why)
 
     def failed(self, error: Exception) -> None:
         """Give up for good: the trainer goes on as if there were no phases."""

@@ -57,6 +57,26 @@ def test_memory_that_runs_out_is_seen(run, tmp_path: Path) -> None:
     assert note == "memory ran out: OutOfMemoryError: CUDA out of memory. Tried to allocate 2.50 GiB."
 
 
+OVER_A_LIST = """
+import torch
+rows, model = [(torch.ones(4), torch.ones(1))] * 20, torch.nn.Linear(4, 1)
+for _ in range(2):
+    for x, y in torch.utils.data.DataLoader(rows, batch_size=2):
+        ((model(x) - y) ** 2).mean().backward()
+    for x, y in torch.utils.data.DataLoader(rows, batch_size=2):
+        model(x)
+"""
+
+
+def test_a_loader_over_a_list_is_seen(run, tmp_path: Path) -> None:
+    """A list is a dataset too; validation over the same one is a pause."""
+    script = tmp_path / "over_a_list.py"
+    script.write_text(OVER_A_LIST)
+    seen = run(interpreter_with("torch"), script)
+    kinds = [event.kind for event in seen.events]
+    assert (kinds.count("step"), kinds.count("eval"), kinds.count("note")) == (20, 1, 0)
+
+
 @pytest.mark.parametrize("accumulated", [1, 3])
 @pytest.mark.parametrize(
     ("library", "style"),
