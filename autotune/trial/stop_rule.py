@@ -19,6 +19,7 @@ _BAD_LOSSES = 3  # in a row; a single one happens, while a loss scale settles or
 _LONGEST_BETWEEN_LOOKS_S = 1.0
 _LONGEST_SILENCE_S = 30.0
 _LONGEST_WINDOWS = 3.0  # of the longest length that a trial may take to be measured; validation takes time, too
+_STEPS_TO_PHASES, _LONGEST_TO_PHASES_S = 20, 5.0  # after which a trial that has begun none never will
 _SHORT_SILENCE_S = 2.0
 _SILENT_STEPS = 10.0  # ... or this many times the longest step so far, if that is more
 
@@ -107,7 +108,7 @@ class StopRule:
         self._last_step_s: float | None = None
         self._batches = 0
         self._rounds = -1  # the first is whole when the second begins
-        self._is_phased = True
+        self._is_unphased = False
         self._longest_step_s = 0.0
         self._bad_losses = 0
         self._has_diverged = False
@@ -133,7 +134,7 @@ class StopRule:
             if event.loss is not None:
                 self._note_loss(event.loss)
             self._rounds += event.phase is FIRST_PHASE
-            self._is_phased &= event.kind != "unphased"
+            self._is_unphased |= event.kind == "unphased"
             if event.kind == "epoch_end" and self._settled_s is None:
                 self._settled_s = event.t_s
         self._progress(self.steps)
@@ -146,13 +147,13 @@ class StopRule:
             return self._judge_start(now_s, give_up_s)
         if self.policy.validate_s is not None:
             return Stop.ENOUGH if self._is_validated(self.policy.validate_s) else None
-        if self.policy.rounds is not None and self._is_phased and self._rounds >= self.policy.rounds:
+        if self.policy.rounds is not None and self._rounds >= self.policy.rounds:
             return Stop.ENOUGH
         if now_s - self._last_step_s > max(_LONGEST_SILENCE_S, _SILENT_STEPS * self._longest_step_s):
             return Stop.HUNG
         if now_s >= give_up_s:
             return Stop.ENOUGH
-        if self.policy.rounds is not None and self._is_phased:
+        if self.policy.rounds is not None and self._may_be_phased(now_s):
             return None  # its steps are not of one kind
         if now_s >= self._next_look_s and not self.is_cold:
             window = self.window()
@@ -164,6 +165,14 @@ class StopRule:
                 return Stop.UNCOUNTED if window is None else Stop.ENOUGH
             self._next_look_s = min(self.policy.goal.next_look_s(now_s, window), now_s + _LONGEST_BETWEEN_LOOKS_S)
         return None
+
+    def _may_be_phased(self, now_s: float) -> bool:
+        """Return whether a trial that is to go through phases does, or may do so yet.
+
+        A trainer that reports its own steps, and whose loader nobody sees, says nothing of phases.
+        """
+        is_late = self._batches > _STEPS_TO_PHASES and now_s - self._first_step_s > _LONGEST_TO_PHASES_S
+        return not self._is_unphased and (self._rounds >= 0 or not is_late)
 
     def _judge_start(self, now_s: float, give_up_s: float) -> Stop | None:
         """Return the reason to stop a trial that has not made a step yet.

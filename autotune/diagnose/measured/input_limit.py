@@ -32,7 +32,7 @@ def judge_input(bounds: Bounds, machine_cores: int) -> CheckResult:
     """
     gain = bounds.free_data
     if gain is None:
-        return CheckResult(check=CHECK, why_not="; ".join(bounds.why_not) or "the trial was too short for it")
+        return CheckResult(check=CHECK, why_not="; ".join(bounds.why_not) or _why_not(bounds))
     if gain.low <= WORTH_TELLING:
         return CheckResult(check=CHECK, sentence=f"With free data it would be {ratio_text(gain)} as fast.")
     limit = _limit(bounds, machine_cores)
@@ -45,6 +45,12 @@ def judge_input(bounds: Bounds, machine_cores: int) -> CheckResult:
     numbers |= {f"{phase.value}_cores": cores for phase, cores in bounds.cores.items()}
     issue = Issue(check=CHECK, severity=Severity.WARNING, sentence=sentence, numbers=numbers, bound=gain, limit=limit)
     return CheckResult(check=CHECK, issues=(issue,))
+
+
+def _why_not(bounds: Bounds) -> str:
+    if bounds.speeds:
+        return "the trial was too short for it"
+    return "its batches do not come from a tf.data iterator, Keras' fit or a PyTorch DataLoader that could be replayed"
 
 
 def _limit(bounds: Bounds, machine_cores: int) -> Limit:

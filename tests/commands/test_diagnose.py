@@ -1,0 +1,114 @@
+"""``autotune diagnose`` as its user sees it: real trainers in real processes."""
+
+import json
+import signal
+import sys
+from pathlib import Path
+
+import pytest
+
+from autotune.report.json_answer import FORMAT
+from tests.commands.conftest import Autotune, answered
+from tests.commands.test_search import left_running
+
+DIAGNOSE = ("diagnose", "--config", "config.yaml")
+SHORT = ("--budget", "45s")
+
+
+def test_what_helps_is_measured_and_written_in_if_that_is_asked_for(project: Path, autotune: Autotune) -> None:
+    """A second worker makes the trainer twice as fast: it is written in, and the larger batch is not.
+
+    Its plain trials are on record, and there is no answer of a search that could be applied.
+    """
+    done = autotune(*DIAGNOSE, "--budget", "75s", "--json", "--fail-on", "gain>=1.2", "--fix")
+    answer = json.loads(done.stdout)
+    assert done.returncode == 1, "the condition holds"
+    assert answer["format"] == FORMAT
+    assert answer["failed_on"] == "gain>=1.2"
+    assert {check["id"] for check in answer["checks"]} >= {"code", "configuration", "input", "switches", "steadiness"}
+    workers = [one for one in answer["recommendations"] if one["values"] == {"data.num_workers": 2}]
+    assert workers[0]["evidence"] == "measured"
+    assert workers[0]["gain"]["low"] > 1.2
+    text = (project / "config.yaml").read_text()
+    assert "num_workers: 2   # loaders" in text
+    assert "batch_size: 4      # samples" in text
+    assert "autotune search --config config.yaml" in done.stderr
+    assert left_running(project) == []
+    status = autotune("status", "--config", "config.yaml", "--json")
+    assert json.loads(status.stdout).get("verdict") != "better"
+
+
+def test_a_trainer_that_crashes_is_a_verdict(project: Path, autotune: Autotune) -> None:
+    """Nothing was seen, for a reason, which is an answer: exit 0, in a few seconds."""
+    config = project / "config.yaml"
+    config.write_text(config.read_text().replace("out:", "mood: crashes\nout:"))
+    done = autotune(*DIAGNOSE, *SHORT)
+    assert done.returncode == 0
+    assert done.stdout.startswith("Not seen: today's config crashed")
+    assert "there is no such layer" in done.stdout
+
+
+def test_everything_is_kept_in_a_folder(project: Path, autotune: Autotune) -> None:
+    """The object and the text lie in the folder that was named, and nothing lies elsewhere."""
+    done = autotune(*DIAGNOSE, "--static", "--out", "kept")
+    assert (project / "kept/summary.txt").read_text().strip() in done.stdout
+    assert json.loads((project / "kept/diagnosis.json").read_text())["format"] == FORMAT
+
+
+def test_a_folder_that_cannot_be_written_is_an_error(project: Path, autotune: Autotune) -> None:
+    """Said with its name, and what to do."""
+    (project / "taken").write_text("")
+    done = autotune(*DIAGNOSE, "--static", "--out", "taken/folder")
+    assert done.returncode == 1
+    assert "cannot write into taken/folder" in done.stderr
+
+
+def test_without_a_config_it_is_about_the_machine(autotune: Autotune) -> None:
+    """What a bug report needs, without a single trial."""
+    done = autotune("diagnose", "--json")
+    assert done.returncode == 0
+    checks = {check["id"]: check for check in json.loads(done.stdout)["checks"]}
+    assert checks["configuration"]["why_not"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "word"),
+    [
+        (("--fail-on", "speed>2"), "is no condition"),
+        (("--fail-on", "gain>"), "is no condition"),
+        (("--static", "--fix"), "--static makes none"),
+        (("--budget", "0"), "budget"),
+    ],
+)
+def test_wrong_usage(autotune: Autotune, arguments: tuple[str, ...], word: str) -> None:
+    """What the parser can reject is exit 2, with the reason."""
+    done = autotune(*DIAGNOSE, *arguments)
+    assert done.returncode == 2
+    assert word in done.stderr
+
+
+def test_fixing_needs_a_config(autotune: Autotune) -> None:
+    """There is nothing to write into without one."""
+    assert autotune("diagnose", "--fix").returncode == 2
+
+
+def test_a_config_that_is_not_there(autotune: Autotune) -> None:
+    """An expected error, with the name, and as an object where that is wanted."""
+    done = autotune("diagnose", "--config", "away.yaml", "--json")
+    assert done.returncode == 1
+    assert json.loads(done.stdout)["error"]["where"] == "away.yaml"
+
+
+def test_interrupting_leaves_nothing_behind(project: Path) -> None:
+    """^C ends the trials, and the exit code says so."""
+    code, screen = answered(project, {b"steps": signal.SIGINT}, *DIAGNOSE, *SHORT)
+    assert code == 130, screen
+    assert left_running(project) == []
+
+
+def test_sources_that_do_not_parse_are_said(project: Path, autotune: Autotune) -> None:
+    """The scan says which file it could not read, and all other checks go on."""
+    (project / "broken.py").write_text("def broken(:\n")
+    done = autotune("diagnose", "--config", "config.yaml", "--static", "--", sys.executable, "broken.py", "{config}")
+    assert "broken.py" in done.stdout
+    assert done.returncode in (0, 1)
