@@ -84,7 +84,7 @@ MAY_IMPORT = {
         "space",
         "report",
     }
-    | {"testing", "monitor", "tf", "workloads"},
+    | {"testing", "monitor", "tf", "workloads", "diagnose"},
     "trainee": set(),
     "tf": {"trainee", "stage_times"},
     "workloads": {"tf", "trainee"},
@@ -108,6 +108,7 @@ ONLY_IN = {
     "rich": {"report/", "commands/", "monitor/"},
     "click": {"cli.py", "commands/"},
     "time": {
+        "bench/causes/trainers/",
         "clock.py",
         "measure/host.py",
         "process/guard_process.py",

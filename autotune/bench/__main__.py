@@ -7,6 +7,7 @@ import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from autotune.bench.causes.causes_parser import add_causes
 from autotune.bench.confirmation import benchmark_confirmation
 from autotune.bench.dataset.parsers import add_dataset, add_text
 from autotune.bench.drift.benchmark_drift import benchmark_drift
@@ -521,6 +522,7 @@ _BENCHMARKS = (
     _add_two_devices,
     add_text,
     add_dataset,
+    add_causes,
 )
 
 
