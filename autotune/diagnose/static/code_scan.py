@@ -64,7 +64,7 @@ def _issue(found: Found, values: Values) -> Issue:
     more = len(found.places) - _PLACES_SHOWN
     remedy = found.rule.remedy
     if values:
-        remedy = f"Set {next(iter(values))} to true, which leaves Python out of loading. Elsewhere: {remedy}"
+        remedy = f"Set {next(iter(values))} to true, which leaves Python out of loading; or: {remedy}"
     return Issue(
         check=CODE,
         severity=found.rule.severity,

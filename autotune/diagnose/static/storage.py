@@ -8,7 +8,7 @@ from autotune.diagnose.findings import CheckResult, Issue, Limit, Recommendation
 from autotune.diagnose.static.config_keys import place_of
 from autotune.diagnose.static.dataset_files import DatasetPlace, missing_data
 from autotune.diagnose.static.look import Look
-from autotune.diagnose.static.reading_rate import ReadingRate, reading_rate
+from autotune.diagnose.static.reading_rate import ReadingRate, Reads, reading_rate
 from autotune.measure.host import memory_state
 from autotune.process.mounts import file_system, is_network, is_rotating
 
@@ -18,6 +18,7 @@ _LEAST_FREE_BYTES = 1 << 30  # no trial starts below it
 _SLOW_BYTES_PER_S = 150e6  # what one disk that rotates reads in sequence; an SSD reads several times that
 _SLOW_FILES_PER_S = 200.0  # a disk that rotates seeks in 5 to 10 ms
 _ENOUGH_FILES = 8  # that were read, for a rate to be told of a disk
+_ENOUGH_BYTES = 32 << 20  # or so much
 _SMALL_BYTES = 256 << 10
 _MANY_FILES = 10_000
 _MEMORY_SHARE = 0.5  # of the available memory that a dataset may take of the page cache
@@ -90,9 +91,13 @@ def _of_place(place: DatasetPlace, rate: ReadingRate | None) -> Iterator[Issue]:
 
 def _is_slow(rate: ReadingRate) -> bool:
     reads = rate.disk
-    if reads.files < _ENOUGH_FILES or reads.duration_s <= 0 or not rate.knows_cache:
+    if not _is_enough(reads) or reads.duration_s <= 0 or not rate.knows_cache:
         return False
     return (reads.bytes_per_s or 0.0) < _SLOW_BYTES_PER_S and reads.files / reads.duration_s < _SLOW_FILES_PER_S
+
+
+def _is_enough(reads: Reads) -> bool:
+    return reads.files >= _ENOUGH_FILES or reads.size_bytes >= _ENOUGH_BYTES
 
 
 def _copy(place: DatasetPlace) -> str:
@@ -114,7 +119,7 @@ def _rates(rate: ReadingRate) -> str:
     """Return what was read and how fast, for people; empty for nothing."""
     parts = []
     for reads, source in ((rate.disk, "from the disk" if rate.knows_cache else "read"), (rate.cache, "from memory")):
-        if reads.bytes_per_s is not None:
+        if reads.bytes_per_s is not None and _is_enough(reads):
             files = reads.files / reads.duration_s
             parts.append(f"{reads.bytes_per_s / 1e6:,.0f} MB/s and {files:,.0f} files/s {source} ({reads.files} files)")
     return ", ".join(parts)

@@ -75,7 +75,7 @@ def scan(paths: Sequence[Path], folder: Path, named: Iterable[str], surroundings
     files: list[SourceFile] = []
     unread: list[str] = []
     words = set(named)
-    left = _MOST_BYTES
+    left, seen = _MOST_BYTES, 0
     for path in paths:
         parts = path.relative_to(folder).parts if path.is_relative_to(folder) else ()
         if parts[:1] in _FRAMEWORKS or (parts[:1] == _OWN[:1] and parts[:2] != _OWN):
@@ -95,13 +95,14 @@ def scan(paths: Sequence[Path], folder: Path, named: Iterable[str], surroundings
         else:
             unread.append(parsed)
             words |= _words(content)
+        seen += 1
     training = Training(LiveCode(files, words))
     found = [
         Found(rule=rule, places=places)
         for rule in RULES
         if rule.applies(surroundings) and (places := tuple(_places(rule, training)))
     ]
-    return Scan(found=tuple(found), files=len(paths) - len(unread), unread=tuple(unread))
+    return Scan(found=tuple(found), files=seen - len(unread), unread=tuple(unread))
 
 
 def _words(content: bytes) -> set[str]:
