@@ -7,6 +7,7 @@ from autotune.diagnose.findings import Issue, Limit, Recommendation, Severity
 from autotune.errors import CannotEditYaml
 from autotune.problem.problem import Problem
 from autotune.records import Scalar, Values
+from autotune.settings.hydra.composed import ComposedDocument
 from autotune.settings.schema import ENV
 from autotune.space.catalog import is_for_validation, known_knob
 from autotune.space.knob import Label
@@ -57,8 +58,10 @@ def written(value: Scalar) -> str:
 
 
 def place_of(problem: Problem, path: str) -> str:
-    """Return the file and line of a key."""
+    """Return the file and line of a key; of a config that Hydra composes of several files the key."""
     document = problem.settings.document
+    if isinstance(document, ComposedDocument):
+        return path
     try:
         prefix, _ = document.split(path)
         line = document.line(path)

@@ -6,7 +6,7 @@ from functools import cached_property
 from autotune.clock import Clock
 from autotune.diagnose.static.dataset_files import DatasetPlace, dataset_places
 from autotune.diagnose.static.framework_answers import FrameworkAnswers, ask_framework
-from autotune.gpu.discovery import look_for_gpus
+from autotune.gpu.discovery import in_time, look_for_gpus
 from autotune.gpu.driver import GpuFacts
 from autotune.problem.problem import Problem
 
@@ -29,12 +29,13 @@ class Look:
         return look_for_gpus().gpus if self.problem is None else self.problem.gpus
 
     @cached_property
-    def places(self) -> tuple[DatasetPlace, ...]:
-        """Folders and files of the dataset that the config names."""
-        return dataset_places(self.problem, self.clock) if self.problem is not None else ()
+    def places(self) -> tuple[DatasetPlace, ...] | None:
+        """Folders and files of the dataset that the config names; None if a file system does not answer."""
+        problem = self.problem
+        return () if problem is None else in_time(lambda: dataset_places(problem, self.clock))
 
     @cached_property
     def framework(self) -> FrameworkAnswers:
         """Answers of the framework that the trainer's interpreter has."""
-        sample = next((file for place in self.places for file in place.decodable), None)
+        sample = next((file for place in self.places or () for file in place.decodable), None)
         return ask_framework(self.problem, sample)

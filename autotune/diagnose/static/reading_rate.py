@@ -76,7 +76,7 @@ def reading_rate(files: Sequence[tuple[Path, int]], clock: Clock) -> ReadingRate
             break
         began_s = clock.now_s()
         try:
-            with open_regular(path) as file:
+            with open_regular(Path(os.path.realpath(path))) as file:  # links to files are usual in datasets
                 is_cached = _is_cached(file.fileno())
                 size = 0
                 while left > 0 and clock.now_s() < deadline_s and (piece := file.read(min(_PIECE_BYTES, left))):

@@ -2,6 +2,7 @@
 
 import shutil
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 from autotune.diagnose.findings import CheckResult, Issue, Limit, Recommendation, Severity
@@ -9,6 +10,7 @@ from autotune.diagnose.static.config_keys import place_of
 from autotune.diagnose.static.dataset_files import DatasetPlace, missing_data
 from autotune.diagnose.static.look import Look
 from autotune.diagnose.static.reading_rate import ReadingRate, Reads, reading_rate
+from autotune.gpu.discovery import in_time
 from autotune.measure.host import memory_state
 from autotune.process.mounts import file_system, is_network, is_rotating
 
@@ -32,6 +34,8 @@ def check_storage(look: Look) -> CheckResult:
     """
     if look.problem is None:
         return CheckResult(check=STORAGE, why_not="no config is given, so that it is not known where the dataset is")
+    if look.places is None:
+        return CheckResult(check=STORAGE, issues=(_silent(),))
     missing = [
         Issue(
             check=STORAGE,
@@ -46,7 +50,10 @@ def check_storage(look: Look) -> CheckResult:
         return CheckResult(check=STORAGE, why_not="the config names no dataset that is on this machine")
     issues, said = list(missing), []
     for place in look.places:
-        rate = reading_rate(place.files, look.clock) if place is look.places[0] else None
+        rate = None
+        if place is look.places[0]:
+            rate = in_time(partial(reading_rate, place.files, look.clock))
+            issues += [_silent()] if rate is None else []
         said.append(_sentence(place, rate))
         issues += _of_place(place, rate)
     return CheckResult(check=STORAGE, issues=tuple(issues), sentence="; ".join(said))
@@ -84,9 +91,27 @@ def _of_place(place: DatasetPlace, rate: ReadingRate | None) -> Iterator[Issue]:
         )
     if rate is not None and rate.failed:
         yield _issue(place, f"{rate.failed} of the files looked at cannot be read by you.", "See their modes.")
-    free = shutil.disk_usage(place.path).free
-    if free < _LEAST_FREE_BYTES:
+    free = _free_bytes(place.path)
+    if free is not None and free < _LEAST_FREE_BYTES:
         yield _issue(place, f"{free / _MIB:.0f} MiB are left on its file system.", "Make room: caches may go there.")
+
+
+def _free_bytes(path: Path) -> int | None:
+    try:
+        return shutil.disk_usage(path).free
+    except OSError:
+        return None
+
+
+def _silent() -> Issue:
+    """Return the issue that a file system hangs, as a network does whose server is gone."""
+    return Issue(
+        check=STORAGE,
+        severity=Severity.ERROR,
+        sentence="The file system of the dataset has not answered for 10 s.",
+        limit=Limit.READING,
+        recommendations=(Recommendation(sentence="See with `df` which one hangs; its server may be gone."),),
+    )
 
 
 def _is_slow(rate: ReadingRate) -> bool:

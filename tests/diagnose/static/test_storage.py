@@ -44,7 +44,7 @@ def test_the_dataset_is_found_and_read(tmp_path: Path, data: Path) -> None:
 def test_paths_are_relative_to_the_config_too(tmp_path: Path, data: Path, written: str) -> None:
     """And a pattern stands for its folder."""
     look = look_at(tmp_path, f"data_dir: '{written}'\n")
-    assert [(place.key, place.path, len(place.files)) for place in look.places] == [("data_dir", data, 30)]
+    assert [(place.key, place.path, len(place.files)) for place in look.places or ()] == [("data_dir", data, 30)]
 
 
 def test_a_dataset_that_is_gone_is_an_error(tmp_path: Path) -> None:
@@ -71,6 +71,23 @@ def test_a_sample_says_what_came_from_memory(tmp_path: Path, data: Path) -> None
     assert rate.disk.files + rate.cache.files == 30
     assert rate.disk.size_bytes + rate.cache.size_bytes == 30 * 20_000
     assert rate.cache.files == (30 if rate.knows_cache else 0)
+
+
+def test_links_to_files_are_read_and_a_file_system_that_hangs_is_named(
+    tmp_path: Path, data: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A dataset may be made of links; one on a server that is gone ends the check and not the diagnosis."""
+    links = tmp_path / "links"
+    links.mkdir()
+    for path in (data / "a").iterdir():
+        (links / path.name).symlink_to(path)
+    look = look_at(tmp_path, f"data_dir: {links}\n")
+    assert look.places is not None
+    assert reading_rate(look.places[0].files, SystemClock()).failed == 0
+    look = look_at(tmp_path, f"data_dir: {links}\n")
+    monkeypatch.setattr("autotune.diagnose.static.look.in_time", lambda _question: None)
+    (issue,) = check_storage(look).issues
+    assert issue.severity is Severity.ERROR
 
 
 def test_a_network_and_a_slow_disk_are_named(tmp_path: Path, data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
