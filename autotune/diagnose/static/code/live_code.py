@@ -88,7 +88,8 @@ class LiveCode:
                 self._reached[unit.node] = unit
                 names |= unit.names
                 waiting += _definitions(unit)
-        self.units = tuple(unit for unit in self._reached.values() if not self._is_overridden(unit))
+        overridden = self._overridden()
+        self.units = tuple(unit for unit in self._reached.values() if unit.node not in overridden)
 
     @cached_property
     def functions(self) -> Mapping[str, tuple[Unit, ...]]:
@@ -110,17 +111,28 @@ class LiveCode:
         """Return whether one of the files imports a package."""
         return any(file.imports(package) for file in self.files)
 
-    def _is_overridden(self, unit: Unit) -> bool:
-        """Return whether a method is one of an abstract class, all of whose subclasses have one of their own."""
-        if unit.outer is None or not isinstance(unit.outer.node, ast.ClassDef):
-            return False
-        above = unit.outer.name
-        below = [one for one in self._reached.values() if above in _bases(one.node)]
-        if not below or any(above in one.names - _bases_in(one) for one in self._reached.values()):
-            return False
-        return all(
-            any(isinstance(node, Definition) and node.name == unit.name for node in one.nodes) for one in below
-        ) and not any("super" in one.names and unit.name in one.names for one in self._reached.values())
+    def _overridden(self) -> set[ast.AST]:
+        """Return the methods of classes that nothing makes an object of, which all subclasses have of their own."""
+        reached = list(self._reached.values())
+        below: dict[str, list[Unit]] = {}
+        for unit in reached:
+            for name in _bases(unit.node):
+                below.setdefault(name, []).append(unit)
+        made = set[str]().union(*(unit.names - _bases_in(unit) for unit in reached))
+        called_above = set[str]().union(*(unit.names for unit in reached if "super" in unit.names))
+        own = {
+            name: [{node.name for node in unit.nodes if isinstance(node, Definition)} for unit in units]
+            for name, units in below.items()
+        }
+        return {
+            unit.node
+            for unit in reached
+            if unit.outer is not None
+            and unit.outer.name in below
+            and unit.outer.name not in made
+            and unit.name not in called_above
+            and all(unit.name in names for names in own[unit.outer.name])
+        }
 
     @staticmethod
     def _is_reached(unit: Unit, names: set[str]) -> bool:

@@ -56,17 +56,9 @@ def generators(training: Training) -> Places:
 def eager_by_hand(training: Training) -> Places:
     """Yield what makes Keras or TensorFlow run op by op: ``run_eagerly=True``, ``run_functions_eagerly(True)``."""
     for unit in training.code.units:
-        for node in (node for node in unit.nodes if not is_conditional(unit, node, unit.node)):
-            if isinstance(node, ast.keyword) and node.arg == "run_eagerly" and is_true(node.value):
-                if _called_by(unit, node) == "compile":
-                    yield unit, node.value
-            elif isinstance(node, ast.Assign) and is_true(node.value):
-                if any(isinstance(one, ast.Attribute) and one.attr == "run_eagerly" for one in node.targets):
-                    yield unit, node
-            elif isinstance(node, ast.Call) and node.args and is_true(node.args[0]):
-                name = unit.file.full_name(node.func) or ""
-                if name.startswith("tensorflow.") and name.endswith(("run_functions_eagerly", "enable_debug_mode")):
-                    yield unit, node
+        for node in unit.nodes:
+            if _runs_eagerly(unit, node) and not is_conditional(unit, node, unit.node):
+                yield unit, node.value if isinstance(node, ast.keyword) else node
 
 
 def eager_steps(training: Training) -> Places:
@@ -239,6 +231,17 @@ def _is_stateful(training: Training, unit: Unit, node: ast.AST, seen: set[ast.AS
                 seen.add(one.node)
                 if any(_is_stateful(training, one, statement, seen) for statement in one.node.body):
                     return True
+    return False
+
+
+def _runs_eagerly(unit: Unit, node: ast.AST) -> bool:
+    if isinstance(node, ast.keyword):
+        return node.arg == "run_eagerly" and is_true(node.value) and _called_by(unit, node) == "compile"
+    if isinstance(node, ast.Assign):
+        return is_true(node.value) and any(last_part(one) == "run_eagerly" for one in node.targets)
+    if isinstance(node, ast.Call) and node.args and is_true(node.args[0]):
+        name = unit.file.full_name(node.func) or ""
+        return name.startswith("tensorflow.") and name.endswith(("run_functions_eagerly", "enable_debug_mode"))
     return False
 
 
