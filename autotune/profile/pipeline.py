@@ -10,6 +10,7 @@ from autotune.errors import TrialError
 from autotune.measure.window import Window, steady_window
 from autotune.problem.problem import Problem
 from autotune.profile.batch_times import BatchTimes, batch_times
+from autotune.profile.loading_stages import FILE, VARIABLE, LoadingStage, read_loading_stages
 from autotune.profile.phased_events import PhasedEvents, phased_events
 from autotune.profile.trials import MadeTrial, ProfileTrials, TrialRequest
 from autotune.records import TraineeEvent
@@ -17,7 +18,7 @@ from autotune.stage_times import PipelineTimes
 from autotune.statistics import Series
 
 PHASE_S = 2.0
-_ENVIRONMENT = {"AUTOTUNE_PHASE_S": f"{PHASE_S:g}", "AUTOTUNE_PHASE_CHUNK_S": "0"}
+_ENVIRONMENT = {"AUTOTUNE_PHASE_S": f"{PHASE_S:g}", "AUTOTUNE_PHASE_CHUNK_S": "0", VARIABLE: "1"}
 _CYCLES = 3  # of the phases
 _LONGEST_S = 60.0  # from the first step on
 _PLAIN_S, _PLAIN_STEPS = 12.0, 30  # where there are no phases
@@ -39,6 +40,7 @@ class PipelineProfile:
         replayed: Times of steps on batches that are kept: without loading; None if they could not be kept.
         idle_fraction: Share of the training's time in which the step waited for a batch; None if that is not seen.
         gain_if_free: Speed of training on kept batches as a multiple of the training's; None if not known.
+        loading_stages: Times of the stages of loading an example, where the trainer wraps them; empty where not.
         stages: Times of a pipeline's two stages, over two devices; None without.
         gpu_utilization: Share of the training's time in which a GPU was busy; None if not known.
         sentence: What it comes to, in a sentence.
@@ -52,6 +54,7 @@ class PipelineProfile:
     replayed: BatchTimes | None
     idle_fraction: float | None
     gain_if_free: float | None
+    loading_stages: tuple[LoadingStage, ...]
     stages: PipelineTimes | None
     gpu_utilization: float | None
     sentence: str
@@ -122,6 +125,7 @@ def pipeline_profile(trial: MadeTrial, found: PhasedEvents) -> PipelineProfile:
         replayed=replayed,
         idle_fraction=idle,
         gain_if_free=gain,
+        loading_stages=read_loading_stages(trial.folder.path / FILE),
         stages=measurement.stages if measurement else None,
         gpu_utilization=measurement.gpu_utilization if measurement else None,
         sentence=_sentence(steps, loading, replayed, idle),
@@ -137,7 +141,7 @@ def _sentence(steps: BatchTimes, loading: BatchTimes | None, replayed: BatchTime
             if waits
             else ("Neither waits nor the loader alone can be seen with this trainer.")
         )
-    computing_ms = replayed.mean_ms if replayed else steps.mean_ms * (1.0 - (idle or 0.0))
+    computing_ms = min(replayed.mean_ms, steps.mean_ms) if replayed else steps.mean_ms * (1.0 - (idle or 0.0))
     rates = (
         f"alone, the loader gives {1000.0 / loading.mean_ms:.3g} batches/s and the steps take "
         f"{1000.0 / computing_ms:.3g} batches/s"

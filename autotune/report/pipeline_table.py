@@ -33,6 +33,11 @@ def print_pipeline_profile(console: Console, profile: PipelineProfile) -> None:
                 f"others {times.cycle.others_ms:.3g} ms.",
                 soft_wrap=True,
             )
+    if profile.loading_stages:
+        stages = Table("stage of loading", "ms an example", "share", "examples")
+        for stage in profile.loading_stages:
+            stages.add_row(plain(stage.name), f"{stage.mean_ms:.3f}", f"{stage.fraction:.0%}", str(stage.examples))
+        console.print(stages)
     if profile.stages is not None:
         console.print(f"Two devices: {plain(profile.stages.verdict(), longest=400)}.", soft_wrap=True)
     if profile.gpu_utilization is not None:

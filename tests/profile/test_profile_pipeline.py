@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from autotune.cli import run
+from autotune.workloads.tts.corpus import write_corpus
 
 KERAS = Path(__file__).with_name("keras_trainer.py")
 TOY = Path(__file__).parents[1] / "commands" / "toy_trainer.py"
@@ -35,6 +36,25 @@ def test_a_slow_loader_and_its_cycle_are_seen(
     assert profile["gain_if_free"] > 1.0
     assert "the step waits" in profile["sentence"]
     assert list((tmp_path / ".autotune" / "trials").glob("*/*")) == []
+
+
+@pytest.mark.timeout(300)
+def test_the_stages_of_the_reference_trainer_are_seen(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Text, reading and spectrograms of the shipped trainer each have their time."""
+    monkeypatch.chdir(tmp_path)
+    assert write_corpus(tmp_path / "corpus", clips=12)
+    shipped = (Path(__file__).parents[2] / "configs" / "config.yaml").read_text()
+    shipped = shipped.replace("batch_size: 8", "batch_size: 2").replace("native_loading: false", "native_loading: true")
+    config = tmp_path / "config.yaml"
+    config.write_text(shipped.replace("data/quickstart", str(tmp_path / "corpus")))
+    assert run(["profile", "pipeline", "--config", str(config), "--json"]) == 0
+    profile = json.loads(capsys.readouterr().out)
+    assert [stage["name"] for stage in profile["loading_stages"]] == ["text", "read", "decode", "spectrogram"]
+    assert all(stage["mean_ms"] > 0 for stage in profile["loading_stages"])
+    assert profile["loading"]["mean_ms"] > 0
+    assert profile["waits"]["batches"] == profile["steps"]["batches"]
 
 
 def test_a_loader_that_cannot_be_seen_is_not_measured(

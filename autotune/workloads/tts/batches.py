@@ -8,6 +8,7 @@ import numpy.typing as npt
 import tensorflow as tf
 
 from autotune.tf.cache import DiskStore, Features, Load, MemoryStore, Store, cache_folder
+from autotune.tf.loading_stages import in_graph, in_python
 from autotune.tf.options import Cache
 from autotune.workloads.tts import features
 from autotune.workloads.tts.config import DataConfig
@@ -31,9 +32,10 @@ def loader(clips: Sequence[Clip], data: DataConfig) -> Load:
     with tf.device("CPU:0"):  # where the pipeline runs, also when there is a GPU
         texts, frames = _cropped(clips, data)
         spectrogram = _native(clips) if data.use_tf_native_loading else _in_numpy(clips)
+    text_of = in_graph("text", lambda index: texts[index])
 
     def load(index: tf.Tensor) -> Features:
-        text = texts[index]
+        text = text_of(index)
         mel = spectrogram(index)[: frames[index]]
         return {
             "text": text,
@@ -121,8 +123,8 @@ def _cropped(clips: Sequence[Clip], data: DataConfig) -> tuple[tf.RaggedTensor, 
 
 
 def _native(clips: Sequence[Clip]) -> ByIndex:
-    sound = _native_sound(clips)
-    return lambda index: features.log_mel_tf(sound(index))
+    sound, spectrogram = _native_sound(clips), in_graph("spectrogram", features.log_mel_tf)
+    return lambda index: spectrogram(sound(index))
 
 
 def _native_sound(clips: Sequence[Clip]) -> ByIndex:
@@ -130,20 +132,25 @@ def _native_sound(clips: Sequence[Clip]) -> ByIndex:
     offsets = tf.constant([clip.offset_bytes for clip in clips], tf.int32)
     sizes = tf.constant([2 * clip.samples for clip in clips], tf.int32)
 
-    def sound(index: tf.Tensor) -> tf.Tensor:
-        data = tf.strings.substr(tf.io.read_file(paths[index]), offsets[index], sizes[index])
-        return tf.io.decode_raw(data, tf.int16, little_endian=True)
+    read = in_graph("read", lambda path: tf.io.read_file(path))
 
-    return sound
+    def decode(data: tf.Tensor, offset: tf.Tensor, size: tf.Tensor) -> tf.Tensor:
+        return tf.io.decode_raw(tf.strings.substr(data, offset, size), tf.int16, little_endian=True)
+
+    decoded = in_graph("decode", decode)
+    return lambda index: decoded(read(paths[index]), offsets[index], sizes[index])
 
 
 def _in_numpy(clips: Sequence[Clip]) -> ByIndex:
-    return lambda index: tf.numpy_function(lambda number: features.log_mel(_read(clips[number])), [index], tf.float32)
+    read, spectrogram = in_python("read", _read), in_python("spectrogram", features.log_mel)
+    return lambda index: tf.numpy_function(lambda number: spectrogram(read(clips[number])), [index], tf.float32)
 
 
 def _sound_in_numpy(clips: Sequence[Clip]) -> ByIndex:
+    read = in_python("read", _read)
+
     def sound(index: tf.Tensor) -> tf.Tensor:
-        return tf.ensure_shape(tf.numpy_function(lambda number: _read(clips[number]), [index], tf.int16), [None])
+        return tf.ensure_shape(tf.numpy_function(lambda number: read(clips[number]), [index], tf.int16), [None])
 
     return sound
 

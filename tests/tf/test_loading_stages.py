@@ -1,0 +1,57 @@
+"""Tests of the times of loading stages."""
+
+import time
+from pathlib import Path
+
+import pytest
+import tensorflow as tf
+
+from autotune.profile import loading_stages as reader
+from autotune.profile.loading_stages import read_loading_stages
+from autotune.tf import loading_stages as writer
+from autotune.tf.loading_stages import in_graph, in_python
+
+
+def double(value: tf.Tensor) -> tf.Tensor:
+    """Twice the value."""
+    return 2 * value
+
+
+def test_nothing_is_timed_outside_a_profile(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A trainer gets its own functions back, also in the trials of a search."""
+    assert in_graph("read", double) is double
+    assert in_python("read", double) is double
+    monkeypatch.setenv("AUTOTUNE_TRIAL_DIR", str(tmp_path))
+    assert in_graph("read", double) is double
+
+
+def test_stages_in_a_pipeline_are_summed_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each stage of a pipeline has its calls and its time, whoever executes it; results are as they were."""
+    monkeypatch.setenv("AUTOTUNE_TRIAL_DIR", str(tmp_path))
+    monkeypatch.setenv(writer.VARIABLE, "1")
+
+    def nap(value: int) -> int:
+        time.sleep(0.01)
+        return value
+
+    napping, doubled = in_python("nap", nap), in_graph("double it", double)
+
+    def load(index: tf.Tensor) -> tf.Tensor:
+        return doubled(tf.ensure_shape(tf.numpy_function(napping, [index], tf.int64), []))
+
+    examples = iter(tf.data.Dataset.range(1000).map(load, num_parallel_calls=2))
+    deadline_s = time.monotonic() + 60
+    assert [int(next(examples)) for _ in range(5)] == [0, 2, 4, 6, 8]
+    named = {}
+    while len(named) < 2:
+        next(examples)
+        named = {stage.name: stage for stage in read_loading_stages(tmp_path / writer.FILE)}
+        assert time.monotonic() < deadline_s
+    assert named["nap"].mean_ms >= 10
+    assert named["double it"].mean_ms < named["nap"].mean_ms
+    assert sum(stage.fraction for stage in named.values()) == pytest.approx(1.0)
+
+
+def test_both_sides_use_the_same_names() -> None:
+    """What is written inside the trainer is looked for outside."""
+    assert (reader.FILE, reader.VERSION, reader.VARIABLE) == (writer.FILE, writer.FORMAT_VERSION, writer.VARIABLE)
