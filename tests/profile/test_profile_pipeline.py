@@ -60,13 +60,16 @@ def test_the_stages_of_the_reference_trainer_are_seen(
 def test_a_loader_that_cannot_be_seen_is_not_measured(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Of a trainer that reports its own steps, these are profiled; why the loader alone is not, is said."""
+    """Of a trainer that reports its own steps, these are profiled, and so is each number of workers."""
     monkeypatch.chdir(tmp_path)
     config = tmp_path / "config.yaml"
     config.write_text(
         "data: {batch_size: 4, num_workers: 1}\nout: {log_dir: logs}\n"
-        f"autotune:\n  command: \"{sys.executable} '{TOY}' {{config}}\"\n"
+        f"autotune:\n  command: \"{sys.executable} '{TOY}' {{config}}\"\n  knobs: {{data.num_workers: [1, 2]}}\n"
     )
-    assert run(["profile", "pipeline", "--config", str(config)]) == 0
+    assert run(["profile", "pipeline", "--config", str(config), "--grid"]) == 0
     shown = capsys.readouterr().out
     assert "The loader alone was not measured" in shown
+    assert "data.num_workers" in shown
+    assert "samples/s" in shown
+    assert list((tmp_path / ".autotune" / "trials").glob("*/*")) == []

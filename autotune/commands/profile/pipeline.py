@@ -11,11 +11,19 @@ from autotune.process.termination import signals_held
 
 @click.command(name="pipeline")
 @config_option
+@click.option("--grid", "with_grid", is_flag=True, help="Also try batch sizes and workers, a short trial a pair.")
 @json_option
 @state_dir_option
 @click.argument("trainer", nargs=-1, type=click.UNPROCESSED)
 @click.pass_obj
-def command(call: Invocation, config: Path, as_json: bool, state_dir: Path | None, trainer: tuple[str, ...]) -> int:
+def command(
+    call: Invocation,
+    config: Path,
+    with_grid: bool,
+    as_json: bool,
+    state_dir: Path | None,
+    trainer: tuple[str, ...],
+) -> int:
     """Times the batches of the loader alone, the waits of the training for them, and the steps without loading.
 
     In a trial of its own that no search looks at, with today's values. The command stands in the config's section, or
@@ -24,5 +32,5 @@ def command(call: Invocation, config: Path, as_json: bool, state_dir: Path | Non
     with signals_held():
         from autotune.commands.profile.profiling import answer_pipeline
 
-    answer_pipeline(call, config, as_json=as_json, state_dir=state_dir, trainer=trainer)
+    answer_pipeline(call, config, with_grid=with_grid, as_json=as_json, state_dir=state_dir, trainer=trainer)
     return 0

@@ -7,11 +7,13 @@ from autotune.clock import SystemClock
 from autotune.commands.invocation import Invocation
 from autotune.commands.printing import say_aside, say_object
 from autotune.problem.problem import Problem, open_problem
+from autotune.profile.grid import profile_grid
 from autotune.profile.pipeline import profile_pipeline
 from autotune.profile.shipped_step import profile_shipped_step
 from autotune.profile.trainer_step import TrainerStep, profile_trainer_step
 from autotune.profile.trials import open_trials
 from autotune.report.console import text_console
+from autotune.report.grid_table import print_grid
 from autotune.report.phase_table import print_step_profile
 from autotune.report.pipeline_table import print_pipeline_profile
 from autotune.report.plain_text import plain
@@ -45,13 +47,20 @@ def answer_step(
 
 
 def answer_pipeline(
-    call: Invocation, config: Path, *, as_json: bool, state_dir: Path | None, trainer: tuple[str, ...]
+    call: Invocation,
+    config: Path,
+    *,
+    with_grid: bool,
+    as_json: bool,
+    state_dir: Path | None,
+    trainer: tuple[str, ...],
 ) -> None:
     """Profiles an input pipeline, and says the profile.
 
     Args:
         call: The call of the command line.
         config: The trainer's config.
+        with_grid: Whether batch sizes and workers are tried, too.
         as_json: Whether an object is wanted.
         state_dir: Folder of all state as typed.
         trainer: The trainer's command as typed.
@@ -62,13 +71,17 @@ def answer_pipeline(
     problem = _problem(config, state_dir, trainer)
     with open_trials(problem, SystemClock()) as trials:
         profile = profile_pipeline(problem, trials)
+        found = profile_grid(problem, trials, say_aside) if with_grid else None
         remarks = tuple(trials.remarks)
     for remark in remarks:
         say_aside(plain(remark, longest=1000))
     if as_json:
-        call.answer(lambda: say_object({"format": 1, **asdict(profile)}, indent=2))
+        document = {"format": 1, **asdict(profile), "grid": None if found is None else asdict(found)}
+        call.answer(lambda: say_object(document, indent=2))
     else:
         print_pipeline_profile(text_console(), profile)
+        if found is not None:
+            print_grid(text_console(), found)
 
 
 def _problem(config: Path, state_dir: Path | None, trainer: tuple[str, ...]) -> Problem:
