@@ -78,6 +78,9 @@ class Training:
         epoch_gap_s: Extra time of the first step of each epoch but the first, while the pipeline fills again.
         loss: Loss that it reports with each step; a function of the number of steps before it, or constant.
         pauses: Kinds of the pauses after some steps, ``eval`` or ``checkpoint``, by the number of steps before them.
+        pause_s: Time of each of them.
+        stall_every: Number of steps from one that stalls to the next; None for none.
+        stall_s: Extra time of each of these.
         cpu_cores: Cores that its processes keep busy.
         memory_bytes: Peak host memory.
         memory_growth_bytes_per_s: Growth of its host memory, from the first step on.
@@ -113,6 +116,9 @@ class Training:
     epoch_gap_s: float = 0.0
     loss: float | Callable[[int], float] | None = None
     pauses: Mapping[int, str] = field(default_factory=dict)
+    pause_s: float = 0.0
+    stall_every: int | None = None
+    stall_s: float = 0.0
     cpu_cores: float = 1.0
     memory_bytes: int = 1 << 30
     memory_growth_bytes_per_s: float = 0.0
@@ -237,7 +243,7 @@ class SimulatedRunner:
         if phase_s is not None:
             yield TraineeEvent(kind="unphased", t_s=t_s, stream=stream, text="its batches cannot be seen")
         pace = _Pace(training, rng)
-        made = 0
+        made, paused_s = 0, 0.0
         while training.steps is None or made < training.steps:
             count = 1 if made == 0 else pace.chunk(made)
             if training.steps is not None:
@@ -255,7 +261,7 @@ class SimulatedRunner:
                 made += 1
                 yield TraineeEvent(
                     kind="step",
-                    t_s=end_s,
+                    t_s=end_s + paused_s,
                     stream=stream,
                     wait_s=None if wait is None else wait * duration_s,
                     samples=training.samples,
@@ -263,9 +269,12 @@ class SimulatedRunner:
                     loss=training.loss(made - 1) if callable(training.loss) else training.loss,
                 )
                 if made in training.pauses:
-                    yield TraineeEvent(kind=training.pauses[made], t_s=end_s, stream=stream)
+                    paused_s += training.pause_s
+                    yield TraineeEvent(
+                        kind=training.pauses[made], t_s=end_s + paused_s, stream=stream, duration_s=training.pause_s
+                    )
                 if training.epoch and made % training.epoch == 0:
-                    yield TraineeEvent(kind="epoch_end", t_s=end_s, stream=stream)
+                    yield TraineeEvent(kind="epoch_end", t_s=end_s + paused_s, stream=stream)
         if training.hangs:
             yield TraineeEvent(kind="note", t_s=math.inf, stream=stream)  # never reached
 
@@ -321,6 +330,8 @@ class _Pace:
             work = (training.work * share).tolist()
         if training.epoch:
             durations_s[(index % training.epoch == 0) & (index > 0)] += training.epoch_gap_s
+        if training.stall_every:
+            durations_s[(index % training.stall_every == 0) & (index > 0)] += training.stall_s
         return durations_s, work
 
     def _step_s(self, made: int) -> float:

@@ -10,6 +10,7 @@ from autotune.bench.causes.confusion import report_of
 from autotune.bench.causes.foreign_load import CALM_CORES, ForeignLoad
 from autotune.bench.causes.kept_outcomes import keep_outcome, read_outcomes
 from autotune.bench.causes.real_cases import real_cases
+from autotune.bench.causes.simulated_cases import simulated_cases
 from autotune.clock import SystemClock
 from autotune.errors import AutotuneError, ConfigError
 from autotune.measure.cpu_load import BusyCpu
@@ -73,7 +74,7 @@ def benchmark_causes(asked: CausesBenchmark) -> str:
 
 
 def _chosen(asked: CausesBenchmark) -> list[Case]:
-    cases = [*(real_cases(asked.keep) if asked.real else ())]
+    cases = [*(simulated_cases() if asked.simulated else ()), *(real_cases(asked.keep) if asked.real else ())]
     chosen = [case for case in cases if not asked.only or any(part in case.name for part in asked.only)]
     if not chosen:
         raise ConfigError("no case has such a name", where="--only", remedy=", ".join(case.name for case in cases))

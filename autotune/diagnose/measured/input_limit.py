@@ -39,7 +39,7 @@ def judge_input(bounds: Bounds, machine_cores: int) -> CheckResult:
     waiting = 1.0 - 1.0 / gain.ratio
     sentence = (
         f"The input takes {percent(waiting)} of the time; with free data it would be {ratio_text(gain)} as fast. "
-        f"{_MEANING[limit]}{_work(bounds)}."
+        f"{_MEANING[limit]}.{_work(bounds)}"
     )
     numbers = {f"{phase.value}_{_unit(bounds)}_per_s": speed for phase, speed in bounds.speeds.items()}
     numbers |= {f"{phase.value}_cores": cores for phase, cores in bounds.cores.items()}
@@ -71,12 +71,12 @@ def _limit(bounds: Bounds, machine_cores: int) -> Limit:
 
 
 def _work(bounds: Bounds) -> str:
-    """Return what the loader does with its time, as part of a sentence."""
+    """Return what the loader does with its time, as a sentence; empty where that is not known."""
     loading, cores = bounds.speeds.get(_LOAD), bounds.cores.get(_LOAD)
     if loading is None or bounds.batch is None:
         return ""
-    took = f": alone it takes {milliseconds(bounds.batch / loading)} for a batch"
-    return f"{took} and keeps {cores:.1f} cores busy" if cores is not None else took
+    took = f" The loader alone takes {milliseconds(bounds.batch / loading)} for a batch"
+    return f"{took} and keeps {cores:.1f} cores busy." if cores is not None else f"{took}."
 
 
 def _unit(bounds: Bounds) -> str:

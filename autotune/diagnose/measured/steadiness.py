@@ -10,6 +10,7 @@ from autotune.diagnose.wording import milliseconds, percent
 from autotune.measure.speed_ratio import without
 from autotune.measure.window import PAUSES, main_stream
 from autotune.records import TraineeEvent
+from autotune.results import Ratio
 
 CHECK = "steadiness"
 
@@ -19,6 +20,7 @@ _MUCH = 0.05  # of the time
 _LEAST_SLOW = 3  # times that steps are slow, to say that they recur
 _IN_A_ROW = 3  # steps: slow ones no further apart are one event, such as something else on the machine
 _LEAST_STEPS = 30
+_MOST_SHARE = 0.99
 _REGULAR = 0.2  # variation of the distances between slow steps
 _WARM_UP = 0.2  # of the steps; they trace, compile and fill caches
 _MOST_WARM_UP = 20
@@ -91,12 +93,18 @@ def judge_steadiness(steps: Sequence[TimedStep]) -> CheckResult:
     times = _apart(slow)
     if share < _MUCH or len(times) < _LEAST_SLOW:
         return CheckResult(check=CHECK)
-    # Their number is as uncertain as that of any rare event (Poisson): two standard errors.
-    bound = without(share, 2.0 * share / len(times) ** 0.5)
+    when = _recurrence(times)
+    if when is not None:
+        # What recurs was cut short once, at the end of what was seen.
+        least = share * len(times) / (len(times) + 1)
+        bound = Ratio(ratio=1.0 / (1.0 - share), low=1.0 / (1.0 - least), high=_most(share, times))
+    else:
+        # Their number is as uncertain as that of any rare event (Poisson): two standard errors.
+        bound = without(share, 2.0 * share / len(times) ** 0.5)
     where = _cause(slow, usual_s)
     sentence = (
         f"{len(slow)} of {len(steps)} steps take {milliseconds(median(step.duration_s for step in slow))} instead of "
-        f"{milliseconds(usual_s)}: {percent(share)} of the time. They come {_recurrence(times)}{where}."
+        f"{milliseconds(usual_s)}: {percent(share)} of the time. They come {when or 'irregularly'}{where}."
     )
     issue = Issue(
         check=CHECK,
@@ -109,6 +117,10 @@ def judge_steadiness(steps: Sequence[TimedStep]) -> CheckResult:
     return CheckResult(check=CHECK, issues=(issue,))
 
 
+def _most(share: float, times: Sequence[TimedStep]) -> float:
+    return 1.0 / (1.0 - min(_MOST_SHARE, share * (len(times) + 1) / len(times)))
+
+
 def _apart(slow: Sequence[TimedStep]) -> list[TimedStep]:
     """Return the first of each run of slow steps."""
     return [
@@ -118,8 +130,8 @@ def _apart(slow: Sequence[TimedStep]) -> list[TimedStep]:
     ]
 
 
-def _recurrence(slow: Sequence[TimedStep]) -> str:
-    """Return how slow steps recur, in words.
+def _recurrence(slow: Sequence[TimedStep]) -> str | None:
+    """Return how slow steps recur, in words; None if they do so irregularly.
 
     Args:
         slow: The first of each run of them.
@@ -128,11 +140,9 @@ def _recurrence(slow: Sequence[TimedStep]) -> str:
         return "at the beginning of each epoch"
     apart = [after.number - before.number for before, after in pairwise(slow)]
     apart_s = [after.end_s - before.end_s for before, after in pairwise(slow)]
-    if len(slow) > _LEAST_SLOW and _variation(apart) < _REGULAR:
+    if _variation(apart) < _REGULAR:
         return f"every {fmean(apart):.0f} steps"
-    if len(slow) > _LEAST_SLOW and _variation(apart_s) < _REGULAR:
-        return f"every {fmean(apart_s):.1f} s"
-    return "irregularly"
+    return f"every {fmean(apart_s):.1f} s" if _variation(apart_s) < _REGULAR else None
 
 
 def _variation(amounts: Sequence[float]) -> float:
