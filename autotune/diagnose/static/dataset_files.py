@@ -20,6 +20,8 @@ _DATA = re.compile(
     r"|tfrecords?|features?|dumps?)(?:_.*)?"
 )
 _PLACE = re.compile(r"(?:.*_)?(?:dir|directory|folder|path|paths|root|file|files)")
+_TEMPLATE = re.compile(r"[${}<>\n]")
+_WILDCARD = re.compile(r"[*?\[]")
 _NO_DATA = re.compile(r".*\.(?:py|sh|ya?ml|json5?|toml|ckpt|pth?|h5|keras|onnx|safetensors|model|vocab)")
 _DECODABLE = (".wav", ".png", ".jpg", ".jpeg", ".tfrecord", ".tfrecords")
 
@@ -57,12 +59,13 @@ def dataset_places(problem: Problem, clock: Clock) -> tuple[DatasetPlace, ...]:
     A path in a config is relative to the working directory, or to the config. Outputs are left out, and what is inside
     another place.
     """
+    here, beside = Path.cwd(), Path(os.path.realpath(problem.config_path)).parent
     found: dict[Path, str] = {}
     for key, value in problem.settings.scalars.items():
         if isinstance(value, str) and not _is_output(problem.settings.outputs, key) and _may_be_data(key, value):
-            for folder in (Path.cwd(), problem.config_path.absolute().parent):
+            for folder in (here, beside):
                 path = _existing(value, folder)
-                if path is not None:
+                if path is not None and not any(place.is_relative_to(path) for place in (here, beside, Path.home())):
                     found.setdefault(path, key)
                     break
     outer = [path for path in found if not any(other != path and path.is_relative_to(other) for other in found)]
@@ -87,19 +90,17 @@ def _is_output(outputs: Outputs, key: str) -> bool:
 def _may_be_data(key: str, value: str) -> bool:
     name = key_name(key)
     looks_so = _DATA.fullmatch(name) or _PLACE.fullmatch(name) or "/" in value
-    return bool(looks_so) and len(value) > 1 and "\n" not in value and not _NO_DATA.fullmatch(value.lower())
+    return bool(looks_so) and len(value) > 1 and not _TEMPLATE.search(value) and not _NO_DATA.fullmatch(value.lower())
 
 
 def _existing(value: str, folder: Path) -> Path | None:
-    path = path_of(re.split(r"[*?\[{]", value)[0] or ".", folder)
+    path = path_of(_WILDCARD.split(value)[0] or ".", folder)
     if path is None:
         return None
-    if value != str(path) and re.search(r"[*?\[{]", value) and not path.is_dir():
+    if _WILDCARD.search(value) and not os.path.isdir(path):
         path = path.parent  # data/train-*.tfrecord
     real = real_path(path)
-    if real is None or not os.path.exists(real) or real == Path(real.anchor) or real in (Path.cwd(), Path.home()):
-        return None
-    return real
+    return real if real is not None and os.path.exists(real) else None
 
 
 def _counted(key: str, path: Path, clock: Clock, deadline_s: float) -> DatasetPlace:

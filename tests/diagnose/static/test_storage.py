@@ -47,6 +47,12 @@ def test_paths_are_relative_to_the_config_too(tmp_path: Path, data: Path, writte
     assert [(place.key, place.path, len(place.files)) for place in look.places or ()] == [("data_dir", data, 30)]
 
 
+@pytest.mark.parametrize("written", ["${oc.env:DATA}", "<root>/wavs", ".", "..", "/", "*.wav", "{config}"])
+def test_templates_and_the_folders_of_the_project_are_no_dataset(tmp_path: Path, written: str) -> None:
+    """Nothing is read where it is not known what a value stands for."""
+    assert look_at(tmp_path, f"data_dir: '{written}'\n").places == ()
+
+
 def test_a_dataset_that_is_gone_is_an_error(tmp_path: Path) -> None:
     """An absolute path of data that is not there; words, templates, patterns and outputs are none."""
     config = "data_path: /no/such/corpus\ntrain: train\nwav_dir: ${root}/wavs\noutput_dir: /no/such/place\n"
