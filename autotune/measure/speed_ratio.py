@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from autotune.results import Ratio
 from autotune.statistics import moderated_interval
 
-_ROUND_SD = 0.03
-"""Prior standard deviation of ln speed between rounds of phases within one trial, about that between trials."""
-_PRIOR_DF = 4.0
+_ROUND_SD = 0.015
+"""Prior standard deviation of ln speed between rounds of phases within one trial."""
+_PRIOR_DF = 2.0
 
 
 def ratio_of(pairs: Sequence[tuple[float, float]], *, sd: float = _ROUND_SD) -> Ratio | None:
@@ -16,7 +16,7 @@ def ratio_of(pairs: Sequence[tuple[float, float]], *, sd: float = _ROUND_SD) -> 
 
     Args:
         pairs: Speeds that were measured one after the other.
-        sd: Standard deviation of the ln of one of them, as known before; it counts like four degrees of freedom.
+        sd: Standard deviation of the ln of one of them, as known before; it counts like two degrees of freedom.
     """
     differences = [math.log(one / other) for one, other in pairs if one > 0 and other > 0]
     if not differences:

@@ -74,7 +74,7 @@ class Phases:
         return self.rounds * len(TrialPhase) * self.phase_s
 
 
-LOOK = Phases(rounds=3, phase_s=1.0)
+LOOK = Phases(rounds=8, phase_s=0.5)
 """Phases that show what limits a training, as shortly as that can be told from noise."""
 
 

@@ -102,6 +102,7 @@ def search(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Search:
         sampler: SamplerChoice = "autotune",
         validate_s: float | None = None,
         warm_start: WarmStart | None = None,
+        looks: bool = False,
         told: Callable[[Event], None] = lambda _event: None,
         joins: Callable[[Study, Problem, VirtualClock], None] = lambda _study, _problem, _clock: None,
     ) -> Searched:
@@ -128,6 +129,7 @@ def search(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Search:
             sampler=sampler,
             validate_s=validate_s,
             warm_start=warm_start or WarmStart(),
+            looks=looks,
             instruments=lambda: Instruments(SimulatedHostProbe(simulator)),
         )
         tuner = Tuner(parts, [events.append, told])

@@ -46,10 +46,10 @@ from autotune.search.trial_maker import Phases, PlannedTrial, TrialMaker
 from autotune.space.knob import Knob
 from autotune.trial.execution import Execution
 
-_ROUNDS = 4
-_SHORTEST_PHASE_S, _LONGEST_PHASE_S = 1.0, 1.5
-_PHASES_A_BUDGET = 120.0
-_BATCH_ROUNDS = 2
+_PHASE_S = 0.75
+_ROUNDS, _FEW_ROUNDS = 8, 5  # eight tell a bound of 2 % from the noise of rounds
+_SHORT_BUDGET_S = 120.0  # below which there are few
+_BATCH_ROUNDS = 3
 _LONGEST_WATCH_S = 40.0
 _WATCH_SHARE = 0.15  # of the budget, for the trial that goes through evaluations and checkpoints
 _LEAST_WATCH_S = 20.0
@@ -126,7 +126,7 @@ class Diagnoser:
         watched, record = self._watch()
         if record.measurement is None:
             return self._not_seen(record)
-        phased = self._take_through_phases(self._problem.space.baseline, _ROUNDS)
+        phased = self._take_through_phases(self._problem.space.baseline, self._rounds)
         trial = phased_trial(phased.events)
         bounds = bounds_of(trial, phased.cpu_cores)
         larger, larger_record = self._larger_batch(bounds)
@@ -160,13 +160,11 @@ class Diagnoser:
 
     def _take_through_phases(self, values: Values, rounds: int) -> Execution:
         """Make a trial in phases of training, training on the same batches, and loading."""
-        wished_s = self._parts.budget.budget_s / _PHASES_A_BUDGET
-        phase_s = min(_LONGEST_PHASE_S, max(_SHORTEST_PHASE_S, wished_s))
         return self._make(
             PlannedTrial(
                 values=values,
                 purpose=Purpose.DIAGNOSE,
-                phases=Phases(rounds=rounds, phase_s=phase_s),
+                phases=Phases(rounds=rounds, phase_s=_PHASE_S),
                 limit_s=_LONGEST_PHASED_S,
             )
         )[0]
@@ -257,6 +255,10 @@ class Diagnoser:
         return done, record
 
     # What they show
+
+    @property
+    def _rounds(self) -> int:
+        return _ROUNDS if self._parts.budget.budget_s >= _SHORT_BUDGET_S else _FEW_ROUNDS
 
     def _left_s(self) -> float:
         return self._parts.budget.left_s() - _ENDING_S

@@ -1,0 +1,80 @@
+"""Tests of the knobs that a search leaves alone, because they cannot matter yet."""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from autotune.measure.bounds import FREE_DATA, FREE_STEP, HIGH
+from autotune.records import Purpose, TrialRecord
+from autotune.search.left_alone import left_alone
+from autotune.space.space import Space
+from autotune.testing.simulated_phases import PhaseTimes
+from autotune.testing.simulated_runner import Training
+from tests.runs import MakeTrial, knob
+from tests.search.simulated import Search
+
+SPACE = Space(
+    knobs=(
+        knob("data.num_workers", 1, 2, kind="workers"),
+        knob("data.batch_size", 8, 16, kind="batch_size"),
+        knob("training.xla", False, True, kind="xla"),
+    )
+)
+
+
+def phased(make_trial: MakeTrial, *, free_data: float, free_step: float) -> TrialRecord:
+    """Return a trial of today's config in phases, with these bounds."""
+    ratios = {FREE_DATA: free_data, FREE_STEP: free_step}
+    conditions = {**ratios, **{name + HIGH: 1.01 * ratio for name, ratio in ratios.items()}}
+    trial = make_trial(SPACE.baseline, 100.0, purpose=Purpose.DIAGNOSE, conditions=conditions)
+    return replace(trial, point="today")
+
+
+@pytest.mark.parametrize(
+    ("free_data", "free_step", "paths"),
+    [(1.0, 3.0, {"data.num_workers"}), (3.0, 1.0, {"data.batch_size", "training.xla"})],
+)
+def test_the_side_that_is_not_the_limit_is_left_alone(
+    make_trial: MakeTrial, free_data: float, free_step: float, paths: set[str]
+) -> None:
+    """Where free data gains nothing these are the input's knobs; where a free step does not, the step's."""
+    found = left_alone([phased(make_trial, free_data=free_data, free_step=free_step)], SPACE, "today", "")
+    assert found is not None
+    assert found.paths == paths
+    assert found.until == pytest.approx(0.8 * 3.0), "until the other side may be the limit"
+    other = "data.batch_size" if "data.num_workers" in paths else "data.num_workers"
+    value = {"data.batch_size": 16, "data.num_workers": 2}
+    assert found.allows({**SPACE.baseline, other: value[other]})
+    assert not found.allows({**SPACE.baseline, min(paths): 2})
+
+
+def test_where_both_may_gain_nothing_is_left_alone(make_trial: MakeTrial) -> None:
+    """A bound above 2 % on both sides says nothing, nor does the trial of another point or machine."""
+    assert left_alone([phased(make_trial, free_data=1.3, free_step=1.2)], SPACE, "today", "") is None
+    limited = phased(make_trial, free_data=1.0, free_step=3.0)
+    assert left_alone([limited], SPACE, "another", "") is None
+    assert left_alone([limited], SPACE, "today", "another") is None
+    assert left_alone([], SPACE, "today", "") is None
+
+
+def step_bound(config: Mapping[str, Any]) -> Training:
+    """Train so that the step is the limit, with data that is there long before; a larger batch pays."""
+    batch = config["data"]["batch_size"]
+    step_s = 0.02 + 0.002 * batch
+    times = PhaseTimes(train_s=step_s, wait_s=0.0, replay_s=step_s, load_s=0.05 * step_s)
+    return Training(samples=batch, step_s=step_s, noise=0.01, epoch=50, phases=times)
+
+
+def test_a_search_that_looks_leaves_the_loader_alone(search: Search, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its best point in phases shows that the step is the limit: workers are not turned after that, and it says so."""
+    monkeypatch.setattr("autotune.search.tuner.LOOKS_SHARE", 0.5)  # so small a space is searched in two minutes
+    done = search(step_bound, budget_s=900, looks=True)
+    (look,) = done.of(Purpose.DIAGNOSE)
+    after = [trial for trial in done.of(Purpose.EXPLORE) if trial.number > look.number]
+    workers = look.values["data.num_workers"]
+    assert all(trial.values["data.num_workers"] == workers for trial in after)
+    assert "data.num_workers" in done.said()
+    assert done.answer.best is not None
+    assert done.answer.best.values["data.batch_size"] == 32
