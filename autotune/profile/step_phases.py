@@ -2,12 +2,15 @@
 
 import statistics
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from autotune.profile.step_times import StepTimes
+from autotune.statistics import winsorize
 
 _ORDER = ("forward", "loss", "gradients", "update", "metrics")
 """Functions in the order in which each does one part more."""
+
+_DRAWN_IN = 0.1  # of the times at either end: something else on the machine makes a few of them several times as long
 
 _PHASES = {
     "forward": "forward",
@@ -25,12 +28,15 @@ class Phase:
 
     Attributes:
         name: Its name.
+        mean_ms: Mean over the rounds, with the longest and shortest tenth drawn in; None where it was not measured. Means
+            add up, medians of skewed times do not.
         median_ms: Median over the rounds; None where it was not measured. Below 0 it is lost in the noise.
         quartiles_ms: First and third quartile over the rounds; None likewise.
         why_not: Reason that it was not measured; None where it was.
     """
 
     name: str
+    mean_ms: float | None
     median_ms: float | None
     quartiles_ms: tuple[float, float] | None
     why_not: str | None = None
@@ -66,7 +72,7 @@ class StepProfile:
         steps: Steps of the training that the whole step was taken from; None where it was timed like its parts.
         phases: The phases, the rest last.
         step: The whole step, timed by itself.
-        adds_up: Sum of the phases without the rest, as a part of the step; None where the phases are not known.
+        adds_up: Sum of the means without the rest, as a part of the step's; None where the phases are not known.
         gpu_utilization: Share of the training's time in which a GPU was busy; None if not known.
     """
 
@@ -99,12 +105,18 @@ def step_profile(times: StepTimes, training: Training | None = None) -> StepProf
         data = _missing("data", "the trainer does not show for how long it waits for data")
         if training.waits_ms is not None:
             data = _spread("data", training.waits_ms)
-    if step.median_ms is None:
+    if step.mean_ms is None or step.median_ms is None:
         raise ValueError("the time of a step is missing")
     phases = (data, _of(times, "copy", "copy to device"), *_computed(times))
-    total_ms = sum(phase.median_ms for phase in phases if phase.median_ms is not None)
+    total_ms = sum(phase.mean_ms for phase in phases if phase.mean_ms is not None)
+    medians_ms = sum(phase.median_ms for phase in phases if phase.median_ms is not None)
     is_known = any(name in times.times_ms for name in (*_ORDER, "whole"))
-    rest = Phase(name="the rest", median_ms=step.median_ms - total_ms, quartiles_ms=None)
+    rest = Phase(
+        name="the rest",
+        mean_ms=step.mean_ms - total_ms,
+        median_ms=step.median_ms - medians_ms,
+        quartiles_ms=None,
+    )
     return StepProfile(
         of=times.of,
         compiled=times.compiled,
@@ -114,7 +126,7 @@ def step_profile(times: StepTimes, training: Training | None = None) -> StepProf
         steps=None if training is None else training.steps,
         phases=(*phases, rest),
         step=step,
-        adds_up=total_ms / step.median_ms if is_known and step.median_ms else None,
+        adds_up=total_ms / step.mean_ms if is_known and step.mean_ms else None,
         gpu_utilization=training.gpu_utilization if training else None,
     )
 
@@ -130,9 +142,12 @@ def _computed(times: StepTimes) -> list[Phase]:
                 phases.append(_missing(_PHASES[name], times.why_not.get(name, "it could not be told apart")))
             continue
         values = times.times_ms[name]
+        phase = _spread(_name(name, before, times.times_ms), values)
         if before is not None:
-            values = tuple(late - early for late, early in zip(values, times.times_ms[before], strict=True))
-        phases.append(_spread(_name(name, before, times.times_ms), values))
+            earlier = times.times_ms[before]
+            phase = _spread(phase.name, [late - early for late, early in zip(values, earlier, strict=True)])
+            phase = replace(phase, mean_ms=_mean(values) - _mean(earlier))
+        phases.append(phase)
         before = name
     return phases
 
@@ -151,9 +166,13 @@ def _of(times: StepTimes, function: str, name: str) -> Phase:
 
 
 def _missing(name: str, why_not: str) -> Phase:
-    return Phase(name=name, median_ms=None, quartiles_ms=None, why_not=why_not)
+    return Phase(name=name, mean_ms=None, median_ms=None, quartiles_ms=None, why_not=why_not)
 
 
 def _spread(name: str, values_ms: Sequence[float]) -> Phase:
     low_ms, median_ms, high_ms = statistics.quantiles(values_ms, n=4, method="inclusive")
-    return Phase(name=name, median_ms=median_ms, quartiles_ms=(low_ms, high_ms))
+    return Phase(name=name, mean_ms=_mean(values_ms), median_ms=median_ms, quartiles_ms=(low_ms, high_ms))
+
+
+def _mean(values_ms: Sequence[float]) -> float:
+    return float(winsorize(values_ms, _DRAWN_IN).mean())

@@ -12,9 +12,9 @@ def print_step_profile(console: Console, profile: StepProfile) -> None:
     size = "" if profile.batch_size is None else f": batches of {profile.batch_size}"
     where = ", ".join(part for part in (profile.device, profile.compiled) if part)
     console.print(f"Step of {plain(profile.of)}{size}{f', on {plain(where)}' if where else ''}", soft_wrap=True)
-    table = Table("phase", "ms", "middle half", "share")
+    table = Table("phase", "mean ms", "median", "middle half", "share")
     for phase in (*profile.phases, profile.step):
-        table.add_row(*_cells(phase, profile.step.median_ms or 0.0))
+        table.add_row(*_cells(phase, profile.step.mean_ms or 0.0))
     console.print(table)
     console.print(_adding_up(profile), soft_wrap=True)
     if profile.gpu_utilization is not None:
@@ -24,18 +24,18 @@ def print_step_profile(console: Console, profile: StepProfile) -> None:
 def _adding_up(profile: StepProfile) -> str:
     timed = "timed with its parts, in turn"
     if profile.steps is not None:
-        timed = f"the median of {profile.steps} steps of the training itself"
+        timed = f"that of {profile.steps} steps of the training itself"
     if profile.adds_up is None:
         return f"The step is {timed}; its parts were not measured."
     return (
         f"The phases without the rest make {profile.adds_up:.0%} of the step, which is {timed}; "
-        f"they are medians of {profile.rounds} rounds in turn."
+        f"they are means of {profile.rounds} rounds in turn."
     )
 
 
-def _cells(phase: Phase, step_ms: float) -> tuple[str, str, str, str]:
-    if phase.median_ms is None:
-        return plain(phase.name), "not measured", plain(phase.why_not or ""), ""
+def _cells(phase: Phase, step_ms: float) -> tuple[str, str, str, str, str]:
+    if phase.mean_ms is None or phase.median_ms is None:
+        return plain(phase.name), "not measured", "", plain(phase.why_not or ""), ""
     middle = "{:.2f} to {:.2f}".format(*phase.quartiles_ms) if phase.quartiles_ms else ""
-    share = f"{phase.median_ms / step_ms:.0%}" if step_ms else ""
-    return plain(phase.name), f"{phase.median_ms:.2f}", middle, share
+    share = f"{phase.mean_ms / step_ms:.0%}" if step_ms else ""
+    return plain(phase.name), f"{phase.mean_ms:.2f}", f"{phase.median_ms:.2f}", middle, share
