@@ -3,8 +3,10 @@
 import subprocess
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 _MOST_TEXT = 2000
+_ROOT = Path("/")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -20,13 +22,16 @@ class Answered:
     text: str
 
 
-def run_short(argv: Sequence[str], limit_s: float, *, env: Mapping[str, str] | None = None) -> Answered:
+def run_short(
+    argv: Sequence[str], limit_s: float, *, env: Mapping[str, str] | None = None, cwd: Path = _ROOT
+) -> Answered:
     """Run a command to its end, without input and without a shell.
 
     Args:
         argv: The command.
         limit_s: Time limit; then it is killed.
         env: Its whole environment; None for that of this process.
+        cwd: Its working directory.
     """
     try:
         done = subprocess.run(
@@ -35,7 +40,7 @@ def run_short(argv: Sequence[str], limit_s: float, *, env: Mapping[str, str] | N
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             env=None if env is None else dict(env),
-            cwd="/",
+            cwd=cwd,
             timeout=limit_s,
             check=False,
         )

@@ -50,7 +50,7 @@ def diagnose_trainer(
         argv = [*OWN_COMMAND, "diagnose", *(str(part) for option in options.items() for part in option)]
         env = {**inherited_environment(), "TMPDIR": name}
         with _busy_processes(neighbours):
-            ended = run_short(argv, budget_s + _GRACE_S, env=env)
+            ended = run_short(argv, budget_s + _GRACE_S, env=env, cwd=folder)
         if ended.status != 0 or not (out / "diagnosis.json").exists():
             raise TrialError(f"the diagnosis ended with {ended.status}: {ended.text}")
         if keep is not None:
