@@ -28,8 +28,8 @@ class Phase:
 
     Attributes:
         name: Its name.
-        mean_ms: Mean over the rounds, with the longest and shortest tenth drawn in; None where it was not measured. Means
-            add up, medians of skewed times do not.
+        mean_ms: Mean over the rounds, with the longest and shortest tenth drawn in; None where it was not measured.
+            Means add up, medians of skewed times do not.
         median_ms: Median over the rounds; None where it was not measured. Below 0 it is lost in the noise.
         quartiles_ms: First and third quartile over the rounds; None likewise.
         why_not: Reason that it was not measured; None where it was.
