@@ -26,7 +26,8 @@ def print_diagnosis(console: Console, diagnosis: Diagnosis) -> None:
         console.print()
     for result in with_issues:
         for issue in result.issues:
-            _print_issue(console, issue)
+            if issue.sentence not in diagnosis.verdict.sentence:
+                _print_issue(console, issue)
     recommendations = diagnosis.recommendations
     if recommendations:
         console.print()

@@ -252,7 +252,10 @@ class TrialMaker:
             # A longer training goes further than the baseline's: it is compared in the end.
             baseline_losses=self._findings.baseline_losses if trial.purpose not in _NO_LIKE_LOSSES else None,
             # Nor by today's config itself: how its losses go is what the others are compared with.
-            nan_counts=trial.purpose is not Purpose.BASELINE and not self._findings.baseline_has_no_loss,
+            # Nor where it trains on the same few batches again and again.
+            nan_counts=trial.purpose is not Purpose.BASELINE
+            and not trial.phases
+            and not self._findings.baseline_has_no_loss,
             outruns_from=_OUTRUNS * state.pace(),
             validate_s=trial.validate_s,
             rounds=trial.phases.rounds if trial.phases else None,

@@ -36,11 +36,10 @@ from autotune.events import Event
 from autotune.measure.bounds import Bounds, bounds_of
 from autotune.measure.phases import PhasedTrial, phased_trial
 from autotune.measure.window import WindowGoal
-from autotune.records import Measurement, Purpose, TrialRecord, Values
+from autotune.records import Ending, Measurement, Purpose, TrialRecord, Values
 from autotune.search.findings import Findings
 from autotune.search.narrator import Narrator
 from autotune.search.parts import SearchParts
-from autotune.search.schedule import expected_trial_s
 from autotune.search.state import SearchState
 from autotune.search.trial_maker import Phases, PlannedTrial, TrialMaker
 from autotune.space.knob import Knob
@@ -57,6 +56,7 @@ _LONGEST_PHASED_S = 45.0
 _ENDING_S = 3.0  # kept for the answer
 _MOST_SWITCHES = 6
 _LEAST_WINDOW_S, _LONGEST_WINDOW_S = 2.0, 6.0
+_WELL = (Ending.STOPPED, Ending.COMPLETED, Ending.KILLED_BY_BUDGET)
 _BATCH = "batch_size"  # kind of `space.catalog`
 
 
@@ -126,9 +126,13 @@ class Diagnoser:
         watched, record = self._watch()
         if record.measurement is None:
             return self._not_seen(record)
-        phased = self._take_through_phases(self._problem.space.baseline, self._rounds)
+        phased, phased_record = self._take_through_phases(self._problem.space.baseline, self._rounds)
         trial = phased_trial(phased.events)
         bounds = bounds_of(trial, phased.cpu_cores)
+        if phased_record.ending not in _WELL:
+            why = f"in phases the trainer {phased_record.ending.value}"
+            why += f" ({phased_record.detail})" if phased_record.detail else ""
+            bounds = replace(bounds, why_not=(*bounds.why_not, why))
         larger, larger_record = self._larger_batch(bounds)
         plan, measured = self._try_switches(bounds, saw_a_pass=watched.saw_a_pass)
         results = (
@@ -140,7 +144,7 @@ class Diagnoser:
             judge_memory(
                 self._problem.machine, record.measurement, watched.memory, self._by_batch(record, larger_record)
             ),
-            judge_switches(plan, measured, bounds, why_not=self._why_no_switch()),
+            judge_switches(plan, measured, bounds, why_not=self._why_no_switch(plan)),
         )
         return Measured(results=results, bounds=bounds, gains=tuple(measured))
 
@@ -158,7 +162,7 @@ class Diagnoser:
             )
         )
 
-    def _take_through_phases(self, values: Values, rounds: int) -> Execution:
+    def _take_through_phases(self, values: Values, rounds: int) -> tuple[Execution, TrialRecord]:
         """Make a trial in phases of training, training on the same batches, and loading."""
         return self._make(
             PlannedTrial(
@@ -167,7 +171,7 @@ class Diagnoser:
                 phases=Phases(rounds=rounds, phase_s=_PHASE_S),
                 limit_s=_LONGEST_PHASED_S,
             )
-        )[0]
+        )
 
     def _larger_batch(self, bounds: Bounds) -> tuple[ReplayedSteps | None, TrialRecord | None]:
         """Make a trial of a larger batch in phases, for what a step takes whatever its batch.
@@ -182,11 +186,11 @@ class Diagnoser:
             return None, None
         self._narrator.tell_phase("diagnosing", f"{knob.path}: {larger}, for what a step takes whatever its batch")
         values = self._problem.space.with_heuristic(self._problem.space.baseline, knob.path, larger)
-        done = self._take_through_phases(values, _BATCH_ROUNDS)
+        done, record = self._take_through_phases(values, _BATCH_ROUNDS)
         trial = phased_trial(done.events)
         factor = float(larger) / float(knob.baseline)  # type: ignore[arg-type]
         steps = ReplayedSteps(batch=bounds.batch * factor, step_s=trial.replay_step_s)
-        return steps, self._seen.records[-1]
+        return steps, record
 
     def _try_switches(self, bounds: Bounds, *, saw_a_pass: bool) -> tuple[SwitchPlan, list[Gain]]:
         """Try changes of one knob each, in turn with today's config."""
@@ -205,17 +209,17 @@ class Diagnoser:
         self._narrator.tell_phase("diagnosing", f"changes of one knob each, in turn with today's config: {changes}")
         tried = _Tried(plan.tried)
         for place in order:
-            self._try(tried, place, window_s)
+            self._try(tried, place, window_s, start_s)
         both = together(self._problem.space, tried.gains())
         if both is not None and self._left_s() > 3.0 * (start_s + window_s):
             tried.add(both)
             for place in (len(plan.tried), None, len(plan.tried)):
-                self._try(tried, place, window_s)
+                self._try(tried, place, window_s, start_s)
         return plan, tried.gains()
 
-    def _try(self, tried: "_Tried", place: int | None, window_s: float) -> None:
+    def _try(self, tried: "_Tried", place: int | None, window_s: float, start_s: float) -> None:
         """Make a trial of today's config, or of a switch, where there is time and the last of it gave numbers."""
-        if place in tried.endings or self._left_s() < expected_trial_s(self._state.trials):
+        if place in tried.endings or self._left_s() < start_s + window_s:
             return
         values = self._problem.space.baseline if place is None else tried.switches[place].values
         record = self._plain(values, window_s, is_baseline=place is None)
@@ -274,10 +278,10 @@ class Diagnoser:
                 found.append((size, one.measurement))
         return found
 
-    def _why_no_switch(self) -> str:
+    def _why_no_switch(self, plan: SwitchPlan) -> str:
         if not self._problem.can_vary:
             return "this config has no knob that may vary"
-        return "no time was left for it" if self._left_s() < expected_trial_s(self._state.trials) else ""
+        return "no time was left for it" if plan.not_tried else ""
 
     def _not_seen(self, record: TrialRecord) -> Measured:
         """Return what is known where today's config gave no numbers."""
