@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from autotune.bench.causes.causes_parser import add_causes
 from autotune.bench.confirmation import benchmark_confirmation
 from autotune.bench.dataset.parsers import add_dataset, add_text
+from autotune.bench.diagnosed.diagnosed_parser import add_predicted_gains, add_saved_time
 from autotune.bench.drift.benchmark_drift import benchmark_drift
 from autotune.bench.grid import measure_grid, parse_axis
 from autotune.bench.grounds import Grounds
@@ -523,6 +524,8 @@ _BENCHMARKS = (
     add_text,
     add_dataset,
     add_causes,
+    add_predicted_gains,
+    add_saved_time,
 )
 
 
