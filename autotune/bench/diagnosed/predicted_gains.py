@@ -59,7 +59,7 @@ def compare_gains(config: Path, *, budget_s: float, for_s: float, command: str) 
         AutotuneError: No trial can be made.
     """
     clock = SystemClock()
-    problem = open_problem(config, command=None)
+    problem = open_problem(config, command=None, state_dir=None)
     problem.require_runnable()
     options = SearchOptions(budget_s=_FOR_ALL_S, started_s=clock.now_s(), warm_start=False)
     with open_parts(problem, options, clock, _tell) as opened:

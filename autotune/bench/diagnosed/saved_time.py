@@ -18,14 +18,17 @@ from autotune.study.record import Study
 WAYS = ("search alone", "search that looks", "diagnosis first")
 """Ways of a search: without trials in phases, with some of its best point, and after a whole diagnosis."""
 
+Row = dict[str, float | str]
+"""Outcome of one workload: its seed and family, and the time of each way in seconds."""
+
 _DIAGNOSIS_S = 90.0
 
 
 def benchmark_saved_time(*, seeds: int, budget_s: float, record: Path | None, command: str) -> str:
     """Search simulated workloads in each of the ways; return the report.
 
-    The time counts from the start of the diagnosis. A search that does not come there counts as one that takes its whole
-    budget.
+    The time counts from the start of the diagnosis. A search that does not come there counts as one that takes all
+    of its budget.
 
     Args:
         seeds: Number of workloads; they cycle through the families.
@@ -38,8 +41,10 @@ def benchmark_saved_time(*, seeds: int, budget_s: float, record: Path | None, co
         known = {row["seed"]: row for row in map(json.loads, record.read_text().splitlines())}
     rows = []
     for seed in range(seeds):
-        row = known.get(seed) or {"seed": seed, "family": scenario(seed).family} | {
-            way: _close_s(scenario(seed), way, budget_s) for way in WAYS
+        row: Row = known.get(seed) or {
+            "seed": seed,
+            "family": scenario(seed).family,
+            **{way: _close_s(scenario(seed), way, budget_s) for way in WAYS},
         }
         if record is not None and seed not in known:
             with record.open("a") as file:
@@ -83,7 +88,7 @@ def _diagnose(harness: Harness, one: Scenario) -> None:
         study.close()
 
 
-def _table(rows: Sequence[dict[str, float | str]]) -> str:
+def _table(rows: Sequence[Row]) -> str:
     families = [*dict.fromkeys(str(row["family"]) for row in rows), "all"]
     shown = []
     for family in families:
