@@ -1,0 +1,129 @@
+"""Tests of the verdict, and of the condition for continuous integration."""
+
+import pytest
+
+from autotune.diagnose.fail_on import parse_fail_on
+from autotune.diagnose.findings import (
+    CheckResult,
+    Diagnosis,
+    Evidence,
+    Issue,
+    Limit,
+    Recommendation,
+    Severity,
+    Verdict,
+)
+from autotune.diagnose.verdict import static_verdict, verdict_of
+from autotune.results import Ratio
+
+
+def issue(limit: Limit | None, low: float = 1.0, **changes: object) -> Issue:
+    """Return an issue that costs at least so much."""
+    bound = Ratio(ratio=low * 1.1, low=low, high=low * 1.2) if low > 1.0 else None
+    fields = {"check": "input", "severity": Severity.WARNING, "sentence": f"{limit} it is.", "bound": bound}
+    return Issue(limit=limit, **{**fields, **changes})  # type: ignore[arg-type]
+
+
+def result(*issues: Issue) -> CheckResult:
+    """Return the result of a check that found these."""
+    return CheckResult(check="input", issues=issues)
+
+
+def measured(ratio: float) -> Recommendation:
+    """Return a measured recommendation."""
+    gain = Ratio(ratio=ratio, low=ratio - 0.05, high=ratio + 0.05)
+    return Recommendation(sentence="do it", values={"a": 1}, gain=gain, evidence=Evidence.MEASURED)
+
+
+def test_the_limit_that_costs_most_is_the_verdict() -> None:
+    """Of several issues the one with the largest bound is named."""
+    verdict = verdict_of([result(issue(Limit.STALLS, 1.1), issue(Limit.OUTSIDE, 1.5)), result(issue(Limit.HOST, 1.2))])
+    assert verdict.limit is Limit.OUTSIDE
+    assert verdict.bound is not None
+    assert verdict.bound.low == 1.5
+
+
+@pytest.mark.parametrize("limit", [Limit.MEMORY, Limit.THROTTLING, Limit.NEIGHBOUR])
+def test_what_spoils_all_numbers_comes_first(limit: Limit) -> None:
+    """A machine that is not the trainer's alone makes every other number doubtful, however large."""
+    assert verdict_of([result(issue(Limit.READING, 5.0)), result(issue(limit))]).limit is limit
+
+
+def test_notes_and_small_bounds_are_no_verdict() -> None:
+    """What is uncertain, or only good to know, leaves nothing worth doing."""
+    small, note = issue(Limit.STALLS, 1.04), issue(Limit.NEIGHBOUR, severity=Severity.NOTE)
+    verdict = verdict_of([result(small, note)])
+    assert verdict.limit is Limit.STEP
+    assert verdict.sentence.startswith("Nothing worth doing")
+
+
+def test_a_limit_comes_before_a_change_that_goes_around_it() -> None:
+    """A measured change is told behind the limit, though it gains more than the limit's bound says."""
+    change = issue(Limit.STEP, 3.0, recommendations=(measured(3.0),))
+    verdict = verdict_of([result(issue(Limit.HOST, 1.4)), result(change)])
+    assert verdict.limit is Limit.HOST
+    assert "do it, 3.0x" in verdict.sentence
+
+
+def test_the_place_in_the_code_is_named() -> None:
+    """A finding in the sources that is about the same side of training is where to look; another is not."""
+    loader = issue(Limit.PREPARING, place="train.py:7", sentence="Python runs in the graph.")
+    step = issue(Limit.HOST, place="train.py:90", sentence="The step runs op by op.")
+    verdict = verdict_of([result(issue(Limit.READING, 2.0))], static=[result(step, loader)])
+    assert "Look at train.py:7: python runs in the graph." in verdict.sentence
+    assert "train.py:90" not in verdict.sentence
+
+
+def test_what_was_not_seen_is_a_verdict() -> None:
+    """The reason stands in it, whatever else was found."""
+    verdict = verdict_of([result(issue(Limit.READING, 2.0))], "it crashed")
+    assert (verdict.limit, verdict.sentence) == (Limit.NOT_SEEN, "Not seen: it crashed")
+
+
+def test_a_static_verdict_counts() -> None:
+    """Errors first, then warnings; nothing found says what it takes to know more."""
+    error, warning = issue(None, severity=Severity.ERROR, sentence="No data."), issue(None, sentence="Slow.")
+    assert static_verdict([result(warning, error)]).sentence == "1 error, the first: No data."
+    assert static_verdict([result(warning, warning)]).sentence == "No error; 2 warnings, the first: Slow."
+    assert "only by trials" in static_verdict([result()]).sentence
+
+
+@pytest.mark.parametrize(
+    ("text", "holds"),
+    [
+        ("gain>=1.2", True),
+        ("gain > 1.5", False),
+        ("bound<2", True),
+        ("errors==0", True),
+        ("warnings>0", True),
+        ("errors>0", False),
+    ],
+)
+def test_conditions(text: str, holds: bool) -> None:
+    """A quantity is compared as it says."""
+    verdict = Verdict(sentence="", limit=Limit.HOST, bound=Ratio(ratio=1.5, low=1.4, high=1.6))
+    diagnosis = Diagnosis(verdict=verdict, results=(result(issue(Limit.HOST, 1.4, recommendations=(measured(1.3),))),))
+    assert parse_fail_on(text).holds(diagnosis) is holds
+
+
+def test_a_condition_on_what_is_not_known_does_not_hold() -> None:
+    """Nothing was measured: neither is a gain large nor small."""
+    nothing = Diagnosis(verdict=Verdict(sentence=""), results=())
+    assert not parse_fail_on("gain>=0").holds(nothing)
+    assert not parse_fail_on("bound<99").holds(nothing)
+
+
+@pytest.mark.parametrize("text", ["", "gain", "gain>", "speed>1", "gain>=x", "gain>=1; rm", "gain=>1", "__import__>1"])
+def test_what_is_no_condition_is_refused(text: str) -> None:
+    """The names that there are stand in the message."""
+    with pytest.raises(ValueError, match="a name \\(gain, bound, errors, warnings\\)"):
+        parse_fail_on(text)
+
+
+def test_recommendations_are_ordered_by_their_certain_gain() -> None:
+    """Measured ones by the lower end first, then those with a bound, then those that were not tried."""
+    bounded = Recommendation(sentence="b", gain=Ratio(ratio=9.0, low=8.0, high=9.9), evidence=Evidence.BOUNDED)
+    untried = Recommendation(sentence="u")
+    found = issue(Limit.HOST, 1.4, recommendations=(untried, bounded, measured(1.2), measured(1.4)))
+    ordered = Diagnosis(verdict=Verdict(sentence=""), results=(result(found),)).recommendations
+    assert [one.gain.ratio if one.gain else None for one in ordered] == [1.4, 1.2, 9.0, None]
