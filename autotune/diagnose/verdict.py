@@ -16,7 +16,7 @@ from autotune.diagnose.wording import ratio_text
 WORTH_DOING = 1.05
 """Lower end of a bound from which on something is worth doing."""
 
-_SPOILS_ALL = (Limit.MEMORY, Limit.THROTTLING, Limit.NEIGHBOUR)
+_SPOILS_ALL = (Limit.THROTTLING, Limit.NEIGHBOUR)
 """Limits that make all other numbers doubtful, and come first."""
 
 _SIDES = (
@@ -92,15 +92,17 @@ def _counted(issues: Sequence[Issue], noun: str) -> str:
 def _main(issues: Sequence[Issue]) -> Issue | None:
     """Return the issue that the verdict is about: what spoils all numbers, else what costs most; None if nothing does.
 
-    A limit comes before a measured change, which is one way around it.
+    A limit comes before a measured change, which is one way around it. Memory that is full, or fills, does not slow
+    training down, and may end it: that is the verdict where nothing slows it down.
     """
     telling = [issue for issue in issues if issue.limit is not None and issue.severity is not Severity.NOTE]
     spoiling = [issue for issue in telling if issue.limit in _SPOILS_ALL]
     if spoiling:
-        return min(spoiling, key=lambda issue: _SPOILS_ALL.index(issue.limit or Limit.MEMORY))
+        return min(spoiling, key=lambda issue: _SPOILS_ALL.index(issue.limit or Limit.NEIGHBOUR))
     worth = [issue for issue in telling if issue.bound is not None and issue.bound.low > WORTH_DOING]
     limits = [issue for issue in worth if not any(one.evidence is Evidence.MEASURED for one in issue.recommendations)]
-    return max(limits or worth, key=lambda issue: issue.bound.ratio if issue.bound else 0.0, default=None)
+    memory = [issue for issue in telling if issue.limit is Limit.MEMORY]
+    return max(limits or memory or worth, key=lambda issue: issue.bound.ratio if issue.bound else 0.0, default=None)
 
 
 def _best(recommendations: Sequence[Recommendation]) -> Recommendation | None:

@@ -43,10 +43,17 @@ def test_the_limit_that_costs_most_is_the_verdict() -> None:
     assert verdict.bound.low == 1.5
 
 
-@pytest.mark.parametrize("limit", [Limit.MEMORY, Limit.THROTTLING, Limit.NEIGHBOUR])
+@pytest.mark.parametrize("limit", [Limit.THROTTLING, Limit.NEIGHBOUR])
 def test_what_spoils_all_numbers_comes_first(limit: Limit) -> None:
     """A machine that is not the trainer's alone makes every other number doubtful, however large."""
     assert verdict_of([result(issue(Limit.READING, 5.0)), result(issue(limit))]).limit is limit
+
+
+def test_memory_that_fills_is_the_verdict_where_nothing_slows_training_down() -> None:
+    """It may end the training; a limit of its speed is told first."""
+    memory = issue(Limit.MEMORY)
+    assert verdict_of([result(memory)]).limit is Limit.MEMORY
+    assert verdict_of([result(memory, issue(Limit.HOST, 1.5))]).limit is Limit.HOST
 
 
 def test_notes_and_small_bounds_are_no_verdict() -> None:

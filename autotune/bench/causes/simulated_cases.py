@@ -105,7 +105,8 @@ def simulated_cases() -> list[Case]:
 
 def _run(row: _Row, seed: int) -> Callable[[float], Verdict]:
     train = partial(row.trainer.train, row.state.own_cores)
-    return lambda _budget_s: diagnose_simulated(train, row.state, seed=seed, budget_s=_BUDGET_S)
+    prefetch = 2 if row.trainer.ahead else 0
+    return lambda _budget_s: diagnose_simulated(train, row.state, prefetch=prefetch, seed=seed, budget_s=_BUDGET_S)
 
 
 def _input_rows() -> Iterator[_Row]:

@@ -26,7 +26,7 @@ _CONFIG = """\
 data:
     batch_size: 16
     num_workers: 1
-    prefetch_buffer_size: 2
+    prefetch_buffer_size: PREFETCH
 training:
     enable_graph_mode: true
 autotune:
@@ -69,13 +69,19 @@ class _SpoiledGpuProbe(SimulatedGpuProbe):
 
 
 def diagnose_simulated(
-    train: Callable[[Mapping[str, Any]], Training], state: SimulatedMachineState, *, seed: int, budget_s: float
+    train: Callable[[Mapping[str, Any]], Training],
+    state: SimulatedMachineState,
+    *,
+    prefetch: int,
+    seed: int,
+    budget_s: float,
 ) -> Verdict:
     """Diagnose a simulated trainer; return the verdict.
 
     Args:
         train: Function from the config to the trainer's behaviour.
         state: The machine beside it.
+        prefetch: Batches that the config has loaded ahead.
         seed: Seed of all noise.
         budget_s: Budget of the diagnosis, in virtual seconds.
     """
@@ -84,7 +90,7 @@ def diagnose_simulated(
     machine = Machine(cpu_cores=state.cores, cpu_model="simulated", memory_bytes=32 * _GIB, gpus=gpus)
     with tempfile.TemporaryDirectory() as folder:
         config = Path(folder) / "config.yaml"
-        config.write_text(_CONFIG)
+        config.write_text(_CONFIG.replace("PREFETCH", str(prefetch)))
         problem = open_problem(config, command=None, state_dir=Path(folder) / "state", machine=machine)
         problem.state.create()
         runner = SimulatedRunner(clock, lambda text: train(Document.parse(text).data), seed=seed)

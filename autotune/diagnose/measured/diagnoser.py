@@ -43,6 +43,7 @@ from autotune.search.parts import SearchParts
 from autotune.search.state import SearchState
 from autotune.search.trial_maker import Phases, PlannedTrial, TrialMaker
 from autotune.space.knob import Knob
+from autotune.space.space import Space
 from autotune.trial.execution import Execution
 
 _PHASE_S = 0.75
@@ -57,6 +58,7 @@ _ENDING_S = 3.0  # kept for the answer
 _MOST_SWITCHES = 6
 _LEAST_WINDOW_S, _LONGEST_WINDOW_S = 2.0, 6.0
 _WELL = (Ending.STOPPED, Ending.COMPLETED, Ending.KILLED_BY_BUDGET)
+_AHEAD = ("prefetch", "prefetch_switch")  # kinds of `space.catalog`
 _BATCH = "batch_size"  # kind of `space.catalog`
 
 
@@ -137,7 +139,7 @@ class Diagnoser:
         plan, measured = self._try_switches(bounds, saw_a_pass=watched.saw_a_pass)
         results = (
             judge_neighbours(self._seen.foreign_cores, self._cores, self._own_cores(watched), self._seen.records),
-            judge_input(bounds, self._problem.machine.cpu_cores),
+            judge_input(bounds, self._problem.machine.cpu_cores, loads_ahead=_loads_ahead(self._problem.space)),
             judge_fixed_cost(_steps(trial, bounds), larger, bounds),
             judge_steadiness(timed_steps(watched.events)),
             judge_outside_steps(watched.events),
@@ -314,6 +316,11 @@ class _Tried:
 
 def _steps(trial: PhasedTrial, bounds: Bounds) -> ReplayedSteps | None:
     return None if bounds.batch is None else ReplayedSteps(batch=bounds.batch, step_s=trial.replay_step_s)
+
+
+def _loads_ahead(space: Space) -> bool:
+    """Return whether today's config says that batches are loaded ahead of the step."""
+    return any(bool(knob.baseline) for knob in space.knobs if knob.kind in _AHEAD)
 
 
 def _twice(knob: Knob) -> int | None:

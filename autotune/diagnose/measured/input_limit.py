@@ -11,6 +11,7 @@ WORTH_TELLING = 1.05
 
 _TRAIN, _LOAD, _REPLAY = TrialPhase.TRAIN, TrialPhase.LOAD, TrialPhase.REPLAY
 _TAKES_TURNS = 0.9  # of the speed of the slower of loader and step: overlapped, training has that
+_NO_SLOWER = 0.88  # than one after the other, as far as rounds tell
 _WHOLE_WAIT = 0.85  # of the time that a batch takes to load: nothing of it passes during the step
 _WAITING_CORES = 0.5  # below which a loader that works all the time is waiting for something
 _SATURATED = 0.85  # of the machine's cores
@@ -23,19 +24,20 @@ _MEANING = {
 }
 
 
-def judge_input(bounds: Bounds, machine_cores: int) -> CheckResult:
+def judge_input(bounds: Bounds, machine_cores: int, *, loads_ahead: bool = False) -> CheckResult:
     """Judge whether the input limits the training.
 
     Args:
         bounds: What the phased trial showed.
         machine_cores: Cores that the trainer may use.
+        loads_ahead: Whether the config says that batches are loaded ahead of the step.
     """
     gain = bounds.free_data
     if gain is None:
         return CheckResult(check=CHECK, why_not="; ".join(bounds.why_not) or _why_not(bounds))
     if gain.low <= WORTH_TELLING:
         return CheckResult(check=CHECK, sentence=f"With free data it would be {ratio_text(gain)} as fast.")
-    limit = _limit(bounds, machine_cores)
+    limit = _limit(bounds, machine_cores, loads_ahead=loads_ahead)
     waiting = 1.0 - 1.0 / gain.ratio
     sentence = (
         f"The input takes {percent(waiting)} of the time; with free data it would be {ratio_text(gain)} as fast. "
@@ -53,15 +55,21 @@ def _why_not(bounds: Bounds) -> str:
     return "its batches do not come from a tf.data iterator, Keras' fit or a PyTorch DataLoader that could be replayed"
 
 
-def _limit(bounds: Bounds, machine_cores: int) -> Limit:
-    """Return the part of loading that is the limit."""
+def _limit(bounds: Bounds, machine_cores: int, *, loads_ahead: bool) -> Limit:
+    """Return the part of loading that is the limit.
+
+    Loader and step take turns where the loop waits for a batch as long as that takes to load, and training is as fast
+    as one after the other. Where it is slower still, or batches are loaded ahead all the same, they hold each other up:
+    they share the cores, or Python's lock.
+    """
     speeds, cores = bounds.speeds, bounds.cores
     loading, training = speeds.get(_LOAD), speeds[_TRAIN]
     if loading is None:
         return Limit.LOADING
     is_saturated = cores.get(_TRAIN, 0.0) >= _SATURATED * machine_cores
-    may_overlap = training < _TAKES_TURNS * min(loading, speeds[_REPLAY]) and not is_saturated
-    if may_overlap and bounds.wait_s is not None and bounds.batch is not None:
+    in_turn = loading * speeds[_REPLAY] / (loading + speeds[_REPLAY])
+    may_overlap = _NO_SLOWER * in_turn <= training < _TAKES_TURNS * min(loading, speeds[_REPLAY])
+    if may_overlap and not is_saturated and not loads_ahead and bounds.wait_s is not None and bounds.batch is not None:
         batch_s = bounds.batch / loading
         if bounds.wait_s >= _WHOLE_WAIT * batch_s:
             return Limit.OVERLAP

@@ -84,8 +84,10 @@ def test_loading_and_step_in_turn_are_told_from_a_slow_loader(diagnose: Diagnose
         )
         return Training(samples=batch, step_s=0.006 * batch, wait_fraction=0.5, phases=times, noise=0.01)
 
-    done = diagnose(train)
+    none_ahead = CONFIG.replace("prefetch_buffer_size: 1", "prefetch_buffer_size: 0")
+    done = diagnose(train, config=none_ahead)
     assert done.verdict.limit is Limit.OVERLAP
+    assert diagnose(train).verdict.limit is Limit.PREPARING, "batches are loaded ahead: they hold each other up"
 
 
 def test_a_tiny_batch_leaves_the_fixed_cost_of_a_step(diagnose: Diagnose) -> None:
