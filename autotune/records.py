@@ -145,8 +145,8 @@ class TraineeEvent:
         kind: ``start`` (the header of a stream), ``step``, ``loss``, ``epoch_end``, ``eval``, ``checkpoint``,
             ``sync``, ``note``, ``stages``, ``reporter`` (the trainer has imported what reports its own steps),
             ``unseen`` (it trains, and none of its steps can be seen), or of a trial that is taken through phases
-            ``phase`` (one begins), ``load`` (batches were drawn and not trained on) and ``unphased`` (that cannot be
-            done with this trainer); readers ignore kinds they do not know.
+            ``phase`` (one begins), ``load`` (batches were drawn and not trained on), ``unphased`` (that cannot be done
+            with this trainer) and ``in_force`` (what the frameworks are set to); readers ignore kinds they do not know.
             ``launched`` comes from the runner, when the process has begun that it may have prepared a warm interpreter
             for.
         t_s: Time of the event.
@@ -163,6 +163,7 @@ class TraineeEvent:
         duration_s: Of ``eval``, ``checkpoint`` and ``load``: seconds that it took, up to its time; None if not known.
         phase: Of ``phase``: the phase that begins; None if it is none that is known.
         batches: Of ``load``: batches that were drawn.
+        settings: Of ``in_force``: the settings, by name.
     """
 
     kind: str
@@ -179,6 +180,7 @@ class TraineeEvent:
     duration_s: float | None = None
     phase: TrialPhase | None = None
     batches: int | None = None
+    settings: Mapping[str, Scalar] = field(default_factory=dict)
 
     @property
     def pid(self) -> int:

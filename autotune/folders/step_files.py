@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from autotune.folders.line_tail import LineTail
-from autotune.records import TraineeEvent, TrialPhase
+from autotune.records import Scalar, TraineeEvent, TrialPhase
 from autotune.stage_times import PipelineTimes, StageTimes
 
 VERSION = 1
@@ -24,12 +24,15 @@ _KINDS = frozenset(
     "phase",
     "load",
     "unphased",
+    "in_force",
 }
 # Process ids have at most 10 digits; the second number counts the loops of the process.
 _NAME = re.compile(r"steps\.([0-9]{1,10})\.([0-9]{1,10})\.jsonl")
 _STREAMS = 256  # read at most; a training process has one, each of its workers perhaps another
 _DEVICES = 64  # of a process, at most
 _TEXT_CHARS = 200
+_SETTINGS = 64
+_SETTING = re.compile(r"[a-z0-9_.]{1,80}")
 _MOST_BATCHES = 10**12
 _UUID = re.compile(r"[A-Z]{3}-[0-9A-Za-z/-]{1,80}")  # GPU-8932f937-..., MIG-GPU-.../1/0
 _LATEST_S = 1e9  # of the monotonic clock, which starts with the machine: thirty years
@@ -127,6 +130,7 @@ class _Stream:
             duration_s=_amount(fields.get("duration_s")),
             phase=_phase(fields.get("phase")) if kind == "phase" else None,
             batches=_count(fields.get("batches")) if kind == "load" else None,
+            settings=_settings(fields.get("settings")) if kind == "in_force" else {},
         )
 
     def _header(self, fields: Mapping[str, Any]) -> TraineeEvent | None:
@@ -196,6 +200,16 @@ def _phase(value: Any) -> TrialPhase | None:
         return TrialPhase(value)
     except ValueError:
         return None
+
+
+def _settings(value: Any) -> dict[str, Scalar]:
+    """Return the settings of a process: as many, and as long, as any framework has."""
+    pairs = list(value.items())[:_SETTINGS] if isinstance(value, dict) else []
+    return {
+        name: _text(setting) if isinstance(setting, str) else setting
+        for name, setting in pairs
+        if _SETTING.fullmatch(name) and isinstance(setting, bool | int | float | str)
+    }
 
 
 def _count(value: Any) -> int | None:

@@ -13,6 +13,7 @@ import time
 from typing import Any, Callable, NamedTuple, Optional
 
 from autotune.trainee.batch import BatchSizes
+from autotune.trainee.in_force import settings_in_force
 from autotune.trainee.kept_batches import KeptBatches
 from autotune.trainee.loop import Loop
 from autotune.trainee.memory import Memory
@@ -218,6 +219,8 @@ class PhasedLoop:
         if self._schedule.following == TRAIN:
             for data in self._trained:
                 data.forget()
+        if self._schedule.phase is None:
+            self.say(k="in_force", settings=settings_in_force())
         phase = self._schedule.begin(time.monotonic())
         self.say(k="phase", phase=phase)
         if not self._is_recorded:

@@ -3,6 +3,7 @@
 from autotune.diagnose.check import Check
 from autotune.diagnose.measured import (
     fixed_cost,
+    in_force,
     input_limit,
     memory_room,
     neighbours,
@@ -12,6 +13,12 @@ from autotune.diagnose.measured import (
 )
 
 MEASURED_CHECKS: tuple[Check, ...] = (
+    Check(
+        id=in_force.CHECK,
+        question="Is in force what the config says?",
+        how="the frameworks in the trainer's process are asked during training: precision, threads, eager mode, GPUs",
+        threshold="any difference to a known knob, and a GPU that is there and not seen",
+    ),
     Check(
         id=neighbours.CHECK,
         question="Does anybody else use the machine, or does heat hold it back?",

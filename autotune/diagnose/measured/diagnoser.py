@@ -9,6 +9,7 @@ from statistics import median
 from autotune.diagnose.findings import CheckResult
 from autotune.diagnose.measured import (
     fixed_cost,
+    in_force,
     input_limit,
     memory_room,
     neighbours,
@@ -17,6 +18,7 @@ from autotune.diagnose.measured import (
     switches,
 )
 from autotune.diagnose.measured.fixed_cost import ReplayedSteps, judge_fixed_cost
+from autotune.diagnose.measured.in_force import judge_in_force
 from autotune.diagnose.measured.input_limit import judge_input
 from autotune.diagnose.measured.memory_room import judge_memory
 from autotune.diagnose.measured.neighbours import BusyReadings, judge_neighbours
@@ -138,6 +140,7 @@ class Diagnoser:
         larger, larger_record = self._larger_batch(bounds)
         plan, measured = self._try_switches(bounds, saw_a_pass=watched.saw_a_pass)
         results = (
+            judge_in_force(phased.events, self._problem.space, self._problem.machine),
             judge_neighbours(self._seen.foreign_cores, self._cores, self._own_cores(watched), self._seen.records),
             judge_input(bounds, self._problem.machine.cpu_cores, loads_ahead=_loads_ahead(self._problem.space)),
             judge_fixed_cost(_steps(trial, bounds), larger, bounds),
@@ -288,7 +291,7 @@ class Diagnoser:
     def _not_seen(self, record: TrialRecord) -> Measured:
         """Return what is known where today's config gave no numbers."""
         why = f"today's config {record.ending.value}" + (f" ({record.detail})" if record.detail else "")
-        checks = (neighbours, input_limit, fixed_cost, steadiness, outside_steps, memory_room, switches)
+        checks = (in_force, neighbours, input_limit, fixed_cost, steadiness, outside_steps, memory_room, switches)
         results = tuple(CheckResult(check=module.CHECK, why_not="no steps were measured") for module in checks)
         return Measured(results=results, bounds=None, why_not_seen=why)
 
