@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from autotune.errors import TrialError
-from autotune.files import create_private, make_private_folder, read_tail, rewrite
+from autotune.files import create_private, make_private_folder, read_beginning, read_tail, rewrite
 from autotune.folders.deletion import delete_tree
 from autotune.folders.observer_copy import copy_observer
 from autotune.folders.temporary_folder import delete_temporary_folder
@@ -27,6 +27,7 @@ RESULT_FORMAT = 2
 
 _MARKER_TEXT = f'{{"format": {MARKER_FORMAT}}}\n'
 _TAIL_BYTES = 32 << 10
+_BEGINNING_BYTES = 256 << 10
 
 _log = logging.getLogger(__name__)
 
@@ -168,6 +169,10 @@ class TrialFolder:
     def stderr_tail(self) -> str:
         """Return the last lines on stderr, at most 32 KiB; empty if there are none."""
         return _tail(self.stderr)
+
+    def stderr_beginning(self) -> str:
+        """Return the first lines on stderr, at most 256 KiB; empty if there are none."""
+        return read_beginning(self.stderr, _BEGINNING_BYTES).decode("utf-8", "replace")
 
     def stdout_tail(self) -> str:
         """Return the last lines on stdout, at most 32 KiB; empty if there are none."""

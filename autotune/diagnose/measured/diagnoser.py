@@ -17,7 +17,7 @@ from autotune.diagnose.measured import (
     steadiness,
     switches,
 )
-from autotune.diagnose.measured.fixed_cost import ReplayedSteps, judge_fixed_cost
+from autotune.diagnose.measured.fixed_cost import ReplayedSteps, judge_fixed_cost, retraced_function
 from autotune.diagnose.measured.in_force import judge_in_force
 from autotune.diagnose.measured.input_limit import judge_input
 from autotune.diagnose.measured.memory_room import judge_memory
@@ -143,7 +143,9 @@ class Diagnoser:
             judge_in_force(phased.events, self._problem.space, self._problem.machine),
             judge_neighbours(self._seen.foreign_cores, self._cores, self._own_cores(watched), self._seen.records),
             judge_input(bounds, self._problem.machine.cpu_cores, loads_ahead=_loads_ahead(self._problem.space)),
-            judge_fixed_cost(_steps(trial, bounds), larger, bounds),
+            judge_fixed_cost(
+                _steps(trial, bounds), larger, bounds, retraced=retraced_function(watched.folder.stderr_beginning())
+            ),
             judge_steadiness(timed_steps(watched.events)),
             judge_outside_steps(watched.events),
             judge_memory(

@@ -5,6 +5,7 @@ of what graph mode, XLA or a larger batch can take away.
 """
 
 import math
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import median
@@ -19,6 +20,7 @@ CHECK = "fixed-cost"
 
 _MUCH = 0.5  # of the step, for it to be the limit
 _STEP_SD = 0.04  # of ln step time between two trials
+_RETRACED = re.compile(r"calls to <[^>]*?function ([\w.<>]+?) at [^\n]*triggered tf\.function retracing")
 _LEAST_FACTOR = 1.5  # between the two batches
 
 
@@ -35,13 +37,26 @@ class ReplayedSteps:
     step_s: Sequence[float]
 
 
-def judge_fixed_cost(one: ReplayedSteps | None, other: ReplayedSteps | None, bounds: Bounds) -> CheckResult:
+def retraced_function(stderr: str) -> str | None:
+    """Return the function that TensorFlow warns about, as it traces it again and again; None without a warning.
+
+    Args:
+        stderr: What the trainer wrote.
+    """
+    found = _RETRACED.search(stderr)
+    return found[1] if found else None
+
+
+def judge_fixed_cost(
+    one: ReplayedSteps | None, other: ReplayedSteps | None, bounds: Bounds, *, retraced: str | None = None
+) -> CheckResult:
     """Judge how much of a step does not depend on the batch.
 
     Args:
         one: Steps of today's batch; None if they were not seen.
         other: Steps of a larger batch; None if they were not seen.
         bounds: What a step that costs nothing gains, which bounds what this gains.
+        retraced: Function that TensorFlow traces again and again; None if it does not say so.
     """
     if one is None or other is None or not one.step_s or not other.step_s:
         return CheckResult(check=CHECK, why_not="it takes steps with free data at two sizes of the batch")
@@ -61,12 +76,21 @@ def judge_fixed_cost(one: ReplayedSteps | None, other: ReplayedSteps | None, bou
     issue = Issue(
         check=CHECK,
         severity=Severity.WARNING,
-        sentence=f"{seen}: launches and Python, which graph mode, XLA or a larger batch take away.",
+        sentence=f"{seen}: {_remedy(retraced)}",
         numbers={"step_s": today_s, "larger_step_s": larger_s, "batch_factor": factor, "fixed_fraction": share},
         bound=bound,
         limit=Limit.HOST,
     )
     return CheckResult(check=CHECK, issues=(issue,))
+
+
+def _remedy(retraced: str | None) -> str:
+    if retraced is None:
+        return "launches and Python, which graph mode, XLA or a larger batch take away."
+    return (
+        f"TensorFlow says that it traces {retraced} again and again. Make it once, and give it tensors of few shapes "
+        "in place of Python numbers."
+    )
 
 
 def _share(ratio: float, factor: float) -> float:

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from autotune.diagnose.findings import Limit
-from autotune.diagnose.measured.fixed_cost import ReplayedSteps, judge_fixed_cost
+from autotune.diagnose.measured.fixed_cost import ReplayedSteps, judge_fixed_cost, retraced_function
 from autotune.diagnose.measured.memory_room import judge_memory, largest_batch
 from autotune.diagnose.measured.outside_steps import judge_outside_steps
 from autotune.diagnose.measured.steadiness import judge_steadiness, timed_steps
@@ -140,3 +140,17 @@ def test_the_largest_safe_batch_lies_on_a_line() -> None:
     taken = [(batch, replace(one, gpu_memory_bytes=23 * GIB)) for batch, one in numbers]
     assert largest_batch(taken, 24 * GIB) is None, "a framework that takes it all says nothing"
     assert largest_batch(numbers[:1], 24 * GIB) is None
+
+
+@pytest.mark.parametrize(
+    ("name", "found"),
+    [("function step", "step"), ("function Model.train.<locals>.one_step", "Model.train.<locals>.one_step")],
+)
+def test_tensorflow_s_own_warning_names_what_is_traced_again(name: str, found: str) -> None:
+    """The function stands in the issue, with what to do."""
+    warning = f"WARNING:tensorflow:5 out of the last 5 calls to <{name} at 0x7f3d> triggered tf.function retracing. Tr"
+    assert retraced_function(f"epoch 1\n{warning}\n") == found
+    assert retraced_function("epoch 1\n") is None
+    one, other = ReplayedSteps(batch=8, step_s=[0.01] * 9), ReplayedSteps(batch=16, step_s=[0.01] * 9)
+    (issue,) = judge_fixed_cost(one, other, FREE, retraced=found).issues
+    assert f"traces {found} again and again" in issue.sentence
