@@ -122,7 +122,7 @@ def _input_rows() -> Iterator[_Row]:
 
 
 def _step_rows() -> Iterator[_Row]:
-    for step_s, fixed in ((0.004, 0.95), (0.01, 0.8), (0.03, 0.72)):
+    for step_s, fixed in ((0.004, 0.95), (0.01, 0.8), (0.03, 0.85)):
         trainer = SimulatedTrainer(step_s=step_s, fixed=fixed, load_s=0.1 * step_s)
         yield _Row(cause="tiny batch", limit=Limit.HOST, trainer=trainer)
 

@@ -35,7 +35,7 @@ MEASURED_CHECKS: tuple[Check, ...] = (
         id=fixed_cost.CHECK,
         question="How much of a step is taken whatever the batch?",
         how="steps with free data at two sizes of the batch: t = a + b * batch",
-        threshold="half of the step, and 5 % to be gained for certain",
+        threshold="60 % of the step, and 5 % to be gained, for certain",
     ),
     Check(
         id=steadiness.CHECK,

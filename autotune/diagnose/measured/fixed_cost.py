@@ -18,7 +18,7 @@ from autotune.results import Ratio
 
 CHECK = "fixed-cost"
 
-_MUCH = 0.5  # of the step, for it to be the limit
+_MUCH = 0.6  # of the step for certain: up to there it may be the update of the weights, which is work
 _STEP_SD = 0.04  # of ln step time between two trials
 _RETRACED = re.compile(r"calls to <[^>]*?function ([\w.<>]+?) at [^\n]*triggered tf\.function retracing")
 _LEAST_FACTOR = 1.5  # between the two batches
@@ -86,7 +86,7 @@ def judge_fixed_cost(
 
 def _remedy(retraced: str | None) -> str:
     if retraced is None:
-        return "launches and Python, which graph mode, XLA or a larger batch take away."
+        return "launches and Python, and the update of the weights. Graph mode, XLA or a larger batch take that away."
     return (
         f"TensorFlow says that it traces {retraced} again and again. Make it once, and give it tensors of few shapes "
         "in place of Python numbers."
