@@ -32,7 +32,7 @@ def batches_of(recipe: Recipe) -> Any:
         dataset = dataset.map(lambda number: features + 1e-9 * tf.cast(number, tf.float32))
     else:
         load = LOADERS[recipe.load](recipe)
-        dataset = tf.data.Dataset.range(samples).map(load, num_parallel_calls=recipe.parallel)
+        dataset = tf.data.Dataset.range(samples).map(load, num_parallel_calls=recipe.parallel or None)
     if recipe.shuffle:
         dataset = dataset.shuffle(recipe.shuffle)
     if recipe.load != "memory":
@@ -40,8 +40,9 @@ def batches_of(recipe: Recipe) -> Any:
     if recipe.prefetch:
         dataset = dataset.prefetch(recipe.prefetch)
     options = tf.data.Options()
-    # Else tf.data adds one by itself.
+    # Else tf.data loads ahead by itself: a map that is fused with its batches runs while training does.
     options.experimental_optimization.inject_prefetch = False
+    options.experimental_optimization.map_and_batch_fusion = False
     return dataset.with_options(options)
 
 

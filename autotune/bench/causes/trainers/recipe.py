@@ -17,7 +17,7 @@ class Recipe:
         step: Kind of the step, see the trainers.
         load: Kind of loading a sample, see `pipelines.LOADERS`.
         load_ms: Time that loading takes for a sample, where the kind can take any.
-        parallel: Samples that are loaded at a time.
+        parallel: Samples that are loaded at a time, apart from the training; 0 for one by one as they are asked for.
         prefetch: Batches that are loaded ahead of the step.
         epoch_batches: Batches of an epoch; 0 for one that never ends.
         shuffle: Samples in the buffer that shuffles them; 0 for none.
