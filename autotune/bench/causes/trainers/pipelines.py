@@ -43,6 +43,8 @@ def batches_of(recipe: Recipe) -> Any:
     # Else tf.data loads ahead by itself: a map that is fused with its batches runs while training does.
     options.experimental_optimization.inject_prefetch = False
     options.experimental_optimization.map_and_batch_fusion = False
+    # Else loading takes the threads that the step's operations are to run on, as many as there are cores.
+    options.threading.private_threadpool_size = 4
     return dataset.with_options(options)
 
 
