@@ -11,6 +11,7 @@ from autotune.diagnose.findings import (
     Severity,
     Verdict,
 )
+from autotune.diagnose.measured.input_limit import CHECK as INPUT
 from autotune.diagnose.wording import ratio_text
 
 WORTH_DOING = 1.05
@@ -53,6 +54,8 @@ def verdict_of(results: Sequence[CheckResult], why_not_seen: str = "", static: S
         return Verdict(sentence=f"Not seen: {why_not_seen}", limit=Limit.NOT_SEEN)
     main = _main(issues)
     best = _best([one for issue in issues for one in issue.recommendations])
+    if main is None and (why := _why_no_input(results)):
+        return Verdict(sentence=f"No limit was found, and the input was not seen: {why}.", limit=Limit.NOT_SEEN)
     if main is None:
         return Verdict(
             sentence="Nothing worth doing was found: the step itself is the limit, and no change that was tried helps.",
@@ -65,6 +68,11 @@ def verdict_of(results: Sequence[CheckResult], why_not_seen: str = "", static: S
     if best is not None and best.gain is not None and best not in main.recommendations:
         sentence += f" Measured: {best.sentence}, {ratio_text(best.gain)}."
     return Verdict(sentence=sentence, limit=main.limit, bound=main.bound)
+
+
+def _why_no_input(results: Sequence[CheckResult]) -> str:
+    """Return the reason for which it is not known whether the input is the limit; empty where that is known."""
+    return next((result.why_not for result in results if result.check == INPUT and result.why_not), "")
 
 
 def _place(limit: Limit, static: Sequence[CheckResult]) -> Issue | None:

@@ -1,5 +1,7 @@
 """Check of the input: how fast training would be if data cost nothing, and what the loader spends its time on."""
 
+import math
+
 from autotune.diagnose.findings import CheckResult, Issue, Limit, Severity
 from autotune.diagnose.wording import milliseconds, percent, ratio_text
 from autotune.measure.bounds import Bounds
@@ -12,6 +14,7 @@ WORTH_TELLING = 1.05
 _TRAIN, _LOAD, _REPLAY = TrialPhase.TRAIN, TrialPhase.LOAD, TrialPhase.REPLAY
 _TAKES_TURNS = 0.9  # of the speed of the slower of loader and step: overlapped, training has that
 _NO_SLOWER = 0.88  # than one after the other, as far as rounds tell
+_PART_OF_THE_GAIN = 0.3  # with free data that loading ahead has to bring: else the loader itself is what counts
 _WHOLE_WAIT = 0.85  # of the time that a batch takes to load: nothing of it passes during the step
 _WAITING_CORES = 0.5  # below which a loader that works all the time is waiting for something
 _SATURATED = 0.85  # of the machine's cores
@@ -67,8 +70,10 @@ def _limit(bounds: Bounds, machine_cores: int, *, loads_ahead: bool) -> Limit:
     if loading is None:
         return Limit.LOADING
     is_saturated = cores.get(_TRAIN, 0.0) >= _SATURATED * machine_cores
+    slower = min(loading, speeds[_REPLAY])
     in_turn = loading * speeds[_REPLAY] / (loading + speeds[_REPLAY])
-    may_overlap = _NO_SLOWER * in_turn <= training < _TAKES_TURNS * min(loading, speeds[_REPLAY])
+    may_overlap = _NO_SLOWER * in_turn <= training < _TAKES_TURNS * slower
+    may_overlap &= math.log(slower / training) >= _PART_OF_THE_GAIN * math.log(speeds[_REPLAY] / training)
     if may_overlap and not is_saturated and not loads_ahead and bounds.wait_s is not None and bounds.batch is not None:
         batch_s = bounds.batch / loading
         if bounds.wait_s >= _WHOLE_WAIT * batch_s:
