@@ -22,7 +22,7 @@ def settings_in_force() -> dict[str, Any]:
                 value = read(framework)
             except Exception:  # noqa: S112 - another version, or another backend
                 continue
-            if isinstance(value, (bool, int, float, str)):
+            if isinstance(value, (bool, int, float, str)) and value != "":
                 found[f"{name}.{setting}"] = value
     return found
 

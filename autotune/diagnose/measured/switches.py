@@ -20,6 +20,7 @@ CHECK = "switches"
 _TRIAL_SD = 0.025  # of ln speed between trials of one point: the prior of a study's first trials
 _PRIOR_DF = 3.0
 _CONFIDENCE = 0.95
+_INPUT_FIRST = 1.1  # to be gained for certain with free data, for changes of the input to be tried first
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -98,7 +99,8 @@ def plan_switches(space: Space, bounds: Bounds | None, *, most: int, may_settle:
         if space.why_infeasible(values) is None:
             settles = space.settles(values) and not may_settle
             (not_tried if settles else found).append(_switch(space, (knob,), values))
-    found.sort(key=lambda switch: -_promise(switch, bounds))  # stable: then as an expert would turn them
+    input_first = bounds is not None and bounds.free_data is not None and bounds.free_data.low > _INPUT_FIRST
+    found.sort(key=lambda switch: switch.on_step is input_first)  # stable: then as an expert would turn them
     return SwitchPlan(
         tried=tuple(found[:most]),
         left_alone={side: tuple(paths) for side, paths in left_alone.items()},
@@ -233,12 +235,6 @@ def _not_tried(switches: Sequence[Switch], bounds: Bounds | None) -> Issue:
         sentence=f"{len(switches)} more may help, and a few short trials do not show it: a search does.",
         recommendations=tuple(recommendations),
     )
-
-
-def _promise(switch: Switch, bounds: Bounds | None) -> float:
-    """Return the gain that the bounds allow a switch."""
-    bound = None if bounds is None else bounds.free_step if switch.on_step else bounds.free_data
-    return bound.ratio if bound else 1.0
 
 
 def _change(switch: Switch) -> str:
