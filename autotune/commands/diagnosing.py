@@ -19,6 +19,9 @@ from autotune.report.live import SearchDisplay
 from autotune.settings.typed import typed_tokens
 from autotune.space.knob import Label
 
+ALIKE = 1.02
+"""Ratio of two speeds up to which they cannot be told apart."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class DiagnosisRequest:
@@ -135,13 +138,17 @@ def fix(request: DiagnosisRequest, done: Diagnosed) -> None:
 
 
 def fixing(diagnosis: Diagnosis) -> Recommendation | None:
-    """Return the measured recommendation with the largest certain gain that leaves the training the same, if any."""
+    """Return the measured recommendation with the largest certain gain that leaves the training the same, if any.
+
+    Of those that cannot be told apart from it the one with the fewest changes, as in a search.
+    """
     same = [
         one
         for one in diagnosis.recommendations
         if one.evidence is Evidence.MEASURED and one.values and one.label == Label.SAME_TRAINING.value
     ]
-    return same[0] if same else None
+    alike = [one for one in same if one.gain and same[0].gain and one.gain.ratio * ALIKE >= same[0].gain.ratio]
+    return min(alike, key=lambda one: len(one.values), default=None)
 
 
 def keep(folder: Path, done: Diagnosed) -> None:

@@ -2,6 +2,7 @@
 
 import pytest
 
+from autotune.commands.diagnosing import fixing
 from autotune.diagnose.fail_on import parse_fail_on
 from autotune.diagnose.findings import (
     CheckResult,
@@ -134,3 +135,18 @@ def test_recommendations_are_ordered_by_their_certain_gain() -> None:
     found = issue(Limit.HOST, 1.4, recommendations=(untried, bounded, measured(1.2), measured(1.4)))
     ordered = Diagnosis(verdict=Verdict(sentence=""), results=(result(found),)).recommendations
     assert [one.gain.ratio if one.gain else None for one in ordered] == [1.4, 1.2, 9.0, None]
+
+
+def test_the_fewest_changes_are_written_in() -> None:
+    """Of two changes that are as good as each other, the one that changes less; only what leaves the training alike."""
+
+    def change(ratio: float, values: dict[str, int], label: str = "same training") -> Recommendation:
+        gain = Ratio(ratio=ratio, low=0.9 * ratio, high=1.1 * ratio)
+        return Recommendation(sentence="", values=values, gain=gain, evidence=Evidence.MEASURED, label=label)
+
+    both, one, other = change(2.19, {"a": 1, "b": 1}), change(2.18, {"a": 1}), change(3.0, {"c": 1}, "batch")
+    found = issue(Limit.STEP, 1.4, recommendations=(both, one, other))
+    assert fixing(Diagnosis(verdict=Verdict(sentence=""), results=(result(found),))) is one
+    better = issue(Limit.STEP, 1.4, recommendations=(change(2.6, {"a": 1, "b": 1}), one))
+    assert len(fixing(Diagnosis(verdict=Verdict(sentence=""), results=(result(better),))).values) == 2  # type: ignore[union-attr]
+    assert fixing(Diagnosis(verdict=Verdict(sentence=""), results=())) is None
