@@ -59,7 +59,10 @@ class Study:
             self.trials, search, problem.space, objective=problem.objective, why_no_gpu=problem.why_no_gpu
         )
         if not result:
-            raise StudyError("no trial of this config has given numbers yet", where=self.where, remedy=_remedy(problem))
+            why = "no trial of this config has given numbers yet"
+            if self.trials and search is None:
+                why = "there are only diagnoses of this config yet, and no search"
+            raise StudyError(why, where=self.where, remedy=_remedy(problem))
         if not problem.command and (versions := frameworks_text(self.trials[-1].conditions)):
             unknown = f"Measured with {versions}; whether training uses that is not known: the config has no command."
             result = replace(result, cautions=(*result.cautions, unknown))

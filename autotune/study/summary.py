@@ -47,9 +47,10 @@ def latest_search(records: Sequence[TrialRecord], objective: Objective) -> str |
     """Return the search to report: the last one with an answer, else the last; None for an empty record.
 
     An answer is a full confirmation, or the finding that nothing was better than the baseline. A search that was killed
-    earlier does not hide the answer of an older one.
+    earlier does not hide the answer of an older one, and neither does a diagnosis, which is no search.
     """
-    searches = list(dict.fromkeys(trial.search for trial in records))
+    firsts = {trial.search: trial for trial in reversed(records)}
+    searches = [name for name in dict.fromkeys(trial.search for trial in records) if not _is_diagnosis(firsts[name])]
     for search in reversed(searches):
         trials = [trial for trial in records if trial.search == search]
         baseline_point, good = trials[0].point, _telling(trials, objective)
@@ -59,6 +60,11 @@ def latest_search(records: Sequence[TrialRecord], objective: Objective) -> str |
         ):
             return search
     return searches[-1] if searches else None
+
+
+def _is_diagnosis(first: TrialRecord) -> bool:
+    """Return whether a search is none, by its first trial: a search begins with today's config as it is."""
+    return first.purpose is Purpose.DIAGNOSE
 
 
 def summarize(

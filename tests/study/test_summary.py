@@ -317,6 +317,16 @@ def test_an_interrupted_search_does_not_hide_an_earlier_answer(history: History)
     assert latest_search(history.records, EFFECTIVE_UTILIZATION) == "s1"
 
 
+def test_a_diagnosis_is_no_search(history: History, make_trial: MakeTrial) -> None:
+    """It hides no answer, though nothing that it tried was faster; alone on record it is none."""
+    history.explored("s1", 50.0, fast=100.0).confirmed(50.0, 100.0)
+    look = make_trial(BASELINE, 50.0, search="d1", purpose=Purpose.DIAGNOSE)
+    later = [look, *(make_trial(BASELINE, 50.0, search="d1", purpose=purpose) for purpose in (Purpose.BASELINE,))]
+    later.append(make_trial({**BASELINE}, 40.0, search="d1", purpose=Purpose.EXPLORE))
+    assert latest_search([*history.records, *later], EFFECTIVE_UTILIZATION) == "s1"
+    assert latest_search(later, EFFECTIVE_UTILIZATION) is None
+
+
 def test_a_later_answer_is_the_answer(history: History) -> None:
     """Also if it is that nothing is faster: today's config may have changed since."""
     history.explored("s1", 50.0, fast=100.0).confirmed(50.0, 100.0)
