@@ -13,7 +13,10 @@ TEXT = (Path(__file__).parents[2] / "docs" / "diagnose.md").read_text()
 def test_every_check_and_every_rule_is_described() -> None:
     """Each has a row in a table, and no row is about one that is gone."""
     rows = re.findall(r"^\| `([\w-]+)` \|", TEXT, re.MULTILINE)
-    assert rows == [*(check.id for check in (*MEASURED_CHECKS, *STATIC_CHECKS)), *dict.fromkeys(rule.id for rule in RULES)]
+    assert rows == [
+        *(check.id for check in (*MEASURED_CHECKS, *STATIC_CHECKS)),
+        *dict.fromkeys(rule.id for rule in RULES),
+    ]
 
 
 def test_ids_are_words_with_hyphens_and_stand_once() -> None:
