@@ -8,6 +8,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
+from itertools import pairwise
 from pathlib import Path
 
 from autotune.stage_times import PipelineTimes
@@ -28,9 +29,10 @@ class Purpose(StrEnum):
     CONFIRM = "confirm"  # one half of an interleaved pair
     VALIDATE = "validate"  # a longer training, through what a training does besides steps
     DIAGNOSE = "diagnose"  # part of the trainer's work is taken away; never compared with others
+    RACE = "race"  # trained for as long as others, for the loss that it comes to
 
 
-NOT_COMPARED = frozenset({Purpose.VALIDATE, Purpose.DIAGNOSE})
+NOT_COMPARED = frozenset({Purpose.VALIDATE, Purpose.DIAGNOSE, Purpose.RACE})
 """Purposes of trials that differ from the others: their numbers, and how they ended, say nothing about the point."""
 
 
@@ -119,6 +121,10 @@ class Machine:
     cpu_bfloat16: bool = False
     gpus: tuple[Gpu, ...] = ()
     name: str = ""
+
+
+EACH_LOSS_VARIABLE = "AUTOTUNE_EACH_LOSS"
+"""Variable that has the observer read the loss of each step, where that does not wait for an accelerator."""
 
 
 class TrialPhase(StrEnum):
@@ -410,6 +416,70 @@ class Validation:
 
 
 @dataclass(frozen=True, kw_only=True)
+class LossCurve:
+    """Losses of one training over time, each the mean over one of equal stretches of it.
+
+    Attributes:
+        ends_s: Ends of the stretches in which a loss came, in seconds from the first step, increasing.
+        losses: Mean loss of each.
+        samples: Samples that training had gone through by each end; empty where its steps do not tell them.
+    """
+
+    ends_s: tuple[float, ...]
+    losses: tuple[float, ...]
+    samples: tuple[float, ...] = ()
+
+    def __post_init__(self) -> None:
+        if len(self.losses) != len(self.ends_s) or len(self.samples) not in (0, len(self.ends_s)):
+            raise ValueError("a loss curve has as many losses as ends")
+        if any(later <= earlier for earlier, later in pairwise((0.0, *self.ends_s))):
+            raise ValueError("a loss curve goes on in time")
+        if not all(map(math.isfinite, (*self.ends_s, *self.losses, *self.samples))):
+            raise ValueError("a loss curve is finite")
+
+
+class RaceArm(StrEnum):
+    """Config that takes part in a race."""
+
+    BASELINE = "baseline"
+    WINNER = "winner"
+    SCALED = "winner with the learning rate scaled"
+
+
+@dataclass(frozen=True, kw_only=True)
+class RaceLeg:
+    """Training of one config in a race.
+
+    Attributes:
+        arm: The config.
+        pair: Number of the round, from 0; each config trains once in it, with the same seed.
+        trained_s: Time from its first step to its end.
+        curve: Its losses; None where too few were seen.
+        first_loss: Mean of its first few losses; None without.
+        seed: Seed that it was given; None where no key of the config says one.
+        learning_rate_key: Key of the config that holds the learning rate; empty where none is known.
+        learning_rate: Learning rate that it was given; None where it was that of the config.
+        checkpoint: Name of the checkpoint of which it was given a copy to start from; empty without one.
+        resumed: Whether it went on from that.
+        update_samples: Samples in an update of the weights; None where its steps do not tell them.
+        epoch_samples: Samples from one end of an epoch to the next; None where two were not seen.
+    """
+
+    arm: RaceArm
+    pair: int
+    trained_s: float
+    curve: LossCurve | None
+    first_loss: float | None = None
+    seed: int | None = None
+    learning_rate_key: str = ""
+    learning_rate: float | None = None
+    checkpoint: str = ""
+    resumed: bool = False
+    update_samples: float | None = None
+    epoch_samples: float | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
 class TrialRecord:
     """One finished trial, as the study keeps it.
 
@@ -425,6 +495,7 @@ class TrialRecord:
         detail: One line on the ending, e.g. the exception's class and message.
         conditions: Everything else that the numbers depend on (host, frameworks, ...).
         validation: Of a validation trial: its findings; None otherwise, and where it was cut short.
+        race: Of a trial of a race: how its loss went; None otherwise, and where it was cut short.
     """
 
     number: int
@@ -441,6 +512,7 @@ class TrialRecord:
     detail: str = ""
     conditions: Mapping[str, Scalar] = field(default_factory=dict)
     validation: Validation | None = None
+    race: RaceLeg | None = None
 
     @property
     def machine(self) -> str:

@@ -8,6 +8,8 @@ from typing import Any
 from autotune.records import GpuFigures, Scalar, Validation, Values
 from autotune.stage_times import PipelineTimes
 
+_TRAINS_OTHERWISE = ("batch", "precision")  # labels of `space.knob`
+
 
 class Verdict(StrEnum):
     """Verdict of a search."""
@@ -138,6 +140,109 @@ class Change:
     along: tuple[MovedKey, ...] = ()
 
 
+class Learning(StrEnum):
+    """Judgement of a race: how fast a config learns, beside today's."""
+
+    FASTER = "faster"
+    SLOWER = "slower"
+    ALIKE = "alike"
+    UNKNOWN = "cannot be told"
+
+    @property
+    def is_safe(self) -> bool:
+        """True if the race has shown that it does not learn more slowly."""
+        return self in (Learning.FASTER, Learning.ALIKE)
+
+
+@dataclass(frozen=True, kw_only=True)
+class LossDifference:
+    """Difference of two losses, that of today's config subtracted, with its 95 % confidence interval.
+
+    Attributes:
+        today: Mean loss of today's config.
+        other: Mean loss of the other.
+        low: Lower end of the interval of their difference.
+        high: Upper end.
+    """
+
+    today: float
+    other: float
+    low: float
+    high: float
+
+    @property
+    def is_told(self) -> bool:
+        """True if the interval leaves out zero."""
+        return self.low > 0.0 or self.high < 0.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Raced:
+    """Comparison of a config with today's by their losses, after equal time of training.
+
+    Attributes:
+        learning: Judgement.
+        at_equal_time: Losses after equal time; None where they cannot be compared.
+        at_equal_samples: Losses after equally many samples; None where steps do not tell them.
+        learning_speed: Time that today's config takes to a loss over the time that this one takes to it; None where
+            neither came to the other's.
+        needed_s: Training time after which a race would tell what this one leaves open; None where it would not, or
+            there is nothing left open.
+        diverged: Whether a training of it ended with losses that are no numbers.
+    """
+
+    learning: Learning
+    at_equal_time: LossDifference | None = None
+    at_equal_samples: LossDifference | None = None
+    learning_speed: float | None = None
+    needed_s: float | None = None
+    diverged: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class Race:
+    """Race of an answer against today's config.
+
+    Attributes:
+        winner: How the answer came out.
+        scaled: How it came out with the learning rate scaled with the batch; None where that was not raced.
+        trained_s: Time after which the losses are compared.
+        pairs: Number of rounds.
+        checkpoint: Name of the checkpoint that the trainings went on from; empty where they began from scratch.
+        why_unknown: Reason for which the losses cannot be compared, one clause; empty if they can.
+        learning_rate_key: Key of the config that holds the learning rate; empty where none was scaled.
+        learning_rate: The scaled learning rate; None where none was.
+        cautions: What the race shows besides, one sentence each.
+    """
+
+    winner: Raced
+    scaled: Raced | None = None
+    trained_s: float
+    pairs: int
+    checkpoint: str = ""
+    why_unknown: str = ""
+    learning_rate_key: str = ""
+    learning_rate: float | None = None
+    cautions: tuple[str, ...] = ()
+
+    @property
+    def best(self) -> Raced:
+        """The better of what was raced against today's config."""
+        if self.scaled is None or not self.scaled.learning.is_safe:
+            return self.winner
+        if not self.winner.learning.is_safe:
+            return self.scaled
+        speeds = [one.learning_speed or 1.0 for one in (self.winner, self.scaled)]
+        return self.scaled if speeds[1] > speeds[0] else self.winner
+
+    @property
+    def proposed_rate(self) -> tuple[str, float] | None:
+        """Key and value of the learning rate that is proposed with the answer; None where none is."""
+        if self.best is self.scaled and self.learning_rate is not None:
+            return self.learning_rate_key, self.learning_rate
+        return None
+
+
 @dataclass(frozen=True, kw_only=True)
 class BrokenPoint:
     """Point that was confirmed, and broke in its validation trial.
@@ -173,6 +278,8 @@ class SearchResult:
         objective: What was searched for, as the config names it: the score is made of that.
         why_no_gpu: Why utilization is not measured on this machine; None if it is.
         validation: Findings of the validation trial of the best (or candidate); None if there was none.
+        race: How the best (or candidate) learns, beside today's config; None where that was not raced.
+        why_not_raced: Reason for which an answer that changes the batch or the precision was not raced; empty else.
         confirmed_on: Host of each machine whose pairs compared the best (or candidate) with today's config.
         broken: Points that were confirmed before it, and broke in their validation trials.
         cautions: What was found on the way that the reader of the answer should know, one sentence each.
@@ -194,6 +301,19 @@ class SearchResult:
     objective: str = "effective_utilization"
     why_no_gpu: str | None = None
     validation: Validation | None = None
+    race: Race | None = None
+    why_not_raced: str = ""
     confirmed_on: tuple[str, ...] = ()
     broken: tuple[BrokenPoint, ...] = ()
     cautions: tuple[str, ...] = ()
+
+    @property
+    def may_learn_more_slowly(self) -> bool:
+        """True if it changes the batch or the precision, and no race has shown that it learns as fast."""
+        is_shown = self.race is not None and self.race.winner.learning.is_safe
+        return changes_training(self.changes) and not is_shown
+
+
+def changes_training(changes: Sequence[Change]) -> bool:
+    """Return whether changes make another batch, or another precision: what is faster may learn more slowly."""
+    return any(change.label in _TRAINS_OTHERWISE for change in changes)

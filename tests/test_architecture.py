@@ -84,7 +84,7 @@ MAY_IMPORT = {
         "space",
         "report",
     }
-    | {"testing", "monitor", "tf", "workloads", "diagnose"},
+    | {"testing", "monitor", "tf", "trainee", "workloads", "diagnose"},
     "trainee": set(),
     "tf": {"trainee", "stage_times"},
     "workloads": {"tf", "trainee"},
@@ -109,6 +109,7 @@ ONLY_IN = {
     "click": {"cli.py", "commands/"},
     "time": {
         "bench/causes/trainers/",
+        "bench/races/trainers/",
         "clock.py",
         "measure/host.py",
         "process/guard_process.py",

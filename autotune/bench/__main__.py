@@ -22,6 +22,7 @@ from autotune.bench.overhead.observer import benchmark_observer
 from autotune.bench.overhead.proposals import time_choices
 from autotune.bench.overhead.start import measure_start
 from autotune.bench.overhead.storage_cost import measure_storages, temporary_addresses
+from autotune.bench.races.races_parser import add_races
 from autotune.bench.simulation.calibration import calibrate
 from autotune.durations import parse_duration_s
 from autotune.errors import AutotuneError
@@ -526,6 +527,7 @@ _BENCHMARKS = (
     add_causes,
     add_predicted_gains,
     add_saved_time,
+    add_races,
 )
 
 

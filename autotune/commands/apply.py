@@ -11,19 +11,36 @@ from autotune.process.termination import signals_held
 @click.command(name="apply")
 @config_option
 @click.option("--trial", type=int, metavar="TRIAL", help="Take the values of this trial instead of the best.")
+@click.option(
+    "--learning-rate",
+    is_flag=True,
+    help="Also write the learning rate that the search proposes with another batch, where its race found that better.",
+)
 @dry_run_option
 @force_option
 @state_dir_option
 @storage_option
 def command(
-    config: Path, trial: int | None, dry_run: bool, force: bool, state_dir: Path | None, storage: str | None
+    config: Path,
+    trial: int | None,
+    learning_rate: bool,
+    dry_run: bool,
+    force: bool,
+    state_dir: Path | None,
+    storage: str | None,
 ) -> int:
     """Writes the best values that a search found into the config, and nothing else.
 
     Shows the change as a diff and keeps a backup; `autotune revert` undoes it.
     """
     with signals_held():
-        from autotune.commands.applying import apply_values, best_values, values_of_trial
+        from autotune.commands.applying import (
+            apply_values,
+            best_values,
+            proposed_rate,
+            require_yes,
+            values_of_trial,
+        )
         from autotune.commands.showing import show_remarks
         from autotune.problem.known import Study
         from autotune.problem.problem import open_problem
@@ -41,5 +58,8 @@ def command(
         return 0
     else:
         new = best_values(result, config, force=force)
-    apply_values(problem, new, console, force=force, dry_run=dry_run)
+    rate = proposed_rate(result, config) if learning_rate else {}
+    if trial is None and not (rate or force or dry_run):
+        require_yes(result, config)
+    apply_values(problem, new, console, further=rate, force=force, dry_run=dry_run)
     return 0

@@ -10,6 +10,7 @@ from autotune.problem.problem import Problem
 from autotune.process.termination import interrupted_by
 from autotune.report.answer import print_next_step
 from autotune.report.console import text_console
+from autotune.report.race_notes import why_it_may_learn_more_slowly
 from autotune.results import SearchResult, Verdict
 
 
@@ -34,8 +35,9 @@ def ask_to_apply(problem: Problem, result: SearchResult) -> None:
     config, is_applied = problem.config_path, False
     try:
         forget_typed()
-        if ask(f"Apply these values to {config}?"):
-            apply_if_better(problem, result)
+        why = f"{why_it_may_learn_more_slowly(result)} " if result.may_learn_more_slowly else ""
+        if ask(f"{why}Apply these values to {config}?"):
+            apply_if_better(problem, result, is_accepted=True)
             is_applied = True
     except (click.Abort, KeyboardInterrupt):
         text_console(stderr=True).print()  # the line of the question has not ended

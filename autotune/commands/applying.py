@@ -13,6 +13,7 @@ from autotune.errors import AutotuneError, ConfigError, TrialError
 from autotune.problem.known import Study
 from autotune.problem.problem import Problem
 from autotune.records import Values
+from autotune.report.race_notes import why_it_may_learn_more_slowly
 from autotune.results import SearchResult, Verdict
 from autotune.settings.apply import ConfigEdit, plan_edit, write_edits
 from autotune.settings.load import load_settings
@@ -89,8 +90,46 @@ def best_values(result: SearchResult, config: Path, *, force: bool) -> ChosenVal
     return ChosenValues(point=result.best.point, values=result.best.values, baseline=_baseline(result))
 
 
+def proposed_rate(result: SearchResult, config: Path) -> Values:
+    """Return the learning rate that an answer proposes, by its key.
+
+    Args:
+        result: The answer.
+        config: The config as it was typed.
+
+    Raises:
+        TrialError: It proposes none.
+    """
+    proposed = result.race.proposed_rate if result.race else None
+    if proposed is None:
+        raise TrialError(
+            "the answer proposes no learning rate",
+            where=str(config),
+            remedy="One is proposed where the batch changes, a key of the config says the rate, and a race of the "
+            "search found the scaled one better; leave --learning-rate out.",
+        )
+    return {proposed[0]: proposed[1]}
+
+
+def require_yes(result: SearchResult, config: Path) -> None:
+    """Ask before an answer is applied that may learn more slowly than today's config.
+
+    Raises:
+        ConfigError: Nobody is there to ask.
+        click.Abort: Somebody was asked and said no.
+    """
+    if result.may_learn_more_slowly:
+        _ask(f"{why_it_may_learn_more_slowly(result)} Apply it?", str(config), "Apply it all the same with --force.")
+
+
 def apply_values(
-    problem: Problem, new: ChosenValues, console: Console, *, force: bool = False, dry_run: bool = False
+    problem: Problem,
+    new: ChosenValues,
+    console: Console,
+    *,
+    further: Values | None = None,
+    force: bool = False,
+    dry_run: bool = False,
 ) -> None:
     """Write a point into the config.
 
@@ -98,6 +137,7 @@ def apply_values(
         problem: The problem of that config.
         new: The values; refused if their point is none of the space any more.
         console: Console that the diff is printed on.
+        further: Keys besides those of the space that are written along; None for none.
         force: True to overwrite without asking where a value is neither today's nor the new one.
         dry_run: True to show the diff only.
 
@@ -110,8 +150,9 @@ def apply_values(
     settings = load_settings(problem.config_path, typed_command=problem.typed_command)
     edited = _edited(settings, new)
     if edited and not dry_run and not force:
-        _ask("Edited since the search: " + "; ".join(edited) + ". Overwrite?", str(problem.config_path))
-    if not _write(problem, settings, new, console, dry_run=dry_run):
+        question = f"Edited since the search: {'; '.join(edited)}. Overwrite?"
+        _ask(question, str(problem.config_path), "Overwrite it with --force.")
+    if not _write(problem, settings, {**problem.space.keys(new.values), **(further or {})}, console, dry_run=dry_run):
         console.print(f"Nothing to do: {problem.config_path} holds these values already.", soft_wrap=True)
 
 
@@ -121,7 +162,7 @@ def diff_of_answer(problem: Problem, result: SearchResult) -> str | None:
         return None
     try:
         settings = load_settings(problem.config_path, typed_command=problem.typed_command)
-        return "".join(edit.diff for edit in _planned(problem, settings, result.best.values)) or None
+        return "".join(edit.diff for edit in _planned(settings, problem.space.keys(result.best.values))) or None
     except AutotuneError:  # the config was edited, or is gone; `apply` will say so
         return None
 
@@ -170,9 +211,9 @@ def _edited(settings: Settings, new: ChosenValues) -> list[str]:
     ]
 
 
-def _write(problem: Problem, settings: Settings, new: ChosenValues, console: Console, *, dry_run: bool) -> bool:
+def _write(problem: Problem, settings: Settings, keys: Values, console: Console, *, dry_run: bool) -> bool:
     """Show the change to each file, and write it; return False if there is nothing to change."""
-    planned = _planned(problem, settings, new.values)
+    planned = _planned(settings, keys)
     for edit in planned:
         console.print(edit.diff, soft_wrap=True, end="")
     if planned and not dry_run:
@@ -184,14 +225,15 @@ def _write(problem: Problem, settings: Settings, new: ChosenValues, console: Con
     return bool(planned)
 
 
-def _planned(problem: Problem, settings: Settings, values: Values) -> list[ConfigEdit]:
-    """Return the edits that bring a point into the config's files; those that change nothing are left out."""
-    planned = [plan_edit(file, edits) for file, edits in settings.edits(problem.space.keys(values)).items()]
+def _planned(settings: Settings, keys: Values) -> list[ConfigEdit]:
+    """Return the edits that bring values into the config's files; those that change nothing are left out."""
+    planned = [plan_edit(file, edits) for file, edits in settings.edits(keys).items()]
     return [edit for edit in planned if not edit.nothing_to_do]
 
 
-def _ask(question: str, where: str) -> None:
+def _ask(question: str, where: str, remedy: str) -> None:
     """Ask for a yes; without a terminal to ask on, say how to go on."""
     if sys.stdin is None or not sys.stdin.isatty():
-        raise ConfigError(question.removesuffix(" Overwrite?"), where=where, remedy="Overwrite it with --force.")
+        statement = question[: question.rstrip("?").rindex(". ")]
+        raise ConfigError(statement[0].lower() + statement[1:], where=where, remedy=remedy)
     ask(question, must=True)

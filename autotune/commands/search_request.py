@@ -21,6 +21,8 @@ class SearchRequest:
         allow_busy_gpu: True to search although somebody else is on the GPU.
         sampler: Name of the sampler; None for that of the section.
         validate_s: Longest training of a validation trial, in seconds; None for none.
+        race_s: Time for the race of the answer, in seconds; None where that is left to the answer.
+        no_race: True for no race.
         dry_run: True to show what would happen, and start nothing.
         as_json: True to print the answer as one JSON object on stdout.
         state_dir: Folder of all state; None finds the place by the config.
@@ -39,11 +41,18 @@ class SearchRequest:
     allow_busy_gpu: bool
     sampler: str | None
     validate_s: float | None
+    race_s: float | None
+    no_race: bool
     dry_run: bool
     as_json: bool
     state_dir: Path | None
     storage: str | None
     trainer: tuple[str, ...]
+
+    @property
+    def asked_race_s(self) -> float | None:
+        """Time for the race that was asked for; 0 for none, None where nothing was said."""
+        return 0.0 if self.no_race else self.race_s
 
     def ends_s(self, started_s: float) -> float:
         """Return the end of the budget of a process that started then, on the same clock; infinity for a dry run."""

@@ -17,6 +17,7 @@ from autotune.process.lifeline import Lifeline
 from autotune.report.answer import Failure, print_failures
 from autotune.report.console import text_console
 from autotune.report.live import SearchDisplay
+from autotune.report.race_notes import why_it_may_learn_more_slowly
 from autotune.results import SearchResult, Verdict
 from autotune.search.open import OpenSearch, SearchOptions, open_search
 from autotune.settings.typed import typed_tokens
@@ -71,7 +72,7 @@ def search_with_display(
         AutotuneError: The search cannot begin, or no trial gave numbers.
     """
     progress = text_console(stderr=True)
-    show_plan(progress, problem, request.budget_s, request.validate_s)
+    show_plan(progress, problem, request)
     options = SearchOptions(
         budget_s=request.budget_s,
         started_s=started_s,
@@ -81,6 +82,7 @@ def search_with_display(
         allow_busy_gpu=request.allow_busy_gpu,
         sampler=request.sampler,
         validate_s=request.validate_s,
+        race_s=request.asked_race_s,
         lifeline=Lifeline.of_environment(),
     )
     display = SearchDisplay(progress, clock, started_s=started_s, budget_s=request.budget_s)
@@ -97,13 +99,16 @@ def search_with_display(
     return Finished(result=result, failures=failures(tuner.failures, result.outcomes), ended_by=tuner.ended_by)
 
 
-def apply_if_better(problem: Problem, result: SearchResult, *, must_be_validated: bool = False) -> None:
+def apply_if_better(
+    problem: Problem, result: SearchResult, *, must_be_validated: bool = False, is_accepted: bool = False
+) -> None:
     """Write the best values of a search into the config, if they are better than the baseline.
 
     Args:
         problem: What was tuned.
         result: The answer.
         must_be_validated: Whether they have to have come through a validation trial.
+        is_accepted: Whether somebody has said yes, who knows that they may learn more slowly.
 
     Raises:
         AutotuneError: They cannot be written, or the config was edited and nobody is there to ask.
@@ -111,6 +116,11 @@ def apply_if_better(problem: Problem, result: SearchResult, *, must_be_validated
     if result.verdict is Verdict.BETTER and result.best and result.baseline:
         if must_be_validated and result.validation is None:
             text_console(stderr=True).print("Not applied: the answer is not validated, see above.")
+            return
+        if result.may_learn_more_slowly and not is_accepted:
+            why = why_it_may_learn_more_slowly(result)
+            remedy = f"`{problem.typed.command('apply')}` asks; with --race in the search, it is known."
+            text_console(stderr=True).print(f"Not applied. {why} {remedy}", soft_wrap=True)
             return
         new = ChosenValues(point=result.best.point, values=result.best.values, baseline=result.baseline.values)
         apply_values(problem, new, text_console(stderr=True))

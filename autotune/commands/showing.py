@@ -7,6 +7,7 @@ from pathlib import Path
 
 from rich.console import Console
 
+from autotune.commands.search_request import SearchRequest
 from autotune.folders.state_folder import StateFolder
 from autotune.problem.problem import Problem
 from autotune.process.python_command import python_command
@@ -16,6 +17,7 @@ from autotune.report.console import text_console
 from autotune.report.knob_table import KnobRow
 from autotune.report.plain_text import value_text
 from autotune.report.search_plan import SearchPlan, print_plan
+from autotune.search.schedule import race_s
 from autotune.search.trial_maker import Failed
 from autotune.settings.outputs import holding_something
 from autotune.settings.secrets import masked, masked_text
@@ -31,7 +33,7 @@ def show_remarks(state: StateFolder) -> None:
         console.print(remark, soft_wrap=True)
 
 
-def show_plan(console: Console, problem: Problem, budget_s: float, validate_s: float | None = None) -> None:
+def show_plan(console: Console, problem: Problem, request: SearchRequest) -> None:
     """Shows what a search is about to do."""
     plan = SearchPlan(
         knobs=knob_rows(problem),
@@ -40,8 +42,10 @@ def show_plan(console: Console, problem: Problem, budget_s: float, validate_s: f
         redirected=problem.redirected,
         notes=[*output_notes(problem), *command_notes(problem)],
         command=masked(problem.command),
-        budget_s=budget_s,
-        validate_s=validate_s,
+        budget_s=request.budget_s,
+        validate_s=request.validate_s,
+        race_s=race_s(request.asked_race_s, request.budget_s),
+        races_always=bool(request.race_s),
     )
     print_plan(console, plan)
 

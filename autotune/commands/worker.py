@@ -84,6 +84,8 @@ def command(
         allow_busy_gpu=allow_busy_gpu,
         sampler=None,
         validate_s=None,
+        race_s=None,
+        no_race=True,
         dry_run=False,
         as_json=False,
         state_dir=state_dir,

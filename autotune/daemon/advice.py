@@ -4,7 +4,7 @@ import contextlib
 import hashlib
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from enum import StrEnum
 from pathlib import Path
@@ -61,6 +61,8 @@ class Advice:
         diff: The change to the config as a diff.
         why: How it was confirmed, and what to be careful about, a sentence each.
         made_utc: Time at which it was made, ISO 8601.
+        may_learn_more_slowly: Whether it changes the batch or the precision, and no race has shown that it learns as
+            fast as the config as it was.
         state: State.
         applied_utc: Time at which it, or an earlier one of this id, was applied last, ISO 8601; None before.
         set_values: Values that were written then into the config, by key. They stay when the same advice is given
@@ -76,6 +78,7 @@ class Advice:
     diff: str
     why: tuple[str, ...]
     made_utc: str
+    may_learn_more_slowly: bool = False
     state: AdviceState = AdviceState.GIVEN
     applied_utc: str | None = None
     set_values: Mapping[str, Scalar] = field(default_factory=dict)
@@ -103,6 +106,7 @@ class Advice:
             diff=str(answer["diff"] or ""),
             why=(str(answer["why"]), *map(str, answer["cautions"])),
             made_utc=made_utc,
+            may_learn_more_slowly=bool(answer["may_learn_more_slowly"]),
         )
 
     @classmethod
@@ -128,6 +132,8 @@ class Advice:
                     "changes": changes,
                     "why": tuple(document["why"]),
                     "state": AdviceState(document["state"]),
+                    # Advice of earlier versions was never raced.
+                    "may_learn_more_slowly": document.get("may_learn_more_slowly", _changes_training(changes)),
                 }
             )
         except (KeyError, TypeError) as error:
@@ -223,6 +229,10 @@ def advice_id(config: str, study: str, values: Mapping[str, Scalar]) -> str:
     """Return the id of an advice: a hash of the config's path, of the study's identity and of all values."""
     text = json.dumps([config, study, sorted(values.items())])
     return hashlib.sha256(text.encode()).hexdigest()[:8]
+
+
+def _changes_training(changes: Iterable[AdvisedChange]) -> bool:
+    return any(change.label in ("batch", "precision") for change in changes)
 
 
 def _change(change: Mapping[str, Any]) -> AdvisedChange:

@@ -11,6 +11,7 @@ from autotune.durations import format_duration
 from autotune.records import TrialRecord
 from autotune.report.comparison import gpu_notes, metrics_table
 from autotune.report.plain_text import changes_text, plain, short_names, value_text
+from autotune.report.race_notes import race_notes
 from autotune.report.validation_notes import validation_notes
 from autotune.results import Ratio, SearchResult, Side, Verdict
 from autotune.score import UTILIZATION
@@ -80,7 +81,7 @@ def print_answer(
         for heading, side in (("Today", result.baseline), ("The best" if shown is result.best else "The tried", shown)):
             if side is not None and side.stages:
                 console.print(Text(f"{heading}'s pipeline: {side.stages.verdict()}.", style="dim"), soft_wrap=True)
-    for note in (*validation_notes(result), *_notes(result, shown, elapsed_s)):
+    for note in (*race_notes(result), *validation_notes(result), *_notes(result, shown, elapsed_s)):
         console.print()
         console.print(note, soft_wrap=True)
     for caution in result.cautions:
@@ -178,14 +179,12 @@ def _worth(ratio: Ratio | None) -> str:
 def _notes(result: SearchResult, shown: Side | None, elapsed_s: float | None) -> list[Text]:
     notes = []
     if result.verdict is not Verdict.NO_CHANGE:
+        scaling = "Check the learning rate; a common start is to scale it with the batch (Goyal et al. 2017)."
         for change in result.changes:
             if change.effective_batch:
-                notes.append(
-                    Text(
-                        f"{change.effective_batch}: that is another training. "
-                        "Check the learning rate; a common start is to scale it with the batch (Goyal et al. 2017)."
-                    )
-                )
+                is_scaled = result.race is not None and result.race.scaled is not None
+                advice = "" if is_scaled else f" {scaling}"
+                notes.append(Text(f"{change.effective_batch}: that is another training.{advice}"))
     if result.same_training is not None and shown is not None and result.same_training[0].values != shown.values:
         side, ratio = result.same_training
         baseline = result.baseline.values if result.baseline else {}

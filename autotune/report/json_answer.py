@@ -6,7 +6,7 @@ from typing import Any
 
 from autotune.errors import AutotuneError
 from autotune.metrics import GPU_METRICS
-from autotune.results import Change, PooledGpus, SearchResult, Side
+from autotune.results import Change, PooledGpus, Race, Raced, SearchResult, Side
 from autotune.stage_times import PipelineTimes
 
 FORMAT = 2
@@ -54,6 +54,9 @@ def answer_document(
         "same_training": {**_whole(same_training[0]), "speedup": same_training[1]} if same_training else None,
         "changes": [_change(change) for change in result.changes],
         "validation": asdict(result.validation) if result.validation else None,
+        "race": _race(result.race) if result.race else None,
+        "why_not_raced": result.why_not_raced,
+        "may_learn_more_slowly": result.may_learn_more_slowly,
         "confirmed_on": list(result.confirmed_on),
         "broken": [asdict(point) for point in result.broken],
         "trials": result.trials,
@@ -118,6 +121,21 @@ def _stages(times: PipelineTimes) -> dict[str, Any]:
         "waiting_for_features_fraction": times.model.input_s / times.passed_s,
         "verdict": times.verdict(),
     }
+
+
+def _race(race: Race) -> dict[str, Any]:
+    """Return a race; the learning rate that is proposed stands beside what was raced."""
+    proposed = race.proposed_rate
+    return {
+        **asdict(race),
+        "winner": _raced(race.winner),
+        "scaled": _raced(race.scaled) if race.scaled else None,
+        "proposed": {"path": proposed[0], "value": proposed[1]} if proposed else None,
+    }
+
+
+def _raced(raced: Raced) -> dict[str, Any]:
+    return {**asdict(raced), "learning": raced.learning.value}
 
 
 def _gpus(gpus: PooledGpus) -> dict[str, Any]:

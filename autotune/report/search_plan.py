@@ -24,6 +24,8 @@ class SearchPlan:
         command: The trainer's command, without secrets.
         budget_s: The whole budget, in seconds.
         validate_s: Longest training of each of the two validation trials; None for none.
+        race_s: Time for the race of the answer; 0 for none.
+        races_always: Whether every answer is raced; else one that changes the batch or the precision.
     """
 
     knobs: Sequence[KnobRow]
@@ -34,6 +36,8 @@ class SearchPlan:
     command: Sequence[str]
     budget_s: float
     validate_s: float | None = None
+    race_s: float = 0.0
+    races_always: bool = False
 
 
 def print_plan(console: Console, plan: SearchPlan) -> None:
@@ -48,10 +52,14 @@ def _lines(plan: SearchPlan) -> list[str]:
     if plan.redirected:
         lines.append(f"into each trial's own folder, starting empty: {', '.join(plan.redirected)}")
     validation = f", and to train both for up to {format_duration(plan.validate_s)}" if plan.validate_s else ""
+    race = ""
+    if plan.race_s:
+        calls = "" if plan.races_always else ", if the batch or the precision changes"
+        race = f"; {format_duration(plan.race_s)} to race both on the loss{calls}"
     return [
         *lines,
         *(plain(note) for note in plan.notes),
         f"command: {' '.join(plan.command)}",
         f"{plan.combinations:,} combinations; {format_duration(plan.budget_s)} for everything, "
-        f"part of it kept back to confirm the best against today's values{validation}",
+        f"part of it kept back to confirm the best against today's values{validation}{race}",
     ]

@@ -30,7 +30,7 @@ from autotune.results import SearchResult
 from autotune.sampler.other_samplers import OURS, SamplerChoice, require_sampler
 from autotune.search.event_log import EventLog
 from autotune.search.parts import SearchParts
-from autotune.search.schedule import Budget, why_no_time_to_validate
+from autotune.search.schedule import Budget, why_no_time_to_race, why_no_time_to_validate
 from autotune.search.tuner import Tuner
 from autotune.search.warm_start import KNOWN_POINTS, WarmStart, keep_profile, warm_start
 from autotune.settings.command import split_command
@@ -58,13 +58,15 @@ class SearchOptions:
         sampler: Name of the sampler, or a sampler of Optuna; None for that of the section.
         validate_s: Longest training of a validation trial, at most a quarter of the budget; None for an answer that is
             not validated.
+        race_s: Time for the race of the answer, at most half of the budget; 0 for none, None for one where the answer
+            calls for it and the budget has the time.
         lifeline: See `SearchParts`.
         role: Whether it gives an answer, or lends its machine to the searches of others.
         as_long_as_others: Whether the search that is joined says how long it stays, where one goes on.
         warm_start: Whether to begin with the best points of studies of like trainings; a new record never does.
 
     Raises:
-        ConfigError: The budget is too short for the validation.
+        ConfigError: The budget is too short for the validation, or for the race.
     """
 
     budget_s: float
@@ -74,6 +76,7 @@ class SearchOptions:
     allow_busy_gpu: bool = False
     sampler: SamplerChoice | None = None
     validate_s: float | None = None
+    race_s: float | None = None
     lifeline: Lifeline | None = None
     role: Role = Role.SEARCH
     as_long_as_others: bool = False
@@ -82,6 +85,8 @@ class SearchOptions:
     def __post_init__(self) -> None:
         if self.validate_s is not None and (why := why_no_time_to_validate(self.validate_s, self.budget_s)):
             raise ConfigError(why, where="validate_s", remedy="Give more budget, or less time to validate.")
+        if self.race_s and (why := why_no_time_to_race(self.race_s, self.budget_s)):
+            raise ConfigError(why, where="race_s", remedy="Give more budget, or less time to race.")
 
     def budget(self, clock: Clock) -> Budget:
         """Return the budget on that clock."""
@@ -155,6 +160,7 @@ def tune(
     allow_busy_gpu: bool = False,
     sampler: SamplerChoice | None = None,
     validate_s: float | None = None,
+    race_s: float | None = None,
     warm_start: bool = True,
     state_dir: Path | str | None = None,
     storage: str | None = None,
@@ -183,6 +189,9 @@ def tune(
         validate_s: Longest time for which the best point, and today's config before it, are trained before the answer,
             through the end of an epoch, an evaluation and a checkpoint where they come to these; None for no such
             trials.
+        race_s: Time for which the best point and today's config train in turn, so that their losses can be compared; 0
+            for no such race. None for a fifth of a budget of 15 minutes or more, where the answer changes the batch or
+            the precision.
         warm_start: Whether to begin with the best points of studies of like trainings, on this hardware or another; a
             new record (``fresh``) never does.
         state_dir: Where everything is kept; None finds the place by the config.
@@ -215,6 +224,7 @@ def tune(
         allow_busy_gpu=allow_busy_gpu,
         sampler=sampler,
         validate_s=validate_s,
+        race_s=race_s,
         warm_start=warm_start,
     )
     with open_search(problem, options, clock, on_event) as search:
@@ -313,6 +323,7 @@ def open_parts(
             clock=clock,
             sampler=sampler,
             validate_s=options.validate_s,
+            race_s=0.0 if options.role is Role.WORKER else options.race_s,
             lifeline=options.lifeline,
             warm_start=start,
             instruments=lambda: Instruments.of_machine(clock, collector),

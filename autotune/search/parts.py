@@ -29,6 +29,7 @@ class SearchParts:
         clock: Source of time.
         sampler: Name of the sampler, as in the config, or a sampler of Optuna.
         validate_s: Longest training of a validation trial; None if the answer is not validated.
+        race_s: Time for the race of the answer; 0 for none, None for one where the answer calls for it.
         worth_the_rest: Gain in ln score that exploring on has to promise; 0 uses the budget in any case.
         lifeline: Says that the daemon that started this search is gone, or why it is to end; None if nobody does.
         warm_start: Points of other studies that it begins with.
@@ -45,6 +46,7 @@ class SearchParts:
     clock: Clock
     sampler: SamplerChoice = OURS
     validate_s: float | None = None
+    race_s: float | None = 0.0
     worth_the_rest: float = WORTH_THE_REST
     lifeline: Lifeline | None = None
     warm_start: WarmStart = field(default_factory=WarmStart)

@@ -46,6 +46,11 @@ PAIRS_WITH_TIME_TO_SPARE = 6
 
 _DEAR = 1 / 6  # of the budget, for those: such a confirmation stops as soon as it is sure
 
+RACES_FROM_S = 900.0
+"""Budget from which on a search races an answer that changes the batch or the precision, without being asked."""
+
+_MOST_FOR_RACING, _MOST_ASKED_FOR_RACING = 0.2, 0.5  # of the budget
+_LEAST_FOR_RACING_S = 40.0
 _MOST_FOR_VALIDATING = 0.25  # of the budget, for each of two trials
 _FORESEEN_TRIALS = 10
 _SHARE_OF_DESIGN = 0.15  # of all trials, and of all points: few make no model, and many leave it no time
@@ -142,6 +147,35 @@ def why_no_time_to_validate(longest_s: float, budget_s: float) -> str:
     return (
         f"to validate trains two configs for up to {format_duration(longest_s)} each, which leaves too little of a "
         f"budget of {format_duration(budget_s)} for the search: at most a quarter of it may go to each"
+    )
+
+
+def race_s(asked_s: float | None, budget_s: float) -> float:
+    """Return the time for the race of an answer that calls for one; 0 where there is none.
+
+    Args:
+        asked_s: Time that was asked for; 0 for no race, None where nothing was said.
+        budget_s: The whole budget.
+    """
+    if asked_s is not None:
+        return asked_s
+    return _MOST_FOR_RACING * budget_s if budget_s >= RACES_FROM_S else 0.0
+
+
+def why_no_time_to_race(asked_s: float, budget_s: float) -> str:
+    """Return why a race that was asked for is too short, or too long for a budget; empty if it is neither.
+
+    Args:
+        asked_s: Time that was asked for, above 0.
+        budget_s: The whole budget.
+    """
+    if asked_s < _LEAST_FOR_RACING_S:
+        return f"{format_duration(asked_s)} is too short to show anything: it takes {_LEAST_FOR_RACING_S:g}s at least"
+    if asked_s <= _MOST_ASKED_FOR_RACING * budget_s:
+        return ""
+    return (
+        f"{format_duration(asked_s)} leaves too little of a budget of {format_duration(budget_s)} for the search: at "
+        "most half of it may go to the race"
     )
 
 

@@ -11,6 +11,7 @@ from autotune.measure.bounds import Bounds, bounds_as_conditions, bounds_of
 from autotune.measure.phases import phased_trial
 from autotune.measure.window import WindowGoal
 from autotune.problem.gpus import request_for
+from autotune.problem.problem import Problem
 from autotune.records import (
     DISTURBED,
     NOT_COMPARED,
@@ -30,9 +31,11 @@ from autotune.search.disturbances import Disturbances
 from autotune.search.findings import Findings
 from autotune.search.narrator import Narrator
 from autotune.search.parts import SearchParts
+from autotune.search.race_leg import PlannedLeg
 from autotune.search.schedule import expected_trial_s, start_timeout_s
 from autotune.search.state import SearchState
-from autotune.trial.execution import Execution, TrialTools, execute
+from autotune.trial.execution import Execution, TrialRequest, TrialTools, execute
+from autotune.trial.losses import Losses
 from autotune.trial.stop_rule import TrialPolicy
 
 _NO_LIKE_LOSSES = (Purpose.BASELINE, *NOT_COMPARED)  # which are not compared with the baseline's while they go on
@@ -94,6 +97,7 @@ class PlannedTrial:
         validate_s: Longest training of a validation trial; None for the others.
         judge: Judges a validation trial.
         phases: Phases that it is taken through; None for the others.
+        leg: Of a trial of a race, its part in that; None for the others.
     """
 
     values: Values
@@ -107,6 +111,7 @@ class PlannedTrial:
     validate_s: float | None = None
     judge: Callable[[Execution], Validation | None] = lambda _done: None
     phases: Phases | None = None
+    leg: PlannedLeg | None = None
 
 
 class TrialMaker:
@@ -138,6 +143,11 @@ class TrialMaker:
     def cautions(self) -> tuple[str, ...]:
         """Return what the reader of the answer should know of disturbed trials."""
         return self._disturbances.cautions(self._state.trials)
+
+    @property
+    def baseline_losses(self) -> Losses | None:
+        """How the loss of today's config went; None as long as no trial of it has told."""
+        return self._findings.baseline_losses
 
     def make(self, trial: PlannedTrial, *, kept_s: float = 0.0) -> TrialRecord:
         """Make a trial, and again, a few times at most, as long as something else is in the way.
@@ -226,10 +236,7 @@ class TrialMaker:
 
         return execute(
             parts.problem.trainer,
-            replace(
-                request_for(parts.problem, trial.values, name=parts.trial_name(number)),
-                phase_s=trial.phases.phase_s if trial.phases else None,
-            ),
+            _request(parts.problem, trial, parts.trial_name(number)),
             self._policy(trial, started_s),
             TrialTools(runner=parts.runner, instruments=instruments, clock=parts.clock),
             progress=progress,
@@ -259,6 +266,7 @@ class TrialMaker:
             outruns_from=_OUTRUNS * state.pace(),
             validate_s=trial.validate_s,
             rounds=trial.phases.rounds if trial.phases else None,
+            trains_s=trial.leg.trains_s if trial.leg else None,
         )
 
     def _validity(self, trial: PlannedTrial, done: Execution, *, counts_anyway: bool) -> Validity:
@@ -293,6 +301,7 @@ class TrialMaker:
                 **(bounds_as_conditions(_bounds(done)) if trial.phases else {}),
             },
             validation=trial.judge(done),
+            race=trial.leg.leg(done) if trial.leg else None,
         )
 
     def _asked(self) -> dict[str, Scalar]:
@@ -317,6 +326,16 @@ class TrialMaker:
             return
         if record.ending not in self.failures:
             self.failures[record.ending] = Failed(record=record, stderr_tail=done.stderr_tail, folder=done.folder.path)
+
+
+def _request(problem: Problem, trial: PlannedTrial, name: str) -> TrialRequest:
+    request = request_for(problem, trial.values, name=name)
+    if trial.phases:
+        return replace(request, phase_s=trial.phases.phase_s)
+    if trial.leg:
+        keys = {**request.keys, **trial.leg.keys}
+        return replace(request, keys=keys, reads_each_loss=True, fill_outputs=trial.leg.fill_outputs)
+    return request
 
 
 def _bounds(done: Execution) -> Bounds:

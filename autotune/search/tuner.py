@@ -30,6 +30,7 @@ from autotune.search.findings import Findings
 from autotune.search.narrator import Narrator
 from autotune.search.other_machines import LeftOut, OtherMachines
 from autotune.search.parts import SearchParts
+from autotune.search.racer import Racer
 from autotune.search.schedule import (
     CAUTION,
     FOR_CONFIRMATION,
@@ -95,6 +96,7 @@ class Tuner:
         self._validator = None
         if parts.validate_s is not None:
             self._validator = Validator(parts, self._state, self._trials, self._narrator, longest_s=parts.validate_s)
+        self._racer = Racer(parts, self._state, self._trials, self._narrator, asked_s=parts.race_s)
         self._rng = random.Random(parts.seed)
         self._others = OtherMachines(parts, self._state, self._narrator.tell)
         self.ended_by: AutotuneError | None = None
@@ -122,6 +124,7 @@ class Tuner:
             why = self._explore()
             while self._confirm(why) and self._breaks():
                 why = self._explore()  # around what is left: the next best has its turn
+            self._race()
             self._others.wait_for_their_confirmations()
         except LeftOut as left:
             self.left_because = str(left)
@@ -225,7 +228,7 @@ class Tuner:
                 self._look()
             all_s = self._budget.left_s()
             kept_s = reserved_s(self._state.better(), self._confirmation_basis(), left_s=all_s)
-            kept_s += self._validation_s() if kept_s else 0.0
+            kept_s += self._afterwards_s() if kept_s else 0.0
             left_s = all_s - kept_s
             longest_s = self._longest_trial_s(all_s) if kept_s else math.inf
             design = design_points(self._state.trials, self._state.space.size, left_s)
@@ -317,7 +320,7 @@ class Tuner:
             self._narrator.tell_phase("ending", why)
             return False
         basis = self._confirmation_basis()
-        plan = plan_confirmation(better, basis, left_s=left_s - self._validation_s())
+        plan = plan_confirmation(better, basis, left_s=left_s - self._afterwards_s())
         if plan is None and not (self._validator and self._validator.has_broken):
             plan = plan_confirmation(better, basis, left_s=left_s)
         if plan is None:
@@ -351,7 +354,7 @@ class Tuner:
                 self._narrator.tell_phase("ending", self._trials.gpu_lost)
             if not record.comparable:
                 return False
-            if self._is_time_to_validate(done, plan) or self._is_decided(done, plan):
+            if self._is_time_to_go_on(done, plan) or self._is_decided(done, plan):
                 break
         return True
 
@@ -370,11 +373,12 @@ class Tuner:
         judged = judged_finalists(self._parts.study.records(), self._parts.search, self._problem.objective)
         return bool(judged) and plan.is_decided_by(judged[-1][1])
 
-    def _is_time_to_validate(self, done: int, plan: ConfirmationPlan) -> bool:
-        """Return whether further pairs, beyond the fewest, would take the time that the validation needs."""
-        if self._validator is None or done % 4 or done < 2 * LEAST_PAIRS:  # whole ABBA rounds
+    def _is_time_to_go_on(self, done: int, plan: ConfirmationPlan) -> bool:
+        """Return whether further pairs, beyond the fewest, would take the time of the validation, or of the race."""
+        afterwards_s = self._afterwards_s()
+        if not afterwards_s or done % 4 or done < 2 * LEAST_PAIRS:  # whole ABBA rounds
             return False
-        return self._budget.left_s() < self._validation_s() + CAUTION * 4 * plan.trial_s
+        return self._budget.left_s() < afterwards_s + CAUTION * 4 * plan.trial_s
 
     def _breaks(self) -> bool:
         """Validate the point that was confirmed last, if it is better and that was asked for.
@@ -386,6 +390,17 @@ class Tuner:
         if self._validator is None or result is None or result.verdict is not Verdict.BETTER:
             return False
         return not self._validator.validate(result)
+
+    def _race(self) -> None:
+        """Race the point that is the answer, if that was asked for or is called for."""
+        result = self._summary()
+        if result is not None and result.best and result.verdict is Verdict.BETTER and not self._trials.gpu_lost:
+            self._racer.race(result.best.values)
+
+    def _afterwards_s(self) -> float:
+        """Return the time that is kept for what comes after the confirmation of the point that is best now."""
+        better = self._state.better()
+        return self._validation_s() + self._racer.needed_s(better[0].observation.values if better else None)
 
     def _validation_s(self) -> float:
         return self._validator.needed_s if self._validator else 0.0
@@ -415,8 +430,12 @@ class Tuner:
         self._narrator.tell(SearchEnded(verdict=verdict, trials=len(trials), elapsed_s=elapsed_s))
         if result is None:
             raise self.ended_by or _no_numbers(trials, self._problem.config_path)
-        cautions = (*result.cautions, *self._cautions())
-        return replace(result, gain_of_ten_minutes=self._state.gain_of_ten_minutes(), cautions=cautions)
+        return replace(
+            result,
+            gain_of_ten_minutes=self._state.gain_of_ten_minutes(),
+            why_not_raced=result.why_not_raced and (self._racer.why_not or result.why_not_raced),
+            cautions=(*result.cautions, *self._cautions()),
+        )
 
     def _summary(self) -> SearchResult | None:
         return summarize(

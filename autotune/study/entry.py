@@ -12,7 +12,7 @@ from typing import Any
 
 from pydantic import TypeAdapter, ValidationError
 
-from autotune.records import GpuFigures, GpuMeasurement, Measurement, Purpose, TrialRecord, Validation
+from autotune.records import GpuFigures, GpuMeasurement, Measurement, Purpose, RaceLeg, TrialRecord, Validation
 from autotune.stage_times import PipelineTimes, StageTimes
 
 FORMAT = 2
@@ -28,6 +28,7 @@ _BYTES = (0, 1 << 60)
 _AMOUNT = (0.0, 1e18)
 _COUNT = (0, 1 << 53)
 _RATIO = (0.0, 1e18)
+_LOSS = (-1e30, 1e30)
 _RANGES: Mapping[str, tuple[float, float]] = {
     "number": (0, 1 << 53),
     "pair": (0, 1 << 53),
@@ -69,6 +70,10 @@ _RANGES: Mapping[str, tuple[float, float]] = {
     "speed_ratio": _RATIO,
     "overall_ratio": _RATIO,
     "loss_ratio": _RATIO,
+    "first_loss": _LOSS,
+    "update_samples": _AMOUNT,
+    "learning_rate": (0.0, 1e18),
+    "epoch_samples": _AMOUNT,
     "memory_growth_bytes_per_s": _BYTES,
     "gpu_memory_growth_bytes_per_s": _BYTES,
 }
@@ -76,9 +81,10 @@ _RANGES: Mapping[str, tuple[float, float]] = {
 
 _MOST_GPUS = 256
 _MOST_WINDOWS = 1_000_000
+_MOST_LOSSES = 10_000
 
-_ADDED = frozenset({"number", "validation"})
-"""Fields that a written trial may lack: the number is its place, and the first studies of format 2 had no other."""
+_ADDED = frozenset({"number", "validation", "race"})
+"""Fields that a written trial may lack: the number is its place, and earlier studies of format 2 had no others."""
 
 _ONCE_THE_BASELINE = "today"  # the purpose's word in format 1, and in the first studies of format 2
 
@@ -122,6 +128,10 @@ def record_of(number: int, attributes: Mapping[str, Any]) -> TrialRecord:
     _check(record)
     if record.validation:
         _check(record.validation)
+    if record.race:
+        _check(record.race)
+        if record.race.curve and len(record.race.curve.ends_s) > _MOST_LOSSES:
+            raise ValueError("race: too many losses")
     if record.measurement:
         _check(record.measurement)
         if len(record.measurement.gpus) > _MOST_GPUS:
@@ -145,7 +155,7 @@ def _of_format_1(attributes: Mapping[str, Any]) -> Mapping[str, Any]:
     return {**attributes, "measurement": {**measurement, "gpus": gpus}}
 
 
-def _check(part: TrialRecord | Measurement | GpuFigures | Validation | PipelineTimes | StageTimes) -> None:
+def _check(part: TrialRecord | Measurement | GpuFigures | Validation | RaceLeg | PipelineTimes | StageTimes) -> None:
     for field in fields(part):
         value = getattr(part, field.name)
         if field.name not in _RANGES or value is None:

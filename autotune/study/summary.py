@@ -14,7 +14,7 @@ from statistics import fmean, median
 from autotune.gpu.trial_usage import NOT_MEASURED
 from autotune.metrics import METRICS, values_of
 from autotune.records import VALIDATION_ASKED, Measurement, Purpose, TrialRecord
-from autotune.results import BrokenPoint, Change, SearchResult, Side, Verdict
+from autotune.results import BrokenPoint, Change, Race, SearchResult, Side, Verdict, changes_training
 from autotune.sampler.observations import expected_sd_of
 from autotune.score import (
     FEWEST_PAIRS,
@@ -34,12 +34,14 @@ from autotune.study.finalists import Finalist, Pair, finalists
 from autotune.study.machines import hosts_of, on_one_scale
 from autotune.study.noise import pair_noise
 from autotune.study.pooled_gpus import pooled_gpus, study_busy_rate
+from autotune.study.race_judgement import judge_race
 from autotune.study.reasons import Evidence, reason
 
 _UNVALIDATED = (
     "The answer is not validated, though that was asked for: there was no time, or the search was ended before it was. "
     "What breaks in a longer training is not known."
 )
+_NOT_RACED = "it was not raced"
 _UNEVEN = 1.3  # trials that differ by 8 % are within that 99 times in 100
 
 
@@ -210,6 +212,13 @@ class _Searched:
             changes = with_moved_keys(changes, self.space)
         return tuple(changes)
 
+    def race(self, candidate: Side | None) -> Race | None:
+        """Judge the race of a candidate; None where there was none."""
+        if candidate is None:
+            return None
+        alike = self.space.is_same_training(candidate.values, self.baseline_trial.values)
+        return judge_race(self.trials, candidate.point, same_training=alike)
+
 
 def _without_baseline(searched: _Searched) -> SearchResult:
     """Return the answer of a search whose baseline gave no numbers: the best of what did."""
@@ -248,6 +257,7 @@ def _compared(searched: _Searched, records: Sequence[TrialRecord]) -> SearchResu
     confirmed_on = tuple(hosts[machine] for machine in finalist.pairs_of_machines) if finalist else ()
     broke = finalist is not None and finalist.broke
     better = judgement is not None and judgement.better and not broke
+    changes, race = searched.changes_of(candidate, judgement), searched.race(candidate)
     evidence = Evidence(
         judgement=judgement,
         pairs=len(finalist.pairs) if finalist else 0,
@@ -271,15 +281,18 @@ def _compared(searched: _Searched, records: Sequence[TrialRecord]) -> SearchResu
         same_training=_same_training(searched),
         trials=len(searched.trials),
         outcomes=searched.outcomes,
-        changes=searched.changes_of(candidate, judgement),
+        changes=changes,
         objective=objective.name,
         why_no_gpu=searched.why_no_gpu,
         validation=finalist.validation if finalist else None,
+        race=race,
+        why_not_raced=_NOT_RACED if better and race is None and changes_training(changes) else "",
         confirmed_on=confirmed_on,
         broken=tuple(_broken(searched, other, of) for other, of in confirmed if other.broke and other is not finalist),
         cautions=(
             *_unvalidated(searched, finalist if better else None),
             *_unevenness(searched.baseline_trials),
+            *(race.cautions if race else ()),
         ),
     )
 

@@ -16,6 +16,7 @@ from autotune.trainee.batch import BatchSizes, loss_in
 from autotune.trainee.fast_path import around_step_end
 from autotune.trainee.instrumentation import Instrumentation
 from autotune.trainee.loop import Loop
+from autotune.trainee.running_mean import RunningMean
 
 
 def observe(package: str, loop: Loop, instrumentation: Instrumentation) -> None:
@@ -59,6 +60,7 @@ class _Fit:
     def __init__(self, loop: Loop) -> None:
         self._loop = loop
         self._sizes = BatchSizes()
+        self._losses = RunningMean()
 
     @functools.cached_property
     def _is_on_cpu(self) -> bool:
@@ -90,17 +92,19 @@ class _Fit:
     def see_loss(self, now_s: float, args: Any) -> None:
         """Take the loss from the arguments of Keras 2's callbacks at the end of a step."""
         if now_s >= self._loop.report.loss_due_s and self._is_on_cpu:
-            self._loop.report.loss(now_s, loss_in(args[2]) if len(args) > 2 else None)
+            shown = loss_in(args[2]) if len(args) > 2 else None
+            self._loop.report.loss(now_s, self._losses.since_last(args[0], args[1], shown))
 
     def logs_are_read(self, args: Any, kwargs: Any) -> Any:
         """Note that Keras is about to read a step's logs, which waits for the accelerator, maybe in another thread."""
         if time.monotonic() < self._loop.report.loss_due_s:
             return None
-        return args[2] if len(args) > 2 else kwargs.get("logs")
+        return args[0], args[1], args[2] if len(args) > 2 else kwargs.get("logs")
 
-    def logs_were_read(self, logs: Any, result: Any, error: Optional[BaseException]) -> None:
+    def logs_were_read(self, token: Any, result: Any, error: Optional[BaseException]) -> None:
         """Record that the logs are read, and can be read again without waiting."""
-        self._loop.report.loss(time.monotonic(), loss_in(logs))
+        callbacks, batch, logs = token
+        self._loop.report.loss(time.monotonic(), self._losses.since_last(callbacks, batch, loss_in(logs)))
 
     def epoch_ends(self, args: Any, kwargs: Any) -> Any:
         """Record the end of the epoch's steps and validation; the trainer's callbacks follow."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import os
 import time
 from collections.abc import Mapping
 from typing import Any, Optional
@@ -11,6 +12,8 @@ from typing import Any, Optional
 from autotune.trainee.stream import OBSERVER, Stream, is_only_watched, json_number
 
 LOSS_EVERY_S = 0.5
+EACH_LOSS_VARIABLE = "AUTOTUNE_EACH_LOSS"
+"""Variable of a trial in which the loss of each step is wanted, where that does not wait for an accelerator."""
 
 _NOTE_CHARS = 500
 # Nearly all steps are formatted in one call: it is most of the cost of a step after its observation.
@@ -38,7 +41,8 @@ class Report:
     def forget(self) -> None:
         """Drop the held steps in a forked child, where they are the parent's."""
         self.held: list[tuple[Any, ...]] = []
-        self._loss: Any = None
+        self._losses: list[Any] = []
+        self._loss_every_s: Optional[float] = None  # read late: a forked child's environment is not its parent's
 
     @property
     def is_ours(self) -> bool:
@@ -67,16 +71,22 @@ class Report:
                 self._stream.pace.step(t_s, wait_s, samples, None, not update)
             return
         lines = [_STEP % step if len(step) == 3 and None not in step else _line(*step) for step in held]
-        if self._loss is not None:
-            lines[-1] = f'{lines[-1][:-1]}, "loss": {json_number(self._loss)}}}'
-            self._loss = None
+        if self._losses:
+            lines[-1] = f'{lines[-1][:-1]}, "loss": {json_number(_mean(self._losses))}}}'
+            self._losses = []
         self._stream.write("\n".join(lines))
 
     def loss(self, now_s: float, value: Any) -> None:
-        """Add a loss that could be read without waiting for the accelerator; it is written with the next steps."""
+        """Add a loss that could be read without waiting for the accelerator; it is written with the next steps.
+
+        Of several, their mean is written.
+        """
         if self._stream.pace is None:
-            self.loss_due_s = now_s + LOSS_EVERY_S
-            self._loss = value
+            if self._loss_every_s is None:
+                self._loss_every_s = 0.0 if EACH_LOSS_VARIABLE in os.environ else LOSS_EVERY_S
+            self.loss_due_s = now_s + self._loss_every_s
+            if value is not None:
+                self._losses.append(value)
 
     def mark(self, kind: str, t_s: float, duration_s: Optional[float] = None) -> None:
         """Report an event other than a step; pauses are useful to a trainer that reports its own steps, too."""
@@ -112,6 +122,16 @@ class Report:
         self.flush()
         if self._stream.is_observed or self._stream.is_open:
             self._stream.write(json.dumps(fields))
+
+
+def _mean(losses: list[Any]) -> Any:
+    """Return the mean of some losses; what is no number stays so."""
+    if len(losses) == 1:
+        return losses[0]
+    try:
+        return math.fsum(map(float, losses)) / len(losses)
+    except Exception:
+        return None
 
 
 def _line(t_s: float, wait_s: Optional[float], samples: Optional[float], is_update: bool = True) -> str:

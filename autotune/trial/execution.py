@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
+from pathlib import Path
 
 from autotune.clock import Clock
 from autotune.folders.trial_folder import TrialFolder
@@ -94,6 +95,8 @@ class TrialRequest:
         samples_per_step: Samples per step according to the config, for trainers that do not report them; None if no
             key says it.
         phase_s: Length of each phase of a trial that is taken through phases; None for the others.
+        reads_each_loss: Whether the loss of each step is wanted.
+        fill_outputs: Puts what training starts from into the folder of the trial's outputs.
     """
 
     name: str
@@ -101,6 +104,8 @@ class TrialRequest:
     gpus: TrialGpus
     samples_per_step: float | None
     phase_s: float | None = None
+    reads_each_loss: bool = False
+    fill_outputs: Callable[[Path], None] = lambda _outputs: None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -148,8 +153,15 @@ def execute(
         cpu_cores=instruments.cpu_cores,
         progress=progress,
     )
-    plan = plan_trial(trainer, request.keys, trial=request.name, phase_s=request.phase_s)
+    plan = plan_trial(
+        trainer,
+        request.keys,
+        trial=request.name,
+        phase_s=request.phase_s,
+        reads_each_loss=request.reads_each_loss,
+    )
     folder = _new_folder(trainer, request.name)
+    request.fill_outputs(folder.outputs)
     with instruments:
         instruments.expect(plan.trial_id, request.gpus, folder.samples)
         asked_s = clock.now_s()

@@ -64,6 +64,11 @@ class Losses:
         """True if there are enough of them for a level, which may be impossible for other reasons."""
         return len(self._values) >= _FIRST + _LATEST
 
+    @property
+    def first(self) -> float | None:
+        """Level at which it began; None where there are too few losses for one."""
+        return median(self._values[:_FIRST]) if self.are_many else None
+
     def level(self, step: float) -> LossLevel | None:
         """Return the level of the loss in the last part before a step; None where too few losses tell.
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from autotune.folders import temporary_folder
 from autotune.folders.state_folder import StateFolder
 from autotune.folders.trial_folder import TrialFolder
-from autotune.records import PHASE_VARIABLE, TrialPlan, Values
+from autotune.records import EACH_LOSS_VARIABLE, PHASE_VARIABLE, TrialPlan, Values
 from autotune.settings.loaded import Settings
 from autotune.settings.paths import path_of
 from autotune.settings.trackers import quiet_trackers
@@ -53,7 +53,9 @@ class Trainer:
         return any(place is not None and os.path.isdir(place) for place in places)
 
 
-def plan_trial(trainer: Trainer, keys: Values, *, trial: str, phase_s: float | None = None) -> TrialPlan:
+def plan_trial(
+    trainer: Trainer, keys: Values, *, trial: str, phase_s: float | None = None, reads_each_loss: bool = False
+) -> TrialPlan:
     """Plan a trial of a point.
 
     Args:
@@ -61,6 +63,7 @@ def plan_trial(trainer: Trainer, keys: Values, *, trial: str, phase_s: float | N
         keys: Every key of the config that the point sets.
         trial: Name of the trial, which its folder gets too.
         phase_s: Length of each phase of one that is taken through phases; None for the others.
+        reads_each_loss: Whether the loss of each step is wanted.
 
     Raises:
         ConfigError: The trial's copy of the config, or its command line, cannot be made.
@@ -82,14 +85,18 @@ def plan_trial(trainer: Trainer, keys: Values, *, trial: str, phase_s: float | N
         folder=folder.path,
         argv=argv,
         cwd=Path.cwd(),
-        env=_environment(trainer, keys, folder, phase_s),
+        env={
+            **_environment(trainer, keys, folder),
+            **({} if phase_s is None else {PHASE_VARIABLE: f"{phase_s:g}"}),
+            **({EACH_LOSS_VARIABLE: "1"} if reads_each_loss else {}),
+        },
         config_text=copy.text,
         config_name=copy.path.name,
         further_configs={one.path.name: one.text for one in further.values()},
     )
 
 
-def _environment(trainer: Trainer, keys: Values, folder: TrialFolder, phase_s: float | None) -> dict[str, str]:
+def _environment(trainer: Trainer, keys: Values, folder: TrialFolder) -> dict[str, str]:
     """Return the variables added to a trial's environment; the user's own values take precedence over our defaults."""
     wished = {
         **quiet_trackers(folder.outputs),
@@ -97,5 +104,4 @@ def _environment(trainer: Trainer, keys: Values, folder: TrialFolder, phase_s: f
         "PYTHONDONTWRITEBYTECODE": "1",
         temporary_folder.VARIABLE: str(temporary_folder.temporary_folder(folder.path)),
     }
-    phases = {} if phase_s is None else {PHASE_VARIABLE: f"{phase_s:g}"}
-    return {**wished, **trainer.settings.trial_env(keys), **phases, "AUTOTUNE_CACHE_DIR": str(trainer.state.cache)}
+    return {**wished, **trainer.settings.trial_env(keys), "AUTOTUNE_CACHE_DIR": str(trainer.state.cache)}

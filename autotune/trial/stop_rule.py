@@ -45,6 +45,7 @@ class TrialPolicy:
         validate_s: Longest training of a validation trial, which goes on until it has passed all `MILESTONES`; None
             for the other trials.
         rounds: Rounds of phases after which one that is taken through phases has shown enough; None for the others.
+        trains_s: Time from its first step for which a trial of a race trains; None for the others.
     """
 
     goal: WindowGoal
@@ -60,6 +61,7 @@ class TrialPolicy:
     outruns_from: float = 0.0
     validate_s: float | None = None
     rounds: int | None = None
+    trains_s: float | None = None
 
 
 class StopRule:
@@ -149,10 +151,14 @@ class StopRule:
             return Stop.ENOUGH if self._is_validated(self.policy.validate_s) else None
         if self.policy.rounds is not None and self._rounds >= self.policy.rounds:
             return Stop.ENOUGH
+        if self.policy.trains_s is not None and self.milestones.trained_s >= self.policy.trains_s:
+            return Stop.ENOUGH
         if now_s - self._last_step_s > max(_LONGEST_SILENCE_S, _SILENT_STEPS * self._longest_step_s):
             return Stop.HUNG
         if now_s >= give_up_s:
             return Stop.ENOUGH
+        if self.policy.trains_s is not None:
+            return None
         if self.policy.rounds is not None and self._may_be_phased(now_s):
             return None  # its steps are not of one kind
         if now_s >= self._next_look_s and not self.is_cold:

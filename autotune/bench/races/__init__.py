@@ -1,0 +1,1 @@
+"""Benchmark of races: what they say of trainings whose learning is known."""

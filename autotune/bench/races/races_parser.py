@@ -1,0 +1,38 @@
+"""Command line of the benchmark of races; what it needs is imported when it is run."""
+
+import argparse
+from typing import TYPE_CHECKING
+
+from autotune.durations import parse_duration_s
+
+if TYPE_CHECKING:
+    Commands = argparse._SubParsersAction[argparse.ArgumentParser]
+
+
+def add_races(commands: "Commands") -> None:
+    """Add the parser of ``races``."""
+    parser = commands.add_parser("races", help="what races say of trainings whose learning is known")
+    parser.add_argument("what", choices=["simulated", "equal", "batches", "faults"])
+    parser.add_argument("--times", type=int, default=20, help="races of a kind (default: 20)")
+    parser.add_argument("--race", type=parse_duration_s, default="2m", help="length of a real race (default: 2m)")
+    parser.add_argument("--batches", type=int, nargs="+", default=[4, 64, 256], help="beside 16 (default: 4 64 256)")
+    parser.add_argument("--seeds", type=int, default=3, help="trainings to the loss (default: 3)")
+    parser.add_argument(
+        "--limit", type=parse_duration_s, default="60s", help="of a training to the loss (default: 60s)"
+    )
+    parser.add_argument("--torch", metavar="PYTHON", help="interpreter with PyTorch; without it that is left out")
+    parser.set_defaults(run=_races)
+
+
+def _races(arguments: argparse.Namespace) -> None:
+    from autotune.bench.races.benchmark_races import batch_report, equal_report, fault_report, simulated_report
+
+    if arguments.what == "simulated":
+        report = simulated_report(arguments.times)
+    elif arguments.what == "equal":
+        report = equal_report(arguments.times, arguments.race, arguments.torch)
+    elif arguments.what == "faults":
+        report = fault_report(arguments.times, arguments.race)
+    else:
+        report = batch_report(arguments.batches, arguments.seeds, arguments.race, arguments.limit, arguments.torch)
+    print(report, end="")

@@ -1,0 +1,1 @@
+"""Trainers that really learn; each is started as a process of its own."""

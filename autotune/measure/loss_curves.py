@@ -1,0 +1,144 @@
+"""Loss curves: how the loss of a training went, and the means, errors and times that are read from it. Pure.
+
+The mean loss per sample does not depend on the size of the batch, whatever its distribution; a median of batches does,
+since the mean of more samples is less skewed. So stretches are averaged.
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from statistics import fmean
+
+from autotune.records import LossCurve, TraineeEvent
+
+STRETCHES = 96
+"""Stretches of equal time that a curve is cut into."""
+
+LATE = 0.75
+"""Start of the part that tells the level at some time, as a share of that: a loss falls with the logarithm of time."""
+
+_LEAST_LOSSES = 8
+_FIRST = 3  # losses that tell where it began
+_LEAST_FOR_ERROR = 4  # stretches
+
+
+@dataclass(frozen=True, kw_only=True)
+class LossLevel:
+    """Level of a loss at some time: its mean over the late part before that.
+
+    Attributes:
+        mean: The mean.
+        error: Its standard error, from the differences of stretches that follow one another, which a falling level
+            hardly moves; None where there are too few.
+    """
+
+    mean: float
+    error: float | None
+
+
+def loss_curve(events: Sequence[TraineeEvent], longest_s: float) -> tuple[LossCurve | None, float | None]:
+    """Return the loss curve of a training, and the mean of its first losses.
+
+    Losses that are no numbers are left out: a batch now and then has one in trainings that go on well.
+
+    Args:
+        events: All that it reported, in the order of time.
+        longest_s: Time from its first step up to which losses count.
+
+    Returns:
+        The curve, None where there are fewer than eight losses; and their beginning, None without any.
+    """
+    first_step_s = next((event.t_s for event in events if event.kind == "step"), None)
+    if first_step_s is None:
+        return None, None
+    seen: list[tuple[float, float, float | None]] = []
+    samples: float | None = 0.0
+    for event in events:
+        if event.kind == "step":
+            samples = None if samples is None or event.samples is None else samples + event.samples
+        passed_s = event.t_s - first_step_s
+        if event.loss is not None and math.isfinite(event.loss) and 0.0 <= passed_s <= longest_s:
+            seen.append((passed_s, event.loss, samples))
+    first = fmean(loss for _, loss, _ in seen[:_FIRST]) if seen else None
+    if len(seen) < _LEAST_LOSSES:
+        return None, first
+    length_s = seen[-1][0] / STRETCHES
+    stretches: dict[int, list[tuple[float, float, float | None]]] = {}
+    for one in seen:
+        stretches.setdefault(min(STRETCHES - 1, int(one[0] / length_s)) if length_s else 0, []).append(one)
+    lasts = [stretch[-1] for stretch in stretches.values()]
+    if len(lasts) < _LEAST_LOSSES:
+        return None, first
+    known = [told for _, _, told in lasts if told is not None]
+    curve = LossCurve(
+        ends_s=tuple(round((place + 1) * length_s, 4) for place in stretches),
+        losses=tuple(float(f"{fmean(loss for _, loss, _ in stretch):.7g}") for stretch in stretches.values()),
+        samples=tuple(known) if len(known) == len(lasts) else (),
+    )
+    return curve, first
+
+
+def level_at(curve: LossCurve, t_s: float, *, from_s: float | None = None) -> LossLevel:
+    """Return the level of a loss at some time after the first step.
+
+    Args:
+        curve: The curve.
+        t_s: The time.
+        from_s: Start of the part that tells it; None for `LATE` of the time.
+    """
+    begin_s = LATE * t_s if from_s is None else from_s
+    parts = [
+        (loss, min(end_s, t_s) - max(start_s, begin_s))
+        for (start_s, end_s), loss in zip(pairwise((0.0, *curve.ends_s)), curve.losses, strict=True)
+    ]
+    inside = [(loss, length_s) for loss, length_s in parts if length_s > 0.0]
+    if not inside:  # between two losses, or behind the last
+        return LossLevel(mean=parts[-1][0] if t_s > curve.ends_s[-1] else parts[0][0], error=None)
+    mean = math.fsum(loss * length_s for loss, length_s in inside) / math.fsum(length_s for _, length_s in inside)
+    losses = [loss for loss, _ in inside]
+    if len(losses) < _LEAST_FOR_ERROR:
+        return LossLevel(mean=mean, error=None)
+    variance = fmean((later - earlier) ** 2 for earlier, later in pairwise(losses)) / 2.0
+    return LossLevel(mean=mean, error=math.sqrt(variance / len(losses)))
+
+
+def fall_at(curve: LossCurve, t_s: float) -> float:
+    """Return by how much a loss falls at some time for each unit of the logarithm of time; below 0 where it rises."""
+    late, before = level_at(curve, t_s), level_at(curve, LATE * t_s, from_s=LATE * LATE * t_s)
+    return (before.mean - late.mean) / -math.log(LATE)
+
+
+def time_of(curve: LossCurve, samples: float) -> float:
+    """Return the time after the first step at which training had gone through so many samples.
+
+    Args:
+        curve: A curve that tells its samples.
+        samples: The number of samples, at most those of the curve.
+    """
+    points = [(0.0, 0.0), *zip(curve.samples, curve.ends_s, strict=True)]
+    for (before, before_s), (after, after_s) in pairwise(points):
+        if after >= samples:
+            share = (samples - before) / (after - before) if after > before else 1.0
+            return before_s + share * (after_s - before_s)
+    return curve.ends_s[-1]
+
+
+def time_to(curves: Sequence[LossCurve], level: float, longest_s: float) -> float | None:
+    """Return the time after which the mean level of some curves has come down to a level; None if it has not.
+
+    Args:
+        curves: Curves of like trainings.
+        level: The level.
+        longest_s: Time up to which it is looked for.
+    """
+    before = None
+    for place in range(1, STRETCHES + 1):
+        t_s = longest_s * place / STRETCHES
+        mean = fmean(level_at(curve, t_s).mean for curve in curves)
+        if mean <= level:
+            if before is None or before[1] <= mean:
+                return t_s
+            return before[0] + (t_s - before[0]) * (before[1] - level) / (before[1] - mean)
+        before = (t_s, mean)
+    return None

@@ -1,0 +1,96 @@
+"""Words of the final screen on a race."""
+
+from dataclasses import replace
+
+import pytest
+
+from autotune.report.race_notes import race_notes, why_it_may_learn_more_slowly
+from autotune.results import Change, Learning, LossDifference, Race, Raced, SearchResult, Verdict
+
+LOSSES = LossDifference(today=3.12, other=2.95, low=-0.21, high=-0.12)
+RESULT = SearchResult(
+    verdict=Verdict.BETTER,
+    why="confirmed",
+    baseline=None,
+    best=None,
+    candidate=None,
+    speedup=None,
+    score_ratio=None,
+    smallest_gain=None,
+    same_training=None,
+    trials=9,
+    outcomes={},
+    changes=(
+        Change(path="workers", old=1, new=2, worth=None, group=0, label="same training"),
+        Change(path="batch", old=8, new=32, worth=None, group=1, label="batch"),
+    ),
+)
+
+
+def race(learning: Learning, **details: object) -> Race:
+    """Race with this outcome."""
+    raced = Raced(learning=learning, at_equal_time=LOSSES, learning_speed=1.5)
+    return Race(winner=replace(raced, **details), trained_s=120.0, pairs=4)  # type: ignore[arg-type]
+
+
+def said(result: SearchResult) -> str:
+    """All notes."""
+    return "\n".join(note.plain for note in race_notes(result))
+
+
+def test_the_losses_stand_with_their_interval() -> None:
+    """And where the trainings began."""
+    text = said(replace(RESULT, race=race(Learning.FASTER)))
+    assert text == (
+        "Learns faster: after the same 2m of training the loss is 2.95, and 3.12 today (95 % interval of the "
+        "difference -0.21 to -0.12): it learns faster, 1.50x as fast.\nRaced from scratch, 4 rounds in turn."
+    )
+    resumed = replace(race(Learning.FASTER), checkpoint="runs/ckpt-7")
+    assert "from a copy of the newest checkpoint, runs/ckpt-7" in said(replace(RESULT, race=resumed))
+
+
+def test_what_is_not_known_says_what_would_tell() -> None:
+    """A longer race, or the reason why none can."""
+    text = said(replace(RESULT, race=race(Learning.UNKNOWN, needed_s=1200.0)))
+    assert "does not tell which learns faster; a race of 20m would probably tell" in text
+    unseen = replace(race(Learning.UNKNOWN, at_equal_time=None), why_unknown="too few losses were seen in that time")
+    assert "it cannot be told: too few losses were seen" in said(replace(RESULT, race=unseen))
+    assert said(replace(RESULT, why_not_raced="the trainer reports no loss that can be seen")) == (
+        "Learning: whether it also learns faster is not known: the trainer reports no loss that can be seen."
+    )
+    assert said(RESULT) == ""
+
+
+def test_a_proposed_rate_says_how_it_is_written() -> None:
+    """Only where it is the better one."""
+    slower = race(Learning.SLOWER)
+    better = Raced(learning=Learning.FASTER, at_equal_time=LOSSES, learning_speed=2.0)
+    scaled = replace(slower, scaled=better, learning_rate_key="lr", learning_rate=0.2)
+    assert scaled.proposed_rate == ("lr", 0.2)
+    assert "With lr: 0.2 as well" in said(replace(RESULT, race=scaled))
+    assert "apply --learning-rate" in said(replace(RESULT, race=scaled))
+    worse = replace(scaled, scaled=replace(better, learning=Learning.UNKNOWN))
+    assert worse.proposed_rate is None
+    assert "apply --learning-rate" not in said(replace(RESULT, race=worse))
+
+
+@pytest.mark.parametrize(
+    ("raced", "reason"),
+    [
+        (None, "It changes the batch, and whether it also learns faster is not known: no time."),
+        (race(Learning.SLOWER), "It changes the batch, and in the race it learned more slowly: after the same 2m"),
+        (race(Learning.UNKNOWN), "It changes the batch, and the race did not show that it learns as fast: after the"),
+    ],
+)
+def test_the_reason_to_ask_names_what_changes(raced: Race | None, reason: str) -> None:
+    """And what is known of how it learns."""
+    result = replace(RESULT, race=raced, why_not_raced="no time")
+    assert result.may_learn_more_slowly
+    assert why_it_may_learn_more_slowly(result).startswith(reason)
+
+
+@pytest.mark.parametrize("learning", [Learning.FASTER, Learning.ALIKE])
+def test_what_learns_as_fast_needs_no_yes(learning: Learning) -> None:
+    """Neither does what leaves the training as it is."""
+    assert not replace(RESULT, race=race(learning)).may_learn_more_slowly
+    assert not replace(RESULT, changes=RESULT.changes[:1]).may_learn_more_slowly

@@ -1,0 +1,196 @@
+"""Races in virtual time: whether the faster config also learns faster, planned from the start and told at the end."""
+
+import random
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from autotune.records import Purpose, RaceArm
+from autotune.results import Learning, Verdict
+from autotune.testing.simulated_runner import Training
+from tests.search.simulated import CONFIG, Search, Searched, plain
+
+BUDGET_S = 1200.0
+RACE_S = 240.0
+WITH_RATE = CONFIG.replace("data:\n", "seed: 7\nlearning_rate: 0.1\ndata:\n", 1)
+
+Trainer = Callable[[Mapping[str, Any]], Training]
+
+
+def learning(worth: Callable[[Mapping[str, Any]], float], *, noise: float = 0.02) -> Trainer:
+    """Return a trainer whose loss falls with its samples, each worth so much; batches of it differ at random."""
+    rng = random.Random(0)
+
+    def trainer(config: Mapping[str, Any]) -> Training:
+        batch, each = config["data"]["batch_size"], worth(config)
+
+        def loss(step: int) -> float:
+            level = 0.5 + 3.0 / (1.0 + each * batch * step / 500.0) ** 0.5
+            return level + rng.gauss(0.0, noise)
+
+        return replace(plain(config), loss=loss)
+
+    return trainer
+
+
+def half_as_much(config: Mapping[str, Any]) -> float:
+    """A sample of a four times larger batch is worth a quarter: nothing is gained, since steps are slower."""
+    return 0.25 if config["data"]["batch_size"] == 32 else 1.0
+
+
+def as_much(_config: Mapping[str, Any]) -> float:
+    """Every sample is worth the same."""
+    return 1.0
+
+
+def raced(search: Search, trainer: Trainer, **options: Any) -> Searched:
+    """Search, and race the answer if that is called for."""
+    searched = search(trainer, **{"budget_s": BUDGET_S, "race_s": None, **options})
+    assert searched.answer.verdict is Verdict.BETTER, searched.said()
+    return searched
+
+
+def test_a_faster_batch_that_learns_less_from_each_sample_is_not_called_better_at_learning(search: Search) -> None:
+    """The race says so, with the losses after equal time; nothing is applied without a yes."""
+    answer = raced(search, learning(half_as_much)).answer
+    assert answer.best is not None
+    assert answer.best.values["data.batch_size"] == 32
+    assert answer.race is not None
+    assert answer.race.winner.learning is Learning.SLOWER
+    losses = answer.race.winner.at_equal_time
+    assert losses is not None
+    assert losses.low > 0.0
+    assert losses.other > losses.today
+    assert answer.race.winner.learning_speed is not None
+    assert answer.race.winner.learning_speed < 0.9
+    assert answer.may_learn_more_slowly
+
+
+def test_a_faster_batch_that_learns_as_much_from_each_sample_learns_faster(search: Search) -> None:
+    """By about as much as it is faster."""
+    answer = raced(search, learning(as_much)).answer
+    assert answer.race is not None
+    assert answer.race.winner.learning is Learning.FASTER
+    assert answer.speedup is not None
+    assert answer.race.winner.learning_speed == pytest.approx(answer.speedup.ratio, rel=0.25)
+    assert not answer.may_learn_more_slowly
+
+
+def test_the_trainings_take_turns_for_equal_time_within_a_fifth_of_the_budget(search: Search) -> None:
+    """Rounds in opposite order; all end before the budget does."""
+    searched = raced(search, learning(as_much))
+    legs = [trial.race for trial in searched.of(Purpose.RACE)]
+    turns = [RaceArm.BASELINE, RaceArm.WINNER, RaceArm.WINNER, RaceArm.BASELINE]
+    assert [leg.arm for leg in legs if leg] == [*turns, *turns]
+    assert len({leg.trained_s for leg in legs if leg}) == 1
+    took_s = sum(trial.duration_s for trial in searched.of(Purpose.RACE))
+    assert 0.5 * RACE_S < took_s <= RACE_S
+    assert searched.took_s <= BUDGET_S
+
+
+def test_the_learning_rate_is_scaled_with_the_batch_and_proposed_where_that_learns_better(search: Search) -> None:
+    """With the square root of the batch, the optimizer not being known; each round has a seed of its own."""
+
+    def worth(config: Mapping[str, Any]) -> float:
+        return 1.0 if config["data"]["batch_size"] == 8 or config["learning_rate"] > 0.15 else 0.2
+
+    searched = raced(search, learning(worth), config=WITH_RATE)
+    race = searched.answer.race
+    assert race is not None
+    assert race.winner.learning is Learning.SLOWER
+    assert race.scaled is not None
+    assert race.scaled.learning is Learning.FASTER
+    assert race.proposed_rate == ("learning_rate", 0.2)
+    assert searched.answer.may_learn_more_slowly, "without the rate"
+    seeds = {(leg.pair, leg.seed) for trial in searched.of(Purpose.RACE) if (leg := trial.race)}
+    assert seeds == {(pair, 7 + pair) for pair in range(len(seeds))}
+
+
+@pytest.mark.parametrize(
+    ("options", "why"),
+    [
+        ({"race_s": 0.0}, "--no-race"),
+        ({"budget_s": 600.0}, "a search of less than 15m"),
+    ],
+)
+def test_an_answer_that_was_not_raced_says_why(search: Search, options: dict[str, Any], why: str) -> None:
+    """And is not applied without a yes."""
+    searched = raced(search, learning(as_much), **options)
+    assert searched.of(Purpose.RACE) == []
+    assert why in searched.answer.why_not_raced
+    assert searched.answer.may_learn_more_slowly
+
+
+def test_without_a_loss_there_is_no_race(search: Search) -> None:
+    """And that is said."""
+    searched = raced(search, plain)
+    assert searched.of(Purpose.RACE) == []
+    assert "no loss that can be seen" in searched.answer.why_not_raced
+
+
+def test_the_same_training_is_raced_only_if_that_was_asked_for(search: Search) -> None:
+    """It comes out alike at equal samples, and nothing has to be accepted."""
+    config = CONFIG.replace("data.batch_size: [8, 32]", "data.batch_size: [8]").replace(
+        "        data.batch_size: [8]\n", ""
+    )
+
+    def workers(config: Mapping[str, Any]) -> Training:
+        training = learning(as_much)(config)
+        return replace(training, step_s=training.step_s / (1.5 if config["data"]["num_workers"] == 2 else 1.0))
+
+    of_itself = raced(search, workers, config=config)
+    assert of_itself.of(Purpose.RACE) == []
+    assert (of_itself.answer.why_not_raced, of_itself.answer.may_learn_more_slowly) == ("", False)
+    asked = raced(search, workers, config=config, race_s=RACE_S, fresh=True)
+    assert asked.answer.race is not None
+    assert asked.answer.race.winner.learning is Learning.FASTER
+    assert asked.answer.race.cautions == ()
+
+
+def test_what_is_called_the_same_training_and_repeats_its_samples_is_found(search: Search) -> None:
+    """Its loss falls faster with each sample than it should."""
+    config = CONFIG.replace("        data.batch_size: [8, 32]\n", "")
+
+    def repeating(config: Mapping[str, Any]) -> Training:
+        is_second = config["data"]["num_workers"] == 2
+        training = learning(lambda _config: 8.0 if is_second else 1.0)(config)
+        return replace(training, step_s=training.step_s / (1.5 if is_second else 1.0))
+
+    answer = raced(search, repeating, config=config, race_s=RACE_S).answer
+    assert answer.race is not None
+    (caution,) = answer.race.cautions
+    assert "called the same training" in caution
+    assert any("called the same training" in said for said in answer.cautions)
+
+
+def test_a_winner_whose_loss_becomes_no_number_loses(search: Search) -> None:
+    """In the race; short trials had not come so far."""
+
+    def trainer(config: Mapping[str, Any]) -> Training:
+        training = learning(as_much)(config)
+        assert callable(training.loss)
+        of_step = training.loss
+        if config["data"]["batch_size"] == 8:
+            return training
+        return replace(training, loss=lambda step: of_step(step) if step < 400 else float("nan"))
+
+    answer = raced(search, trainer).answer
+    assert answer.race is not None
+    assert (answer.race.winner.learning, answer.race.winner.diverged) == (Learning.SLOWER, True)
+
+
+def test_a_loss_that_is_summed_over_the_batch_is_not_compared(search: Search) -> None:
+    """It is four times as high from the start."""
+
+    def trainer(config: Mapping[str, Any]) -> Training:
+        training = learning(as_much)(config)
+        assert callable(training.loss)
+        of_step = training.loss
+        return replace(training, loss=lambda step: config["data"]["batch_size"] * of_step(step))
+
+    answer = raced(search, trainer).answer
+    assert answer.race is not None
+    assert answer.race.winner.learning is Learning.UNKNOWN
+    assert "sum over the batch" in answer.race.why_unknown
