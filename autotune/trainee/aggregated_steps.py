@@ -34,6 +34,8 @@ class AggregatedSteps:
     def forget(self) -> None:
         """Drop all state in a forked child, where it is the parent's."""
         self._ends_s: list[float] = []
+        self._ending_s: Optional[float] = None  # end of a step whose callbacks are called now
+        self._is_taken = False  # whether that was reported meanwhile
         self._last_s: Optional[float] = None  # end of the last step that was reported, or of a pause since
         self._read_s = 0.0
         self._sums: Sums = (0.0, 0.0, 0.0)
@@ -43,8 +45,15 @@ class AggregatedSteps:
         """Add a fetch that was observed in Python."""
         self._sums = (self._sums[0] + wait_s, self._sums[1] + (samples or 0.0), self._sums[2] + 1.0)
 
+    def ending(self, t_s: float) -> None:
+        """Note the end of a step whose callbacks are about to be called: a pause in them comes after it."""
+        self._ending_s, self._is_taken = t_s, False
+
     def ended(self, t_s: float) -> None:
-        """Add the end of a step, or of one execution of several steps."""
+        """Add the end of a step, or of one execution of several steps, unless a pause in its callbacks did."""
+        was_taken, self._ending_s, self._is_taken = self._is_taken, None, False
+        if was_taken:
+            return
         self._ends_s.append(t_s)
         # The first is held back until the second: the trainer may report its steps itself.
         if t_s - self._read_s >= READ_EVERY_S and not (self._is_first and len(self._ends_s) == 1):
@@ -52,6 +61,9 @@ class AggregatedSteps:
 
     def flush(self) -> None:
         """Report the steps that have ended."""
+        if self._ending_s is not None and not self._is_first:
+            self._ends_s.append(self._ending_s)
+            self._ending_s, self._is_taken = None, True
         ends_s, self._ends_s = self._ends_s, []
         if not ends_s:
             return

@@ -154,7 +154,7 @@ def around_step_end(
         see_loss: Takes the loss from its arguments when one is due; None if another wrapper does.
     """
     original = getattr(owner, name)
-    monotonic, ended = time.monotonic, loop.aggregated.ended
+    monotonic, ending, ended = time.monotonic, loop.aggregated.ending, loop.aggregated.ended
 
     @functools.wraps(original)
     def observed(*args: Any, **kwargs: Any) -> Any:
@@ -162,6 +162,7 @@ def around_step_end(
         try:
             if loop.is_suspended and instrumentation.on:
                 end_s = monotonic()
+                ending(end_s)
         except Exception as error:
             instrumentation.failed(error)
         try:

@@ -23,6 +23,9 @@ _SHORT_STEP: Mapping[str, Scalar] = {"batch_size": 256, "width": 256, "layers": 
 _LONG_STEP: Mapping[str, Scalar] = {"batch_size": 256, "width": 512, "layers": 12}
 """Steps of 40 to 60 ms, whose time is in proportion to the batch."""
 
+_SHARED_STEP: Mapping[str, Scalar] = {"batch_size": 64, "width": 384, "layers": 40}
+"""Steps of 30 to 40 ms of few samples, which leave time to load them."""
+
 _TURNS: Mapping[str, Scalar] = {"parallel": 0, "prefetch": 0}
 """Loading only when the step asks for it."""
 
@@ -72,7 +75,13 @@ _ROWS = (
         Limit.OVERLAP,
         {**_STEP, "layers": 40, "load": "slow disk", "load_ms": 0.1, **_TURNS},
     ),
-    _Row("no-prefetch-decoding", "no prefetch", Limit.OVERLAP, {**_STEP, "load": "decode", "amount": 192, **_TURNS}),
+    _Row(
+        "no-prefetch-keras",
+        "no prefetch",
+        Limit.OVERLAP,
+        {**_STEP, "load": "slow disk", "load_ms": 0.3, **_TURNS},
+        _KERAS,
+    ),
     # What a step takes whatever its batch.
     _Row("eager-loop", "eager loop", Limit.HOST, {"batch_size": 4, "width": 16, "layers": 60, "step": "eager"}),
     _Row("eager-keras", "eager loop", Limit.HOST, {"batch_size": 8, "width": 32, "layers": 8, "step": "eager"}, _KERAS),
@@ -83,7 +92,6 @@ _ROWS = (
         "retracing",
         Limit.HOST,
         {"batch_size": 8, "width": 64, "layers": 2, "step": "retracing"},
-        also=frozenset({Limit.MEMORY}),  # each trace is kept: hundreds of MiB a minute
     ),
     _Row("retracing-wrapped", "retracing", Limit.HOST, {"batch_size": 8, "width": 64, "layers": 2, "step": "wrapped"}),
     _Row(
@@ -158,7 +166,7 @@ _ROWS = (
         "shuffle-refill",
         "shuffle buffer filled at each epoch",
         Limit.STALLS,
-        {**_STEP, "load": "slow disk", "load_ms": 0.1, "epoch_batches": 40, "shuffle": 2000},
+        {**_SHARED_STEP, "load": "slow disk", "load_ms": 0.1, "epoch_batches": 40, "shuffle": 2000},
     ),
     # Somebody else.
     _Row("neighbours-2", "neighbours on the CPU", Limit.NEIGHBOUR, _LONG_STEP, neighbours=2),
@@ -170,7 +178,13 @@ _ROWS = (
     _Row("healthy-40ms", HEALTHY, Limit.STEP, _LONG_STEP),
     _Row("healthy-100ms", HEALTHY, Limit.STEP, {"batch_size": 256, "width": 512, "layers": 20}),
     _Row("healthy-300ms", HEALTHY, Limit.STEP, {"batch_size": 512, "width": 512, "layers": 30}),
-    _Row("healthy-fetching", HEALTHY, Limit.STEP, {**_SHORT_STEP, "step": "fetching"}),
+    _Row(
+        "healthy-fetching",
+        HEALTHY,
+        Limit.STEP,
+        {**_SHORT_STEP, "step": "fetching"},
+        also=frozenset({Limit.NOT_SEEN}),  # its batches cannot be replaced, and the verdict says so
+    ),
     _Row("healthy-noise", HEALTHY, Limit.STEP, {**_LONG_STEP, "jitter": 0.2}),
     _Row("healthy-shuffle", HEALTHY, Limit.STEP, {**_LONG_STEP, "shuffle": 64}),
     _Row(

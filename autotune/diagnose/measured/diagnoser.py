@@ -139,14 +139,13 @@ class Diagnoser:
             bounds = replace(bounds, why_not=(*bounds.why_not, why))
         larger, larger_record = self._larger_batch(bounds)
         plan, measured = self._try_switches(bounds, saw_a_pass=watched.saw_a_pass)
+        retraced = retraced_function(watched.folder.stderr_beginning())
         results = (
             judge_in_force(phased.events, self._problem.space, self._problem.machine),
             judge_neighbours(self._seen.foreign_cores, self._cores, self._own_cores(watched), self._seen.records),
             judge_input(bounds, self._problem.machine.cpu_cores, loads_ahead=_loads_ahead(self._problem.space)),
-            judge_fixed_cost(
-                _steps(trial, bounds), larger, bounds, retraced=retraced_function(watched.folder.stderr_beginning())
-            ),
-            judge_steadiness(timed_steps(watched.events)),
+            judge_fixed_cost(_steps(trial, bounds), larger, bounds, retraced=retraced),
+            judge_steadiness(timed_steps(watched.events), retraced=retraced),
             judge_outside_steps(watched.events),
             judge_memory(
                 self._problem.machine, record.measurement, watched.memory, self._by_batch(record, larger_record)

@@ -20,7 +20,9 @@ CHECK = "fixed-cost"
 
 _MUCH = 0.6  # of the step for certain: up to there it may be the update of the weights, which is work
 _STEP_SD = 0.04  # of ln step time between two trials
-_RETRACED = re.compile(r"calls to <[^>]*?function ([\w.<>]+?) at [^\n]*triggered tf\.function retracing")
+_RETRACED = re.compile(
+    r"calls to <(?:bound method|[^>]*?function) ([\w.<>]+?) (?:at|of) [^\n]*triggered tf\.function retracing"
+)
 _LEAST_FACTOR = 1.5  # between the two batches
 
 
@@ -84,13 +86,18 @@ def judge_fixed_cost(
     return CheckResult(check=CHECK, issues=(issue,))
 
 
-def _remedy(retraced: str | None) -> str:
-    if retraced is None:
-        return "launches and Python, and the update of the weights. Graph mode, XLA or a larger batch take that away."
+def retracing_sentence(retraced: str) -> str:
+    """Return what to do about a function that is traced again and again, as a sentence."""
     return (
         f"TensorFlow says that it traces {retraced} again and again. Make it once, and give it tensors of few shapes "
         "in place of Python numbers."
     )
+
+
+def _remedy(retraced: str | None) -> str:
+    if retraced is None:
+        return "launches and Python, and the update of the weights. Graph mode, XLA or a larger batch take that away."
+    return retracing_sentence(retraced)
 
 
 def _share(ratio: float, factor: float) -> float:

@@ -6,6 +6,7 @@ from itertools import pairwise
 from statistics import fmean, median, pstdev
 
 from autotune.diagnose.findings import CheckResult, Issue, Limit, Severity
+from autotune.diagnose.measured.fixed_cost import retracing_sentence
 from autotune.diagnose.wording import milliseconds, percent
 from autotune.measure.speed_ratio import without
 from autotune.measure.window import PAUSES, main_stream
@@ -77,11 +78,13 @@ def timed_steps(events: Sequence[TraineeEvent]) -> list[TimedStep]:
     return found[min(_MOST_WARM_UP, int(_WARM_UP * len(found))) :]
 
 
-def judge_steadiness(steps: Sequence[TimedStep]) -> CheckResult:
+def judge_steadiness(steps: Sequence[TimedStep], *, retraced: str | None = None) -> CheckResult:
     """Judge whether slow steps recur, and cost much of the time.
 
     Args:
         steps: Steps of training, see `timed_steps`.
+        retraced: Function that TensorFlow traces again and again; None if it does not say so. Slow steps that come
+            irregularly and do not wait for data are those that trace it.
     """
     if len(steps) < _LEAST_STEPS:
         return CheckResult(check=CHECK, why_not=f"{len(steps)} steps are too few for it")
@@ -101,18 +104,20 @@ def judge_steadiness(steps: Sequence[TimedStep]) -> CheckResult:
     else:
         # Their number is as uncertain as that of any rare event (Poisson): two standard errors.
         bound = without(share, 2.0 * share / len(times) ** 0.5)
-    where = _cause(slow, usual_s)
+    traces = retracing_sentence(retraced) if retraced and when is None and not _waits(slow, usual_s) else ""
+    where = "" if traces else _cause(slow, usual_s)
     sentence = (
         f"{len(slow)} of {len(steps)} steps take {milliseconds(median(step.duration_s for step in slow))} instead of "
         f"{milliseconds(usual_s)}: {percent(share)} of the time. They come {when or 'irregularly'}{where}."
     )
+    sentence += f" {traces}" if traces else ""
     issue = Issue(
         check=CHECK,
         severity=Severity.WARNING,
         sentence=sentence,
         numbers={"slow_steps": float(len(slow)), "usual_step_s": usual_s, "time_fraction": share},
         bound=bound,
-        limit=Limit.STALLS,
+        limit=Limit.HOST if traces else Limit.STALLS,
     )
     return CheckResult(check=CHECK, issues=(issue,))
 
@@ -149,12 +154,17 @@ def _variation(amounts: Sequence[float]) -> float:
     return pstdev(amounts) / fmean(amounts)
 
 
+def _waits(slow: Sequence[TimedStep], usual_s: float) -> bool:
+    """Return whether the time of slow steps is known to go into waiting for data."""
+    waits_s = [step.wait_s for step in slow if step.wait_s is not None]
+    excess_s = sum(step.duration_s - usual_s for step in slow)
+    return len(waits_s) == len(slow) and sum(waits_s) >= _IN_THE_LOADER * excess_s
+
+
 def _cause(slow: Sequence[TimedStep], usual_s: float) -> str:
     """Return what the time of slow steps goes to, as part of a sentence; empty where waiting is not reported."""
-    waits_s = [step.wait_s for step in slow if step.wait_s is not None]
-    if len(waits_s) < len(slow):
+    if any(step.wait_s is None for step in slow):
         return ""
-    excess_s = sum(step.duration_s - usual_s for step in slow)
-    if sum(waits_s) >= _IN_THE_LOADER * excess_s:
+    if _waits(slow, usual_s):
         return ", and wait for data"
     return ", and do not wait for data meanwhile: look for what the training loop does then besides steps"

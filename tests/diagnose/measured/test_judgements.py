@@ -144,11 +144,15 @@ def test_the_largest_safe_batch_lies_on_a_line() -> None:
 
 @pytest.mark.parametrize(
     ("name", "found"),
-    [("function step", "step"), ("function Model.train.<locals>.one_step", "Model.train.<locals>.one_step")],
+    [
+        ("function step at 0x7f3d", "step"),
+        ("function Model.train.<locals>.one_step at 0x7f3d", "Model.train.<locals>.one_step"),
+        ("bound method Model.step of <__main__.Model object at 0x7f3d>", "Model.step"),
+    ],
 )
 def test_tensorflow_s_own_warning_names_what_is_traced_again(name: str, found: str) -> None:
     """The function stands in the issue, with what to do."""
-    warning = f"WARNING:tensorflow:5 out of the last 5 calls to <{name} at 0x7f3d> triggered tf.function retracing. Tr"
+    warning = f"WARNING:tensorflow:5 out of the last 5 calls to <{name}> triggered tf.function retracing. Tr"
     assert retraced_function(f"epoch 1\n{warning}\n") == found
     assert retraced_function("epoch 1\n") is None
     one, other = ReplayedSteps(batch=8, step_s=[0.01] * 9), ReplayedSteps(batch=16, step_s=[0.01] * 9)
