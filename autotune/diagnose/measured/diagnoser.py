@@ -38,12 +38,14 @@ from autotune.events import Event
 from autotune.measure.bounds import Bounds, bounds_of
 from autotune.measure.phases import PhasedTrial, phased_trial
 from autotune.measure.window import WindowGoal
+from autotune.problem.problem import Problem
 from autotune.records import Ending, Measurement, Purpose, TrialRecord, Values
 from autotune.search.findings import Findings
 from autotune.search.narrator import Narrator
 from autotune.search.parts import SearchParts
 from autotune.search.state import SearchState
 from autotune.search.trial_maker import Phases, PlannedTrial, TrialMaker
+from autotune.space.catalog import known_knob
 from autotune.space.knob import Knob
 from autotune.space.space import Space
 from autotune.trial.execution import Execution
@@ -143,7 +145,7 @@ class Diagnoser:
         results = (
             judge_in_force(phased.events, self._problem.space, self._problem.machine),
             judge_neighbours(self._seen.foreign_cores, self._cores, self._own_cores(watched), self._seen.records),
-            judge_input(bounds, self._problem.machine.cpu_cores, loads_ahead=_loads_ahead(self._problem.space)),
+            judge_input(bounds, self._problem.machine.cpu_cores, loads_ahead=_loads_ahead(self._problem)),
             judge_fixed_cost(_steps(trial, bounds), larger, bounds, retraced=retraced),
             judge_steadiness(timed_steps(watched.events), retraced=retraced),
             judge_outside_steps(watched.events),
@@ -322,9 +324,12 @@ def _steps(trial: PhasedTrial, bounds: Bounds) -> ReplayedSteps | None:
     return None if bounds.batch is None else ReplayedSteps(batch=bounds.batch, step_s=trial.replay_step_s)
 
 
-def _loads_ahead(space: Space) -> bool:
-    """Return whether today's config says that batches are loaded ahead of the step."""
-    return any(bool(knob.baseline) for knob in space.knobs if knob.kind in _AHEAD)
+def _loads_ahead(problem: Problem) -> bool | None:
+    """Return whether today's config says that batches are loaded ahead of the step; None if it says nothing of it."""
+    scalars: Values = {**problem.settings.scalars, **problem.space.baseline}
+    rows = [(known_knob(path, value), value) for path, value in scalars.items()]
+    said = [bool(value) for row, value in rows if row is not None and row.kind in _AHEAD]
+    return any(said) if said else None
 
 
 def _twice(knob: Knob) -> int | None:

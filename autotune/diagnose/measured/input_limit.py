@@ -16,6 +16,7 @@ _TAKES_TURNS = 0.9  # of the speed of the slower of loader and step: overlapped,
 _NO_SLOWER = 0.88  # than one after the other, as far as rounds tell
 _PART_OF_THE_GAIN = 0.3  # with free data that loading ahead has to bring: else the loader itself is what counts
 _WHOLE_WAIT = 0.85  # of the time that a batch takes to load: nothing of it passes during the step
+_HALF_WAIT = 0.5  # the same, where the config itself says that no batch is loaded ahead
 _WAITING_CORES = 0.5  # below which a loader that works all the time is waiting for something
 _SATURATED = 0.85  # of the machine's cores
 
@@ -27,13 +28,13 @@ _MEANING = {
 }
 
 
-def judge_input(bounds: Bounds, machine_cores: int, *, loads_ahead: bool = False) -> CheckResult:
+def judge_input(bounds: Bounds, machine_cores: int, *, loads_ahead: bool | None = None) -> CheckResult:
     """Judge whether the input limits the training.
 
     Args:
         bounds: What the phased trial showed.
         machine_cores: Cores that the trainer may use.
-        loads_ahead: Whether the config says that batches are loaded ahead of the step.
+        loads_ahead: Whether the config says that batches are loaded ahead of the step; None if it says nothing of it.
     """
     gain = bounds.free_data
     if gain is None:
@@ -58,12 +59,13 @@ def _why_not(bounds: Bounds) -> str:
     return "its batches do not come from a tf.data iterator, Keras' fit or a PyTorch DataLoader that could be replayed"
 
 
-def _limit(bounds: Bounds, machine_cores: int, *, loads_ahead: bool) -> Limit:
+def _limit(bounds: Bounds, machine_cores: int, *, loads_ahead: bool | None) -> Limit:
     """Return the part of loading that is the limit.
 
     Loader and step take turns where the loop waits for a batch as long as that takes to load, and training is as fast
     as one after the other. Where it is slower still, or batches are loaded ahead all the same, they hold each other up:
-    they share the cores, or Python's lock.
+    they share the cores, or Python's lock. Frameworks may load a part of a batch ahead by themselves: where the config
+    says that nothing is, waiting for half of the time is enough.
     """
     speeds, cores = bounds.speeds, bounds.cores
     loading, training = speeds.get(_LOAD), speeds[_TRAIN]
@@ -76,7 +78,7 @@ def _limit(bounds: Bounds, machine_cores: int, *, loads_ahead: bool) -> Limit:
     may_overlap &= math.log(slower / training) >= _PART_OF_THE_GAIN * math.log(speeds[_REPLAY] / training)
     if may_overlap and not is_saturated and not loads_ahead and bounds.wait_s is not None and bounds.batch is not None:
         batch_s = bounds.batch / loading
-        if bounds.wait_s >= _WHOLE_WAIT * batch_s:
+        if bounds.wait_s >= (_WHOLE_WAIT if loads_ahead is None else _HALF_WAIT) * batch_s:
             return Limit.OVERLAP
     if _LOAD not in cores:
         return Limit.LOADING
