@@ -47,7 +47,6 @@ from autotune.search.state import SearchState
 from autotune.search.trial_maker import Phases, PlannedTrial, TrialMaker
 from autotune.space.catalog import known_knob
 from autotune.space.knob import Knob
-from autotune.space.space import Space
 from autotune.trial.execution import Execution
 
 _PHASE_S = 0.75
