@@ -144,7 +144,7 @@ class Session:
         tuned = self.project.with_name("tuned")
         shutil.copytree(self.project, tuned, symlinks=True)
         applied = run(
-            [sys.executable, "-m", "autotune", "apply", "--config", self.trainer.config],
+            [sys.executable, "-m", "autotune", "apply", "--force", "--config", self.trainer.config],
             cwd=tuned / self.trainer.folder,
             env=self.env,
             logs=self.logs / "apply",

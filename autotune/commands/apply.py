@@ -38,13 +38,13 @@ def command(
             apply_values,
             best_values,
             proposed_rate,
-            require_yes,
             values_of_trial,
         )
         from autotune.commands.showing import show_remarks
         from autotune.problem.known import Study
         from autotune.problem.problem import open_problem
         from autotune.report.console import text_console
+        from autotune.report.race_notes import why_it_may_learn_more_slowly
         from autotune.results import Verdict
 
     problem = open_problem(config, command=None, state_dir=state_dir, storage=storage)
@@ -59,7 +59,7 @@ def command(
     else:
         new = best_values(result, config, force=force)
     rate = proposed_rate(result, config) if learning_rate else {}
-    if trial is None and not (rate or force or dry_run):
-        require_yes(result, config)
-    apply_values(problem, new, console, further=rate, force=force, dry_run=dry_run)
+    asks = trial is None and not rate and result.may_learn_more_slowly
+    why_ask = why_it_may_learn_more_slowly(result) if asks else ""
+    apply_values(problem, new, console, further=rate, why_ask=why_ask, force=force, dry_run=dry_run)
     return 0

@@ -13,7 +13,6 @@ from autotune.errors import AutotuneError, ConfigError, TrialError
 from autotune.problem.known import Study
 from autotune.problem.problem import Problem
 from autotune.records import Values
-from autotune.report.race_notes import why_it_may_learn_more_slowly
 from autotune.results import SearchResult, Verdict
 from autotune.settings.apply import ConfigEdit, plan_edit, write_edits
 from autotune.settings.load import load_settings
@@ -111,23 +110,13 @@ def proposed_rate(result: SearchResult, config: Path) -> Values:
     return {proposed[0]: proposed[1]}
 
 
-def require_yes(result: SearchResult, config: Path) -> None:
-    """Ask before an answer is applied that may learn more slowly than today's config.
-
-    Raises:
-        ConfigError: Nobody is there to ask.
-        click.Abort: Somebody was asked and said no.
-    """
-    if result.may_learn_more_slowly:
-        _ask(f"{why_it_may_learn_more_slowly(result)} Apply it?", str(config), "Apply it all the same with --force.")
-
-
 def apply_values(
     problem: Problem,
     new: ChosenValues,
     console: Console,
     *,
     further: Values | None = None,
+    why_ask: str = "",
     force: bool = False,
     dry_run: bool = False,
 ) -> None:
@@ -138,6 +127,7 @@ def apply_values(
         new: The values; refused if their point is none of the space any more.
         console: Console that the diff is printed on.
         further: Keys besides those of the space that are written along; None for none.
+        why_ask: Reason, a sentence, to ask before they are written; empty for none.
         force: True to overwrite without asking where a value is neither today's nor the new one.
         dry_run: True to show the diff only.
 
@@ -148,11 +138,14 @@ def apply_values(
     _require_allowed(problem, new)
     # Read again: the search may have taken half an hour, and the file may have been edited since.
     settings = load_settings(problem.config_path, typed_command=problem.typed_command)
+    keys = {**problem.space.keys(new.values), **(further or {})}
+    if why_ask and not dry_run and not force and _planned(settings, keys):
+        _ask(f"{why_ask} Apply it?", str(problem.config_path), "Apply it all the same with --force.")
     edited = _edited(settings, new)
     if edited and not dry_run and not force:
         question = f"Edited since the search: {'; '.join(edited)}. Overwrite?"
         _ask(question, str(problem.config_path), "Overwrite it with --force.")
-    if not _write(problem, settings, {**problem.space.keys(new.values), **(further or {})}, console, dry_run=dry_run):
+    if not _write(problem, settings, keys, console, dry_run=dry_run):
         console.print(f"Nothing to do: {problem.config_path} holds these values already.", soft_wrap=True)
 
 

@@ -65,6 +65,7 @@ class Racer:
         self._narrator = narrator
         self._asked_s = asked_s
         self._copy: CheckpointCopy | None = None
+        self._resumes = False
         self.why_not = ""
 
     def changes_training(self, values: Values) -> bool:
@@ -107,13 +108,18 @@ class Racer:
                 copy.discard()
 
     def _train_all(self, arms: Sequence[_Arm], rounds: int, trains_s: float) -> None:
+        diverged: set[RaceArm] = set()
         for pair, arm in _order(rounds, arms):
+            if arm.arm in diverged:
+                continue
             record = self._train(arm, pair, trains_s)
             if record.race is None:
                 self.why_not = f"its trainings were cut short: {record.ending.value}"
                 return
             if record.ending is Ending.DIVERGED:
-                return  # it has lost, or there is nothing to compare with
+                if arm.arm is not RaceArm.SCALED:
+                    return  # it has lost, or there is nothing to compare with
+                diverged.add(arm.arm)
 
     @property
     def _first_loss(self) -> float | None:
@@ -187,14 +193,14 @@ class Racer:
             self._narrator.tell_phase("racing", f"from scratch: {error.message}")
 
     def _train(self, arm: _Arm, pair: int, trains_s: float) -> TrialRecord:
-        """Make one training; where it does not go on from the checkpoint, no further one is given that."""
+        """Make one training; where the first does not go on from the checkpoint, no further one is given that."""
         record = self._make(arm, pair, trains_s)
-        if self._copy is None or record.race is None or record.ending is Ending.DIVERGED:
+        if self._copy is None or self._resumes or record.race is None:
             return record
-        name = self._copy.name
-        if record.race.resumed and record.race.curve is not None:
+        self._resumes = record.race.resumed and record.race.curve is not None
+        if self._resumes:
             return record
-        self._copy = None
+        name, self._copy = self._copy.name, None
         if record.race.curve is not None:
             self._narrator.tell_phase("racing", f"from scratch: the trainer does not go on from a copy of {name}")
             return record

@@ -4,16 +4,17 @@ Configs are compared by the mean loss per sample over the last quarter of an equ
 in which each trains once with the same seed. The spread between rounds is pooled with what is known before it: the
 error of each mean, and how much a loss falls in the time by which the speeds of like trainings differ. Where a race
 tells no difference, it calls configs alike if even the ends of the interval are less apart than today's loss falls in
-a tenth of the time.
+a quarter of the time.
 """
 
 import math
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from statistics import fmean, median
 
 from autotune.measure.loss_curves import LossLevel, fall_at, level_at, time_of, time_to
-from autotune.records import Ending, LossCurve, Purpose, RaceArm, RaceLeg, TrialRecord
+from autotune.records import DISTURBED, Ending, LossCurve, Purpose, RaceArm, RaceLeg, TrialRecord
 from autotune.results import Learning, LossDifference, Race, Raced
 from autotune.statistics import moderated_interval
 
@@ -21,7 +22,7 @@ LEAST_ROUNDS = 2
 
 _LN_SPEED_SD = 0.08  # of like trainings, where trials are short
 _PRIOR_DF = 2.0
-_ALIKE_LN_TIME = math.log(1.1)
+_ALIKE_LN_TIME = math.log(1.25)
 _LEAST_TRAINED_S = 3.0
 _CUT = 0.8  # of the others' time: a training that is shorter was cut short
 _LONGEST_NEEDED_S = 24 * 3600.0
@@ -46,7 +47,13 @@ def judge_race(trials: Sequence[TrialRecord], winner: str, *, same_training: boo
     Returns:
         The judgement; None where there was no race of that point, or it was cut short before two rounds were whole.
     """
-    raced = [trial for trial in trials if trial.purpose is Purpose.RACE and trial.race is not None]
+    raced = [
+        trial
+        for trial in trials
+        if trial.purpose is Purpose.RACE and trial.race is not None and trial.validity not in DISTURBED
+    ]
+    machines = Counter(trial.machine for trial in raced)
+    raced = [trial for trial in raced if trial.machine == max(machines, key=lambda name: machines[name])]
     mine = [trial for trial in raced if trial.point == winner or _leg(trial).arm is RaceArm.BASELINE]
     if not any(_leg(trial).arm is RaceArm.WINNER for trial in mine):
         return None

@@ -66,8 +66,8 @@ class Losses:
 
     @property
     def first(self) -> float | None:
-        """Level at which it began; None where there are too few losses for one."""
-        return median(self._values[:_FIRST]) if self.are_many else None
+        """Level at which it began; None without a loss."""
+        return median(self._values[:_FIRST]) if self._values else None
 
     def level(self, step: float) -> LossLevel | None:
         """Return the level of the loss in the last part before a step; None where too few losses tell.

@@ -109,7 +109,7 @@ def test_a_queued_search_is_made_applied_and_explained(
 ) -> None:
     """From `queue add` to the tuned config: the search runs, the advice says why, the values are in the file."""
     daemon = start()
-    add(autotune, "--when", "now", "--budget", "40s", "--apply", "better,batch", "--batch", "free")
+    add(autotune, "--when", "now", "--budget", "40s", "--apply", "better")
     done = autotune("queue", "wait", "--for", "100s")
     assert done.returncode == 0, done.stderr + daemon.said()
     (entry,) = entries(autotune)

@@ -69,7 +69,11 @@ def test_search_apply_and_revert(project: Path, autotune: Autotune) -> None:
     assert "+    batch_size: 64      # samples per step" in preview.stdout
     assert (project / "config.yaml").read_bytes() == before
     assert "Next:  autotune apply" in autotune("status", "--config", "config.yaml").stdout
-    assert autotune("apply", "--config", "config.yaml").returncode == 0
+    refused = autotune("apply", "--config", "config.yaml")
+    assert refused.returncode == 1
+    assert "it changes the batch, and whether it also learns faster is not known" in refused.stderr
+    assert (project / "config.yaml").read_bytes() == before
+    assert autotune("apply", "--config", "config.yaml", "--force").returncode == 0
     assert "The config holds these values now." in autotune("status", "--config", "config.yaml").stdout
     after = (project / "config.yaml").read_bytes()
     assert after == before.replace(b"batch_size: 4 ", b"batch_size: 64 ").replace(

@@ -23,6 +23,7 @@ ANSWER: dict[str, Any] = {
     "diff": "-num_workers: 1\n+num_workers: 4\n",
     "cautions": ["mind the batch"],
     "interrupted": None,
+    "may_learn_more_slowly": False,
 }  # fmt: skip
 """Answer of a search that changes workers and batch."""
 
