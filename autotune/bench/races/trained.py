@@ -42,9 +42,12 @@ class Problem:
 
 _STEPS: dict[str, Scalar] = {"fixed_s": 0.004, "sample_s": 0.00002, "seed": 1}
 PROBLEMS = {
-    "logistic": Problem(recipe={"problem": "logistic", "batch_size": 16, "learning_rate": 0.1, **_STEPS}, target=0.35),
-    "network": Problem(recipe={"problem": "network", "batch_size": 16, "learning_rate": 0.02, **_STEPS}, target=0.6),
-    "language": Problem(recipe={"problem": "language", "batch_size": 16, "learning_rate": 0.001, **_STEPS}, target=2.2),
+    "logistic": Problem(recipe={"problem": "logistic", "batch_size": 16, "learning_rate": 0.1, **_STEPS}, target=0.21),
+    "network": Problem(recipe={"problem": "network", "batch_size": 16, "learning_rate": 0.02, **_STEPS}, target=0.4),
+    "language": Problem(
+        recipe={"problem": "language", "batch_size": 16, "learning_rate": 0.001, "samples": 100_000, **_STEPS},
+        target=2.1,
+    ),
 }
 FAULTS = ("drop", "repeat", "frozen")
 

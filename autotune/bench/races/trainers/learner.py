@@ -95,7 +95,7 @@ class Language:
         self._optimizer.zero_grad()
         loss.backward()
         self._optimizer.step()
-        return float(loss)
+        return float(loss.detach())
 
     def loss(self, x: Any, y: Any) -> float:
         """Return the mean loss of a batch."""
