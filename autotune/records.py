@@ -162,7 +162,7 @@ class TraineeEvent:
         work: Of a step: valid frames or tokens in the batch; None if not known.
         update: Of a step: whether the optimizer's update is part of it, as far as is known; False where gradients are
             only accumulated.
-        loss: The loss, where it was available; may be NaN or infinite.
+        loss: The loss, where it was available; may be NaN or infinite. Of ``eval`` that of the evaluation.
         devices: Of a start: UUIDs of the accelerators that the process reports to use, perhaps only prefixes of them.
         text: Of a note, or of ``unseen`` and ``unphased`` the reason: its text, printable and on one line.
         stages: Of ``stages``: the times of the pipeline's two stages so far.
@@ -463,6 +463,7 @@ class RaceLeg:
         resumed: Whether it went on from that.
         update_samples: Samples in an update of the weights; None where its steps do not tell them.
         epoch_samples: Samples from one end of an epoch to the next; None where two were not seen.
+        evaluation_loss: Loss of its latest evaluation; None where none was seen.
     """
 
     arm: RaceArm
@@ -477,6 +478,7 @@ class RaceLeg:
     resumed: bool = False
     update_samples: float | None = None
     epoch_samples: float | None = None
+    evaluation_loss: float | None = None
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -189,6 +189,8 @@ class Raced:
         needed_s: Training time after which a race would tell what this one leaves open; None where it would not, or
             there is nothing left open.
         diverged: Whether a training of it ended with losses that are no numbers.
+        evaluation_losses: Mean loss of the latest evaluations, of today's config and of this one; None where not all
+            trainings came to one.
     """
 
     learning: Learning
@@ -197,6 +199,7 @@ class Raced:
     learning_speed: float | None = None
     needed_s: float | None = None
     diverged: bool = False
+    evaluation_losses: tuple[float, float] | None = None
 
 
 @dataclass(frozen=True, kw_only=True)

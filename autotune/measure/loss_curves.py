@@ -58,7 +58,9 @@ def loss_curve(events: Sequence[TraineeEvent], longest_s: float) -> tuple[LossCu
         if event.kind == "step":
             samples = None if samples is None or event.samples is None else samples + event.samples
         passed_s = event.t_s - first_step_s
-        if event.loss is not None and math.isfinite(event.loss) and 0.0 <= passed_s <= longest_s:
+        if event.loss is None or event.kind == "eval":
+            continue
+        if math.isfinite(event.loss) and 0.0 <= passed_s <= longest_s:
             seen.append((passed_s, event.loss, samples))
     first = fmean(loss for _, loss, _ in seen[:_FIRST]) if seen else None
     if len(seen) < _LEAST_LOSSES:

@@ -33,6 +33,9 @@ def race_notes(result: SearchResult) -> Iterator[Text]:
     if race.scaled is not None and race.learning_rate is not None:
         setting = f"{plain(race.learning_rate_key)}: {value_text(race.learning_rate)}"
         yield Text(f"With {setting} as well, {outcome(race, race.scaled)}.{_proposal(race)}")
+    if race.winner.evaluation_losses is not None:
+        today, other = race.winner.evaluation_losses
+        yield Text(f"The loss of its latest evaluations was {other:.4g}, and {today:.4g} today.", style="dim")
     start = f"a copy of the newest checkpoint, {plain(race.checkpoint)}" if race.checkpoint else "scratch"
     yield Text(f"Raced from {start}, {race.pairs} rounds in turn.", style="dim")
 

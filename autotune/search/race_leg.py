@@ -1,5 +1,6 @@
 """Leg of a race: one training of it, as it is planned, and what it shows."""
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
@@ -9,7 +10,7 @@ from statistics import median
 from autotune.measure.loss_curves import loss_curve
 from autotune.records import Ending, RaceArm, RaceLeg, Scalar, TraineeEvent
 from autotune.trial.execution import Execution
-from autotune.trial.milestones import EPOCH_END
+from autotune.trial.milestones import EPOCH_END, EVALUATION
 
 _OURS = (Ending.KILLED_BY_BUDGET, Ending.INTERRUPTED, Ending.GPU_LOST)
 """Endings that say nothing about the config."""
@@ -64,6 +65,7 @@ class PlannedLeg:
             resumed=self._has_resumed(first),
             update_samples=passed.samples / passed.updates if passed.samples and passed.updates else None,
             epoch_samples=_epoch_samples(done.events),
+            evaluation_loss=_evaluation_loss(done.events),
         )
 
     def _has_resumed(self, first_loss: float | None) -> bool:
@@ -71,6 +73,11 @@ class PlannedLeg:
         if not self.checkpoint or first_loss is None or self.scratch_loss is None:
             return False
         return first_loss < _RESUMED * self.scratch_loss
+
+
+def _evaluation_loss(events: Sequence[TraineeEvent]) -> float | None:
+    losses = [event.loss for event in events if event.kind == EVALUATION and event.loss is not None]
+    return losses[-1] if losses and math.isfinite(losses[-1]) else None
 
 
 def _epoch_samples(events: Sequence[TraineeEvent]) -> float | None:

@@ -71,6 +71,7 @@ _RANGES: Mapping[str, tuple[float, float]] = {
     "overall_ratio": _RATIO,
     "loss_ratio": _RATIO,
     "first_loss": _LOSS,
+    "evaluation_loss": _LOSS,
     "update_samples": _AMOUNT,
     "learning_rate": (0.0, 1e18),
     "epoch_samples": _AMOUNT,

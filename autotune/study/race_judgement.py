@@ -181,6 +181,7 @@ class _Race:
             at_equal_samples=self._at_equal_samples(arm),
             learning_speed=_learning_speed(curves, difference, time_s),
             needed_s=_needed_s(difference, len(curves), time_s) if learning is Learning.UNKNOWN else None,
+            evaluation_losses=self._evaluation_losses(arm),
         )
 
     def _curves(self, arm: RaceArm) -> list[tuple[LossCurve, LossCurve]]:
@@ -188,6 +189,13 @@ class _Race:
         today, others = self.legs[RaceArm.BASELINE], self.legs[arm]
         pairs = [(today[pair].curve, others[pair].curve) for pair in sorted(today) if pair in others]
         return [(one, other) for one, other in pairs if one is not None and other is not None]
+
+    def _evaluation_losses(self, arm: RaceArm) -> tuple[float, float] | None:
+        sides = [[leg.evaluation_loss for leg in self.legs[side].values()] for side in (RaceArm.BASELINE, arm)]
+        today, other = ([loss for loss in losses if loss is not None] for losses in sides)
+        if len(today) + len(other) < sum(map(len, sides)) or not (today and other):
+            return None
+        return fmean(today), fmean(other)
 
     def _at_equal_samples(self, arm: RaceArm) -> LossDifference | None:
         curves = [pair for pair in self._curves(arm) if pair[0].samples and pair[1].samples]

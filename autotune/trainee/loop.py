@@ -168,14 +168,14 @@ class Loop:
             self.flush()
         return time.monotonic()
 
-    def pause_ends(self, kind: str, begin_s: float) -> None:
-        """Record the end of the pause."""
+    def pause_ends(self, kind: str, begin_s: float, loss: Any = None) -> None:
+        """Record the end of the pause; of an evaluation with the loss that it found, where that is known."""
         self._pauses -= 1
         if self._pauses == 0:
             self.digest()
             now_s = time.monotonic()
             self.aggregated.skip(now_s)
-            self.report.mark(kind, now_s, now_s - begin_s)
+            self.report.mark(kind, now_s, now_s - begin_s, loss)
 
     def around_pause(self, kind: str) -> tuple[Begin, End]:
         """Return the callbacks around a function whose time is such a pause."""

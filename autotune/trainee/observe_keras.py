@@ -48,8 +48,8 @@ def observe(package: str, loop: Loop, instrumentation: Instrumentation) -> None:
         around(callbacks.CallbackList, "_on_train_batch_end", fit.logs_are_read, fit.logs_were_read)
         iterator = import_module("keras.src.trainers.epoch_iterator").EpochIterator
         around(iterator, "__next__", fit.batch_begins, fit.batch_fetched)
-    for name in ("evaluate", "predict"):
-        around(keras.Model, name, *loop.around_pause("eval"))
+    around(keras.Model, "evaluate", fit.evaluation_begins, fit.evaluation_ends)
+    around(keras.Model, "predict", *loop.around_pause("eval"))
     for name in ("save", "save_weights"):
         around(keras.Model, name, *loop.around_pause("checkpoint"))
 
@@ -114,6 +114,14 @@ class _Fit:
         """Record the end of these callbacks, whose time is part of the next epoch's first step."""
         self._loop.flush()
         self._loop.report.mark("epoch_end", t_s)
+
+    def evaluation_begins(self, args: Any, kwargs: Any) -> float:
+        """Record the start of an evaluation."""
+        return self._loop.pause_begins()
+
+    def evaluation_ends(self, begin_s: float, result: Any, error: Optional[BaseException]) -> None:
+        """Record its end, with the loss among its results."""
+        self._loop.pause_ends("eval", begin_s, loss_in(result) if error is None else None)
 
     def batch_begins(self, args: Any, kwargs: Any) -> Any:
         """Record that ``fit`` asks for a batch; on TensorFlow, the compiled step does that instead."""

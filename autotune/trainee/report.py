@@ -88,14 +88,22 @@ class Report:
             if value is not None:
                 self._losses.append(value)
 
-    def mark(self, kind: str, t_s: float, duration_s: Optional[float] = None) -> None:
-        """Report an event other than a step; pauses are useful to a trainer that reports its own steps, too."""
+    def mark(self, kind: str, t_s: float, duration_s: Optional[float] = None, loss: Any = None) -> None:
+        """Report an event other than a step; pauses are useful to a trainer that reports its own steps, too.
+
+        Args:
+            kind: Kind of event.
+            t_s: Its end.
+            duration_s: How long it took; None if unknown.
+            loss: Of an evaluation, the loss that it found; None if unknown.
+        """
         self.flush()
         if self._stream.pace is not None:
             self._stream.pace.mark(kind)
         elif self._stream.is_observed or kind in ("eval", "checkpoint"):
-            length = "" if duration_s is None else f', "duration_s": {duration_s:.6f}'
-            self._stream.write(f'{{"k": "{kind}", "t_s": {t_s:.6f}{length}}}')
+            more = "" if duration_s is None else f', "duration_s": {duration_s:.6f}'
+            more += "" if loss is None else f', "loss": {json_number(loss)}'
+            self._stream.write(f'{{"k": "{kind}", "t_s": {t_s:.6f}{more}}}')
 
     def note(self, text: str) -> None:
         """Write a note for people, each text once."""

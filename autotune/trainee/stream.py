@@ -335,6 +335,7 @@ def mark(
     kind: Literal["eval", "checkpoint", "sync", "note", "stages"],
     *,
     duration_s: Optional[float] = None,
+    loss: Any = None,
     text: Optional[str] = None,
     stages: Optional[Mapping[str, object]] = None,
 ) -> None:
@@ -343,6 +344,7 @@ def mark(
     Args:
         kind: Kind of event; ``sync`` means that the accelerator has no work left.
         duration_s: How long it took, in seconds.
+        loss: Of ``eval``: the loss that it found.
         text: A line for people.
         stages: Of ``stages``: times of a pipeline's stages so far, as in `autotune.stage_times.PipelineTimes`.
     """
@@ -354,6 +356,8 @@ def mark(
         line = f'{{"k": {json.dumps(kind)}, "t_s": {time.monotonic():.6f}'
         if duration_s is not None:
             line += f', "duration_s": {json_number(duration_s)}'
+        if loss is not None:
+            line += f', "loss": {json_number(loss)}'
         if text is not None:
             line += f', "text": {json.dumps(text)}'
         if stages is not None:

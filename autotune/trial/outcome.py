@@ -29,6 +29,7 @@ from autotune.measure.window import PAUSES
 from autotune.records import Ending, Stop, TraineeEvent, TrialExit
 from autotune.trial.error_text import complaint_of_memory, last_error, memory_that_ran_out, one_line
 from autotune.trial.losses import Losses
+from autotune.trial.milestones import EVALUATION
 
 _OUR_CHOICE: Mapping[Stop, str] = {Stop.ENOUGH: "", Stop.HOPELESS: "far behind the fastest"}
 _STOPPED: Mapping[Stop, Ending] = {
@@ -156,7 +157,7 @@ def _failure(trial_exit: TrialExit, exit_code: int, diverged: str | None, eviden
 
 
 def _diverged(events: Sequence[TraineeEvent]) -> str | None:
-    reported = [event.loss for event in events if event.loss is not None]
+    reported = [event.loss for event in events if event.loss is not None and event.kind != EVALUATION]
     losses = Losses()
     for step, loss in enumerate(reported):
         losses.add(step, loss)

@@ -9,7 +9,7 @@ from autotune.durations import format_duration
 from autotune.measure.window import LEAST_STEPS, Window, WindowGoal, steady_window
 from autotune.records import FIRST_PHASE, Stop, TraineeEvent
 from autotune.trial.losses import Losses
-from autotune.trial.milestones import Milestones
+from autotune.trial.milestones import EVALUATION, Milestones
 from autotune.trial.unseen_steps import WORKING_CORES, WORKING_S, UnseenSteps
 
 LEAST_VALIDATION_S = 20.0
@@ -133,7 +133,7 @@ class StopRule:
             self.events.append(event)
             if event.kind == "step":
                 self._note_step(event)
-            if event.loss is not None:
+            if event.loss is not None and event.kind != EVALUATION:
                 self._note_loss(event.loss)
             self._rounds += event.phase is FIRST_PHASE
             self._is_unphased |= event.kind == "unphased"

@@ -32,7 +32,10 @@ TRAINER = """
     y = np.repeat(np.sqrt(np.arange({batches}, dtype="float32")), 8)[:, None]
     model = {model}([keras.Input((1,)), keras.layers.Dense(1, kernel_initializer="zeros")])
     model.compile(keras.optimizers.SGD(0.0), "mse")
-    model.fit(np.ones_like(y), y, batch_size=8, epochs=2, shuffle=False, verbose=0, callbacks=[Save()])
+    last = np.ones((8, 1)), y[-8:]
+    model.fit(
+        np.ones_like(y), y, batch_size=8, epochs=2, shuffle=False, verbose=0, callbacks=[Save()], validation_data=last
+    )
 """
 
 
@@ -55,7 +58,7 @@ def test_losses_are_those_of_the_batches(trained: Observed) -> None:
     for event in trained.events:
         if event.kind == "step":
             since += 1
-        if event.loss is not None:
+        if event.loss is not None and event.kind == "step":
             seen.append((event.loss, since))
             since = 0
     assert sum(count for _, count in seen) == 2 * BATCHES
@@ -63,6 +66,11 @@ def test_losses_are_those_of_the_batches(trained: Observed) -> None:
     assert whole == pytest.approx(2 * sum(range(BATCHES)), rel=0.02)
     last, count = seen[-1]
     assert last == pytest.approx(BATCHES - (1 + count) / 2, abs=0.6)
+
+
+def test_evaluations_tell_their_loss(trained: Observed) -> None:
+    """Which is none of training."""
+    assert [event.loss for event in trained.events if event.kind == "eval"] == pytest.approx([BATCHES - 1] * 2)
 
 
 def test_the_step_after_a_pause_is_the_slow_one(trained: Observed) -> None:
