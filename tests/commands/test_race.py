@@ -11,7 +11,7 @@ from tests.commands.conftest import Autotune
 TRAINER = Path(__file__).parents[1] / "trainers" / "learns.py"
 CONFIG = f"""\
 batch_size: 4   # fast ones are large
-learning_rate: 0.002
+learning_rate: 0.0003
 seed: 1
 checkpoint_dir: checkpoints
 autotune:
@@ -49,7 +49,7 @@ def test_a_faster_batch_that_learns_more_slowly(autotune: Autotune, project: Pat
     race = answer["race"]
     assert race["winner"]["learning"] == "slower", race
     assert race["scaled"]["learning"] == "faster", race
-    assert race["proposed"] == {"path": "learning_rate", "value": 0.008}
+    assert race["proposed"] == {"path": "learning_rate", "value": 0.0012}
     assert race["checkpoint"] == "checkpoints/last.npz"
     assert "Not applied. It changes the batch, and in the race it learned more slowly" in done.stderr
     assert (project / "config.yaml").read_bytes() == before
@@ -63,12 +63,12 @@ def test_a_faster_batch_that_learns_more_slowly(autotune: Autotune, project: Pat
 
     shown = autotune("status", "--config", "config.yaml")
     assert "Learns slower: after the same" in shown.stdout
-    assert "With learning_rate: 0.008 as well" in shown.stdout
+    assert "With learning_rate: 0.0012 as well" in shown.stdout
 
     applied = autotune("apply", "--config", "config.yaml", "--learning-rate")
     assert applied.returncode == 0, applied.stderr
     text = (project / "config.yaml").read_text()
-    assert text == CONFIG.replace("batch_size: 4 ", "batch_size: 64").replace("0.002", "0.008"), text
+    assert text == CONFIG.replace("batch_size: 4 ", "batch_size: 64").replace("0.0003", "0.0012"), text
 
 
 @pytest.mark.parametrize(
