@@ -68,7 +68,7 @@ def test_a_faster_batch_that_learns_more_slowly(autotune: Autotune, project: Pat
     applied = autotune("apply", "--config", "config.yaml", "--learning-rate")
     assert applied.returncode == 0, applied.stderr
     text = (project / "config.yaml").read_text()
-    assert text == CONFIG.replace("batch_size: 4 ", "batch_size: 64").replace("0.0003", "0.0012"), text
+    assert text == CONFIG.replace("batch_size: 4", "batch_size: 64").replace("0.0003", "0.0012"), text
 
 
 @pytest.mark.parametrize(
