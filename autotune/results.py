@@ -156,7 +156,7 @@ class Learning(StrEnum):
 
 @dataclass(frozen=True, kw_only=True)
 class LossDifference:
-    """Difference of two losses, that of today's config subtracted, with its 95 % confidence interval.
+    """Difference of two losses, that of today's config subtracted, with its 97.5 % confidence interval.
 
     Attributes:
         today: Mean loss of today's config.

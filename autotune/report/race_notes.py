@@ -49,7 +49,7 @@ def outcome(race: Race, raced: Raced) -> str:
     losses = raced.at_equal_time
     told = (
         f"after the same {format_duration(race.trained_s)} of training the loss is {losses.other:.4g}, and "
-        f"{losses.today:.4g} today (95 % interval of the difference {losses.low:+.2g} to {losses.high:+.2g})"
+        f"{losses.today:.4g} today (97.5 % interval of the difference {losses.low:+.2g} to {losses.high:+.2g})"
     )
     if raced.learning is Learning.UNKNOWN:
         longer = f"; a race of {format_duration(raced.needed_s)} would probably tell" if raced.needed_s else ""

@@ -22,6 +22,7 @@ LEAST_ROUNDS = 2
 
 _LN_SPEED_SD = 0.08  # of like trainings, where trials are short
 _PRIOR_DF = 2.0
+_CONFIDENCE = 0.975  # equal configs are called unlike in less than 2.5 %, to either side
 _ALIKE_LN_TIME = math.log(1.25)
 _LEAST_TRAINED_S = 3.0
 _CUT = 0.8  # of the others' time: a training that is shorter was cut short
@@ -109,7 +110,7 @@ class _Race:
             lower = "lower" if difference.high < 0.0 else "higher"
             found.append(
                 f"these values are called the same training, but its loss is {lower} after equally many samples: "
-                f"{difference.other:.4g} and {difference.today:.4g} today (95 % interval of the difference "
+                f"{difference.other:.4g} and {difference.today:.4g} today (97.5 % interval of the difference "
                 f"{difference.low:+.3g} to {difference.high:+.3g}). Look for samples that are dropped or repeated, an "
                 "order that has changed, or an augmentation that a cache has frozen"
             )
@@ -228,7 +229,7 @@ def _difference(levels: Sequence[tuple[LossLevel, LossLevel]], *, speed_variance
     """
     errors = [(today.error or 0.0) ** 2 + (other.error or 0.0) ** 2 for today, other in levels]
     differences = [other.mean - today.mean for today, other in levels]
-    mean, half = moderated_interval(differences, fmean(errors) + speed_variance, _PRIOR_DF)
+    mean, half = moderated_interval(differences, fmean(errors) + speed_variance, _PRIOR_DF, _CONFIDENCE)
     return LossDifference(
         today=fmean(today.mean for today, _ in levels),
         other=fmean(other.mean for _, other in levels),

@@ -42,7 +42,7 @@ def test_the_losses_stand_with_their_interval() -> None:
     """And where the trainings began."""
     text = said(replace(RESULT, race=race(Learning.FASTER)))
     assert text == (
-        "Learns faster: after the same 2m of training the loss is 2.95, and 3.12 today (95 % interval of the "
+        "Learns faster: after the same 2m of training the loss is 2.95, and 3.12 today (97.5 % interval of the "
         "difference -0.21 to -0.12): it learns faster, 1.50x as fast.\nRaced from scratch, 4 rounds in turn."
     )
     resumed = replace(race(Learning.FASTER), checkpoint="runs/ckpt-7")

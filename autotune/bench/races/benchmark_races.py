@@ -113,7 +113,7 @@ _HEADS = (
     "x as fast",
     "loss today",
     "loss of the other",
-    "95 % interval of the difference",
+    "97.5 % interval of the difference",
     "scaled rate",
 )
 
