@@ -75,6 +75,7 @@ class Issue:
         bound: Speed if this cost nothing, over that of today; None where that is not known.
         limit: Part of the training that it is about; None where it is about something else.
         recommendations: What to do, the best first.
+        rule: Id of the rule that found it, where the check goes by a table of rules; None for the other checks.
     """
 
     check: str
@@ -85,6 +86,7 @@ class Issue:
     bound: Ratio | None = None
     limit: Limit | None = None
     recommendations: tuple[Recommendation, ...] = ()
+    rule: str | None = None
 
 
 @dataclass(frozen=True, kw_only=True)

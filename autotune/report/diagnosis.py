@@ -44,7 +44,7 @@ def print_diagnosis(console: Console, diagnosis: Diagnosis) -> None:
 def _print_issue(console: Console, issue: Issue) -> None:
     line = Text()
     line.append(f"{issue.severity.value} ", style=_STYLES[issue.severity])
-    line.append(f"[{issue.check}] ", style="dim")
+    line.append(f"[{issue.check}: {issue.rule}] " if issue.rule else f"[{issue.check}] ", style="dim")
     line.append(issue.sentence)
     if issue.place and issue.place not in issue.sentence:
         line.append(f" ({issue.place})", style="dim")

@@ -1,6 +1,6 @@
 """Check of the trainer's sources, read with `ast` and never imported, for what is known to be slow."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from autotune.diagnose.findings import CheckResult, Issue, Recommendation
@@ -10,6 +10,7 @@ from autotune.diagnose.static.look import Look
 from autotune.problem.problem import Problem
 from autotune.problem.trainer_code import trainer_files
 from autotune.records import Values
+from autotune.settings.script import own_words
 from autotune.space.catalog import known_knob
 
 CODE = "code"
@@ -30,7 +31,7 @@ def check_code(look: Look) -> CheckResult:
     cwd = Path.cwd()
     paths = trainer_files(problem.command, cwd)
     if not paths:
-        return CheckResult(check=CODE, why_not="the command starts no Python script that is found here")
+        return CheckResult(check=CODE, why_not=_why_nothing_to_read(problem.command))
     done = scan(paths, cwd, _words(problem), surroundings_of(problem))
     if not done.files:
         return CheckResult(check=CODE, why_not="; ".join(done.unread))
@@ -42,6 +43,13 @@ def check_code(look: Look) -> CheckResult:
         issues = [issue for issue, found in zip(issues, done.found, strict=True) if found.rule.id != _PYTHON_IN_GRAPH]
     read = f"{done.files} source file{'s' * (done.files != 1)} read"
     return CheckResult(check=CODE, issues=tuple(issues), sentence="; ".join((read, *done.unread)))
+
+
+def _why_nothing_to_read(command: Sequence[str]) -> str:
+    script = own_words(command) - 1
+    if script and command[script - 1] == "-m":
+        return f"the module {command[script]} is not below this directory; installed packages are not read"
+    return "the command starts no Python script that is found here"
 
 
 def surroundings_of(problem: Problem) -> Surroundings:
@@ -73,6 +81,7 @@ def _issue(found: Found, values: Values) -> Issue:
         numbers={"places": float(len(found.places))},
         limit=found.rule.limit,
         recommendations=(Recommendation(sentence=remedy, values=values),),
+        rule=found.rule.id,
     )
 
 

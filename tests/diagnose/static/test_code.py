@@ -6,9 +6,16 @@ from pathlib import Path
 
 import pytest
 
+from autotune.clock import SystemClock
+from autotune.diagnose.findings import Diagnosis, Verdict
 from autotune.diagnose.static.code.rule import Surroundings
 from autotune.diagnose.static.code.rules import RULES
 from autotune.diagnose.static.code.scan import scan
+from autotune.diagnose.static.code_scan import check_code
+from autotune.diagnose.static.look import Look
+from autotune.problem.problem import open_problem
+from autotune.report.diagnosis_document import diagnosis_document
+from tests.diagnose.static.problems import problem_of
 
 GPU = Surroundings(cores=8, has_gpu=True)
 _MARK = re.compile(r"# <- ([\w-]+)")
@@ -396,6 +403,31 @@ def test_rules_about_a_gpu_or_cores_are_left_out_where_there_is_none(tmp_path: P
     small = Surroundings(cores=1, has_gpu=False)
     rules = {rule for _, rule in found_in(tmp_path, {"train.py": TORCH_LOOP}, small)}
     assert rules == {"anomalies-detected", "loader-restarted", "memory-cleaned"}
+
+
+def test_a_finding_carries_the_id_of_its_rule(tmp_path: Path) -> None:
+    """Scripts tell findings of one check apart by it, also in the JSON object."""
+    problem = problem_of(tmp_path, "batch_size: 8\n", trainer=textwrap.dedent(KERAS_BY_HAND))
+    result = check_code(Look(problem=problem, clock=SystemClock()))
+    assert {issue.rule for issue in result.issues} == {"eager-by-hand", "checks-every-number"}
+    found = Diagnosis(verdict=Verdict(sentence="Not measured."), results=(result,))
+    (check,) = diagnosis_document(found, elapsed_s=None, failed_on=None, paths={})["checks"]
+    assert {issue["rule"] for issue in check["issues"]} == {"eager-by-hand", "checks-every-number"}
+
+
+def test_a_module_that_is_installed_is_named_and_not_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """``python -m package`` is no silence; one that lies below the working directory is read."""
+    monkeypatch.chdir(tmp_path)
+    config = tmp_path / "config.yaml"
+    config.write_text("batch_size: 8\n")
+    command = ["python", "-m", "mine.train", "--config", "{config}"]
+    look = Look(problem=open_problem(config, command=command, state_dir=tmp_path / "state"), clock=SystemClock())
+    assert check_code(look).why_not == (
+        "the module mine.train is not below this directory; installed packages are not read"
+    )
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "train.py").write_text(KERAS_BY_HAND)
+    assert check_code(look).issues
 
 
 def test_sources_that_cannot_be_read_are_named(tmp_path: Path) -> None:
