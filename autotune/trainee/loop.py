@@ -46,6 +46,7 @@ class Loop:
         digest_due_s: Monotonic time of the next digest.
         is_suspended: True while another loop defines the steps, such as Keras's ``fit``: fetches are then only added
             up, in `aggregated`.
+        is_counted_whole: True while that loop fetches a batch that it counts itself: fetches within are parts of it.
         sync: Waits for the accelerator; None where there is none.
         wants_samples: True if `worked` has to be given the samples, since no fetch has them.
         unread_loss: A loss that can be read without waiting after the next `sync`.
@@ -58,6 +59,7 @@ class Loop:
         self.steps = StepMaker(report)
         self.recorded: list[tuple[Any, ...]] = []
         self.is_suspended = False
+        self.is_counted_whole = False
         self.sync: Optional[Callable[[], object]] = None
         self.unread_loss: Any = None
         self.phased: Any = None  # of a type that needs this one
@@ -101,7 +103,8 @@ class Loop:
         """
         end_s = time.monotonic()
         if self.is_suspended:
-            self.aggregated.add(end_s - begin_s, samples)
+            if not self.is_counted_whole:
+                self.aggregated.add(end_s - begin_s, samples)
         else:
             self.recorded.append((self.steps.fetched, source, begin_s, end_s, samples, threading.get_ident()))
 

@@ -125,10 +125,14 @@ class _Fit:
 
     def batch_begins(self, args: Any, kwargs: Any) -> Any:
         """Record that ``fit`` asks for a batch; on TensorFlow, the compiled step does that instead."""
-        return time.monotonic() if self._loop.is_suspended else None
+        if not self._loop.is_suspended:
+            return None
+        self._loop.is_counted_whole = True  # a loader of PyTorch or tf.data within is observed, too
+        return time.monotonic()
 
     def batch_fetched(self, begin_s: float, result: Any, error: Optional[BaseException]) -> None:
         """Record the batches of one execution: first step, last step, batches."""
+        self._loop.is_counted_whole = False
         if error is None:
             for batch in result[2]:
                 self._loop.aggregated.add((time.monotonic() - begin_s) / len(result[2]), self._sizes.of(batch))

@@ -80,7 +80,9 @@ class _Batches:
         return args[0], self._loop.fetch_begins()
 
     def end(self, token: Any, batch: Any, error: Optional[BaseException]) -> None:
-        """Record the end of the fetch."""
+        """Record the end of the fetch, unless Keras feeds on the loader: it counts its batches itself."""
+        if self._loop.is_suspended:
+            return
         iterator, begin_s = token
         source = self.source_of(iterator)
         if error is None:

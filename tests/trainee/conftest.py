@@ -80,16 +80,16 @@ def run(tmp_path: Path) -> Iterator[Callable[..., Observed]]:
         yield lambda *argv, **env: observe_run(runner, tmp_path / f"run-{len(os.listdir(tmp_path))}", *argv, **env)
 
 
-def interpreter_with(package: str) -> str:
-    """An interpreter that can import the package; without one the tests of it are skipped.
+def interpreter_with(*packages: str) -> str:
+    """An interpreter that can import the packages; without one the tests of them are skipped.
 
     Ours, the system's, or one of those that the variable AUTOTUNE_TEST_PYTHONS lists, separated like paths.
     """
     for python in _PYTHONS:
-        code = f"import importlib.util, sys; sys.exit(importlib.util.find_spec({package!r}) is None)"
+        code = f"from importlib.util import find_spec; import sys; sys.exit(None in map(find_spec, {packages!r}))"
         if Path(python).is_file() and subprocess.run([python, "-c", code], check=False).returncode == 0:
             return python
-    pytest.skip(f"no interpreter here has {package}")
+    pytest.skip(f"no interpreter here has {' and '.join(packages)}")
 
 
 def sums_up(trial: Observed, style: str, *, waits: bool = True, samples: bool = True) -> None:

@@ -77,6 +77,29 @@ def test_a_loader_over_a_list_is_seen(run, tmp_path: Path) -> None:
     assert (kinds.count("step"), kinds.count("eval"), kinds.count("note")) == (20, 1, 0)
 
 
+KERAS_FIT = """
+import keras, torch
+data = torch.utils.data.TensorDataset(torch.ones(36, 8), torch.ones(36, 1))
+loader = torch.utils.data.DataLoader(data, batch_size=8)
+model = keras.Sequential([keras.layers.Input((8,)), keras.layers.Dense(1)])
+model.compile(optimizer="sgd", loss="mse", run_eagerly=EAGERLY)
+model.fit(loader, epochs=2, verbose=0)
+"""
+
+
+@pytest.mark.parametrize("eagerly", [False, True])
+@pytest.mark.parametrize("backend", ["torch", "tensorflow"])
+def test_keras_over_a_loader_counts_each_batch_once(run, tmp_path: Path, backend: str, eagerly: bool) -> None:
+    """Keras and the loader that it feeds on both have an observer; one batch is one step with its samples."""
+    script = tmp_path / "keras_fit.py"
+    script.write_text(KERAS_FIT.replace("EAGERLY", str(eagerly)))
+    seen = run(interpreter_with("torch", "keras", backend), script, KERAS_BACKEND=backend)
+    steps = [event for event in seen.events if event.kind == "step"]
+    assert len(steps) == 10
+    assert sum(step.samples or 0.0 for step in steps) == pytest.approx(72)
+    assert not [event.text for event in seen.events if event.kind == "note"]
+
+
 @pytest.mark.parametrize("accumulated", [1, 3])
 @pytest.mark.parametrize(
     ("library", "style"),
