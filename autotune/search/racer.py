@@ -7,7 +7,6 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from statistics import median
 
 from autotune.durations import format_duration
 from autotune.errors import AutotuneError
@@ -16,7 +15,7 @@ from autotune.records import Ending, Purpose, RaceArm, Scalar, TrialRecord, Valu
 from autotune.search.narrator import Narrator
 from autotune.search.parts import SearchParts
 from autotune.search.race_leg import PlannedLeg
-from autotune.search.schedule import CAUTION, RACES_FROM_S, race_s
+from autotune.search.schedule import CAUTION, RACES_FROM_S, STOPPING_S, expected_start_s, race_s
 from autotune.search.state import SearchState
 from autotune.search.trial_maker import PlannedTrial, TrialMaker
 from autotune.space.effective_batch import effective_batch_ratio
@@ -26,8 +25,6 @@ from autotune.space.training_keys import LearningRate, learning_rate, seed
 _ROUNDS, _FEWEST_ROUNDS = 4, 2
 _LONG_S = 20.0  # a training that is shorter shows little: rather fewer rounds
 _LEAST_S = 5.0
-_STOPPING_S = 1.0
-_FIRST_GUESS_S = 5.0  # from the start of a process to its first step
 _OTHER_BATCH = 1e-9
 _RACED = (Label.BATCH, Label.PRECISION)
 
@@ -68,7 +65,7 @@ class Racer:
         self._resumes = False
         self.why_not = ""
 
-    def changes_training(self, values: Values) -> bool:
+    def _changes_training(self, values: Values) -> bool:
         """Return whether a point changes the effective batch or the precision."""
         knobs = self._state.space.knobs
         if abs(math.log(effective_batch_ratio(knobs, values))) > _OTHER_BATCH:
@@ -94,7 +91,7 @@ class Racer:
         if self.why_not:
             return
         arms = self._arms(values)
-        time_s = min(self._wanted_s, self._parts.budget.left_s() - _STOPPING_S)
+        time_s = min(self._wanted_s, self._parts.budget.left_s() - STOPPING_S)
         rounds, trains_s = self._plan(time_s, len(arms))
         if trains_s < _LEAST_S:
             self.why_not = f"{format_duration(max(0.0, time_s))} is left, too little for {len(arms) * rounds} trainings"
@@ -134,12 +131,10 @@ class Racer:
         """Return why a point is not raced: it was not asked for, is not called for, or no losses are seen."""
         if self._asked_s == 0.0:
             return "that was left out with --no-race"
-        if self._asked_s is None and not self.changes_training(values):
+        if self._asked_s is None and not self._changes_training(values):
             return "it is the same training"
         if not self._wanted_s:
             return f"a search of less than {format_duration(RACES_FROM_S)} races only with --race"
-        if not any(trial for trial in self._state.trials if trial.comparable):
-            return "nothing was measured"
         if self._first_loss is None:
             return "the trainer reports no loss that can be seen"
         return ""
@@ -158,8 +153,7 @@ class Racer:
 
     def _plan(self, time_s: float, arms: int) -> tuple[int, float]:
         """Return the number of rounds and the length of each training that fit into a time."""
-        starts_s = [trial.measurement.first_step_s for trial in self._state.trials if trial.measurement]
-        overhead_s = CAUTION * ((median(starts_s) if starts_s else _FIRST_GUESS_S) + _STOPPING_S)
+        overhead_s = CAUTION * (expected_start_s(self._state.trials) + STOPPING_S)
         lengths_s = {rounds: time_s / (rounds * arms) - overhead_s for rounds in (_ROUNDS, _FEWEST_ROUNDS)}
         rounds = _ROUNDS if lengths_s[_ROUNDS] >= _LONG_S else _FEWEST_ROUNDS
         return rounds, lengths_s[rounds]

@@ -46,11 +46,15 @@ PAIRS_WITH_TIME_TO_SPARE = 6
 
 _DEAR = 1 / 6  # of the budget, for those: such a confirmation stops as soon as it is sure
 
+STOPPING_S = 1.0
+"""Time that it takes to stop a longer training."""
+
 RACES_FROM_S = 900.0
 """Budget from which on a search races an answer that changes the batch or the precision, without being asked."""
 
 _MOST_FOR_RACING, _MOST_ASKED_FOR_RACING = 0.2, 0.5  # of the budget
 _LEAST_FOR_RACING_S = 40.0
+_FIRST_START_GUESS_S = 5.0
 _MOST_FOR_VALIDATING = 0.25  # of the budget, for each of two trials
 _FORESEEN_TRIALS = 10
 _SHARE_OF_DESIGN = 0.15  # of all trials, and of all points: few make no model, and many leave it no time
@@ -131,6 +135,12 @@ def is_dear(pair_length_s: float, budget_s: float) -> bool:
         budget_s: The whole budget.
     """
     return PAIRS_WITH_TIME_TO_SPARE * pair_length_s > _DEAR * budget_s
+
+
+def expected_start_s(trials: Sequence[TrialRecord]) -> float:
+    """Predict the time from the start of a trial to its first step."""
+    starts_s = [trial.measurement.first_step_s for trial in trials if trial.measurement]
+    return median(starts_s) if starts_s else _FIRST_START_GUESS_S
 
 
 def why_no_time_to_validate(longest_s: float, budget_s: float) -> str:

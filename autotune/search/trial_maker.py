@@ -146,7 +146,7 @@ class TrialMaker:
 
     @property
     def baseline_losses(self) -> Losses | None:
-        """How the loss of today's config went; None as long as no trial of it has told."""
+        """Losses of today's config; None as long as no trial of it has told."""
         return self._findings.baseline_losses
 
     def make(self, trial: PlannedTrial, *, kept_s: float = 0.0) -> TrialRecord:

@@ -1,21 +1,17 @@
 """Validator: trains a confirmed point, and today's config before it, for as long as a real training shows itself."""
 
-from collections.abc import Callable, Sequence
-from statistics import median
+from collections.abc import Callable
 
 from autotune.durations import format_duration
 from autotune.records import Purpose, TrialRecord, Validation, Values
 from autotune.results import SearchResult
 from autotune.search.narrator import Narrator
 from autotune.search.parts import SearchParts
-from autotune.search.schedule import CAUTION
+from autotune.search.schedule import CAUTION, STOPPING_S, expected_start_s
 from autotune.search.state import SearchState
 from autotune.search.trial_maker import PlannedTrial, TrialMaker
 from autotune.search.validation import ValidationBasis, findings_alone, judge_validation
 from autotune.trial.execution import Execution
-
-_FIRST_GUESS_S = 5.0  # from the start of a process to its first step
-_STOPPING_S = 1.0
 
 
 class Validator:
@@ -47,7 +43,7 @@ class Validator:
     def needed_s(self) -> float:
         """Time that the next validation takes at most: of a point, and of today's config before the first."""
         trials = 1 if self._baseline else 2
-        return trials * (self._longest_s + CAUTION * (_start_s(self._state.trials) + _STOPPING_S))
+        return trials * (self._longest_s + CAUTION * (expected_start_s(self._state.trials) + STOPPING_S))
 
     def validate(self, result: SearchResult) -> bool:
         """Train the best point of an answer, and today's config before the first.
@@ -100,9 +96,3 @@ class Validator:
 
     def _give_up(self, why: str) -> None:
         self._narrator.tell_phase("ending", f"the answer is not validated: {why}")
-
-
-def _start_s(trials: Sequence[TrialRecord]) -> float:
-    """Predict the time from the start of a trial to its first step."""
-    starts_s = [trial.measurement.first_step_s for trial in trials if trial.measurement]
-    return median(starts_s) if starts_s else _FIRST_GUESS_S

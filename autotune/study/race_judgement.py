@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from statistics import fmean, median
 
-from autotune.measure.loss_curves import LossLevel, fall_at, level_at, time_of, time_to
+from autotune.measure.loss_curves import LATE, LossLevel, fall_at, level_at, time_of, time_to
 from autotune.records import DISTURBED, Ending, LossCurve, Purpose, RaceArm, RaceLeg, TrialRecord
 from autotune.results import Learning, LossDifference, Race, Raced
 from autotune.statistics import moderated_interval
@@ -217,7 +217,7 @@ def _ended_well(trial: TrialRecord) -> bool:
 
 
 def _level_after(curve: LossCurve, samples: float) -> LossLevel:
-    return level_at(curve, time_of(curve, samples), from_s=time_of(curve, 0.75 * samples))
+    return level_at(curve, time_of(curve, samples), from_s=time_of(curve, LATE * samples))
 
 
 def _difference(levels: Sequence[tuple[LossLevel, LossLevel]], *, speed_variance: float) -> LossDifference:

@@ -32,7 +32,7 @@ def test_a_level_is_the_mean_of_the_late_part() -> None:
 
 
 def test_the_error_of_a_level_is_that_of_the_mean_of_its_losses() -> None:
-    """Whether the loss falls or not."""
+    """Also where the loss falls."""
     rng = random.Random(1)
     for slope in (0.0, -0.02):
         levels = [

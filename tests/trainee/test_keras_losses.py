@@ -69,7 +69,7 @@ def test_losses_are_those_of_the_batches(trained: Observed) -> None:
 
 
 def test_evaluations_tell_their_loss(trained: Observed) -> None:
-    """Which is none of training."""
+    """It is none of training."""
     assert [event.loss for event in trained.events if event.kind == "eval"] == pytest.approx([BATCHES - 1] * 2)
 
 
