@@ -33,7 +33,6 @@ class SearchParts:
         worth_the_rest: Gain in ln score that exploring on has to promise; 0 uses the budget in any case.
         lifeline: Says that the daemon that started this search is gone, or why it is to end; None if nobody does.
         warm_start: Points of other studies that it begins with.
-        looks: Whether the best point is taken through phases, so that knobs which cannot matter are left alone.
         instruments: Returns those that watch one trial; None for this machine's, GPUs left out.
     """
 
@@ -50,7 +49,6 @@ class SearchParts:
     worth_the_rest: float = WORTH_THE_REST
     lifeline: Lifeline | None = None
     warm_start: WarmStart = field(default_factory=WarmStart)
-    looks: bool = False
     instruments: Callable[[], Instruments] | None = None
 
     @property

@@ -136,12 +136,12 @@ class SearchState:
         if alone is None:
             return
         then = [trial.comparable.speed for trial in self.trials if trial.comparable and trial.point == alone.point]
-        if then and self.pace_of_any() >= alone.until * median(then):
+        if then and self._pace_of_any() >= alone.until * median(then):
             self._left_alone = None
             paths = ", ".join(sorted(alone.paths))
             self._findings.remarks.append(f"What limits training has changed: {paths} may matter now.")
 
-    def pace_of_any(self) -> float:
+    def _pace_of_any(self) -> float:
         """Return the speed of the fastest trial; 0 before one."""
         return max((trial.comparable.speed for trial in self.trials if trial.comparable), default=0.0)
 

@@ -77,10 +77,6 @@ class Phases:
         return self.rounds * len(TrialPhase) * self.phase_s
 
 
-LOOK = Phases(rounds=8, phase_s=0.5)
-"""Phases that show what limits a training, as shortly as that can be told from noise."""
-
-
 @dataclass(frozen=True, kw_only=True)
 class PlannedTrial:
     """A trial that the search has decided on.

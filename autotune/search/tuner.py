@@ -45,20 +45,13 @@ from autotune.search.schedule import (
     why_exploring_ends,
 )
 from autotune.search.state import SearchState
-from autotune.search.trial_maker import LOOK, Failed, PlannedTrial, PointTaken, TrialMaker
+from autotune.search.trial_maker import Failed, PlannedTrial, PointTaken, TrialMaker
 from autotune.search.validator import Validator
 from autotune.study.summary import judged_finalists, summarize
 from autotune.trial.explanations import EXPLANATIONS
 
 WARM_UP_FROM_S = 120.0
 """Budgets below this go without the unmeasured first trial that fills the machine's page cache."""
-
-LOOKS_SHARE = 0.1
-"""Share of the time that trials in phases may take."""
-
-LEAST_TRIALS_TO_LOOK = 5
-LOOK_AGAIN = 1.3
-"""Speed over that of the point that was looked at, from which on another look is worth its time."""
 
 _NO_ACCIDENTS = frozenset({Ending.KILLED_BY_BUDGET, Ending.UNCOUNTED})
 _WARM_UP = WindowGoal(min_s=0.0, min_steps=5, target_s=0.0)
@@ -102,8 +95,6 @@ class Tuner:
         self.ended_by: AutotuneError | None = None
         self.left_because = ""
         self.promised: float | None = None
-        self._looks = 0
-        self._looked_at = 0.0
 
     def run(self) -> SearchResult:
         """Search until the budget is used or nothing left can pay, and confirm.
@@ -224,8 +215,6 @@ class Tuner:
                 break
             if self._others.is_time_for_baseline():
                 self._others.require_that_today_works(self._trials.make(self._baseline))
-            if self._parts.looks:
-                self._look()
             all_s = self._budget.left_s()
             kept_s = reserved_s(self._state.better(), self._confirmation_basis(), left_s=all_s)
             kept_s += self._afterwards_s() if kept_s else 0.0
@@ -251,25 +240,6 @@ class Tuner:
             with suppress(PointTaken):  # then it is known by the time of the next proposal
                 self._try(proposal, left_s)
         return why
-
-    def _look(self) -> None:
-        """Take the best point through phases, and leave those knobs alone that cannot matter from there.
-
-        Again where another has become so much better that something else may be the limit. All looks together take a
-        small share of the time.
-        """
-        state = self._state
-        cost_s = expected_trial_s(state.trials) + LOOK.length_s
-        is_time = self._budget.elapsed_s() * LOOKS_SHARE >= cost_s * (self._looks + 1)
-        is_new = state.pace_of_any() >= LOOK_AGAIN * self._looked_at
-        if not (is_time and is_new) or len(state.trials) < LEAST_TRIALS_TO_LOOK:
-            return
-        better = state.better()
-        values = better[0].observation.values if better else self._baseline.values
-        self._looks, self._looked_at = self._looks + 1, state.pace_of_any()
-        record = self._trials.make_once(PlannedTrial(values=values, purpose=Purpose.DIAGNOSE, phases=LOOK))
-        if why := state.leave_alone(record.point):
-            self._narrator.tell_phase("exploring", why)
 
     def _longest_trial_s(self, left_s: float) -> float:
         trials, baseline = self._state.trials, self._state.baseline_point

@@ -103,7 +103,6 @@ def search(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Search:
         validate_s: float | None = None,
         race_s: float | None = 0.0,
         warm_start: WarmStart | None = None,
-        looks: bool = False,
         told: Callable[[Event], None] = lambda _event: None,
         joins: Callable[[Study, Problem, VirtualClock], None] = lambda _study, _problem, _clock: None,
     ) -> Searched:
@@ -131,7 +130,6 @@ def search(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Search:
             validate_s=validate_s,
             race_s=race_s,
             warm_start=warm_start or WarmStart(),
-            looks=looks,
             instruments=lambda: Instruments(SimulatedHostProbe(simulator)),
         )
         tuner = Tuner(parts, [events.append, told])

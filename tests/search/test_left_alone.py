@@ -5,15 +5,24 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+import yaml
 
+from autotune.clock import VirtualClock
+from autotune.diagnose.measured.diagnoser import Diagnoser
 from autotune.measure.bounds import FREE_DATA, FREE_STEP, HIGH
+from autotune.problem.problem import Problem
 from autotune.records import Purpose, TrialRecord
 from autotune.search.left_alone import left_alone
+from autotune.search.parts import SearchParts
+from autotune.search.schedule import Budget
 from autotune.space.space import Space
+from autotune.study.record import Study
 from autotune.testing.simulated_phases import PhaseTimes
-from autotune.testing.simulated_runner import Training
+from autotune.testing.simulated_probes import SimulatedHostProbe
+from autotune.testing.simulated_runner import SimulatedRunner, Training
+from autotune.trial.instruments import Instruments
 from tests.runs import MakeTrial, knob
-from tests.search.simulated import Search
+from tests.search.simulated import CONFIG, Search
 
 SPACE = Space(
     knobs=(
@@ -67,14 +76,28 @@ def step_bound(config: Mapping[str, Any]) -> Training:
     return Training(samples=batch, step_s=step_s, noise=0.01, epoch=50, phases=times)
 
 
-def test_a_search_that_looks_leaves_the_loader_alone(search: Search, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its best point in phases shows that the step is the limit: workers are not turned after that, and it says so."""
-    monkeypatch.setattr("autotune.search.tuner.LOOKS_SHARE", 0.5)  # so small a space is searched in two minutes
-    done = search(step_bound, budget_s=900, looks=True)
-    (look,) = done.of(Purpose.DIAGNOSE)
-    after = [trial for trial in done.of(Purpose.EXPLORE) if trial.number > look.number]
-    workers = look.values["data.num_workers"]
-    assert all(trial.values["data.num_workers"] == workers for trial in after)
+def diagnosed(study: Study, problem: Problem, clock: VirtualClock) -> None:
+    """Diagnose the training, on the record of the search that follows."""
+    runner = SimulatedRunner(clock, lambda text: step_bound(yaml.safe_load(text)), seed=0)
+    parts = SearchParts(
+        name="diagnosis",
+        seed=0,
+        problem=problem,
+        study=study,
+        runner=runner,
+        budget=Budget(clock, started_s=clock.now_s(), budget_s=180.0),
+        clock=clock,
+        instruments=lambda: Instruments(SimulatedHostProbe(runner)),
+    )
+    Diagnoser(parts, (), busy_s=lambda: None, cores=2.0).run()
+
+
+def test_a_search_after_a_diagnosis_leaves_the_loader_alone(search: Search) -> None:
+    """Today's config in phases shows that the step is the limit: workers are not turned at first, and it says so."""
+    wide = CONFIG.replace("[8, 32]", "[8, 16, 32, 64, 128]").replace("[1, 2]", "[1, 2, 4, 8]")
+    done = search(step_bound, budget_s=300, config=wide, joins=diagnosed)
+    first, *_ = done.of(Purpose.EXPLORE)
+    assert first.values["data.num_workers"] == 1
     assert "data.num_workers" in done.said()
     assert done.answer.best is not None
-    assert done.answer.best.values["data.batch_size"] == 32
+    assert done.answer.best.values["data.batch_size"] == 128

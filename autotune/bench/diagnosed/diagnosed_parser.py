@@ -25,7 +25,7 @@ def add_predicted_gains(commands: "Commands") -> None:
 
 def add_saved_time(commands: "Commands") -> None:
     """Add the parser of ``saved-time``."""
-    parser = commands.add_parser("saved-time", help="time that looking for the limit saves a search")
+    parser = commands.add_parser("saved-time", help="time that a diagnosis first saves a search")
     parser.add_argument("--seeds", type=int, default=100, help="number of simulated workloads (default: 100)")
     parser.add_argument("--budget", type=parse_duration_s, default="15m", help="of each search (default: 15m)")
     parser.add_argument("--record", type=Path, metavar="FILE.jsonl", help="outcomes as they come; gone on with")

@@ -3,7 +3,7 @@
 import math
 from dataclasses import dataclass, replace
 from pathlib import Path
-from statistics import fmean
+from statistics import geometric_mean
 
 from autotune.bench.markdown import markdown_table
 from autotune.clock import SystemClock
@@ -32,12 +32,17 @@ class Compared:
     Attributes:
         changes: Its values.
         predicted: The gain that the diagnosis told.
-        real: Speed with the change over that without, in longer trainings in turn.
+        ratios: Speed with the change over that without, of each pair of longer trainings.
     """
 
     changes: Values
     predicted: Gain
-    real: float
+    ratios: tuple[float, ...]
+
+    @property
+    def real(self) -> float:
+        """Gain in the longer trainings: the mean of the pairs."""
+        return geometric_mean(self.ratios)
 
     @property
     def holds(self) -> bool:
@@ -72,8 +77,8 @@ def compare_gains(config: Path, *, budget_s: float, for_s: float, command: str) 
         train = _Trainer(opened, for_s)
         found = [_compared(one, train) for one in measured]
     held = sum(one.holds for one in found)
-    rows = [(_text(one.changes), *_predicted(one), f"{one.real:.3f}x", "yes" if one.holds else "no") for one in found]
-    table = markdown_table(("change", "predicted", "95 % interval", f"real, {for_s:g} s each", "holds"), rows)
+    rows = [(_text(one.changes), *_predicted(one), _real(one), "yes" if one.holds else "no") for one in found]
+    table = markdown_table(("change", "predicted", "95 % interval", f"real, {for_s:g} s each (pairs)", "holds"), rows)
     return f"`{command}`\n\n{table}\n\n{held} of {len(found)} hold.\n"
 
 
@@ -81,10 +86,8 @@ def _compared(one: Gain, train: "_Trainer") -> Compared:
     """Train without, with, with and without a change."""
     switch = one.switch
     baseline = train.space.baseline
-    order = (baseline, switch.values, switch.values, baseline)
-    ln_speeds = [math.log(train(values)) for values in order]
-    real = math.exp(fmean(ln_speeds[1:3]) - fmean((ln_speeds[0], ln_speeds[3])))
-    return Compared(changes=switch.changes, predicted=one, real=real)
+    without_1, with_1, with_2, without_2 = (train(one) for one in (baseline, switch.values, switch.values, baseline))
+    return Compared(changes=switch.changes, predicted=one, ratios=(with_1 / without_1, with_2 / without_2))
 
 
 class _Trainer:
@@ -120,3 +123,8 @@ def _predicted(one: Compared) -> tuple[str, str]:
     gain = one.predicted.gain
     assert gain is not None, "only measured ones are compared"
     return f"{gain.ratio:.3f}x", f"{gain.low:.3f} to {gain.high:.3f}"
+
+
+def _real(one: Compared) -> str:
+    pairs = ", ".join(f"{ratio:.3f}" for ratio in one.ratios)
+    return f"{one.real:.3f}x ({pairs})"

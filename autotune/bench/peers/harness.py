@@ -158,7 +158,6 @@ class Harness:
         sampler: SamplerChoice = OUR_SAMPLER,
         worth_the_rest: float = WORTH_THE_REST,
         warm_start: WarmStart | None = None,
-        looks: bool = False,
     ) -> Iterator[Tuner]:
         """Give our tuner on this machine, assembled as the command does it.
 
@@ -168,7 +167,6 @@ class Harness:
             sampler: Its sampler, as in `SearchParts`.
             worth_the_rest: As in `SearchParts`.
             warm_start: As in `SearchParts`; None for none.
-            looks: As in `SearchParts`.
         """
         study = Study(self.problem.study, self.problem.storage)
         try:
@@ -184,7 +182,6 @@ class Harness:
                 instruments=self.instruments,
                 worth_the_rest=worth_the_rest,
                 warm_start=warm_start or WarmStart(),
-                looks=looks,
             )
             yield Tuner(parts, consumers)
         finally:
@@ -198,7 +195,6 @@ class Harness:
         sampler: SamplerChoice = OUR_SAMPLER,
         only_confirmed: bool = True,
         warm_start: WarmStart | None = None,
-        looks: bool = False,
     ) -> SearchResult | None:
         """Run our tuner; its answers are those of the harness.
 
@@ -209,7 +205,6 @@ class Harness:
             only_confirmed: True if its last answer is what it confirmed, else the baseline: what was not confirmed is
                 not recommended, however good it looked.
             warm_start: As in `SearchParts`; None for none.
-            looks: As in `SearchParts`.
 
         Returns:
             Its result; None if no trial gave numbers.
@@ -223,7 +218,7 @@ class Harness:
                 self.answer(event.values)
 
         baseline = self.problem.space.baseline
-        with self.tuner(budget, [*consumers, note], sampler=sampler, warm_start=warm_start, looks=looks) as tuner:
+        with self.tuner(budget, [*consumers, note], sampler=sampler, warm_start=warm_start) as tuner:
             try:
                 result = tuner.run()
             except TrialError:
