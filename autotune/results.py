@@ -1,6 +1,6 @@
 """Result of a search: the recommended point beside the baseline, and the certainty of the comparison."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
@@ -314,9 +314,12 @@ class SearchResult:
     def may_learn_more_slowly(self) -> bool:
         """True if it changes the batch or the precision, and no race has shown that it learns as fast."""
         is_shown = self.race is not None and self.race.winner.learning.is_safe
-        return changes_training(self.changes) and not is_shown
+        return changes_training(change.label for change in self.changes) and not is_shown
 
 
-def changes_training(changes: Sequence[Change]) -> bool:
-    """Return whether changes make another batch, or another precision: what is faster may learn more slowly."""
-    return any(change.label in _TRAINS_OTHERWISE for change in changes)
+def changes_training(labels: Iterable[str]) -> bool:
+    """Return whether changes of these labels make another batch, or another precision.
+
+    What is faster then may learn more slowly.
+    """
+    return any(label in _TRAINS_OTHERWISE for label in labels)

@@ -4,7 +4,7 @@ import contextlib
 import hashlib
 import json
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
 from enum import StrEnum
 from pathlib import Path
@@ -13,6 +13,7 @@ from typing import Any
 from autotune.errors import AutotuneError
 from autotune.files import make_private_folder, open_regular, replace_durably
 from autotune.records import Scalar
+from autotune.results import changes_training
 
 FORMAT = 1
 """Format version of an advice on disk."""
@@ -133,7 +134,9 @@ class Advice:
                     "why": tuple(document["why"]),
                     "state": AdviceState(document["state"]),
                     # Advice of earlier versions was never raced.
-                    "may_learn_more_slowly": document.get("may_learn_more_slowly", _changes_training(changes)),
+                    "may_learn_more_slowly": document.get(
+                        "may_learn_more_slowly", changes_training(change.label for change in changes)
+                    ),
                 }
             )
         except (KeyError, TypeError) as error:
@@ -229,10 +232,6 @@ def advice_id(config: str, study: str, values: Mapping[str, Scalar]) -> str:
     """Return the id of an advice: a hash of the config's path, of the study's identity and of all values."""
     text = json.dumps([config, study, sorted(values.items())])
     return hashlib.sha256(text.encode()).hexdigest()[:8]
-
-
-def _changes_training(changes: Iterable[AdvisedChange]) -> bool:
-    return any(change.label in ("batch", "precision") for change in changes)
 
 
 def _change(change: Mapping[str, Any]) -> AdvisedChange:

@@ -286,7 +286,7 @@ def _compared(searched: _Searched, records: Sequence[TrialRecord]) -> SearchResu
         why_no_gpu=searched.why_no_gpu,
         validation=finalist.validation if finalist else None,
         race=race,
-        why_not_raced=_NOT_RACED if better and race is None and changes_training(changes) else "",
+        why_not_raced=_NOT_RACED if better and race is None and changes_training(one.label for one in changes) else "",
         confirmed_on=confirmed_on,
         broken=tuple(_broken(searched, other, of) for other, of in confirmed if other.broke and other is not finalist),
         cautions=(

@@ -1,14 +1,18 @@
 """Report on races: what they say of equal configs, of unlike ones, and of batches whose time to a loss is known."""
 
-import random
+import sys
 from collections import Counter
 from collections.abc import Sequence
+from contextlib import ExitStack
+from dataclasses import replace
 from functools import partial
+from pathlib import Path
 from statistics import median
+from tempfile import TemporaryDirectory
 
 from autotune.bench.markdown import markdown_table
 from autotune.bench.races.simulated import Family, each_family, simulated_race
-from autotune.bench.races.trained import FAULTS, PROBLEMS, Problem, python_for, real_race, time_to_target
+from autotune.bench.races.trained import PROBLEMS, Problem, python_for, real_race, speech, time_to_target
 from autotune.results import Learning, Race
 
 _LEARNING_SPEEDS = (0.5, 0.7, 0.85, 1.0, 1.2, 1.5, 2.0)
@@ -51,17 +55,26 @@ def equal_report(times: int, race_s: float, with_torch: str | None) -> str:
     rows = []
     for number in range(times):
         name = names[number % len(names)]
-        recipe = {**PROBLEMS[name].recipe, "seed": 100 * number, "unused": 0}
-        race = real_race(recipe, "unused", 1, race_s=race_s, python=python_for(name, with_torch))
+        trained = replace(PROBLEMS[name], recipe={**PROBLEMS[name].recipe, "seed": 100 * number, "unused": 0})
+        race = real_race(trained, "unused", 1, race_s=race_s, python=python_for(name, with_torch))
         rows.append([name, *_told(race)])
         print(*rows[-1], flush=True)
     return markdown_table(["problem", *_HEADS], rows) + "\n"
 
 
-def batch_report(batches: Sequence[int], seeds: int, race_s: float, limit_s: float, with_torch: str | None) -> str:
-    """Train each problem to its loss with each batch, and race the batches; return the table.
+def batch_report(
+    names: Sequence[str],
+    batches: Sequence[int],
+    *,
+    seeds: int,
+    race_s: float,
+    limit_s: float,
+    with_torch: str | None,
+) -> str:
+    """Train problems to their loss with each batch, and race the batches; return the table.
 
     Args:
+        names: The problems, and ``speech`` for that of the shipped trainer.
         batches: The batches beside today's.
         seeds: Trainings to the loss of each.
         race_s: Length of each race.
@@ -69,39 +82,44 @@ def batch_report(batches: Sequence[int], seeds: int, race_s: float, limit_s: flo
         with_torch: Interpreter with PyTorch; None leaves out what needs it.
     """
     rows = []
-    for name, problem in PROBLEMS.items():
-        if name == "language" and not with_torch:
-            continue
-        python = python_for(name, with_torch)
-
-        needed_s = partial(_median_time, problem, seeds=seeds, python=python, limit_s=limit_s)
-        today_s = needed_s(_TODAY)
-        for batch in batches:
-            truth = today_s / needed_s(batch)
-            race = real_race(problem.recipe, "batch_size", batch, race_s=race_s, python=python)
-            learning = race.winner.learning if race else Learning.UNKNOWN
-            rows.append([name, str(batch), f"{today_s:.1f} s", f"{truth:.2f}x", *_told(race), _judged(learning, truth)])
-            print(*rows[-1], flush=True)
+    with ExitStack() as stack:
+        for name in names:
+            if name == "language" and not with_torch:
+                continue
+            problem = PROBLEMS.get(name) or speech(Path(stack.enter_context(TemporaryDirectory())))
+            python = python_for(name, with_torch)
+            needed_s = partial(_median_time, problem, seeds=seeds, python=python, limit_s=limit_s)
+            today_s = needed_s(_TODAY)
+            for batch in batches:
+                truth = today_s / needed_s(batch)
+                race = real_race(problem, problem.batch_key, batch, race_s=race_s, python=python)
+                judged = _judged(race.winner.learning if race else Learning.UNKNOWN, truth)
+                rows.append([name, str(batch), f"{today_s:.1f} s", f"{truth:.2f}x", *_told(race), judged])
+                print(*rows[-1], flush=True)
     return markdown_table(["problem", "batch", f"to the loss with {_TODAY}", "truth", *_HEADS, "judged"], rows) + "\n"
 
 
-def fault_report(times: int, race_s: float) -> str:
-    """Race what is sold as the same training and is not; return the table."""
-    rng = random.Random(0)
+def fault_report(faults: Sequence[str], times: int, race_s: float) -> str:
+    """Race what is sold as the same training and is not; return the table.
+
+    Args:
+        faults: What is wrong with it.
+        times: Races of each.
+        race_s: Length of each.
+    """
     rows = []
-    for fault in FAULTS:
+    for fault in faults:
         found = 0
-        for _ in range(times):
+        for number in range(times):
             recipe = {
                 **PROBLEMS["network"].recipe,
-                "seed": rng.randrange(1000),
+                "seed": 100 * number,
                 "samples": 1000,
                 "augmentation": 0.3,
                 "fault": "none",
             }
-            race = real_race(
-                recipe, "fault", fault, race_s=race_s, python=python_for("network", None), same_training=True
-            )
+            trained = replace(PROBLEMS["network"], recipe=recipe)
+            race = real_race(trained, "fault", fault, race_s=race_s, python=sys.executable, same_training=True)
             found += bool(race and race.cautions)
             print(fault, race.cautions if race else "no race", flush=True)
         rows.append([fault, f"{found} of {times}"])

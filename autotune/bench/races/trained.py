@@ -4,8 +4,10 @@ import json
 import shlex
 import sys
 import tempfile
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from autotune.bench.races import trainers
 from autotune.clock import SystemClock
@@ -23,7 +25,8 @@ from autotune.search.state import SearchState
 from autotune.search.trial_maker import PlannedTrial, TrialMaker
 from autotune.study.race_judgement import judge_race
 
-_LEARNER = Path(trainers.__file__).parent / "learner.py"
+_TRAINERS = Path(trainers.__file__).parent
+_LEARNER, _SPEECH = str(_TRAINERS / "learner.py"), str(_TRAINERS / "speech.py")
 _GRACE_S = 120.0
 
 
@@ -32,12 +35,31 @@ class Problem:
     """Problem that is trained.
 
     Attributes:
-        recipe: Keys of its config.
+        recipe: Keys of its config, by their paths.
         target: Held-out loss that training is to come to.
+        trainer: Its trainer, behind the interpreter; it trains for ever.
+        to_target: The same to the loss.
+        batch_key: Path of the batch size.
+        seed_key: Path of the seed.
     """
 
     recipe: dict[str, Scalar]
     target: float
+    trainer: tuple[str, ...] = (_LEARNER, "{config}")
+    to_target: tuple[str, ...] = (_LEARNER, "{config}")
+    batch_key: str = "batch_size"
+    seed_key: str = "seed"
+
+    def config(self, changes: Mapping[str, Scalar]) -> str:
+        """Return the text of its config, with other values of some keys."""
+        sections: dict[str, Any] = {}
+        for path, value in {**self.recipe, **changes}.items():
+            *outer, key = path.split(".")
+            section = sections
+            for name in outer:
+                section = section.setdefault(name, {})
+            section[key] = value
+        return json.dumps(sections)  # JSON is YAML, too
 
 
 _STEPS: dict[str, Scalar] = {"fixed_s": 0.004, "sample_s": 0.00002, "seed": 1}
@@ -49,7 +71,29 @@ PROBLEMS = {
         target=2.1,
     ),
 }
-FAULTS = ("drop", "repeat", "frozen")
+
+
+def speech(folder: Path, clips: int = 2000) -> Problem:
+    """Write a corpus into a folder; return the problem of the shipped text-to-speech trainer on it."""
+    from autotune.workloads.tts.corpus import write_corpus
+
+    write_corpus(folder, clips=clips)
+    return Problem(
+        recipe={
+            "data.dataset_path": str(folder),
+            "data.batch_size": 16,
+            "data.num_workers": 2,
+            "data.use_tf_native_loading": True,
+            "training.seed": 1,
+            "training.checkpoint_dir": "checkpoints",
+            "training.checkpoint_every_steps": 0,
+        },
+        target=0.6,
+        trainer=("-m", "autotune.workloads.tts", "--config", "{config}"),
+        to_target=(_SPEECH, "{config}"),
+        batch_key="data.batch_size",
+        seed_key="training.seed",
+    )
 
 
 def time_to_target(problem: Problem, *, batch: int, seed: int, python: str, limit_s: float) -> float | None:
@@ -60,8 +104,9 @@ def time_to_target(problem: Problem, *, batch: int, seed: int, python: str, limi
     """
     with tempfile.TemporaryDirectory() as name:
         config = Path(name) / "config.json"
-        config.write_text(json.dumps({**problem.recipe, "batch_size": batch, "seed": seed}))
-        argv = [python, str(_LEARNER), str(config), "--until", str(problem.target), "--limit", str(limit_s)]
+        config.write_text(problem.config({problem.batch_key: batch, problem.seed_key: seed}))
+        words = [str(config) if word == "{config}" else word for word in problem.to_target]
+        argv = [python, *words, "--until", str(problem.target), "--limit", str(limit_s)]
         ended = run_short(argv, limit_s + _GRACE_S, env=dict(inherited_environment()), cwd=Path(name))
     try:
         trained_s = float(json.loads(ended.text.strip().splitlines()[-1])["trained_s"])
@@ -71,12 +116,12 @@ def time_to_target(problem: Problem, *, batch: int, seed: int, python: str, limi
 
 
 def real_race(
-    recipe: dict[str, Scalar], knob: str, other: Scalar, *, race_s: float, python: str, same_training: bool = False
+    trained: Problem, knob: str, other: Scalar, *, race_s: float, python: str, same_training: bool = False
 ) -> Race | None:
     """Race a config with another value of one key against it, in trials, as a search does.
 
     Args:
-        recipe: Keys of the config.
+        trained: What is trained.
         knob: The key.
         other: Its other value.
         race_s: Time for the race.
@@ -89,10 +134,9 @@ def real_race(
     clock = SystemClock()
     with tempfile.TemporaryDirectory() as name:
         config = Path(name) / "config.json"
-        config.write_text(json.dumps(recipe))
-        command = f"{shlex.join([python, str(_LEARNER)])} {{config}}"
-        section = {"command": command, "knobs": {knob: [recipe[knob], other]}}
-        (Path(name) / "config.autotune.yaml").write_text(json.dumps({"autotune": section}))  # JSON is YAML, too
+        config.write_text(trained.config({}))
+        section = {"command": shlex.join([python, *trained.trainer]), "knobs": {knob: [trained.recipe[knob], other]}}
+        (Path(name) / "config.autotune.yaml").write_text(json.dumps({"autotune": section}))
         problem = open_problem(config, command=None, state_dir=Path(name) / "state")
         options = SearchOptions(budget_s=4 * race_s, started_s=clock.now_s(), race_s=race_s)
         with open_parts(problem, options, clock, lambda _event: None) as opened:
@@ -113,5 +157,5 @@ def real_race(
 
 
 def python_for(problem: str, with_torch: str | None) -> str:
-    """Return the interpreter for a problem; that with PyTorch where it is needed."""
+    """Return the interpreter for a problem by its name: that with PyTorch where it is needed."""
     return with_torch or sys.executable if problem == "language" else sys.executable
