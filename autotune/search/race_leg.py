@@ -46,6 +46,11 @@ class PlannedLeg:
     scratch_loss: float | None = None
     fill_outputs: Callable[[Path], None] = lambda _outputs: None
 
+    @property
+    def proposed_rate(self) -> Mapping[str, Scalar]:
+        """The learning rate that it tries, by its key; empty where that of the config stays."""
+        return {} if self.learning_rate is None else {self.learning_rate_key: self.learning_rate}
+
     def leg(self, done: Execution) -> RaceLeg | None:
         """Return what this training has shown; None if it was cut short by something else."""
         if done.ending in _OURS:

@@ -180,7 +180,8 @@ class TrialMaker:
         lifeline = self._parts.lifeline
         if lifeline is not None and lifeline.is_cut:
             raise ToldToEnd
-        study, changes = self._parts.study, self._state.space.changes(trial.values)
+        study = self._parts.study
+        changes = {**self._state.space.changes(trial.values), **(trial.leg.proposed_rate if trial.leg else {})}
         claim = study.begin(
             trial.values,
             self._parts.problem.space.choices,

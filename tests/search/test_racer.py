@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from autotune.events import TrialEnded
 from autotune.records import Purpose, RaceArm
 from autotune.results import Learning, Verdict
 from autotune.testing.simulated_runner import Training
@@ -103,6 +104,9 @@ def test_the_learning_rate_is_scaled_with_the_batch_and_proposed_where_that_lear
     assert race.scaled is not None
     assert race.scaled.learning is Learning.FASTER
     assert race.proposed_rate == ("learning_rate", 0.2)
+    told = [event.changes for event in searched.events if isinstance(event, TrialEnded)]
+    rates = {changes.get("learning_rate") for changes in told if changes.get("data.batch_size") == 32}
+    assert rates == {None, 0.2}, "which training is which is seen while they run"
     assert searched.answer.may_learn_more_slowly, "without the rate"
     seeds = {(leg.pair, leg.seed) for trial in searched.of(Purpose.RACE) if (leg := trial.race)}
     assert seeds == {(pair, 7 + pair) for pair in range(len(seeds))}
