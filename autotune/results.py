@@ -229,21 +229,21 @@ class Race:
     cautions: tuple[str, ...] = ()
 
     @property
-    def best(self) -> Raced:
-        """The better of what was raced against today's config."""
-        if self.scaled is None or not self.scaled.learning.is_safe:
-            return self.winner
-        if not self.winner.learning.is_safe:
-            return self.scaled
-        speeds = [one.learning_speed or 1.0 for one in (self.winner, self.scaled)]
-        return self.scaled if speeds[1] > speeds[0] else self.winner
-
-    @property
     def proposed_rate(self) -> tuple[str, float] | None:
-        """Key and value of the learning rate that is proposed with the answer; None where none is."""
-        if self.best is self.scaled and self.learning_rate is not None:
-            return self.learning_rate_key, self.learning_rate
-        return None
+        """Key and value of the learning rate that is proposed with the answer; None where none is.
+
+        It learns as fast as today's config at least; and where the answer does so with the rate as it is, its loss is
+        lower than the answer's by more than can be chance.
+        """
+        if self.scaled is None or self.learning_rate is None or not self.scaled.learning.is_safe:
+            return None
+        if self.winner.learning.is_safe and not self._is_lower_when_scaled():
+            return None
+        return self.learning_rate_key, self.learning_rate
+
+    def _is_lower_when_scaled(self) -> bool:
+        winner, scaled = self.winner.at_equal_time, self.scaled.at_equal_time if self.scaled else None
+        return winner is not None and scaled is not None and scaled.high < winner.other - winner.today
 
 
 @dataclass(frozen=True, kw_only=True)

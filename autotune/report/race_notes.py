@@ -73,6 +73,8 @@ def why_it_may_learn_more_slowly(result: SearchResult) -> str:
 
 
 def _proposal(race: Race) -> str:
-    if race.proposed_rate is None:
-        return ""
-    return " That is a proposal: it is written only with `apply --learning-rate`."
+    if race.proposed_rate is not None:
+        return " That is a proposal: it is written only with `apply --learning-rate`."
+    if race.scaled is not None and race.scaled.learning.is_safe:
+        return " That is not proposed: the loss is not lower than with the learning rate as it is."
+    return ""

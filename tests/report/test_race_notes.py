@@ -70,8 +70,20 @@ def test_a_proposed_rate_says_how_it_is_written() -> None:
     assert "With lr: 0.2 as well" in said(replace(RESULT, race=scaled))
     assert "apply --learning-rate" in said(replace(RESULT, race=scaled))
     worse = replace(scaled, scaled=replace(better, learning=Learning.UNKNOWN))
+    assert "proposed" not in said(replace(RESULT, race=worse))
     assert worse.proposed_rate is None
     assert "apply --learning-rate" not in said(replace(RESULT, race=worse))
+
+
+def test_a_rate_that_is_sooner_at_todays_loss_and_ends_no_lower_is_not_proposed() -> None:
+    """The loss after equal time decides between two configs that both learn faster than today's."""
+    higher = replace(LOSSES, other=3.0, low=-0.18, high=-0.06)
+    sooner = Raced(learning=Learning.FASTER, at_equal_time=higher, learning_speed=4.0)
+    both = replace(race(Learning.FASTER), scaled=sooner, learning_rate_key="lr", learning_rate=0.2)
+    assert both.proposed_rate is None
+    assert "That is not proposed: the loss is not lower" in said(replace(RESULT, race=both))
+    lower = replace(sooner, at_equal_time=replace(LOSSES, other=2.5, low=-0.7, high=-0.5))
+    assert replace(both, scaled=lower).proposed_rate == ("lr", 0.2)
 
 
 @pytest.mark.parametrize(
