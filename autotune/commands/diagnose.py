@@ -55,7 +55,8 @@ class Condition(click.ParamType[Any]):
     "--out",
     type=click.Path(path_type=Path, file_okay=False),
     metavar="FOLDER",
-    help="Keep everything in this folder, with a summary on top.",
+    help="Keep everything in this folder: a summary on top, verdict and checks, the machine, pictures, and profiles of "
+    "the pipeline and the step, which take a third of the budget.",
 )
 @click.option("--allow-busy-gpu", is_flag=True, help="Make trials although somebody else is on the GPU.")
 @json_option
@@ -95,12 +96,12 @@ def _late(call: Invocation) -> int:
 def _diagnose(call: Invocation, request: "DiagnosisRequest", watchdog: Watchdog, clock: Clock) -> int:
     """Carry out a request; return the exit code."""
     with signals_held():
-        from autotune.commands.diagnosing import diagnose_with_display, fix, keep, say_diagnosis
+        from autotune.commands.diagnosing import diagnose_with_display, fix, keep_everything, say_diagnosis
 
     done = diagnose_with_display(request, clock, started_s=call.started_s)
     watchdog.stand_down()
     if request.out is not None:
-        keep(request.out, done)
+        keep_everything(request.out, done)
     call.answer(lambda: say_diagnosis(request, done, elapsed_s=clock.now_s() - call.started_s))
     if request.fix:
         fix(request, done)

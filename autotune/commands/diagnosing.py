@@ -1,16 +1,15 @@
 """Steps of ``autotune diagnose``: diagnosing with a live display, saying what was found, keeping it, and fixing it."""
 
-import json
 from dataclasses import dataclass
 from pathlib import Path
 
 from autotune.clock import Clock
 from autotune.commands.applying import ChosenValues, apply_values
-from autotune.commands.printing import say_object
+from autotune.commands.diagnosis_folder import Profiles, keep, make_profiles, profiles_s, require_folder
+from autotune.commands.printing import say_aside, say_object
 from autotune.diagnose.diagnosis import DiagnosisOptions, diagnose, diagnose_static
 from autotune.diagnose.fail_on import FailOn
 from autotune.diagnose.findings import Diagnosis, Evidence, Recommendation, Severity
-from autotune.errors import ConfigError
 from autotune.problem.problem import Problem, open_problem
 from autotune.report.console import text_console
 from autotune.report.diagnosis import print_diagnosis
@@ -21,6 +20,8 @@ from autotune.space.knob import Label
 
 ALIKE = 1.02
 """Ratio of two speeds up to which they cannot be told apart."""
+
+_STOPPING_S = 3.0  # of the budget, for ending the last trial and for writing
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -63,12 +64,14 @@ class Diagnosed:
         problem: What it is about; None for the machine alone.
         has_failed: Whether the exit code is to say so: what is asked for by ``--fail-on``, or, without trials, errors.
         failed_on: The condition that holds; None if none does.
+        profiles: Profiles that were made to be kept with it; None without ``--out``, and where no trials are made.
     """
 
     diagnosis: Diagnosis
     problem: Problem | None
     has_failed: bool
     failed_on: str | None
+    profiles: Profiles | None = None
 
 
 def diagnose_with_display(request: DiagnosisRequest, clock: Clock, *, started_s: float) -> Diagnosed:
@@ -82,17 +85,23 @@ def diagnose_with_display(request: DiagnosisRequest, clock: Clock, *, started_s:
     Raises:
         AutotuneError: The config cannot be used, or no trial can be made.
     """
-    problem = _opened(request)
+    problem, profiles = _opened(request), None
+    if request.out is not None:
+        require_folder(request.out)
     if problem is None or request.static:
         diagnosis = diagnose_static(problem, clock)
     else:
         problem.require_runnable()
+        kept_s = profiles_s(request.budget_s) if request.out is not None else 0.0
         options = DiagnosisOptions(
-            budget_s=request.budget_s, started_s=started_s, allow_busy_gpu=request.allow_busy_gpu
+            budget_s=request.budget_s - kept_s, started_s=started_s, allow_busy_gpu=request.allow_busy_gpu
         )
-        display = SearchDisplay(text_console(stderr=True), clock, started_s=started_s, budget_s=request.budget_s)
+        display = SearchDisplay(text_console(stderr=True), clock, started_s=started_s, budget_s=options.budget_s)
         with display:
             diagnosis = diagnose(problem, options, clock, display)
+        if request.out is not None:
+            say_aside("profiling the input pipeline and the step")
+            profiles = make_profiles(problem, clock, ends_s=started_s + request.budget_s - _STOPPING_S)
     condition = request.fail_on
     failed_on = condition.text if condition is not None and condition.holds(diagnosis) else None
     has_errors = any(issue.severity is Severity.ERROR for issue in diagnosis.issues)
@@ -101,6 +110,7 @@ def diagnose_with_display(request: DiagnosisRequest, clock: Clock, *, started_s:
         problem=problem,
         has_failed=failed_on is not None or (request.static and has_errors),
         failed_on=failed_on,
+        profiles=profiles,
     )
 
 
@@ -151,23 +161,13 @@ def fixing(diagnosis: Diagnosis) -> Recommendation | None:
     return min(alike, key=lambda one: len(one.values), default=None)
 
 
-def keep(folder: Path, done: Diagnosed) -> None:
-    """Keep everything in a folder: the diagnosis as an object, and as a text.
+def keep_everything(folder: Path, done: Diagnosed) -> None:
+    """Keep a diagnosis in a folder, with its profiles.
 
     Raises:
         ConfigError: The folder cannot be written to.
     """
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        (folder / "diagnosis.json").write_text(json.dumps(_document(done, elapsed_s=None), indent=2) + "\n")
-        console = text_console()
-        with console.capture() as captured:
-            print_diagnosis(console, done.diagnosis)
-        (folder / "summary.txt").write_text(captured.get())
-    except OSError as error:
-        raise ConfigError(
-            f"cannot write into {folder}: {error.strerror}", where="--out", remedy="Name another folder."
-        ) from error
+    keep(folder, done.diagnosis, _document(done, elapsed_s=None), done.problem, done.profiles)
 
 
 def _document(done: Diagnosed, *, elapsed_s: float | None) -> dict[str, object]:

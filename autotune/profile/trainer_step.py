@@ -48,18 +48,19 @@ class TrainerStep:
     remarks: tuple[str, ...]
 
 
-def profile_trainer_step(problem: Problem, clock: Clock) -> TrainerStep:
+def profile_trainer_step(problem: Problem, clock: Clock, *, ends_s: float = math.inf) -> TrainerStep:
     """Profile the step of a trainer with today's values, in a trial of its own.
 
     Args:
         problem: The config and the command; runnable.
         clock: The machine's clock.
+        ends_s: Time at which the trial is ended at the latest, on the clock's monotonic time.
 
     Raises:
         TrialError: The trainer made too few steps, or its step could not be timed.
         AutotuneError: The trial cannot be made.
     """
-    with open_trials(problem, clock) as trials:
+    with open_trials(problem, clock, ends_s=ends_s) as trials:
         trial = trials.make(
             TrialRequest(
                 label="step",

@@ -1,5 +1,6 @@
 """Trials of a profile: made for it alone, of today's config or of a point, and kept in no study."""
 
+import math
 import os
 import socket
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -101,6 +102,7 @@ class ProfileTrials:
         gpus: Watches the GPUs; None if there are none.
         checkpoints: Copies of the user's checkpoints.
         name: Begin of the names of the trials' folders.
+        ends_s: Time at which a trial is ended at the latest, on the clock's monotonic time.
 
     Attributes:
         remarks: Sentences for the user.
@@ -114,6 +116,7 @@ class ProfileTrials:
         gpus: GpuProbe | None,
         checkpoints: CheckpointBackups,
         name: str,
+        ends_s: float,
     ) -> None:
         self._problem = problem
         self._clock = clock
@@ -121,6 +124,7 @@ class ProfileTrials:
         self._gpus = gpus
         self._checkpoints = checkpoints
         self._name = name
+        self._ends_s = ends_s
         self.remarks: list[str] = []
 
     def make(self, request: TrialRequest) -> MadeTrial:
@@ -140,7 +144,7 @@ class ProfileTrials:
             instruments.expect(plan.trial_id, trial_gpus(problem, request.values), folder.samples)
             watch = _Watch(clock, request, folder.path, problem.limits.start_timeout_s, instruments)
             limit_s = clock.now_s() + problem.limits.start_timeout_s + request.longest_s
-            trial_exit = self._runner.run(plan, watch, limit_s)
+            trial_exit = self._runner.run(plan, watch, min(limit_s, self._ends_s))
             window = request.window_of(folder.path, watch.events)
             measurement = None
             if window is not None:
@@ -171,12 +175,13 @@ class ProfileTrials:
 
 
 @contextmanager
-def open_trials(problem: Problem, clock: Clock) -> Iterator[ProfileTrials]:
+def open_trials(problem: Problem, clock: Clock, *, ends_s: float = math.inf) -> Iterator[ProfileTrials]:
     """Prepare for trials, for as long as a ``with`` block lasts; searches of the same config wait meanwhile.
 
     Args:
         problem: The config and the command; runnable.
         clock: The machine's clock.
+        ends_s: Time at which a trial is ended at the latest, on the clock's monotonic time.
 
     Raises:
         StudyError: A search of it is at work.
@@ -191,7 +196,7 @@ def open_trials(problem: Problem, clock: Clock) -> Iterator[ProfileTrials]:
         CheckpointBackups(problem.trainer, clock, cwd=Path.cwd(), name=name) as checkpoints,
     ):
         end_orphans(problem.state.trials(problem.study), clock)
-        trials = ProfileTrials(problem, clock, ProcessRunner(guard, clock), collector, checkpoints, name)
+        trials = ProfileTrials(problem, clock, ProcessRunner(guard, clock), collector, checkpoints, name, ends_s)
         trials.remarks.extend(f"{remark}; its work is in these times too." for remark in busy_remarks(problem, clock))
         yield trials
 

@@ -1,0 +1,115 @@
+"""Folder of a diagnosis: what is in it, and what it never replaces."""
+
+import json
+import sys
+from pathlib import Path
+from xml.etree import ElementTree
+
+import pytest
+
+from autotune.clock import SystemClock
+from autotune.commands.diagnosis_folder import Profiles, keep, make_profiles, profiles_s, require_folder
+from autotune.diagnose.findings import CheckResult, Diagnosis, Evidence, Issue, Recommendation, Severity, Verdict
+from autotune.errors import ConfigError
+from autotune.problem.problem import open_problem
+from autotune.report.diagnosis_document import diagnosis_document
+from autotune.results import Ratio
+
+KERAS = Path(__file__).parents[1] / "profile" / "keras_trainer.py"
+
+FOUND = Diagnosis(
+    verdict=Verdict(sentence="Input-bound: the step waits.", limit=None),
+    results=(
+        CheckResult(
+            check="switches",
+            issues=(
+                Issue(
+                    check="switches",
+                    severity=Severity.WARNING,
+                    sentence="More workers help.",
+                    recommendations=(
+                        Recommendation(
+                            sentence="two workers",
+                            values={"data.num_workers": 2},
+                            gain=Ratio(ratio=1.9, low=1.8, high=2.0),
+                            evidence=Evidence.MEASURED,
+                        ),
+                    ),
+                ),
+            ),
+        ),
+    ),
+)
+
+
+def kept(folder: Path, profiles: Profiles | None = None) -> None:
+    """Keep the diagnosis above."""
+    require_folder(folder)
+    keep(folder, FOUND, diagnosis_document(FOUND, elapsed_s=None, failed_on=None, paths={}), None, profiles)
+
+
+def test_it_holds_the_verdict_the_machine_and_a_picture(tmp_path: Path) -> None:
+    """The summary begins with the verdict, and names what else is there."""
+    kept(tmp_path / "a" / "b")
+    found = {path.name: path.read_text() for path in (tmp_path / "a" / "b").iterdir()}
+    assert sorted(found) == ["diagnosis.json", "machine.json", "pictures.svg", "summary.txt"]
+    assert found["summary.txt"].startswith("Input-bound: the step waits.")
+    assert "In this folder: summary.txt" not in found["summary.txt"]
+    assert "diagnosis.json, machine.json, pictures.svg" in found["summary.txt"]
+    assert json.loads(found["machine.json"])["cores"] >= 1
+    assert ElementTree.fromstring(found["pictures.svg"]).tag.endswith("svg")
+
+
+def test_the_same_diagnosis_makes_the_same_bytes(tmp_path: Path) -> None:
+    """So that a folder under version control changes only with what was found."""
+    for name in ("one", "other"):
+        kept(tmp_path / name)
+    one, other = ({path.name: path.read_bytes() for path in (tmp_path / name).iterdir()} for name in ("one", "other"))
+    assert one == other
+
+
+def test_a_later_diagnosis_replaces_an_earlier_one(tmp_path: Path) -> None:
+    """Profiles of the earlier one do not stay beside the later verdict; what is not of a diagnosis stays."""
+    kept(tmp_path)
+    (tmp_path / "profile-step.json").write_text("{}")
+    (tmp_path / "notes.md").write_text("mine")
+    kept(tmp_path)
+    assert not (tmp_path / "profile-step.json").exists()
+    assert (tmp_path / "notes.md").read_text() == "mine"
+
+
+@pytest.mark.parametrize("text", ["my own summary", '{"format": 1}'])
+def test_a_file_of_somebody_else_is_not_replaced(tmp_path: Path, text: str) -> None:
+    """That is said before a diagnosis takes its minutes."""
+    for name in ("summary.txt", "diagnosis.json"):
+        (tmp_path / name).write_text(text)
+    with pytest.raises(ConfigError, match=r"holds a file summary.txt that is not of a diagnosis"):
+        require_folder(tmp_path)
+    assert (tmp_path / "summary.txt").read_text() == text
+
+
+@pytest.mark.parametrize(("budget_s", "kept_s"), [(180.0, 60.0), (90.0, 30.0), (89.0, 0.0), (3600.0, 60.0)])
+def test_a_third_of_the_budget_is_for_profiles(budget_s: float, kept_s: float) -> None:
+    """A minute at most; none where that is too short for them."""
+    assert profiles_s(budget_s) == pytest.approx(kept_s)
+
+
+@pytest.mark.timeout(300)
+def test_both_profiles_are_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of a real trainer, as far as the time goes; for what does not fit it is said why."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "config.yaml").write_text(
+        "batch_size: 8\nload_s: 0.01\nslow_every: 8\nxla: false\neager: false\nepochs: 10000\n"
+        f"autotune:\n  command: \"{sys.executable} '{KERAS}' {{config}}\"\n"
+    )
+    problem = open_problem(Path("config.yaml"), command=None, state_dir=None)
+    clock = SystemClock()
+    made = make_profiles(problem, clock, ends_s=clock.now_s() + 120.0)
+    kept(tmp_path / "kept", made)
+    assert json.loads((tmp_path / "kept/profile-pipeline.json").read_text())["steps"]["median_ms"] > 0
+    phases = json.loads((tmp_path / "kept/profile-step.json").read_text())["phases"]
+    assert "forward" in [phase["name"] for phase in phases]
+    late = make_profiles(problem, clock, ends_s=clock.now_s() + 1.0)
+    kept(tmp_path / "kept", late)
+    assert "No profile of the step: too little of the budget was left." in (tmp_path / "kept/summary.txt").read_text()
+    assert not (tmp_path / "kept/profile-step.json").exists()
