@@ -18,7 +18,7 @@ from autotune.profile.pipeline import PipelineProfile, profile_pipeline
 from autotune.profile.step_phases import StepProfile
 from autotune.profile.trainer_step import profile_trainer_step
 from autotune.profile.trials import open_trials
-from autotune.report.console import text_console
+from autotune.report.console import file_console
 from autotune.report.diagnosis import print_diagnosis
 from autotune.report.json_answer import FORMAT
 from autotune.report.phase_table import print_step_profile
@@ -158,7 +158,7 @@ def _pictures(diagnosis: Diagnosis, profiles: Profiles) -> tuple[str | None, str
 
 def _summary(diagnosis: Diagnosis, profiles: Profiles, written: list[str], why_no_pictures: str) -> str:
     """Return the text on top: the diagnosis as on the screen, the profiles, and what else is in the folder."""
-    console = text_console()
+    console = file_console()
     with console.capture() as captured:
         _print_summary(console, diagnosis, profiles, written, why_no_pictures)
     return captured.get()

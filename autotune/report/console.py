@@ -40,6 +40,13 @@ class SafeConsole(Console):
         return safe
 
 
+def file_console() -> SafeConsole:
+    """Return a console for what goes into a file: like `text_console`, without colours, of the same width anywhere."""
+    return SafeConsole(
+        force_terminal=False, no_color=True, highlight=False, markup=False, emoji=False, width=_FILE_WIDTH
+    )
+
+
 def text_console(*, stderr: bool = False) -> SafeConsole:
     """Return a console for plain prose, without markup, emoji or automatic highlighting."""
     stream = sys.stderr if stderr else sys.stdout

@@ -48,12 +48,14 @@ def kept(folder: Path, profiles: Profiles | None = None) -> None:
     keep(folder, FOUND, diagnosis_document(FOUND, elapsed_s=None, failed_on=None, paths={}), None, profiles)
 
 
-def test_it_holds_the_verdict_the_machine_and_a_picture(tmp_path: Path) -> None:
-    """The summary begins with the verdict, and names what else is there."""
+def test_it_holds_the_verdict_the_machine_and_a_picture(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The summary begins with the verdict, names what else is there, and has no colours, whatever the terminal has."""
+    monkeypatch.setenv("FORCE_COLOR", "1")
     kept(tmp_path / "a" / "b")
     found = {path.name: path.read_text() for path in (tmp_path / "a" / "b").iterdir()}
     assert sorted(found) == ["diagnosis.json", "machine.json", "pictures.svg", "summary.txt"]
     assert found["summary.txt"].startswith("Input-bound: the step waits.")
+    assert "\x1b" not in found["summary.txt"]
     assert "In this folder: summary.txt" not in found["summary.txt"]
     assert "diagnosis.json, machine.json, pictures.svg" in found["summary.txt"]
     assert json.loads(found["machine.json"])["cores"] >= 1
