@@ -1,10 +1,10 @@
-"""Phases of a training step, from the times of functions that each do one part more than the one before."""
+"""Phases of a training step, from the times of functions that each do one part more, or from marks on its steps."""
 
 import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from autotune.profile.step_times import StepTimes
+from autotune.profile.step_times import PHASES, Place, StepTimes
 from autotune.statistics import winsorize
 
 _ORDER = ("forward", "loss", "gradients", "update", "metrics")
@@ -20,6 +20,8 @@ _PHASES = {
     "metrics": "metrics",
 }
 """Function → the phase that it ends with."""
+
+_REST = "rest"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -74,6 +76,8 @@ class StepProfile:
         step: The whole step, timed by itself.
         adds_up: Sum of the means without the rest, as a part of the step's; None where the phases are not known.
         gpu_utilization: Share of the training's time in which a GPU was busy; None if not known.
+        marks_cost: How much longer steps with marks took, as a part of the step; None where no marks were made.
+        places: What is on which device; empty where there is no GPU, or where it is not known.
     """
 
     of: str
@@ -86,13 +90,16 @@ class StepProfile:
     step: Phase
     adds_up: float | None
     gpu_utilization: float | None = None
+    marks_cost: float | None = None
+    places: tuple[Place, ...] = ()
 
 
 def step_profile(times: StepTimes, training: Training | None = None) -> StepProfile:
     """Return the profile that the times of the functions make.
 
     Args:
-        times: The times; without `training`, those of ``data`` and ``step`` are among them.
+        times: The times; without `training`, those of ``data`` and ``step`` are among them. With marks, those of
+            ``data`` are.
         training: Steps of the training itself, in place of these two.
 
     Raises:
@@ -108,9 +115,14 @@ def step_profile(times: StepTimes, training: Training | None = None) -> StepProf
     if step.mean_ms is None or step.median_ms is None:
         raise ValueError("the time of a step is missing")
     phases = (data, _of(times, "copy", "copy to device"), *_computed(times))
+    marks_cost = None
+    if times.marked_ms:
+        phases = tuple(_marked(times, name) for name in PHASES if name != _REST)
+        with_marks_ms = _mean([sum(parts) for parts in zip(*times.marked_ms.values(), strict=True)])
+        marks_cost = with_marks_ms / step.mean_ms - 1.0 if step.mean_ms else None
     total_ms = sum(phase.mean_ms for phase in phases if phase.mean_ms is not None)
     medians_ms = sum(phase.median_ms for phase in phases if phase.median_ms is not None)
-    is_known = any(name in times.times_ms for name in (*_ORDER, "whole"))
+    is_known = bool(times.marked_ms) or any(name in times.times_ms for name in (*_ORDER, "whole"))
     rest = Phase(
         name="the rest",
         mean_ms=step.mean_ms - total_ms,
@@ -122,13 +134,22 @@ def step_profile(times: StepTimes, training: Training | None = None) -> StepProf
         compiled=times.compiled,
         device=times.device,
         batch_size=times.batch_size,
-        rounds=max((len(values) for values in times.times_ms.values()), default=0),
+        rounds=max((len(values) for values in (*times.times_ms.values(), *times.marked_ms.values())), default=0),
         steps=None if training is None else training.steps,
         phases=(*phases, rest),
         step=step,
         adds_up=total_ms / step.mean_ms if is_known and step.mean_ms else None,
         gpu_utilization=training.gpu_utilization if training else None,
+        marks_cost=marks_cost,
+        places=times.places,
     )
+
+
+def _marked(times: StepTimes, phase: str) -> Phase:
+    name = "copy to device" if phase == "copy" else phase
+    if phase in times.marked_ms:
+        return _spread(name, times.marked_ms[phase])
+    return _missing(name, times.why_not.get(phase, "nothing of it was seen"))
 
 
 def _computed(times: StepTimes) -> list[Phase]:

@@ -2,7 +2,7 @@
 
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -10,12 +10,33 @@ from typing import Any
 FILE = "step_phases.json"
 VERSION = 1
 FUNCTIONS = frozenset({"data", "copy", "forward", "loss", "gradients", "update", "metrics", "whole", "step"})
+PHASES = ("data", "copy", "forward", "loss", "backward", "optimizer", "rest")
+"""Phases of a step with marks."""
 
 _MOST_BYTES = 1 << 20
 _MOST_ROUNDS = 1000
 _LONGEST_MS = 1e7
 _MOST_CHARS = 300
 _LATEST_S = 1e9
+_MOST_PLACES, _MOST_NAMES = 50, 5
+_MOST_TENSORS = 1e9
+
+
+@dataclass(frozen=True, kw_only=True)
+class Place:
+    """Tensors or operations of one kind on one device.
+
+    Attributes:
+        what: Their kind.
+        device: The device.
+        count: How many there are.
+        names: Names of the first of them.
+    """
+
+    what: str
+    device: str
+    count: int
+    names: tuple[str, ...]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -31,7 +52,10 @@ class StepTimes:
         device: Device that it runs on.
         batch_size: Samples in a batch; None if that is not known.
         times_ms: Function → its time in each round; of each as many, apart from ``copy``.
-        why_not: Function that there is not → the reason.
+        marked_ms: Phase → its time in each step with marks, where they make the profile.
+        plain_ms: Time of each step without marks, likewise.
+        why_not: Function or phase that there is not → the reason.
+        places: What is on which device, where there is a GPU.
     """
 
     held: tuple[tuple[float, float], ...] = ()
@@ -42,7 +66,10 @@ class StepTimes:
     device: str = ""
     batch_size: int | None = None
     times_ms: Mapping[str, tuple[float, ...]] = field(default_factory=dict)
+    marked_ms: Mapping[str, tuple[float, ...]] = field(default_factory=dict)
+    plain_ms: tuple[float, ...] = ()
     why_not: Mapping[str, str] = field(default_factory=dict)
+    places: tuple[Place, ...] = ()
 
 
 def read_step_times(path: Path) -> StepTimes | None:
@@ -76,8 +103,13 @@ def parse_step_times(text: str) -> StepTimes:
         raise ValueError("no times of a step, or of another version")
     if "error" in found:
         return StepTimes(error=_text(found["error"]))
-    times_ms = {_function(name): _times(values) for name, values in _mapping(found.get("times_ms")).items()}
-    if len({len(values) for name, values in times_ms.items() if name != "copy"}) > 1:
+    is_marked = "marked_ms" in found
+    times_ms = {} if is_marked else _named_times(found.get("times_ms"), FUNCTIONS)
+    marked_ms = _named_times(found["marked_ms"], PHASES) if is_marked else {}
+    if (
+        len({len(values) for name, values in (*times_ms.items(), *marked_ms.items()) if is_marked or name != "copy"})
+        > 1
+    ):
         raise ValueError("functions were timed in different numbers of rounds")
     size = found.get("batch_size")
     return StepTimes(
@@ -88,7 +120,12 @@ def parse_step_times(text: str) -> StepTimes:
         device=_text(found.get("device")),
         batch_size=None if size is None else int(_number(size, 1e12)),
         times_ms=times_ms,
-        why_not={_function(name): _text(why) for name, why in _mapping(found.get("why_not")).items()},
+        marked_ms=marked_ms,
+        plain_ms=_times(found.get("plain_ms")) if is_marked else (),
+        why_not={
+            _known(name, (*FUNCTIONS, *PHASES)): _text(why) for name, why in _mapping(found.get("why_not")).items()
+        },
+        places=_places(found.get("places", [])),
     )
 
 
@@ -98,10 +135,32 @@ def _mapping(value: Any) -> dict[str, Any]:
     return value
 
 
-def _function(name: str) -> str:
-    if name not in FUNCTIONS:
+def _named_times(value: Any, names: Collection[str]) -> dict[str, tuple[float, ...]]:
+    return {_known(name, names): _times(values) for name, values in _mapping(value).items()}
+
+
+def _known(name: str, names: Collection[str]) -> str:
+    if name not in names:
         raise ValueError(f"an unknown function: {name[:40]!r}")
     return name
+
+
+def _places(values: Any) -> tuple[Place, ...]:
+    if not isinstance(values, list) or len(values) > _MOST_PLACES:
+        raise ValueError("no places")
+    return tuple(_place(_mapping(value)) for value in values)
+
+
+def _place(row: Mapping[str, Any]) -> Place:
+    names = row.get("names")
+    if not isinstance(names, list):
+        raise ValueError("no names")
+    return Place(
+        what=_text(row.get("what")),
+        device=_text(row.get("device")),
+        count=int(_number(row.get("count"), _MOST_TENSORS)),
+        names=tuple(_text(name) for name in names[:_MOST_NAMES]),
+    )
 
 
 def _times(values: Any) -> tuple[float, ...]:

@@ -32,7 +32,10 @@ _REFILLED_STEPS = 8  # after a block, where the loader had time to work ahead
 _FEW_STEPS = 1
 _AFTER_S = 2.0
 _STRETCH_S = 1.0  # on an accelerator, over which steps are averaged: single ones end when they are enqueued
-_UNKNOWN = "its steps are made neither by Keras's fit or train_on_batch nor by autotune.tf.TrainStep"
+_UNKNOWN = (
+    "its steps are made neither by Keras's fit or train_on_batch, nor by autotune.tf.TrainStep, nor by an optimizer of "
+    "PyTorch"
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -137,6 +140,11 @@ def _training(trial: MadeTrial, times: StepTimes | None) -> Training:
     Raises:
         TrialError: There are too few.
     """
+    gpu_utilization = trial.measurement.gpu_utilization if trial.measurement else None
+    if times is not None and times.marked_ms:  # by the same borders as the steps with marks
+        return Training(
+            steps_ms=times.plain_ms, waits_ms=None, steps=len(times.plain_ms), gpu_utilization=gpu_utilization
+        )
     windows = _windows(trial, times)
     if not windows:
         raise TrialError(
@@ -150,7 +158,7 @@ def _training(trial: MadeTrial, times: StepTimes | None) -> Training:
         steps_ms=[1000 * value for window in windows for value in _stretches(window.durations_s, window, on_cpu)],
         waits_ms=[1000 * value for values in waits for value in values] if len(waits) == len(windows) else None,
         steps=sum(window.steps for window in windows),
-        gpu_utilization=trial.measurement.gpu_utilization if trial.measurement else None,
+        gpu_utilization=gpu_utilization,
     )
 
 

@@ -45,8 +45,15 @@ def _profile_train_step(profiler: StepProfiler, instrumentation: Instrumentation
     step_phases_train_step.observe(profiler, instrumentation)
 
 
+def _profile_torch(profiler: StepProfiler, instrumentation: Instrumentation) -> None:
+    from autotune.trainee import step_phases_torch
+
+    step_phases_torch.observe(profiler.folder, lambda why: stream.mark("note", text=f"{NO_PROFILE}{why}"))
+
+
 _PROFILED: dict[str, Callable[[StepProfiler, Instrumentation], Any]] = {
     "keras": _profile_keras,
     "autotune.tf.step": _profile_train_step,
+    "torch": _profile_torch,
 }
 """Module → what profiles the steps that it makes."""

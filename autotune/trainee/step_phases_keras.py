@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from typing import Any, Callable
 
 from autotune.trainee.instrumentation import Instrumentation
+from autotune.trainee.operation_places import placed_operations
 from autotune.trainee.step_phases_of import StepParts
 from autotune.trainee.step_phases_profile import StepProfiler
 from autotune.trainee.step_phases_tensors import (
@@ -133,6 +134,7 @@ def parts_of(model: Any, batches: Sequence[Any]) -> StepParts:
         copy=(lambda batch: copied(batch, device)) if must_copy else None,
         on_host=batches,
         restore=restore,
+        places=lambda: placed_operations(_as_trained(model, model.train_step, tf), on_device[0]) if device else [],
     )
 
 

@@ -27,6 +27,7 @@ class StepParts:
         on_host: The batches to copy.
         draw: Draws a batch from the trainer's loader, which then loads the next one; None where it is not known.
         restore: Puts back what the functions have changed.
+        places: Returns what is on which device, where there is a GPU, with a step of its own.
     """
 
     def __init__(
@@ -45,6 +46,7 @@ class StepParts:
         on_host: Sequence[Any] = (),
         draw: Callable[[], object] | None = None,
         restore: Callable[[], object] = lambda: None,
+        places: Callable[[], list[dict[str, Any]]] = list,
     ) -> None:
         self.of = of
         self.compiled = compiled
@@ -59,3 +61,4 @@ class StepParts:
         self.on_host = on_host
         self.draw = draw
         self.restore = restore
+        self.places = places

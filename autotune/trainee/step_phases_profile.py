@@ -7,7 +7,10 @@ while the machine is as it is. The result is ``step_phases.json`` in the trial's
      "draws": true, "times_ms": {"forward": […], "loss": […], "gradients": […], "update": […]},
      "why_not": {"copy": "…"}}
 
-or ``{"v": 1, "error": "…"}``. ``held`` are the times (CLOCK_MONOTONIC) for which the trainer was held; ``draws`` says
+or ``{"v": 1, "error": "…"}``; in place of ``times_ms``, a profile by marks (marked_steps.py) has ``marked_ms``, the
+phases of each step with marks, and ``plain_ms``, the times of steps without. ``places`` says which tensors and
+operations are on which device, where there is a GPU: ``[{"what": "buffers", "device": "cpu", "count": 1, "names":
+["mask"]}, …]``. ``held`` are the times (CLOCK_MONOTONIC) for which the trainer was held; ``draws`` says
 whether batches were drawn from its loader meanwhile, which else has had time to work ahead.
 """
 
@@ -18,6 +21,7 @@ import json
 import os
 import threading
 import time
+from collections.abc import Mapping
 from functools import partial
 from typing import Any, Callable
 
@@ -48,10 +52,14 @@ class StepProfiler:
     Args:
         folder: The trial's folder.
         hold: Called with False before a block is made, which nobody is to observe, and with True after it.
+
+    Attributes:
+        folder: The trial's folder.
+        is_over: True once there is a result.
     """
 
     def __init__(self, folder: str, hold: Callable[[bool], object] = lambda _on: None) -> None:
-        self._folder = folder
+        self.folder = folder
         self._hold = hold
         self._lock = threading.Lock()
         self._steps = 0  # since the last block
@@ -92,29 +100,12 @@ class StepProfiler:
             self._held.append((begin_s, time.monotonic()))
             if len(self._held) == _BLOCKS:
                 self.is_over = True
-                self._write({**self._timing.result(), "held": self._held})
+                write_result(self.folder, {**self._timing.result(), "held": self._held})
         except Exception as error:
             self.is_over = True
-            self._try_to_write({"error": f"{type(error).__name__}: {error}"[:500]})
+            try_to_write_error(self.folder, f"{type(error).__name__}: {error}")
         finally:
             self._hold(True)
-
-    def _try_to_write(self, result: dict[str, Any]) -> None:
-        with contextlib.suppress(Exception):
-            self._write(result)
-
-    def _write(self, result: dict[str, Any]) -> None:
-        """Write a result, whole, unless there is one: of several processes the first one's counts."""
-        path = os.path.join(self._folder, FILE)
-        part = f"{path}.{os.getpid()}"
-        with open(part, "x", encoding="utf-8") as file:
-            json.dump({"v": FORMAT_VERSION, **result}, file, separators=(",", ":"))
-        try:
-            os.link(part, path)
-        except FileExistsError:
-            pass
-        finally:
-            os.unlink(part)
 
 
 class Timing:
@@ -140,6 +131,7 @@ class Timing:
         try:
             self._functions, errors = warmed_up(functions, parts.warm_up_on, calls=2)
             self._copies, more_errors = warmed_up(copies, parts.on_host[:1], calls=2)
+            self._places = _places_of(parts)
         finally:
             parts.restore()
         self._why_not = {**parts.why_not, **errors, **more_errors}
@@ -170,7 +162,35 @@ class Timing:
             "draws": self._draws,
             "times_ms": {name: [round(value, 3) for value in values] for name, values in self._times_ms.items()},
             "why_not": {name: why[:300] for name, why in self._why_not.items()},
+            "places": self._places,
         }
+
+
+def _places_of(parts: StepParts) -> list[dict[str, Any]]:
+    try:
+        return parts.places()
+    except Exception:  # a version of the framework that does not show its graphs
+        return []
+
+
+def write_result(folder: str, result: Mapping[str, Any]) -> None:
+    """Write a result, whole, unless there is one: of several processes the first one's counts."""
+    path = os.path.join(folder, FILE)
+    part = f"{path}.{os.getpid()}"
+    with open(part, "x", encoding="utf-8") as file:
+        json.dump({"v": FORMAT_VERSION, **result}, file, separators=(",", ":"))
+    try:
+        os.link(part, path)
+    except FileExistsError:
+        pass
+    finally:
+        os.unlink(part)
+
+
+def try_to_write_error(folder: str, why: str) -> None:
+    """Write that there are no times; nothing is raised."""
+    with contextlib.suppress(Exception):
+        write_result(folder, {"error": why[:500]})
 
 
 def wanted_folder() -> str | None:

@@ -8,6 +8,7 @@ from importlib import import_module
 from typing import Any, Callable
 
 from autotune.trainee.instrumentation import Instrumentation
+from autotune.trainee.operation_places import placed_operations
 from autotune.trainee.step_phases_of import StepParts
 from autotune.trainee.step_phases_profile import StepProfiler
 from autotune.trainee.step_phases_tensors import (
@@ -96,6 +97,7 @@ def parts_of(step: Any, batches: Sequence[Any], of: str = "autotune.tf.TrainStep
         copy=(lambda batch: copied(batch, device)) if must_copy else None,
         on_host=batches,
         restore=restore,
+        places=lambda: placed_operations(step.compiled(step.update), on_device[0]) if device else [],
     )
 
 

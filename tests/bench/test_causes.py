@@ -90,6 +90,14 @@ def test_real_cases_have_names_and_recipes_of_their_own() -> None:
         Recipe(**case.run.args[0].recipe)
 
 
+def test_cases_on_pytorch_need_an_interpreter() -> None:
+    """Without one they are named with the reason; with one they are run there."""
+    without = {case.name: case.why_not for case in real_cases(None) if case.why_not}
+    assert "torch-throttled-file" in without
+    assert all("torch" in name for name in without)
+    assert not any(case.why_not for case in real_cases(None, "/usr/bin/python3"))
+
+
 def test_an_unknown_name_is_refused_with_the_names_that_there_are() -> None:
     """Nothing is run then."""
     asked = CausesBenchmark(

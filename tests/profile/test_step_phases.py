@@ -51,3 +51,21 @@ def test_nothing_adds_up_where_nothing_is_known() -> None:
     """Of a step that nothing is known of but its length, no share is said."""
     training = Training(steps_ms=[50.0, 50.0], waits_ms=[5.0, 5.0], steps=2)
     assert step_profile(StepTimes(), training).adds_up is None
+
+
+def test_marked_phases_are_compared_with_steps_without_marks() -> None:
+    """The rest is what they leave of such a step, and it is said how much longer those with marks took."""
+    marked = {"data": (2.0,) * 4, "forward": (10.0,) * 4, "backward": (20.0,) * 4, "optimizer": (4.0,) * 4}
+    times = StepTimes(
+        of="a model",
+        device="CPU",
+        marked_ms={**marked, "rest": (8.0,) * 4},
+        plain_ms=(40.0,) * 6,
+        why_not={"copy": "there is no GPU"},
+    )
+    profile = step_profile(times, Training(steps_ms=times.plain_ms, waits_ms=None, steps=6))
+    assert [phase.mean_ms for phase in profile.phases] == [2.0, None, 10.0, None, 20.0, 4.0, 4.0]
+    assert profile.phases[1].why_not == "there is no GPU"
+    assert profile.adds_up == pytest.approx(0.9)
+    assert profile.marks_cost == pytest.approx(0.1)
+    assert (profile.rounds, profile.steps) == (4, 6)

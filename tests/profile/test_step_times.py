@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from autotune.profile import step_times, trainer_step
-from autotune.profile.step_times import parse_step_times, read_step_times
+from autotune.profile.step_times import Place, parse_step_times, read_step_times
 from autotune.trainee import step_phases_install, step_phases_profile
 
 GOOD: dict[str, Any] = {
@@ -21,6 +21,50 @@ GOOD: dict[str, Any] = {
     "times_ms": {"forward": [1.0, 2.0], "copy": [1.0, 1.0, 1.0]},
     "why_not": {"loss": "no"},
 }
+
+
+MARKED: dict[str, Any] = {
+    "v": 1,
+    "of": "a model",
+    "compiled": "eager",
+    "device": "cuda:0",
+    "batch_size": None,
+    "held": [],
+    "marked_ms": {"forward": [1.0, 2.0], "rest": [0.0, 0.5]},
+    "plain_ms": [3.0, 4.0, 5.0],
+    "why_not": {"backward": "no"},
+    "places": [{"what": "buffers", "device": "cpu", "count": 2, "names": ["mask\n"]}],
+}
+
+
+def test_marks_are_read() -> None:
+    """Times of marked steps and of plain ones, and what is on which device."""
+    times = parse_step_times(json.dumps(MARKED))
+    assert times.marked_ms == {"forward": (1.0, 2.0), "rest": (0.0, 0.5)}
+    assert times.plain_ms == (3.0, 4.0, 5.0)
+    assert times.why_not == {"backward": "no"}
+    assert times.places == (Place(what="buffers", device="cpu", count=2, names=("mask",)),)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"marked_ms": {"forward": [1.0, 2.0], "rest": [0.0]}},
+        {"marked_ms": {"gradients": [1.0, 2.0]}},
+        {"plain_ms": None},
+        {"plain_ms": [1.0]},
+        {"places": {}},
+        {"places": [7]},
+        {"places": [{"what": "buffers", "device": "cpu", "count": -1, "names": []}]},
+        {"places": [{"what": "buffers", "device": "cpu", "count": 1, "names": "x"}]},
+        {"places": [{}] * 1000},
+    ],
+    ids=str,
+)
+def test_other_marks_are_refused(change: dict[str, Any]) -> None:
+    """A file that a trainer could have written instead is no profile."""
+    with pytest.raises(ValueError, match=r"."):
+        parse_step_times(json.dumps({**MARKED, **change}))
 
 
 def test_times_are_read() -> None:

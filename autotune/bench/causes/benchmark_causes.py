@@ -29,6 +29,7 @@ class CausesBenchmark:
         record: File of the outcomes, which is gone on with; None for none.
         keep: Folder for what each diagnosis of a real training found; None for none.
         command: The command, as the report names it.
+        with_torch: Interpreter with PyTorch; None leaves out what needs it.
     """
 
     real: bool
@@ -39,6 +40,7 @@ class CausesBenchmark:
     record: Path | None
     keep: Path | None
     command: str
+    with_torch: str | None = None
 
 
 def benchmark_causes(asked: CausesBenchmark) -> str:
@@ -74,7 +76,10 @@ def benchmark_causes(asked: CausesBenchmark) -> str:
 
 
 def _chosen(asked: CausesBenchmark) -> list[Case]:
-    cases = [*(simulated_cases() if asked.simulated else ()), *(real_cases(asked.keep) if asked.real else ())]
+    cases = [
+        *(simulated_cases() if asked.simulated else ()),
+        *(real_cases(asked.keep, asked.with_torch) if asked.real else ()),
+    ]
     chosen = [case for case in cases if not asked.only or any(part in case.name for part in asked.only)]
     if not chosen:
         raise ConfigError("no case has such a name", where="--only", remedy=", ".join(case.name for case in cases))

@@ -25,6 +25,7 @@ def add_causes(commands: "Commands") -> None:
     parser.add_argument("--record", type=Path, metavar="FILE.jsonl", help="outcomes as they come; gone on with")
     parser.add_argument("--keep", type=Path, metavar="DIR", help="keep what each diagnosis of a real training found")
     parser.add_argument("--out", type=Path, metavar="FILE.md", help="where the report goes (default: the terminal)")
+    parser.add_argument("--torch", metavar="PYTHON", help="interpreter with PyTorch; without it that is left out")
     parser.set_defaults(run=_causes)
 
 
@@ -42,6 +43,7 @@ def _causes(arguments: argparse.Namespace) -> None:
             record=arguments.record,
             keep=arguments.keep,
             command=shlex.join(["python", "-m", "autotune.bench", *sys.argv[1:]]),
+            with_torch=arguments.torch,
         )
     )
     if arguments.out is None:

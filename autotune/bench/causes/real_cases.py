@@ -4,6 +4,7 @@ Times are those of two cores. The names say how many times as fast the training 
 the aim; what it is on another machine the diagnosis tells.
 """
 
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -30,6 +31,10 @@ _TURNS: Mapping[str, Scalar] = {"parallel": 0, "prefetch": 0}
 """Loading only when the step asks for it."""
 
 _KERAS = "keras_fit"
+_TORCH = "torch_loop"
+
+_TORCH_STEP: Mapping[str, Scalar] = {"batch_size": 128, "width": 768, "layers": 12}
+"""Steps of PyTorch of 40 to 60 ms, bound by their arithmetic."""
 
 
 @dataclass(frozen=True)
@@ -172,6 +177,42 @@ _ROWS = (
     _Row("neighbours-2", "neighbours on the CPU", Limit.NEIGHBOUR, _LONG_STEP, neighbours=2),
     _Row("neighbours-4-keras", "neighbours on the CPU", Limit.NEIGHBOUR, _SHORT_STEP, _KERAS, neighbours=4),
     _Row("leak", "memory leak", Limit.MEMORY, {**_SHORT_STEP, "beside": "leak", "every": 4, "amount": 1}),
+    # Loaders of PyTorch.
+    _Row(
+        "torch-getitem",
+        "slow Python in a dataset of PyTorch",
+        Limit.PREPARING,
+        {**_TORCH_STEP, "load": "python", "load_ms": 1.5, "parallel": 1},
+        _TORCH,
+    ),
+    _Row(
+        "torch-getitem-no-worker",
+        "slow Python in a dataset of PyTorch",
+        Limit.PREPARING,
+        {**_TORCH_STEP, "load": "python", "load_ms": 1.5, "parallel": 0},
+        _TORCH,
+    ),
+    _Row(
+        "torch-worker-too-few",
+        "one worker too few",
+        Limit.READING,
+        {**_TORCH_STEP, "load": "throttled", "load_ms": 0.8, "parallel": 1},
+        _TORCH,
+    ),
+    _Row(
+        "torch-throttled-file",
+        "slow disk",
+        Limit.READING,
+        {**_TORCH_STEP, "load": "throttled", "load_ms": 3.0, "parallel": 2},
+        _TORCH,
+    ),
+    _Row(
+        "torch-no-worker",
+        "no prefetch",
+        Limit.OVERLAP,
+        {**_TORCH_STEP, "load": "throttled", "load_ms": 0.3, "parallel": 0},
+        _TORCH,
+    ),
     # Nothing is wrong.
     _Row("healthy-5ms", HEALTHY, Limit.STEP, {"batch_size": 256, "width": 256, "layers": 3}),
     _Row("healthy-15ms", HEALTHY, Limit.STEP, _SHORT_STEP),
@@ -202,31 +243,43 @@ _ROWS = (
         {**_SHORT_STEP, "beside": "validation", "every": 500, "amount": 10},
         _KERAS,
     ),
+    _Row("healthy-torch", HEALTHY, Limit.STEP, {**_TORCH_STEP, "parallel": 0}, _TORCH),
+    _Row("healthy-torch-worker", HEALTHY, Limit.STEP, {**_TORCH_STEP, "layers": 24, "parallel": 1}, _TORCH),
+    _Row(
+        "healthy-torch-workers",
+        HEALTHY,
+        Limit.STEP,
+        {**_TORCH_STEP, "layers": 24, "load": "throttled", "load_ms": 0.8, "parallel": 4},
+        _TORCH,
+    ),
 )
 
 
-def real_cases(keep: Path | None) -> Sequence[Case]:
+def real_cases(keep: Path | None, with_torch: str | None = None) -> Sequence[Case]:
     """Return all real cases.
 
     Args:
         keep: Folder for what each diagnosis finds, in a folder of the case's name; None for none.
+        with_torch: Interpreter with PyTorch; without it those that need it say so.
     """
     return tuple(
         Case(
             name=row.name,
             cause=row.cause,
             expected=row.also | {row.limit},
-            run=partial(_diagnosed, row, keep),
+            run=partial(_diagnosed, row, keep, with_torch),
             is_real=True,
+            why_not="" if with_torch or row.trainer != _TORCH else "it needs an interpreter with PyTorch",
         )
         for row in _ROWS
     )
 
 
-def _diagnosed(row: _Row, keep: Path | None, budget_s: float) -> Verdict:
+def _diagnosed(row: _Row, keep: Path | None, with_torch: str | None, budget_s: float) -> Verdict:
     return diagnose_trainer(
         row.trainer,
         row.recipe,
+        python=with_torch if with_torch and row.trainer == _TORCH else sys.executable,
         budget_s=budget_s,
         neighbours=row.neighbours,
         keep=None if keep is None else keep / row.name,

@@ -20,9 +20,9 @@ def command(
 ) -> int:
     """Times the phases of a training step: data, copy to device, forward, loss, backward, optimizer, the rest.
 
-    With a config, those of your trainer's step: Keras's fit and train_on_batch, and autotune.tf, compiled as it trains
-    and on its own batches, in a trial of its own that no search looks at. The command stands in the config's section,
-    or behind --.
+    With a config, those of your trainer's step, in a trial of its own that no search looks at: Keras's fit and
+    train_on_batch, and autotune.tf, compiled as it trains and on its own batches; PyTorch by marks on its own steps.
+    The command stands in the config's section, or behind --.
 
     Without a config, those of the shipped text-to-speech model, on random batches.
     """
