@@ -17,7 +17,7 @@ from autotune.folders.state_folder import StateFolder
 from autotune.records import Purpose
 
 MOST_DOTS = 400
-_MOST_POINTS = 10
+_MOST_POINTS = 8
 _MOST_STEPS = 400
 _PRIOR_SD = 0.08  # of ln speed between trials of one config, as `study.confirmed_speed` has it
 _PRIOR_DF = 6.0

@@ -2,7 +2,7 @@
 
 import { bar, intervalMark, searchChart, shape } from "./chart.js";
 import { el, folded, svg, table } from "./dom.js";
-import { count, duration, interval, known, percent, ratio, shortPath, speed, since } from "./words.js";
+import { count, duration, interval, percent, ratio, shortPath, speed, since } from "./words.js";
 
 const LEGEND = [["baseline", "today's config"], ["explore", "a new point"], ["repeat", "a point once more"], ["confirm", "confirming pair"], ["failed", "failed"]];
 const VERDICTS = { better: "better than today's config", no_change: "nothing is better than today's config", no_baseline: "today's config gave no numbers" };
@@ -19,9 +19,9 @@ function points(search) {
   if (!search.points.length) return null;
   const scale = [Math.log(Math.min(1, ...search.points.map((point) => point.low))), Math.log(Math.max(1, ...search.points.map((point) => point.high)))];
   return [el("h3", {}, "Fastest points"), table("Speed over today's of the fastest points, with the 95 % interval",
-    [["values", "wide"], ["speed", "number"], ["95 % interval", "number"], ["", "picture"], ["trials", "number"]],
+    [["values", "wide"], ["speed", "number"], ["95 % interval", "number"], ["trials", "number"], ["", "picture"]],
     search.points.map((point) => [point.is_today ? "today's config" : point.changes, ratio(point.ratio), interval(point.low, point.high),
-      intervalMark(point, scale), String(point.trials)]))];
+      String(point.trials), intervalMark(point, scale)]))];
 }
 
 function trialRow(trial) {
@@ -30,8 +30,9 @@ function trialRow(trial) {
     ? [el("span", {}, words), trial.detail && el("span", { class: "muted" }, ` ${trial.detail}`),
       trial.stderr && folded(`stderr ${trial.number}`, "what it said", el("pre", {}, trial.stderr))]
     : words;
-  return [String(trial.number), trial.purpose, trial.changes, known(trial.samples_per_s, speed), known(trial.ratio, ratio),
-    percent(trial.gpu_utilization), known(trial.duration_s, duration), ending];
+  const cell = (value, text) => (value === null ? "–" : text(value));
+  return [String(trial.number), trial.purpose, trial.changes, cell(trial.samples_per_s, speed), cell(trial.ratio, ratio),
+    cell(trial.gpu_utilization, percent), cell(trial.duration_s, duration), ending];
 }
 
 export function searchSection(search, width) {
@@ -53,7 +54,7 @@ export function searchSection(search, width) {
     search.best.length ? folded("best steps", "Best speed over time, as a table", table("Best speed over today's by search time",
       [["search time", "number"], ["best so far", "number"]], search.best.map(([t, value]) => [duration(t), ratio(value)]))) : null,
     search.recent.length ? [el("h3", {}, "Last trials"), table("The last trials, newest first",
-      [["trial", "number"], ["purpose", ""], ["changes", "wide"], ["samples", "number"], ["speed", "number"], ["GPU", "number"], ["took", "number"], ["ending", ""]],
+      [["trial", "number"], ["purpose", ""], ["changes", "wide"], ["samples", "number"], ["speed", "number"], ["GPU", "number"], ["took", "number"], ["ending", "ending"]],
       search.recent.map(trialRow))] : null,
     search.remarks.length ? folded("remarks", count(search.remarks.length, "remark", "remarks"), el("ul", {}, search.remarks.map((text) => el("li", {}, text)))) : null,
     el("p", { class: "muted" }, `Study ${search.study}${search.combinations ? `, ${search.combinations.toLocaleString("en")} combinations` : ""}. Score: ${search.measures}.`),

@@ -26,20 +26,24 @@ function gpu(one) {
   const name = `GPU ${one.index}`, series = one.history.series;
   if (one.why_unknown) return el("article", {}, el("h3", {}, name, " ", el("small", {}, one.name)), empty(`Nothing is known of it: ${one.why_unknown}`));
   const used = one.memory_used_bytes !== null && one.memory_total_bytes ? one.memory_used_bytes / one.memory_total_bytes : null;
-  const watts = known(one.power_w, (value) => `${value} W`);
-  const row = (title, value, share, values, top) => el("div", { class: "row" }, el("span", { class: "what" }, title), el("span", { class: "number" }, value),
-    bar(share, `${title} now: ${value}`), hourLine(values ?? [], top, `${name}, ${title} in the last hour; the table below holds the numbers`));
-  const held = one.throttled_by?.length ? el("b", {}, `clocks held down by ${one.throttled_by.join(", ")}`) : one.throttled_by ? "clocks free" : `clocks held down: ${NOT_KNOWN}`;
+  const power = one.power_w !== null && one.power_limit_w ? one.power_w / one.power_limit_w : null;
+  const unknown = [];
+  const row = (title, value, text, share, values, top) => (value === null && !values?.some((one) => one !== null) ? (unknown.push(title), null)
+    : el("div", { class: "row" }, el("span", { class: "what" }, title), el("span", { class: "number" }, known(value, text)),
+      bar(share, `${title} now: ${known(value, text)}`), hourLine(values ?? [], top, `${name}, ${title} in the last hour; the table below holds the numbers`)));
+  const fact_ = (title, value, text) => (value === null ? (unknown.push(title), null) : el("span", {}, text(value)));
   return el("article", {},
     el("h3", {}, name, " ", el("small", {}, one.name)),
-    row("utilization", percent(one.utilization), one.utilization, series.utilization, 1),
-    row("memory", `${gib(one.memory_used_bytes)}`, used, series.memory, 1),
-    row("power", watts, one.power_w !== null && one.power_limit_w ? one.power_w / one.power_limit_w : null, series.power_w, one.power_limit_w),
-    el("p", { class: "muted" }, `SM clock ${known(one.sm_clock_mhz, (mhz) => `${mhz} MHz`)} · ${known(one.temperature_c, (degrees) => `${degrees} °C`)} · `,
-      `memory of ${gib(one.memory_total_bytes)} · `, held),
+    row("utilization", one.utilization, percent, one.utilization, series.utilization, 1),
+    row("memory", one.memory_used_bytes, gib, used, series.memory, 1),
+    row("power", one.power_w, (watts) => `${watts} W`, power, series.power_w, one.power_limit_w),
+    el("p", { class: "muted dots" }, fact_("memory in all", one.memory_total_bytes, (bytes) => `${gib(bytes)} of memory`), fact_("SM clock", one.sm_clock_mhz, (mhz) => `SM clock ${mhz} MHz`),
+      fact_("temperature", one.temperature_c, (degrees) => `${degrees} °C`),
+      fact_("reasons of its clocks", one.throttled_by, (reasons) => (reasons.length ? el("b", {}, `clocks held down by ${reasons.join(", ")}`) : "clocks not held down"))),
+    unknown.length ? el("p", { class: "muted" }, `Not known: ${unknown.join(", ")}.`) : null,
     one.users.length ? el("ul", { class: "users" }, one.users.map((user) => el("li", {},
       tag(user.whose, WHOSE[user.whose]), ` ${user.name ?? "process"} (${user.pid})${user.memory_bytes === null ? "" : `, ${gib(user.memory_bytes)}`}`)))
-      : el("p", { class: "muted" }, "No process on it is shown by the driver."),
+      : el("p", { class: "muted" }, "The driver shows no process on it."),
     more(one.users_left_out, "process"),
     series.utilization && folded(`hour ${one.uuid}`, "The last hour as a table", hourTable(`${name} in the last hour`, one.history,
       [["utilization", "utilization", percent], ["memory", "memory", percent], ["power_w", "power", (value) => `${Math.round(value)} W`]])));
@@ -84,10 +88,11 @@ export function queueSection(queue, act) {
     "aria-label": `${action} entry ${entry.number}`, click: () => act(action, entry.id, `${action} entry ${entry.number}, ${shortPath(entry.config)}`, action === "remove") }, action));
   const canAct = queue.entries.some((entry) => entry.actions.length);
   return [trouble, table("The queue: open entries in their order, then the closed ones",
-    [["entry", "number"], ["state", ""], ["config", ""], ["used of budget", "number"], ["start", ""], ["gain", "number"], ["why", "wide"], ...(canAct ? [["", "buttons"]] : [])],
-    queue.entries.map((entry) => [String(entry.number), tag(entry.state, STATES[entry.state] ?? entry.state), el("span", { title: entry.config }, shortPath(entry.config)),
-      `${duration(entry.used_s)} of ${duration(entry.budget_s)}`, entry.start, entry.gain ? [ratio(entry.gain[0]), el("br"), el("small", {}, interval(entry.gain[1], entry.gain[2]))] : "–",
-      [entry.reason, entry.note].filter(Boolean).join("; ") || "–", ...(canAct ? [buttons(entry)] : [])])), more(queue.left_out, "entry")];
+    [["entry", "number"], ["state", ""], ["config", "wide"], ["used of budget", "number"], ["start", ""], ["gain", "number"], ...(canAct ? [["", "buttons"]] : [])],
+    queue.entries.map((entry) => [String(entry.number), tag(entry.state, STATES[entry.state] ?? entry.state),
+      [el("span", { title: entry.config }, shortPath(entry.config)), [entry.reason, entry.note].filter(Boolean).map((text) => el("p", { class: "muted" }, text))],
+      `${duration(entry.used_s)} of ${duration(entry.budget_s)}`, entry.start,
+      entry.gain ? [ratio(entry.gain[0]), el("small", { class: "below" }, interval(entry.gain[1], entry.gain[2]))] : "–", ...(canAct ? [buttons(entry)] : [])])), more(queue.left_out, "entry")];
 }
 
 function advice(one, act) {
@@ -96,7 +101,7 @@ function advice(one, act) {
     el("h3", {}, el("span", { title: one.config }, shortPath(one.config)), " ", tag(one.state === "applied" ? "good" : "news", one.state === "applied" ? `● applied ${localTime(one.applied_utc)}` : "◆ not applied"),
       " ", el("small", {}, `advice ${one.id} of ${localTime(one.made_utc)}`)),
     el("p", {}, el("b", {}, ratio(value)), ` as fast as the config was (95 % interval ${interval(low, high)})`),
-    table("What changes, and what each change is worth", [["key", "wide"], ["old", "number"], ["new", "number"], ["worth", "number"], ["means", ""]],
+    table("What changes, and what each change is worth", [["key", "wide"], ["old", "number"], ["new", "number"], ["worth", "number"], ["means", "means"]],
       one.changes.map((change) => [el("code", {}, change.path), change.old, change.new, change.worth ? `${ratio(change.worth[0])} (${interval(change.worth[1], change.worth[2])})` : "not measured by itself", change.label])),
     el("pre", { class: "diff", tabindex: 0, "data-key": `diff ${one.id}`, "aria-label": "Change to the config as a diff" }, one.diff.split("\n").map((line) => el("span", { class: line[0] === "+" ? "plus" : line[0] === "-" ? "minus" : "" }, `${line}\n`))),
     one.may_learn_more_slowly ? el("p", { class: "trouble" }, "It changes the batch or the precision, and no race has shown that it learns as fast.") : null,
