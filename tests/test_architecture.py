@@ -52,7 +52,7 @@ MAY_IMPORT = {
     "profile": {"problem", "study", "trial", "process", "gpu", "measure", "protect", "folders", "settings", "space"},
     "diagnose": {"search", "problem", "study", "trial", "process", "gpu", "measure", "folders", "settings", "space"},
     "submission": {"study", "process", "settings"},
-    "daemon": {"study", "process", "gpu", "measure", "folders", "settings"},
+    "daemon": {"study", "process", "gpu", "measure", "folders", "settings", "report"},
     "search": {"problem", "sampler", "study", "trial", "process", "gpu", "measure", "protect", "folders"}
     | {"settings", "space"},
     "problem": {"study", "trial", "process", "gpu", "measure", "folders", "settings", "space"},
