@@ -88,7 +88,7 @@ def speech(folder: Path, clips: int = 2000) -> Problem:
             "training.checkpoint_dir": "checkpoints",
             "training.checkpoint_every_steps": 0,
         },
-        target=0.6,
+        target=0.865,
         trainer=("-m", "autotune.workloads.tts", "--config", "{config}"),
         to_target=(_SPEECH, "{config}"),
         batch_key="data.batch_size",
