@@ -76,6 +76,7 @@ class TrainingView:
         is_slow: Whether it is slower than itself.
         confirmed_samples_per_s: Speed that its study has confirmed for its values; None for nothing.
         expected: Interval of its speed over the confirmed one in which it is expected; None for nothing.
+        samples: Samples that it has trained on while it was watched; None where its steps do not say.
     """
 
     id: str
@@ -87,6 +88,7 @@ class TrainingView:
     is_slow: bool
     confirmed_samples_per_s: float | None = None
     expected: tuple[float, float] | None = None
+    samples: float | None = None
 
     @classmethod
     def of(cls, training: WatchedTraining) -> "TrainingView":
@@ -102,6 +104,7 @@ class TrainingView:
             is_slow=training.is_slow,
             confirmed_samples_per_s=confirmed.samples_per_s if confirmed else None,
             expected=(confirmed.low, confirmed.high) if confirmed else None,
+            samples=training.samples,
         )
 
 
