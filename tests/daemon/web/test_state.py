@@ -13,6 +13,7 @@ import pytest
 from autotune.clock import VirtualClock
 from autotune.daemon.home import DaemonHome
 from autotune.daemon.queue.entry import EntryState
+from autotune.daemon.web.sections.event_files import EventFile
 from autotune.daemon.web.sections.search_section import MOST_DOTS, t_quantile
 from autotune.daemon.web.state import WebState
 from autotune.events import IncumbentChanged
@@ -158,6 +159,30 @@ def test_a_search_that_was_resumed_shows_the_whole_study(daemon: BusyDaemon) -> 
     assert search is not None
     assert [dot[0] for dot in search["dots"]] == [0, 1]
     assert (search["starts_s"], search["t_s"]) == ([0.0, 10.0], 20.0)
+
+
+def test_the_events_of_a_named_state_folder_are_found(daemon: BusyDaemon) -> None:
+    """A search with `--state-dir` writes there, relative to where it was asked for; the trainer's options are its own."""
+    options = ("--state-dir", "its state", "--", "python", "train.py", "--state-dir", "no")
+    daemon.add_running(cwd=str(daemon.project), options=options)
+    elsewhere = Searching(daemon.project / "its state" / "searches" / daemon.events.name, daemon.clock)
+    elsewhere.begin()
+    elsewhere.trial(0, 1.0, Purpose.BASELINE)
+    search = document(daemon)["search"]
+    assert search is not None
+    assert search["trials"] == 1
+
+
+def test_a_line_without_an_end_costs_no_memory(tmp_path: Path) -> None:
+    """What is too long to be an event is passed over, and so is the rest of it; what comes after it is read."""
+    path = tmp_path / "s.events.jsonl"
+    path.write_bytes(b'{"event": "a"}\n"' + b"x" * (20 << 20) + b'"\n{"event": "b"}\n{"event":')
+    file = EventFile(path)
+    assert [event["event"] for event in file.news(1 << 20)] == ["a"]
+    assert [event["event"] for event in file.news(64 << 20)] == ["b"]
+    with path.open("ab") as more:
+        more.write(b' "c"}\n')
+    assert [event["event"] for event in file.news(64 << 20)] == ["c"]
 
 
 def test_ten_thousand_trials_fit(daemon: BusyDaemon) -> None:

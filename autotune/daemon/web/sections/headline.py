@@ -66,7 +66,7 @@ def short_path(path: str) -> str:
 def _of_search(search: SearchPart) -> str:
     name, budget = short_path(search["config"]), format_duration(search["budget_s"])
     phase = {"exploring": "Searching", "confirming": "Confirming"}.get(search["phase"] or "", "Searching")
-    trials = "1 trial" if search["trials"] == 1 else f"{search['trials']} trials"
+    trials = "1 trial" if search["trials"] == 1 else f"{search['trials']:,} trials"
     begun = f"{phase} {name}, budget {budget}: "
     if search["best_changes"] is None or not search["best"]:
         return f"{begun}{trials} made, nothing better than today's config yet."

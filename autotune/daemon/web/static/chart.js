@@ -83,7 +83,7 @@ export function searchChart(search, width) {
     timeTicks(end, width / 90).map((t) => svg("text", { x: x(t), y: height - bottom + 32, "text-anchor": x(t) > width - 24 ? "end" : "middle" }, duration(t))),
     search.starts_s.slice(1).map((t) => svg("path", { class: "start", d: `M${x(t)} ${top}V${height - bottom}` })),
     whiskers.map((dot) => svg("path", { class: "whisker", d: `M${x(dot[1])} ${y(Math.max(Math.exp(from), dot[2] * Math.exp(-search.spread)))}V${y(Math.min(Math.exp(to), dot[2] * Math.exp(search.spread)))}` })),
+    svg("g", { class: measured.length > 150 ? "many" : null }, measured.map((dot) => shape(dot[3], x(dot[1]), y(dot[2])))),
     steps && svg("path", { class: "best", d: `${steps}H${x(end)}` }),
-    measured.map((dot) => shape(dot[3], x(dot[1]), y(dot[2]))),
     failures.map((dot) => shape("failed", x(dot[1]), height - bottom + 10)));
 }

@@ -44,7 +44,7 @@ export function searchSection(search, width) {
       fact("config", el("span", { title: search.config }, shortPath(search.config)), ` (queue ${search.entry})`),
       fact("best", search.best.length && search.best_changes ? [el("b", {}, ratio(search.best.at(-1)[1])), ` ${search.best_changes}`] : "nothing better yet"),
       fact("budget", `${duration(search.used_s)} of ${duration(search.budget_s)} `, bar(search.used_s / search.budget_s, `${percent(search.used_s / search.budget_s)} of the budget is used`)),
-      fact("trials", `${search.trials}: ${Object.entries(search.endings).map(([ending, many]) => `${many} ${ending}`).join(", ") || "none yet"}`),
+      fact("trials", `${search.trials.toLocaleString("en")}: ${Object.entries(search.endings).map(([ending, many]) => `${many.toLocaleString("en")} ${ending}`).join(", ") || "none yet"}`),
       search.phase && fact("phase", `${search.phase}: ${search.why}`),
       verdict && fact("answer", verdict),
       search.is_running && fact("now", now ? [`trial ${now.number}, ${now.purpose}: ${now.changes}, for `, running(now.started_utc)] : "between two trials")),
