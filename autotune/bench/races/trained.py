@@ -74,7 +74,7 @@ PROBLEMS = {
 
 
 def speech(folder: Path, clips: int = 2000) -> Problem:
-    """Write a corpus into a folder; return the problem of the shipped text-to-speech trainer on it."""
+    """Write a corpus into a new folder; return the problem of the shipped text-to-speech trainer on it."""
     from autotune.workloads.tts.corpus import write_corpus
 
     write_corpus(folder, clips=clips)
