@@ -105,6 +105,9 @@ ONLY_IN = {
     "signal": {"process/", "trial/outcome.py", "bench/workers/fleet.py"},
     "yaml": {"settings/"},
     "ruamel": {"settings/"},
+    "starlette": {"daemon/web/"},
+    "uvicorn": {"daemon/web/"},
+    "prometheus_client": {"daemon/web/"},
     "rich": {"report/", "commands/", "monitor/"},
     "click": {"cli.py", "commands/"},
     "time": {

@@ -103,7 +103,7 @@ class Service:
             self._say(f"autotune {__version__} daemon, process {os.getpid()}: {self._hosting()}")
             self._manager.ready("looking at the queue")
             if self._web is not None:
-                self._web.start()
+                self._web.start(self._apply_soon)
                 self._say(f"the page: {self._web.new_address()} (once, within 2 minutes; then `autotune daemon url`)")
             try:
                 while not lock.is_lost:
@@ -215,7 +215,7 @@ class Service:
             case "status":
                 return self._status()
             case "settle":
-                self._held_s = 0.0
+                self._apply_soon()
                 self._to_settle.append(waiting := Deferred())
                 return waiting
             case "url":
@@ -244,6 +244,9 @@ class Service:
             **{name: status[name] for name in names},
             trainings=tuple(TrainingView.of(training) for training in self._trainings.alive),
         )
+
+    def _apply_soon(self) -> None:
+        self._held_s = 0.0
 
     def _new_address(self) -> str:
         if self._web is None:

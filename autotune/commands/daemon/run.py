@@ -63,8 +63,8 @@ def _check_address(address: str, port: int, *, is_exposed: bool) -> None:
     if not is_loopback and not is_exposed:
         raise click.UsageError(
             f"--web-address {address} can be reached by other machines, and nothing is encrypted. From another machine "
-            f"the page is better opened through ssh: ssh -L {port}:127.0.0.1:{port} THIS-MACHINE, and there the address "
-            "that `autotune daemon url` prints. If others shall reach it all the same: --web-exposed."
+            f"the page is better opened through ssh: ssh -L {port}:127.0.0.1:{port} THIS-MACHINE, and the address that "
+            "`autotune daemon url` prints. If others shall reach it all the same: --web-exposed."
         )
 
 

@@ -3,8 +3,10 @@
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 
-from autotune.daemon.queue.entry import Entry, EntryState
+from autotune.daemon.queue.entry import ApplyScope, Entry, EntryState
 from autotune.errors import AutotuneError
+
+ALL_SCOPES = frozenset(ApplyScope)
 
 
 def _paused(entry: Entry) -> Entry:
@@ -34,6 +36,15 @@ def _resumed(entry: Entry) -> Entry:
                 f"entry {entry.number} is done",
                 remedy=f"Ask for another search: autotune queue add --config {entry.config}",
             )
+
+
+def accepted(entry: Entry) -> Entry:
+    """Return an entry whose advice its user wants to be applied, having seen it; the daemon does that now."""
+    if entry.state not in (EntryState.DONE, EntryState.HELD):
+        raise AutotuneError(
+            f"entry {entry.number}, which gave it, is {entry.state.value} again", remedy="Wait for its new answer."
+        )
+    return replace(entry, state=EntryState.HELD, hold=None, apply=ALL_SCOPES, note="applying was asked for")
 
 
 CHANGES: Mapping[str, Callable[[Entry], Entry]] = {"pause": _paused, "resume": _resumed}

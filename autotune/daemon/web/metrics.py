@@ -30,7 +30,7 @@ class Metrics(Collector):
 
     def text(self) -> tuple[bytes, str]:
         """Return the metrics, and their content type."""
-        return generate_latest(_One(self)), CONTENT_TYPE_LATEST
+        return generate_latest(_One(self)), CONTENT_TYPE_LATEST  # type: ignore[no-untyped-call]  # it has none
 
     def collect(self) -> Iterator[Metric]:
         """See `Collector`."""

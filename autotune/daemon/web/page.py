@@ -1,5 +1,6 @@
 """Page as the daemon's loop sees it: the server behind it needs packages that the daemon does without."""
 
+from collections.abc import Callable
 from typing import Protocol
 
 from autotune.daemon.web.daemon_view import DaemonView
@@ -8,8 +9,12 @@ from autotune.daemon.web.daemon_view import DaemonView
 class Page(Protocol):
     """Page of a daemon; made by `autotune.daemon.web.server.WebServer`."""
 
-    def start(self) -> None:
-        """Begin to serve."""
+    def start(self, on_action: Callable[[], None]) -> None:
+        """Begin to serve.
+
+        Args:
+            on_action: Called, in another thread, after somebody has changed the queue.
+        """
 
     def close(self) -> None:
         """End."""

@@ -5,6 +5,7 @@ import logging
 import os
 import socket
 import threading
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from ipaddress import ip_address
 from typing import Any
@@ -12,6 +13,7 @@ from typing import Any
 import uvicorn
 
 from autotune.clock import Clock
+from autotune.daemon.advice import Advices
 from autotune.daemon.home import DaemonHome
 from autotune.daemon.queue.queue import Queue
 from autotune.daemon.web.actions import act
@@ -71,7 +73,8 @@ class WebServer:
         self._gpus = GpuPoller(clock, lambda: descendants(os.getpid()))
         self._view: DaemonView | None = None
         self._metrics = Metrics(lambda: self._view, TrialEndings(home, clock).counts)
-        self._queue = Queue(home.queue, clock)
+        self._queue, self._advices = Queue(home.queue, clock), Advices(home.advice)
+        self._on_action: Callable[[], None] = lambda: None
         self._broadcast: Broadcast | None = None
         self._server = uvicorn.Server(
             uvicorn.Config(
@@ -95,8 +98,13 @@ class WebServer:
         """Port that it listens on."""
         return int(self._socket.getsockname()[1])
 
-    def start(self) -> None:
-        """Begin to serve."""
+    def start(self, on_action: Callable[[], None]) -> None:
+        """Begin to serve.
+
+        Args:
+            on_action: Called, in another thread, after somebody has changed the queue.
+        """
+        self._on_action = on_action
         self._gpus.start()
         self._thread.start()
 
@@ -119,7 +127,7 @@ class WebServer:
     def _run(self) -> None:
         try:
             asyncio.run(self._serve())
-        except Exception:
+        except Exception:  # noqa: BLE001 -- whatever it is, searches and trainings are looked after without the page
             _log.exception("the page is not served any more; the daemon goes on")
 
     async def _serve(self) -> None:
@@ -151,8 +159,12 @@ class WebServer:
             cookie=f"autotune-{self.port}",
             broadcast=self._the_broadcast,
             metrics=self._metrics.text,
-            act=(lambda request: act(self._queue, request)) if self._options.actions else None,
+            act=self._act if self._options.actions else None,
         )
+
+    def _act(self, request: object) -> None:
+        act(self._queue, self._advices, request)
+        self._on_action()
 
     def _the_broadcast(self) -> Broadcast:
         assert self._broadcast is not None, "made before the first request"

@@ -162,7 +162,7 @@ def test_a_search_that_was_resumed_shows_the_whole_study(daemon: BusyDaemon) -> 
 
 
 def test_the_events_of_a_named_state_folder_are_found(daemon: BusyDaemon) -> None:
-    """A search with `--state-dir` writes there, relative to where it was asked for; the trainer's options are its own."""
+    """A search with `--state-dir` writes there, from where it was asked for on; the trainer's options are its own."""
     options = ("--state-dir", "its state", "--", "python", "train.py", "--state-dir", "no")
     daemon.add_running(cwd=str(daemon.project), options=options)
     elsewhere = Searching(daemon.project / "its state" / "searches" / daemon.events.name, daemon.clock)

@@ -59,7 +59,8 @@ def advice_section(advices: Sequence[Advice], *, actions: bool) -> AdvicesPart:
 
 
 def _advice(advice: Advice, actions: bool) -> AdvicePart:
-    is_given = advice.state is AdviceState.GIVEN
+    # One that may learn more slowly is a question to its user, which `autotune apply` asks in full.
+    can_apply = advice.state is AdviceState.GIVEN and not advice.may_learn_more_slowly
     return AdvicePart(
         id=advice.id,
         config=line(advice.config) or "",
@@ -72,7 +73,7 @@ def _advice(advice: Advice, actions: bool) -> AdvicePart:
         may_learn_more_slowly=advice.may_learn_more_slowly,
         made_utc=advice.made_utc,
         applied_utc=advice.applied_utc,
-        actions=["apply"] if actions and is_given else [],
+        actions=["apply"] if actions and can_apply else [],
     )
 
 

@@ -91,7 +91,7 @@ async function act(action, id, what, isAsked) {
     const response = await fetch("/api/action", { method: "POST", body: JSON.stringify({ action, id }),
       headers: { "Content-Type": "application/json", "X-CSRF-Token": state.csrf ?? "" }, signal: AbortSignal.timeout(30000) });
     const answer = await response.json().catch(() => ({}));
-    say(response.ok ? `Done: ${what}.` : `Not done: ${what}. ${answer.error?.message ?? `The daemon answered ${response.status}.`} ${answer.error?.remedy ?? ""}`);
+    say(response.ok ? (action === "apply" ? `Asked for: ${what}. The queue says what comes of it.` : `Done: ${what}.`) : `Not done: ${what}. ${answer.error?.message ?? `The daemon answered ${response.status}.`} ${answer.error?.remedy ?? ""}`);
   } catch {
     say(`Not known whether it was done: ${what}. The daemon did not answer.`);
   }
