@@ -57,10 +57,12 @@ def _check_address(address: str, port: int, *, is_exposed: bool) -> None:
     from ipaddress import ip_address
 
     try:
-        is_loopback = ip_address(address).is_loopback
+        ip = ip_address(address)
     except ValueError:
         raise click.UsageError(f"--web-address {address}: an IP address is expected, such as 127.0.0.1.") from None
-    if not is_loopback and not is_exposed:
+    if ip.is_unspecified:
+        raise click.UsageError(f"--web-address {address}: one address is expected, which browsers then have to name.")
+    if not ip.is_loopback and not is_exposed:
         raise click.UsageError(
             f"--web-address {address} can be reached by other machines, and nothing is encrypted. From another machine "
             f"the page is better opened through ssh: ssh -L {port}:127.0.0.1:{port} THIS-MACHINE, and the address that "

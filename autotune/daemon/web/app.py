@@ -41,7 +41,7 @@ class Served:
     keys: Keys
     hosts: tuple[str, ...]
     cookie: str
-    broadcast: Callable[[], Broadcast]
+    broadcast: Broadcast
     metrics: Callable[[], tuple[bytes, str]]
     act: Act | None
 
@@ -75,17 +75,16 @@ def application(served: Served) -> ASGIApp:
         return answer
 
     async def state(request: Request) -> Response:
-        if not (text := await served.broadcast().text()):
+        if not (text := await served.broadcast.text()):
             return PlainTextResponse(_NOT_YET, 503)
         return Response(_signed(text, request, served), media_type="application/json")
 
     async def events(request: Request) -> Response:
-        broadcast = served.broadcast()
-        if broadcast.is_full:
+        if served.broadcast.is_full:
             return PlainTextResponse("Too many pages are open.\n", 503, {"retry-after": "10"})
 
         async def signed() -> AsyncIterator[str]:
-            async for event in broadcast.events():
+            async for event in served.broadcast.events():
                 yield _signed(event, request, served)
 
         return StreamingResponse(signed(), media_type="text/event-stream")

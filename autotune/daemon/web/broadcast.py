@@ -16,6 +16,9 @@ class Broadcast:
 
     Args:
         make: Makes the document; called in a thread of its own. None as long as there is none.
+
+    Attributes:
+        streams: Number of streams that are open.
     """
 
     def __init__(self, make: Callable[[], dict[str, Any] | None]) -> None:
@@ -23,30 +26,30 @@ class Broadcast:
         self._text = ""
         self._shown: dict[str, Any] | None = None
         self._number = 0
-        self._streams = 0
+        self.streams = 0
         self._changed = asyncio.Condition()
 
     @property
     def is_full(self) -> bool:
         """True if no further stream is served."""
-        return self._streams >= MOST_STREAMS
+        return self.streams >= MOST_STREAMS
 
     async def text(self) -> str:
         """Return the document as JSON, as it is now; empty as long as there is none."""
-        if not self._streams:
+        if not self.streams:
             await self._refresh()
         return self._text
 
     async def run(self) -> None:
         """Make the document every second while somebody follows it, for ever."""
         while True:
-            if self._streams:
+            if self.streams:
                 await self._refresh()
             await asyncio.sleep(EVERY_S)
 
     async def events(self) -> AsyncIterator[str]:
         """Yield a server-sent event for each change, from the present state on."""
-        self._streams += 1
+        self.streams += 1
         try:
             await self._refresh()
             seen = 0
@@ -61,7 +64,7 @@ class Broadcast:
                 seen = self._number
                 yield f"event: state\ndata: {self._text}\n\n"
         finally:
-            self._streams -= 1
+            self.streams -= 1
 
     async def _refresh(self) -> None:
         document = await asyncio.to_thread(self._make)
