@@ -1,4 +1,4 @@
-"""Connections of the page's server: so many at a time, and none that keeps one without asking for something."""
+"""Connections of the page's server: so many at a time, and none that is kept without asking or taking something."""
 
 import asyncio
 from typing import Any
@@ -11,13 +11,14 @@ MOST_CONNECTIONS = 96
 
 
 class BoundedProtocol(H11Protocol):
-    """Protocol of one connection, which is cut where too many are open, or where no request comes.
+    """Protocol of one connection, which is cut where too many are open, no request comes, or an answer is not taken.
 
     uvicorn bounds requests (``limit_concurrency``) and idle time between two of them; a connection that never sends a
-    whole head counts as neither.
+    whole head counts as neither, and for one that takes nothing it waits for ever.
     """
 
     _waiting: asyncio.TimerHandle | None = None
+    _full: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as in uvicorn
         """See `asyncio.Protocol`."""
@@ -36,10 +37,22 @@ class BoundedProtocol(H11Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         """See `asyncio.Protocol`."""
-        if self._waiting is not None:
-            self._waiting.cancel()
+        for timer in (self._waiting, self._full):
+            if timer is not None:
+                timer.cancel()
         if self.transport is not None:
             super().connection_lost(exc)
+
+    def pause_writing(self) -> None:
+        """See `asyncio.BaseProtocol`: the client does not take what was sent."""
+        super().pause_writing()
+        self._full = self.loop.call_later(SLOWEST_S, self.transport.abort)
+
+    def resume_writing(self) -> None:
+        """See `asyncio.BaseProtocol`."""
+        super().resume_writing()
+        if self._full is not None:
+            self._full.cancel()
 
     def _wait_for_request(self) -> None:
         """Cut the connection in a while, unless a request is being answered by then."""
