@@ -4,7 +4,7 @@ A counter counts from the start of this process on, as counters do in OpenMetric
 GPU had before does not count, and one that begins anew adds to what was there.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, InfoMetricFamily, Metric
 from prometheus_client.openmetrics.exposition import CONTENT_TYPE_LATEST, generate_latest
@@ -23,7 +23,7 @@ class Metrics(Collector):
         trials: Returns the number of trials of its searches by their ending, since it was started.
     """
 
-    def __init__(self, view: View, trials: Callable[[], dict[str, int]]) -> None:
+    def __init__(self, view: View, trials: Callable[[], Mapping[str, int]]) -> None:
         self._view = view
         self._trials = trials
         self._energy = _Counts()

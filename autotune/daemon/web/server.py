@@ -12,6 +12,7 @@ from autotune.daemon.home import DaemonHome
 from autotune.daemon.queue.queue import Queue
 from autotune.daemon.web.actions import act
 from autotune.daemon.web.daemon_view import DaemonView
+from autotune.daemon.web.files_read import FilesRead
 from autotune.daemon.web.gpu_poller import GpuPoller
 from autotune.daemon.web.http_server import Content, HttpServer
 from autotune.daemon.web.keys import Keys
@@ -57,7 +58,8 @@ class WebServer:
         self._known: DaemonView | None = None
         self._queue, self._advices = Queue(home.queue, clock), Advices(home.advice)
         self._on_action: Callable[[], None] = lambda: None
-        metrics = Metrics(self._view, TrialEndings(home, clock).counts)
+        self._entries, self._endings = FilesRead(home.queue, self._queue.entries), TrialEndings()
+        metrics = Metrics(self._view, lambda: self._endings.counts)
         content = Content(document=self._document, metrics=metrics.text, act=self._act if options.actions else None)
         self._server = HttpServer(options.address, options.port, Keys(home.web_token, clock), content)
         self._ends = threading.Event()
@@ -93,8 +95,9 @@ class WebServer:
         return known and replace(known, gpus=self._gpus.samples, why_no_gpus=self._gpus.why_none)
 
     def _note_for_ever(self) -> None:
-        """Keep the last hour of the GPUs and trainings, whether a page is open or not."""
+        """Keep the last hour, and count the trials, whether a page is open or not."""
         while not self._ends.wait(_NOTE_S):
+            self._endings.look(self._entries.now()[0])
             if view := self._view():
                 self._page.note(view)
 

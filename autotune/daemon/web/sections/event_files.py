@@ -5,7 +5,10 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from autotune.daemon.queue.entry import Entry
+from autotune.errors import AutotuneError
 from autotune.files import open_regular, read_beginning
+from autotune.folders.state_folder import StateFolder
 
 SUFFIX = ".events.jsonl"
 _MOST_FILES = 200
@@ -89,6 +92,30 @@ class StudyEvents:
             left -= file.read_bytes - before
             if left <= 0:  # in their order, or the time of one search would be taken for that of another
                 return
+
+
+def event_file_of(entry: Entry) -> Path | None:
+    """Return the event file of the search of an entry that runs; None if none runs, or has written anything yet."""
+    if entry.owner is None:
+        return None
+    ending = f"-{entry.owner.get('host')}-{entry.owner.get('pid')}{SUFFIX}"
+    try:
+        folder = StateFolder.locate(Path(entry.config), explicit=_state_folder(entry), environ=entry.environment)
+        found = [one for one in folder.searches.iterdir() if one.name.endswith(ending)]
+    except (AutotuneError, OSError):
+        return None
+    return max(found, key=lambda path: path.name, default=None)
+
+
+def _state_folder(entry: Entry) -> Path | None:
+    """Return the folder that ``--state-dir`` of an entry names."""
+    options = entry.options[: entry.options.index("--")] if "--" in entry.options else entry.options
+    for place, option in enumerate(options):
+        if option == "--state-dir" and place + 1 < len(options):
+            return Path(entry.cwd) / options[place + 1]
+        if option.startswith("--state-dir="):
+            return Path(entry.cwd) / option.partition("=")[2]
+    return None
 
 
 def _siblings(path: Path, study: str) -> list[Path]:

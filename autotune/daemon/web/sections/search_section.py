@@ -10,10 +10,8 @@ from autotune.daemon.queue.entry import Entry
 from autotune.daemon.queue.queue import Queue
 from autotune.daemon.search_ending import read_answer
 from autotune.daemon.web.page_text import line
-from autotune.daemon.web.sections.event_files import SUFFIX, StudyEvents
+from autotune.daemon.web.sections.event_files import SUFFIX, StudyEvents, event_file_of
 from autotune.daemon.web.sections.study_progress import StudyProgress, TrialDot
-from autotune.errors import AutotuneError
-from autotune.folders.state_folder import StateFolder
 from autotune.records import Purpose
 
 MOST_DOTS = 400
@@ -118,16 +116,7 @@ class SearchFollower:
                 return Path(events)
             is_same = self._followed is not None and self._followed[0] == entry.id
             return self._events.path if self._events and is_same else None
-        host, pid = entry.owner.get("host"), entry.owner.get("pid")
-        ending = f"-{host}-{pid}{SUFFIX}"
-        try:
-            folder = StateFolder.locate(
-                Path(entry.config), explicit=_state_folder(entry), environ=entry.environment
-            ).searches
-            found = [one for one in folder.iterdir() if one.name.endswith(ending)]
-        except (AutotuneError, OSError):
-            return None
-        return max(found, key=lambda path: path.name, default=None)
+        return event_file_of(entry)
 
 
 def _entry_to_show(entries: Sequence[Entry]) -> Entry | None:
@@ -135,17 +124,6 @@ def _entry_to_show(entries: Sequence[Entry]) -> Entry | None:
     running = [entry for entry in entries if entry.owner is not None]
     searched = [entry for entry in entries if entry.used_s > 0.0]
     return next(iter([*running, *reversed(searched)]), None)
-
-
-def _state_folder(entry: Entry) -> Path | None:
-    """Return the folder that ``--state-dir`` of an entry names."""
-    options = entry.options[: entry.options.index("--")] if "--" in entry.options else entry.options
-    for place, option in enumerate(options):
-        if option == "--state-dir" and place + 1 < len(options):
-            return Path(entry.cwd) / options[place + 1]
-        if option.startswith("--state-dir="):
-            return Path(entry.cwd) / option.partition("=")[2]
-    return None
 
 
 def _section(entry: Entry, progress: StudyProgress) -> SearchPart:
