@@ -1,6 +1,8 @@
 """Metrics as a Prometheus server reads them: parsed by prometheus-client, and followed for a day."""
 
+import json
 import random
+import re
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -179,3 +181,18 @@ def test_trials_before_the_daemon_do_not_count(daemon: BusyDaemon) -> None:
     endings.look(daemon.queue.entries())
     endings.look(daemon.queue.entries())
     assert endings.counts == {"stopped": 1, "out of GPU memory": 1}
+
+
+def test_the_board_shows_metrics_that_there_are(daemon: BusyDaemon) -> None:
+    """Each panel's expression names a metric as it is served, with labels that it has; each metric has a panel."""
+    found = families(Metrics(daemon.view, lambda: {"stopped": 3}))
+    labels = {sample.name: {*sample.labels, "instance"} for family in found.values() for sample in family.samples}
+    labels["autotune_gpu_energy_joules_total"] = {"gpu_uuid", "instance"}  # the driver of this daemon does not say
+    board = json.loads((Path(__file__).parents[3] / "docs" / "grafana.json").read_text())
+    shown = set()
+    for panel in board["panels"]:
+        for target in panel["targets"]:
+            (name,) = set(re.findall(r"autotune_\w+", target["expr"]))
+            assert set(re.findall(r"{{(\w+)}}", target["legendFormat"])) <= labels[name], panel["title"]
+            shown.add(name)
+    assert shown == labels.keys()
