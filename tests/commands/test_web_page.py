@@ -1,6 +1,7 @@
 """The page of a real daemon in a real browser, with a real search of a toy trainer."""
 
 import json
+import os
 import signal
 import socket
 from collections.abc import Callable, Iterator
@@ -178,3 +179,22 @@ def test_a_daemon_without_a_page_says_so(home: Path, autotune: Autotune, start: 
     done = autotune("daemon", "url")
     assert done.returncode == 1
     assert "daemon run --web" in done.stderr
+
+
+def test_a_package_that_is_missing_is_named(
+    home: Path, tmp_path: Path, autotune: Autotune, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With how to install it; without `--web` the daemon needs none of them."""
+    missing = tmp_path / "missing"
+    for name in ("starlette", "uvicorn", "prometheus_client"):
+        (missing / name).mkdir(parents=True)
+        (missing / name / "__init__.py").write_text(
+            f"raise ModuleNotFoundError('No module named {name}', name='{name}')"
+        )
+    monkeypatch.setenv("PYTHONPATH", f"{missing}{os.pathsep}{os.environ.get('PYTHONPATH', '')}")
+    done = autotune("daemon", "run", "--web")
+    assert done.returncode == 1
+    assert "pip install '.[web]'" in " ".join(done.stderr.split())
+    daemon = Daemon(dict(os.environ), tmp_path)
+    until(lambda: "daemon, process" in daemon.said(), "it does not start")
+    assert daemon.end() == 143

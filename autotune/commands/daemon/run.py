@@ -84,6 +84,6 @@ def _page(home: "DaemonHome", clock: "Clock", address: str, port: int, *, has_ac
         raise AutotuneError(
             f"the page needs {error.name}, which is not installed",
             where="--web",
-            remedy="Install it where autotune is: pip install 'autotune[web]'",
+            remedy="Run, in the clone that autotune was installed from: pip install '.[web]'",
         ) from error
     return WebServer(home, WebOptions(address=address, port=port, actions=has_actions), clock)
