@@ -31,6 +31,8 @@ def command(web: bool, web_port: int, web_actions: bool, web_address: str, web_e
     Ending it changes nothing that trains. A search that runs ends by itself after its running trial, and goes on with
     the rest of its budget when the daemon is there again.
     """
+    if web_actions and not web:
+        raise click.UsageError("--web-actions is for the page, which --web serves.")
     _check_address(web_address, web_port, is_exposed=web_exposed)
     with signals_held():
         import os

@@ -150,6 +150,6 @@ def _listening(address: str, port: int) -> socket.socket:
         raise AutotuneError(
             f"the page cannot be served at {address}, port {port}: {error.strerror}",
             where="--web",
-            remedy="Something else listens there, perhaps; name another port with --web-port.",
+            remedy="Another daemon, or something else, listens there perhaps: name another port with --web-port.",
         ) from error
     return listening
