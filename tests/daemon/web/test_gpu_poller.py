@@ -61,15 +61,9 @@ def test_all_that_a_driver_says(looks: Callable[..., list[Look]]) -> None:
 
 def test_what_a_gpu_does_not_say_is_not_known(looks: Callable[..., list[Look]]) -> None:
     """Never 0; nor is a utilization of more than everything taken for one."""
-    quiet = Gpu(
-        busy_percent=None,
-        memory_busy_percent=None,
-        power_mw=None,
-        temperature_c=None,
-        sm_clock_mhz=None,
-        event_reasons=None,
-    )
-    (((sample, odd), _),) = looks(quiet, Gpu(busy_percent=4_000))
+    quiet = Gpu(power_mw=None, temperature_c=None, sm_clock_mhz=None, event_reasons=None)
+    unsupported = Fault(function="nvmlDeviceGetUtilizationRates", code=3, gpu=0)
+    (((sample, odd), _),) = looks(quiet, Gpu(busy_percent=4_000), faults=(unsupported,))
     names = ("utilization", "power_w", "sm_clock_mhz", "temperature_c", "throttled_by")
     assert {name: sample[name] for name in names} == dict.fromkeys(names)
     assert odd["utilization"] is None
