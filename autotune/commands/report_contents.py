@@ -15,6 +15,7 @@ from autotune.measure.window import steady_window
 from autotune.problem.known import Study
 from autotune.problem.problem import Problem, open_problem
 from autotune.process.git_state import git_state
+from autotune.process.owner import is_gone
 from autotune.records import MACHINE, Purpose, TrialRecord
 from autotune.report.html.contents import Advice, StudyContents
 from autotune.report.plain_text import changes_text
@@ -23,6 +24,7 @@ from autotune.study.finalists import finalists
 from autotune.study.identity import frameworks_text
 from autotune.study.summary import latest_search, summarize
 from autotune.study.travel.description import describe_study
+from autotune.trial.explanations import EXPLANATIONS
 
 _MOST_BYTES = 64 << 20
 _MOST_STEPS = 20_000
@@ -138,6 +140,7 @@ def _contents(
         state=_state(problem, name, search, clock, has_ended=ended is not None),
         elapsed_s=ended,
         conditions=tuple(_conditions(problem, made)),
+        remedies={ending.value: explanation.remedy for ending, explanation in EXPLANATIONS.items()},
     )
     if result is None or result.baseline is None:
         return contents
@@ -201,7 +204,8 @@ def _state(problem: Problem, study: str, search: str, clock: Clock, *, has_ended
     if has_ended or not search:
         return ""
     facts = describe_study(study, problem.storage, objective=problem.objective)
-    if any(one.search == search and one.seems_at_work(clock.utc()) for one in facts.members):
+    members = [one for one in facts.members if one.search == search and not is_gone(one.about)]
+    if any(one.seems_at_work(clock.utc()) for one in members):
         return "The search is still going on: this is what is known so far."
     if not (problem.state.searches / f"{search}.events.jsonl").exists():
         return ""  # it was made elsewhere, and how it ended is not known here

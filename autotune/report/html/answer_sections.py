@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 
 from autotune.durations import format_duration
+from autotune.metrics import METRICS
 from autotune.records import Purpose
 from autotune.report.answer import answer_notes, headline, ratio_text, worth_text
 from autotune.report.comparison import gpu_notes, metrics_rows
@@ -93,9 +94,9 @@ def confirmation(contents: StudyContents) -> Section:
         why = f"{result.why[:1].upper()}{result.why[1:]}." if result else _why_none(contents)
         return Section(id="confirmation", title=title, lead=[f"No complete pair: {why[:1].lower()}{why[1:]}"])
     speeds = [(today.speed, other.speed) for today, other in contents.pairs]
-    name = contents.name_of_shown
+    name, speed = contents.name_of_shown, METRICS["samples_per_s"].text
     rows = [
-        [str(place), f"{today:.4g}/s", f"{other:.4g}/s", f"{other / today:.2f}x"]
+        [str(place), speed(today), speed(other), f"{other / today:.2f}x"]
         for place, (today, other) in enumerate(speeds, 1)
     ]
     on = f" On: {', '.join(result.confirmed_on)}." if len(result.confirmed_on) > 1 else ""

@@ -41,6 +41,7 @@ class StudyContents:
         conditions: What the numbers hold for: name and text of each.
         advice: Recommendations of a diagnosis; None where none is at hand.
         verdict_of_diagnosis: Its sentence; empty without one.
+        remedies: What to do about each kind of failure, by the ending's name.
     """
 
     config: str
@@ -57,6 +58,7 @@ class StudyContents:
     conditions: Sequence[tuple[str, str]] = ()
     advice: Sequence[Advice] | None = None
     verdict_of_diagnosis: str = ""
+    remedies: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def shown(self) -> Side | None:

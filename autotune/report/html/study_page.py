@@ -5,7 +5,7 @@ from importlib.resources import files
 
 from autotune import __version__
 from autotune.durations import format_duration
-from autotune.report.answer import ratio_text
+from autotune.metrics import METRICS
 from autotune.report.html import answer_sections, trial_sections
 from autotune.report.html.contents import StudyContents
 from autotune.report.html.markup import Child, Html, Section, element, prose, section, table
@@ -69,11 +69,12 @@ def comparison_page(studies: Sequence[StudyContents], written: str) -> str:
         metrics = [
             (side.metrics or {}).get("samples_per_s") if side else None for side in (result and result.baseline, shown)
         ]
-        speeds = ["-" if speed is None else f"{speed:.4g}/s" for speed in metrics]
-        ratio = ratio_text(result.speedup) if result and result.speedup else "-"
+        speeds = [METRICS["samples_per_s"].text(speed) for speed in metrics]
+        gain = result.speedup if result else None
+        ratio = f"{gain.ratio:.2f}x ({gain.low:.2f} to {gain.high:.2f})" if gain else "-"
         took = format_duration(one.elapsed_s) if one.elapsed_s else "-"
         machine = next((text for name, text in one.conditions if name == "machine"), "-")
-        verdict = answer_sections.verdict_sentence(one)
+        verdict = result.verdict.value.replace("_", " ") if result else "no answer"
         rows.append([one.config, machine, verdict, changes_text(changes) if changes else "-", *speeds, ratio, took])
     drawn = [(one.config, one.result.speedup) for one in studies if one.result and one.result.speedup]
     head = ("config", "machine", "verdict", "what changes", "today", "best", "speed over today's", "took")
@@ -98,7 +99,10 @@ def _of_study(place: int, contents: StudyContents) -> Section:
     return Section(
         id=f"study-{place}",
         title=plain(contents.config),
-        lead=[answer_sections.verdict_sentence(contents), *([contents.state] if contents.state else [])],
+        lead=[
+            answer_sections.verdict_sentence(contents),
+            *(words for words in (contents.state, answer_sections.warning(contents)) if words),
+        ],
         more=[one for one in (knobs.table, conditions.table) if one is not None],
     )
 

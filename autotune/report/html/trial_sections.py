@@ -1,12 +1,13 @@
 """Sections of a report that show what was measured: trials, utilization, steps, and what the numbers hold for."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from statistics import median
 
 from autotune.durations import format_duration
+from autotune.metrics import METRICS
 from autotune.records import NOT_COMPARED, GpuMeasurement, TrialRecord
 from autotune.report.html.contents import StudyContents
-from autotune.report.html.markup import Html, Section, element, table
+from autotune.report.html.markup import Html, Section, element, prose, table
 from autotune.report.html.pictures import draw_step_times, draw_time_parts, draw_trials, draw_utilization
 from autotune.report.html.trial_points import TrialPoint, best_over_time, trial_points
 from autotune.report.plain_text import plain
@@ -22,6 +23,7 @@ _VERBS = (
     ("revert", "take them back"),
     ("report", "write this report anew"),
 )
+_NOTHING = "Nothing was measured."
 _NOT_KEPT = "The times of single steps are not kept any more: the folders of the trials are gone."
 
 
@@ -46,14 +48,14 @@ def progress(contents: StudyContents) -> Section:
     if len(points) > len(rows):
         lead.append(f"The table holds the last {len(rows)}.")
     head = ["trial", *(["machine"] if len(machines) > 1 else []), "purpose", "what it changes", "how it ended"]
-    numbers = ["samples/s", "times today", "took"]
+    numbers = ["speed", "times today", "took"]
     return Section(
         id="trials",
         title=title,
         lead=lead,
-        picture=draw_trials(shown, best) if shown else None,
+        picture=draw_trials(shown, best) if best else None,
         table=table("All trials", [*head, *numbers], rows, words=len(head)),
-        more=[_failures(failed)] if failed else [],
+        more=[_failures(failed, contents.remedies)] if failed else [],
     )
 
 
@@ -62,7 +64,7 @@ def utilization(contents: StudyContents) -> Section:
     title = "GPU utilization"
     result = contents.result
     if result is None:
-        return Section(id="utilization", title=title, lead=["Nothing was measured."])
+        return Section(id="utilization", title=title, lead=[_NOTHING])
     sides = [("today", result.baseline), (contents.name_of_shown, contents.shown)]
     drawn = [
         (name, gpu, windows)
@@ -101,7 +103,7 @@ def step_times(contents: StudyContents) -> Section:
         if times
     ]
     if not sides:
-        return Section(id="steps", title=title, lead=[_NOT_KEPT if contents.trials else "Nothing was measured."])
+        return Section(id="steps", title=title, lead=[_NOT_KEPT if contents.result else _NOTHING])
     rows = [
         [name, str(len(times)), *(f"{1000 * _quantile(times, share):.3g} ms" for share in (0.05, 0.5, 0.95, 0.99))]
         for name, times in sides
@@ -122,7 +124,8 @@ def time_parts(contents: StudyContents) -> Section:
     sides = [] if result is None else [("today", result.baseline), (contents.name_of_shown, contents.shown)]
     parts = [(name, *found) for name, side in sides if side is not None and (found := _parts(side)) is not None]
     if not parts:
-        return Section(id="parts", title=title, lead=["The trainer does not tell how long it waits for data."])
+        why = "The trainer does not tell how long it waits for data." if result is not None else _NOTHING
+        return Section(id="parts", title=title, lead=[why])
     rows = [
         [name, f"{waiting_s:.3g} s", f"{rest_s:.3g} s", _percent(waiting_s / (waiting_s + rest_s))]
         for name, waiting_s, rest_s in parts
@@ -187,7 +190,7 @@ def _row(point: TrialPoint, *, several: bool) -> list[str]:
     ending = (
         trial.ending.value if trial.validity.value in ("good", "unmeasured") else f"{trial.ending}, {trial.validity}"
     )
-    speed = f"{trial.measurement.speed:.4g}" if trial.measurement is not None else "-"
+    speed = METRICS["samples_per_s"].text(trial.measurement.speed if trial.measurement is not None else None)
     ratio = f"{point.ratio:.2f}x" if point.ratio is not None else "-"
     took = format_duration(trial.duration_s)
     return [str(trial.number), *host, purpose, point.changes, ending, speed, ratio, took]
@@ -202,15 +205,21 @@ def _failures_of(failed: Sequence[TrialPoint]) -> str:
     return f"; {len(failed)} failed: {', '.join(f'{count} {ending}' for ending, count in endings.items())}."
 
 
-def _failures(failed: Sequence[TrialPoint]) -> Html:
+def _failures(failed: Sequence[TrialPoint], remedies: Mapping[str, str]) -> Html:
     rows = [
         [str(point.trial.number), point.trial.ending.value, point.changes, point.trial.detail or "-"]
         for point in failed[-_MOST_FAILURES:]
     ]
+    endings = dict.fromkeys(point.trial.ending.value for point in failed)
     return element(
         "div",
         element("h3", "Trials that failed" + (f", the last {len(rows)}" if len(rows) < len(failed) else "")),
         table("Failures", ("trial", "how it ended", "what it changed", "what it said"), rows, words=4),
+        [
+            element("p", element("strong", f"{ending}: "), prose(remedies[ending]))
+            for ending in endings
+            if ending in remedies
+        ],
     )
 
 
