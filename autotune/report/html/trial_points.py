@@ -42,20 +42,17 @@ def trial_points(trials: Sequence[TrialRecord]) -> list[TrialPoint]:
         return []
     today_s = {machine: _today(made, baseline.point, machine) for machine in {trial.machine for trial in made}}
     points: list[TrialPoint] = []
-    start_s, last = 0.0, ""
-    begins: dict[str, float] = {}
+    zero_s: dict[str, float] = {}  # by search, the time of day that is 0 in search time
     for trial in made:
         ended_s = _stamp(trial)
-        if trial.search != last and trial.search not in begins:
-            start_s = points[-1].t_s if points else 0.0
-            begins[trial.search] = ended_s - trial.duration_s - start_s
-        last = trial.search
+        if trial.search not in zero_s:
+            zero_s[trial.search] = ended_s - trial.duration_s - (points[-1].t_s if points else 0.0)
         today = today_s[trial.machine]
         measured = trial.comparable
         points.append(
             TrialPoint(
                 trial=trial,
-                t_s=max(0.0, ended_s - begins[trial.search]),
+                t_s=max(0.0, ended_s - zero_s[trial.search]),
                 ratio=measured.speed / today if measured is not None and today else None,
                 changes=changes_text(
                     {path: value for path, value in trial.values.items() if baseline.values.get(path) != value}
