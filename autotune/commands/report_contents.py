@@ -3,11 +3,13 @@
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from math import isfinite
 from pathlib import Path
 from typing import Any
 
 from autotune.clock import Clock
 from autotune.commands.applying import diff_of_answer
+from autotune.commands.diagnosis_folder import DIAGNOSIS, STEP
 from autotune.errors import ConfigError, StudyError
 from autotune.files import read_beginning
 from autotune.folders.step_files import StepReader
@@ -17,7 +19,7 @@ from autotune.problem.problem import Problem, open_problem
 from autotune.process.git_state import git_state
 from autotune.process.owner import is_gone
 from autotune.records import MACHINE, Purpose, TrialRecord
-from autotune.report.html.contents import Advice, StudyContents
+from autotune.report.html.contents import Advice, StepPart, StudyContents
 from autotune.report.plain_text import changes_text
 from autotune.results import SearchResult
 from autotune.study.finalists import finalists
@@ -37,6 +39,7 @@ class Diagnosed:
 
     verdict: str
     advice: Sequence[Advice]
+    step_parts: Sequence[StepPart] = ()
 
 
 def contents_of(problem: Problem, clock: Clock, diagnosed: Diagnosed | None = None) -> StudyContents:
@@ -66,6 +69,7 @@ def contents_of(problem: Problem, clock: Clock, diagnosed: Diagnosed | None = No
         | {"search": typed.command("search", "--budget", "30m")},
         advice=diagnosed.advice if diagnosed else None,
         verdict_of_diagnosis=diagnosed.verdict if diagnosed else "",
+        step_parts=diagnosed.step_parts if diagnosed else (),
     )
 
 
@@ -102,13 +106,17 @@ def read_diagnosis(path: Path) -> Diagnosed:
     Raises:
         ConfigError: It is no such object.
     """
-    file = path / "diagnosis.json" if path.is_dir() else path
+    file = path / DIAGNOSIS if path.is_dir() else path
     try:
         document = json.loads(read_beginning(file, _MOST_BYTES))
-        return Diagnosed(
+        found = Diagnosed(
             verdict=str(document["verdict"]["sentence"]),
             advice=tuple(_advice(one) for one in document["recommendations"]),
         )
+        file = path / STEP
+        if not (path.is_dir() and file.exists()):
+            return found
+        return replace(found, step_parts=_step_parts(json.loads(read_beginning(file, _MOST_BYTES))))
     except (ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
         raise ConfigError(
             "this is no diagnosis",
@@ -123,6 +131,17 @@ def _advice(document: Mapping[str, Any]) -> Advice:
     if gain is not None:
         words = f"{gain['ratio']:.2f}x ({gain['low']:.2f} to {gain['high']:.2f}), {evidence}"
     return Advice(sentence=str(document["sentence"]), values=changes_text(document["values"]), gain=words)
+
+
+def _step_parts(document: Mapping[str, Any]) -> Sequence[StepPart]:
+    """Return the parts of a step, from the object of its profile; times that cannot be are left out."""
+    found = []
+    for phase in document["phases"]:
+        mean_ms = None if phase["mean_ms"] is None else float(phase["mean_ms"])
+        found.append(
+            StepPart(name=str(phase["name"]), mean_ms=mean_ms if mean_ms is None or isfinite(mean_ms) else None)
+        )
+    return found
 
 
 def _contents(

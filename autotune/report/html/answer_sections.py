@@ -37,12 +37,14 @@ def comparison(contents: StudyContents) -> Section:
     rows = [("speed", result.speedup), ("score", result.score_ratio)]
     known = [(name, ratio) for name, ratio in rows if ratio is not None]
     notes = [f"{note}" for note in gpu_notes(result.baseline, result.why_no_gpu, other)]
+    intervals = [[name, f"{ratio.ratio:.2f}x", f"{ratio.low:.2f} to {ratio.high:.2f}x"] for name, ratio in known]
     interval = [f"{name.capitalize()}: {ratio_text(ratio)} that of today's config." for name, ratio in known]
     return Section(
         id="comparison",
         title=title,
         lead=interval or ["Nothing was compared in pairs with today's config; these are the medians of its trials."],
         picture=draw_ratios("comparison", title, known, "times today's config (dashed)") if known else None,
+        table=table("Times today's config", ("of", "ratio", "95 % interval"), intervals) if known else None,
         more=[
             table("Medians over the trials of each side", head, metrics_rows(result.baseline, other)),
             *(element("p", note, class_="note") for note in notes),

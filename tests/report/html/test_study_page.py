@@ -1,14 +1,17 @@
 """Report of a study as its reader has it, made of records."""
 
 import random
+import re
 from collections.abc import Sequence
 from dataclasses import replace
+from importlib.resources import files
+from itertools import pairwise
 from typing import Any
 
 import pytest
 
 from autotune.records import Ending, LossCurve, Purpose, RaceArm, RaceLeg, TrialRecord, Validity
-from autotune.report.html.contents import Advice, StudyContents
+from autotune.report.html.contents import Advice, StepPart, StudyContents
 from autotune.report.html.study_page import comparison_page, study_page
 from autotune.report.html.trial_points import best_over_time, trial_points
 from autotune.results import Learning, LossDifference, Race, Raced, Verdict
@@ -27,6 +30,19 @@ SECTIONS = [
 def at(trial: TrialRecord, minute: int, **changes: Any) -> TrialRecord:
     """Return a trial that ended in that minute of its search."""
     return replace(trial, ended_utc=f"2030-01-01T{minute // 60:02d}:{minute % 60:02d}:00+00:00", **changes)
+
+
+def contrast(colour: str, ground: str) -> float:
+    """Return the contrast ratio of two colours, written as ``#rgb`` or ``#rrggbb`` (WCAG 2.2)."""
+
+    def luminance(text: str) -> float:
+        digits = text[1:] if len(text) == 7 else "".join(2 * digit for digit in text[1:])
+        parts = [int(digits[place : place + 2], 16) / 255 for place in (0, 2, 4)]
+        linear = [part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4 for part in parts]
+        return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
+
+    low, high = sorted((luminance(colour), luminance(ground)))
+    return (high + 0.05) / (low + 0.05)
 
 
 @pytest.fixture
@@ -152,6 +168,57 @@ def test_of_a_search_in_which_everything_failed(trials: list[TrialRecord]) -> No
     assert "3 failed: 3 crashed" in part(page, "trials")
     assert "no such layer" in part(page, "trials")
     assert "Nothing was found that would save time" in part(page, "break-even")
+
+
+def test_failures_alone_are_drawn(trials: list[TrialRecord]) -> None:
+    """A mark for each, with its name, though there is no speed to draw it at."""
+    failed = replace(trials[2], purpose=Purpose.BASELINE)
+    page = checked(study_page(StudyContents(config="c", study="s", trials=[failed], result=None), NOW))
+    (picture,) = page.iter("{http://www.w3.org/2000/svg}svg")
+    assert "out of GPU memory" in words(picture)
+    assert "times today's speed" not in words(picture)
+
+
+def test_a_step_is_taken_apart(contents: StudyContents) -> None:
+    """The parts of a profile are drawn and listed; what was not measured, or is lost in the noise, is said."""
+    parts = (StepPart(name="forward", mean_ms=3.0), StepPart(name="copy", mean_ms=None), StepPart(name="a", mean_ms=-1))
+    page = checked(study_page(replace(contents, step_parts=parts), NOW))
+    assert "Parts of a step of today's config" in pictures(page)
+    text = part(page, "parts")
+    assert "forward 3 ms 100 % copy not measured - a 0 ms 0 %" in text
+    assert "--diagnosis FOLDER" not in text
+    assert "--diagnosis FOLDER" in part(checked(study_page(contents, NOW)), "parts")
+
+
+def test_each_picture_has_its_numbers_below(contents: StudyContents) -> None:
+    """In a table that opens, for those who do not see pictures or want the digits."""
+    page = checked(study_page(replace(contents, step_parts=(StepPart(name="forward", mean_ms=3.0),)), NOW))
+    parents = [one for one in page.iter() if any(str(child.tag).endswith("figure") for child in one)]
+    followed = [
+        str(after.tag).rpartition("}")[2]
+        for parent in parents
+        for before, after in pairwise(parent)
+        if str(before.tag).endswith("figure")
+    ]
+    assert followed == ["details"] * len(pictures(page))
+
+
+def test_text_is_readable_by_light_and_by_dark() -> None:
+    """A contrast of 4.5 to 1 for all text on each ground that it stands on (WCAG 2.2, 1.4.3)."""
+    style = files("autotune.report.html").joinpath("page.css").read_text(encoding="utf-8")
+    by_light, by_dark = (dict(re.findall(r"--(\w+): (#\w+)", block)) for block in re.findall(r":root \{([^}]*)", style))
+    for colours in (by_light, by_dark):
+        grounds = {"text": ("ground", "soft", "plus", "minus"), "muted": ("ground",), "accent": ("ground",)}
+        for name, under in grounds.items():
+            assert min(contrast(colours[name], colours[ground]) for ground in under) >= 4.5
+
+
+def test_of_two_machines(trials: list[TrialRecord], contents: StudyContents) -> None:
+    """Both are named, and each row of the table says on which its trial was made."""
+    made = [replace(one, conditions={"host": f"box{place % 2}"}) for place, one in enumerate(trials)]
+    text = part(checked(study_page(replace(contents, trials=made), NOW)), "trials")
+    assert "Made on 2 machines: box0, box1." in text
+    assert "0 box0 baseline" in text
 
 
 def test_of_a_search_that_has_not_begun() -> None:
