@@ -147,8 +147,8 @@ def _step_parts(document: Mapping[str, Any]) -> Sequence[StepPart]:
 def _contents(
     problem: Problem, name: str, trials: Sequence[TrialRecord], result: SearchResult | None, clock: Clock
 ) -> StudyContents:
-    search = latest_search(trials, problem.objective) or next((one.search for one in reversed(trials)), "")
-    made = [trial for trial in trials if trial.search == search]
+    search = latest_search(trials, problem.objective) or ""  # none, where there are only diagnoses
+    made = [trial for trial in trials if trial.search == search] or trials
     ended = _ending(problem, search)
     contents = StudyContents(
         config=name,

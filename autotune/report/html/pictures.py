@@ -27,6 +27,8 @@ _ROW, _FRAME = 0.34, 0.75  # inches
 _LONGEST = 34
 _MOST_POINTS = 1500
 _MOST_TICKS = 6
+_BEGINNING = 0.1  # of a race
+_FAR = 3.0  # times as high as what comes later
 _NAME_WIDTH = 0.05  # of a time axis: the height of a line of small text
 _TIME_STEPS_S = (1, 2, 5, 10, 30, 60, 120, 300, 600, 1200, 1800, 3600, 7200, 14400, 43200, 86400)
 
@@ -208,9 +210,23 @@ def draw_race(legs: Sequence[RaceLeg]) -> Html:
                 named.add(leg.arm)
         axes.set_xlabel("s of training")
         axes.set_ylabel("loss")
+        shown = _shown_of_race(legs)
+        if shown is not None:
+            axes.set_ylim(shown)
+            axes.set_xlabel("s of training (the beginning lies above)")
         _legend(axes, columns=3)
 
     return _svg("race", "Losses of the race", 2.6, draw)
+
+
+def _shown_of_race(legs: Sequence[RaceLeg]) -> tuple[float, float] | None:
+    """Return the losses to draw, where those of the beginning would leave no room for the others; None for all."""
+    curves = [leg.curve for leg in legs if leg.curve is not None]
+    begins_s = _BEGINNING * max(curve.ends_s[-1] for curve in curves)
+    low, high = min(min(curve.losses) for curve in curves), max(max(curve.losses) for curve in curves)
+    later = [loss for curve in curves for t_s, loss in zip(curve.ends_s, curve.losses, strict=True) if t_s >= begins_s]
+    height = max(later, default=high) - low
+    return (low - 0.1 * height, low + 1.3 * height) if 0.0 < _FAR * height < high - low else None
 
 
 def _apart(points: Sequence[TrialPoint], end_s: float) -> list[TrialPoint]:

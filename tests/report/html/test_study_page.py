@@ -268,6 +268,29 @@ def test_time_between_searches_is_left_out(make_trial: MakeTrial) -> None:
     assert best_over_time(points)[-1] == (180.0, pytest.approx(2.83, abs=0.01))
 
 
+def test_a_diagnosis_is_no_search(make_trial: MakeTrial) -> None:
+    """Its trials of today's config and of what it recommends are none of a search, whatever they are called."""
+    diagnosis = [
+        at(make_trial(BASELINE, 10.0, purpose=purpose, search="d"), minute)
+        for minute, purpose in enumerate((Purpose.DIAGNOSE, Purpose.BASELINE, Purpose.EXPLORE))
+    ]
+    assert trial_points(diagnosis) == []
+    searched = at(make_trial(BASELINE, 10.0, purpose=Purpose.BASELINE, search="s"), 9)
+    assert [point.trial for point in trial_points([*diagnosis, searched])] == [searched]
+
+
+def test_the_beginning_of_a_race_leaves_room(contents: StudyContents, trials: list[TrialRecord]) -> None:
+    """Losses that fall from far above in the first moments are cut off, and that is said."""
+    leg = trials[-1].race
+    assert leg is not None
+    ends_s = tuple(float(place) for place in range(1, 31))
+    curve = LossCurve(ends_s=ends_s, losses=(50.0, 9.0, *(1.2 - 0.005 * end_s for end_s in ends_s[2:])))
+    made = [*trials[:-1], replace(trials[-1], race=replace(leg, curve=curve))]
+    assert "the beginning lies above" not in part(checked(study_page(contents, NOW)), "learning")
+    made = [one for one in made if one.race is None or one.race.curve is curve]
+    assert "the beginning lies above" in part(checked(study_page(replace(contents, trials=made), NOW)), "learning")
+
+
 def test_machines_are_not_compared(make_trial: MakeTrial) -> None:
     """A trial stands beside today's config on its own machine; where that was not measured it has no ratio."""
     made: Sequence[TrialRecord] = [
