@@ -18,12 +18,13 @@ from autotune.problem.known import Study
 from autotune.problem.problem import Problem, open_problem
 from autotune.process.git_state import git_state
 from autotune.process.owner import is_gone
-from autotune.records import MACHINE, Purpose, TrialRecord
+from autotune.records import Purpose, TrialRecord
 from autotune.report.html.contents import Advice, StepPart, StudyContents
 from autotune.report.plain_text import changes_text
 from autotune.results import SearchResult
 from autotune.study.finalists import finalists
 from autotune.study.identity import frameworks_text
+from autotune.study.machines import hosts_of
 from autotune.study.summary import latest_search, summarize
 from autotune.study.travel.description import describe_study
 from autotune.trial.explanations import EXPLANATIONS
@@ -159,6 +160,7 @@ def _contents(
         state=_state(problem, name, search, clock, has_ended=ended is not None),
         elapsed_s=ended,
         conditions=tuple(_conditions(problem, made)),
+        machines=hosts_of(trials),
         remedies={ending.value: explanation.remedy for ending, explanation in EXPLANATIONS.items()},
     )
     if result is None or result.baseline is None:
@@ -237,8 +239,7 @@ def _conditions(problem: Problem, trials: Sequence[TrialRecord]) -> Iterator[tup
         return
     last = trials[-1].conditions
     memory = last.get("memory_bytes")
-    hosts = dict.fromkeys(str(trial.conditions.get("host") or "") for trial in trials)
-    yield "machine", ", ".join(filter(None, hosts)) or str(last.get(MACHINE) or "not known")
+    yield "machine", ", ".join(hosts_of(trials).values())
     yield "CPU", f"{last.get('cpu_model') or 'not known'}, {last.get('cpu_cores') or '?'} cores"
     if isinstance(memory, int):
         yield "memory", f"{memory / _GIB:.1f} GiB"

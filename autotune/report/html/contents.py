@@ -55,6 +55,7 @@ class StudyContents:
         advice: Recommendations of a diagnosis; None where none is at hand.
         verdict_of_diagnosis: Its sentence; empty without one.
         step_parts: Parts of a step, from the profile in a diagnosis' folder; empty without one.
+        machines: Name of each machine for people, by that in the record; no two have the same.
         remedies: What to do about each kind of failure, by the ending's name.
     """
 
@@ -73,6 +74,7 @@ class StudyContents:
     advice: Sequence[Advice] | None = None
     verdict_of_diagnosis: str = ""
     step_parts: Sequence[StepPart] = ()
+    machines: Mapping[str, str] = field(default_factory=dict)
     remedies: Mapping[str, str] = field(default_factory=dict)
 
     @property

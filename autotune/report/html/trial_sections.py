@@ -44,16 +44,17 @@ def progress(contents: StudyContents) -> Section:
     lead = [f"{len(points)} trials in {format_duration(points[-1].t_s)} of searching" + _failures_of(failed)]
     if len(contents.trials) != len(points):
         lead.append(f"{len(contents.trials) - len(points)} trials of diagnoses are left out.")
-    machines = dict.fromkeys(str(point.trial.conditions.get("host") or point.trial.machine) for point in points)
-    if len(machines) > 1:
+    machines = dict.fromkeys(point.trial.machine for point in points)
+    names = {machine: plain(contents.machines.get(machine, machine)) for machine in machines}
+    if len(names) > 1:
         lead.append(
-            f"Made on {len(machines)} machines: {', '.join(map(plain, machines))}. Each trial stands beside "
+            f"Made on {len(names)} machines: {', '.join(names.values())}. Each trial stands beside "
             "today's config on its own machine."
         )
-    rows = [_row(point, several=len(machines) > 1) for point in points[-_MOST_ROWS:]]
+    rows = [_row(point, names) for point in points[-_MOST_ROWS:]]
     if len(points) > len(rows):
         lead.append(f"The table holds the last {len(rows)}.")
-    head = ["trial", *(["machine"] if len(machines) > 1 else []), "purpose", "what it changes", "how it ended"]
+    head = ["trial", *(["machine"] if len(names) > 1 else []), "purpose", "what it changes", "how it ended"]
     numbers = ["speed", "times today", "took"]
     return Section(
         id="trials",
@@ -217,10 +218,10 @@ def repeat(contents: StudyContents) -> Section:
     )
 
 
-def _row(point: TrialPoint, *, several: bool) -> list[str]:
+def _row(point: TrialPoint, machines: Mapping[str, str]) -> list[str]:
     trial = point.trial
     purpose = trial.purpose.value if trial.pair is None else f"pair {trial.pair + 1}"
-    host = [plain(str(trial.conditions.get("host") or trial.machine))] if several else []
+    host = [machines[trial.machine]] if len(machines) > 1 else []
     ending = (
         trial.ending.value if trial.validity.value in ("good", "unmeasured") else f"{trial.ending}, {trial.validity}"
     )

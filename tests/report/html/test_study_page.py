@@ -214,11 +214,12 @@ def test_text_is_readable_by_light_and_by_dark() -> None:
 
 
 def test_of_two_machines(trials: list[TrialRecord], contents: StudyContents) -> None:
-    """Both are named, and each row of the table says on which its trial was made."""
-    made = [replace(one, conditions={"host": f"box{place % 2}"}) for place, one in enumerate(trials)]
-    text = part(checked(study_page(replace(contents, trials=made), NOW)), "trials")
-    assert "Made on 2 machines: box0, box1." in text
-    assert "0 box0 baseline" in text
+    """Both are named, also where their hosts have one name, and each row says on which its trial was made."""
+    made = [replace(one, conditions={"host": "box", "machine": f"m{place % 2}"}) for place, one in enumerate(trials)]
+    names = {"m0": "box (m0)", "m1": "box (m1)"}
+    text = part(checked(study_page(replace(contents, trials=made, machines=names), NOW)), "trials")
+    assert "Made on 2 machines: box (m0), box (m1)." in text
+    assert "0 box (m0) baseline" in text
 
 
 def test_of_a_search_that_has_not_begun() -> None:
