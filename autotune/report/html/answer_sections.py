@@ -77,7 +77,8 @@ def knobs(contents: StudyContents) -> Section:
         f"Only ever made together, so that the trials cannot tell them apart: {', '.join(some)}." for some in together
     ]
     if any(ratio.low <= 1.0 <= ratio.high for ratio in worths.values()):
-        lead.append("Where an interval holds 1, a gain of that one change alone is not shown; that of all together is.")
+        together_is = "; that of all together is" if result.verdict is Verdict.BETTER else ""
+        lead.append(f"Where an interval holds 1, a gain of that one change alone is not shown{together_is}.")
     head = ("key", "today", contents.name_of_shown, "worth", "for the training")
     return Section(
         id="knobs",

@@ -97,7 +97,7 @@ def draw_trials(points: Sequence[TrialPoint], best: Sequence[tuple[float, float]
         if best:
             end_s = max(point.t_s for point in points)
             times, speeds = [*(t_s for t_s, _ in best), end_s], [*(ratio for _, ratio in best), best[-1][1]]
-            axes.step(times, speeds, where="post", color=_GREEN, linewidth=1.8, label="best so far")
+            axes.step(times, speeds, where="post", color=_GREEN, linewidth=1.8, label="best so far", zorder=1)
             axes.axhline(1.0, color=_GREY, linestyle="--", linewidth=1)
             axes.set_ylabel("times today's speed")
         else:

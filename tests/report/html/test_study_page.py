@@ -14,7 +14,7 @@ from autotune.records import Ending, LossCurve, Purpose, RaceArm, RaceLeg, Trial
 from autotune.report.html.contents import Advice, StepPart, StudyContents
 from autotune.report.html.study_page import comparison_page, study_page
 from autotune.report.html.trial_points import best_over_time, trial_points
-from autotune.results import Learning, LossDifference, Race, Raced, Verdict
+from autotune.results import Learning, LossDifference, Race, Raced, Ratio, Verdict
 from tests.report.conftest import BASELINE, BEST, MakeResult, on_gpus, pooled_gpu
 from tests.report.html.validity import checked, part, pictures, words
 from tests.runs import MakeTrial, gpu, on_gpu
@@ -232,12 +232,17 @@ def test_of_a_search_that_has_not_begun() -> None:
 
 def test_of_no_change(contents: StudyContents, search_result: MakeResult) -> None:
     """What was tried stands beside today's config, by that name."""
-    result = search_result(verdict=Verdict.NO_CHANGE, why="the intervals hold 1")
+    unclear = replace(search_result().changes[0], worth=Ratio(ratio=1.1, low=0.9, high=1.3))
+    result = search_result(verdict=Verdict.NO_CHANGE, why="the intervals hold 1", changes=(unclear,))
     assert result.best is not None
     result = replace(result, candidate=result.best, best=result.baseline)
     page = checked(study_page(replace(contents, result=result, diff=None), NOW))
     assert "Today's config against the tried" in part(page, "comparison")
     assert "stays as it is" in part(page, "diff")
+    assert "a gain of that one change alone is not shown." in part(page, "knobs")
+    confirmed = replace(result, verdict=Verdict.BETTER)
+    page = checked(study_page(replace(contents, result=confirmed), NOW))
+    assert "is not shown; that of all together is." in part(page, "knobs")
 
 
 def test_ten_thousand_trials_fit(contents: StudyContents, make_trial: MakeTrial) -> None:
