@@ -3,11 +3,13 @@
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from math import isfinite
 from pathlib import Path
 from typing import Any
 
 from autotune.clock import Clock
 from autotune.commands.applying import diff_of_answer
+from autotune.commands.diagnosis_folder import DIAGNOSIS, STEP
 from autotune.errors import ConfigError, StudyError
 from autotune.files import read_beginning
 from autotune.folders.step_files import StepReader
@@ -16,12 +18,13 @@ from autotune.problem.known import Study
 from autotune.problem.problem import Problem, open_problem
 from autotune.process.git_state import git_state
 from autotune.process.owner import is_gone
-from autotune.records import MACHINE, Purpose, TrialRecord
-from autotune.report.html.contents import Advice, StudyContents
+from autotune.records import Purpose, TrialRecord
+from autotune.report.html.contents import Advice, StepPart, StudyContents
 from autotune.report.plain_text import changes_text
 from autotune.results import SearchResult
 from autotune.study.finalists import finalists
 from autotune.study.identity import frameworks_text
+from autotune.study.machines import hosts_of
 from autotune.study.summary import latest_search, summarize
 from autotune.study.travel.description import describe_study
 from autotune.trial.explanations import EXPLANATIONS
@@ -37,6 +40,7 @@ class Diagnosed:
 
     verdict: str
     advice: Sequence[Advice]
+    step_parts: Sequence[StepPart] = ()
 
 
 def contents_of(problem: Problem, clock: Clock, diagnosed: Diagnosed | None = None) -> StudyContents:
@@ -66,6 +70,7 @@ def contents_of(problem: Problem, clock: Clock, diagnosed: Diagnosed | None = No
         | {"search": typed.command("search", "--budget", "30m")},
         advice=diagnosed.advice if diagnosed else None,
         verdict_of_diagnosis=diagnosed.verdict if diagnosed else "",
+        step_parts=diagnosed.step_parts if diagnosed else (),
     )
 
 
@@ -102,13 +107,17 @@ def read_diagnosis(path: Path) -> Diagnosed:
     Raises:
         ConfigError: It is no such object.
     """
-    file = path / "diagnosis.json" if path.is_dir() else path
+    file = path / DIAGNOSIS if path.is_dir() else path
     try:
         document = json.loads(read_beginning(file, _MOST_BYTES))
-        return Diagnosed(
+        found = Diagnosed(
             verdict=str(document["verdict"]["sentence"]),
             advice=tuple(_advice(one) for one in document["recommendations"]),
         )
+        file = path / STEP
+        if not (path.is_dir() and file.exists()):
+            return found
+        return replace(found, step_parts=_step_parts(json.loads(read_beginning(file, _MOST_BYTES))))
     except (ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
         raise ConfigError(
             "this is no diagnosis",
@@ -125,11 +134,22 @@ def _advice(document: Mapping[str, Any]) -> Advice:
     return Advice(sentence=str(document["sentence"]), values=changes_text(document["values"]), gain=words)
 
 
+def _step_parts(document: Mapping[str, Any]) -> Sequence[StepPart]:
+    """Return the parts of a step, from the object of its profile; times that cannot be are left out."""
+    found = []
+    for phase in document["phases"]:
+        mean_ms = None if phase["mean_ms"] is None else float(phase["mean_ms"])
+        found.append(
+            StepPart(name=str(phase["name"]), mean_ms=mean_ms if mean_ms is None or isfinite(mean_ms) else None)
+        )
+    return found
+
+
 def _contents(
     problem: Problem, name: str, trials: Sequence[TrialRecord], result: SearchResult | None, clock: Clock
 ) -> StudyContents:
-    search = latest_search(trials, problem.objective) or next((one.search for one in reversed(trials)), "")
-    made = [trial for trial in trials if trial.search == search]
+    search = latest_search(trials, problem.objective) or ""  # none, where there are only diagnoses
+    made = [trial for trial in trials if trial.search == search] or trials
     ended = _ending(problem, search)
     contents = StudyContents(
         config=name,
@@ -140,6 +160,7 @@ def _contents(
         state=_state(problem, name, search, clock, has_ended=ended is not None),
         elapsed_s=ended,
         conditions=tuple(_conditions(problem, made)),
+        machines=hosts_of(trials),
         remedies={ending.value: explanation.remedy for ending, explanation in EXPLANATIONS.items()},
     )
     if result is None or result.baseline is None:
@@ -218,8 +239,7 @@ def _conditions(problem: Problem, trials: Sequence[TrialRecord]) -> Iterator[tup
         return
     last = trials[-1].conditions
     memory = last.get("memory_bytes")
-    hosts = dict.fromkeys(str(trial.conditions.get("host") or "") for trial in trials)
-    yield "machine", ", ".join(filter(None, hosts)) or str(last.get(MACHINE) or "not known")
+    yield "machine", ", ".join(hosts_of(trials).values())
     yield "CPU", f"{last.get('cpu_model') or 'not known'}, {last.get('cpu_cores') or '?'} cores"
     if isinstance(memory, int):
         yield "memory", f"{memory / _GIB:.1f} GiB"

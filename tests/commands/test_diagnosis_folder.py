@@ -9,9 +9,11 @@ import pytest
 
 from autotune.clock import SystemClock
 from autotune.commands.diagnosis_folder import Profiles, keep, make_profiles, profiles_s, require_folder
+from autotune.commands.report_contents import read_diagnosis
 from autotune.diagnose.findings import CheckResult, Diagnosis, Evidence, Issue, Recommendation, Severity, Verdict
 from autotune.errors import ConfigError
 from autotune.problem.problem import open_problem
+from autotune.profile.step_phases import Phase, StepProfile
 from autotune.report.diagnosis_document import diagnosis_document
 from autotune.results import Ratio
 
@@ -78,6 +80,32 @@ def test_a_later_diagnosis_replaces_an_earlier_one(tmp_path: Path) -> None:
     kept(tmp_path)
     assert not (tmp_path / "profile-step.json").exists()
     assert (tmp_path / "notes.md").read_text() == "mine"
+
+
+def test_a_report_reads_it(tmp_path: Path) -> None:
+    """Its verdict, what it recommends, and the parts of the step; a profile that is none is an error."""
+    nothing = Phase(name="copy", mean_ms=None, median_ms=None, quartiles_ms=None, why_not="there is no GPU")
+    forward = Phase(name="forward", mean_ms=3.0, median_ms=3.0, quartiles_ms=(2.9, 3.1))
+    step = StepProfile(
+        of="t",
+        compiled="",
+        device="CPU",
+        batch_size=8,
+        rounds=9,
+        steps=9,
+        phases=(forward, nothing),
+        step=forward,
+        adds_up=1.0,
+    )
+    kept(tmp_path, Profiles(step=step))
+    found = read_diagnosis(tmp_path)
+    assert found.verdict == "Input-bound: the step waits."
+    assert [(one.sentence, one.values) for one in found.advice] == [("two workers", "num_workers=2")]
+    assert [(one.name, one.mean_ms) for one in found.step_parts] == [("forward", 3.0), ("copy", None)]
+    assert read_diagnosis(tmp_path / "diagnosis.json").step_parts == ()
+    (tmp_path / "profile-step.json").write_text('{"phases": [{"name": "forward"}]}')
+    with pytest.raises(ConfigError, match="this is no diagnosis"):
+        read_diagnosis(tmp_path)
 
 
 @pytest.mark.parametrize("text", ["my own summary", '{"format": 1}'])

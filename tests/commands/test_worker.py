@@ -20,6 +20,7 @@ from autotune.study.members import Member, Role
 from autotune.study.record import Study
 from autotune.study.storage.journal import JournalFolder
 from tests.commands.conftest import TRAINER, Autotune
+from tests.report.html.validity import checked, part
 
 STORAGE = ("--storage", "journal:shared")
 
@@ -80,6 +81,12 @@ def test_a_worker_takes_part_in_a_search_and_leaves_with_it(project: Path, autot
     assert [one.has_left for one in study.members()] == [True, True]
     status = autotune("status", "--config", "config.yaml", *STORAGE, "--json")
     assert json.loads(status.stdout)["trials"] == len(records)
+    written = autotune("report", "--config", "config.yaml", *STORAGE, "-o", "report.html")
+    assert written.returncode == 0, written.stderr
+    page = checked(project / "report.html")
+    assert "Made on 2 machines" in part(page, "trials")
+    assert all(f"{host} ({machine})" in part(page, "trials") for machine in machines)
+    assert all(f"{host} ({machine})" in part(page, "conditions") for machine in machines)
 
 
 def test_a_worker_with_other_code_does_not_join(project: Path) -> None:

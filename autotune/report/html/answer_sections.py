@@ -37,12 +37,14 @@ def comparison(contents: StudyContents) -> Section:
     rows = [("speed", result.speedup), ("score", result.score_ratio)]
     known = [(name, ratio) for name, ratio in rows if ratio is not None]
     notes = [f"{note}" for note in gpu_notes(result.baseline, result.why_no_gpu, other)]
+    intervals = [[name, f"{ratio.ratio:.2f}x", f"{ratio.low:.2f} to {ratio.high:.2f}x"] for name, ratio in known]
     interval = [f"{name.capitalize()}: {ratio_text(ratio)} that of today's config." for name, ratio in known]
     return Section(
         id="comparison",
         title=title,
         lead=interval or ["Nothing was compared in pairs with today's config; these are the medians of its trials."],
         picture=draw_ratios("comparison", title, known, "times today's config (dashed)") if known else None,
+        table=table("Times today's config", ("of", "ratio", "95 % interval"), intervals) if known else None,
         more=[
             table("Medians over the trials of each side", head, metrics_rows(result.baseline, other)),
             *(element("p", note, class_="note") for note in notes),
@@ -75,7 +77,8 @@ def knobs(contents: StudyContents) -> Section:
         f"Only ever made together, so that the trials cannot tell them apart: {', '.join(some)}." for some in together
     ]
     if any(ratio.low <= 1.0 <= ratio.high for ratio in worths.values()):
-        lead.append("Where an interval holds 1, a gain of that one change alone is not shown; that of all together is.")
+        together_is = "; that of all together is" if result.verdict is Verdict.BETTER else ""
+        lead.append(f"Where an interval holds 1, a gain of that one change alone is not shown{together_is}.")
     head = ("key", "today", contents.name_of_shown, "worth", "for the training")
     return Section(
         id="knobs",

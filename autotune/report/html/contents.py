@@ -23,6 +23,19 @@ class Advice:
 
 
 @dataclass(frozen=True, kw_only=True)
+class StepPart:
+    """Part of a step of today's config, as a profile found it.
+
+    Attributes:
+        name: Name of the phase.
+        mean_ms: Its mean time; None where it was not measured.
+    """
+
+    name: str
+    mean_ms: float | None
+
+
+@dataclass(frozen=True, kw_only=True)
 class StudyContents:
     """Contents of the report of one study.
 
@@ -41,6 +54,8 @@ class StudyContents:
         conditions: What the numbers hold for: name and text of each.
         advice: Recommendations of a diagnosis; None where none is at hand.
         verdict_of_diagnosis: Its sentence; empty without one.
+        step_parts: Parts of a step, from the profile in a diagnosis' folder; empty without one.
+        machines: Name of each machine for people, by that in the record; no two have the same.
         remedies: What to do about each kind of failure, by the ending's name.
     """
 
@@ -58,6 +73,8 @@ class StudyContents:
     conditions: Sequence[tuple[str, str]] = ()
     advice: Sequence[Advice] | None = None
     verdict_of_diagnosis: str = ""
+    step_parts: Sequence[StepPart] = ()
+    machines: Mapping[str, str] = field(default_factory=dict)
     remedies: Mapping[str, str] = field(default_factory=dict)
 
     @property

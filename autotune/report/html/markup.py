@@ -99,18 +99,22 @@ def table(caption: str, head: Sequence[str], rows: Iterable[Sequence[Child]], *,
 
 def section(content: Section) -> Html:
     """Return a section; a table below a picture is folded away on the screen."""
-    shown: Child = content.table
-    if content.picture is not None and content.table is not None:
-        shown = element("details", element("summary", "The numbers of this picture"), content.table)
     return element(
         "section",
         element("h2", content.title),
         [element("p", prose(sentence)) for sentence in content.lead],
-        element("figure", content.picture) if content.picture is not None else None,
-        shown,
+        pictured(content.picture, content.table),
         list(content.more),
         id=content.id,
     )
+
+
+def pictured(picture: Html | None, numbers: Html | None) -> Html:
+    """Return a picture, and below it the table of its numbers, folded away on the screen; either may be missing."""
+    if picture is None or numbers is None:
+        return Html(element("figure", picture) if picture is not None else numbers or "")
+    details = element("details", element("summary", "The numbers of this picture"), numbers)
+    return Html(element("figure", picture) + details)
 
 
 def _flat(children: Iterable[Child]) -> Iterable[str]:

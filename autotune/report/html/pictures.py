@@ -27,6 +27,9 @@ _ROW, _FRAME = 0.34, 0.75  # inches
 _LONGEST = 34
 _MOST_POINTS = 1500
 _MOST_TICKS = 6
+_BEGINNING = 0.1  # of a race
+_FAR = 3.0  # times as high as what comes later
+_NAME_WIDTH = 0.05  # of a time axis: the height of a line of small text
 _TIME_STEPS_S = (1, 2, 5, 10, 30, 60, 120, 300, 600, 1200, 1800, 3600, 7200, 14400, 43200, 86400)
 
 _MARKS = {
@@ -76,9 +79,11 @@ def draw_trials(points: Sequence[TrialPoint], best: Sequence[tuple[float, float]
                 axes.plot([p.t_s for p in thin], [p.ratio for p in thin], color=colour, label=label, **style)  # type: ignore[arg-type]
         failed = [point for point in points if point.has_failed]
         if failed:
+            if not best:
+                axes.set_ylim(0, 1)  # of nothing: the marks stand at the bottom
             low = axes.get_ylim()[0]
             axes.plot([p.t_s for p in failed], [low] * len(failed), "x", color=_ORANGE, label="failed", clip_on=False)
-            for point in failed[:6]:
+            for point in _apart(failed, max(point.t_s for point in points)):
                 axes.annotate(
                     plain(point.trial.ending.value, longest=24),
                     (point.t_s, low),
@@ -92,13 +97,16 @@ def draw_trials(points: Sequence[TrialPoint], best: Sequence[tuple[float, float]
         if best:
             end_s = max(point.t_s for point in points)
             times, speeds = [*(t_s for t_s, _ in best), end_s], [*(ratio for _, ratio in best), best[-1][1]]
-            axes.step(times, speeds, where="post", color=_GREEN, linewidth=1.8, label="best so far")
-        axes.axhline(1.0, color=_GREY, linestyle="--", linewidth=1)
-        axes.set_ylabel("times today's speed")
+            axes.step(times, speeds, where="post", color=_GREEN, linewidth=1.8, label="best so far", zorder=1)
+            axes.axhline(1.0, color=_GREY, linestyle="--", linewidth=1)
+            axes.set_ylabel("times today's speed")
+        else:
+            axes.set_yticks([])  # nothing gave a speed: failures stand on the time alone
+            axes.spines["left"].set_visible(False)
         _time_axis(axes, "search time")
         _legend(axes, columns=3)
 
-    return _svg("trials", "All trials, and the best speed so far", 3.4, draw)
+    return _svg("trials", "All trials, and the best speed so far", 3.4 if best else 2.0, draw)
 
 
 def draw_utilization(sides: Sequence[tuple[str, PooledGpu, Sequence[tuple[float, float, float]]]]) -> Html:
@@ -157,6 +165,20 @@ def draw_time_parts(sides: Sequence[tuple[str, float, float]]) -> Html:
     return _svg("parts", "Where the time goes", 1.1 + _ROW * len(sides), draw)
 
 
+def draw_step_parts(parts: Sequence[tuple[str, float]]) -> Html:
+    """Draw the parts of a step, in ms; those that are lost in the noise as nothing."""
+
+    def draw(axes: Axes) -> None:
+        times_ms = [max(0.0, mean_ms) for _, mean_ms in parts]
+        bars = axes.barh(range(len(parts)), times_ms, color=_BLUE)
+        axes.bar_label(bars, [f"{time_ms:.3g}" if time_ms else "about 0" for time_ms in times_ms], padding=3)
+        axes.margins(x=0.15)
+        _name_rows(axes, [name for name, _ in parts])
+        axes.set_xlabel("ms of a step of today's config")
+
+    return _svg("step-parts", "Parts of a step of today's config", _FRAME + _ROW * len(parts), draw)
+
+
 def draw_pairs(pairs: Sequence[tuple[float, float]], name: str) -> Html:
     """Draw the speeds of both halves of each confirming pair, in samples a second."""
 
@@ -188,9 +210,32 @@ def draw_race(legs: Sequence[RaceLeg]) -> Html:
                 named.add(leg.arm)
         axes.set_xlabel("s of training")
         axes.set_ylabel("loss")
+        shown = _shown_of_race(legs)
+        if shown is not None:
+            axes.set_ylim(shown)
+            axes.set_xlabel("s of training (the beginning lies above)")
         _legend(axes, columns=3)
 
     return _svg("race", "Losses of the race", 2.6, draw)
+
+
+def _shown_of_race(legs: Sequence[RaceLeg]) -> tuple[float, float] | None:
+    """Return the losses to draw, where those of the beginning would leave no room for the others; None for all."""
+    curves = [leg.curve for leg in legs if leg.curve is not None]
+    begins_s = _BEGINNING * max(curve.ends_s[-1] for curve in curves)
+    low, high = min(min(curve.losses) for curve in curves), max(max(curve.losses) for curve in curves)
+    later = [loss for curve in curves for t_s, loss in zip(curve.ends_s, curve.losses, strict=True) if t_s >= begins_s]
+    height = max(later, default=high) - low
+    return (low - 0.1 * height, low + 1.3 * height) if 0.0 < _FAR * height < high - low else None
+
+
+def _apart(points: Sequence[TrialPoint], end_s: float) -> list[TrialPoint]:
+    """Return those whose names do not hide each other on a time axis of that length."""
+    shown: list[TrialPoint] = []
+    for point in points:
+        if not shown or point.t_s - shown[-1].t_s >= _NAME_WIDTH * end_s:
+            shown.append(point)
+    return shown
 
 
 def _high(times: Sequence[float]) -> float:

@@ -103,7 +103,7 @@ def _of_study(place: int, contents: StudyContents) -> Section:
             answer_sections.verdict_sentence(contents),
             *(words for words in (contents.state, answer_sections.warning(contents)) if words),
         ],
-        more=[one for one in (knobs.table, conditions.table) if one is not None],
+        more=[one for one in (knobs.table, conditions.table if contents.conditions else None) if one is not None],
     )
 
 

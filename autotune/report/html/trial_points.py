@@ -31,12 +31,15 @@ class TrialPoint:
 
 
 def trial_points(trials: Sequence[TrialRecord]) -> list[TrialPoint]:
-    """Return the trials of a study, in the order of their ends; those of diagnoses are no part of a search.
+    """Return the trials of a study's searches, in the order of their ends, without those of diagnoses.
 
     Args:
         trials: All its trials.
     """
-    made = [trial for trial in trials if trial.purpose is not Purpose.DIAGNOSE]
+    firsts = {trial.search: trial for trial in reversed(trials)}
+    # A diagnosis begins with a trial of its own, and goes on with trials that are named as those of a search are.
+    diagnoses = {search for search, first in firsts.items() if first.purpose is Purpose.DIAGNOSE}
+    made = [trial for trial in trials if trial.search not in diagnoses and trial.purpose is not Purpose.DIAGNOSE]
     baseline = next((trial for trial in made if trial.purpose is Purpose.BASELINE), None)
     if baseline is None:
         return []

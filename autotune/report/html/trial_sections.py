@@ -7,8 +7,14 @@ from autotune.durations import format_duration
 from autotune.metrics import METRICS
 from autotune.records import NOT_COMPARED, GpuMeasurement, TrialRecord
 from autotune.report.html.contents import StudyContents
-from autotune.report.html.markup import Html, Section, element, prose, table
-from autotune.report.html.pictures import draw_step_times, draw_time_parts, draw_trials, draw_utilization
+from autotune.report.html.markup import Html, Section, element, pictured, prose, table
+from autotune.report.html.pictures import (
+    draw_step_parts,
+    draw_step_times,
+    draw_time_parts,
+    draw_trials,
+    draw_utilization,
+)
 from autotune.report.html.trial_points import TrialPoint, best_over_time, trial_points
 from autotune.report.plain_text import plain
 from autotune.results import PooledGpu, Side
@@ -38,22 +44,23 @@ def progress(contents: StudyContents) -> Section:
     lead = [f"{len(points)} trials in {format_duration(points[-1].t_s)} of searching" + _failures_of(failed)]
     if len(contents.trials) != len(points):
         lead.append(f"{len(contents.trials) - len(points)} trials of diagnoses are left out.")
-    machines = dict.fromkeys(str(point.trial.conditions.get("host") or point.trial.machine) for point in points)
-    if len(machines) > 1:
+    machines = dict.fromkeys(point.trial.machine for point in points)
+    names = {machine: plain(contents.machines.get(machine, machine)) for machine in machines}
+    if len(names) > 1:
         lead.append(
-            f"Made on {len(machines)} machines: {', '.join(map(plain, machines))}. Each trial stands beside "
+            f"Made on {len(names)} machines: {', '.join(names.values())}. Each trial stands beside "
             "today's config on its own machine."
         )
-    rows = [_row(point, several=len(machines) > 1) for point in points[-_MOST_ROWS:]]
+    rows = [_row(point, names) for point in points[-_MOST_ROWS:]]
     if len(points) > len(rows):
         lead.append(f"The table holds the last {len(rows)}.")
-    head = ["trial", *(["machine"] if len(machines) > 1 else []), "purpose", "what it changes", "how it ended"]
+    head = ["trial", *(["machine"] if len(names) > 1 else []), "purpose", "what it changes", "how it ended"]
     numbers = ["speed", "times today", "took"]
     return Section(
         id="trials",
         title=title,
         lead=lead,
-        picture=draw_trials(shown, best) if best else None,
+        picture=draw_trials(shown, best) if best or any(point.has_failed for point in shown) else None,
         table=table("All trials", [*head, *numbers], rows, words=len(head)),
         more=[_failures(failed, contents.remedies)] if failed else [],
     )
@@ -125,7 +132,7 @@ def time_parts(contents: StudyContents) -> Section:
     parts = [(name, *found) for name, side in sides if side is not None and (found := _parts(side)) is not None]
     if not parts:
         why = "The trainer does not tell how long it waits for data." if result is not None else _NOTHING
-        return Section(id="parts", title=title, lead=[why])
+        return Section(id="parts", title=title, lead=[why], more=_step_parts(contents))
     rows = [
         [name, f"{waiting_s:.3g} s", f"{rest_s:.3g} s", _percent(waiting_s / (waiting_s + rest_s))]
         for name, waiting_s, rest_s in parts
@@ -133,13 +140,41 @@ def time_parts(contents: StudyContents) -> Section:
     return Section(
         id="parts",
         title=title,
-        lead=[
-            "Time for 1,000 samples: waiting for data, and the rest of the steps. `autotune profile step` tells what "
-            "the rest is made of."
-        ],
+        lead=["Time for 1,000 samples: waiting for data, and the rest of the steps.", *_where_parts_are(contents)],
         picture=draw_time_parts(parts),
         table=table("Time for 1,000 samples", ("config", "waiting for data", "the rest", "share that waits"), rows),
+        more=_step_parts(contents),
     )
+
+
+def _where_parts_are(contents: StudyContents) -> list[str]:
+    """Return where the rest of a step is told apart, if not in this report."""
+    if contents.step_parts:
+        return []
+    command = contents.commands.get("diagnose", "autotune diagnose")
+    return [f"`{command} --out FOLDER` tells what the rest is made of, and --diagnosis FOLDER puts it in here."]
+
+
+def _step_parts(contents: StudyContents) -> list[Html]:
+    """Return the parts of a step as its profile has them: a picture, and its numbers."""
+    known = [(part.name, part.mean_ms) for part in contents.step_parts if part.mean_ms is not None]
+    if not known:
+        return []
+    whole_ms = sum(max(0.0, mean_ms) for _, mean_ms in known)
+    rows = [
+        [
+            part.name,
+            "not measured" if part.mean_ms is None else f"{max(0.0, part.mean_ms):.3g} ms",
+            _percent(max(0.0, part.mean_ms) / whole_ms if part.mean_ms is not None and whole_ms else None),
+        ]
+        for part in contents.step_parts
+    ]
+    head = ("part", "mean", "share of the parts")
+    return [
+        element("h3", "What a step is made of"),
+        element("p", "Parts of a step of today's config, from the profile that the diagnosis made."),
+        pictured(draw_step_parts(known), table("Parts of a step", head, rows)),
+    ]
 
 
 def advice(contents: StudyContents) -> Section:
@@ -183,10 +218,10 @@ def repeat(contents: StudyContents) -> Section:
     )
 
 
-def _row(point: TrialPoint, *, several: bool) -> list[str]:
+def _row(point: TrialPoint, machines: Mapping[str, str]) -> list[str]:
     trial = point.trial
     purpose = trial.purpose.value if trial.pair is None else f"pair {trial.pair + 1}"
-    host = [plain(str(trial.conditions.get("host") or trial.machine))] if several else []
+    host = [machines[trial.machine]] if len(machines) > 1 else []
     ending = (
         trial.ending.value if trial.validity.value in ("good", "unmeasured") else f"{trial.ending}, {trial.validity}"
     )

@@ -1,17 +1,20 @@
 """Report of a study as its reader has it, made of records."""
 
 import random
+import re
 from collections.abc import Sequence
 from dataclasses import replace
+from importlib.resources import files
+from itertools import pairwise
 from typing import Any
 
 import pytest
 
 from autotune.records import Ending, LossCurve, Purpose, RaceArm, RaceLeg, TrialRecord, Validity
-from autotune.report.html.contents import Advice, StudyContents
+from autotune.report.html.contents import Advice, StepPart, StudyContents
 from autotune.report.html.study_page import comparison_page, study_page
 from autotune.report.html.trial_points import best_over_time, trial_points
-from autotune.results import Learning, LossDifference, Race, Raced, Verdict
+from autotune.results import Learning, LossDifference, Race, Raced, Ratio, Verdict
 from tests.report.conftest import BASELINE, BEST, MakeResult, on_gpus, pooled_gpu
 from tests.report.html.validity import checked, part, pictures, words
 from tests.runs import MakeTrial, gpu, on_gpu
@@ -27,6 +30,19 @@ SECTIONS = [
 def at(trial: TrialRecord, minute: int, **changes: Any) -> TrialRecord:
     """Return a trial that ended in that minute of its search."""
     return replace(trial, ended_utc=f"2030-01-01T{minute // 60:02d}:{minute % 60:02d}:00+00:00", **changes)
+
+
+def contrast(colour: str, ground: str) -> float:
+    """Return the contrast ratio of two colours, written as ``#rgb`` or ``#rrggbb`` (WCAG 2.2)."""
+
+    def luminance(text: str) -> float:
+        digits = text[1:] if len(text) == 7 else "".join(2 * digit for digit in text[1:])
+        parts = [int(digits[place : place + 2], 16) / 255 for place in (0, 2, 4)]
+        linear = [part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4 for part in parts]
+        return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
+
+    low, high = sorted((luminance(colour), luminance(ground)))
+    return (high + 0.05) / (low + 0.05)
 
 
 @pytest.fixture
@@ -154,6 +170,58 @@ def test_of_a_search_in_which_everything_failed(trials: list[TrialRecord]) -> No
     assert "Nothing was found that would save time" in part(page, "break-even")
 
 
+def test_failures_alone_are_drawn(trials: list[TrialRecord]) -> None:
+    """A mark for each, with its name, though there is no speed to draw it at."""
+    failed = replace(trials[2], purpose=Purpose.BASELINE)
+    page = checked(study_page(StudyContents(config="c", study="s", trials=[failed], result=None), NOW))
+    (picture,) = page.iter("{http://www.w3.org/2000/svg}svg")
+    assert "out of GPU memory" in words(picture)
+    assert "times today's speed" not in words(picture)
+
+
+def test_a_step_is_taken_apart(contents: StudyContents) -> None:
+    """The parts of a profile are drawn and listed; what was not measured, or is lost in the noise, is said."""
+    parts = (StepPart(name="forward", mean_ms=3.0), StepPart(name="copy", mean_ms=None), StepPart(name="a", mean_ms=-1))
+    page = checked(study_page(replace(contents, step_parts=parts), NOW))
+    assert "Parts of a step of today's config" in pictures(page)
+    text = part(page, "parts")
+    assert "forward 3 ms 100 % copy not measured - a 0 ms 0 %" in text
+    assert "--diagnosis FOLDER" not in text
+    assert "--diagnosis FOLDER" in part(checked(study_page(contents, NOW)), "parts")
+
+
+def test_each_picture_has_its_numbers_below(contents: StudyContents) -> None:
+    """In a table that opens, for those who do not see pictures or want the digits."""
+    page = checked(study_page(replace(contents, step_parts=(StepPart(name="forward", mean_ms=3.0),)), NOW))
+    parents = [one for one in page.iter() if any(str(child.tag).endswith("figure") for child in one)]
+    followed = [
+        str(after.tag).rpartition("}")[2]
+        for parent in parents
+        for before, after in pairwise(parent)
+        if str(before.tag).endswith("figure")
+    ]
+    assert followed == ["details"] * len(pictures(page))
+
+
+def test_text_is_readable_by_light_and_by_dark() -> None:
+    """A contrast of 4.5 to 1 for all text on each ground that it stands on (WCAG 2.2, 1.4.3)."""
+    style = files("autotune.report.html").joinpath("page.css").read_text(encoding="utf-8")
+    by_light, by_dark = (dict(re.findall(r"--(\w+): (#\w+)", block)) for block in re.findall(r":root \{([^}]*)", style))
+    for colours in (by_light, by_dark):
+        grounds = {"text": ("ground", "soft", "plus", "minus"), "muted": ("ground",), "accent": ("ground",)}
+        for name, under in grounds.items():
+            assert min(contrast(colours[name], colours[ground]) for ground in under) >= 4.5
+
+
+def test_of_two_machines(trials: list[TrialRecord], contents: StudyContents) -> None:
+    """Both are named, also where their hosts have one name, and each row says on which its trial was made."""
+    made = [replace(one, conditions={"host": "box", "machine": f"m{place % 2}"}) for place, one in enumerate(trials)]
+    names = {"m0": "box (m0)", "m1": "box (m1)"}
+    text = part(checked(study_page(replace(contents, trials=made, machines=names), NOW)), "trials")
+    assert "Made on 2 machines: box (m0), box (m1)." in text
+    assert "0 box (m0) baseline" in text
+
+
 def test_of_a_search_that_has_not_begun() -> None:
     """A study without a trial has a report too."""
     page = checked(
@@ -164,12 +232,17 @@ def test_of_a_search_that_has_not_begun() -> None:
 
 def test_of_no_change(contents: StudyContents, search_result: MakeResult) -> None:
     """What was tried stands beside today's config, by that name."""
-    result = search_result(verdict=Verdict.NO_CHANGE, why="the intervals hold 1")
+    unclear = replace(search_result().changes[0], worth=Ratio(ratio=1.1, low=0.9, high=1.3))
+    result = search_result(verdict=Verdict.NO_CHANGE, why="the intervals hold 1", changes=(unclear,))
     assert result.best is not None
     result = replace(result, candidate=result.best, best=result.baseline)
     page = checked(study_page(replace(contents, result=result, diff=None), NOW))
     assert "Today's config against the tried" in part(page, "comparison")
     assert "stays as it is" in part(page, "diff")
+    assert "a gain of that one change alone is not shown." in part(page, "knobs")
+    confirmed = replace(result, verdict=Verdict.BETTER)
+    page = checked(study_page(replace(contents, result=confirmed), NOW))
+    assert "is not shown; that of all together is." in part(page, "knobs")
 
 
 def test_ten_thousand_trials_fit(contents: StudyContents, make_trial: MakeTrial) -> None:
@@ -199,6 +272,29 @@ def test_time_between_searches_is_left_out(make_trial: MakeTrial) -> None:
     assert [point.t_s for point in points] == [30.0, 90.0, 120.0, 180.0]
     assert [point.ratio for point in points] == pytest.approx([1.0, 2.0, 1.0, 4.0])
     assert best_over_time(points)[-1] == (180.0, pytest.approx(2.83, abs=0.01))
+
+
+def test_a_diagnosis_is_no_search(make_trial: MakeTrial) -> None:
+    """Its trials of today's config and of what it recommends are none of a search, whatever they are called."""
+    diagnosis = [
+        at(make_trial(BASELINE, 10.0, purpose=purpose, search="d"), minute)
+        for minute, purpose in enumerate((Purpose.DIAGNOSE, Purpose.BASELINE, Purpose.EXPLORE))
+    ]
+    assert trial_points(diagnosis) == []
+    searched = at(make_trial(BASELINE, 10.0, purpose=Purpose.BASELINE, search="s"), 9)
+    assert [point.trial for point in trial_points([*diagnosis, searched])] == [searched]
+
+
+def test_the_beginning_of_a_race_leaves_room(contents: StudyContents, trials: list[TrialRecord]) -> None:
+    """Losses that fall from far above in the first moments are cut off, and that is said."""
+    leg = trials[-1].race
+    assert leg is not None
+    ends_s = tuple(float(place) for place in range(1, 31))
+    curve = LossCurve(ends_s=ends_s, losses=(50.0, 9.0, *(1.2 - 0.005 * end_s for end_s in ends_s[2:])))
+    made = [*trials[:-1], replace(trials[-1], race=replace(leg, curve=curve))]
+    assert "the beginning lies above" not in part(checked(study_page(contents, NOW)), "learning")
+    made = [one for one in made if one.race is None or one.race.curve is curve]
+    assert "the beginning lies above" in part(checked(study_page(replace(contents, trials=made), NOW)), "learning")
 
 
 def test_machines_are_not_compared(make_trial: MakeTrial) -> None:
