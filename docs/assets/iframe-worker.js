@@ -12,7 +12,6 @@ if (location.protocol === "file:") {
       inside.document.open();
       inside.document.write("<html><body></body></html>");
       inside.document.close();
-      inside.postMessage = undefined;
       const load = (address) =>
         new Promise((done) => {
           const script = inside.document.createElement("script");

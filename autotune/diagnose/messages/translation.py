@@ -68,6 +68,8 @@ def _with_isolates(literal: str) -> str:
 
     def isolated(found: re.Match[str]) -> str:
         term = found[0].rstrip(_BEHIND)
+        while term.endswith(")") and term.count(")") > term.count("("):
+            term = term[:-1].rstrip(_BEHIND)  # it belongs to the sentence around it
         return f"{ISOLATE}{term}{END_OF_ISOLATE}{found[0][len(term) :]}"
 
     return _LATIN.sub(isolated, literal)

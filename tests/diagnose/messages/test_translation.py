@@ -57,6 +57,8 @@ def test_fields_and_terms_stand_in_isolates() -> None:
     assert f"{ISOLATE}XLA{END_OF_ISOLATE}" in term
     assert f"{ISOLATE}graph{END_OF_ISOLATE}" in term
     assert term.count(ISOLATE) == term.count(END_OF_ISOLATE)
+    rule = translated(Message("", "rule.python-in-graph"), Language.PERSIAN)
+    assert f"{ISOLATE}py_function{END_OF_ISOLATE})" in rule
 
 
 def test_what_others_say_cannot_leave_its_isolate() -> None:
