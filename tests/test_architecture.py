@@ -52,7 +52,7 @@ MAY_IMPORT = {
     "profile": {"problem", "study", "trial", "process", "gpu", "measure", "protect", "folders", "settings", "space"},
     "diagnose": {"search", "problem", "study", "trial", "process", "gpu", "measure", "folders", "settings", "space"},
     "submission": {"study", "process", "settings"},
-    "daemon": {"study", "process", "gpu", "measure", "folders", "settings"},
+    "daemon": {"study", "process", "gpu", "measure", "folders", "settings", "report"},
     "search": {"problem", "sampler", "study", "trial", "process", "gpu", "measure", "protect", "folders"}
     | {"settings", "space"},
     "problem": {"study", "trial", "process", "gpu", "measure", "folders", "settings", "space"},
@@ -105,6 +105,9 @@ ONLY_IN = {
     "signal": {"process/", "trial/outcome.py", "bench/workers/fleet.py"},
     "yaml": {"settings/"},
     "ruamel": {"settings/"},
+    "starlette": {"daemon/web/"},
+    "uvicorn": {"daemon/web/"},
+    "prometheus_client": {"daemon/web/"},
     "rich": {"report/", "commands/", "monitor/"},
     "click": {"cli.py", "commands/"},
     "time": {

@@ -151,7 +151,7 @@ def _pictures(diagnosis: Diagnosis, profiles: Profiles) -> tuple[str | None, str
     except ModuleNotFoundError as error:
         if error.name != "matplotlib":
             raise
-        return None, "they need matplotlib: pip install 'autotune[pictures]'"
+        return None, "they need matplotlib: pip install '.[pictures]' in the clone of this repository"
     drawn = diagnosis_pictures(diagnosis.recommendations, profiles.step, profiles.pipeline)
     return drawn, "" if drawn else "nothing was measured that could be drawn"
 

@@ -75,6 +75,11 @@ class DaemonHome:
         return self.state / "advice"
 
     @property
+    def web_token(self) -> Path:
+        """File that holds the token of the page and of the metrics."""
+        return self.state / "web-token"
+
+    @property
     def notify_log(self) -> Path:
         """Log of the user's command that is told of events."""
         return self.state / "notify.log"

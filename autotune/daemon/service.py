@@ -26,6 +26,8 @@ from autotune.daemon.searches import Searches
 from autotune.daemon.trainings.surroundings_reader import SurroundingsReader
 from autotune.daemon.trainings.watched_training import WatchedTraining
 from autotune.daemon.trainings.watcher import Trainings
+from autotune.daemon.web.daemon_view import DaemonView, TrainingView
+from autotune.daemon.web.page import Page
 from autotune.errors import AutotuneError
 from autotune.limits import expected
 from autotune.measure.host import is_in_container
@@ -53,12 +55,21 @@ class Service:
         settings: Its settings.
         clock: The machine's clock.
         say: Called with a sentence on what happens.
+        web: Page that shows what it does; None for none.
     """
 
-    def __init__(self, home: DaemonHome, settings: DaemonSettings, clock: Clock, say: Callable[[str], None]) -> None:
+    def __init__(
+        self,
+        home: DaemonHome,
+        settings: DaemonSettings,
+        clock: Clock,
+        say: Callable[[str], None],
+        web: Page | None = None,
+    ) -> None:
         self._home = home
         self._clock = clock
         self._say = say
+        self._web = web
         self._manager = ServiceManager.take(os.environ, clock)
         self._notifier = Notifier(settings.notify, home.notify_log, clock, os.environ)
         self._queue = Queue(home.queue, clock)
@@ -91,6 +102,9 @@ class Service:
         ):
             self._say(f"autotune {__version__} daemon, process {os.getpid()}: {self._hosting()}")
             self._manager.ready("looking at the queue")
+            if self._web is not None:
+                self._web.start(self._apply_soon)
+                self._say(f"the page: {self._web.new_address()} (once, within 2 minutes; then `autotune daemon url`)")
             try:
                 while not lock.is_lost:
                     with signals_held():
@@ -99,6 +113,8 @@ class Service:
                 self._say("the daemon's lock file was taken away; another daemon may start, so this one ends")
             finally:
                 with signals_held():
+                    if self._web is not None:
+                        self._web.close()
                     self._manager.stopping()
                     self._searches.close()
                     self._notifier.close()
@@ -119,6 +135,8 @@ class Service:
             self._held_s = now_s + _HELD_S
             self._guarded("apply", self._advising.apply_held)
         self._settle()
+        if self._web is not None:
+            self._web.note(self._view())
 
     def _look_at_machine(self, look: MachineLook) -> None:
         orphan = self._searches.orphan
@@ -197,11 +215,13 @@ class Service:
             case "status":
                 return self._status()
             case "settle":
-                self._held_s = 0.0
+                self._apply_soon()
                 self._to_settle.append(waiting := Deferred())
                 return waiting
+            case "url":
+                return {"url": self._new_address()}
             case _:
-                raise unknown_operation(request, ("status", "settle"))
+                raise unknown_operation(request, ("status", "settle", "url"))
 
     def _status(self) -> dict[str, Any]:
         running = self._searches.busy_with
@@ -216,6 +236,22 @@ class Service:
             "trainings": [_shown(training) for training in self._trainings.alive],
             "trouble": next(iter(self._troubles.values()), None),
         }
+
+    def _view(self) -> DaemonView:
+        status = self._status()
+        names = ("autotune", "pid", "started_utc", "hosted", "machine", "running", "reasons", "trouble")
+        return DaemonView(
+            **{name: status[name] for name in names},
+            trainings=tuple(TrainingView.of(training) for training in self._trainings.alive),
+        )
+
+    def _apply_soon(self) -> None:
+        self._held_s = 0.0
+
+    def _new_address(self) -> str:
+        if self._web is None:
+            raise AutotuneError("the daemon serves no page", remedy="Start it with `autotune daemon run --web`.")
+        return self._web.new_address()
 
     def _settle(self) -> None:
         """Answer those who wait until the queue is as they have left it: nothing runs that should not."""

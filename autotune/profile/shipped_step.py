@@ -32,6 +32,6 @@ def profile_shipped_step(python: str = sys.executable) -> StepProfile:
         raise TrialError(
             f"the step was not measured: {last}",
             where=" ".join(argv),
-            remedy="It needs an interpreter with TensorFlow: pip install 'autotune[tensorflow]'.",
+            remedy="It needs an interpreter with TensorFlow: pip install '.[tensorflow]' in a clone.",
         )
     return step_profile(parse_step_times(line.removeprefix(_MARKER)))

@@ -69,9 +69,9 @@ def _draw_gains(axes: Axes, gains: Sequence[Recommendation]) -> None:
 
 def _draw_phases(axes: Axes, step: StepProfile) -> None:
     phases = [phase for phase in step.phases if phase.mean_ms is not None]
-    times_ms = [phase.mean_ms or 0.0 for phase in phases]
+    times_ms = [max(0.0, phase.mean_ms or 0.0) for phase in phases]  # below 0 it is lost in the noise
     bars = axes.barh(range(len(phases)), times_ms, color=_COLOUR)
-    axes.bar_label(bars, [f"{time_ms:.3g}" for time_ms in times_ms], padding=3)
+    axes.bar_label(bars, [f"{time_ms:.3g}" if time_ms else "about 0" for time_ms in times_ms], padding=3)
     _name_rows(axes, [plain(phase.name, longest=_LONGEST) for phase in phases])
     whole = f", of {step.step.mean_ms:.3g} ms" if step.step.mean_ms is not None else ""
     axes.set_title(f"Where the time of a step goes{whole}", loc="left")

@@ -49,9 +49,9 @@ def test_a_trainer_that_crashes_is_a_verdict(project: Path, autotune: Autotune) 
 
 
 def test_everything_is_kept_in_a_folder(project: Path, autotune: Autotune) -> None:
-    """The object and the text lie in the folder that was named, and nothing lies elsewhere."""
+    """The object and the text lie in the folder that was named; the text ends with what else is there."""
     done = autotune(*DIAGNOSE, "--static", "--out", "kept")
-    assert (project / "kept/summary.txt").read_text().strip() in done.stdout
+    assert (project / "kept/summary.txt").read_text().startswith(done.stdout.strip())
     assert json.loads((project / "kept/diagnosis.json").read_text())["format"] == FORMAT
 
 

@@ -26,13 +26,14 @@ class Daemon:
     Args:
         environ: Its environment.
         folder: Where it is started, and its log is written.
+        options: Options of `daemon run`.
     """
 
-    def __init__(self, environ: dict[str, str], folder: Path) -> None:
+    def __init__(self, environ: dict[str, str], folder: Path, *options: str) -> None:
         self.log = folder / "daemon.log"
         with self.log.open("ab") as log:
             self.process = subprocess.Popen(
-                [sys.executable, "-m", "autotune", "daemon", "run"],
+                [sys.executable, "-m", "autotune", "daemon", "run", *options],
                 cwd=folder,
                 env=environ,
                 stdin=subprocess.DEVNULL,
@@ -60,12 +61,12 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @pytest.fixture
-def start(home: Path, tmp_path: Path, autotune: Autotune) -> Iterator[Callable[[], Daemon]]:
-    """Starts daemons, which answer from then on, and end with the test."""
+def start(home: Path, tmp_path: Path, autotune: Autotune) -> Iterator[Callable[..., Daemon]]:
+    """Starts daemons, with options, which answer from then on, and end with the test."""
     daemons: list[Daemon] = []
 
-    def run() -> Daemon:
-        daemons.append(Daemon(dict(os.environ), tmp_path))
+    def run(*options: str) -> Daemon:
+        daemons.append(Daemon(dict(os.environ), tmp_path, *options))
         until(lambda: autotune("daemon", "status").returncode == 0, daemons[-1].said())
         return daemons[-1]
 

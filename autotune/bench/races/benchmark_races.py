@@ -86,7 +86,7 @@ def batch_report(
         for name in names:
             if name == "language" and not with_torch:
                 continue
-            problem = PROBLEMS.get(name) or speech(Path(stack.enter_context(TemporaryDirectory())))
+            problem = PROBLEMS.get(name) or speech(Path(stack.enter_context(TemporaryDirectory()), "corpus"))
             python = python_for(name, with_torch)
             needed_s = partial(_median_time, problem, seeds=seeds, python=python, limit_s=limit_s)
             today_s = needed_s(_TODAY)

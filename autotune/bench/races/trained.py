@@ -74,7 +74,7 @@ PROBLEMS = {
 
 
 def speech(folder: Path, clips: int = 2000) -> Problem:
-    """Write a corpus into a folder; return the problem of the shipped text-to-speech trainer on it."""
+    """Write a corpus into a new folder; return the problem of the shipped text-to-speech trainer on it."""
     from autotune.workloads.tts.corpus import write_corpus
 
     write_corpus(folder, clips=clips)
@@ -88,7 +88,7 @@ def speech(folder: Path, clips: int = 2000) -> Problem:
             "training.checkpoint_dir": "checkpoints",
             "training.checkpoint_every_steps": 0,
         },
-        target=0.6,
+        target=0.865,
         trainer=("-m", "autotune.workloads.tts", "--config", "{config}"),
         to_target=(_SPEECH, "{config}"),
         batch_key="data.batch_size",

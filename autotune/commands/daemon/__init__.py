@@ -10,6 +10,7 @@ command = LazyGroup(
         "install": "write a systemd unit that starts the daemon at your login",
         "uninstall": "take that unit away",
         "status": "whether the daemon runs, how it is hosted, and what it does",
+        "url": "an address of the page of a daemon that runs with --web",
         "explain": "what an advice is based on",
     },
     help="Tunes configs while the machine is idle, watches trainings, and says what to do.",

@@ -50,6 +50,7 @@ class WatchedTraining:
         folder: See above.
         header: See above.
         steps: Steps that were seen so far.
+        samples: Samples that were seen so far; None before the first, and where not all say how many they have.
         samples_per_s: Its speed in the last window; None before the first.
         is_over: True once its process is gone and that was found.
     """
@@ -58,6 +59,7 @@ class WatchedTraining:
         self.folder = folder
         self.header = header
         self.steps = 0
+        self.samples: float | None = None
         self.samples_per_s: float | None = None
         self.is_over = False
         self._this = this
@@ -138,6 +140,8 @@ class WatchedTraining:
             events = self._once("started", started)
         else:
             events = []
+        say_samples = window.samples is not None and (self.samples is not None or self.steps == 0)
+        self.samples = (self.samples or 0.0) + (window.samples or 0.0) if say_samples else None
         self.steps += window.steps
         self._train_s += window.train_s
         self.samples_per_s = (

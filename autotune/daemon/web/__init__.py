@@ -1,0 +1,1 @@
+"""Web page of the daemon, and its metrics."""

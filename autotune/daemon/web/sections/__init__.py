@@ -1,0 +1,1 @@
+"""Sections of the page, each as a JSON-ready part of its state."""

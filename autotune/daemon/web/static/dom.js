@@ -1,0 +1,41 @@
+// Elements of the page. Text is only ever set as text, so that nothing that comes from outside is taken for markup.
+
+const SVG = "http://www.w3.org/2000/svg";
+
+function filled(element, attributes, children) {
+  for (const [name, value] of Object.entries(attributes ?? {})) {
+    if (value === null || value === undefined || value === false) continue;
+    if (name === "click") element.addEventListener("click", value);
+    else element.setAttribute(name, value === true ? "" : String(value));
+  }
+  element.append(...children.flat(Infinity).filter((child) => child || child === 0));
+  return element;
+}
+
+export const el = (name, attributes, ...children) => filled(document.createElement(name), attributes, children);
+export const svg = (name, attributes, ...children) => filled(document.createElementNS(SVG, name), attributes, children);
+
+/** A table: columns are [title, class] each; a cell is text, an element, or an array of these. The roles stay where a
+    narrow page shows each row as a list. */
+export function table(caption, columns, rows) {
+  const head = columns.map(([title, kind]) => el("th", { scope: "col", role: "columnheader", class: kind }, title));
+  const cell = (content, place) => el("td", { role: "cell", class: columns[place][1], "data-label": columns[place][0] }, el("div", {}, content));
+  return el("div", { class: "table" }, el("table", { role: "table" },
+    el("caption", { class: "unseen" }, caption),
+    el("thead", { role: "rowgroup" }, el("tr", { role: "row" }, head)),
+    el("tbody", { role: "rowgroup" }, rows.map((row) => el("tr", { role: "row" }, row.map(cell))))));
+}
+
+/** Content that is folded away; `key` keeps it open, or closed, over changes. */
+export const folded = (key, title, ...children) => el("details", { "data-key": key }, el("summary", { "data-key": `${key} title` }, title), children);
+
+/** Replaces the content of a section; what is open stays open, and the focus stays where it is. */
+export function replaceContent(place, children) {
+  const open = new Map([...place.querySelectorAll("details[data-key]")].map((one) => [one.dataset.key, one.open]));
+  const focused = place.contains(document.activeElement) ? document.activeElement.dataset.key : undefined;
+  place.replaceChildren(...children.flat(Infinity).filter(Boolean));
+  for (const one of place.querySelectorAll("details[data-key]")) if (open.has(one.dataset.key)) one.open = open.get(one.dataset.key);
+  if (focused === undefined) return;
+  const again = [...place.querySelectorAll("[data-key]")].find((one) => one.dataset.key === focused);
+  if (again) again.focus({ preventScroll: true });
+}

@@ -1,0 +1,121 @@
+// Sections of the page besides the search: GPUs, trainings, queue, advice, and the daemon itself.
+
+import { bar, hourLine } from "./chart.js";
+import { el, folded, table } from "./dom.js";
+import { fact, running } from "./search.js";
+import { count, duration, gib, interval, known, localTime, NOT_KNOWN, percent, ratio, shortPath, speed } from "./words.js";
+
+const empty = (...text) => el("p", { class: "empty" }, text);
+const more = (left, what) => (left ? el("p", { class: "muted" }, `and ${count(left, what, `${what}s`)} more that ${left === 1 ? "is" : "are"} not shown`) : null);
+const tag = (kind, text) => el("span", { class: `tag ${kind}` }, text);
+const WHOSE = { search: "search of autotune", training: "watched training", other: "somebody else's" };
+
+/** Means of 5 minutes of some series, as rows: the table of the pictures of the last hour. */
+function hourTable(caption, history, columns) {
+  const series = columns.map(([name]) => history.series[name] ?? []), length = Math.max(0, ...series.map((one) => one.length));
+  const rows = [];
+  for (let end = length; end > 0; end -= 10) {
+    const until = new Date(Date.parse(history.ends_utc) - (length - end) * history.stretch_s * 1000);
+    const means = series.map((one) => one.slice(Math.max(0, end - 10), end).filter((value) => value !== null));
+    rows.push([localTime(until), ...means.map((some, place) => (some.length ? columns[place][2](some.reduce((a, b) => a + b) / some.length) : NOT_KNOWN))]);
+  }
+  return table(caption, [["five minutes to", ""], ...columns.map(([, title]) => [title, "number"])], rows);
+}
+
+function gpu(one) {
+  const name = `GPU ${one.index}`, series = one.history.series;
+  if (one.why_unknown) return el("article", {}, el("h3", {}, name, " ", el("small", {}, one.name)), empty(`Nothing is known of it: ${one.why_unknown}`));
+  const used = one.memory_used_bytes !== null && one.memory_total_bytes ? one.memory_used_bytes / one.memory_total_bytes : null;
+  const power = one.power_w !== null && one.power_limit_w ? one.power_w / one.power_limit_w : null;
+  const unknown = [];
+  const row = (title, value, text, share, values, top) => (value === null && !values?.some((one) => one !== null) ? (unknown.push(title), null)
+    : el("div", { class: "row" }, el("span", { class: "what" }, title), el("span", { class: "number" }, known(value, text)),
+      bar(share, `${title} now: ${known(value, text)}`), hourLine(values ?? [], top, `${name}, ${title} in the last hour; the table below holds the numbers`)));
+  const fact_ = (title, value, text) => (value === null ? (unknown.push(title), null) : el("span", {}, text(value)));
+  return el("article", {},
+    el("h3", {}, name, " ", el("small", {}, one.name)),
+    row("utilization", one.utilization, percent, one.utilization, series.utilization, 1),
+    row("memory", one.memory_used_bytes, gib, used, series.memory, 1),
+    row("power", one.power_w, (watts) => `${watts} W`, power, series.power_w, one.power_limit_w),
+    el("p", { class: "muted dots" }, fact_("memory in all", one.memory_total_bytes, (bytes) => `${gib(bytes)} of memory`), fact_("SM clock", one.sm_clock_mhz, (mhz) => `SM clock ${mhz} MHz`),
+      fact_("temperature", one.temperature_c, (degrees) => `${degrees} °C`),
+      fact_("reasons of its clocks", one.throttled_by, (reasons) => (reasons.length ? el("b", {}, `clocks held down by ${reasons.join(", ")}`) : "clocks not held down"))),
+    unknown.length ? el("p", { class: "muted" }, `Not known: ${unknown.join(", ")}.`) : null,
+    one.users.length ? el("ul", { class: "users" }, one.users.map((user) => el("li", {},
+      tag(user.whose, WHOSE[user.whose]), ` ${user.name ?? "process"} (${user.pid})${user.memory_bytes === null ? "" : `, ${gib(user.memory_bytes)}`}`)))
+      : el("p", { class: "muted" }, "The driver shows no process on it."),
+    more(one.users_left_out, "process"),
+    series.utilization && folded(`hour ${one.uuid}`, "The last hour as a table", hourTable(`${name} in the last hour`, one.history,
+      [["utilization", "utilization", percent], ["memory", "memory", percent], ["power_w", "power", (value) => `${Math.round(value)} W`]])));
+}
+
+export const gpusSection = (gpus) => (gpus.why_none ? [empty(`No GPU is shown: ${gpus.why_none}.`)] : [gpus.devices.map(gpu), more(gpus.left_out, "GPU")]);
+
+function training(one) {
+  const isTuned = one.confirmed_samples_per_s !== null, [low, high] = one.expected ?? [0, 0];
+  const verdict = one.is_slow ? tag("alarm", "▼ slower than itself") : one.ratio === null ? tag("", "no tuned speed to compare with")
+    : one.ratio < low ? tag("alarm", "▼ below what was tuned") : tag("good", "● as fast as tuned");
+  return el("article", {},
+    el("h3", {}, el("span", { title: one.name }, shortPath(one.name)), " ", el("small", {}, `process ${one.pid}, for `, running(one.started_utc))), el("p", {}, verdict),
+    el("div", { class: "row" }, el("span", { class: "what" }, "of tuned speed"), el("span", { class: "number" }, percent(one.ratio)),
+      bar(one.ratio === null ? null : one.ratio / 1.25, `${percent(one.ratio)} of the tuned speed${isTuned ? `; expected ${percent(low)} to ${percent(high)}` : ""}`,
+        { band: isTuned ? [low / 1.25, high / 1.25] : null, kind: one.is_slow ? "alarm" : "" }),
+      hourLine(one.history.series.samples_per_s ?? [], isTuned ? one.confirmed_samples_per_s * 1.25 : 0, `Speed of ${one.name} in the last hour; the table below holds the numbers`)),
+    el("p", { class: "muted" }, `${known(one.samples_per_s, speed)} now`, isTuned ? `, ${speed(one.confirmed_samples_per_s)} tuned (expected ${percent(low)} to ${percent(high)})` : "", ` · ${count(one.steps, "step", "steps")}`),
+    folded(`hour ${one.id}`, "The last hour as a table", hourTable(`${one.name} in the last hour`, one.history, [["samples_per_s", "samples", speed]])));
+}
+
+const alarm = (one) => el("li", { class: one.is_open ? "open" : "" },
+  one.is_open ? tag("alarm", "▲ alarm") : one.kind === "recovered" ? tag("good", "● recovered") : tag("", "○ over"),
+  ` ${localTime(one.utc)} `, one.message);
+
+export function trainingsSection(trainings) {
+  const now = trainings.alarms.filter((one) => one.is_open), before = trainings.alarms.filter((one) => !one.is_open);
+  return [
+    now.length ? el("ul", { class: "alarms" }, now.map(alarm)) : null,
+    trainings.trainings.length ? trainings.trainings.map(training) : empty("No training is watched. In a terminal: ", el("code", {}, "autotune run --watch --config config.yaml")),
+    more(trainings.left_out, "training"),
+    before.length ? folded("alarms before", count(before.length, "alarm that is over", "alarms that are over"), el("ul", { class: "alarms" }, before.map(alarm))) : null,
+  ];
+}
+
+const STATES = { waiting: "○ waiting", running: "▶ running", paused: "‖ paused", held: "◇ held", done: "● done", failed: "✕ failed" };
+
+export function queueSection(queue, act) {
+  const trouble = queue.trouble ? el("p", { class: "trouble" }, queue.trouble) : null;
+  if (!queue.entries.length) return [trouble ?? empty("The queue is empty.")];
+  const buttons = (entry) => entry.actions.map((action) => el("button", { type: "button", "data-key": `${action} ${entry.id}`,
+    "aria-label": `${action} entry ${entry.number}`, click: () => act(action, entry.id, `${action} entry ${entry.number}, ${shortPath(entry.config)}`, action === "remove") }, action));
+  const canAct = queue.entries.some((entry) => entry.actions.length);
+  return [trouble, table("The queue: open entries in their order, then the closed ones",
+    [["entry", "number"], ["state", ""], ["config", "wide"], ["used of budget", "number"], ["start", ""], ["gain", "number"], ...(canAct ? [["", "buttons"]] : [])],
+    queue.entries.map((entry) => [String(entry.number), tag(entry.state, STATES[entry.state] ?? entry.state),
+      [el("span", { title: entry.config }, shortPath(entry.config)), [entry.reason, entry.note].filter(Boolean).map((text) => el("p", { class: "muted" }, text))],
+      `${duration(entry.used_s)} of ${duration(entry.budget_s)}`, entry.start,
+      entry.gain ? [ratio(entry.gain[0]), el("small", { class: "below" }, interval(entry.gain[1], entry.gain[2]))] : "–", ...(canAct ? [buttons(entry)] : [])])), more(queue.left_out, "entry")];
+}
+
+function advice(one, act) {
+  const [value, low, high] = one.ratio;
+  return el("article", {},
+    el("h3", {}, el("span", { title: one.config }, shortPath(one.config)), " ", tag(one.state === "applied" ? "good" : "news", one.state === "applied" ? `● applied ${localTime(one.applied_utc)}` : "◆ not applied"),
+      " ", el("small", {}, `advice ${one.id} of ${localTime(one.made_utc)}`)),
+    el("p", {}, el("b", {}, ratio(value)), ` as fast as the config was (95 % interval ${interval(low, high)})`),
+    table("What changes, and what each change is worth", [["key", "wide"], ["old", "number"], ["new", "number"], ["worth", "number"], ["means", "means"]],
+      one.changes.map((change) => [el("code", {}, change.path), change.old, change.new, change.worth ? `${ratio(change.worth[0])} (${interval(change.worth[1], change.worth[2])})` : "not measured by itself", change.label])),
+    el("pre", { class: "diff", tabindex: 0, "data-key": `diff ${one.id}`, "aria-label": "Change to the config as a diff" }, one.diff.split("\n").map((line) => el("span", { class: line[0] === "+" ? "plus" : line[0] === "-" ? "minus" : "" }, `${line}\n`))),
+    one.may_learn_more_slowly ? el("p", { class: "trouble" }, "It changes the batch or the precision, and no race has shown that it learns as fast.") : null,
+    el("ul", { class: "why" }, one.why.map((sentence) => el("li", {}, sentence))),
+    one.actions.includes("apply") ? el("button", { type: "button", "data-key": `apply ${one.id}`, "aria-label": `apply advice ${one.id}`, click: () => act("apply", one.id, `write advice ${one.id} into ${one.config}`, true) }, "apply")
+      : el("p", { class: "muted" }, one.state === "applied" ? "To undo it: " : "To take it: ", el("code", {}, `autotune ${one.state === "applied" ? "revert" : "apply"} --config ${one.config}`)));
+}
+
+export const adviceSection = (advices, act) => (advices.advice.length
+  ? [advice(advices.advice[0], act), advices.advice.slice(1).map((one) => folded(`advice ${one.id}`, `${ratio(one.ratio[0])} for ${shortPath(one.config)}, ${one.state}`, advice(one, act))), more(advices.left_out, "advice")]
+  : [empty("No search has found anything better yet.")]);
+
+export const daemonSection = (daemon) => [
+  daemon.trouble ? el("p", { class: "trouble" }, `Trouble: ${daemon.trouble}`) : null,
+  el("dl", { class: "facts" }, fact("machine", `${daemon.host}: ${daemon.machine}`), fact("trouble", daemon.trouble ?? "none"), fact("version", daemon.autotune),
+    fact("process", `${daemon.pid}, for `, running(daemon.started_utc)), fact("hosted by", daemon.hosted)),
+];

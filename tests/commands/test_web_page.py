@@ -1,0 +1,200 @@
+"""The page of a real daemon in a real browser, with a real search of a toy trainer."""
+
+import json
+import os
+import signal
+import socket
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from prometheus_client.openmetrics.parser import text_string_to_metric_families
+
+from tests.commands.conftest import Autotune
+from tests.commands.test_queue import Daemon, add, entries, home, start, states, until
+from tests.commands.test_search import left_running
+from tests.daemon.web.browser import chromium, complaints, text_of
+from tests.daemon.web.client import Client
+
+__all__ = ["home", "start"]  # fixtures of the daemon
+
+
+@pytest.fixture
+def port() -> int:
+    """A port that is free now."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+@pytest.fixture
+def browser() -> Iterator[Any]:
+    """A browser."""
+    with chromium() as page:
+        yield page
+
+
+def signed_in(autotune: Autotune) -> str:
+    """Return a fresh address of the page."""
+    done = autotune("daemon", "url")
+    assert done.returncode == 0, done.stderr
+    return done.stdout.strip()
+
+
+def press(page: Any, key: str) -> None:
+    """Press the button whose key begins so, and say yes where that is asked."""
+    button = next(
+        one for one in page.find_elements("tag name", "button") if one.get_attribute("data-key").startswith(key)
+    )
+    button.click()
+    if not key.startswith("pause") and not key.startswith("resume"):
+        page.switch_to.alert.accept()
+
+
+def test_a_search_is_followed_from_the_queue_to_the_config(
+    project: Path, autotune: Autotune, start: Callable[..., Daemon], port: int, browser: Any
+) -> None:
+    """It waits, it runs with its trials drawn, it survives the daemon's death, gives advice, and that is applied.
+
+    All comes by itself into one page that was opened once.
+    """
+    options = ("--web", "--web-port", str(port), "--web-actions")
+    daemon = start(*options)
+    page = browser
+    page.get(signed_in(autotune))
+
+    def shows(selector: str, *texts: str) -> bool:
+        return all(text in text_of(page, selector) for text in texts)
+
+    until(lambda: shows("h1", "Nothing runs, and nothing waits."), "the page is not there")
+    add(autotune, "--when", "idle", "--budget", "40s", "--no-check")
+    until(lambda: shows("#queue", "waiting", "waits for an idle machine"), "the entry does not wait")
+    press(page, "remove")
+    until(lambda: entries(autotune) == [], "the entry was not removed")
+    add(autotune, "--when", "now", "--budget", "60s", "--same-training", "--no-check")
+    until(lambda: shows("#search", "explore", "best so far"), daemon.said())
+    assert page.execute_script("return document.querySelectorAll('svg.search .mark').length") > 0
+    press(page, "pause")
+    until(lambda: states(autotune) == ["paused"] and not left_running(project), daemon.said())
+    until(lambda: shows("#queue", "paused"), "it is not shown as paused")
+    daemon.end(signal.SIGKILL)
+    until(lambda: shows("#connection", "does not answer", "What is shown is of"), "the page does not notice")
+    daemon = start(*options)
+    until(lambda: shows("#connection", "live"), "the page does not come back")
+    press(page, "resume")
+    until(lambda: shows("h1", "Advice for", "as fast"), daemon.said())
+    until(lambda: shows("#advice", "+    num_workers: 2", "same training"), "there is no advice")
+    assert shows("#search", "better than today's config", "today's config")
+    press(page, "apply")
+    until(lambda: "num_workers: 2   # loaders" in (project / "config.yaml").read_text(), daemon.said())
+    until(lambda: shows("#advice", "applied", "autotune revert"), "the page does not say that it is applied")
+    assert complaints(page) == [] or all("ERR_CONNECTION_REFUSED" in one for one in complaints(page))
+
+
+def test_metrics_and_pages_have_keys_of_their_own(
+    home: Path, autotune: Autotune, start: Callable[..., Daemon], port: int
+) -> None:
+    """The token's file opens the metrics, an address works once, and a page that only shows changes nothing."""
+    start("--web", "--web-port", str(port))
+    address = signed_in(autotune)
+    client = Client(port).sign_in(address)
+    assert client.ask(address.removeprefix(f"http://127.0.0.1:{port}")).status == 401
+    until(lambda: client.ask("/api/state").status == 200, "there is no state")
+    assert client.ask("/api/state").json["csrf"] is None
+    refused = client.act({"action": "pause", "id": "0123456789abcdef"}, csrf="0" * 64)
+    assert refused.status == 403
+    (token,) = home.glob("*/web-token")
+    bearer = {"Authorization": f"Bearer {token.read_text().strip()}"}
+    answer = Client(port).ask("/metrics", headers=bearer)
+    found = {family.name: family for family in text_string_to_metric_families(answer.body.decode())}
+    version = json.loads(autotune("daemon", "status", "--json").stdout)["autotune"]
+    assert [sample.labels for sample in found["autotune_build"].samples] == [{"version": version}]
+
+
+def test_ids_are_looked_up_and_nothing_else(
+    project: Path, autotune: Autotune, start: Callable[..., Daemon], port: int
+) -> None:
+    """Paths and commands in an id, or as the action, find nothing and change nothing."""
+    start("--web", "--web-port", str(port), "--web-actions")
+    entry = add(autotune, "--when", "idle", "--budget", "40s", "--no-check")
+    client = Client(port).sign_in(signed_in(autotune))
+    until(lambda: client.ask("/api/state").status == 200, "there is no state")
+    before = (project / "config.yaml").read_text()
+    for id in ("../../../etc/passwd", str(project / "config.yaml"), "$(touch x)", "1", "", "sqlite:///x.db", "x" * 65):
+        for action in ("pause", "remove", "apply", "eval", "__class__"):
+            answer = client.act({"action": action, "id": id})
+            assert answer.status in (400, 409), (action, id)
+            assert answer.json["error"]["message"]
+    for request in (
+        [],
+        None,
+        {"action": "pause"},
+        {"action": "pause", "id": 1},
+        {"action": ["pause"], "id": entry["id"]},
+    ):
+        assert client.act(request).status == 400
+    assert states(autotune) == ["waiting"]
+    assert (project / "config.yaml").read_text() == before
+    assert client.act({"action": "apply", "id": entry["id"]}).status == 409
+    assert client.act({"action": "remove", "id": entry["id"]}).status == 200
+    assert entries(autotune) == []
+
+
+@pytest.mark.parametrize(
+    ("options", "code", "said"),
+    [
+        (("--web-address", "192.0.2.1"), 2, "ssh -L 8577:127.0.0.1:8577"),
+        (("--web-address", "0.0.0.0"), 2, "one address is expected"),
+        (("--web-address", "elsewhere"), 2, "an IP address is expected"),
+        (("--web-port", "70000"), 2, "--web-port"),
+        (("--web-address", "192.0.2.1", "--web-exposed"), 1, "the page cannot be served at 192.0.2.1, port 8577"),
+    ],
+)
+def test_where_it_cannot_or_should_not_serve_is_said(
+    home: Path, autotune: Autotune, options: tuple[str, ...], code: int, said: str
+) -> None:
+    """Another address than this machine's own needs a flag that says so; the better way is named."""
+    done = autotune("daemon", "run", "--web", *options)
+    assert done.returncode == code
+    assert said in " ".join(done.stderr.split())
+
+
+def test_a_port_that_is_taken(home: Path, autotune: Autotune, port: int) -> None:
+    """Said at once, with what to do; no daemon runs without the page that was asked for."""
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", port))
+        taken.listen()
+        done = autotune("daemon", "run", "--web", "--web-port", str(port))
+    assert done.returncode == 1
+    assert "--web-port" in done.stderr
+
+
+def test_a_daemon_without_a_page_says_so(home: Path, autotune: Autotune, start: Callable[..., Daemon]) -> None:
+    """`daemon url` names the option; so it does where no daemon runs."""
+    nobody = autotune("daemon", "url")
+    assert nobody.returncode == 1
+    assert "autotune daemon run" in nobody.stderr
+    start()
+    done = autotune("daemon", "url")
+    assert done.returncode == 1
+    assert "daemon run --web" in done.stderr
+
+
+def test_a_package_that_is_missing_is_named(
+    home: Path, tmp_path: Path, autotune: Autotune, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With how to install it; without `--web` the daemon needs none of them."""
+    missing = tmp_path / "missing"
+    for name in ("starlette", "uvicorn", "prometheus_client"):
+        (missing / name).mkdir(parents=True)
+        (missing / name / "__init__.py").write_text(
+            f"raise ModuleNotFoundError('No module named {name}', name='{name}')"
+        )
+    monkeypatch.setenv("PYTHONPATH", f"{missing}{os.pathsep}{os.environ.get('PYTHONPATH', '')}")
+    done = autotune("daemon", "run", "--web")
+    assert done.returncode == 1
+    assert "pip install '.[web]'" in " ".join(done.stderr.split())
+    daemon = Daemon(dict(os.environ), tmp_path)
+    until(lambda: "daemon, process" in daemon.said(), "it does not start")
+    assert daemon.end() == 143

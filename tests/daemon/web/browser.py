@@ -1,0 +1,63 @@
+"""A real browser for tests: Debian's chromium, without a screen."""
+
+import shutil
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+
+LIMIT_S = 30.0
+_NEVER_ASKS = ("--headless=new", "--no-sandbox", "--disable-dev-shm-usage", "--disable-gpu", "--hide-scrollbars")
+_QUIET = (
+    "--no-first-run",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-default-apps",
+    "--disable-sync",
+)
+
+
+@contextmanager
+def chromium(*, width: int = 1280, height: int = 900, dark: bool = False) -> Iterator[Any]:
+    """Run a browser for as long as a ``with`` block lasts; skips the test where chromium or selenium is missing."""
+    webdriver = pytest.importorskip("selenium.webdriver", reason="selenium is not installed")
+    browser, driver = shutil.which("chromium"), shutil.which("chromedriver")
+    if browser is None or driver is None:
+        pytest.skip("chromium and chromium-driver are not installed")
+    options = webdriver.ChromeOptions()
+    options.binary_location = browser
+    for argument in (*_NEVER_ASKS, *_QUIET, f"--window-size={width},{height}"):
+        options.add_argument(argument)
+    options.set_capability("goog:loggingPrefs", {"browser": "ALL"})
+    service = webdriver.ChromeService(executable_path=driver)
+    with webdriver.Chrome(options=options, service=service) as page:
+        page.execute_cdp_cmd(
+            "Emulation.setDeviceMetricsOverride",
+            {"width": width, "height": height, "deviceScaleFactor": 1, "mobile": False},
+        )
+        scheme = "dark" if dark else "light"
+        media = {"features": [{"name": "prefers-color-scheme", "value": scheme}]}
+        page.execute_cdp_cmd("Emulation.setEmulatedMedia", media)
+        yield page
+
+
+def text_of(page: Any, selector: str) -> str:
+    """Return the text of an element as a reader sees it; empty while it is not there."""
+    found = page.execute_script("return document.querySelector(arguments[0])?.innerText ?? ''", selector)
+    assert isinstance(found, str)
+    return found
+
+
+def until(condition: Callable[[], object], what: str, limit_s: float = LIMIT_S) -> None:
+    """Wait until something is so."""
+    over_s = time.monotonic() + limit_s
+    while not condition():
+        assert time.monotonic() < over_s, what
+        time.sleep(0.02)
+
+
+def complaints(page: Any) -> list[str]:
+    """Return what the browser's console has said of errors, refusals of the content policy among them."""
+    return [entry["message"] for entry in page.get_log("browser") if entry["level"] == "SEVERE"]

@@ -1,0 +1,276 @@
+"""Files of a daemon with a search, a queue, advice and trainings, written by what writes them in a daemon."""
+
+import json
+import math
+import random
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from autotune.clock import VirtualClock
+from autotune.daemon.advice import Advices
+from autotune.daemon.drift.surroundings import Surroundings
+from autotune.daemon.home import DaemonHome
+from autotune.daemon.queue.entry import Entry, EntryState, SearchAnswerSummary
+from autotune.daemon.queue.queue import Queue
+from autotune.daemon.trainings.training_header import TrainingHeader
+from autotune.daemon.trainings.watched_training import WatchedTraining
+from autotune.daemon.trainings.watcher import Trainings
+from autotune.daemon.web.daemon_view import DaemonView, GpuSample, GpuUser, TrainingView
+from autotune.daemon.web.state import PageState
+from autotune.events import Event, IncumbentChanged, PhaseChanged, Remark, SearchStarted, TrialEnded, TrialStarted
+from autotune.process.owner import this_process
+from autotune.records import Ending, Purpose, Scalar, TrialRecord, Validity, Values
+from autotune.search.event_log import EventLog
+from autotune.space.space import point_name
+from autotune.study.confirmed_speed import ConfirmedSpeed
+from tests.daemon.advised import advice
+from tests.daemon.queue.entries import entry
+from tests.runs import measured
+
+GIB = 1 << 30
+BASELINE: dict[str, Scalar] = {"data.batch_size": 16, "data.num_workers": 1, "training.xla": False}
+
+
+class Searching:
+    """Search that writes its events.
+
+    Args:
+        path: Its event file.
+        clock: Stamps them.
+        study: Name of its study.
+    """
+
+    def __init__(self, path: Path, clock: VirtualClock, study: str = "config-1") -> None:
+        self.path, self.clock, self.study = path, clock, study
+        path.parent.mkdir(parents=True, exist_ok=True)
+        self._log = EventLog(path, clock)
+        self._best = 1.0
+
+    def tell(self, event: Event) -> None:
+        """Write an event."""
+        self._log(event)
+
+    def begin(self, trials_found: int = 0) -> None:
+        """Write the start."""
+        self.tell(Remark(text="no utilization is measured on MIG instances"))
+        self.tell(
+            SearchStarted(
+                search=self.path.name,
+                study=self.study,
+                config="/project/config.yaml",
+                baseline=BASELINE,
+                points=480,
+                trials_found=trials_found,
+                budget_s=1800.0,
+                measures="effective utilization and steadiness",
+            )
+        )
+
+    def trial(
+        self,
+        number: int,
+        ratio: float | None,
+        purpose: Purpose = Purpose.EXPLORE,
+        *,
+        takes_s: float = 10.0,
+        pair: int | None = None,
+        stderr_tail: str = "",
+        detail: str = "",
+        **changes: Scalar,
+    ) -> None:
+        """Write the start and the end of a trial of that speed over today's; None for one that failed."""
+        values: Values = {**BASELINE, **changes}
+        self.tell(TrialStarted(number=number, purpose=purpose, changes=changes, pair=pair))
+        self.clock.wait(takes_s)
+        trial = TrialRecord(
+            number=number,
+            search=self.path.name,
+            point=point_name(values),
+            values=values,
+            purpose=purpose,
+            ending=Ending.OUT_OF_GPU_MEMORY if ratio is None else Ending.STOPPED,
+            validity=Validity.UNMEASURED if ratio is None else Validity.GOOD,
+            ended_utc=self.clock.utc().isoformat(timespec="seconds"),
+            duration_s=takes_s,
+            pair=pair,
+            measurement=None
+            if ratio is None
+            else replace(measured(400.0 * ratio), gpu_utilization=min(1.0, 0.3 * ratio)),
+            detail=detail,
+        )
+        self.tell(TrialEnded(trial=trial, changes=changes, speedup=ratio, stderr_tail=stderr_tail))
+        if ratio is not None and ratio > self._best and purpose is Purpose.EXPLORE:
+            self._best = ratio
+            self.tell(IncumbentChanged(values=values, changes=changes, speedup=ratio))
+
+
+class Training:
+    """Watched training that writes its pace.
+
+    Args:
+        folder: Its folder.
+        clock: The machine's clock, which goes on while it trains.
+        header: What was started.
+    """
+
+    def __init__(self, folder: Path, clock: VirtualClock, header: TrainingHeader) -> None:
+        folder.mkdir(parents=True)
+        header.write(folder)
+        self._clock = clock
+        self._file = folder / "pace.4711.0.0.jsonl"
+        self._file.write_text('{"v": 1, "pid": 4711, "clock": "monotonic", "start_s": 900.0, "source": "observer"}\n')
+        self._rng = random.Random(0)
+
+    def window(self, samples_per_s: float) -> None:
+        """Train for 10 s."""
+        t0_s = self._clock.now_s()
+        self._clock.wait(10.0)
+        line: dict[str, Any] = {"k": "pace", "t0_s": t0_s, "t1_s": t0_s + 10.0, "steps": 50, "train_s": 10.0}
+        line |= {"samples": 10.0 * samples_per_s * self._rng.gauss(1.0, 0.02), "wait_s": 1.0, "waits": 50}
+        with self._file.open("a") as file:
+            file.write(json.dumps(line) + "\n")
+
+
+class BusyDaemon:
+    """Daemon of which there is something to see in each section of the page.
+
+    Args:
+        home: Its folders.
+        project: Folder of the config that it searches.
+    """
+
+    def __init__(self, home: DaemonHome, project: Path) -> None:
+        self.home, self.project = home, project
+        self.clock = VirtualClock()
+        self.queue = Queue(home.queue, self.clock)
+        self.advices = Advices(home.advice)
+        self.page = PageState(home, self.clock)
+        self.trainings = Trainings(home.trainings, self.clock)
+        owner = this_process()
+        project.mkdir(parents=True, exist_ok=True)
+        (project / "config.yaml").write_text("data: {batch_size: 16}\n")
+        self.events = (
+            project / ".autotune" / "searches" / f"20300101T000000Z-{owner['host']}-{owner['pid']}.events.jsonl"
+        )
+        self.searching = Searching(self.events, self.clock)
+        self._owner = owner
+
+    def add(self, **changes: Any) -> Entry:
+        """Add an entry to the queue."""
+        return self.queue.add(lambda number, _entries: entry(number, **changes))
+
+    def add_running(self, **changes: Any) -> Entry:
+        """Add the entry whose search runs."""
+        config = str(self.project / "config.yaml")
+        fields = {"config": config, "state": EntryState.RUNNING, "owner": self._owner, "running_s": 390.0}
+        return self.add(**{**fields, "budget_s": 1800.0, **changes})
+
+    def fill(self) -> None:
+        """Do something of everything: an hour on two GPUs with a training, a search with trials of all kinds."""
+        self.advices.keep(advice())
+        given = self.advices.all()[0].id
+        summary = SearchAnswerSummary(verdict="better", ratio=(1.5, 1.2, 1.8), advice=given)
+        self.add(state=EntryState.DONE, used_s=580.0, answer=summary, note="confirmed by 4 interleaved pairs")
+        self.add_running()
+        self.add(budget_s=3600.0)
+        self.add(state=EntryState.PAUSED)
+        self.add(state=EntryState.FAILED, note="config.yaml: there is no such layer")
+        confirmed = ConfirmedSpeed(samples_per_s=100.0, low=0.93, high=1.07, trials=8)
+        header = TrainingHeader(
+            argv=("python", "train.py"),
+            cwd="/",
+            owner=this_process(),
+            started_utc="2030-01-01T00:00:00+00:00",
+            config="/project/tts/config.yaml",
+            confirmed=confirmed,
+        )
+        training = Training(self.home.trainings / "20300101T000000Z-1-0123abcd", self.clock, header)
+        for place in range(400):
+            training.window(100.0 if place < 330 else 70.0)
+            beside = Surroundings(foreign_cores=0.1 if place < 330 else 2.5, cores=4)
+            self.trainings.poll(lambda _training, beside=beside: beside)
+            self.note(0.55 + 0.4 * math.sin(place / 9) ** 2)
+        self.search()
+        self.note(0.97)
+
+    def search(self) -> None:
+        """Write the events of a search that confirms its finalist now."""
+        searching, rng = self.searching, random.Random(1)
+        searching.begin()
+        searching.tell(PhaseChanged(phase="exploring", why="the initial design"))
+        searching.trial(0, 1.0, Purpose.BASELINE)
+        searching.trial(1, 1.01, Purpose.BASELINE)
+        numbers = iter(range(2, 100))
+        for workers in (2, 4, 8):
+            for batch in (16, 32, 64):
+                gain = workers**0.2 * (batch / 16) ** 0.15 * rng.gauss(1.0, 0.03)
+                searching.trial(next(numbers), gain, **{"data.num_workers": workers, "data.batch_size": batch})
+        searching.trial(
+            next(numbers),
+            None,
+            detail="ResourceExhaustedError: OOM when allocating tensor",
+            stderr_tail="Traceback (most recent call last):\n  ResourceExhaustedError: OOM when allocating tensor\n",
+            **{"data.batch_size": 4096},
+        )
+        searching.trial(next(numbers), 1.83, Purpose.REPEAT, **{"data.num_workers": 8, "data.batch_size": 64})
+        searching.tell(PhaseChanged(phase="confirming", why="nothing left can pay"))
+        for pair in range(3):
+            searching.trial(next(numbers), 0.99, Purpose.CONFIRM, pair=pair)
+            best: dict[str, Scalar] = {"data.num_workers": 8, "data.batch_size": 64}
+            searching.trial(next(numbers), 1.8 * rng.gauss(1.0, 0.03), Purpose.CONFIRM, pair=pair, **best)
+        number = next(numbers)
+        searching.tell(TrialStarted(number=number, purpose=Purpose.CONFIRM, changes={}, pair=3))
+
+    def note(self, utilization: float | None, **changes: Any) -> None:
+        """Tell the page what the daemon knows now."""
+        self.page.note(self.view(utilization, **changes))
+
+    def view(self, utilization: float | None = 0.5, **changes: Any) -> DaemonView:
+        """Return what the daemon knows now, with these changes."""
+        entries = self.queue.entries()
+        running = next((one for one in entries if one.state is EntryState.RUNNING), None)
+        waiting = [one for one in entries if one.state is EntryState.WAITING]
+        fields: dict[str, Any] = {
+            "autotune": "0.1.0",
+            "pid": 4242,
+            "started_utc": "2030-01-01T00:00:00+00:00",
+            "hosted": "a tmux session: runs until that, or the machine, ends",
+            "machine": "a search of ours runs" if running else "idle",
+            "running": running.number if running else None,
+            "reasons": {one.id: "one search at a time: 2 is before it" for one in waiting},
+            "gpus": self.gpus(utilization),
+            "trainings": tuple(map(TrainingView.of, self.alive)),
+        }
+        return DaemonView(**{**fields, **changes})
+
+    @property
+    def alive(self) -> Sequence[WatchedTraining]:
+        """Trainings that go on."""
+        return self.trainings.alive
+
+    def gpus(self, utilization: float | None) -> tuple[GpuSample, ...]:
+        """Return the readings of two GPUs: one of which all is known, one of which little is."""
+        training = next((one.pid for one in self.alive), 1)
+        first = GpuSample(
+            t_s=self.clock.now_s(),
+            index=0,
+            uuid="GPU-5f1c",
+            name="NVIDIA H200",
+            utilization=utilization,
+            memory_used_bytes=round((90 + 30 * (utilization or 0.0)) * GIB),
+            memory_total_bytes=141 * GIB,
+            power_w=None if utilization is None else 150.0 + 500.0 * utilization,
+            power_limit_w=700.0,
+            sm_clock_mhz=1980,
+            temperature_c=61,
+            throttled_by=(),
+            users=(
+                GpuUser(pid=5151, name="python", memory_bytes=12 * GIB, is_own=True),
+                GpuUser(pid=training, name="python", memory_bytes=80 * GIB),
+                GpuUser(pid=777, name="ollama", memory_bytes=None),
+            ),
+        )
+        second = GpuSample(t_s=self.clock.now_s(), index=1, uuid="MIG-77", name="NVIDIA A30 MIG 1g.6gb")
+        return first, second

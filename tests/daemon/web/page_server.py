@@ -1,0 +1,68 @@
+"""Server of the page for tests: the daemon's own, with a state that a test sets."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from autotune.clock import SystemClock
+from autotune.daemon.web.http_server import Content, HttpServer
+from autotune.daemon.web.keys import Keys
+from autotune.errors import AutotuneError
+
+
+class PageServer:
+    """Server on loopback.
+
+    Args:
+        folder: Folder of the token.
+        state: The state of the page.
+
+    Attributes:
+        port: Its port; stays the same when it is started again.
+        state: The state of the page.
+        acted: Requests for actions that were let through.
+        refusal: Answer to the next actions; None does them.
+    """
+
+    def __init__(self, folder: Path, state: Mapping[str, Any]) -> None:
+        self.port = 0
+        self.state = dict(state)
+        self.acted: list[object] = []
+        self.refusal: AutotuneError | None = None
+        self.token = folder / "web-token"
+        self.start()
+
+    @property
+    def origin(self) -> str:
+        """Origin of the page, for requests that are made by hand."""
+        return f"http://127.0.0.1:{self.port}"
+
+    @property
+    def address(self) -> str:
+        """Fresh address of the page, which signs in."""
+        return self._server.new_address()
+
+    @property
+    def streams(self) -> int:
+        """Number of streams that are open."""
+        return self._server.streams
+
+    def start(self) -> None:
+        """Start, at the same port as before."""
+        keys = Keys(self.token, SystemClock())
+        content = Content(document=self._document, metrics=lambda: (b"# EOF\n", "text/plain"), act=self._act)
+        self._server = HttpServer("127.0.0.1", self.port, keys, content)
+        self.port = self._server.port
+        self._server.start()
+
+    def stop(self) -> None:
+        """End; streams end with it."""
+        self._server.close()
+
+    def _document(self, csrf: str | None) -> dict[str, Any]:
+        return {**self.state, "csrf": csrf}
+
+    def _act(self, request: object) -> None:
+        self.acted.append(request)
+        if self.refusal is not None:
+            raise self.refusal

@@ -1,0 +1,400 @@
+"""Attacks on the page's server over real connections: who gets in, and what those who do not are answered."""
+
+import json
+import socket
+import stat
+import struct
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from autotune.clock import VirtualClock
+from autotune.daemon.web import gate
+from autotune.daemon.web.broadcast import MOST_STREAMS
+from autotune.daemon.web.connections import MOST_CONNECTIONS
+from autotune.daemon.web.gate import MOST_BODY_BYTES
+from autotune.daemon.web.keys import CODE_S, COOKIE_S, MOST_CODES, TOKEN_BYTES, Keys
+from autotune.errors import AutotuneError
+from tests.daemon.conftest import until
+from tests.daemon.web.client import Client
+from tests.daemon.web.page_server import PageServer
+
+PATHS = ("/", "/static/page.js", "/static/nothing", "/api/state", "/api/events", "/metrics", "/health", "/nothing")
+PAUSE = {"action": "pause", "id": "0123456789abcdef"}
+
+
+@pytest.fixture
+def served(tmp_path: Path) -> Iterator[PageServer]:
+    """A server with a small state."""
+    server = PageServer(tmp_path, {"headline": {"text": "Nothing runs."}})
+    yield server
+    server.stop()
+
+
+@pytest.fixture
+def client(served: PageServer) -> Client:
+    """A client that has signed in."""
+    return Client(served.port).sign_in(served.address)
+
+
+def test_who_has_signed_in_is_served(client: Client) -> None:
+    """The page, its files, the state and its own health."""
+    for path in ("/", "/static/page.js", "/static/style.css", "/api/state", "/health", "/metrics"):
+        assert client.ask(path).status == 200, path
+    assert client.ask("/api/state").json["headline"]["text"] == "Nothing runs."
+
+
+@pytest.mark.parametrize("path", PATHS)
+def test_without_a_cookie_there_is_nothing(served: PageServer, path: str) -> None:
+    """Static files, metrics and health included; nor does an answer tell which paths there are."""
+    answer = Client(served.port).ask(path)
+    assert answer.status == 401
+    assert answer.body == b"Sign in with the address that `autotune daemon url` prints.\n"
+
+
+@pytest.mark.parametrize(
+    "cookie",
+    ["{name}=", "{name}=1.2", "{name}={stamp}.{zeros}", "{name}=9{value}", "{name}=; {name}={value}x", "other={value}"],
+)
+def test_a_forged_cookie_is_none(served: PageServer, client: Client, cookie: str) -> None:
+    """Whatever was changed of it."""
+    name, _, value = client.cookie.partition("=")
+    client.cookie = cookie.format(name=name, value=value, stamp=value.partition(".")[0], zeros="0" * 64)
+    assert client.ask("/api/state").status == 401
+
+
+@pytest.mark.parametrize(
+    "host",
+    [
+        "evil.example",
+        "evil.example:{port}",
+        "127.0.0.1",
+        "127.0.0.1:1",
+        "localhost",
+        "127.0.0.1.evil.example:{port}",
+        None,
+    ],
+)
+def test_a_foreign_host_is_refused(client: Client, host: str | None) -> None:
+    """Also with the cookie: a name that was bound to this address anew is another host, and so is another port."""
+    answer = client.ask("/api/state", headers={"Host": host and host.format(port=client.port)})
+    assert answer.status in (400, 421)
+    assert b"headline" not in answer.body
+
+
+def test_localhost_is_ours(client: Client) -> None:
+    """As browsers write it."""
+    assert client.ask("/api/state", headers={"Host": f"localhost:{client.port}"}).status == 200
+
+
+def test_two_hosts_are_none(client: Client) -> None:
+    """Neither the first nor the last of them counts."""
+    lines = [f"Host: 127.0.0.1:{client.port}", "Host: evil.example", f"Cookie: {client.cookie}", "Connection: close"]
+    with socket.create_connection(("127.0.0.1", client.port)) as connection:
+        connection.sendall("\r\n".join(["GET /api/state HTTP/1.1", *lines, "", ""]).encode())
+        assert connection.makefile("rb").readline().split()[1] in (b"400", b"421")
+
+
+def test_a_printed_address_works_once(served: PageServer) -> None:
+    """Its code becomes a cookie that scripts cannot read and other sites do not send; nobody can use it again."""
+    client = Client(served.port)
+    path = served.address.removeprefix(served.origin)
+    first = client.ask(path)
+    assert (first.status, first.headers["location"]) == (303, "/")
+    attributes = {part.strip().lower() for part in first.headers["set-cookie"].split(";")[1:]}
+    assert {"httponly", "samesite=strict", "path=/"} <= attributes
+    again = client.ask(path)
+    assert again.status == 401
+    assert "set-cookie" not in again.headers
+    assert b"autotune daemon url" in again.body
+
+
+@pytest.mark.parametrize("code", ["", "x", "0" * 43, "x" * 10_000, "%00", "../../web-token"])
+def test_a_guessed_code_is_none(served: PageServer, code: str) -> None:
+    """Nor does a wrong one use up the right one."""
+    address = served.address
+    assert Client(served.port).ask(f"/login?code={code}").status == 401
+    assert Client(served.port).sign_in(address).ask("/health").status == 200
+
+
+def test_codes_and_cookies_grow_old(tmp_path: Path) -> None:
+    """A code after two minutes, a cookie after thirty days; of many codes only the last few count."""
+    clock = VirtualClock()
+    keys = Keys(tmp_path / "token", clock)
+    code = keys.new_code()
+    clock.wait(CODE_S + 1)
+    assert keys.exchange(code) is None
+    codes = [keys.new_code() for _ in range(MOST_CODES + 1)]
+    assert keys.exchange(codes[0]) is None
+    cookie = keys.exchange(codes[1])
+    assert cookie is not None
+    assert Keys(tmp_path / "token", clock).is_cookie(cookie)  # the daemon may have been started again
+    clock.wait(COOKIE_S + 1)
+    assert not keys.is_cookie(cookie)
+
+
+def test_the_token_is_for_the_metrics_alone(served: PageServer) -> None:
+    """As Bearer, in the header, and nowhere else."""
+    token = served.token.read_text().strip()
+    client = Client(served.port)
+    assert client.ask("/metrics", headers={"Authorization": f"Bearer {token}"}).status == 200
+    assert client.ask("/metrics", headers={"Authorization": f"Bearer {token}x"}).status == 401
+    assert client.ask("/metrics", headers={"Authorization": f"Basic {token}"}).status == 401
+    assert client.ask(f"/metrics?token={token}").status == 401
+    for path in ("/", "/api/state", "/api/events", "/health"):
+        assert client.ask(path, headers={"Authorization": f"Bearer {token}"}).status == 401, path
+
+
+def test_the_token_is_its_users_own(tmp_path: Path) -> None:
+    """256 bits in a file that nobody else can read; one that others can read, or that leads elsewhere, is refused."""
+    path = tmp_path / "token"
+    keys = Keys(path, VirtualClock())
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    assert TOKEN_BYTES * 8 == 256
+    assert len(keys.token) >= TOKEN_BYTES * 4 / 3
+    assert keys.token == Keys(path, VirtualClock()).token
+    path.chmod(0o640)
+    with pytest.raises(AutotuneError, match="others can read it"):
+        Keys(path, VirtualClock())
+    (tmp_path / "link").symlink_to(path)
+    with pytest.raises(AutotuneError, match="cannot be used"):
+        Keys(tmp_path / "link", VirtualClock())
+    (tmp_path / "short").touch(mode=0o600)
+    with pytest.raises(AutotuneError, match="no token"):
+        Keys(tmp_path / "short", VirtualClock())
+
+
+def test_the_page_may_act(served: PageServer, client: Client) -> None:
+    """With all that a browser sends for the page."""
+    assert client.act(PAUSE).status == 200
+    assert served.acted == [PAUSE]
+
+
+@pytest.mark.parametrize(
+    ("headers", "status"),
+    [
+        ({"Origin": None}, 403),
+        ({"Origin": "null"}, 403),
+        ({"Origin": "http://evil.example"}, 403),
+        ({"Origin": "http://127.0.0.1:1"}, 403),
+        ({"Sec_Fetch_Site": "cross-site"}, 403),
+        ({"Sec_Fetch_Site": "same-site"}, 403),
+        ({"Content_Type": "application/x-www-form-urlencoded"}, 415),
+        ({"Content_Type": "text/plain"}, 415),
+        ({"Content_Type": None}, 415),
+        ({"X_CSRF_Token": None}, 403),
+        ({"X_CSRF_Token": "0" * 64}, 403),
+        ({"Content_Length": None, "Transfer_Encoding": "chunked"}, 411),
+        ({"Content_Length": str(MOST_BODY_BYTES + 1)}, 413),
+        ({"Cookie": None}, 401),
+    ],
+)
+def test_an_action_of_another_site_is_refused(
+    served: PageServer, client: Client, headers: dict[str, str | None], status: int
+) -> None:
+    """Each of the things that a foreign page cannot send is asked for by itself."""
+    assert client.act(PAUSE, **headers).status == status
+    assert served.acted == []
+
+
+def test_the_token_of_another_browser_is_none(served: PageServer, client: Client) -> None:
+    """It belongs to a cookie."""
+    keys = Keys(served.token, VirtualClock())
+    assert client.act(PAUSE, csrf=keys.csrf("1.another")).status == 403
+    assert served.acted == []
+
+
+@pytest.mark.parametrize("site", ["cross-site", "same-site"])
+def test_other_sites_cannot_read(client: Client, site: str) -> None:
+    """Also where a browser sends the cookie along."""
+    for path in ("/", "/api/state", "/api/events", "/metrics"):
+        assert client.ask(path, headers={"Sec-Fetch-Site": site}).status == 403, path
+
+
+@pytest.mark.parametrize("method", ["PUT", "DELETE", "OPTIONS", "TRACE", "PATCH", "CONNECT", "GETS"])
+def test_other_methods_are_refused(client: Client, method: str) -> None:
+    """There is nothing that they would do."""
+    assert client.ask("/api/state", method=method).status in (400, 405)
+
+
+@pytest.mark.parametrize("path", ["/", "/api/action", "/login", "/metrics"])
+def test_a_form_cannot_write(served: PageServer, client: Client, path: str) -> None:
+    """A foreign page's form, which browsers send without asking."""
+    form = {"Content-Type": "application/x-www-form-urlencoded", "Origin": "http://evil.example"}
+    assert client.ask(path, method="POST", body=b"action=pause", headers=form).status in (403, 405)
+    assert served.acted == []
+
+
+@pytest.mark.parametrize("path", [*PATHS, "/login?code=x"])
+def test_every_answer_tells_browsers_what_it_may_do(client: Client, path: str) -> None:
+    """No inline script, no eval, no frame, no guess at types, no copy kept; also on refusals."""
+    for one in (client, Client(client.port)):
+        if path == "/api/events" and one is client:
+            continue  # goes on for ever
+        headers = one.ask(path).headers
+        policy = headers["content-security-policy"]
+        assert policy.startswith("default-src 'none'; script-src 'self'; style-src 'self'")
+        assert "unsafe" not in policy
+        assert "frame-ancestors 'none'" in policy
+        assert headers["x-content-type-options"] == "nosniff"
+        assert headers["referrer-policy"] == "no-referrer"
+        assert headers["cache-control"] == "no-store"
+        assert "server" not in headers
+        assert "access-control-allow-origin" not in headers
+
+
+STRANGE_PATHS = (
+    "/static/../keys.py",
+    "/static/%2e%2e/keys.py",
+    "/static/..%2fkeys.py",
+    "/static//etc/passwd",
+    "/static/%00",
+    "/static/index.html%00.js",
+    "/static/",
+    "//evil.example/",
+    "/etc/passwd",
+    "/api/state/../../web-token",
+)
+
+
+@pytest.mark.parametrize("path", STRANGE_PATHS)
+def test_a_path_is_only_a_name(client: Client, path: str) -> None:
+    """Files are looked up among those of the page, by their name."""
+    answer = client.ask(path)
+    assert answer.status == 404
+    assert b"root:" not in answer.body
+    assert b"secrets" not in answer.body
+
+
+def test_what_is_no_action_is_said(served: PageServer, client: Client) -> None:
+    """Nonsense never becomes an error of the server."""
+    csrf = client.ask("/api/state").json["csrf"]
+    deep = b"[" * (MOST_BODY_BYTES // 2) + b"]" * (MOST_BODY_BYTES // 2)
+    headers = {
+        "Origin": served.origin,
+        "Content-Type": "application/json",
+        "X-CSRF-Token": csrf,
+    }
+    for body in (b"", b"{", deep, b"\xff\xfe", b"NaN" * 3):
+        answer = client.ask("/api/action", method="POST", body=body, headers=headers)
+        assert answer.status == 400, body[:10]
+        assert "this is no action" in answer.json["error"]["message"]
+    assert served.acted == []
+
+
+def test_ten_megabytes_are_not_read(served: PageServer, client: Client) -> None:
+    """They are refused by what their head says, before any of them is there; without a length as well."""
+    csrf = client.ask("/api/state").json["csrf"]
+    head = [
+        f"POST /api/action HTTP/1.1\r\nHost: 127.0.0.1:{served.port}\r\nCookie: {client.cookie}",
+        f"Origin: {served.origin}\r\nContent-Type: application/json\r\nX-CSRF-Token: {csrf}",
+        "Content-Length: 10000000",
+    ]
+    with socket.create_connection(("127.0.0.1", served.port)) as connection:
+        connection.sendall("\r\n".join([*head, "", ""]).encode())
+        assert b" 413 " in connection.makefile("rb").readline()
+    assert client.ask("/health").status == 200
+
+
+def test_a_head_has_a_size(served: PageServer) -> None:
+    """One that goes on for ever is cut."""
+    with socket.create_connection(("127.0.0.1", served.port)) as connection:
+        connection.sendall(b"GET / HTTP/1.1\r\n")
+        with pytest.raises(OSError, match=r"reset|[Bb]roken pipe"):
+            connection.sendall(b"X: " + b"x" * (64 << 20))
+
+
+def test_five_hundred_silent_connections(served: PageServer, client: Client) -> None:
+    """So many are kept as the server takes, and none for long: then everybody is served again."""
+    connections = [socket.create_connection(("127.0.0.1", served.port)) for _ in range(500)]
+    until(lambda: sum(map(is_open, connections)) <= MOST_CONNECTIONS)
+    for connection in connections:
+        connection.close()
+    until(lambda: client.ask("/health").status == 200)
+
+
+def test_a_silent_connection_is_cut(served: PageServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One that asks for nothing, and one that never ends its request's head."""
+    monkeypatch.setattr("autotune.daemon.web.connections.SLOWEST_S", 0.1)
+    for begun in (b"", b"GET / HTTP/1.1\r\nHost: "):
+        with socket.create_connection(("127.0.0.1", served.port)) as connection:
+            connection.sendall(begun)
+            until(lambda one=connection: not is_open(one))  # type: ignore[misc]  # mypy cannot infer the default
+
+
+def test_a_body_that_never_comes_ends_its_request(
+    served: PageServer, client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A client that sends half of what it said holds nothing for long."""
+    csrf = client.ask("/api/state").json["csrf"]
+    monkeypatch.setattr(gate, "SLOWEST_S", 0.1)
+    monkeypatch.setattr("autotune.daemon.web.connections.SLOWEST_S", 0.1)
+    head = [
+        f"POST /api/action HTTP/1.1\r\nHost: 127.0.0.1:{served.port}\r\nCookie: {client.cookie}",
+        f"Origin: {served.origin}\r\nContent-Type: application/json\r\nX-CSRF-Token: {csrf}",
+        'Content-Length: 100\r\n\r\n{"action": ',
+    ]
+    with socket.create_connection(("127.0.0.1", served.port)) as connection:
+        connection.sendall("\r\n".join(head).encode())
+        until(lambda: not is_open(connection))
+    assert served.acted == []
+
+
+def test_a_stream_that_nobody_reads_is_cut(served: PageServer, client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing is kept for a client that takes nothing."""
+    monkeypatch.setattr("autotune.daemon.web.connections.SLOWEST_S", 0.1)
+    served.state["filling"] = "x" * (8 << 20)
+    with socket.socket() as connection:
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        connection.connect(("127.0.0.1", served.port))
+        lines = [f"Host: 127.0.0.1:{served.port}", f"Cookie: {client.cookie}"]
+        connection.sendall("\r\n".join(["GET /api/events HTTP/1.1", *lines, "", ""]).encode())
+        until(lambda: served.streams == 1)
+        until(lambda: served.streams == 0)
+
+
+def test_streams_are_counted(served: PageServer, client: Client) -> None:
+    """More than so many are refused; who leaves makes room."""
+    opened = []
+    try:
+        for _ in range(MOST_STREAMS):
+            connection = socket.create_connection(("127.0.0.1", served.port))
+            lines = [f"Host: 127.0.0.1:{served.port}", f"Cookie: {client.cookie}"]
+            connection.sendall("\r\n".join(["GET /api/events HTTP/1.1", *lines, "", ""]).encode())
+            opened.append(connection)
+        until(lambda: served.streams == MOST_STREAMS)
+        refused = client.ask("/api/events")
+        assert (refused.status, refused.headers["retry-after"]) == (503, "10")
+    finally:
+        for connection in opened:
+            connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+            connection.close()
+    until(lambda: served.streams == 0)
+
+
+def test_a_port_that_is_taken_is_said(tmp_path: Path, served: PageServer) -> None:
+    """With the option that names another."""
+    other = PageServer.__new__(PageServer)
+    other.port, other.token = served.port, tmp_path / "other-token"
+    with pytest.raises(AutotuneError, match=r"cannot be served at 127\.0\.0\.1") as refused:
+        other.start()
+    assert "--web-port" in str(refused.value)
+
+
+def test_the_state_holds_no_key(served: PageServer, client: Client) -> None:
+    """Neither the token nor a code; of the cookie only what belongs to actions."""
+    text = json.dumps(client.ask("/api/state").json)
+    assert served.token.read_text().strip() not in text
+    assert client.cookie.partition("=")[2] not in text
+
+
+def is_open(connection: socket.socket) -> bool:
+    """Return whether the server still holds a connection that it has sent nothing over."""
+    connection.setblocking(False)
+    try:
+        return connection.recv(1 << 16) != b""
+    except BlockingIOError:
+        return True
+    except OSError:
+        return False

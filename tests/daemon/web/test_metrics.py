@@ -1,0 +1,198 @@
+"""Metrics as a Prometheus server reads them: parsed by prometheus-client, and followed for a day."""
+
+import json
+import random
+import re
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from prometheus_client.core import Metric
+from prometheus_client.openmetrics.parser import text_string_to_metric_families
+
+from autotune.daemon.drift.surroundings import Surroundings
+from autotune.daemon.home import DaemonHome
+from autotune.daemon.trainings.training_header import TrainingHeader
+from autotune.daemon.web.daemon_view import DaemonView, GpuSample
+from autotune.daemon.web.metrics import Metrics
+from autotune.daemon.web.trial_endings import TrialEndings
+from autotune.process.owner import this_process
+from autotune.study.confirmed_speed import ConfirmedSpeed
+from tests.daemon.web.busy_daemon import GIB, BusyDaemon, Training
+
+NAMES = {
+    "autotune_build": "info",
+    "autotune_gpu_utilization_ratio": "gauge",
+    "autotune_gpu_memory_used_bytes": "gauge",
+    "autotune_gpu_energy_joules": "counter",
+    "autotune_training_speed_ratio": "gauge",
+    "autotune_training_samples": "counter",
+    "autotune_trials": "counter",
+}
+Labels = tuple[tuple[str, str], ...]
+
+
+@pytest.fixture
+def daemon(home: DaemonHome, tmp_path: Path) -> BusyDaemon:
+    """A daemon on which there is a search, and a training."""
+    daemon = BusyDaemon(home, tmp_path / "project")
+    daemon.fill()
+    return daemon
+
+
+def families(metrics: Metrics) -> dict[str, Metric]:
+    """Return what a scrape gives, by name."""
+    content, kind = metrics.text()
+    assert kind.startswith("application/openmetrics-text")
+    text = content.decode()
+    assert text.endswith("# EOF\n")
+    return {family.name: family for family in text_string_to_metric_families(text)}
+
+
+def samples(found: dict[str, Metric]) -> Iterator[tuple[str, Labels, float]]:
+    """Yield name, labels and value of each number."""
+    for family in found.values():
+        for sample in family.samples:
+            yield sample.name, tuple(sorted(sample.labels.items())), sample.value
+
+
+def test_every_metric_is_there_with_its_unit(daemon: BusyDaemon) -> None:
+    """The names and types that dashboards are made with; each says what it is."""
+    found = families(Metrics(daemon.view, lambda: {"stopped": 3, "killed by budget": 1}))
+    assert {name: family.type for name, family in found.items()} == NAMES
+    assert all(family.documentation for family in found.values())
+    values = {(name, labels): value for name, labels, value in samples(found)}
+    assert values["autotune_build_info", (("version", "0.1.0"),)] == 1.0
+    assert values["autotune_gpu_utilization_ratio", (("gpu_uuid", "GPU-5f1c"),)] == 0.5
+    assert values["autotune_gpu_memory_used_bytes", (("gpu_uuid", "GPU-5f1c"),)] == 105 * GIB
+    assert values["autotune_trials_total", (("ending", "killed by budget"),)] == 1.0
+    (speed,) = (value for (name, _), value in values.items() if name == "autotune_training_speed_ratio")
+    assert 0.6 < speed < 0.8
+    (trained,) = (value for (name, _), value in values.items() if name == "autotune_training_samples_total")
+    assert 300_000 < trained < 400_000
+
+
+def test_what_is_not_known_is_absent(daemon: BusyDaemon) -> None:
+    """A GPU whose driver says nothing has no numbers, nor has a training without a confirmed speed a ratio."""
+    found = families(Metrics(lambda: daemon.view(None), dict))
+    assert [labels for _, labels, _ in samples({"u": found["autotune_gpu_utilization_ratio"]})] == []
+    assert found["autotune_trials"].samples == []
+    fresh = TrainingHeader(argv=("a",), cwd="/", owner=this_process(), started_utc="2030-01-01T00:00:00+00:00")
+    Training(daemon.home.trainings / "20300101T000000Z-2-0123abcd", daemon.clock, fresh)
+    daemon.trainings.poll(lambda _training: Surroundings(foreign_cores=0.1, cores=4))
+    assert len(daemon.alive) == 2
+    found = families(Metrics(daemon.view, dict))
+    assert len(found["autotune_training_speed_ratio"].samples) == 1
+    assert len(found["autotune_training_samples"].samples) == 1
+
+
+def test_nothing_is_said_before_the_daemon_has_looked() -> None:
+    """An empty answer, which is a valid one."""
+    assert families(Metrics(lambda: None, dict)) == {}
+
+
+def test_a_day_of_metrics(daemon: BusyDaemon) -> None:
+    """24 hours, a scrape a minute, with all that happens on such a day: no counter falls, and no unknown is 0.
+
+    A driver that is loaded again, GPUs that fall silent, trainings that come, stop telling their samples, and go,
+    trials of many searches.
+    """
+    rng = random.Random(1)
+    endings = TrialEndings()
+    metrics = Metrics(lambda: view, lambda: endings.counts)
+    confirmed = ConfirmedSpeed(samples_per_s=100.0, low=0.93, high=1.07, trials=8)
+    header = TrainingHeader(
+        argv=("python", "train.py"),
+        cwd="/",
+        owner=this_process(),
+        started_utc="2030-01-01T00:00:00+00:00",
+        confirmed=confirmed,
+    )
+    last: dict[tuple[str, Labels], float] = {}
+    counted: set[str] = set()
+    energy_j, number = 5e6, 100
+    training: Training | None = None
+    endings.look(daemon.queue.entries())
+    before = daemon.clock.now_s()
+    for minute in range(24 * 60):
+        if minute % 240 == 0:
+            training = Training(daemon.home.trainings / f"20300102T000000Z-3-{minute:08x}", daemon.clock, header)
+        if training is not None and minute % 240 < 200:
+            training.window(0.0 if minute % 17 == 0 else 100.0 * rng.uniform(0.5, 1.1))
+        daemon.trainings.poll(lambda _training: Surroundings(foreign_cores=0.1, cores=4))
+        if minute % 10 == 3:
+            daemon.searching.trial(number, None if number % 7 == 0 else 1.2, takes_s=1.0)
+            number += 1
+        endings.look(daemon.queue.entries())
+        energy_j = 0.0 if minute in (300, 900) else energy_j + rng.uniform(0.0, 40_000.0)
+        is_silent = minute % 50 < 5
+        known = GpuSample(
+            t_s=daemon.clock.now_s(),
+            index=0,
+            uuid="GPU-1",
+            utilization=None if is_silent else rng.uniform(0.01, 1.0),
+            memory_used_bytes=None if is_silent else 4 * GIB,
+            energy_j=None if is_silent else energy_j,
+        )
+        lost = GpuSample(t_s=daemon.clock.now_s(), index=1, uuid="GPU-2", why_unknown="it has fallen off the bus")
+        view: DaemonView = replace(daemon.view(), gpus=(known, lost))
+        daemon.clock.wait(60.0 - (daemon.clock.now_s() - before) % 60.0)
+        found = families(metrics)
+        values = {(name, labels): value for name, labels, value in samples(found)}
+        for (name, labels), value in values.items():
+            if name.endswith("_total"):
+                counted.add(name)
+                assert value >= last.get((name, labels), 0.0), (minute, name, labels)
+        assert not any("GPU-2" in str(labels) for _, labels in values)
+        gpu = (("gpu_uuid", "GPU-1"),)
+        assert (("autotune_gpu_utilization_ratio", gpu) in values) is not is_silent
+        assert values.get(("autotune_gpu_utilization_ratio", gpu), 1.0) > 0.0
+        last |= values
+    assert counted == {"autotune_gpu_energy_joules_total", "autotune_training_samples_total", "autotune_trials_total"}
+    ended = {labels[0][1]: value for (name, labels), value in last.items() if name == "autotune_trials_total"}
+    assert sum(ended.values()) == 144
+    assert daemon.clock.now_s() - before >= 24 * 3600 - 60
+
+
+def test_a_counter_that_begins_anew_adds_up(daemon: BusyDaemon) -> None:
+    """A driver that was loaded again counts its energy from 0: what it drew before stays counted."""
+    readings = iter((1000.0, 1500.0, 20.0, 50.0))
+    metrics = Metrics(lambda: replace(daemon.view(), gpus=(gpu(next(readings)),)), dict)
+    counted = [
+        next(value for name, _, value in samples(families(metrics)) if name == "autotune_gpu_energy_joules_total")
+        for _ in range(4)
+    ]
+    assert counted == [0.0, 500.0, 520.0, 550.0]
+
+
+def gpu(energy_j: float) -> GpuSample:
+    """Return a reading of a GPU that has drawn so much."""
+    return GpuSample(t_s=0.0, index=0, uuid="GPU-1", energy_j=energy_j)
+
+
+def test_trials_before_the_daemon_do_not_count(daemon: BusyDaemon) -> None:
+    """A daemon that was started again while a search of an earlier one still runs counts what comes from then on."""
+    endings = TrialEndings()
+    endings.look(daemon.queue.entries())
+    assert endings.counts == {}
+    daemon.searching.trial(90, 1.1)
+    daemon.searching.trial(91, None)
+    endings.look(daemon.queue.entries())
+    endings.look(daemon.queue.entries())
+    assert endings.counts == {"stopped": 1, "out of GPU memory": 1}
+
+
+def test_the_board_shows_metrics_that_there_are(daemon: BusyDaemon) -> None:
+    """Each panel's expression names a metric as it is served, with labels that it has; each metric has a panel."""
+    found = families(Metrics(daemon.view, lambda: {"stopped": 3}))
+    labels = {sample.name: {*sample.labels, "instance"} for family in found.values() for sample in family.samples}
+    labels["autotune_gpu_energy_joules_total"] = {"gpu_uuid", "instance"}  # the driver of this daemon does not say
+    board = json.loads((Path(__file__).parents[3] / "docs" / "grafana.json").read_text())
+    shown = set()
+    for panel in board["panels"]:
+        for target in panel["targets"]:
+            (name,) = set(re.findall(r"autotune_\w+", target["expr"]))
+            assert set(re.findall(r"{{(\w+)}}", target["legendFormat"])) <= labels[name], panel["title"]
+            shown.add(name)
+    assert shown == labels.keys()

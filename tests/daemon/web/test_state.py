@@ -1,0 +1,336 @@
+"""State of the page, from the files of a daemon."""
+
+import json
+import subprocess
+import sys
+from dataclasses import replace
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from autotune.clock import VirtualClock
+from autotune.daemon.home import DaemonHome
+from autotune.daemon.queue.entry import EntryState
+from autotune.daemon.web.sections.event_files import EventFile
+from autotune.daemon.web.sections.search_section import MOST_DOTS, t_quantile
+from autotune.daemon.web.state import WebState
+from autotune.events import IncumbentChanged
+from autotune.records import Purpose
+from autotune.statistics import student_t_quantile
+from tests.daemon.web.busy_daemon import BusyDaemon, Searching
+
+
+@pytest.fixture
+def daemon(home: DaemonHome, tmp_path: Path) -> BusyDaemon:
+    """A daemon that has done nothing yet."""
+    return BusyDaemon(home, tmp_path / "a project")
+
+
+def document(daemon: BusyDaemon, **options: Any) -> WebState:
+    """Return the state after a look of the daemon."""
+    daemon.note(0.5)
+    state = daemon.page.document(**options)
+    assert state is not None
+    return state
+
+
+def test_nothing_is_shown_before_the_daemon_has_looked(daemon: BusyDaemon) -> None:
+    """There is no state to begin with, rather than one of zeros."""
+    assert daemon.page.document() is None
+
+
+def test_an_idle_daemon_says_so(daemon: BusyDaemon) -> None:
+    """No search, no entries, no advice; a machine without a driver says why there is no GPU."""
+    daemon.note(None, gpus=(), why_no_gpus="there is no NVIDIA driver")
+    state = daemon.page.document()
+    assert state is not None
+    assert state["headline"] == {"tone": "quiet", "text": "Nothing runs, and nothing waits."}
+    assert state["search"] is None
+    assert (state["gpus"]["why_none"], state["gpus"]["devices"]) == ("there is no NVIDIA driver", [])
+    assert (state["queue"]["entries"], state["advice"]["advice"], state["trainings"]["alarms"]) == ([], [], [])
+
+
+def test_a_busy_daemon_in_all_sections(daemon: BusyDaemon) -> None:
+    """Of GPUs, search, queue, training, alarm and advice there is what their files say; the alarm is the headline."""
+    daemon.fill()
+    state = document(daemon)
+    assert state["headline"]["tone"] == "alarm"
+    assert "trains at 7" in state["headline"]["text"]
+    assert "neighbour on the CPU" in state["headline"]["text"]
+    (training,) = state["trainings"]["trainings"]
+    assert training["is_slow"]
+    assert training["ratio"] == pytest.approx(0.7, abs=0.05)
+    (alarm,) = [alarm for alarm in state["trainings"]["alarms"] if alarm["is_open"]]
+    assert alarm["cause"] == "neighbour on the CPU"
+    search = state["search"]
+    assert search is not None
+    assert (search["entry"], search["phase"], search["trials"]) == (2, "confirming", 19)
+    assert search["best"][0][1] == 1.0
+    assert search["best"] == sorted(search["best"])
+    assert search["best_changes"] is not None
+    assert "num_workers=" in search["best_changes"]
+    assert search["now"] is not None
+    assert (search["now"]["number"], search["now"]["purpose"]) == (19, "pair 4")
+    assert search["endings"] == {"stopped": 18, "out of GPU memory": 1}
+    states = [entry["state"] for entry in state["queue"]["entries"]]
+    assert states == ["running", "waiting", "paused", "failed", "done"]
+    assert state["queue"]["entries"][1]["reason"] == "one search at a time: 2 is before it"
+    (advice,) = state["advice"]["advice"]
+    assert (advice["ratio"], advice["diff"]) == ((1.5, 1.2, 1.8), "-num_workers: 1\n+num_workers: 4")
+
+
+def test_a_gpu_shows_the_last_hour_and_who_is_on_it(daemon: BusyDaemon) -> None:
+    """Means of 30 s; a process is the search's, a training's, or somebody else's; the unknown is null, never 0."""
+    daemon.fill()
+    first, second = document(daemon)["gpus"]["devices"]
+    series = first["history"]["series"]
+    assert {name: len(values) for name, values in series.items()} == {"utilization": 120, "memory": 120, "power_w": 120}
+    assert 0.5 < (series["utilization"][5] or 0.0) < 1.0
+    assert [user["whose"] for user in first["users"]] == ["search", "training", "other"]
+    assert first["users"][1]["name"] == "/project/tts/config.yaml"
+    assert first["users"][2]["memory_bytes"] is None
+    unknown = ("utilization", "memory_used_bytes", "power_w", "sm_clock_mhz", "throttled_by")
+    assert [second[name] for name in unknown] == [None] * 5  # type: ignore[literal-required]
+    assert second["history"]["series"] == {}
+
+
+def test_a_gap_in_the_readings_is_a_gap(daemon: BusyDaemon) -> None:
+    """A daemon that did not look for ten minutes shows nothing for them."""
+    daemon.note(0.5)
+    daemon.clock.wait(600.0)
+    series = document(daemon)["gpus"]["devices"][0]["history"]["series"]["utilization"]
+    assert (series[0], series[-1]) == (0.5, 0.5)
+    assert series[1:-1] == [None] * 19
+
+
+def test_points_have_intervals_that_hold_them(daemon: BusyDaemon) -> None:
+    """Fastest first, with today's config among them; more trials make a narrower interval."""
+    daemon.add_running()
+    daemon.search()
+    search = document(daemon)["search"]
+    assert search is not None
+    points = search["points"]
+    assert all(point["low"] < point["ratio"] < point["high"] for point in points)
+    rest = [point["ratio"] for point in points]
+    assert rest == sorted(rest, reverse=True)
+    (today,) = [point for point in points if point["is_today"]]
+    assert today["trials"] == 5
+    once = next(point for point in points if point["trials"] == 1)
+    often = next(point for point in points if point["trials"] == 5 and not point["is_today"])
+    assert once["high"] / once["low"] > often["high"] / often["low"]
+
+
+def test_the_search_is_followed_as_it_writes(daemon: BusyDaemon) -> None:
+    """Before its first event, in the middle of a line, and after: each trial counts once."""
+    daemon.add_running()
+    search = document(daemon)["search"]
+    assert search is not None
+    assert (search["trials"], search["is_running"]) == (0, True)
+    daemon.searching.begin()
+    daemon.searching.trial(0, 1.0, Purpose.BASELINE)
+    content = daemon.events.read_bytes()
+    daemon.searching.trial(1, 1.2, **{"data.num_workers": 2})
+    whole = daemon.events.read_bytes()
+    daemon.events.write_bytes(content + whole[len(content) : len(content) + 200])
+    search = document(daemon)["search"]
+    assert search is not None
+    assert search["trials"] == 1
+    daemon.events.write_bytes(whole)
+    for _ in range(2):
+        search = document(daemon)["search"]
+        assert search is not None
+        assert (search["trials"], search["best_changes"]) == (2, "num_workers=2")
+
+
+def test_a_search_that_was_resumed_shows_the_whole_study(daemon: BusyDaemon) -> None:
+    """Trials of an earlier search of the study come first, without the days between; other studies are left out."""
+    earlier = Searching(daemon.events.with_name("20291231T000000Z-h-1.events.jsonl"), VirtualClock())
+    earlier.begin()
+    earlier.trial(0, 1.0, Purpose.BASELINE)
+    other = Searching(daemon.events.with_name("20291231T000001Z-h-1.events.jsonl"), VirtualClock(), study="other")
+    other.begin()
+    other.trial(0, 5.0)
+    daemon.add_running()
+    daemon.searching.begin(trials_found=1)
+    daemon.searching.trial(1, 1.0, Purpose.BASELINE)
+    search = document(daemon)["search"]
+    assert search is not None
+    assert [dot[0] for dot in search["dots"]] == [0, 1]
+    assert (search["starts_s"], search["t_s"]) == ([0.0, 10.0], 20.0)
+
+
+def test_the_events_of_a_named_state_folder_are_found(daemon: BusyDaemon) -> None:
+    """A search with `--state-dir` writes there, from where it was asked for on; the trainer's options are its own."""
+    options = ("--state-dir", "its state", "--", "python", "train.py", "--state-dir", "no")
+    daemon.add_running(cwd=str(daemon.project), options=options)
+    elsewhere = Searching(daemon.project / "its state" / "searches" / daemon.events.name, daemon.clock)
+    elsewhere.begin()
+    elsewhere.trial(0, 1.0, Purpose.BASELINE)
+    search = document(daemon)["search"]
+    assert search is not None
+    assert search["trials"] == 1
+
+
+def test_a_line_without_an_end_costs_no_memory(tmp_path: Path) -> None:
+    """What is too long to be an event is passed over, and so is the rest of it; what comes after it is read."""
+    path = tmp_path / "s.events.jsonl"
+    path.write_bytes(b'{"event": "a"}\n"' + b"x" * (20 << 20) + b'"\n{"event": "b"}\n{"event":')
+    file = EventFile(path)
+    assert [event["event"] for event in file.news(1 << 20)] == ["a"]
+    assert [event["event"] for event in file.news(64 << 20)] == ["b"]
+    with path.open("ab") as more:
+        more.write(b' "c"}\n')
+    assert [event["event"] for event in file.news(64 << 20)] == ["c"]
+
+
+def test_ten_thousand_trials_fit(daemon: BusyDaemon) -> None:
+    """The document stays small, all steps of the best speed are in it, and so is the fastest trial."""
+    daemon.add_running()
+    daemon.searching.begin()
+    daemon.searching.trial(0, 1.0, Purpose.BASELINE)
+    for number in range(1, 10_000):
+        best = 1.0 + number / 10_000 if number % 500 == 0 else 0.9 + (number % 7) / 100
+        daemon.searching.trial(number, best, **{"data.num_workers": number % 300})
+    search = document(daemon)["search"]
+    assert search is not None
+    assert search["trials"] == 10_000
+    assert len(search["dots"]) <= MOST_DOTS
+    assert [ratio for _, ratio in search["best"]] == [
+        1.0,
+        *(1.0 + number / 10_000 for number in range(500, 10_000, 500)),
+    ]
+    assert max(dot[2] or 0.0 for dot in search["dots"]) == search["best"][-1][1]
+    assert len(json.dumps(document(daemon))) < 200_000
+
+
+def test_the_fullest_document_stays_small(daemon: BusyDaemon) -> None:
+    """Many GPUs, entries and trainings with long names are cut to what a page can show."""
+    long = "x" * 5000
+    for _ in range(90):
+        daemon.add(config=f"/{long}", note=long)
+    daemon.fill()
+    one = daemon.gpus(0.5)[0]
+    views = daemon.view().trainings
+    gpus = tuple(replace(one, index=index, uuid=f"GPU-{index}", users=one.users * 30) for index in range(200))
+    daemon.note(0.5, gpus=gpus, trainings=tuple(replace(views[0], id=str(number), name=long) for number in range(300)))
+    state = daemon.page.document(actions=True, csrf="t")
+    assert len(json.dumps(state)) < 200_000
+    assert state is not None
+    assert state["gpus"]["left_out"] > 0
+    assert state["queue"]["left_out"] > 0
+    assert state["trainings"]["left_out"] > 0
+
+
+HOSTILE = "<script>alert(1)</script>\x1b[31mred\x1b]0;title\x07\u202egnp.exe\x00\x9b31m\ud800"
+
+
+def test_text_from_outside_cannot_control_anything(daemon: BusyDaemon) -> None:
+    """In a trial's stderr and detail, a key, a study's name, a process, a training's and a queue's texts."""
+    daemon.searching = Searching(daemon.events, daemon.clock, study=HOSTILE)
+    daemon.add_running(note=HOSTILE)
+    daemon.searching.begin()
+    daemon.searching.trial(0, 1.0, Purpose.BASELINE)
+    daemon.searching.trial(1, None, detail=HOSTILE, stderr_tail=f"{HOSTILE}\n{HOSTILE}", **{HOSTILE: HOSTILE})
+    state = document(daemon)
+    text = json.dumps(state, ensure_ascii=False)
+    assert "<script>alert(1)</script>" in text  # as text; the page never takes it for markup
+    assert "red" in text
+    assert [letter for letter in text if not letter.isprintable()] == []
+    search = state["search"]
+    assert search is not None
+    assert search["recent"][0]["stderr"].count("\n") == 1
+
+
+def test_files_that_make_no_sense_are_passed_over(daemon: BusyDaemon) -> None:
+    """Lines, numbers and stamps that are wrong; a queue that cannot be read is said, with the last that could be."""
+    daemon.add_running()
+    daemon.searching.begin()
+    daemon.searching.trial(0, 1.0, Purpose.BASELINE)
+    with daemon.events.open("a") as file:
+        for line in (
+            "[]",
+            "nonsense",
+            '{"event": "TrialEnded"}',
+            '{"event": "TrialEnded", "trial": 5, "changes": [], "speedup": "x"}',
+            '{"event": "IncumbentChanged", "speedup": NaN, "changes": {}}',
+            '{"event": "TrialStarted", "number": "five", "utc": "yesterday"}',
+            '{"event": "SearchEnded", "verdict": 7, "utc": "2030-01-01"}',
+        ):
+            file.write(f"{line}\n")
+    search = document(daemon)["search"]
+    assert search is not None
+    assert (search["trials"], len(search["best"])) == (1, 1)
+    (daemon.home.queue / "queue.json").write_text("{")
+    state = daemon.page.document()
+    assert state is not None
+    assert "cannot be understood" in (state["queue"]["trouble"] or "")
+    assert state["headline"]["tone"] == "trouble"
+    assert [entry["state"] for entry in state["queue"]["entries"]] == ["running"]
+
+
+def test_a_clock_that_jumps_moves_no_trial_far(daemon: BusyDaemon) -> None:
+    """A clock that was set, back or a year ahead, neither turns the picture round nor squeezes it into a corner."""
+    daemon.add_running()
+    daemon.searching.begin()
+    daemon.searching.trial(0, 1.0, Purpose.BASELINE)
+    utc = daemon.clock.utc
+    for number, jump in ((1, timedelta(days=-3)), (2, timedelta(days=400))):
+        daemon.searching.clock.utc = lambda jump=jump: utc() + jump  # type: ignore[method-assign]
+        daemon.searching.trial(number, 1.1)
+    search = document(daemon)["search"]
+    assert search is not None
+    times = [dot[1] for dot in search["dots"]]
+    assert times == sorted(times)
+    assert times[-1] <= 30.0
+
+
+def test_actions_are_offered_only_where_they_are_permitted(daemon: BusyDaemon) -> None:
+    """A page that only shows has no buttons and no token; else each state has those that its command permits."""
+    daemon.fill()
+    read_only = document(daemon, csrf="secret")
+    assert (read_only["actions"], read_only["csrf"]) == (False, None)
+    assert not any(entry["actions"] for entry in read_only["queue"]["entries"])
+    state = document(daemon, actions=True, csrf="secret")
+    assert state["csrf"] == "secret"
+    offered = {entry["state"]: entry["actions"] for entry in state["queue"]["entries"]}
+    assert offered[EntryState.PAUSED] == ["resume", "remove"]
+    assert offered[EntryState.DONE] == ["remove"]
+    assert state["advice"]["advice"][0]["actions"] == ["apply"]
+
+
+def test_what_has_not_changed_is_the_same_but_for_its_moment(daemon: BusyDaemon) -> None:
+    """So that nothing is sent while nothing happens."""
+    daemon.fill()
+    first, second = daemon.page.document(), daemon.page.document()
+    assert first is not None
+    assert second is not None
+    assert {**first, "utc": ""} == {**second, "utc": ""}
+
+
+def test_the_best_of_a_search_that_has_ended_stays(daemon: BusyDaemon) -> None:
+    """The page shows the last search until another one runs."""
+    running = daemon.add_running()
+    daemon.search()
+    document(daemon)
+    done = replace(running, state=EntryState.DONE, owner=None, running_s=0.0, used_s=400.0)
+    daemon.queue.change(running.id, lambda _entry: done)
+    daemon.searching.tell(IncumbentChanged(values={}, changes={"data.num_workers": 9}, speedup=3.0))
+    search = document(daemon)["search"]
+    assert search is not None
+    assert (search["is_running"], search["now"], search["best_changes"]) == (False, None, "num_workers=9")
+
+
+@pytest.mark.parametrize("degrees", [6.0, 10.0, 100.0, 9000.0])
+def test_the_quantile_is_that_of_students_t(degrees: float) -> None:
+    """As near as a picture needs it."""
+    assert t_quantile(degrees) == pytest.approx(student_t_quantile(0.975, degrees), rel=1e-3)
+
+
+def test_the_page_costs_the_daemon_no_heavy_import() -> None:
+    """The state is made without numpy, optuna and rich, as the daemon is small."""
+    heavy = ("numpy", "optuna", "rich", "ruamel", "pydantic", "yaml")
+    code = f"import sys, autotune.daemon.web.state; print([name for name in {heavy} if name in sys.modules])"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
