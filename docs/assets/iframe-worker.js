@@ -1,38 +1,21 @@
-// Worker for pages that are opened as files, where browsers start none: it runs the script in a hidden frame of its own.
+// The search of a page that is opened as a file: browsers start no worker there, so its script runs in a hidden frame.
 if (location.protocol === "file:") {
   window.Worker = class extends EventTarget {
     constructor(url) {
       super();
-      const frame = document.createElement("iframe");
+      const frame = document.body.appendChild(document.createElement("iframe"));
       frame.hidden = true;
-      document.body.appendChild(frame);
-      this.frame = frame;
-      const inside = frame.contentWindow;
-      const outside = this;
-      inside.document.open();
-      inside.document.write("<html><body></body></html>");
-      inside.document.close();
-      const load = (address) =>
-        new Promise((done) => {
-          const script = inside.document.createElement("script");
-          script.src = new URL(address, url);
-          script.onload = script.onerror = done;
-          inside.document.body.appendChild(script);
-        });
-      inside.importScripts = (...addresses) =>
-        addresses.reduce((before, address) => before.then(() => load(address)), Promise.resolve());
-      inside.postMessage = (data) => {
-        const event = new MessageEvent("message", { data });
-        outside.dispatchEvent(event);
-        if (outside.onmessage) outside.onmessage(event);
-      };
-      this.ready = load(url);
+      this.inside = frame.contentWindow;
+      this.inside.document.write("<body></body>");
+      this.inside.document.close();
+      this.inside.postMessage = (data) => this.dispatchEvent(new MessageEvent("message", { data }));
+      const script = this.inside.document.createElement("script");
+      this.loaded = new Promise((done) => script.addEventListener("load", done));
+      script.src = url;
+      this.inside.document.body.append(script);
     }
     postMessage(data) {
-      this.ready.then(() => this.frame.contentWindow.dispatchEvent(new MessageEvent("message", { data })));
-    }
-    terminate() {
-      this.frame.remove();
+      this.loaded.then(() => this.inside.dispatchEvent(new MessageEvent("message", { data })));
     }
   };
 }

@@ -19,6 +19,7 @@ def main() -> int:
     parser.add_argument(
         "--screens", nargs="*", metavar="PAGE", help="run the commands of pages, and write their screens"
     )
+    parser.add_argument("--site", type=Path, default=ROOT / "build" / "site", help="folder of the site (build/site)")
     arguments = parser.parse_args()
     if arguments.reference:
         write_pages()
@@ -27,7 +28,7 @@ def main() -> int:
         for path in [Path(name) for name in arguments.screens] or pages_with_screens(DOCS):
             Page(path).write_screens()
         return 0
-    return build(ROOT / "build" / "site")
+    return build(arguments.site)
 
 
 def build(site: Path) -> int:
