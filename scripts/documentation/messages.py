@@ -38,10 +38,12 @@ def _separators() -> set[str]:
 
 
 def _calls(path: Path, name: str) -> list[ast.Call]:
-    nodes = ast.walk(ast.parse(path.read_text()))
+    text = path.read_text(encoding="utf-8")
+    if f"{name}(" not in text:  # most files have none, and parsing takes its time
+        return []
     return [
         node
-        for node in nodes
+        for node in ast.walk(ast.parse(text))
         if isinstance(node, ast.Call)
         and isinstance(node.func, ast.Name)
         and node.func.id == name

@@ -138,12 +138,15 @@ def project_of(description: str) -> Project:
 
 
 def _printed(waiting: selectors.BaseSelector, sources: tuple[int, ...]) -> bytes:
-    """Return what comes from several sources until all of them have ended, in the order of time."""
+    """Return what comes from several sources until all of them have ended, in the order of time.
+
+    Of what is there at once, that of the first source goes first: an answer is followed by progress, not the other way.
+    """
     pieces = []
     for source in sources:
         waiting.register(source, selectors.EVENT_READ)
     while waiting.get_map():
-        for key, _ in waiting.select(_LONGEST_S):
+        for key, _ in sorted(waiting.select(_LONGEST_S), key=lambda ready: sources.index(ready[0].fd)):
             try:
                 piece = os.read(key.fd, 1 << 16)
             except OSError:  # nobody has the other side of the terminal any more

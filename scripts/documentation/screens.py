@@ -6,13 +6,14 @@ A mark is a comment on a line of its own; the next block of code is what it make
                                           with a GPU, that of the tests
     <!-- file: config.yaml -->            the text of a file of the project, as it is by then
     <!-- screen: autotune status ... -->  a command, and what it prints; the same each time
-    <!-- timed "Better" "\d x" => ... --> the same of a command that measures: its screen has each of these patterns
-    <!-- run: ... -->                     a command without a block; "start: ..." one that runs until "stop"
+    <!-- timed "Better" "\d x" => ... --> the same of a command that measures, or looks at the machine: its screen has
+                                          each of these patterns
+    <!-- start: ... -->                   a command without a block, which runs until "stop"
     <!-- as in quickstart.md: ... -->     the block that a page has for that command (or file)
     <!-- tested by tests/test_x.py -->    a block that is left as it is; the test runs it
 
-A command may be followed by ``#from TEXT``, which leaves out the lines before the first one with that text, and by
-``#to TEXT`` and ``#exit STATUS``.
+A command may be followed by ``#from TEXT``, which leaves out the lines before the first one with that text (of a screen
+that moves, all but what it ends with), and by ``#exit STATUS``.
 """
 
 import re
@@ -24,7 +25,7 @@ from pathlib import Path
 from scripts.documentation.project import Project, project_of
 
 _MARK = re.compile(
-    r"<!-- (?:(timed) (.*?) => (.*)|(project|file|screen|run|start): (.*)|(as in|tested by) (\S+?)(?:: (.*))?|(stop))"
+    r"<!-- (?:(timed) (.*?) => (.*)|(project|file|screen|start): (.*)|(as in|tested by) (\S+?)(?:: (.*))?|(stop))"
     " -->"
 )
 _WITH_BLOCK = ("file", "screen", "timed", "as in", "tested by")
@@ -170,7 +171,7 @@ def _made(block: Block, project: Project) -> str:
         return ""
     if block.kind == "file":
         return project.shown((project.folder / block.command).read_text(encoding="utf-8").rstrip("\n"))
-    command, *cuts = re.split(r" #(?=from |to |exit )", block.command)
+    command, *cuts = re.split(r" #(?=from |exit )", block.command)
     chosen = dict(cut.split(" ", 1) for cut in cuts)
     if block.kind == "start":
         project.start(command)
@@ -181,8 +182,6 @@ def _made(block: Block, project: Project) -> str:
     lines = [line.rstrip() for line in screen.rstrip("\n").split("\n")]
     if "from" in chosen:
         lines = lines[_place(lines, chosen["from"], command) :]
-    if "to" in chosen:
-        lines = lines[: _place(lines, chosen["to"], command) + 1]
     for pattern in block.patterns:
         if not re.search(pattern, "\n".join(lines)):
             raise CannotMakeScreen(f"{command}: there is no {pattern!r} in\n{screen}")

@@ -1,5 +1,7 @@
 """Page of the words in answers: endings of trials, their validity, verdicts, metrics, and the knobs that are known."""
 
+from collections.abc import Iterable
+
 from autotune.metrics import GPU_METRICS, METRICS, Direction, Metric
 from autotune.records import Ending
 from autotune.space.catalog import KNOWN_KNOBS
@@ -50,11 +52,7 @@ def knobs_page() -> str:
     )
 
 
-def _metrics(metrics: object) -> str:
+def _metrics(metrics: Iterable[Metric]) -> str:
     better = {Direction.HIGHER: "more is better", Direction.LOWER: "less is better", Direction.NONE: ""}
-    rows = [
-        (code(metric.name), metric.label, metric.unit, better[metric.better])
-        for metric in metrics  # type: ignore[attr-defined]
-        if isinstance(metric, Metric)
-    ]
+    rows = [(code(metric.name), metric.label, metric.unit, better[metric.better]) for metric in metrics]
     return table(("name", "on the screen", "unit", ""), rows)
