@@ -29,6 +29,7 @@ _COMMANDS = {
     "apply": "write the best values into the config",
     "revert": "undo the last apply",
     "status": "what is known so far",
+    "report": "the same as one HTML file, with pictures",
     "study": "list, show, export, import, repair or delete studies",
     "run": "start real training with the values of the config",
     "profile": "how long the parts of a training step take, and its batches",

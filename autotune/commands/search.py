@@ -1,5 +1,6 @@
 """``autotune search``: the search itself."""
 
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -20,6 +21,7 @@ from autotune.commands.parameters import (
 from autotune.commands.search_answer import SearchAnswer
 from autotune.commands.search_request import SearchRequest
 from autotune.commands.watchdog import Watchdog
+from autotune.errors import AutotuneError, StudyError
 from autotune.process.termination import end_by_force_with, signals_held
 
 if TYPE_CHECKING:
@@ -73,6 +75,12 @@ if TYPE_CHECKING:
     "faster also learning faster? Default: a fifth of a budget of 15m or more, if the batch or the precision changes.",
 )
 @click.option("--no-race", is_flag=True, help="Leave the race out.")
+@click.option(
+    "--report",
+    type=click.Path(path_type=Path, dir_okay=False),
+    metavar="FILE",
+    help="Write what was found as one HTML file at the end, as `autotune report` does.",
+)
 @dry_run_option
 @json_option
 @state_dir_option
@@ -119,6 +127,7 @@ def _search(call: Invocation, request: SearchRequest, answer: SearchAnswer, watc
     with signals_held():  # within the budget: what is imported here may lie on a disk that hangs
         from autotune.commands.apply_question import ask_to_apply, is_question
         from autotune.commands.dry_run import show_dry_run
+        from autotune.commands.report_file import require_report
         from autotune.commands.searching import open_requested, search_with_display
         from autotune.report.console import text_console
 
@@ -126,7 +135,13 @@ def _search(call: Invocation, request: SearchRequest, answer: SearchAnswer, watc
     if request.dry_run:
         show_dry_run(text_console(), problem, request, clock)
         return 0
-    finished = search_with_display(problem, request, answer, clock, started_s=call.started_s)
+    if request.report is not None:
+        require_report(request.report)
+    try:
+        finished = search_with_display(problem, request, answer, clock, started_s=call.started_s)
+    except AutotuneError:
+        _report(problem, request, watchdog, clock)
+        raise
     if request.as_json:
         _apply(problem, finished, request, watchdog)  # first, so that a failure is the one object on stdout
     asks = is_question(request, finished)
@@ -136,9 +151,26 @@ def _search(call: Invocation, request: SearchRequest, answer: SearchAnswer, watc
         ask_to_apply(problem, finished.result)
     elif not request.as_json:
         _apply(problem, finished, request, watchdog)
+    _report(problem, request, watchdog, clock)
     if finished.ended_by:
         call.say_error(finished.ended_by)
     return 1 if finished.ended_by else 0
+
+
+def _report(problem: "Problem", request: SearchRequest, watchdog: Watchdog, clock: Clock) -> None:
+    """Write the report, if that was asked for and there is a trial to report; the answer is given by then."""
+    if request.report is None:
+        return
+    from autotune.commands.printing import say_aside
+    from autotune.commands.report_contents import contents_of
+    from autotune.commands.report_file import report_text, write_report
+
+    watchdog.stand_down()
+    try:
+        contents = contents_of(problem, clock)
+    except StudyError:  # nothing was tried at all, which the command says itself
+        return
+    say_aside(f"Report: {write_report(request.report, report_text(contents, clock))}")
 
 
 def _apply(problem: "Problem", finished: "Finished", request: SearchRequest, watchdog: Watchdog) -> None:

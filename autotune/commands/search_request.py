@@ -23,6 +23,7 @@ class SearchRequest:
         validate_s: Longest training of a validation trial, in seconds; None for none.
         race_s: Time for the race of the answer, in seconds; None where that is left to the answer.
         no_race: True for no race.
+        report: File for the report of the study; None for none.
         dry_run: True to show what would happen, and start nothing.
         as_json: True to print the answer as one JSON object on stdout.
         state_dir: Folder of all state; None finds the place by the config.
@@ -43,6 +44,7 @@ class SearchRequest:
     validate_s: float | None
     race_s: float | None
     no_race: bool
+    report: Path | None
     dry_run: bool
     as_json: bool
     state_dir: Path | None

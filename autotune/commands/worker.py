@@ -85,6 +85,7 @@ def command(
         sampler=None,
         validate_s=None,
         race_s=None,
+        report=None,
         no_race=True,
         dry_run=False,
         as_json=False,

@@ -104,7 +104,10 @@ class Service:
             self._manager.ready("looking at the queue")
             if self._web is not None:
                 self._web.start(self._apply_soon)
-                self._say(f"the page: {self._web.new_address()} (once, within 2 minutes; then `autotune daemon url`)")
+                # No address that signs in: what is said here may go into a log.
+                self._say(
+                    f"the page is served at {self._web.origin}; `autotune daemon url` prints an address to sign in"
+                )
             try:
                 while not lock.is_lost:
                     with signals_held():

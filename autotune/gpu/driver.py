@@ -12,11 +12,17 @@ import os
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from types import TracebackType
-from typing import Any, NamedTuple, Self, TypeVar
+from typing import Any, NamedTuple, Self
 
-from autotune.gpu.driver_errors import FUNCTION_NOT_FOUND, NO_LIBRARY, REMEDY, UNFIT_LIBRARY, DriverError, Trouble
-
-Answer = TypeVar("Answer")
+from autotune.gpu.driver_errors import (
+    FUNCTION_NOT_FOUND,
+    NO_LIBRARY,
+    REMEDY,
+    UNFIT_LIBRARY,
+    DriverError,
+    Trouble,
+    if_known,
+)
 
 _LIBRARY = "libnvidia-ml.so.1"
 _MIG_PREFIX = "MIG-"
@@ -212,7 +218,7 @@ class Device:
 
     def mig_uuids(self) -> Iterator[str]:
         """Yield the UUIDs of its MIG instances; those that do not answer are left out."""
-        for index in range(_if_known(lambda: int(self._ask("nvmlDeviceGetMaxMigDeviceCount"))) or 0):
+        for index in range(if_known(lambda: int(self._ask("nvmlDeviceGetMaxMigDeviceCount"))) or 0):
             with contextlib.suppress(DriverError):  # numbers may be missing
                 instance = self._ask("nvmlDeviceGetMigDeviceHandleByIndex", index)
                 yield Device(self._pynvml, instance, is_mig=True).uuid()
@@ -402,17 +408,8 @@ def facts(device: Device, index: int) -> GpuFacts:
     return GpuFacts(
         name=device.name(),
         uuid=device.uuid(),
-        memory_bytes=_if_known(lambda: device.memory().total_bytes),
+        memory_bytes=if_known(lambda: device.memory().total_bytes),
         index=index,
-        pci_bus_id=_if_known(device.pci_bus_id) or "",
-        mig_uuids=tuple(device.mig_uuids()) if _if_known(device.in_mig_mode) else None,
+        pci_bus_id=if_known(device.pci_bus_id) or "",
+        mig_uuids=tuple(device.mig_uuids()) if if_known(device.in_mig_mode) else None,
     )
-
-
-def _if_known(ask: Callable[[], Answer]) -> Answer | None:
-    try:
-        return ask()
-    except DriverError as error:
-        if error.trouble.is_fatal:
-            raise
-        return None

@@ -5,9 +5,12 @@ The codes are those of ``nvmlReturn_t`` in nvml.h, which are part of its binary 
 never succeed.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from enum import StrEnum
 from types import MappingProxyType
+from typing import TypeVar
+
+Answer = TypeVar("Answer")
 
 
 class Trouble(StrEnum):
@@ -139,3 +142,17 @@ class DriverError(Exception):
 def remedy_of(name: str) -> str:
     """Return the remedy for one of `FATAL_NAMES`, for people."""
     return next((_REMEDIES[code] for code, other in FATAL_NAMES.items() if other == name and code in _REMEDIES), REMEDY)
+
+
+def if_known(ask: Callable[[], Answer]) -> Answer | None:
+    """Return an answer of the driver, None where it has none.
+
+    Raises:
+        DriverError: The GPU, or the driver, is gone.
+    """
+    try:
+        return ask()
+    except DriverError as error:
+        if error.trouble.is_fatal:
+            raise
+        return None

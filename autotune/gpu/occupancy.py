@@ -1,20 +1,17 @@
 """Occupancy of the GPUs before a search begins: a GPU that somebody else works on cannot be measured."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TypeVar
 
 from autotune.clock import Clock
 from autotune.gpu.driver import Device, Driver, Holder
-from autotune.gpu.driver_errors import DriverError
+from autotune.gpu.driver_errors import DriverError, if_known
 from autotune.gpu.driver_windows import SampledWindows
 
 BUSY_FRACTION = 0.05
 """Share of the last second in which kernels ran; below it a desktop's drawing is not called work."""
 
 _LOOK_BACK_S = 1.0
-
-Answer = TypeVar("Answer")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -80,11 +77,11 @@ def busy_gpus(uuids: Sequence[str], clock: Clock) -> tuple[GpuOccupancy, ...]:
 def _occupancy(driver: Driver, uuid: str, clock: Clock) -> GpuOccupancy:
     try:
         device = driver.device(uuid)
-        holders = _if_told(device.holders) or []
-        memory = _if_told(device.memory)
+        holders = if_known(device.holders) or []
+        memory = if_known(device.memory)
         return GpuOccupancy(
             uuid=uuid,
-            name=_if_told(device.name) or uuid,
+            name=if_known(device.name) or uuid,
             occupants=tuple(_occupant(driver, holder) for holder in holders),
             utilization=_recent_utilization(device, clock),
             memory_used_bytes=None if memory is None else memory.used_bytes,
@@ -97,26 +94,17 @@ def _occupant(driver: Driver, holder: Holder) -> Occupant:
     return Occupant(
         pid=holder.pid,
         memory_bytes=holder.memory_bytes,
-        name=_if_told(lambda: driver.process_name(holder.pid)),
+        name=if_known(lambda: driver.process_name(holder.pid)),
         computes=holder.computes,
     )
 
 
 def _recent_utilization(device: Device, clock: Clock) -> float | None:
-    samples = _if_told(lambda: device.busy_samples(0))
+    samples = if_known(lambda: device.busy_samples(0))
     now_s, epoch_s = clock.now_s(), clock.utc().timestamp()
     windows = SampledWindows().of(samples or (), now_s=now_s, epoch_s=epoch_s)
     recent = [(length_s, busy) for end_s, length_s, busy in windows if end_s > now_s - _LOOK_BACK_S]
     if recent:
         return sum(length_s * busy for length_s, busy in recent) / sum(length_s for length_s, _ in recent)
-    percent = _if_told(device.busy_percent)
+    percent = if_known(device.busy_percent)
     return None if percent is None or percent > 100 else percent / 100.0
-
-
-def _if_told(ask: Callable[[], Answer]) -> Answer | None:
-    try:
-        return ask()
-    except DriverError as error:
-        if error.trouble.is_fatal:
-            raise
-        return None

@@ -68,7 +68,7 @@ def print_answer(
     """
     shown = result.best if result.verdict is not Verdict.NO_CHANGE else result.candidate
     console.print()
-    console.print(_headline(result), soft_wrap=True)
+    console.print(headline(result), soft_wrap=True)
     console.print(Text(f"{plain(result.why, longest=_LONGEST_CAUTION)}.", style="dim"), soft_wrap=True)
     if shown is not None and result.changes:
         console.print()
@@ -81,7 +81,7 @@ def print_answer(
         for heading, side in (("Today", result.baseline), ("The best" if shown is result.best else "The tried", shown)):
             if side is not None and side.stages:
                 console.print(Text(f"{heading}'s pipeline: {side.stages.verdict()}.", style="dim"), soft_wrap=True)
-    for note in (*race_notes(result), *validation_notes(result), *_notes(result, shown, elapsed_s)):
+    for note in (*race_notes(result), *validation_notes(result), *answer_notes(result, shown, elapsed_s)):
         console.print()
         console.print(note, soft_wrap=True)
     for caution in result.cautions:
@@ -107,13 +107,16 @@ def print_failures(console: Console, failures: Sequence[Failure]) -> None:
         _print_failure(console, failure)
 
 
-def _headline(result: SearchResult) -> Text:
+def headline(result: SearchResult) -> Text:
+    """Return the answer in a sentence."""
     if result.verdict is Verdict.BETTER:
         assert result.speedup is not None
         if result.objective == UTILIZATION.name and result.score_ratio is not None:
-            busy = f"the GPU is {_ratio(result.score_ratio)} as busy as with today's config, "
-            return Text.assemble(("Better: ", "bold green"), busy, f"and training {_ratio(result.speedup)} as fast.")
-        return Text.assemble(("Better: ", "bold green"), f"{_ratio(result.speedup)} as fast as today's config.")
+            busy = f"the GPU is {ratio_text(result.score_ratio)} as busy as with today's config, "
+            return Text.assemble(
+                ("Better: ", "bold green"), busy, f"and training {ratio_text(result.speedup)} as fast."
+            )
+        return Text.assemble(("Better: ", "bold green"), f"{ratio_text(result.speedup)} as fast as today's config.")
     if result.verdict is Verdict.NO_BASELINE:
         return Text.assemble(("No baseline: ", "bold yellow"), "today's config does not run; these values do.")
     if result.candidate is not None and result.speedup is None:
@@ -132,7 +135,8 @@ def _is_undecided(result: SearchResult) -> bool:
     return bool(result.candidate and result.score_ratio and result.score_ratio.high > _LARGE_GAIN and not broke)
 
 
-def _ratio(ratio: Ratio) -> str:
+def ratio_text(ratio: Ratio) -> str:
+    """Return a ratio with its interval."""
     return f"{ratio.ratio:.2f}x (95 % interval {ratio.low:.2f} to {ratio.high:.2f})"
 
 
@@ -162,21 +166,29 @@ def _table_of(result: SearchResult, column: str, names: Mapping[str, str], *, no
     table.add_column("for the training", style="dim")
     for previous, change in zip((None, *result.changes), result.changes, strict=False):
         is_together = previous is not None and previous.group == change.group and change.worth is not None
-        worths = ["(together)" if is_together else _worth(change.worth)] if is_worth_known else []
+        worths = ["(together)" if is_together else worth_text(change.worth)] if is_worth_known else []
         table.add_row(names[change.path], value_text(change.old), value_text(change.new), *worths, change.label)
         for key in change.along:
             table.add_row(names[key.path], value_text(key.old), value_text(key.new), *("(moves along)" for _ in worths))
     return table
 
 
-def _worth(ratio: Ratio | None) -> str:
+def worth_text(ratio: Ratio | None) -> str:
+    """Return what a change is worth, with its interval."""
     if ratio is None:
         return "?"
     interval = f"{ratio.low:.2f} to {ratio.high:.2f}"
     return f"unclear {interval}" if ratio.low <= 1.0 <= ratio.high else f"{ratio.ratio:.2f}x ({interval})"
 
 
-def _notes(result: SearchResult, shown: Side | None, elapsed_s: float | None) -> list[Text]:
+def answer_notes(result: SearchResult, shown: Side | None, elapsed_s: float | None) -> list[Text]:
+    """Return what else the reader of an answer should know, a sentence or two each.
+
+    Args:
+        result: The answer.
+        shown: What stands beside today's config; None for nothing.
+        elapsed_s: Duration of the search; None if that is not known.
+    """
     notes = []
     if result.verdict is not Verdict.NO_CHANGE:
         scaling = "Check the learning rate; a common start is to scale it with the batch (Goyal et al. 2017)."

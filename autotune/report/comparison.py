@@ -23,7 +23,7 @@ def metrics_table(baseline: Side, other: Side | None, column: str) -> Table:
         other: Side that it is compared with; None, or one without numbers, leaves today's alone.
         column: Heading of the other.
     """
-    sides = [side for side in (baseline, other) if side is not None and side.metrics]
+    sides = _measured(baseline, other)
     table = Table(box=None, pad_edge=False, padding=(0, 3, 0, 0))
     table.add_column("measured")
     for side in sides:
@@ -31,12 +31,28 @@ def metrics_table(baseline: Side, other: Side | None, column: str) -> Table:
             table.add_column("today", justify="right")
         else:
             table.add_column(column, justify="right", style="bold")
-    table.add_row(*_trial_row("samples_per_s", sides))
-    for row in _gpu_rows(sides):
+    for row in metrics_rows(baseline, other):
         table.add_row(*row)
-    for name in _OF_THE_TRIAL:
-        table.add_row(*_trial_row(name, sides))
     return table
+
+
+def metrics_rows(baseline: Side, other: Side | None) -> list[list[str]]:
+    """Return the rows of that table: the name of what was measured, and its text on each side that has numbers.
+
+    Args:
+        baseline: Today's config.
+        other: Side that it is compared with; None for none.
+    """
+    sides = _measured(baseline, other)
+    return [
+        _trial_row("samples_per_s", sides),
+        *_gpu_rows(sides),
+        *(_trial_row(name, sides) for name in _OF_THE_TRIAL),
+    ]
+
+
+def _measured(baseline: Side, other: Side | None) -> list[Side]:
+    return [side for side in (baseline, other) if side is not None and side.metrics]
 
 
 def gpu_notes(baseline: Side, why_no_gpu: str | None, other: Side | None = None) -> list[str]:

@@ -37,7 +37,7 @@ def race_notes(result: SearchResult) -> Iterator[Text]:
         today, other = race.winner.evaluation_losses
         yield Text(f"The loss of its latest evaluations was {other:.4g}, and {today:.4g} today.", style="dim")
     start = f"a copy of the newest checkpoint, {plain(race.checkpoint)}" if race.checkpoint else "scratch"
-    yield Text(f"Raced from {start}, {race.pairs} rounds in turn.", style="dim")
+    yield Text(f"Raced from {start}, {race.pairs} {'round' if race.pairs == 1 else 'rounds'} in turn.", style="dim")
 
 
 def outcome(race: Race, raced: Raced) -> str:

@@ -72,6 +72,13 @@ def test_install_writes_the_unit_and_says_the_rest(daemon: Install, unit: Path, 
     assert asked(bin_folder) == []
 
 
+def test_install_web_has_the_page_served(daemon: Install, unit: Path) -> None:
+    """The unit's command says so; a package that is missing would be named here."""
+    done = daemon("install", "--web")
+    assert done.returncode == 0, done.stderr
+    assert f"ExecStart={sys.executable} -P -m autotune daemon run --web\n" in unit.read_text()
+
+
 def test_install_now_starts_it(daemon: Install, bin_folder: Path) -> None:
     """A later install restarts the daemon, so that it is of the new version."""
     assert daemon("install", "--now").returncode == 0

@@ -96,7 +96,9 @@ def test_metrics_and_pages_have_keys_of_their_own(
     home: Path, autotune: Autotune, start: Callable[..., Daemon], port: int
 ) -> None:
     """The token's file opens the metrics, an address works once, and a page that only shows changes nothing."""
-    start("--web", "--web-port", str(port))
+    daemon = start("--web", "--web-port", str(port))
+    assert f"the page is served at http://127.0.0.1:{port};" in daemon.said()
+    assert "code=" not in daemon.said()  # which may be a log
     address = signed_in(autotune)
     client = Client(port).sign_in(address)
     assert client.ask(address.removeprefix(f"http://127.0.0.1:{port}")).status == 401

@@ -10,8 +10,11 @@ from autotune.process.termination import signals_held
 
 @click.command(name="install")
 @click.option("--now", is_flag=True, help="Also have systemd start it, now and at each login.")
+@click.option(
+    "--web", is_flag=True, help="Have it serve the page and the metrics, as `autotune daemon run --web` does."
+)
 @click.option("--force", is_flag=True, help="Replace a unit that somebody edited; a copy of it is kept.")
-def command(now: bool, force: bool) -> int:
+def command(now: bool, web: bool, force: bool) -> int:
     """Writes a systemd unit that starts the daemon at your login, and says how to enable it.
 
     The unit is yours alone, no administrator is needed. Nothing is started unless --now asks for it. Where there is no
@@ -22,6 +25,7 @@ def command(now: bool, force: bool) -> int:
         import sys
 
         from autotune.clock import SystemClock
+        from autotune.commands.daemon.page_packages import page_server
         from autotune.commands.daemon.service_manager import (
             START,
             UPDATE,
@@ -37,6 +41,9 @@ def command(now: bool, force: bool) -> int:
     open_home(os.environ)  # where it cannot work, it need not be installed
     starts = daemon_command(sys.executable)
     check_command(starts)
+    if web:
+        page_server()  # what cannot be served is said here, and not in the log of a service
+        starts = (*starts, "--web")
     if now:
         require_manager()
     change = write_unit(unit_path(os.environ), unit_text(starts, os.environ), SystemClock(), force=force)

@@ -1,16 +1,8 @@
 """``autotune daemon run``: the daemon, in the foreground."""
 
-from typing import TYPE_CHECKING
-
 import click
 
-from autotune.errors import AutotuneError
 from autotune.process.termination import signals_held
-
-if TYPE_CHECKING:
-    from autotune.clock import Clock
-    from autotune.daemon.home import DaemonHome
-    from autotune.daemon.web.page import Page
 
 _PORT = 8577
 
@@ -31,11 +23,14 @@ def command(web: bool, web_port: int, web_actions: bool, web_address: str, web_e
     Ending it changes nothing that trains. A search that runs ends by itself after its running trial, and goes on with
     the rest of its budget when the daemon is there again.
     """
+    if web_actions and not web:
+        raise click.UsageError("--web-actions is for the page, which --web serves.")
     _check_address(web_address, web_port, is_exposed=web_exposed)
     with signals_held():
         import os
 
         from autotune.clock import SystemClock
+        from autotune.commands.daemon.page_packages import page_server
         from autotune.commands.printing import say_aside
         from autotune.daemon.home import open_home
         from autotune.daemon.service import Service
@@ -47,7 +42,10 @@ def command(web: bool, web_port: int, web_actions: bool, web_address: str, web_e
         say_aside(f"{clock.utc().astimezone():%H:%M:%S} {text}")
 
     home = open_home(os.environ)
-    page = _page(home, clock, web_address, web_port, has_actions=web_actions) if web else None
+    page = None
+    if web:
+        server = page_server()
+        page = server.WebServer(home, server.WebOptions(address=web_address, port=web_port, actions=web_actions), clock)
     Service(home, load_daemon_settings(os.environ), clock, say, page).run()
     return 0
 
@@ -68,22 +66,3 @@ def _check_address(address: str, port: int, *, is_exposed: bool) -> None:
             f"the page is better opened through ssh: ssh -L {port}:127.0.0.1:{port} THIS-MACHINE, and the address that "
             "`autotune daemon url` prints. If others shall reach it all the same: --web-exposed."
         )
-
-
-def _page(home: "DaemonHome", clock: "Clock", address: str, port: int, *, has_actions: bool) -> "Page":
-    """Return the page, which listens already.
-
-    Raises:
-        AutotuneError: A package is missing, or the port is taken.
-    """
-    try:
-        from autotune.daemon.web.server import WebOptions, WebServer
-    except ModuleNotFoundError as error:
-        if error.name is None or error.name.split(".")[0] not in ("starlette", "uvicorn", "prometheus_client"):
-            raise
-        raise AutotuneError(
-            f"the page needs {error.name}, which is not installed",
-            where="--web",
-            remedy="Run, in the clone that autotune was installed from: pip install '.[web]'",
-        ) from error
-    return WebServer(home, WebOptions(address=address, port=port, actions=has_actions), clock)

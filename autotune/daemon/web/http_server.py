@@ -94,6 +94,11 @@ class HttpServer:
         return int(self._socket.getsockname()[1])
 
     @property
+    def origin(self) -> str:
+        """Scheme, address and port."""
+        return f"http://{_in_address(self._address)}:{self.port}"
+
+    @property
     def streams(self) -> int:
         """Number of streams that are open."""
         return self._broadcast.streams
@@ -112,7 +117,7 @@ class HttpServer:
 
     def new_address(self) -> str:
         """Return an address that signs one browser in, once, within two minutes."""
-        return f"http://{_in_address(self._address)}:{self.port}/login?code={self._keys.new_code()}"
+        return f"{self.origin}/login?code={self._keys.new_code()}"
 
     def _run(self) -> None:
         try:
@@ -150,6 +155,6 @@ def _listening(address: str, port: int) -> socket.socket:
         raise AutotuneError(
             f"the page cannot be served at {address}, port {port}: {error.strerror}",
             where="--web",
-            remedy="Something else listens there, perhaps; name another port with --web-port.",
+            remedy="Another daemon, or something else, listens there perhaps: name another port with --web-port.",
         ) from error
     return listening

@@ -9,6 +9,11 @@ from autotune.daemon.web.daemon_view import DaemonView
 class Page(Protocol):
     """Page of a daemon; made by `autotune.daemon.web.server.WebServer`."""
 
+    @property
+    def origin(self) -> str:
+        """Scheme, address and port."""
+        ...
+
     def start(self, on_action: Callable[[], None]) -> None:
         """Begin to serve.
 

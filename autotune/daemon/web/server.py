@@ -65,6 +65,11 @@ class WebServer:
         self._ends = threading.Event()
         self._noting = threading.Thread(target=self._note_for_ever, name="autotune-web-hour", daemon=True)
 
+    @property
+    def origin(self) -> str:
+        """Scheme, address and port."""
+        return self._server.origin
+
     def start(self, on_action: Callable[[], None]) -> None:
         """Begin to serve.
 

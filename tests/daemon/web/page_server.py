@@ -35,7 +35,7 @@ class PageServer:
     @property
     def origin(self) -> str:
         """Origin of the page, for requests that are made by hand."""
-        return f"http://127.0.0.1:{self.port}"
+        return self._server.origin
 
     @property
     def address(self) -> str:

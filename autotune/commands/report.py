@@ -1,0 +1,68 @@
+"""``autotune report``: a study as one HTML file."""
+
+from pathlib import Path
+
+import click
+
+from autotune.commands.invocation import Invocation
+from autotune.commands.parameters import config_option, state_dir_option, storage_option
+from autotune.process.termination import signals_held
+
+
+@click.command(name="report")
+@config_option
+@click.option(
+    "-o",
+    "--out",
+    type=click.Path(path_type=Path, dir_okay=False),
+    help="The file (default: report.html beside the config's state). One that is no report is never replaced.",
+)
+@click.option(
+    "--against",
+    multiple=True,
+    type=click.Path(path_type=Path),
+    metavar="CONFIG|STUDY",
+    help="Set this study beside another one: of a config, or of a name that `autotune study list` shows.",
+)
+@click.option(
+    "--diagnosis",
+    type=click.Path(path_type=Path, exists=True),
+    help="What `autotune diagnose` found: its --json object in a file, or its --out folder.",
+)
+@state_dir_option
+@storage_option
+@click.pass_obj
+def command(
+    call: Invocation,
+    config: Path,
+    out: Path | None,
+    against: tuple[Path, ...],
+    diagnosis: Path | None,
+    state_dir: Path | None,
+    storage: str | None,
+) -> int:
+    """Writes what is known of a config's study into one HTML file: to keep, to print, to send to somebody.
+
+    It needs no network and runs nothing. It can be made while a search goes on, and of one that failed.
+    """
+    with signals_held():
+        from autotune.clock import SystemClock
+        from autotune.commands.printing import say
+        from autotune.commands.report_contents import contents_of, contents_of_other, read_diagnosis
+        from autotune.commands.report_file import comparison_text, report_path, report_text, write_report
+        from autotune.commands.showing import show_remarks
+        from autotune.problem.problem import open_problem
+
+    problem = open_problem(config, command=None, state_dir=state_dir, storage=storage)
+    show_remarks(problem.state)
+    clock = SystemClock()
+    path = report_path(problem, out)
+    advice = read_diagnosis(diagnosis) if diagnosis is not None else None
+    contents = contents_of(problem, clock, advice)
+    if against:
+        others = [contents_of_other(other, problem, clock) for other in against]
+        written = write_report(path, comparison_text([contents, *others], clock))
+    else:
+        written = write_report(path, report_text(contents, clock))
+    say(str(written))
+    return 0

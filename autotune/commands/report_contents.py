@@ -1,0 +1,234 @@
+"""Contents of a report, gathered: the record, the folders of trials, the events of the search, the project's commit."""
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from autotune.clock import Clock
+from autotune.commands.applying import diff_of_answer
+from autotune.errors import ConfigError, StudyError
+from autotune.files import read_beginning
+from autotune.folders.step_files import StepReader
+from autotune.measure.window import steady_window
+from autotune.problem.known import Study
+from autotune.problem.problem import Problem, open_problem
+from autotune.process.git_state import git_state
+from autotune.process.owner import is_gone
+from autotune.records import MACHINE, Purpose, TrialRecord
+from autotune.report.html.contents import Advice, StudyContents
+from autotune.report.plain_text import changes_text
+from autotune.results import SearchResult
+from autotune.study.finalists import finalists
+from autotune.study.identity import frameworks_text
+from autotune.study.summary import latest_search, summarize
+from autotune.study.travel.description import describe_study
+from autotune.trial.explanations import EXPLANATIONS
+
+_MOST_BYTES = 64 << 20
+_MOST_STEPS = 20_000
+_GIB = 1 << 30
+
+
+@dataclass(frozen=True, kw_only=True)
+class Diagnosed:
+    """What a diagnosis found, as far as a report shows it."""
+
+    verdict: str
+    advice: Sequence[Advice]
+
+
+def contents_of(problem: Problem, clock: Clock, diagnosed: Diagnosed | None = None) -> StudyContents:
+    """Return the contents of the report of a config's study.
+
+    Args:
+        problem: The config.
+        clock: The machine's clock.
+        diagnosed: What a diagnosis found; None without one.
+
+    Raises:
+        StudyError: There is no study of it.
+    """
+    study = Study.of(problem)
+    try:
+        result, why = study.answer(), ""
+    except StudyError as error:
+        result, why = None, error.message
+    typed = problem.typed
+    contents = _contents(problem, study.name, study.trials, result, clock)
+    return replace(
+        contents,
+        config=str(typed.config),
+        why_no_result=why,
+        diff=diff_of_answer(problem, result) if result else None,
+        commands={verb: typed.command(verb) for verb in ("status", "apply", "revert", "diagnose", "report")}
+        | {"search": typed.command("search", "--budget", "30m")},
+        advice=diagnosed.advice if diagnosed else None,
+        verdict_of_diagnosis=diagnosed.verdict if diagnosed else "",
+    )
+
+
+def contents_of_other(other: Path, problem: Problem, clock: Clock) -> StudyContents:
+    """Return the contents of a further study: of a config, else of a name in the same place.
+
+    Raises:
+        AutotuneError: There is no such config or study, or it cannot be read.
+    """
+    if other.is_file():
+        return contents_of(open_problem(other, command=None, state_dir=None, storage=None), clock)
+    from autotune.study.record import Study as Record
+
+    name = str(other)
+    if name not in problem.storage.names():
+        raise StudyError(
+            f"there is no config and no study {name}",
+            where=problem.storage.where(name),
+            remedy="`autotune study list` shows the studies.",
+        )
+    record = Record(name, problem.storage, reads_only=True)
+    try:
+        trials = tuple(record.records())
+    finally:
+        record.close()
+    search = latest_search(trials, problem.objective)
+    result = search and summarize(trials, search, problem.space, objective=problem.objective)
+    return _contents(problem, name, trials, result or None, clock)
+
+
+def read_diagnosis(path: Path) -> Diagnosed:
+    """Return what a diagnosis found, from its object in a file, or its folder.
+
+    Raises:
+        ConfigError: It is no such object.
+    """
+    file = path / "diagnosis.json" if path.is_dir() else path
+    try:
+        document = json.loads(read_beginning(file, _MOST_BYTES))
+        return Diagnosed(
+            verdict=str(document["verdict"]["sentence"]),
+            advice=tuple(_advice(one) for one in document["recommendations"]),
+        )
+    except (ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
+        raise ConfigError(
+            "this is no diagnosis",
+            where=str(file),
+            remedy="`autotune diagnose --json > FILE` makes one, and so does --out FOLDER.",
+        ) from error
+
+
+def _advice(document: Mapping[str, Any]) -> Advice:
+    gain, evidence = document["gain"], str(document["evidence"])
+    words = ""
+    if gain is not None:
+        words = f"{gain['ratio']:.2f}x ({gain['low']:.2f} to {gain['high']:.2f}), {evidence}"
+    return Advice(sentence=str(document["sentence"]), values=changes_text(document["values"]), gain=words)
+
+
+def _contents(
+    problem: Problem, name: str, trials: Sequence[TrialRecord], result: SearchResult | None, clock: Clock
+) -> StudyContents:
+    search = latest_search(trials, problem.objective) or next((one.search for one in reversed(trials)), "")
+    made = [trial for trial in trials if trial.search == search]
+    ended = _ending(problem, search)
+    contents = StudyContents(
+        config=name,
+        study=name,
+        trials=trials,
+        result=result,
+        why_no_result="no trial gave numbers yet",
+        state=_state(problem, name, search, clock, has_ended=ended is not None),
+        elapsed_s=ended,
+        conditions=tuple(_conditions(problem, made)),
+        remedies={ending.value: explanation.remedy for ending, explanation in EXPLANATIONS.items()},
+    )
+    if result is None or result.baseline is None:
+        return contents
+    shown = contents.shown
+    good = [trial for trial in made if trial.comparable is not None]
+    found = finalists(good, made, result.baseline.point)
+    chosen = next((one for one in found if shown is not None and one.trial.point == shown.point), None)
+    sides = (result.baseline.point, shown.point if shown is not None else "")
+    return replace(
+        contents,
+        pairs=chosen.pairs if chosen is not None else (),
+        step_times_s=_step_times(problem, name, made, sides),
+    )
+
+
+def _step_times(
+    problem: Problem, study: str, trials: Sequence[TrialRecord], points: tuple[str, str]
+) -> tuple[Sequence[float], Sequence[float]]:
+    """Return the times of steps of two points, in the trials whose folders are still there; confirming ones if any."""
+    confirming = [trial for trial in trials if trial.purpose is Purpose.CONFIRM and trial.comparable is not None]
+    numbers = {trial.number: trial.point for trial in confirming or trials if trial.comparable is not None}
+    found: dict[str, list[float]] = {point: [] for point in points}
+    for folder, number in _folders(problem, study, trials[0].search if trials else ""):
+        times = found.get(numbers.get(number, ""))
+        if times is None or len(times) >= _MOST_STEPS:
+            continue
+        reader, events = StepReader(folder), []
+        while more := reader.poll():
+            events += more
+        if (window := steady_window(events)) is not None:
+            times += [float(duration_s) for duration_s in window.durations_s]
+    return found[points[0]], found[points[1]] if points[1] != points[0] else ()
+
+
+def _folders(problem: Problem, study: str, search: str) -> Iterator[tuple[Path, int]]:
+    """Yield the folders of a search's trials that are still there, with the numbers of the trials."""
+    place = problem.state.trials(study)
+    for folder in sorted(place.glob(f"{search}-*")) if search and place.is_dir() else ():
+        try:
+            result = json.loads(read_beginning(folder / "result.json", _MOST_BYTES))
+            yield folder, int(result["number"])
+        except (ValueError, LookupError, TypeError):  # it has not ended, or was not ours
+            continue
+
+
+def _ending(problem: Problem, search: str) -> float | None:
+    """Return how long a search took, by its events; None if it has not said that it is over."""
+    text = read_beginning(problem.state.searches / f"{search}.events.jsonl", _MOST_BYTES) if search else b""
+    for line in reversed(text.splitlines()[-50:]):
+        try:
+            event = json.loads(line)
+            if event["event"] == "SearchEnded":
+                return float(event["elapsed_s"])
+        except (ValueError, LookupError, TypeError):  # torn
+            continue
+    return None
+
+
+def _state(problem: Problem, study: str, search: str, clock: Clock, *, has_ended: bool) -> str:
+    """Return how a search stands, where it has not come to its end."""
+    if has_ended or not search:
+        return ""
+    facts = describe_study(study, problem.storage, objective=problem.objective)
+    members = [one for one in facts.members if one.search == search and not is_gone(one.about)]
+    if any(one.seems_at_work(clock.utc()) for one in members):
+        return "The search is still going on: this is what is known so far."
+    if not (problem.state.searches / f"{search}.events.jsonl").exists():
+        return ""  # it was made elsewhere, and how it ended is not known here
+    return "The search was interrupted: this is from the trials that had finished. The same command goes on."
+
+
+def _conditions(problem: Problem, trials: Sequence[TrialRecord]) -> Iterator[tuple[str, str]]:
+    """Yield what the numbers of a search hold for."""
+    if not trials:
+        return
+    last = trials[-1].conditions
+    memory = last.get("memory_bytes")
+    hosts = dict.fromkeys(str(trial.conditions.get("host") or "") for trial in trials)
+    yield "machine", ", ".join(filter(None, hosts)) or str(last.get(MACHINE) or "not known")
+    yield "CPU", f"{last.get('cpu_model') or 'not known'}, {last.get('cpu_cores') or '?'} cores"
+    if isinstance(memory, int):
+        yield "memory", f"{memory / _GIB:.1f} GiB"
+    yield "GPUs", str(last.get("gpus") or "none")
+    yield "frameworks", frameworks_text(last) or "none that is known"
+    yield "autotune", str(last.get("autotune") or "not known")
+    yield "trials", f"{trials[0].ended_utc} to {trials[-1].ended_utc}"
+    state = git_state(problem.config_path.absolute().parent)
+    if state is not None:
+        changed = f", and {len(state.changed)} changed files" if state.changed else ""
+        yield "commit of the project, now", f"{state.commit}{changed}"
+    yield "objective", problem.objective.name

@@ -1,0 +1,255 @@
+"""Pictures of a report: SVG that takes its colours of text and lines from the page, by day and by night.
+
+Colours are those of Okabe and Ito's palette that have a contrast of 3 to 1 against white and against near-black; what a
+colour says is said by a shape as well.
+"""
+
+import io
+import re
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from matplotlib import rc_context
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from autotune.durations import format_duration
+from autotune.records import Purpose, RaceArm, RaceLeg
+from autotune.report.html.markup import Html, text
+from autotune.report.html.trial_points import TrialPoint
+from autotune.report.plain_text import plain
+from autotune.results import PooledGpu, Ratio
+
+_WIDTH = 4.6  # inches: at 400 px of a telephone its text is still 10 px high
+_INK = "#123456"  # stands for the colour of the page's text
+_BLUE, _ORANGE, _GREEN, _GREY = "#0072b2", "#d55e00", "#009e73", "#808080"
+_ROW, _FRAME = 0.34, 0.75  # inches
+_LONGEST = 34
+_MOST_POINTS = 1500
+_MOST_TICKS = 6
+_TIME_STEPS_S = (1, 2, 5, 10, 30, 60, 120, 300, 600, 1200, 1800, 3600, 7200, 14400, 43200, 86400)
+
+_MARKS = {
+    Purpose.BASELINE: ("today's config", "s", _GREY, True),
+    Purpose.EXPLORE: ("a new point", "o", _BLUE, False),
+    Purpose.REPEAT: ("a point once more", "o", _BLUE, True),
+    Purpose.CONFIRM: ("confirming pair", "D", _GREEN, False),
+}
+_ARMS = {
+    RaceArm.BASELINE: ("today", _GREY, "-"),
+    RaceArm.WINNER: ("the new values", _BLUE, "-"),
+    RaceArm.SCALED: ("with the learning rate scaled", _ORANGE, "--"),
+}
+
+
+def draw_ratios(name: str, title: str, rows: Sequence[tuple[str, Ratio]], label: str) -> Html:
+    """Draw ratios with their 95 % intervals, a row each.
+
+    Args:
+        name: Name of the picture, of which there is one on a page.
+        title: What it shows, for those who do not see it.
+        rows: Name and ratio of each row.
+        label: What the ratios are.
+    """
+
+    def draw(axes: Axes) -> None:
+        for place, (_, ratio) in enumerate(rows):
+            axes.plot((ratio.low, ratio.high), (place, place), color=_BLUE, linewidth=2)
+            axes.plot(ratio.ratio, place, "o", color=_BLUE)
+        axes.axvline(1.0, color=_GREY, linestyle="--")
+        _name_rows(axes, [name for name, _ in rows])
+        axes.set_xlabel(label)
+
+    return _svg(name, title, _FRAME + _ROW * len(rows), draw)
+
+
+def draw_trials(points: Sequence[TrialPoint], best: Sequence[tuple[float, float]]) -> Html:
+    """Draw all trials, and the best speed so far, against search time."""
+
+    def draw(axes: Axes) -> None:
+        for purpose, (label, mark, colour, is_filled) in _MARKS.items():
+            some = [point for point in points if point.trial.purpose is purpose and point.ratio is not None]
+            if some:
+                thin = some[:: 1 + len(some) // _MOST_POINTS]
+                face = colour if is_filled else "none"
+                style = {"marker": mark, "markersize": 4, "markerfacecolor": face, "linestyle": "none"}
+                axes.plot([p.t_s for p in thin], [p.ratio for p in thin], color=colour, label=label, **style)  # type: ignore[arg-type]
+        failed = [point for point in points if point.has_failed]
+        if failed:
+            low = axes.get_ylim()[0]
+            axes.plot([p.t_s for p in failed], [low] * len(failed), "x", color=_ORANGE, label="failed", clip_on=False)
+            for point in failed[:6]:
+                axes.annotate(
+                    plain(point.trial.ending.value, longest=24),
+                    (point.t_s, low),
+                    xytext=(0, 5),
+                    textcoords="offset points",
+                    rotation=90,
+                    fontsize=7,
+                    ha="center",
+                    va="bottom",
+                )
+        if best:
+            end_s = max(point.t_s for point in points)
+            times, speeds = [*(t_s for t_s, _ in best), end_s], [*(ratio for _, ratio in best), best[-1][1]]
+            axes.step(times, speeds, where="post", color=_GREEN, linewidth=1.8, label="best so far")
+        axes.axhline(1.0, color=_GREY, linestyle="--", linewidth=1)
+        axes.set_ylabel("times today's speed")
+        _time_axis(axes, "search time")
+        _legend(axes, columns=3)
+
+    return _svg("trials", "All trials, and the best speed so far", 3.4, draw)
+
+
+def draw_utilization(sides: Sequence[tuple[str, PooledGpu, Sequence[tuple[float, float, float]]]]) -> Html:
+    """Draw the utilization of a GPU on each side: its driver windows, its mean, and the band between its levels."""
+
+    def draw(axes: Axes, place: int) -> None:
+        name, gpu, windows = sides[place]
+        times = [end_s - length_s for end_s, length_s, _ in windows]
+        axes.step(times, [100 * busy for _, _, busy in windows], where="post", color=_BLUE, linewidth=1)
+        if gpu.low is not None and gpu.high is not None:
+            axes.axhspan(100 * gpu.low, 100 * gpu.high, color=_GREEN, alpha=0.18, linewidth=0)
+        if gpu.figures.utilization is not None:
+            axes.axhline(100 * gpu.figures.utilization, color=_ORANGE, linestyle="--", linewidth=1.2)
+        axes.set_ylim(0, 105)
+        axes.set_ylabel("busy, %")
+        axes.set_title(f"{name}: {plain(gpu.text, longest=60)}", loc="left", fontsize=8.5)
+        axes.set_xlabel("s of one trial" if place == len(sides) - 1 else "")
+
+    parts: list[Callable[[Axes], None]] = [
+        (lambda axes, place=place: draw(axes, place))  # type: ignore[misc]  # mypy cannot infer the default
+        for place in range(len(sides))
+    ]
+    return _svg("utilization", "GPU utilization over a trial", 1.7 * len(sides), *parts)
+
+
+def draw_step_times(sides: Sequence[tuple[str, Sequence[float]]]) -> Html:
+    """Draw how many steps took how long, on each side."""
+
+    def draw(axes: Axes) -> None:
+        longest = max(_high(times) for _, times in sides) * 1000
+        for (name, times), colour, line in zip(sides, (_GREY, _BLUE), ("--", "-"), strict=False):
+            shown = [min(1000 * time_s, longest) for time_s in times]
+            axes.hist(shown, bins=40, range=(0, longest), density=True, histtype="step", color=colour, linestyle=line)
+            axes.plot([], [], color=colour, linestyle=line, label=f"{name} ({len(times)} steps)")
+        axes.set_xlabel("time of a step, ms (longer ones at the right end)")
+        axes.set_yticks([])
+        axes.set_ylabel("share of steps")
+        _legend(axes, columns=2)
+
+    return _svg("steps", "How long steps take", 2.4, draw)
+
+
+def draw_time_parts(sides: Sequence[tuple[str, float, float]]) -> Html:
+    """Draw the time for 1,000 samples on each side: waiting for data, and the rest of the steps, in seconds."""
+
+    def draw(axes: Axes) -> None:
+        for place, (_, waiting_s, rest_s) in enumerate(sides):
+            axes.barh(place, waiting_s, color=_ORANGE, hatch="///", edgecolor=_INK, linewidth=0.5)
+            axes.barh(place, rest_s, left=waiting_s, color=_BLUE, linewidth=0.5, edgecolor=_INK)
+        axes.barh(0, 0, color=_ORANGE, hatch="///", edgecolor=_INK, label="waiting for data")
+        axes.barh(0, 0, color=_BLUE, label="the rest of the step")
+        _name_rows(axes, [name for name, _, _ in sides])
+        axes.set_xlabel("s for 1,000 samples")
+        _legend(axes, columns=2)
+
+    return _svg("parts", "Where the time goes", 1.1 + _ROW * len(sides), draw)
+
+
+def draw_pairs(pairs: Sequence[tuple[float, float]], name: str) -> Html:
+    """Draw the speeds of both halves of each confirming pair, in samples a second."""
+
+    def draw(axes: Axes) -> None:
+        for place, (today, other) in enumerate(pairs, 1):
+            axes.plot((place, place), (today, other), color=_GREY, linewidth=1)
+            axes.plot(place, today, "s", color=_GREY, label="today" if place == 1 else None)
+            axes.plot(place, other, "D", color=_GREEN, markerfacecolor="none", label=name if place == 1 else None)
+        axes.set_xticks(range(1, len(pairs) + 1))
+        axes.set_xlabel("pair")
+        axes.set_ylabel("samples/s")
+        axes.set_ylim(bottom=0)
+        axes.margins(x=0.1)
+        _legend(axes, columns=2)
+
+    return _svg("pairs", "Confirming pairs", 2.6, draw)
+
+
+def draw_race(legs: Sequence[RaceLeg]) -> Html:
+    """Draw the losses of a race's trainings against time."""
+
+    def draw(axes: Axes) -> None:
+        named: set[RaceArm] = set()
+        for leg in legs:
+            if leg.curve is not None:
+                name, colour, line = _ARMS[leg.arm]
+                label = None if leg.arm in named else name
+                axes.plot(leg.curve.ends_s, leg.curve.losses, color=colour, linestyle=line, linewidth=1.2, label=label)
+                named.add(leg.arm)
+        axes.set_xlabel("s of training")
+        axes.set_ylabel("loss")
+        _legend(axes, columns=3)
+
+    return _svg("race", "Losses of the race", 2.6, draw)
+
+
+def _high(times: Sequence[float]) -> float:
+    ordered = sorted(times)
+    return 1.2 * ordered[min(len(ordered) - 1, int(0.98 * len(ordered)))]
+
+
+def _name_rows(axes: Axes, names: Sequence[str]) -> None:
+    axes.set_yticks(range(len(names)), [plain(name, longest=_LONGEST) for name in names])
+    axes.set_ylim(len(names) - 0.4, -0.6)
+
+
+def _time_axis(axes: Axes, label: str) -> None:
+    axes.set_xlim(left=0.0)
+    end_s = axes.get_xlim()[1]
+    step_s = next((step_s for step_s in _TIME_STEPS_S if end_s / step_s <= _MOST_TICKS), end_s)
+    ticks_s = [step_s * place for place in range(int(end_s / step_s) + 1)]
+    axes.set_xticks(ticks_s, [format_duration(t_s) if t_s else "0" for t_s in ticks_s])
+    axes.set_xlabel(label)
+
+
+def _legend(axes: Axes, columns: int) -> None:
+    """Put the legend below the picture, where it hides nothing."""
+    figure = axes.figure
+    assert isinstance(figure, Figure)
+    figure.legend(loc="outside lower center", ncols=columns, fontsize=8, frameon=False)
+
+
+def _svg(name: str, title: str, height: float, *parts: Callable[[Axes], None]) -> Html:
+    """Return a picture as an element of a page; the same numbers make the same bytes."""
+    settings: dict[Any, Any] = {
+        **dict.fromkeys(("text.color", "axes.labelcolor", "axes.edgecolor", "xtick.color", "ytick.color"), _INK),
+        "svg.hashsalt": f"autotune {name}",
+        "svg.fonttype": "none",  # text that can be read out, searched and copied
+        "font.size": 9.0,
+        "font.family": "sans-serif",
+        "hatch.linewidth": 0.6,
+    }
+    with rc_context(settings):
+        figure = Figure(figsize=(_WIDTH, height), layout="constrained")
+        figure.patch.set_alpha(0.0)
+        for axes, draw in zip(
+            figure.subplots(len(parts), squeeze=False, sharex=len(parts) > 1)[:, 0], parts, strict=True
+        ):
+            axes.patch.set_alpha(0.0)
+            draw(axes)
+            axes.spines[["top", "right"]].set_visible(False)
+        file = io.StringIO()
+        figure.savefig(file, format="svg", metadata={"Date": None, "Creator": None, "Format": None, "Type": None})
+    return _in_page(file.getvalue(), name, title)
+
+
+def _in_page(svg: str, name: str, title: str) -> Html:
+    """Return an SVG document as an element: with ids of its own, a name, and the page's colour for its text."""
+    svg = svg[svg.index("<svg") :]
+    svg = re.sub(r"<metadata>.*?</metadata>|<style.*?</style>", "", svg, flags=re.DOTALL)
+    svg = re.sub(r'\bid="', f'id="{name}-', svg)
+    svg = re.sub(r'(href="#|url\(#)', rf"\g<1>{name}-", svg)
+    viewed = re.search(r'viewBox="[^"]*"', svg)
+    assert viewed is not None, "matplotlib writes one"
+    head = f'<svg class="picture" role="img" aria-label="{text(title)}" {viewed.group()} xmlns:xlink="http://www.w3.org/1999/xlink">'
+    return Html(head + svg[svg.index(">") + 1 :].replace(_INK, "currentColor").rstrip())

@@ -1,0 +1,265 @@
+"""Sections of a report that show what was measured: trials, utilization, steps, and what the numbers hold for."""
+
+from collections.abc import Mapping, Sequence
+from statistics import median
+
+from autotune.durations import format_duration
+from autotune.metrics import METRICS
+from autotune.records import NOT_COMPARED, GpuMeasurement, TrialRecord
+from autotune.report.html.contents import StudyContents
+from autotune.report.html.markup import Html, Section, element, prose, table
+from autotune.report.html.pictures import draw_step_times, draw_time_parts, draw_trials, draw_utilization
+from autotune.report.html.trial_points import TrialPoint, best_over_time, trial_points
+from autotune.report.plain_text import plain
+from autotune.results import PooledGpu, Side
+
+_MOST_ROWS = 300
+_MOST_FAILURES = 12
+_VERBS = (
+    ("search", "search on, or anew on another machine"),
+    ("status", "see the answer in a terminal"),
+    ("diagnose", "see why it is slow"),
+    ("apply", "write the values into the config"),
+    ("revert", "take them back"),
+    ("report", "write this report anew"),
+)
+_NOTHING = "Nothing was measured."
+_NOT_KEPT = "The times of single steps are not kept any more: the folders of the trials are gone."
+
+
+def progress(contents: StudyContents) -> Section:
+    """Return all trials, and the best speed so far, against time."""
+    points, title = trial_points(contents.trials), "The search: all trials, and the best so far"
+    if not points:
+        return Section(id="trials", title=title, lead=["There is no trial of a search yet."])
+    shown = [point for point in points if point.trial.purpose not in NOT_COMPARED]
+    best = best_over_time(shown)
+    failed = [point for point in points if point.has_failed]
+    lead = [f"{len(points)} trials in {format_duration(points[-1].t_s)} of searching" + _failures_of(failed)]
+    if len(contents.trials) != len(points):
+        lead.append(f"{len(contents.trials) - len(points)} trials of diagnoses are left out.")
+    machines = dict.fromkeys(str(point.trial.conditions.get("host") or point.trial.machine) for point in points)
+    if len(machines) > 1:
+        lead.append(
+            f"Made on {len(machines)} machines: {', '.join(map(plain, machines))}. Each trial stands beside "
+            "today's config on its own machine."
+        )
+    rows = [_row(point, several=len(machines) > 1) for point in points[-_MOST_ROWS:]]
+    if len(points) > len(rows):
+        lead.append(f"The table holds the last {len(rows)}.")
+    head = ["trial", *(["machine"] if len(machines) > 1 else []), "purpose", "what it changes", "how it ended"]
+    numbers = ["speed", "times today", "took"]
+    return Section(
+        id="trials",
+        title=title,
+        lead=lead,
+        picture=draw_trials(shown, best) if best else None,
+        table=table("All trials", [*head, *numbers], rows, words=len(head)),
+        more=[_failures(failed, contents.remedies)] if failed else [],
+    )
+
+
+def utilization(contents: StudyContents) -> Section:
+    """Return the utilization of today's config and of the best, side by side."""
+    title = "GPU utilization"
+    result = contents.result
+    if result is None:
+        return Section(id="utilization", title=title, lead=[_NOTHING])
+    sides = [("today", result.baseline), (contents.name_of_shown, contents.shown)]
+    drawn = [
+        (name, gpu, windows)
+        for name, side in sides
+        if side is not None and (found := _windows(side, contents.trials)) is not None
+        for gpu, windows in [found]
+    ]
+    if not drawn:
+        why = result.why_no_gpu or "no windows of the driver were kept"
+        return Section(id="utilization", title=title, lead=[f"It was not measured: {why}."])
+    rows = [
+        [
+            name,
+            gpu.text,
+            _percent(gpu.figures.utilization),
+            _band(gpu),
+            f"{gpu.period_s:.2g} s" if gpu.period_s else "-",
+        ]
+        for name, gpu, _ in drawn
+    ]
+    return Section(
+        id="utilization",
+        title=title,
+        lead=["The driver's windows over one trial of each; the mean dashed, the band between its two levels shaded."],
+        picture=draw_utilization(drawn),
+        table=table("GPU utilization", ("config", "in words", "mean", "band", "period"), rows, words=2),
+    )
+
+
+def step_times(contents: StudyContents) -> Section:
+    """Return how long the steps of both sides took."""
+    title = "Step times"
+    sides = [
+        (name, times)
+        for name, times in zip(("today", contents.name_of_shown), contents.step_times_s, strict=True)
+        if times
+    ]
+    if not sides:
+        return Section(id="steps", title=title, lead=[_NOT_KEPT if contents.result else _NOTHING])
+    rows = [
+        [name, str(len(times)), *(f"{1000 * _quantile(times, share):.3g} ms" for share in (0.05, 0.5, 0.95, 0.99))]
+        for name, times in sides
+    ]
+    head = ("config", "steps", "5 %", "median", "95 %", "99 %")
+    return Section(
+        id="steps",
+        title=title,
+        lead=["Steps of the confirming trials. A larger batch makes longer steps, and fewer of them."],
+        picture=draw_step_times(sides),
+        table=table("Step times", head, rows),
+    )
+
+
+def time_parts(contents: StudyContents) -> Section:
+    """Return how much of the time is waiting for data."""
+    title, result = "Where the time goes", contents.result
+    sides = [] if result is None else [("today", result.baseline), (contents.name_of_shown, contents.shown)]
+    parts = [(name, *found) for name, side in sides if side is not None and (found := _parts(side)) is not None]
+    if not parts:
+        why = "The trainer does not tell how long it waits for data." if result is not None else _NOTHING
+        return Section(id="parts", title=title, lead=[why])
+    rows = [
+        [name, f"{waiting_s:.3g} s", f"{rest_s:.3g} s", _percent(waiting_s / (waiting_s + rest_s))]
+        for name, waiting_s, rest_s in parts
+    ]
+    return Section(
+        id="parts",
+        title=title,
+        lead=[
+            "Time for 1,000 samples: waiting for data, and the rest of the steps. `autotune profile step` tells what "
+            "the rest is made of."
+        ],
+        picture=draw_time_parts(parts),
+        table=table("Time for 1,000 samples", ("config", "waiting for data", "the rest", "share that waits"), rows),
+    )
+
+
+def advice(contents: StudyContents) -> Section:
+    """Return what a diagnosis recommends."""
+    title = "Why it is slow"
+    if contents.advice is None:
+        command = contents.commands.get("diagnose", "autotune diagnose")
+        return Section(
+            id="advice",
+            title=title,
+            lead=[
+                f"No diagnosis is at hand: `{command} --out FOLDER` makes one, and --diagnosis FOLDER puts it in here."
+            ],
+        )
+    rows = [[one.sentence, one.values, one.gain or "not tried"] for one in contents.advice]
+    return Section(
+        id="advice",
+        title=title,
+        lead=[contents.verdict_of_diagnosis] if contents.verdict_of_diagnosis else [],
+        table=table("Recommendations", ("recommendation", "values", "gain"), rows, words=2) if rows else None,
+    )
+
+
+def conditions(contents: StudyContents) -> Section:
+    """Return what the numbers hold for."""
+    return Section(
+        id="conditions",
+        title="What this holds for",
+        lead=["On another machine, with other versions or other data the numbers are others."],
+        table=table("Conditions", ("what", "as it was"), contents.conditions, words=2),
+    )
+
+
+def repeat(contents: StudyContents) -> Section:
+    """Return the commands that go on from here."""
+    rows = [[words, element("code", contents.commands[verb])] for verb, words in _VERBS if verb in contents.commands]
+    return Section(
+        id="repeat",
+        title="How to repeat it, and what next",
+        table=table("Commands", ("to", "type"), rows, words=2),
+    )
+
+
+def _row(point: TrialPoint, *, several: bool) -> list[str]:
+    trial = point.trial
+    purpose = trial.purpose.value if trial.pair is None else f"pair {trial.pair + 1}"
+    host = [plain(str(trial.conditions.get("host") or trial.machine))] if several else []
+    ending = (
+        trial.ending.value if trial.validity.value in ("good", "unmeasured") else f"{trial.ending}, {trial.validity}"
+    )
+    speed = METRICS["samples_per_s"].text(trial.measurement.speed if trial.measurement is not None else None)
+    ratio = f"{point.ratio:.2f}x" if point.ratio is not None else "-"
+    took = format_duration(trial.duration_s)
+    return [str(trial.number), *host, purpose, point.changes, ending, speed, ratio, took]
+
+
+def _failures_of(failed: Sequence[TrialPoint]) -> str:
+    if not failed:
+        return "; none failed."
+    endings: dict[str, int] = {}
+    for point in failed:
+        endings[point.trial.ending.value] = endings.get(point.trial.ending.value, 0) + 1
+    return f"; {len(failed)} failed: {', '.join(f'{count} {ending}' for ending, count in endings.items())}."
+
+
+def _failures(failed: Sequence[TrialPoint], remedies: Mapping[str, str]) -> Html:
+    rows = [
+        [str(point.trial.number), point.trial.ending.value, point.changes, point.trial.detail or "-"]
+        for point in failed[-_MOST_FAILURES:]
+    ]
+    endings = dict.fromkeys(point.trial.ending.value for point in failed)
+    return element(
+        "div",
+        element("h3", "Trials that failed" + (f", the last {len(rows)}" if len(rows) < len(failed) else "")),
+        table("Failures", ("trial", "how it ended", "what it changed", "what it said"), rows, words=4),
+        [
+            element("p", element("strong", f"{ending}: "), prose(remedies[ending]))
+            for ending in endings
+            if ending in remedies
+        ],
+    )
+
+
+def _windows(
+    side: Side, trials: Sequence[TrialRecord]
+) -> tuple[PooledGpu, Sequence[tuple[float, float, float]]] | None:
+    """Return the scored GPU of a side, and its driver windows in the trial that has the most of them."""
+    if side.gpus is None:
+        return None
+    gpu = next((one for one in side.gpus.devices if one.scored), None)
+    if gpu is None:
+        return None
+    found: list[GpuMeasurement] = [
+        one
+        for trial in trials
+        if trial.point == side.point and trial.comparable is not None
+        for one in trial.comparable.gpus
+        if one.figures.uuid == gpu.figures.uuid and one.busy_windows
+    ]
+    return (gpu, max(found, key=lambda one: len(one.busy_windows)).busy_windows) if found else None
+
+
+def _parts(side: Side) -> tuple[float, float] | None:
+    metrics = side.metrics or {}
+    waiting, speed = metrics.get("data_wait_fraction"), metrics.get("samples_per_s")
+    if waiting is None or not speed:
+        return None
+    return 1000.0 / speed * waiting, 1000.0 / speed * (1.0 - waiting)
+
+
+def _percent(share: float | None) -> str:
+    return "-" if share is None else f"{100 * share:.0f} %"
+
+
+def _band(gpu: PooledGpu) -> str:
+    return "-" if gpu.low is None or gpu.high is None else f"{100 * gpu.low:.0f} to {100 * gpu.high:.0f} %"
+
+
+def _quantile(times: Sequence[float], share: float) -> float:
+    if share == 0.5:
+        return median(times)
+    ordered = sorted(times)
+    return ordered[min(len(ordered) - 1, int(share * len(ordered)))]
