@@ -36,7 +36,16 @@ _COMMANDS = {
     "monitor": "what the GPUs do now, how steadily, and what that usually means",
     "daemon": "the service that tunes while GPUs are idle, and watches what trains",
     "queue": "searches that wait for an idle machine",
+    "completion": "complete commands and options in a shell",
 }
+
+
+def _say_version(context: click.Context, _option: click.Parameter, is_wanted: bool) -> None:
+    if is_wanted and not context.resilient_parsing:
+        from autotune.commands.version import say_version
+
+        say_version()
+        context.exit()
 
 
 @click.group(
@@ -45,8 +54,15 @@ _COMMANDS = {
     table=_COMMANDS,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-@click.version_option(__version__, prog_name="autotune")
-def _cli() -> None:
+@click.option(
+    "--version",
+    is_flag=True,
+    is_eager=True,
+    expose_value=False,
+    callback=_say_version,
+    help="Print the versions that a bug report needs, and exit.",
+)
+def command_line() -> None:
     """Finds the config values that make training fast, measures that they do, and writes them into your YAML.
 
     \b
@@ -90,7 +106,7 @@ def interrupted(arguments: Sequence[str], interrupt: KeyboardInterrupt) -> int:
 
 def _run(arguments: Sequence[str], call: Invocation) -> int:
     try:
-        return int(_cli.main(args=list(arguments), prog_name="autotune", standalone_mode=False, obj=call) or 0)
+        return int(command_line.main(args=list(arguments), prog_name="autotune", standalone_mode=False, obj=call) or 0)
     except click.exceptions.Abort as error:  # click makes this of ^C
         return call.interrupted(error.__cause__)
     except click.ClickException as error:

@@ -21,7 +21,13 @@ class Verdict(StrEnum):
 
 @dataclass(frozen=True, kw_only=True)
 class Ratio:
-    """A ratio with its 95 % confidence interval; 1.0 means no difference."""
+    """A ratio with its 95 % confidence interval; 1.0 means no difference.
+
+    Attributes:
+        ratio: The ratio.
+        low: Lower end of the interval.
+        high: Upper end of the interval.
+    """
 
     ratio: float
     low: float
@@ -99,6 +105,10 @@ class Side:
 
     Attributes:
         point: Its name, see `space.point_name`: values alone do not say what the keys hold that move along.
+        values: Value of each knob, by its key path.
+        metrics: Its numbers, by the names of `metrics.METRICS`.
+        gpus: Its GPUs.
+        stages: Times of the two stages of a pipeline over two devices.
     """
 
     point: str
@@ -110,7 +120,13 @@ class Side:
 
 @dataclass(frozen=True, kw_only=True)
 class MovedKey:
-    """Key that changes along with a knob."""
+    """Key that changes along with a knob.
+
+    Attributes:
+        path: Its path.
+        old: Value in today's config.
+        new: Value in the point.
+    """
 
     path: str
     old: Scalar
@@ -122,6 +138,9 @@ class Change:
     """One knob that a point changes against today's config, and what that is worth.
 
     Attributes:
+        path: Key path of the knob.
+        old: Value in today's config.
+        new: Value in the point.
         worth: Speed of the point over its speed with this change taken back, or its whole group, and what does not work
             without it; None where no trial shows it.
         group: Changes with the same number were only ever made together, so the trials cannot tell them apart.

@@ -59,6 +59,15 @@ class Condition(click.ParamType[Any]):
     "the pipeline and the step, which take a third of the budget.",
 )
 @click.option("--allow-busy-gpu", is_flag=True, help="Make trials although somebody else is on the GPU.")
+@click.option(
+    "--lang",
+    "language",
+    type=click.Choice(["en", "fa"]),
+    default="en",
+    envvar="AUTOTUNE_LANG",
+    show_envvar=True,
+    help="Language of the screen: English, or Persian. JSON is always in English.",
+)
 @json_option
 @state_dir_option
 @storage_option
@@ -72,8 +81,9 @@ def command(call: Invocation, /, **options: Any) -> int:
     without --fix. Without --config: this machine and its installation, as a bug report wants them.
     """
     from autotune.commands.diagnosing import DiagnosisRequest
+    from autotune.diagnose.messages.translation import Language
 
-    request = DiagnosisRequest(**options)
+    request = DiagnosisRequest(**{**options, "language": Language(options["language"])})
     if request.config is None and (request.fix or request.trainer):
         raise click.UsageError("--fix and a trainer's command are about a config: name it with --config.")
     if request.static and request.fix:

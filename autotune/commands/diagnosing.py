@@ -10,6 +10,8 @@ from autotune.commands.printing import say_aside, say_object
 from autotune.diagnose.diagnosis import DiagnosisOptions, diagnose, diagnose_static
 from autotune.diagnose.fail_on import FailOn
 from autotune.diagnose.findings import Diagnosis, Evidence, Recommendation, Severity
+from autotune.diagnose.messages.message import said
+from autotune.diagnose.messages.translation import INVISIBLE, Language, translated
 from autotune.problem.problem import Problem, open_problem
 from autotune.report.console import text_console
 from autotune.report.diagnosis import print_diagnosis
@@ -37,6 +39,7 @@ class DiagnosisRequest:
         out: Folder to keep everything in; None for none.
         allow_busy_gpu: True to make trials although somebody else is on the GPU.
         as_json: True to print the diagnosis as one JSON object on stdout.
+        language: Language of the screen; an object is in English.
         state_dir: Folder of all state; None finds the place by the config.
         storage: Where studies are kept, as typed.
         trainer: The trainer's command as typed behind ``--``; empty takes that of the section.
@@ -50,6 +53,7 @@ class DiagnosisRequest:
     out: Path | None
     allow_busy_gpu: bool
     as_json: bool
+    language: Language
     state_dir: Path | None
     storage: str | None
     trainer: tuple[str, ...]
@@ -119,12 +123,15 @@ def say_diagnosis(request: DiagnosisRequest, done: Diagnosed, *, elapsed_s: floa
     if request.as_json:
         say_object(_document(done, elapsed_s=elapsed_s), indent=2)
         return
-    console = text_console()
-    print_diagnosis(console, done.diagnosis)
+    language = request.language
+    console = text_console(kept=frozenset() if language is Language.ENGLISH else INVISIBLE)
+    print_diagnosis(console, done.diagnosis, language)
     if done.failed_on is not None:
-        console.print(f"\nFailed, as asked for: {done.failed_on}")
+        failed = said("screen.failed", "Failed, as asked for: {condition}", condition=done.failed_on)
+        console.print(f"\n{translated(failed, language)}")
     if done.problem is not None and not request.fix and not request.static:
-        console.print(f"\nNext: {_next_command(done, done.problem)}", soft_wrap=True)
+        next_command = said("screen.next", "Next: {command}", command=_next_command(done, done.problem))
+        console.print(f"\n{translated(next_command, language)}", soft_wrap=True)
 
 
 def fix(request: DiagnosisRequest, done: Diagnosed) -> None:

@@ -16,20 +16,23 @@ class LazyGroup(click.Group):
     Args:
         package: Package of these modules, dotted.
         table: A sentence for each command, in the order of the help.
+
+    Attributes:
+        sentences: That table.
     """
 
     def __init__(self, *, package: str, table: Mapping[str, str], **options: Any) -> None:
         super().__init__(**options)
         self._package = package
-        self._table = dict(table)
+        self.sentences = dict(table)
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         """Return the names, in the order of the table."""
-        return list(self._table)
+        return list(self.sentences)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         """Import a command; None if there is none of that name."""
-        if cmd_name not in self._table:
+        if cmd_name not in self.sentences:
             return None
         require_room()
         with signals_held():
@@ -42,4 +45,4 @@ class LazyGroup(click.Group):
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write the table; no module is imported for it."""
         with formatter.section("Commands"):
-            formatter.write_dl(list(self._table.items()))
+            formatter.write_dl(list(self.sentences.items()))

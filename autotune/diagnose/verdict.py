@@ -12,6 +12,7 @@ from autotune.diagnose.findings import (
     Verdict,
 )
 from autotune.diagnose.measured.input_limit import CHECK as INPUT
+from autotune.diagnose.messages.message import Message, said, uncapitalized
 from autotune.diagnose.wording import ratio_text
 
 WORTH_DOING = 1.05
@@ -27,17 +28,16 @@ _SIDES = (
 """Limits that the same place in the code may be the reason for."""
 
 _NAMES = {
-    Limit.READING: "Input-bound",
-    Limit.PREPARING: "Input-bound",
-    Limit.OVERLAP: "Input-bound",
-    Limit.LOADING: "Input-bound",
-    Limit.HOST: "Bound by the fixed cost of a step",
-    Limit.STEP: "Bound by the step",
-    Limit.OUTSIDE: "Much time passes outside of steps",
-    Limit.STALLS: "Stalls",
-    Limit.NEIGHBOUR: "Somebody else is on the machine",
-    Limit.THROTTLING: "The GPU is held down",
-    Limit.MEMORY: "Memory is nearly full",
+    **dict.fromkeys(
+        (Limit.READING, Limit.PREPARING, Limit.OVERLAP, Limit.LOADING), said("verdict.name.input", "Input-bound")
+    ),
+    Limit.HOST: said("verdict.name.host", "Bound by the fixed cost of a step"),
+    Limit.STEP: said("verdict.name.step", "Bound by the step"),
+    Limit.OUTSIDE: said("verdict.name.outside", "Much time passes outside of steps"),
+    Limit.STALLS: said("verdict.name.stalls", "Stalls"),
+    Limit.NEIGHBOUR: said("verdict.name.neighbour", "Somebody else is on the machine"),
+    Limit.THROTTLING: said("verdict.name.throttling", "The GPU is held down"),
+    Limit.MEMORY: said("verdict.name.memory", "Memory is nearly full"),
 }
 
 
@@ -51,22 +51,33 @@ def verdict_of(results: Sequence[CheckResult], why_not_seen: str = "", static: S
     """
     issues = [issue for result in results for issue in result.issues]
     if why_not_seen:
-        return Verdict(sentence=f"Not seen: {why_not_seen}", limit=Limit.NOT_SEEN)
+        return Verdict(sentence=said("verdict.not-seen", "Not seen: {why}", why=why_not_seen), limit=Limit.NOT_SEEN)
     main = _main(issues)
     best = _best([one for issue in issues for one in issue.recommendations])
     if main is None and (why := _why_no_input(results)):
-        return Verdict(sentence=f"No limit was found, and the input was not seen: {why}.", limit=Limit.NOT_SEEN)
+        sentence = said("verdict.input-not-seen", "No limit was found, and the input was not seen: {why}.", why=why)
+        return Verdict(sentence=sentence, limit=Limit.NOT_SEEN)
     if main is None:
-        return Verdict(
-            sentence="Nothing worth doing was found: the step itself is the limit, and no change that was tried helps.",
-            limit=Limit.STEP,
+        sentence = said(
+            "verdict.nothing",
+            "Nothing worth doing was found: the step itself is the limit, and no change that was tried helps.",
         )
+        return Verdict(sentence=sentence, limit=Limit.STEP)
     assert main.limit is not None, "the main issue is about a limit"
-    sentence = f"{_NAMES[main.limit]}: {main.sentence}"
+    sentence = said("verdict.limit", "{name}: {sentence}", name=_NAMES[main.limit], sentence=main.sentence)
     if (place := _place(main.limit, static)) is not None:
-        sentence += f" Look at {place.place}: {place.sentence[0].lower()}{place.sentence[1:]}"
+        what = uncapitalized(place.sentence)
+        sentence = said(
+            "verdict.look-at", "{verdict} Look at {place}: {what}", verdict=sentence, place=place.place, what=what
+        )
     if best is not None and best.gain is not None and best not in main.recommendations:
-        sentence += f" Measured: {best.sentence}, {ratio_text(best.gain)}."
+        sentence = said(
+            "verdict.measured",
+            "{verdict} Measured: {change}, {gain}.",
+            verdict=sentence,
+            change=best.sentence,
+            gain=ratio_text(best.gain),
+        )
     return Verdict(sentence=sentence, limit=main.limit, bound=main.bound)
 
 
@@ -87,14 +98,33 @@ def static_verdict(results: Sequence[CheckResult]) -> Verdict:
     errors = [issue for issue in issues if issue.severity is Severity.ERROR]
     warnings = [issue for issue in issues if issue.severity is Severity.WARNING]
     if errors:
-        return Verdict(sentence=f"{_counted(errors, 'error')}, the first: {errors[0].sentence}")
+        return Verdict(
+            sentence=said(
+                "verdict.errors", "{errors}, the first: {first}", errors=_errors(len(errors)), first=errors[0].sentence
+            )
+        )
     if warnings:
-        return Verdict(sentence=f"No error; {_counted(warnings, 'warning')}, the first: {warnings[0].sentence}")
-    return Verdict(sentence="Nothing was found that is wrong; what limits the speed is seen only by trials.")
+        return Verdict(
+            sentence=said(
+                "verdict.warnings",
+                "No error; {warnings}, the first: {first}",
+                warnings=_warnings(len(warnings)),
+                first=warnings[0].sentence,
+            )
+        )
+    return Verdict(
+        sentence=said(
+            "verdict.nothing-wrong", "Nothing was found that is wrong; what limits the speed is seen only by trials."
+        )
+    )
 
 
-def _counted(issues: Sequence[Issue], noun: str) -> str:
-    return f"{len(issues)} {noun}{'' if len(issues) == 1 else 's'}"
+def _errors(count: int) -> Message:
+    return said("count.errors", "{count} error{s}", count=count, s="s" * (count != 1))
+
+
+def _warnings(count: int) -> Message:
+    return said("count.warnings", "{count} warning{s}", count=count, s="s" * (count != 1))
 
 
 def _main(issues: Sequence[Issue]) -> Issue | None:

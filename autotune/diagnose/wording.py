@@ -1,12 +1,14 @@
 """Words and numbers of a diagnosis as people read them."""
 
+from autotune.diagnose.messages.message import Message, said
 from autotune.results import Ratio
 
 
-def ratio_text(ratio: Ratio) -> str:
+def ratio_text(ratio: Ratio) -> Message:
     """Return a ratio with its interval, e.g. ``2.6x (2.4 to 2.8)``."""
     digits = 2 if ratio.ratio < 2.0 else 1
-    return f"{ratio.ratio:.{digits}f}x ({ratio.low:.{digits}f} to {ratio.high:.{digits}f})"
+    ends = {"low": f"{ratio.low:.{digits}f}", "high": f"{ratio.high:.{digits}f}"}
+    return said("ratio", "{ratio}x ({low} to {high})", ratio=f"{ratio.ratio:.{digits}f}", **ends)
 
 
 def percent(fraction: float) -> str:

@@ -17,18 +17,26 @@ class SafeConsole(Console):
     """Console of rich that prints control characters of any text as visible escapes.
 
     Its own sequences (colours, cursor movements of live displays) are not part of any text, and stay.
+
+    Args:
+        kept: Characters without a shape that the texts hold on purpose, as sentences from right to left do.
+        options: See `rich.console.Console`.
     """
+
+    def __init__(self, *, kept: frozenset[str] = frozenset(), **options: Any) -> None:
+        super().__init__(**options)
+        self._kept = kept
 
     def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:
         """See `Console.render`."""
         if isinstance(renderable, Text) and not is_safe(renderable.plain):
             renderable = self._safe(renderable)  # before its lines are broken, so that they fit
         for segment in super().render(renderable, options):
-            yield segment if segment.control or is_safe(segment.text) else _safe_segment(segment)
+            yield segment if segment.control or is_safe(segment.text) else self._safe_segment(segment)
 
     def render_str(self, text: str, **options: Any) -> Text:
         """See `Console.render_str`; also asked for the width of a table's cells."""
-        return super().render_str(safe_text(text), **options)
+        return super().render_str(safe_text(text, self._kept), **options)
 
     def _safe(self, text: Text) -> Text:
         safe = Text(
@@ -36,8 +44,11 @@ class SafeConsole(Console):
             tab_size=text.tab_size,
         )  # fmt: skip
         for part in text.render(self):
-            safe.append(safe_text(part.text), part.style)
+            safe.append(safe_text(part.text, self._kept), part.style)
         return safe
+
+    def _safe_segment(self, segment: Segment) -> Segment:
+        return Segment(safe_text(segment.text, self._kept), segment.style)
 
 
 def file_console() -> SafeConsole:
@@ -47,12 +58,13 @@ def file_console() -> SafeConsole:
     )
 
 
-def text_console(*, stderr: bool = False) -> SafeConsole:
-    """Return a console for plain prose, without markup, emoji or automatic highlighting."""
+def text_console(*, stderr: bool = False, kept: frozenset[str] = frozenset()) -> SafeConsole:
+    """Return a console for plain prose, without markup, emoji or automatic highlighting.
+
+    Args:
+        stderr: Whether it prints on stderr.
+        kept: See `SafeConsole`.
+    """
     stream = sys.stderr if stderr else sys.stdout
     width = None if stream.isatty() else _FILE_WIDTH
-    return SafeConsole(stderr=stderr, highlight=False, markup=False, emoji=False, width=width)
-
-
-def _safe_segment(segment: Segment) -> Segment:
-    return Segment(safe_text(segment.text), segment.style)
+    return SafeConsole(stderr=stderr, highlight=False, markup=False, emoji=False, width=width, kept=kept)

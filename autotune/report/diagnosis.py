@@ -6,46 +6,64 @@ from rich.text import Text
 
 from autotune.diagnose.checks import CHECKS
 from autotune.diagnose.findings import CheckResult, Diagnosis, Evidence, Issue, Recommendation, Severity
+from autotune.diagnose.messages.message import Message, said
+from autotune.diagnose.messages.translation import Language, translated
 from autotune.diagnose.wording import ratio_text
 from autotune.report.plain_text import value_text
 
 _STYLES = {Severity.ERROR: "bold red", Severity.WARNING: "yellow", Severity.NOTE: "dim"}
+_WHAT_TO_DO = said("screen.what-to-do", "What to do, the most certain gain first")
+_LOOKED_AT = said("screen.looked-at", "Looked at as well")
+_COLUMNS = (
+    said("screen.change", "change"),
+    said("screen.gain", "gain"),
+    said("screen.training", "training"),
+    said("screen.cost", "cost"),
+)
 
 
-def print_diagnosis(console: Console, diagnosis: Diagnosis) -> None:
+def print_diagnosis(console: Console, diagnosis: Diagnosis, language: Language = Language.ENGLISH) -> None:
     """Print a diagnosis.
 
     Args:
         console: Where to.
         diagnosis: What was found.
+        language: Language of its sentences; what others have said, as a driver or the trainer, stays as it is.
     """
-    console.print(Text(diagnosis.verdict.sentence, style="bold"), soft_wrap=False)
-    questions = {check.id: check.question for check in CHECKS}
+    console.print(Text(translated(diagnosis.verdict.sentence, language), style="bold"), soft_wrap=False)
+    questions = {check.id: Message(check.question, f"check.{check.id}") for check in CHECKS}
     with_issues = [result for result in diagnosis.results if result.issues]
     if with_issues:
         console.print()
     for result in with_issues:
         for issue in result.issues:
             if issue.sentence not in diagnosis.verdict.sentence:
-                _print_issue(console, issue)
+                _print_issue(console, issue, language)
     recommendations = diagnosis.recommendations
     if recommendations:
         console.print()
-        console.print(Text("What to do, the most certain gain first", style="bold"))
-        console.print(_table(recommendations))
+        console.print(Text(translated(_WHAT_TO_DO, language), style="bold"))
+        if language is Language.ENGLISH:
+            console.print(_table(recommendations))
+        else:
+            _print_one_by_one(console, recommendations, language)
     looked = [result for result in diagnosis.results if not result.issues]
     if looked:
         console.print()
-        console.print(Text("Looked at as well", style="bold"))
+        console.print(Text(translated(_LOOKED_AT, language), style="bold"))
         for result in looked:
-            console.print(Text(f"  {result.check}: {_outcome(result, questions)}", style="dim"))
+            outcome = said(
+                "screen.looked", "  {check}: {outcome}", check=result.check, outcome=_outcome(result, questions)
+            )
+            console.print(Text(translated(outcome, language), style="dim"))
 
 
-def _print_issue(console: Console, issue: Issue) -> None:
+def _print_issue(console: Console, issue: Issue, language: Language) -> None:
+    severity = Message(issue.severity.value, f"severity.{issue.severity.value}")
     line = Text()
-    line.append(f"{issue.severity.value} ", style=_STYLES[issue.severity])
+    line.append(f"{translated(severity, language)} ", style=_STYLES[issue.severity])
     line.append(f"[{issue.check}: {issue.rule}] " if issue.rule else f"[{issue.check}] ", style="dim")
-    line.append(issue.sentence)
+    line.append(translated(issue.sentence, language))
     if issue.place and issue.place not in issue.sentence:
         line.append(f" ({issue.place})", style="dim")
     console.print(line)
@@ -53,27 +71,44 @@ def _print_issue(console: Console, issue: Issue) -> None:
 
 def _table(recommendations: tuple[Recommendation, ...]) -> Table:
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), show_header=True, header_style="dim")
-    table.add_column("change", ratio=3, overflow="fold")
-    table.add_column("gain", no_wrap=True)
-    table.add_column("training", no_wrap=True)
-    table.add_column("cost", overflow="fold")
+    change, gain, training, cost = _COLUMNS
+    table.add_column(change, ratio=3, overflow="fold")
+    table.add_column(gain, no_wrap=True)
+    table.add_column(training, no_wrap=True)
+    table.add_column(cost, overflow="fold")
     for one in recommendations:
         table.add_row(Text(_change(one)), Text(_gain(one)), Text(one.label), Text(one.cost))
     return table
 
 
+def _print_one_by_one(console: Console, recommendations: tuple[Recommendation, ...], language: Language) -> None:
+    """Print recommendations as sentences: columns of a table would change places in a line of mixed directions."""
+    _, gain, training, cost = _COLUMNS
+    for one in recommendations:
+        label = Message(one.label, f"label.{one.label}")
+        parts = [_change(one), said("screen.part", "{name}: {text}", name=gain, text=_gain(one))]
+        parts.append(said("screen.part", "{name}: {text}", name=training, text=label))
+        if one.cost:
+            parts.append(said("screen.part", "{name}: {text}", name=cost, text=one.cost))
+        console.print(Text("\n    ".join(translated(part, language) for part in parts)))
+
+
 def _change(one: Recommendation) -> str:
     values = ", ".join(f"{path}: {value_text(value)}" for path, value in one.values.items())
-    return one.sentence if not values or values in one.sentence else f"{values} ({one.sentence})"
+    if not values or values in one.sentence:
+        return one.sentence
+    return said("screen.values", "{values} ({sentence})", values=values, sentence=one.sentence)
 
 
-def _gain(one: Recommendation) -> str:
+def _gain(one: Recommendation) -> Message:
     if one.gain is None:
-        return "not tried"
-    return ratio_text(one.gain) if one.evidence is Evidence.MEASURED else f"at most {one.gain.high:.2f}x"
+        return said("screen.not-tried", "not tried")
+    if one.evidence is Evidence.MEASURED:
+        return ratio_text(one.gain)
+    return said("screen.at-most", "at most {gain}", gain=f"{one.gain.high:.2f}x")
 
 
-def _outcome(result: CheckResult, questions: dict[str, str]) -> str:
+def _outcome(result: CheckResult, questions: dict[str, Message]) -> str:
     if result.why_not:
-        return f"not seen: {result.why_not}"
-    return result.sentence or f"{questions[result.check]} Nothing was found."
+        return said("screen.not-seen", "not seen: {why}", why=result.why_not)
+    return result.sentence or said("screen.nothing", "{question} Nothing was found.", question=questions[result.check])

@@ -10,15 +10,20 @@ def is_safe(text: str) -> bool:
     return text.isprintable() or all(map(_is_kept, text))
 
 
-def safe_text(text: str) -> str:
+def safe_text(text: str, kept: frozenset[str] = frozenset()) -> str:
     r"""Replace control and format characters by their visible escapes, such as ``\x1b`` and ``\u202e``.
 
     Printable characters, line ends, tabs and spaces of any width stay; ``\r\n`` is one line end.
+
+    Args:
+        text: The text.
+        kept: Further characters that stay.
     """
     if text.isprintable():
         return text
     return "".join(
-        character if _is_kept(character) else _escaped(character) for character in text.replace("\r\n", "\n")
+        character if character in kept or _is_kept(character) else _escaped(character)
+        for character in text.replace("\r\n", "\n")
     )
 
 

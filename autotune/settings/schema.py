@@ -49,7 +49,7 @@ class TrialLimits(_Model):
 
     Attributes:
         start_timeout_s: Longest time from the start of the process to its first step.
-        min_s: Shortest measuring window. Defaults to `UTILIZATION_MIN_S` for the objective `utilization`.
+        min_s: Shortest measuring window; 5 with the objective `utilization`, unless it is set.
         min_steps: Fewest steps in it.
         max_s: Longest measuring window.
         memory_margin: Share of the memory that has to stay free: points are not tried that would need more, as far
@@ -70,7 +70,28 @@ class _Range(_Model):
     log: bool = False
 
 
-class _Section(_Model):
+class SectionKeys(_Model):
+    """Keys of the section as they are written, with their types and defaults.
+
+    Attributes:
+        command: How training is started; `{config}` is the trial's copy of the config.
+        files: Further configs that the trainer reads, relative to the folder of this one.
+        knobs: What may vary: a list of values, or a range with `low`, `high`, and `step` or `log: true`. Without it,
+            the known knobs that are found in the config.
+        env: Environment variables of every trial, and of `autotune run`.
+        set: Values for trials only, by dotted path.
+        redirect: Further keys that say where the trainer writes.
+        redirect_except: Keys that look like it, and are not.
+        objective: What is searched for.
+        trial: Limits on the length of a trial and on its memory.
+        keep_effective_batch: `true`: gradient accumulation makes up for another batch.
+        keep_outputs: `true`: outputs that were redirected into a trial's folder stay when it ends.
+        sampler: What proposes the points to try; all but `autotune` are Optuna's.
+        storage: Where studies are kept; journals in the state folder without it.
+        batch: Largest effective batch to try: a factor of today's such as `4x`, or `same`, or `free`. Without it `4x`,
+            and a list under `knobs` as it is.
+    """
+
     command: str | None = None
     files: list[str] = []
     knobs: dict[str, Any] | None = None
@@ -187,9 +208,9 @@ def parse_section(source: Source) -> Section:
             remedy="Write its keys below it, indented: command: ...",
         )
     try:
-        model = _Section.model_validate(data)
+        model = SectionKeys.model_validate(data)
     except pydantic.ValidationError as error:
-        raise _translated(error, _Section, source) from error
+        raise _translated(error, SectionKeys, source) from error
     if model.trial.min_s > model.trial.max_s:
         raise ConfigError(
             f"trial.min_s ({model.trial.min_s:g}) is above trial.max_s ({model.trial.max_s:g})",
@@ -227,7 +248,7 @@ def _batch_limit(value: Any, source: Source) -> BatchLimit:
         ) from error
 
 
-def _limits(model: _Section) -> TrialLimits:
+def _limits(model: SectionKeys) -> TrialLimits:
     if model.objective != "utilization" or "min_s" in model.trial.model_fields_set:
         return model.trial
     return model.trial.model_copy(update={"min_s": min(UTILIZATION_MIN_S, model.trial.max_s)})

@@ -34,6 +34,7 @@ from autotune.diagnose.measured.switches import (
     plan_switches,
     together,
 )
+from autotune.diagnose.messages.message import Message, said
 from autotune.events import Event
 from autotune.measure.bounds import Bounds, bounds_of
 from autotune.measure.phases import PhasedTrial, phased_trial
@@ -135,8 +136,7 @@ class Diagnoser:
         trial = phased_trial(phased.events)
         bounds = bounds_of(trial, phased.cpu_cores)
         if phased_record.ending not in _WELL:
-            why = f"in phases the trainer {phased_record.ending.value}"
-            why += f" ({phased_record.detail})" if phased_record.detail else ""
+            why = said("diagnoser.in-phases", "in phases the trainer {ending}", ending=_ended(phased_record))
             bounds = replace(bounds, why_not=(*bounds.why_not, why))
         larger, larger_record = self._larger_batch(bounds)
         plan, measured = self._try_switches(bounds, saw_a_pass=watched.saw_a_pass)
@@ -287,14 +287,15 @@ class Diagnoser:
 
     def _why_no_switch(self, plan: SwitchPlan) -> str:
         if not self._problem.can_vary:
-            return "this config has no knob that may vary"
-        return "no time was left for it" if plan.not_tried else ""
+            return said("diagnoser.no-knob", "this config has no knob that may vary")
+        return said("diagnoser.no-time", "no time was left for it") if plan.not_tried else ""
 
     def _not_seen(self, record: TrialRecord) -> Measured:
         """Return what is known where today's config gave no numbers."""
-        why = f"today's config {record.ending.value}" + (f" ({record.detail})" if record.detail else "")
+        why = said("diagnoser.today-ended", "today's config {ending}", ending=_ended(record))
+        nothing = said("diagnoser.no-steps", "no steps were measured")
         checks = (in_force, neighbours, input_limit, fixed_cost, steadiness, outside_steps, memory_room, switches)
-        results = tuple(CheckResult(check=module.CHECK, why_not="no steps were measured") for module in checks)
+        results = tuple(CheckResult(check=module.CHECK, why_not=nothing) for module in checks)
         return Measured(results=results, bounds=None, why_not_seen=why)
 
 
@@ -321,6 +322,13 @@ class _Tried:
 
 def _steps(trial: PhasedTrial, bounds: Bounds) -> ReplayedSteps | None:
     return None if bounds.batch is None else ReplayedSteps(batch=bounds.batch, step_s=trial.replay_step_s)
+
+
+def _ended(record: TrialRecord) -> Message:
+    """Return how a trial ended, with its details."""
+    if not record.detail:
+        return said("diagnoser.ended", "{ending}", ending=record.ending.value)
+    return said("diagnoser.ended-so", "{ending} ({detail})", ending=record.ending.value, detail=record.detail)
 
 
 def _loads_ahead(problem: Problem) -> bool | None:

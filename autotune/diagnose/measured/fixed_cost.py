@@ -12,6 +12,7 @@ from statistics import median
 
 from autotune.diagnose.findings import CheckResult, Issue, Limit, Severity
 from autotune.diagnose.measured.input_limit import WORTH_TELLING
+from autotune.diagnose.messages.message import Message, said
 from autotune.diagnose.wording import milliseconds, percent
 from autotune.measure.bounds import Bounds
 from autotune.results import Ratio
@@ -61,24 +62,34 @@ def judge_fixed_cost(
         retraced: Function that TensorFlow traces again and again; None if it does not say so.
     """
     if one is None or other is None or not one.step_s or not other.step_s:
-        return CheckResult(check=CHECK, why_not="it takes steps with free data at two sizes of the batch")
+        return CheckResult(
+            check=CHECK, why_not=said("fixed-cost.two-sizes", "it takes steps with free data at two sizes of the batch")
+        )
     factor = other.batch / one.batch
     if factor < _LEAST_FACTOR:
-        return CheckResult(check=CHECK, why_not=f"the two batches are too alike: {one.batch:g} and {other.batch:g}")
+        why_not = said(
+            "fixed-cost.alike", "the two batches are too alike: {one:g} and {other:g}", one=one.batch, other=other.batch
+        )
+        return CheckResult(check=CHECK, why_not=why_not)
     today_s, larger_s = median(one.step_s), median(other.step_s)
     ln_ratio, error = math.log(larger_s / today_s), 1.96 * math.sqrt(2.0) * _STEP_SD
     share, least, most = (_share(math.exp(ln_ratio + shift), factor) for shift in (0.0, error, -error))
-    seen = (
-        f"Of the {milliseconds(today_s)} of a step with free data, {percent(share)} is taken whatever the batch "
-        f"({milliseconds(larger_s)} with {factor:g} times the batch)"
+    seen = said(
+        "fixed-cost.seen",
+        "Of the {today} of a step with free data, {share} is taken whatever the batch ({larger} with {factor:g} times "
+        "the batch)",
+        today=milliseconds(today_s),
+        share=percent(share),
+        larger=milliseconds(larger_s),
+        factor=factor,
     )
     bound = _bounded(share, least, most, bounds)
     if least < _MUCH or bound.low <= WORTH_TELLING:
-        return CheckResult(check=CHECK, sentence=f"{seen}.")
+        return CheckResult(check=CHECK, sentence=said("sentence", "{clause}.", clause=seen))
     issue = Issue(
         check=CHECK,
         severity=Severity.WARNING,
-        sentence=f"{seen}: {_remedy(retraced)}",
+        sentence=said("fixed-cost.much", "{seen}: {remedy}", seen=seen, remedy=_remedy(retraced)),
         numbers={"step_s": today_s, "larger_step_s": larger_s, "batch_factor": factor, "fixed_fraction": share},
         bound=bound,
         limit=Limit.HOST,
@@ -86,17 +97,22 @@ def judge_fixed_cost(
     return CheckResult(check=CHECK, issues=(issue,))
 
 
-def retracing_sentence(retraced: str) -> str:
+def retracing_sentence(retraced: str) -> Message:
     """Return what to do about a function that is traced again and again, as a sentence."""
-    return (
-        f"TensorFlow says that it traces {retraced} again and again. Make it once, and give it tensors of few shapes "
-        "in place of Python numbers."
+    return said(
+        "fixed-cost.retraced",
+        "TensorFlow says that it traces {function} again and again. Make it once, and give it tensors of few shapes "
+        "in place of Python numbers.",
+        function=retraced,
     )
 
 
-def _remedy(retraced: str | None) -> str:
+def _remedy(retraced: str | None) -> Message:
     if retraced is None:
-        return "launches and Python, and the update of the weights. Graph mode, XLA or a larger batch take that away."
+        return said(
+            "fixed-cost.remedy",
+            "launches and Python, and the update of the weights. Graph mode, XLA or a larger batch take that away.",
+        )
     return retracing_sentence(retraced)
 
 

@@ -3,6 +3,7 @@
 from collections.abc import Iterator, Mapping, Sequence
 
 from autotune.diagnose.findings import CheckResult, Issue, Limit, Severity
+from autotune.diagnose.messages.message import Message, said
 from autotune.records import Machine, Scalar, TraineeEvent
 from autotune.space.knob import Knob
 from autotune.space.space import Space
@@ -29,11 +30,14 @@ def judge_in_force(events: Sequence[TraineeEvent], space: Space, machine: Machin
     """
     reported = [event.settings for event in events if event.kind == "in_force" and event.settings]
     if not reported:
-        return CheckResult(check=CHECK, why_not="no framework in the trainer's process has told its settings")
+        return CheckResult(
+            check=CHECK,
+            why_not=said("in-force.not-told", "no framework in the trainer's process has told its settings"),
+        )
     settings = reported[-1]
     issues = [*_gpus(settings, machine), *(issue for knob in space.knobs for issue in _of(knob, settings))]
     told = ", ".join(f"{name} {_text(value)}" for name, value in settings.items())
-    return CheckResult(check=CHECK, issues=tuple(issues), sentence=f"{told}.")
+    return CheckResult(check=CHECK, issues=tuple(issues), sentence=said("sentence", "{clause}.", clause=told))
 
 
 def _gpus(settings: Mapping[str, Scalar], machine: Machine) -> Iterator[Issue]:
@@ -42,7 +46,11 @@ def _gpus(settings: Mapping[str, Scalar], machine: Machine) -> Iterator[Issue]:
         yield Issue(
             check=CHECK,
             severity=Severity.ERROR,
-            sentence=f"{machine.gpus[0].name} is there, and the trainer's framework uses no GPU: it trains on the CPU.",
+            sentence=said(
+                "in-force.no-gpu",
+                "{gpu} is there, and the trainer's framework uses no GPU: it trains on the CPU.",
+                gpu=machine.gpus[0].name,
+            ),
             limit=Limit.STEP,
         )
 
@@ -53,23 +61,36 @@ def _of(knob: Knob, settings: Mapping[str, Scalar]) -> Iterator[Issue]:
     for name in _THREADS.get(knob.kind or "", ()):
         there = settings.get(name)
         if isinstance(value, int) and value > 0 and there is not None and there != value:
-            yield _differs(knob, f"{name} is {_text(there)}")
+            yield _differs(knob, said("in-force.other", "{name} is {value}", name=name, value=_text(there)))
     precision = settings.get("keras.precision")
     if knob.kind == "precision" and isinstance(value, str) and precision is not None:
         # A trainer may cast by itself; the other way round nobody does by accident.
         if value == _SINGLE and precision in _HALF:
-            yield _differs(knob, f"Keras' policy is {precision}")
+            yield _differs(knob, said("in-force.policy", "Keras' policy is {policy}", policy=_text(precision)))
         elif value in _HALF and precision != value:
-            yield _differs(knob, f"Keras' policy is {_text(precision)}; a trainer may cast by itself")
+            yield _differs(
+                knob,
+                said(
+                    "in-force.policy-or-cast",
+                    "Keras' policy is {policy}; a trainer may cast by itself",
+                    policy=_text(precision),
+                ),
+            )
     if knob.kind == "graph_mode" and value is True and settings.get("tensorflow.runs_eagerly") is True:
-        yield _differs(knob, "TensorFlow runs functions eagerly, op by op", Limit.HOST)
+        yield _differs(knob, said("in-force.eager", "TensorFlow runs functions eagerly, op by op"), Limit.HOST)
 
 
-def _differs(knob: Knob, there: str, limit: Limit | None = None) -> Issue:
+def _differs(knob: Knob, there: Message, limit: Limit | None = None) -> Issue:
     return Issue(
         check=CHECK,
         severity=Severity.WARNING,
-        sentence=f"{knob.path}: {_text(knob.baseline)} is not in force: {there}.",
+        sentence=said(
+            "in-force.not",
+            "{key}: {value} is not in force: {there}.",
+            key=knob.path,
+            value=_text(knob.baseline),
+            there=there,
+        ),
         place=knob.path,
         limit=limit,
     )

@@ -3,6 +3,7 @@
 import math
 
 from autotune.diagnose.findings import CheckResult, Issue, Limit, Severity
+from autotune.diagnose.messages.message import Message, listed, said
 from autotune.diagnose.wording import milliseconds, percent, ratio_text
 from autotune.measure.bounds import Bounds
 from autotune.records import TrialPhase
@@ -21,10 +22,10 @@ _WAITING_CORES = 0.5  # below which a loader that works all the time is waiting 
 _SATURATED = 0.85  # of the machine's cores
 
 _MEANING = {
-    Limit.OVERLAP: "Loading and the step take turns: loading ahead of the step is what helps",
-    Limit.READING: "Reading is the limit, not preparing",
-    Limit.PREPARING: "Preparing is the limit, not reading",
-    Limit.LOADING: "Whether reading or preparing is the limit is not known",
+    Limit.OVERLAP: said("input.overlap", "Loading and the step take turns: loading ahead of the step is what helps"),
+    Limit.READING: said("input.reading", "Reading is the limit, not preparing"),
+    Limit.PREPARING: said("input.preparing", "Preparing is the limit, not reading"),
+    Limit.LOADING: said("input.loading", "Whether reading or preparing is the limit is not known"),
 }
 
 
@@ -38,14 +39,19 @@ def judge_input(bounds: Bounds, machine_cores: int, *, loads_ahead: bool | None 
     """
     gain = bounds.free_data
     if gain is None:
-        return CheckResult(check=CHECK, why_not="; ".join(bounds.why_not) or _why_not(bounds))
+        return CheckResult(check=CHECK, why_not=listed("; ", bounds.why_not) or _why_not(bounds))
     if gain.low <= WORTH_TELLING:
-        return CheckResult(check=CHECK, sentence=f"With free data it would be {ratio_text(gain)} as fast.")
+        sentence = said("input.little", "With free data it would be {gain} as fast.", gain=ratio_text(gain))
+        return CheckResult(check=CHECK, sentence=sentence)
     limit = _limit(bounds, machine_cores, loads_ahead=loads_ahead)
     waiting = 1.0 - 1.0 / gain.ratio
-    sentence = (
-        f"The input takes {percent(waiting)} of the time; with free data it would be {ratio_text(gain)} as fast. "
-        f"{_MEANING[limit]}.{_work(bounds)}"
+    sentence = said(
+        "input.limit",
+        "The input takes {waiting} of the time; with free data it would be {gain} as fast. {meaning}.{work}",
+        waiting=percent(waiting),
+        gain=ratio_text(gain),
+        meaning=_MEANING[limit],
+        work=_work(bounds),
     )
     numbers = {f"{phase.value}_{_unit(bounds)}_per_s": speed for phase, speed in bounds.speeds.items()}
     numbers |= {f"{phase.value}_cores": cores for phase, cores in bounds.cores.items()}
@@ -53,10 +59,13 @@ def judge_input(bounds: Bounds, machine_cores: int, *, loads_ahead: bool | None 
     return CheckResult(check=CHECK, issues=(issue,))
 
 
-def _why_not(bounds: Bounds) -> str:
+def _why_not(bounds: Bounds) -> Message:
     if bounds.speeds:
-        return "the trial was too short for it"
-    return "its batches do not come from a tf.data iterator, Keras' fit or a PyTorch DataLoader that could be replayed"
+        return said("input.too-short", "the trial was too short for it")
+    return said(
+        "input.no-batches",
+        "its batches do not come from a tf.data iterator, Keras' fit or a PyTorch DataLoader that could be replayed",
+    )
 
 
 def _limit(bounds: Bounds, machine_cores: int, *, loads_ahead: bool | None) -> Limit:
@@ -90,8 +99,15 @@ def _work(bounds: Bounds) -> str:
     loading, cores = bounds.speeds.get(_LOAD), bounds.cores.get(_LOAD)
     if loading is None or bounds.batch is None:
         return ""
-    took = f" The loader alone takes {milliseconds(bounds.batch / loading)} for a batch"
-    return f"{took} and keeps {cores:.1f} cores busy." if cores is not None else f"{took}."
+    took = milliseconds(bounds.batch / loading)
+    if cores is None:
+        return said("input.loader", " The loader alone takes {time} for a batch.", time=took)
+    return said(
+        "input.loader-cores",
+        " The loader alone takes {time} for a batch and keeps {cores:.1f} cores busy.",
+        time=took,
+        cores=cores,
+    )
 
 
 def _unit(bounds: Bounds) -> str:

@@ -4,6 +4,7 @@ import math
 from collections.abc import Sequence
 
 from autotune.diagnose.findings import CheckResult, Issue, Limit, Severity
+from autotune.diagnose.messages.message import Message, listed, said
 from autotune.diagnose.wording import percent
 from autotune.durations import format_duration
 from autotune.measure.memory_growth import growth_bytes_per_s
@@ -32,33 +33,54 @@ def judge_memory(
         batches: Batch sizes with the numbers of a trial of each, for the largest that is safe.
     """
     if measurement is None:
-        return CheckResult(check=CHECK, why_not="no trial gave numbers")
+        return CheckResult(check=CHECK, why_not=said("memory-room.no-numbers", "no trial gave numbers"))
     gpu = measurement.fullest_gpu
     gpu_total = gpu.memory_total_bytes if gpu else None
     places = [
-        ("The host's memory", measurement.peak_memory_bytes, machine.memory_bytes, series[0]),
-        ("The GPU's memory", measurement.gpu_memory_bytes, gpu_total, series[1]),
+        (said("memory-room.host", "The host's memory"), measurement.peak_memory_bytes, machine.memory_bytes, series[0]),
+        (said("memory-room.gpu", "The GPU's memory"), measurement.gpu_memory_bytes, gpu_total, series[1]),
     ]
     largest = largest_batch(batches, gpu_total) if gpu_total else None
     issues, seen = [], []
     for what, peak, total, over_time in places:
         if peak is None or not total:
             continue
-        seen.append(f"{what} is used up to {peak / _GIB:.1f} of {total / _GIB:.1f} GiB.")
+        seen.append(
+            said(
+                "memory-room.used",
+                "{what} is used up to {peak:.1f} of {total:.1f} GiB.",
+                what=what,
+                peak=peak / _GIB,
+                total=total / _GIB,
+            )
+        )
         growth = growth_bytes_per_s(over_time) or 0.0
         full_s = (total - peak) / growth if growth > 0 else math.inf
         # TensorFlow and JAX take all of a GPU's memory at once: it is full only if it depends on the batch.
         may_be_reserved = total == gpu_total and largest is None
         if peak > _NEARLY_FULL * total and not may_be_reserved:
-            issues.append(_issue(f"{what} is nearly full: {percent(peak / total)} of {total / _GIB:.1f} GiB.", peak))
+            full = said(
+                "memory-room.full",
+                "{what} is nearly full: {share} of {total:.1f} GiB.",
+                what=what,
+                share=percent(peak / total),
+                total=total / _GIB,
+            )
+            issues.append(_issue(full, peak))
         elif full_s < _FULL_WITHIN_S:
-            grows = f"{what} grows by {growth * 60 / (1 << 20):.0f} MiB a minute"
-            issues.append(_issue(f"{grows}: it would be full after {format_duration(full_s)}.", peak))
+            grows = said(
+                "memory-room.grows",
+                "{what} grows by {growth:.0f} MiB a minute: it would be full after {time}.",
+                what=what,
+                growth=growth * 60 / (1 << 20),
+                time=format_duration(full_s),
+            )
+            issues.append(_issue(grows, peak))
     if largest is not None:
-        seen.append(f"The largest batch that is safe is about {largest}.")
+        seen.append(said("memory-room.batch", "The largest batch that is safe is about {batch}.", batch=largest))
     if not seen:
-        return CheckResult(check=CHECK, why_not="the memory in use is not known")
-    return CheckResult(check=CHECK, issues=tuple(issues), sentence=" ".join(seen))
+        return CheckResult(check=CHECK, why_not=said("memory-room.unknown", "the memory in use is not known"))
+    return CheckResult(check=CHECK, issues=tuple(issues), sentence=listed(" ", seen))
 
 
 def largest_batch(batches: Sequence[tuple[float, Measurement]], total_bytes: int) -> int | None:
@@ -82,7 +104,7 @@ def largest_batch(batches: Sequence[tuple[float, Measurement]], total_bytes: int
     return int(small * 2 ** math.floor(math.log2(limit / small))) if limit >= small else None
 
 
-def _issue(sentence: str, peak_bytes: int) -> Issue:
+def _issue(sentence: Message, peak_bytes: int) -> Issue:
     return Issue(
         check=CHECK,
         severity=Severity.WARNING,

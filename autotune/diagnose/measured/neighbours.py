@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from statistics import median
 
 from autotune.diagnose.findings import CheckResult, Issue, Limit, Severity
+from autotune.diagnose.messages.message import said
 from autotune.diagnose.wording import percent
 from autotune.events import Event, TrialProgress
 from autotune.records import GpuMeasurement, TrialRecord, Validity
@@ -83,7 +84,7 @@ def judge_neighbours(
     if foreign_cores and median(foreign_cores) > _MUCH_CPU * machine_cores:
         issues.append(_on_the_cpu(median(foreign_cores), machine_cores, own_cores))
     issues += _on_the_gpus(trials)
-    why_not = "" if foreign_cores else "the CPU time of others is not known here"
+    why_not = "" if foreign_cores else said("neighbours.unknown", "the CPU time of others is not known here")
     return CheckResult(check=CHECK, issues=tuple(issues), why_not="" if issues else why_not)
 
 
@@ -91,12 +92,19 @@ def _on_the_cpu(foreign: float, cores: float, own: float | None) -> Issue:
     """Return the issue of others on the CPU; they cost something only where the cores are all in use."""
     wanted = None if own is None else own + foreign
     is_short = wanted is not None and wanted > 0.9 * cores
-    costs = "the trainer wants them too" if is_short else "the trainer leaves them free"
+    wants = said("neighbours.wants", "the trainer wants them too")
+    costs = wants if is_short else said("neighbours.leaves", "the trainer leaves them free")
     return Issue(
         check=CHECK,
         severity=Severity.WARNING if is_short else Severity.NOTE,
-        sentence=f"Other processes keep {foreign:.1f} of {cores:g} cores busy, and {costs}: what is measured now is "
-        "not the speed of an idle machine.",
+        sentence=said(
+            "neighbours.cpu",
+            "Other processes keep {foreign:.1f} of {cores:g} cores busy, and {costs}: what is measured now is not the "
+            "speed of an idle machine.",
+            foreign=foreign,
+            cores=cores,
+            costs=costs,
+        ),
         numbers={"foreign_cores": foreign, "cores": cores},
         # At most as if all their time were the trainer's: it may not scale so far.
         bound=Ratio(ratio=cores / (cores - foreign), low=1.0, high=cores / (cores - foreign))
@@ -115,7 +123,13 @@ def _on_the_gpus(trials: Sequence[TrialRecord]) -> list[Issue]:
                 Issue(
                     check=CHECK,
                     severity=Severity.WARNING,
-                    sentence=f"{len(spoiled)} of {len(trials)} trials were disturbed: {spoiled[0].detail}.",
+                    sentence=said(
+                        "neighbours.disturbed",
+                        "{spoiled} of {trials} trials were disturbed: {detail}.",
+                        spoiled=len(spoiled),
+                        trials=len(trials),
+                        detail=spoiled[0].detail,
+                    ),
                     numbers={"trials": float(len(spoiled))},
                     limit=limit,
                 )
@@ -135,8 +149,12 @@ def _on_one(gpu: GpuMeasurement) -> Issue | None:
         return Issue(
             check=CHECK,
             severity=Severity.WARNING,
-            sentence=f"Heat or a power brake holds the clocks of {figures.name} down for "
-            f"{percent(figures.throttled_fraction or 0.0)} of the time.",
+            sentence=said(
+                "neighbours.throttled",
+                "Heat or a power brake holds the clocks of {gpu} down for {share} of the time.",
+                gpu=figures.name,
+                share=percent(figures.throttled_fraction or 0.0),
+            ),
             place=figures.uuid,
             limit=Limit.THROTTLING,
         )
@@ -144,7 +162,12 @@ def _on_one(gpu: GpuMeasurement) -> Issue | None:
         return Issue(
             check=CHECK,
             severity=Severity.WARNING,
-            sentence=f"Other processes use {figures.name} for {percent(figures.foreign_fraction or 0.0)} of the time.",
+            sentence=said(
+                "neighbours.gpu",
+                "Other processes use {gpu} for {share} of the time.",
+                gpu=figures.name,
+                share=percent(figures.foreign_fraction or 0.0),
+            ),
             place=figures.uuid,
             limit=Limit.NEIGHBOUR,
         )

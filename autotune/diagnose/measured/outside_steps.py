@@ -6,6 +6,7 @@ from itertools import pairwise
 from statistics import median
 
 from autotune.diagnose.findings import CheckResult, Issue, Limit, Severity
+from autotune.diagnose.messages.message import listed, said
 from autotune.diagnose.wording import milliseconds, percent
 from autotune.measure.window import PAUSES, main_stream
 from autotune.records import TraineeEvent
@@ -17,10 +18,13 @@ _MUCH = 0.05  # of the time
 _LEAST_STEPS = 5
 _MOST_SHARE = 0.99
 _FIRST = 0.5  # of the time of the only one that was seen is certain: the first compiles what it needs
-_NOUNS = {"eval": "evaluation", "checkpoint": "checkpoint"}
+_NOUNS = {
+    "eval": said("outside.evaluation", "evaluation"),
+    "checkpoint": said("outside.checkpoint", "checkpoint"),
+}
 _REMEDIES = {
-    "eval": "evaluate more seldom, on fewer samples, or in a process of its own",
-    "checkpoint": "save more seldom, less, or while training goes on",
+    "eval": said("outside.evaluate-less", "evaluate more seldom, on fewer samples, or in a process of its own"),
+    "checkpoint": said("outside.save-less", "save more seldom, less, or while training goes on"),
 }
 
 
@@ -33,15 +37,22 @@ def judge_outside_steps(events: Sequence[TraineeEvent]) -> CheckResult:
     stream = main_stream(events)
     ends_s = [event.t_s for event in events if event.kind == "step" and event.stream == stream]
     if len(ends_s) < _LEAST_STEPS:
-        return CheckResult(check=CHECK, why_not="too few steps were seen")
+        return CheckResult(check=CHECK, why_not=said("outside.few-steps", "too few steps were seen"))
     pauses_s = _pauses(events, stream)
     all_s = ends_s[-1] - ends_s[0]
     shares = {kind: min(_MOST_SHARE, _typical_s(spent_s) / all_s) for kind, spent_s in pauses_s.items()}
-    told = ", ".join(f"{_NOUNS[kind]} {percent(share)}" for kind, share in shares.items())
+    told = listed(
+        ", ",
+        (
+            said("outside.share", "{what} {share}", what=_NOUNS[kind], share=percent(share))
+            for kind, share in shares.items()
+        ),
+    )
+    nothing = said("outside.none", "No evaluation and no checkpoint was seen.")
     return CheckResult(
         check=CHECK,
         issues=tuple(_issue(kind, share, pauses_s[kind]) for kind, share in shares.items() if share > _MUCH),
-        sentence=f"Of the time seen: {told}." if told else "No evaluation and no checkpoint was seen.",
+        sentence=said("outside.told", "Of the time seen: {shares}.", shares=told) if told else nothing,
     )
 
 
@@ -73,11 +84,20 @@ def _issue(kind: str, share: float, spent_s: Sequence[float]) -> Issue:
     # What recurs takes at least the share that was seen since the start, as the latest cycle was cut short, and at most
     # that of one time more.
     low, high = (share if times > 1 else _FIRST * share), min(_MOST_SHARE, share * (times + 1) / times)
-    often = f"{times} of {milliseconds(median(spent_s))}" if times > 1 else f"one of {milliseconds(spent_s[0])}"
+    each = milliseconds(median(spent_s))
+    one = said("outside.one", "one of {time}", time=each)
+    often = said("outside.times", "{times} of {time}", times=times, time=each) if times > 1 else one
     return Issue(
         check=CHECK,
         severity=Severity.WARNING,
-        sentence=f"The {_NOUNS[kind]} takes {percent(share)} of the time ({often} was seen): {_REMEDIES[kind]}.",
+        sentence=said(
+            "outside.takes",
+            "The {what} takes {share} of the time ({often} was seen): {remedy}.",
+            what=_NOUNS[kind],
+            share=percent(share),
+            often=often,
+            remedy=_REMEDIES[kind],
+        ),
         numbers={"time_fraction": share, "times": float(times), "each_s": median(spent_s)},
         bound=Ratio(ratio=1.0 / (1.0 - share), low=1.0 / (1.0 - low), high=1.0 / (1.0 - high)),
         limit=Limit.OUTSIDE,

@@ -7,6 +7,7 @@ from statistics import fmean, median, pstdev
 
 from autotune.diagnose.findings import CheckResult, Issue, Limit, Severity
 from autotune.diagnose.measured.fixed_cost import retracing_sentence
+from autotune.diagnose.messages.message import Message, listed, said
 from autotune.diagnose.wording import milliseconds, percent
 from autotune.measure.speed_ratio import without
 from autotune.measure.window import PAUSES, main_stream
@@ -87,7 +88,8 @@ def judge_steadiness(steps: Sequence[TimedStep], *, retraced: str | None = None)
             irregularly and do not wait for data are those that trace it.
     """
     if len(steps) < _LEAST_STEPS:
-        return CheckResult(check=CHECK, why_not=f"{len(steps)} steps are too few for it")
+        why_not = said("steadiness.few-steps", "{steps} steps are too few for it", steps=len(steps))
+        return CheckResult(check=CHECK, why_not=why_not)
     usual_s = median(step.duration_s for step in steps)
     slow = [step for step in steps if step.duration_s > max(_FAR_SLOWER * usual_s, usual_s + _LEAST_EXCESS_S)]
     all_s = sum(step.duration_s for step in steps)
@@ -106,11 +108,18 @@ def judge_steadiness(steps: Sequence[TimedStep], *, retraced: str | None = None)
         bound = without(share, 2.0 * share / len(times) ** 0.5)
     traces = retracing_sentence(retraced) if retraced and when is None and not _waits(slow, usual_s) else ""
     where = "" if traces else _cause(slow, usual_s)
-    sentence = (
-        f"{len(slow)} of {len(steps)} steps take {milliseconds(median(step.duration_s for step in slow))} instead of "
-        f"{milliseconds(usual_s)}: {percent(share)} of the time. They come {when or 'irregularly'}{where}."
+    sentence = said(
+        "steadiness.slow",
+        "{slow} of {steps} steps take {time} instead of {usual}: {share} of the time. They come {when}{where}.",
+        slow=len(slow),
+        steps=len(steps),
+        time=milliseconds(median(step.duration_s for step in slow)),
+        usual=milliseconds(usual_s),
+        share=percent(share),
+        when=when or said("steadiness.irregularly", "irregularly"),
+        where=where,
     )
-    sentence += f" {traces}" if traces else ""
+    sentence = listed(" ", (sentence, traces)) if traces else sentence
     issue = Issue(
         check=CHECK,
         severity=Severity.WARNING,
@@ -135,19 +144,21 @@ def _apart(slow: Sequence[TimedStep]) -> list[TimedStep]:
     ]
 
 
-def _recurrence(slow: Sequence[TimedStep]) -> str | None:
+def _recurrence(slow: Sequence[TimedStep]) -> Message | None:
     """Return how slow steps recur, in words; None if they do so irregularly.
 
     Args:
         slow: The first of each run of them.
     """
     if sum(step.begins_epoch for step in slow) > 0.5 * len(slow):
-        return "at the beginning of each epoch"
+        return said("steadiness.epochs", "at the beginning of each epoch")
     apart = [after.number - before.number for before, after in pairwise(slow)]
     apart_s = [after.end_s - before.end_s for before, after in pairwise(slow)]
     if _variation(apart) < _REGULAR:
-        return f"every {fmean(apart):.0f} steps"
-    return f"every {fmean(apart_s):.1f} s" if _variation(apart_s) < _REGULAR else None
+        return said("steadiness.steps", "every {steps:.0f} steps", steps=fmean(apart))
+    if _variation(apart_s) < _REGULAR:
+        return said("steadiness.seconds", "every {seconds:.1f} s", seconds=fmean(apart_s))
+    return None
 
 
 def _variation(amounts: Sequence[float]) -> float:
@@ -166,5 +177,8 @@ def _cause(slow: Sequence[TimedStep], usual_s: float) -> str:
     if any(step.wait_s is None for step in slow):
         return ""
     if _waits(slow, usual_s):
-        return ", and wait for data"
-    return ", and do not wait for data meanwhile: look for what the training loop does then besides steps"
+        return said("steadiness.waits", ", and wait for data")
+    return said(
+        "steadiness.besides",
+        ", and do not wait for data meanwhile: look for what the training loop does then besides steps",
+    )

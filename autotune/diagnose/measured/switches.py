@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from statistics import fmean
 
 from autotune.diagnose.findings import CheckResult, Evidence, Issue, Limit, Recommendation, Severity
+from autotune.diagnose.messages.message import Message, listed, said
 from autotune.diagnose.wording import ratio_text
 from autotune.measure.bounds import CANNOT_MATTER, Bounds
 from autotune.records import Scalar, Values
@@ -158,7 +159,8 @@ def gains(baseline: Sequence[float], tried: Sequence[tuple[Switch, Sequence[floa
     found = []
     for switch, speeds, ending in tried:
         if not speeds or not baseline or ending:
-            found.append(Gain(switch=switch, gain=None, why_not=ending or "no trial of it gave numbers"))
+            no_numbers = said("switches.no-trial", "no trial of it gave numbers")
+            found.append(Gain(switch=switch, gain=None, why_not=ending or no_numbers))
             continue
         mean = fmean(speeds) - fmean(baseline)
         half = quantile * math.sqrt(variance * (1.0 / len(speeds) + 1.0 / len(baseline)))
@@ -183,32 +185,37 @@ def judge_switches(plan: SwitchPlan, measured: Sequence[Gain], bounds: Bounds | 
     issues = [_issue(one) for one in measured if one.gain and one.gain.low > CANNOT_MATTER]
     if plan.not_tried:
         issues.append(_not_tried(plan.not_tried, bounds))
-    told = [f"{_change(one.switch)} {_outcome(one)}" for one in measured]
+    told = [_outcome(one) for one in measured]
     for on_step, paths in plan.left_alone.items():
         if paths:
-            side = "the step cannot matter now" if on_step else "the input cannot matter now"
-            told.append(f"{', '.join(paths)} left alone, as {side}")
+            step = said("switches.step-cannot", "the step cannot matter now")
+            side = step if on_step else said("switches.input-cannot", "the input cannot matter now")
+            told.append(said("switches.left-alone", "{keys} left alone, as {side}", keys=", ".join(paths), side=side))
     if not told:
-        why_not = why_not or "no knob of this config has another value worth trying"
+        why_not = why_not or said("switches.no-value", "no knob of this config has another value worth trying")
         return CheckResult(check=CHECK, issues=tuple(issues), why_not=why_not)
-    return CheckResult(check=CHECK, issues=tuple(issues), sentence=f"{'; '.join(told)}.")
+    return CheckResult(
+        check=CHECK, issues=tuple(issues), sentence=said("sentence", "{clause}.", clause=listed("; ", told))
+    )
 
 
 def _issue(one: Gain) -> Issue:
     assert one.gain is not None, "those that help were measured"
     switch = one.switch
     recommendation = Recommendation(
-        sentence=f"{_change(switch)}{_meaning(switch)}",
+        sentence=_explained(switch),
         values=switch.changes,
         gain=one.gain,
         evidence=Evidence.MEASURED,
         label=switch.label.value,
-        cost="each sample may teach less" if switch.label is Label.BATCH else "",
+        cost=said("switches.teach-less", "each sample may teach less") if switch.label is Label.BATCH else "",
     )
     return Issue(
         check=CHECK,
         severity=Severity.WARNING,
-        sentence=f"{_change(switch)} is {ratio_text(one.gain)} as fast.",
+        sentence=said(
+            "switches.gain", "{change} is {gain} as fast.", change=_change(switch), gain=ratio_text(one.gain)
+        ),
         place=", ".join(knob.path for knob in switch.knobs),
         bound=one.gain,
         limit=Limit.STEP if switch.on_step else Limit.LOADING,
@@ -222,7 +229,7 @@ def _not_tried(switches: Sequence[Switch], bounds: Bounds | None) -> Issue:
         bound = None if bounds is None else bounds.free_step if switch.on_step else bounds.free_data
         recommendations.append(
             Recommendation(
-                sentence=f"{_change(switch)}{_meaning(switch)}",
+                sentence=_explained(switch),
                 values=switch.changes,
                 gain=bound,
                 evidence=Evidence.BOUNDED if bound else Evidence.NOT_TRIED,
@@ -232,7 +239,11 @@ def _not_tried(switches: Sequence[Switch], bounds: Bounds | None) -> Issue:
     return Issue(
         check=CHECK,
         severity=Severity.NOTE,
-        sentence=f"{len(switches)} more may help, and a few short trials do not show it: a search does.",
+        sentence=said(
+            "switches.more",
+            "{count} more may help, and a few short trials do not show it: a search does.",
+            count=len(switches),
+        ),
         recommendations=tuple(recommendations),
     )
 
@@ -241,15 +252,22 @@ def _change(switch: Switch) -> str:
     return ", ".join(f"{path}: {_scalar(value)}" for path, value in switch.changes.items())
 
 
-def _meaning(switch: Switch) -> str:
+def _explained(switch: Switch) -> Message:
+    """Return a change with what its knobs mean."""
     rows = [row_of(knob) for knob in switch.knobs]
-    sentences = "; ".join(row.sentence for row in rows if row)
-    return f" ({sentences})" if sentences else ""
+    meanings = [Message(row.sentence, f"knob.{row.kind}") for row in rows if row]
+    if not meanings:
+        return said("switches.change", "{change}", change=_change(switch))
+    meaning = listed("; ", meanings)
+    return said("switches.explained", "{change} ({meaning})", change=_change(switch), meaning=meaning)
 
 
 def _scalar(value: Scalar) -> str:
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 
-def _outcome(one: Gain) -> str:
-    return f"{ratio_text(one.gain)} as fast" if one.gain else f"gave no numbers ({one.why_not})"
+def _outcome(one: Gain) -> Message:
+    change = _change(one.switch)
+    if one.gain is None:
+        return said("switches.no-numbers", "{change} gave no numbers ({why})", change=change, why=one.why_not)
+    return said("switches.outcome", "{change} {gain} as fast", change=change, gain=ratio_text(one.gain))

@@ -4,6 +4,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from autotune.diagnose.findings import CheckResult, Issue, Recommendation
+from autotune.diagnose.messages.message import Message, capitalized, listed, said
 from autotune.diagnose.static.code.rule import Surroundings
 from autotune.diagnose.static.code.scan import Found, scan
 from autotune.diagnose.static.look import Look
@@ -27,29 +28,33 @@ def check_code(look: Look) -> CheckResult:
     """
     problem = look.problem
     if problem is None or not problem.command:
-        return CheckResult(check=CODE, why_not="it is not known how training is started")
+        return CheckResult(check=CODE, why_not=said("code.no-command", "it is not known how training is started"))
     cwd = Path.cwd()
     paths = trainer_files(problem.command, cwd)
     if not paths:
         return CheckResult(check=CODE, why_not=_why_nothing_to_read(problem.command))
     done = scan(paths, cwd, _words(problem), surroundings_of(problem))
     if not done.files:
-        return CheckResult(check=CODE, why_not="; ".join(done.unread))
+        return CheckResult(check=CODE, why_not=listed("; ", done.unread))
     switch = _native_switch(problem)
     issues = [
         _issue(found, {switch: True} if switch and found.rule.id == _PYTHON_IN_GRAPH else {}) for found in done.found
     ]
     if _native_is_on(problem):
         issues = [issue for issue, found in zip(issues, done.found, strict=True) if found.rule.id != _PYTHON_IN_GRAPH]
-    read = f"{done.files} source file{'s' * (done.files != 1)} read"
-    return CheckResult(check=CODE, issues=tuple(issues), sentence="; ".join((read, *done.unread)))
+    read = said("code.read", "{files} source file{s} read", files=done.files, s="s" * (done.files != 1))
+    return CheckResult(check=CODE, issues=tuple(issues), sentence=listed("; ", (read, *done.unread)))
 
 
-def _why_nothing_to_read(command: Sequence[str]) -> str:
+def _why_nothing_to_read(command: Sequence[str]) -> Message:
     script = own_words(command) - 1
     if script and command[script - 1] == "-m":
-        return f"the module {command[script]} is not below this directory; installed packages are not read"
-    return "the command starts no Python script that is found here"
+        return said(
+            "code.module",
+            "the module {module} is not below this directory; installed packages are not read",
+            module=command[script],
+        )
+    return said("code.no-script", "the command starts no Python script that is found here")
 
 
 def surroundings_of(problem: Problem) -> Surroundings:
@@ -70,13 +75,19 @@ def _version(text: str | None) -> tuple[int, int] | None:
 def _issue(found: Found, values: Values) -> Issue:
     shown_places = ", ".join(map(str, found.places[:_PLACES_SHOWN]))
     more = len(found.places) - _PLACES_SHOWN
-    remedy = found.rule.remedy
+    rule = found.rule.message_id
+    remedy = Message(found.rule.remedy, f"{rule}.remedy")
     if values:
-        remedy = f"Set {next(iter(values))} to true, which leaves Python out of loading; or: {remedy}"
+        remedy = said(
+            "code.native",
+            "Set {key} to true, which leaves Python out of loading; or: {remedy}",
+            key=next(iter(values)),
+            remedy=remedy,
+        )
     return Issue(
         check=CODE,
         severity=found.rule.severity,
-        sentence=f"{found.rule.sentence[0].upper()}{found.rule.sentence[1:]}.",
+        sentence=said("sentence", "{clause}.", clause=capitalized(Message(found.rule.sentence, rule))),
         place=f"{shown_places} and {more} more" if more > 0 else shown_places,
         numbers={"places": float(len(found.places))},
         limit=found.rule.limit,

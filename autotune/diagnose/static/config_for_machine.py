@@ -5,6 +5,7 @@ import re
 from collections.abc import Callable, Iterator
 
 from autotune.diagnose.findings import Issue, Limit, Severity
+from autotune.diagnose.messages.message import Message, listed, said
 from autotune.diagnose.static.config_keys import Key, issue, of_kind, written
 from autotune.diagnose.static.gpu_classes import gpu_class, starting_batch
 from autotune.problem.problem import Problem
@@ -37,14 +38,25 @@ def unsuitable_workers(problem: Problem) -> Iterator[Issue]:
             continue
         good = min(cores, _MOST_WORKERS)
         if key.value == 0 and cores >= _MANY_CORES:
-            sentence = f"{key.path} is 0 and this machine has {cores} cores: samples are prepared between the steps."
+            sentence = said(
+                "config.no-workers",
+                "{key} is 0 and this machine has {cores} cores: samples are prepared between the steps.",
+                key=key.path,
+                cores=cores,
+            )
         elif key.value > _CROWDED * cores:
-            sentence = f"{key.path} is {key.value} and this machine has {cores} core{'s' * (cores != 1)} for training."
+            sentence = said(
+                "config.many-workers",
+                "{key} is {value} and this machine has {cores} core{s} for training.",
+                key=key.path,
+                value=key.value,
+                cores=cores,
+                s="s" * (cores != 1),
+            )
         else:
             continue
-        yield issue(
-            problem, key.path, sentence, f"Try {key.path}: {good}.", values={key.path: good}, limit=Limit.PREPARING
-        )
+        remedy = _try(key.path, str(good))
+        yield issue(problem, key.path, sentence, remedy, values={key.path: good}, limit=Limit.PREPARING)
 
 
 def absent_gpus(problem: Problem) -> Iterator[Issue]:
@@ -52,13 +64,27 @@ def absent_gpus(problem: Problem) -> Iterator[Issue]:
     gpus = len(problem.machine.gpus)
     for key in of_kind(problem, "model_gpu", "data_gpu"):
         if isinstance(key.value, int) and key.value >= gpus:
-            there = "there is none" if gpus == 0 else f"there {'is' if gpus == 1 else 'are'} {gpus}, counted from 0"
-            why = f" ({problem.why_no_gpu})" if problem.why_no_gpu else ""
+            none = said("config.gpus-none", "there is none")
+            there = (
+                none
+                if gpus == 0
+                else said(
+                    "config.gpus", "there {verb} {gpus}, counted from 0", verb="is" if gpus == 1 else "are", gpus=gpus
+                )
+            )
+            why = said("in-brackets", " ({text})", text=problem.why_no_gpu) if problem.why_no_gpu else ""
             yield issue(
                 problem,
                 key.path,
-                f"{key.path} is GPU {key.value}, and {there}{why}.",
-                "Name one that is there, or null for none in particular.",
+                said(
+                    "config.absent-gpu",
+                    "{key} is GPU {value}, and {there}{why}.",
+                    key=key.path,
+                    value=key.value,
+                    there=there,
+                    why=why,
+                ),
+                said("config.name-gpu", "Name one that is there, or null for none in particular."),
                 severity=Severity.ERROR,
             )
     if gpus or problem.why_no_gpu is None or any(map(os.path.exists, _DEVICE_FILES)):
@@ -68,8 +94,14 @@ def absent_gpus(problem: Problem) -> Iterator[Issue]:
             yield issue(
                 problem,
                 path,
-                f"{path} is {value}, and there is no GPU: {problem.why_no_gpu}.",
-                "Train on a machine with one, or on the CPU.",
+                said(
+                    "config.no-gpu",
+                    "{key} is {value}, and there is no GPU: {why}.",
+                    key=path,
+                    value=value,
+                    why=problem.why_no_gpu,
+                ),
+                said("config.train-elsewhere", "Train on a machine with one, or on the CPU."),
                 severity=Severity.ERROR,
             )
 
@@ -84,11 +116,17 @@ def without_effect(problem: Problem) -> Iterator[Issue]:
         placed = any(one.value is not None for one in of_kind(problem, "model_gpu", "data_gpu"))
         found += buffers if placed else []
     if found:
-        there = "no GPU" if gpus == 0 else "one GPU"
+        there = said("config.with-no-gpu", "no GPU") if gpus == 0 else said("config.with-one-gpu", "one GPU")
         yield issue(
             problem,
             found[0].path,
-            f"On this machine, with {there}, {_listed(found)} {'has' if len(found) == 1 else 'have'} no effect.",
+            said(
+                "config.no-effect",
+                "On this machine, with {there}, {keys} {verb} no effect.",
+                there=there,
+                keys=_listed(found),
+                verb="has" if len(found) == 1 else "have",
+            ),
             severity=Severity.NOTE,
         )
 
@@ -99,19 +137,21 @@ def slow_precision(problem: Problem) -> Iterator[Issue]:
     classes = [gpu_class(gpu) for gpu in gpus]
     for key in of_kind(problem, *_PRECISIONS):
         if not gpus and key.value in _FLOAT16 and not isinstance(key.value, bool):
-            why = "a CPU only emulates float16: a quarter of the speed of float32"
+            why = said("config.emulated", "a CPU only emulates float16: a quarter of the speed of float32")
         elif not gpus and _is_bfloat16(key) and not machine.cpu_bfloat16:
-            why = f"this CPU ({machine.cpu_model}) does not compute in bfloat16 itself"
+            why = said(
+                "config.cpu-bfloat16", "this CPU ({cpu}) does not compute in bfloat16 itself", cpu=machine.cpu_model
+            )
         elif gpus and _is_bfloat16(key) and all(one is not None and not one.bfloat16 for one in classes):
-            why = f"{gpus[0].name} does not compute in bfloat16 itself"
+            why = said("config.gpu-bfloat16", "{gpu} does not compute in bfloat16 itself", gpu=gpus[0].name)
         else:
             continue
         other = _full_precision(key)
-        remedy = f"Try {key.path}: {written(other)}." if other is not None else "Compute in float32 here."
+        float32 = said("config.float32", "Compute in float32 here.")
+        remedy = _try(key.path, written(other)) if other is not None else float32
         values = {key.path: other} if other is not None else {}
-        yield issue(
-            problem, key.path, f"{key.said}: {why}.", remedy, values=values, label=Label.PRECISION, limit=Limit.STEP
-        )
+        sentence = said("config.slow-precision", "{key}: {why}.", key=key.said, why=why)
+        yield issue(problem, key.path, sentence, remedy, values=values, label=Label.PRECISION, limit=Limit.STEP)
 
 
 def unused_precision(problem: Problem) -> Iterator[Issue]:
@@ -130,8 +170,13 @@ def unused_precision(problem: Problem) -> Iterator[Issue]:
         yield issue(
             problem,
             key.path,
-            f"{key.said}: the tensor cores of {problem.machine.gpus[0].name} compute far faster in 16 bits.",
-            f"Try {key.path}: {written(half)}.",
+            said(
+                "config.tensor-cores",
+                "{key}: the tensor cores of {gpu} compute far faster in 16 bits.",
+                key=key.said,
+                gpu=problem.machine.gpus[0].name,
+            ),
+            _try(key.path, written(half)),
             severity=Severity.NOTE,
             values={key.path: half},
             label=Label.PRECISION,
@@ -147,8 +192,12 @@ def debugging(problem: Problem) -> Iterator[Issue]:
             yield issue(
                 problem,
                 key.path,
-                f"{key.said}: steps are run op by op or checked number by number, which is for finding bugs.",
-                f"Set {key.path} to false.",
+                said(
+                    "config.debugging",
+                    "{key}: steps are run op by op or checked number by number, which is for finding bugs.",
+                    key=key.said,
+                ),
+                said("config.set-false", "Set {key} to false.", key=key.path),
                 values={key.path: False},
                 limit=Limit.HOST,
             )
@@ -157,8 +206,8 @@ def debugging(problem: Problem) -> Iterator[Issue]:
             yield issue(
                 problem,
                 key.path,
-                f"{key.said}: each op of the step is launched by Python.",
-                f"Try {key.path}: true.",
+                said("config.no-graph", "{key}: each op of the step is launched by Python.", key=key.said),
+                _try(key.path, "true"),
                 values={key.path: True},
                 limit=Limit.HOST,
             )
@@ -172,8 +221,8 @@ def no_reading_ahead(problem: Problem) -> Iterator[Issue]:
             yield issue(
                 problem,
                 key.path,
-                f"{key.said}: no batch is made ahead of the step.",
-                f"Try {key.path}: {written(on)}.",
+                said("config.no-prefetch", "{key}: no batch is made ahead of the step.", key=key.said),
+                _try(key.path, written(on)),
                 severity=Severity.NOTE,
                 values={key.path: on},
                 limit=Limit.LOADING,
@@ -192,13 +241,24 @@ def small_batches(problem: Problem) -> Iterator[Issue]:
             yield issue(
                 problem,
                 key.path,
-                f"{key.path} is {written(key.value)}, which is little for {gpu.name}: most of a step may be launches.",
-                f"Try larger ones; {good} is usual to begin with on a GPU of its memory, if the model is small enough.",
+                said(
+                    "config.small-batch",
+                    "{key} is {value}, which is little for {gpu}: most of a step may be launches.",
+                    key=key.path,
+                    value=written(key.value),
+                    gpu=gpu.name,
+                ),
+                said(
+                    "config.larger-batch",
+                    "Try larger ones; {batch} is usual to begin with on a GPU of its memory, if the model is small "
+                    "enough.",
+                    batch=good,
+                ),
                 severity=Severity.NOTE,
                 values={key.path: good},
                 label=Label.BATCH,
                 limit=Limit.HOST,
-                cost="memory, and perhaps another learning rate",
+                cost=said("cost.memory-and-rate", "memory, and perhaps another learning rate"),
             )
 
 
@@ -214,13 +274,23 @@ def accumulated_batches(problem: Problem) -> Iterator[Issue]:
     yield issue(
         problem,
         path,
-        f"{path} is {steps}: {steps} batches of {batch.value} make one update.",
-        f"Where memory suffices, {batch.path}: {batch.value * 2} and {path}: {steps // 2} are the same training in "
-        "fewer, larger steps.",
+        said(
+            "config.accumulated",
+            "{key} is {steps}: {steps} batches of {batch} make one update.",
+            key=path,
+            steps=steps,
+            batch=batch.value,
+        ),
+        said(
+            "config.one-batch",
+            "Where memory suffices, {batch} and {steps} are the same training in fewer, larger steps.",
+            batch=f"{batch.path}: {batch.value * 2}",
+            steps=f"{path}: {steps // 2}",
+        ),
         severity=Severity.NOTE,
         values={batch.path: batch.value * 2, path: steps // 2},
         limit=Limit.HOST,
-        cost="memory",
+        cost=said("cost.memory", "memory"),
     )
 
 
@@ -238,11 +308,16 @@ MISFITS: tuple[Callable[[Problem], Iterator[Issue]], ...] = (
 """Kinds of misfits, the gravest first."""
 
 
+def _try(path: str, value: str) -> Message:
+    return said("config.try", "Try {change}.", change=f"{path}: {value}")
+
+
 def _listed(keys: list[Key]) -> str:
     names = [key.path for key in keys[:4]]
-    more = [f"{len(keys) - 4} more"] if len(keys) > 4 else []
-    *most, last = [*names, *more]
-    return f"{', '.join(most)} and {last}" if most else last
+    more = [said("count.more", "{count} more", count=len(keys) - 4)] if len(keys) > 4 else []
+    shown: list[str] = [*names, *more]
+    *most, last = shown
+    return listed(" and ", (listed(", ", most), last)) if most else last
 
 
 def _is_bfloat16(key: Key) -> bool:

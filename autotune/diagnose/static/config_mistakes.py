@@ -4,6 +4,7 @@ import re
 from collections.abc import Callable, Iterator
 
 from autotune.diagnose.findings import Issue, Severity
+from autotune.diagnose.messages.message import said
 from autotune.diagnose.static.config_keys import Key, issue, known_keys, written
 from autotune.diagnose.static.trainer_sources import trainer_text
 from autotune.problem.problem import Problem
@@ -39,12 +40,18 @@ def mistyped_keys(problem: Problem) -> Iterator[Issue]:
         if re.search(rb"\b%s\b" % re.escape(last.encode()), sources):
             continue  # the trainer calls it so
         reads = re.search(rb"\b%s\b" % meant.encode(), sources) is not None
-        never = "; the trainer's sources name that one, and never this" if reads else ""
+        sources_say = said("mistake.sources", "; the trainer's sources name that one, and never this")
         yield issue(
             problem,
             leaf.dotted,
-            f"{leaf.dotted} looks like a slip for {meant}{never}.",
-            f"Write {meant}, if that is meant.",
+            said(
+                "mistake.slip",
+                "{key} looks like a slip for {meant}{never}.",
+                key=leaf.dotted,
+                meant=meant,
+                never=sources_say if reads else "",
+            ),
+            said("mistake.write", "Write {meant}, if that is meant.", meant=meant),
             severity=Severity.ERROR if reads else Severity.WARNING,
         )
 
@@ -76,14 +83,24 @@ def numbers_read_as_words(problem: Problem) -> Iterator[Issue]:
     if _READS_1_2.search(sources) or _OF_1_2.search(problem.settings.document.text):
         return
     shown = ", ".join(f"{leaf.dotted}: {leaf.text}" for leaf in found[:_KEYS_SHOWN])
-    more = f" and {len(found) - _KEYS_SHOWN} more" if len(found) > _KEYS_SHOWN else ""
+    others = said("mistake.and-more", " and {count} more", count=len(found) - _KEYS_SHOWN)
     by_pyyaml = _READS_1_1.search(sources) is not None
-    pyyaml = "PyYAML, which the trainer's sources use," if by_pyyaml else "PyYAML"
+    used = said("mistake.pyyaml-used", "PyYAML, which the trainer's sources use,")
     yield issue(
         problem,
         found[0].dotted,
-        f"{pyyaml} reads {shown}{more} as a text and not as a number.",
-        f"Write {_with_point(found[0].text)}, which is a number to every parser; or see that the trainer makes it one.",
+        said(
+            "mistake.number",
+            "{pyyaml} reads {keys}{more} as a text and not as a number.",
+            pyyaml=used if by_pyyaml else "PyYAML",
+            keys=shown,
+            more=others if len(found) > _KEYS_SHOWN else "",
+        ),
+        said(
+            "mistake.write-number",
+            "Write {number}, which is a number to every parser; or see that the trainer makes it one.",
+            number=_with_point(found[0].text),
+        ),
         severity=Severity.WARNING if by_pyyaml else Severity.NOTE,
     )
 
@@ -98,24 +115,18 @@ def values_in_quotes(problem: Problem) -> Iterator[Issue]:
         name, text = key_name(leaf.dotted), leaf.text.strip().lower()
         is_a_switch = any(name in row.names and row.accepts(True) for row in KNOWN_KNOBS)
         if is_a_switch and text in ("true", "false", "yes", "no", "on", "off"):
-            why = ", and every text that is not empty is true to Python" if text in ("false", "no", "off") else ""
-            yield issue(
-                problem,
-                leaf.dotted,
-                f"{leaf.dotted} is the text {leaf.text} in quotes{why}.",
-                "Leave the quotes out.",
-            )
+            is_true = said("mistake.true", ", and every text that is not empty is true to Python")
+            yield _in_quotes(problem, leaf, is_true if text in ("false", "no", "off") else "")
         elif name in _BATCHES and text.isdecimal():
-            yield issue(
-                problem, leaf.dotted, f"{leaf.dotted} is the text {leaf.text} in quotes.", "Leave the quotes out."
-            )
+            yield _in_quotes(problem, leaf)
 
 
 def empty_batches(problem: Problem) -> Iterator[Issue]:
     """Yield batch sizes of 0."""
     for path, value in problem.settings.scalars.items():
         if key_name(path) in _BATCHES and same_scalar(value, 0) and not is_for_validation(path):
-            yield issue(problem, path, f"{path} is 0: no step has a sample.", "Give a number from 1 on.")
+            sentence = said("mistake.empty-batch", "{key} is 0: no step has a sample.", key=path)
+            yield issue(problem, path, sentence, said("mistake.from-one", "Give a number from 1 on."))
 
 
 def contradictions(problem: Problem) -> Iterator[Issue]:
@@ -132,8 +143,18 @@ def contradictions(problem: Problem) -> Iterator[Issue]:
                     yield issue(
                         problem,
                         key.path,
-                        f"{key.said} does not go with {other.said}: that is an error in most trainers.",
-                        f"Change one of the two: {key.path}, or {other.path}.",
+                        said(
+                            "mistake.contradiction",
+                            "{one} does not go with {other}: that is an error in most trainers.",
+                            one=key.said,
+                            other=other.said,
+                        ),
+                        said(
+                            "mistake.change-one",
+                            "Change one of the two: {one}, or {other}.",
+                            one=key.path,
+                            other=other.path,
+                        ),
                     )
 
 
@@ -148,17 +169,32 @@ def unmet_needs(problem: Problem) -> Iterator[Issue]:
                 yield issue(
                     problem,
                     key.path,
-                    f"{key.said} needs {other.path}: {written(needed)}, and that is {written(other.value)}: "
-                    f"{_WHY_NEEDED.get(kind, 'without it, it has no effect')}.",
-                    f"Set {other.path} to {written(needed)}, or {key.path} to false.",
+                    said(
+                        "mistake.needs",
+                        "{key} needs {needed}, and that is {value}: {why}.",
+                        key=key.said,
+                        needed=f"{other.path}: {written(needed)}",
+                        value=written(other.value),
+                        why=_WHY_NEEDED.get(kind, _NO_EFFECT),
+                    ),
+                    said(
+                        "mistake.set-one",
+                        "Set {other} to {needed}, or {key} to false.",
+                        other=other.path,
+                        needed=written(needed),
+                        key=key.path,
+                    ),
                     values={other.path: needed},
                 )
 
 
 _WHY_NEEDED = {
-    "fixed_length": "XLA compiles again for each new shape, and with it a step was 20 times as slow",
-    "graph_mode": "XLA compiles graphs only",
+    "fixed_length": said(
+        "mistake.shapes", "XLA compiles again for each new shape, and with it a step was 20 times as slow"
+    ),
+    "graph_mode": said("mistake.graphs", "XLA compiles graphs only"),
 }
+_NO_EFFECT = said("mistake.no-effect", "without it, it has no effect")
 
 MISTAKES: tuple[Callable[[Problem], Iterator[Issue]], ...] = (
     mistyped_keys,
@@ -175,6 +211,13 @@ def _mates(key: Key, keys: tuple[Key, ...], kind: str) -> list[Key]:
     """Return the keys of a kind that belong to a key: those of its own section, or all if there is none there."""
     fitting = {one.path: one for one in keys if one.kind == kind}
     return [fitting[path] for path in section_mates(key.path, fitting)]
+
+
+def _in_quotes(problem: Problem, leaf: Leaf, why: str = "") -> Issue:
+    sentence = said(
+        "mistake.quotes", "{key} is the text {text} in quotes{why}.", key=leaf.dotted, text=leaf.text, why=why
+    )
+    return issue(problem, leaf.dotted, sentence, said("mistake.no-quotes", "Leave the quotes out."))
 
 
 def _is_a_word_to_pyyaml(leaf: Leaf) -> bool:

@@ -1,12 +1,18 @@
 """Checks of the framework beside the trainer's interpreter: its build, graph mode and XLA, and its own decoders."""
 
 from autotune.diagnose.findings import CheckResult, Issue, Limit, Recommendation, Severity
+from autotune.diagnose.messages.message import listed, said
 from autotune.diagnose.static.framework_answers import Answer, FrameworkAnswers
 from autotune.diagnose.static.look import Look
 
 FRAMEWORK, GRAPH, LOADER = "framework", "graph-and-xla", "native-loader"
 _WORDS = {"tensorflow": "TensorFlow", "torch": "PyTorch"}
-_INSTALL = {"tensorflow": "pip install 'tensorflow[and-cuda]'", "torch": "see pytorch.org/get-started for the command"}
+_INSTALL = {
+    "tensorflow": "pip install 'tensorflow[and-cuda]'",
+    "torch": said("framework.torch-command", "see pytorch.org/get-started for the command"),
+}
+_UNKNOWN = said("framework.unknown", "no framework is known")
+_NO_ANSWER = said("framework.no-answer", "it gave no answer")
 
 
 def check_framework(look: Look) -> CheckResult:
@@ -17,33 +23,60 @@ def check_framework(look: Look) -> CheckResult:
     """
     answers = look.framework
     if not answers.framework:
-        return CheckResult(check=FRAMEWORK, why_not=answers.why_not or "no framework is known")
+        return CheckResult(check=FRAMEWORK, why_not=answers.why_not or _UNKNOWN)
     name = _WORDS[answers.framework]
     loaded = answers.answers.get("import")
     if loaded is not None and loaded.error is not None:
-        failed = _issue(FRAMEWORK, f"{name} cannot be imported: {loaded.error}.", "Install it again.", Severity.ERROR)
-        return CheckResult(check=FRAMEWORK, issues=(failed,))
+        failed = said("framework.not-imported", "{name} cannot be imported: {error}.", name=name, error=loaded.error)
+        again = said("framework.install-again", "Install it again.")
+        return CheckResult(check=FRAMEWORK, issues=(_issue(FRAMEWORK, failed, again, Severity.ERROR),))
     version, gpus = answers.answers.get("version"), answers.answers.get("gpus")
     if version is None or gpus is None:
-        return CheckResult(check=FRAMEWORK, why_not=answers.why_not or f"{name} gave no answer")
+        silent = said("framework.silent", "{name} gave no answer", name=name)
+        return CheckResult(check=FRAMEWORK, why_not=answers.why_not or silent)
     issues = []
     if gpus.error is not None:
-        issues.append(_issue(FRAMEWORK, f"{name} {version.value} cannot look for GPUs: {gpus.error}.", ""))
+        blind = said(
+            "framework.cannot-look",
+            "{name} {version} cannot look for GPUs: {error}.",
+            name=name,
+            version=version.value,
+            error=gpus.error,
+        )
+        issues.append(_issue(FRAMEWORK, blind, ""))
     elif gpus.value == 0 and look.gpus and _is_meant_for_gpus(look):
         built = answers.answers.get("built for GPUs")
         cpu_only = built is not None and built.value is False
-        why = "it is a build for CPUs alone" if cpu_only else "its CUDA libraries do not load or suit the driver"
+        for_cpus = said("framework.cpu-build", "it is a build for CPUs alone")
+        libraries = said("framework.libraries", "its CUDA libraries do not load or suit the driver")
         issues.append(
             _issue(
                 FRAMEWORK,
-                f"{name} {version.value} sees no GPU though {look.gpus[0].name} is there: {why}.",
-                f"Install a build for GPUs: {_INSTALL[answers.framework]}.",
+                said(
+                    "framework.sees-none",
+                    "{name} {version} sees no GPU though {gpu} is there: {why}.",
+                    name=name,
+                    version=version.value,
+                    gpu=look.gpus[0].name,
+                    why=for_cpus if cpu_only else libraries,
+                ),
+                said("framework.install", "Install a build for GPUs: {command}.", command=_INSTALL[answers.framework]),
                 limit=Limit.STEP,
             )
         )
-    said = f"{name} {version.value}, which sees {gpus.value} GPU{'s' * (gpus.value != 1)}"
-    took = f"; imported in {loaded.duration_s:.1f} s" if loaded is not None else ""
-    return CheckResult(check=FRAMEWORK, issues=tuple(issues), sentence=said + took)
+    took = ""
+    if loaded is not None:
+        took = said("framework.imported", "; imported in {seconds:.1f} s", seconds=loaded.duration_s)
+    sentence = said(
+        "framework.sees",
+        "{name} {version}, which sees {gpus} GPU{s}{took}",
+        name=name,
+        version=version.value,
+        gpus=gpus.value,
+        s="s" * (gpus.value != 1),
+        took=took,
+    )
+    return CheckResult(check=FRAMEWORK, issues=tuple(issues), sentence=sentence)
 
 
 def check_graph(look: Look) -> CheckResult:
@@ -55,17 +88,25 @@ def check_graph(look: Look) -> CheckResult:
     answers = look.framework
     if why_not := _why_not_tensorflow(answers):
         return CheckResult(check=GRAPH, why_not=why_not)
-    tried = {name: answers.answers.get(key) for name, key in (("graph mode", "graph"), ("XLA", "xla"))}
-    issues, said = [], []
+    graph_mode = said("framework.graph-mode", "graph mode")
+    tried = {name: answers.answers.get(key) for name, key in ((graph_mode, "graph"), ("XLA", "xla"))}
+    issues, works = [], []
     for name, answer in tried.items():
         if answer is not None and answer.error is None:
-            said.append(f"{name} works ({answer.duration_s:.1f} s for a small function)")
+            works.append(
+                said(
+                    "framework.works",
+                    "{name} works ({seconds:.1f} s for a small function)",
+                    name=name,
+                    seconds=answer.duration_s,
+                )
+            )
             continue
-        why = answer.error if answer is not None else answers.why_not or "it gave no answer"
-        issues.append(
-            _issue(GRAPH, f"{name} fails here: {why}.", "Leave it off in the config, or mend the installation.")
-        )
-    return CheckResult(check=GRAPH, issues=tuple(issues), sentence=" and ".join(said))
+        why = answer.error if answer is not None else answers.why_not or _NO_ANSWER
+        fails = said("framework.fails", "{name} fails here: {why}.", name=name, why=why)
+        off = said("framework.leave-off", "Leave it off in the config, or mend the installation.")
+        issues.append(_issue(GRAPH, fails, off))
+    return CheckResult(check=GRAPH, issues=tuple(issues), sentence=listed(" and ", works))
 
 
 def check_native_loader(look: Look) -> CheckResult:
@@ -78,30 +119,40 @@ def check_native_loader(look: Look) -> CheckResult:
     if why_not := _why_not_tensorflow(answers):
         return CheckResult(check=LOADER, why_not=why_not)
     if answers.sample is None:
-        return CheckResult(check=LOADER, why_not="the config names no folder with .wav, .png, .jpg or .tfrecord files")
+        return CheckResult(
+            check=LOADER,
+            why_not=said("framework.no-sample", "the config names no folder with .wav, .png, .jpg or .tfrecord files"),
+        )
     answer: Answer | None = answers.answers.get("decode")
     if answer is not None and answer.error is None:
-        return CheckResult(check=LOADER, sentence=f"{answers.sample.name} is {answer.value}")
-    why = answer.error if answer is not None else answers.why_not or "it gave no answer"
+        return CheckResult(
+            check=LOADER,
+            sentence=said("framework.decoded", "{file} is {what}", file=answers.sample.name, what=answer.value),
+        )
+    why = answer.error if answer is not None else answers.why_not or _NO_ANSWER
     issue = Issue(
         check=LOADER,
         severity=Severity.NOTE,
-        sentence=f"TensorFlow's own ops do not decode this file: {why}.",
+        sentence=said("framework.not-decoded", "TensorFlow's own ops do not decode this file: {why}.", why=why),
         place=str(answers.sample),
         limit=Limit.PREPARING,
-        recommendations=(Recommendation(sentence="Convert the files once, e.g. to 16-bit PCM WAV or to TFRecord."),),
+        recommendations=(
+            Recommendation(
+                sentence=said("framework.convert", "Convert the files once, e.g. to 16-bit PCM WAV or to TFRecord.")
+            ),
+        ),
     )
     return CheckResult(check=LOADER, issues=(issue,))
 
 
 def _why_not_tensorflow(answers: FrameworkAnswers) -> str | None:
     if answers.framework == "torch":
-        return "the trainer uses PyTorch"
+        return said("framework.uses-torch", "the trainer uses PyTorch")
     if not answers.framework:
-        return answers.why_not or "no framework is known"
+        return answers.why_not or _UNKNOWN
     loaded = answers.answers.get("import")
     if loaded is None or loaded.error is not None:
-        return answers.why_not or "TensorFlow cannot be imported"
+        return answers.why_not or said("framework.no-tensorflow", "TensorFlow cannot be imported")
     return None
 
 

@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from autotune.diagnose.messages.message import said
 from autotune.diagnose.static.trainer_sources import trainer_text
 from autotune.errors import AutotuneError
 from autotune.problem.problem import Problem
@@ -65,11 +66,15 @@ def ask_framework(problem: Problem | None, sample: Path | None) -> FrameworkAnsw
     """
     interpreter = Path(sys.executable) if problem is None else interpreter_of(problem)
     if interpreter is None:
-        return FrameworkAnswers(framework="", why_not="the command starts no Python interpreter that is found")
+        return FrameworkAnswers(
+            framework="", why_not=said("framework.no-python", "the command starts no Python interpreter that is found")
+        )
     versions = framework_versions(interpreter) if problem is None else problem.frameworks
     framework = used_framework(problem, versions)
     if not framework:
-        return FrameworkAnswers(framework="", why_not="neither TensorFlow nor PyTorch is installed beside it")
+        return FrameworkAnswers(
+            framework="", why_not=said("framework.none", "neither TensorFlow nor PyTorch is installed beside it")
+        )
     own = {} if problem is None else problem.settings.section.env
     with tempfile.TemporaryDirectory(prefix="autotune-diagnose-") as folder:
         file = Path(folder, "answers.jsonl")
@@ -78,8 +83,15 @@ def ask_framework(problem: Problem | None, sample: Path | None) -> FrameworkAnsw
         answers = _read(file)
     why_not = None
     if ended.status != 0:
-        how = f"ended with {ended.status}" if ended.status is not None else f"did not answer within {_LIMIT_S:.0f} s"
-        why_not = f"a child of {interpreter} that asked {framework} {how}"
+        late = said("framework.late", "did not answer within {limit:.0f} s", limit=_LIMIT_S)
+        how = said("framework.ended", "ended with {status}", status=ended.status) if ended.status is not None else late
+        why_not = said(
+            "framework.child",
+            "a child of {interpreter} that asked {framework} {how}",
+            interpreter=str(interpreter),
+            framework=framework,
+            how=how,
+        )
     return FrameworkAnswers(framework=framework, why_not=why_not, answers=answers, sample=sample)
 
 

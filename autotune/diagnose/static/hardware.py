@@ -4,6 +4,7 @@ import glob
 from collections.abc import Iterator
 
 from autotune.diagnose.findings import CheckResult, Issue, Limit, Recommendation, Severity
+from autotune.diagnose.messages.message import capitalized, listed, said
 from autotune.diagnose.static.look import Look
 from autotune.errors import GpuError
 from autotune.gpu.condition import GpuCondition, gpu_conditions
@@ -29,26 +30,43 @@ def check_hardware(look: Look) -> CheckResult:
     issues = [*_choice(look)]
     if inventory.why_none is not None:
         if not inventory.is_without_driver or _cards():
-            cards = " though there is a card of NVIDIA's in this machine" if _cards() else ""
-            issues.append(_issue("", f"No GPU can be used{cards}: {inventory.why_none}.", inventory.remedy or ""))
-        return CheckResult(check=HARDWARE, issues=tuple(issues), sentence=f"no GPU: {inventory.why_none}")
+            cards = said("hardware.card", " though there is a card of NVIDIA's in this machine") if _cards() else ""
+            unusable = said(
+                "hardware.unusable", "No GPU can be used{cards}: {why}.", cards=cards, why=inventory.why_none
+            )
+            issues.append(_issue("", unusable, inventory.remedy or ""))
+        none = said("hardware.none", "no GPU: {why}", why=inventory.why_none)
+        return CheckResult(check=HARDWARE, issues=tuple(issues), sentence=none)
     issues += [_issue("", f"{sentence}") for sentence in inventory.silent]
     try:
         conditions = in_time(gpu_conditions)
     except DriverError as error:
-        return CheckResult(check=HARDWARE, issues=(*issues, _issue("", f"{error.for_people}.", error.remedy)))
+        return CheckResult(
+            check=HARDWARE,
+            issues=(*issues, _issue("", said("sentence", "{clause}.", clause=error.for_people), error.remedy)),
+        )
     if conditions is None:
-        slow = _issue("", "The NVIDIA driver does not answer.", "`dmesg` may say why.")
+        silent = said("hardware.silent", "The NVIDIA driver does not answer.")
+        slow = _issue("", silent, said("hardware.dmesg", "`dmesg` may say why."))
         return CheckResult(check=HARDWARE, issues=(*issues, slow))
     issues += [issue for condition in conditions for issue in _of_condition(condition)]
     for gpu in inventory.gpus:
         if gpu.mig_uuids is not None:
-            said = f"{gpu.name} is cut into {len(gpu.mig_uuids)} MIG instances, whose utilization not all drivers tell."
-            issues.append(_issue(gpu.uuid, said, severity=Severity.NOTE))
+            cut = said(
+                "hardware.mig",
+                "{gpu} is cut into {count} MIG instances, whose utilization not all drivers tell.",
+                gpu=gpu.name,
+                count=len(gpu.mig_uuids),
+            )
+            issues.append(_issue(gpu.uuid, cut, severity=Severity.NOTE))
     issues += _neighbours(look)
     names = ", ".join(f"{gpu.name} ({(gpu.memory_bytes or 0) / 2**30:.0f} GiB)" for gpu in inventory.gpus)
     driver = next((one.driver for one in conditions if one.driver), None)
-    return CheckResult(check=HARDWARE, issues=tuple(issues), sentence=f"{names}; driver {driver}" if driver else names)
+    return CheckResult(check=HARDWARE, issues=tuple(issues), sentence=_inventory(names, driver))
+
+
+def _inventory(names: str, driver: str | None) -> str:
+    return said("hardware.gpus", "{gpus}; driver {driver}", gpus=names, driver=driver) if driver else names
 
 
 def _choice(look: Look) -> Iterator[Issue]:
@@ -58,27 +76,50 @@ def _choice(look: Look) -> Iterator[Issue]:
     try:
         for remark in remarks_on_gpus(look.problem):
             if "alike" not in remark and not remark.startswith("To have"):
-                yield _issue("CUDA_VISIBLE_DEVICES", f"{remark}.", severity=Severity.NOTE)
+                yield _issue(
+                    "CUDA_VISIBLE_DEVICES", said("sentence", "{clause}.", clause=remark), severity=Severity.NOTE
+                )
     except GpuError as error:
-        yield _issue("CUDA_VISIBLE_DEVICES", f"{error.message}.", error.remedy or "", severity=Severity.ERROR)
+        sentence = said("sentence", "{clause}.", clause=error.message)
+        yield _issue("CUDA_VISIBLE_DEVICES", sentence, error.remedy or "", severity=Severity.ERROR)
 
 
 def _of_condition(gpu: GpuCondition) -> Iterator[Issue]:
     held = sorted(THROTTLING & set(gpu.clock_reasons or ()))
     if held:
-        at = "" if gpu.temperature_c is None else f" at {gpu.temperature_c} °C"
+        known = gpu.temperature_c is not None
+        at = said("hardware.at", " at {temperature} °C", temperature=gpu.temperature_c) if known else ""
         yield _issue(
             gpu.uuid,
-            f"The clocks of {gpu.name} are held down right now{at}: {', '.join(held)}.",
-            "See to its fans and the air in front of them, or its power supply; numbers measured now are too low.",
+            said(
+                "hardware.held-down",
+                "The clocks of {gpu} are held down right now{at}: {reasons}.",
+                gpu=gpu.name,
+                at=at,
+                reasons=", ".join(held),
+            ),
+            said(
+                "hardware.fans",
+                "See to its fans and the air in front of them, or its power supply; numbers measured now are too low.",
+            ),
             limit=Limit.THROTTLING,
         )
     if gpu.power_limits_w is not None and gpu.power_limits_w[0] < _LEAST_POWER * gpu.power_limits_w[1]:
         now_w, usual_w = gpu.power_limits_w
         yield _issue(
             gpu.uuid,
-            f"{gpu.name} may draw {now_w:.0f} W of the {usual_w:.0f} W that it came with.",
-            f"If nobody wants it so: sudo nvidia-smi -pl {usual_w:.0f}.",
+            said(
+                "hardware.power",
+                "{gpu} may draw {now:.0f} W of the {usual:.0f} W that it came with.",
+                gpu=gpu.name,
+                now=now_w,
+                usual=usual_w,
+            ),
+            said(
+                "hardware.power-limit",
+                "If nobody wants it so: {command}.",
+                command=f"sudo nvidia-smi -pl {usual_w:.0f}",
+            ),
             severity=Severity.NOTE,
             numbers={"power_limit_w": now_w, "default_power_limit_w": usual_w},
             limit=Limit.STEP,
@@ -87,16 +128,30 @@ def _of_condition(gpu: GpuCondition) -> Iterator[Issue]:
         now, most = gpu.pcie_widths
         yield _issue(
             gpu.uuid,
-            f"{gpu.name} is linked to the host by {now} lanes of the {most} that both could use.",
-            "Some lower it while idle; if it stays so under load, put the card into another slot, or seat it again.",
+            said(
+                "hardware.lanes",
+                "{gpu} is linked to the host by {now} lanes of the {most} that both could use.",
+                gpu=gpu.name,
+                now=now,
+                most=most,
+            ),
+            said(
+                "hardware.slot",
+                "Some lower it while idle; if it stays so under load, put the card into another slot, or seat it "
+                "again.",
+            ),
             severity=Severity.WARNING if now * 2 <= most else Severity.NOTE,
             numbers={"pcie_lanes": now, "most_pcie_lanes": most},
         )
     if gpu.is_persistent is False:
         yield _issue(
             gpu.uuid,
-            f"The driver of {gpu.name} is unloaded whenever nobody uses it: each training starts some seconds later.",
-            "sudo nvidia-smi -pm 1, or the service nvidia-persistenced.",
+            said(
+                "hardware.persistence",
+                "The driver of {gpu} is unloaded whenever nobody uses it: each training starts some seconds later.",
+                gpu=gpu.name,
+            ),
+            said("hardware.persistenced", "sudo nvidia-smi -pm 1, or the service nvidia-persistenced."),
             severity=Severity.NOTE,
         )
 
@@ -108,13 +163,15 @@ def _neighbours(look: Look) -> Iterator[Issue]:
     except DriverError:
         return
     for gpu in busy:
-        names = {one.pid: f" ({one.name})" if one.name else "" for one in gpu.occupants if one.computes}
-        computing = [f"process {pid}{name}" for pid, name in names.items()]
+        names = {
+            one.pid: f"{one.pid} ({one.name})" if one.name else f"{one.pid}" for one in gpu.occupants if one.computes
+        }
+        computing = [said("hardware.process", "process {process}", process=name) for name in names.values()]
         if computing:
             yield _issue(
                 gpu.uuid,
-                f"{gpu.name} is in use by {', '.join(computing)}.",
-                "Wait until it is free, or choose another one with CUDA_VISIBLE_DEVICES.",
+                said("hardware.busy", "{gpu} is in use by {users}.", gpu=gpu.name, users=listed(", ", computing)),
+                said("hardware.wait", "Wait until it is free, or choose another one with CUDA_VISIBLE_DEVICES."),
                 limit=Limit.NEIGHBOUR,
             )
 
@@ -139,7 +196,7 @@ def _issue(
     return Issue(
         check=HARDWARE,
         severity=severity,
-        sentence=f"{sentence[0].upper()}{sentence[1:]}",
+        sentence=capitalized(sentence),
         place=place,
         numbers=numbers or {},
         limit=limit,

@@ -4,6 +4,7 @@ import shutil
 from collections.abc import Iterator
 
 from autotune.diagnose.findings import CheckResult, Issue, Limit, Recommendation, Severity
+from autotune.diagnose.messages.message import said
 from autotune.diagnose.static.config_keys import of_kind
 from autotune.diagnose.static.look import Look
 from autotune.measure.host import MemoryState, memory_state
@@ -24,32 +25,60 @@ def check_memory(look: Look) -> CheckResult:
         look: What is diagnosed.
     """
     state = memory_state()
-    limit = f", a limit of {_gib(state.limit_bytes)}" if state.limit_bytes is not None else ""
-    said = f"{_gib(state.available_bytes)} of {_gib(state.total_bytes)} available{limit}"
-    return CheckResult(check=MEMORY, issues=(*_of_state(state), *_shared_memory(look)), sentence=said)
+    limit = ""
+    if state.limit_bytes is not None:
+        limit = said("memory.limit", ", a limit of {limit}", limit=_gib(state.limit_bytes))
+    sentence = said(
+        "memory.available",
+        "{available} of {total} available{limit}",
+        available=_gib(state.available_bytes),
+        total=_gib(state.total_bytes),
+        limit=limit,
+    )
+    return CheckResult(check=MEMORY, issues=(*_of_state(state), *_shared_memory(look)), sentence=sentence)
 
 
 def _of_state(state: MemoryState) -> Iterator[Issue]:
     numbers = {"available_bytes": float(state.available_bytes), "total_bytes": float(state.total_bytes)}
     if state.available_bytes < max(_LEAST_BYTES, _LEAST_SHARE * state.total_bytes):
-        of = "of the limit of its cgroup" if state.limit_bytes is not None else "of the host's memory"
+        host = said("memory.of-host", "of the host's memory")
+        of = said("memory.of-cgroup", "of the limit of its cgroup") if state.limit_bytes is not None else host
         yield Issue(
             check=MEMORY,
             severity=Severity.WARNING,
-            sentence=f"{_gib(state.available_bytes)} {of}, {_gib(state.total_bytes)}, are left for a training.",
+            sentence=said(
+                "memory.little",
+                "{available} {of}, {total}, are left for a training.",
+                available=_gib(state.available_bytes),
+                of=of,
+                total=_gib(state.total_bytes),
+            ),
             numbers=numbers,
             limit=Limit.MEMORY,
-            recommendations=(Recommendation(sentence="End what else runs here, or give the container more memory."),),
+            recommendations=(
+                Recommendation(
+                    sentence=said("memory.end-others", "End what else runs here, or give the container more memory.")
+                ),
+            ),
         )
     if state.pressure is not None and state.pressure > _PRESSURE:
-        swap = f" {_gib(state.swap_used_bytes)} are swapped out." if state.swap_used_bytes else ""
+        swap = ""
+        if state.swap_used_bytes:
+            swap = said("memory.swapped", " {size} are swapped out.", size=_gib(state.swap_used_bytes))
         yield Issue(
             check=MEMORY,
             severity=Severity.WARNING,
-            sentence=f"Processes waited for memory in {state.pressure:.0%} of the last 10 s.{swap}",
+            sentence=said(
+                "memory.pressure",
+                "Processes waited for memory in {pressure:.0%} of the last 10 s.{swap}",
+                pressure=state.pressure,
+                swap=swap,
+            ),
             numbers={**numbers, "swap_used_bytes": float(state.swap_used_bytes), "pressure_fraction": state.pressure},
             limit=Limit.MEMORY,
-            recommendations=(Recommendation(sentence="End what takes it, or use fewer workers."),),
+            recommendations=(
+                Recommendation(sentence=said("memory.fewer-workers", "End what takes it, or use fewer workers.")),
+            ),
         )
 
 
@@ -67,10 +96,17 @@ def _shared_memory(look: Look) -> Iterator[Issue]:
         yield Issue(
             check=MEMORY,
             severity=Severity.WARNING,
-            sentence=f"{_SHARED} holds {size / 2**20:.0f} MiB: workers of PyTorch's loader send batches through it.",
+            sentence=said(
+                "memory.shared",
+                "{folder} holds {size:.0f} MiB: workers of PyTorch's loader send batches through it.",
+                folder=_SHARED,
+                size=size / 2**20,
+            ),
             numbers={"shared_memory_bytes": float(size)},
             limit=Limit.MEMORY,
-            recommendations=(Recommendation(sentence="Start the container with --ipc=host, or --shm-size=8g."),),
+            recommendations=(
+                Recommendation(sentence=said("memory.ipc", "Start the container with --ipc=host, or --shm-size=8g.")),
+            ),
         )
 
 

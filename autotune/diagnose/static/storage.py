@@ -6,6 +6,7 @@ from functools import partial
 from pathlib import Path
 
 from autotune.diagnose.findings import CheckResult, Issue, Limit, Recommendation, Severity
+from autotune.diagnose.messages.message import Message, capitalized, listed, said
 from autotune.diagnose.static.config_keys import place_of
 from autotune.diagnose.static.dataset_files import DatasetPlace, missing_data
 from autotune.diagnose.static.look import Look
@@ -33,30 +34,40 @@ def check_storage(look: Look) -> CheckResult:
         look: What is diagnosed.
     """
     if look.problem is None:
-        return CheckResult(check=STORAGE, why_not="no config is given, so that it is not known where the dataset is")
+        why_not = said("storage.no-config", "no config is given, so that it is not known where the dataset is")
+        return CheckResult(check=STORAGE, why_not=why_not)
     if look.places is None:
         return CheckResult(check=STORAGE, issues=(_silent(),))
     missing = [
         Issue(
             check=STORAGE,
             severity=Severity.ERROR,
-            sentence=f"{key} names {value}, and there is nothing of that name on this machine.",
+            sentence=said(
+                "storage.missing",
+                "{key} names {value}, and there is nothing of that name on this machine.",
+                key=key,
+                value=value,
+            ),
             place=place_of(look.problem, key),
-            recommendations=(Recommendation(sentence="Correct the path, or mount what is there."),),
+            recommendations=(
+                Recommendation(sentence=said("storage.correct", "Correct the path, or mount what is there.")),
+            ),
         )
         for key, value in missing_data(look.problem)
     ]
     if not look.places and not missing:
-        return CheckResult(check=STORAGE, why_not="the config names no dataset that is on this machine")
-    issues, said = list(missing), []
+        return CheckResult(
+            check=STORAGE, why_not=said("storage.none", "the config names no dataset that is on this machine")
+        )
+    issues, seen = list(missing), []
     for place in look.places:
         rate = None
         if place is look.places[0]:
             rate = in_time(partial(reading_rate, place.files, look.clock))
             issues += [_silent()] if rate is None else []
-        said.append(_sentence(place, rate))
+        seen.append(_sentence(place, rate))
         issues += _of_place(place, rate)
-    return CheckResult(check=STORAGE, issues=tuple(issues), sentence="; ".join(said))
+    return CheckResult(check=STORAGE, issues=tuple(issues), sentence=listed("; ", seen))
 
 
 def _of_place(place: DatasetPlace, rate: ReadingRate | None) -> Iterator[Issue]:
@@ -66,15 +77,20 @@ def _of_place(place: DatasetPlace, rate: ReadingRate | None) -> Iterator[Issue]:
         local = _copy(place)
         yield _issue(
             place,
-            f"The dataset is on another machine ({kind}): each file that is read crosses the network.",
+            said(
+                "storage.network",
+                "The dataset is on another machine ({kind}): each file that is read crosses the network.",
+                kind=kind,
+            ),
             local,
             severity=Severity.WARNING if rate is None or _is_slow(rate) else Severity.NOTE,
         )
     elif rate is not None and _is_slow(rate):
-        disk = "a disk that rotates" if rotates else f"this disk ({kind})"
+        this = said("storage.this-disk", "this disk ({kind})", kind=kind)
+        disk = said("storage.rotates", "a disk that rotates") if rotates else this
         yield _issue(
             place,
-            f"{disk[0].upper()}{disk[1:]} gave {_rates(rate)}, which is slow.",
+            said("storage.slow", "{disk} gave {rates}, which is slow.", disk=capitalized(disk), rates=_rates(rate)),
             _copy(place),
             numbers={
                 "disk_bytes_per_s": rate.disk.bytes_per_s or 0.0,
@@ -85,15 +101,27 @@ def _of_place(place: DatasetPlace, rate: ReadingRate | None) -> Iterator[Issue]:
     if len(small) >= _MANY_FILES and len(small) * 2 > len(place.files) and (on_network or rotates):
         yield _issue(
             place,
-            f"{len(small):,} of its files are smaller than {_SMALL_BYTES >> 10} KiB: each costs a look-up and a seek.",
-            "Pack them into a few large files once, e.g. TFRecord or tar files of 100 MB and more.",
+            said(
+                "storage.small-files",
+                "{count:,} of its files are smaller than {size} KiB: each costs a look-up and a seek.",
+                count=len(small),
+                size=_SMALL_BYTES >> 10,
+            ),
+            said(
+                "storage.pack",
+                "Pack them into a few large files once, e.g. TFRecord or tar files of 100 MB and more.",
+            ),
             severity=Severity.NOTE,
         )
     if rate is not None and rate.failed:
-        yield _issue(place, f"{rate.failed} of the files looked at cannot be read by you.", "See their modes.")
+        unreadable = said(
+            "storage.unreadable", "{count} of the files looked at cannot be read by you.", count=rate.failed
+        )
+        yield _issue(place, unreadable, said("storage.modes", "See their modes."))
     free = _free_bytes(place.path)
     if free is not None and free < _LEAST_FREE_BYTES:
-        yield _issue(place, f"{free / _MIB:.0f} MiB are left on its file system.", "Make room: caches may go there.")
+        full = said("storage.full", "{free:.0f} MiB are left on its file system.", free=free / _MIB)
+        yield _issue(place, full, said("storage.room", "Make room: caches may go there."))
 
 
 def _free_bytes(path: Path) -> int | None:
@@ -108,9 +136,11 @@ def _silent() -> Issue:
     return Issue(
         check=STORAGE,
         severity=Severity.ERROR,
-        sentence="The file system of the dataset has not answered for 10 s.",
+        sentence=said("storage.silent", "The file system of the dataset has not answered for 10 s."),
         limit=Limit.READING,
-        recommendations=(Recommendation(sentence="See with `df` which one hangs; its server may be gone."),),
+        recommendations=(
+            Recommendation(sentence=said("storage.df", "See with `df` which one hangs; its server may be gone.")),
+        ),
     )
 
 
@@ -125,29 +155,49 @@ def _is_enough(reads: Reads) -> bool:
     return reads.files >= _ENOUGH_FILES or reads.size_bytes >= _ENOUGH_BYTES
 
 
-def _copy(place: DatasetPlace) -> str:
+def _copy(place: DatasetPlace) -> Message:
     if place.is_whole and place.size_bytes < _MEMORY_SHARE * memory_state().available_bytes:
-        size = f"{place.size_bytes / 2**30:.1f} GiB"
-        return f"Its {size} fit into memory: cache it there, or copy it to a local SSD before training."
-    return "Copy it to a local SSD before training, or cache what is prepared of it."
+        return said(
+            "storage.fits",
+            "Its {size:.1f} GiB fit into memory: cache it there, or copy it to a local SSD before training.",
+            size=place.size_bytes / 2**30,
+        )
+    return said("storage.copy", "Copy it to a local SSD before training, or cache what is prepared of it.")
 
 
-def _sentence(place: DatasetPlace, rate: ReadingRate | None) -> str:
-    more = "" if place.is_whole else " and more"
-    size = f"{len(place.files):,} file{'s' * (len(place.files) != 1)}{more}, {place.size_bytes / 2**30:.2f} GiB"
+def _sentence(place: DatasetPlace, rate: ReadingRate | None) -> Message:
     kind = file_system(place.path)
-    where = f" on {kind}" if kind else ""
-    return f"{place.key}: {size}{where}" + (f", {_rates(rate)}" if rate is not None and _rates(rate) else "")
+    files = said(
+        "storage.files",
+        "{key}: {count:,} file{s}{more}, {size:.2f} GiB{where}",
+        key=place.key,
+        count=len(place.files),
+        s="s" * (len(place.files) != 1),
+        more="" if place.is_whole else said("storage.and-more", " and more"),
+        size=place.size_bytes / 2**30,
+        where=said("storage.on", " on {kind}", kind=kind) if kind else "",
+    )
+    rates = _rates(rate) if rate is not None else ""
+    return listed(", ", (files, rates)) if rates else files
 
 
-def _rates(rate: ReadingRate) -> str:
+def _rates(rate: ReadingRate) -> Message:
     """Return what was read and how fast, for people; empty for nothing."""
     parts = []
-    for reads, source in ((rate.disk, "from the disk" if rate.knows_cache else "read"), (rate.cache, "from memory")):
+    from_disk = said("storage.from-disk", "from the disk") if rate.knows_cache else said("storage.read", "read")
+    for reads, source in ((rate.disk, from_disk), (rate.cache, said("storage.from-memory", "from memory"))):
         if reads.bytes_per_s is not None and _is_enough(reads):
-            files = reads.files / reads.duration_s
-            parts.append(f"{reads.bytes_per_s / 1e6:,.0f} MB/s and {files:,.0f} files/s {source} ({reads.files} files)")
-    return ", ".join(parts)
+            parts.append(
+                said(
+                    "storage.rate",
+                    "{speed:,.0f} MB/s and {files:,.0f} files/s {source} ({count} files)",
+                    speed=reads.bytes_per_s / 1e6,
+                    files=reads.files / reads.duration_s,
+                    source=source,
+                    count=reads.files,
+                )
+            )
+    return listed(", ", parts)
 
 
 def _issue(

@@ -18,8 +18,9 @@ import ruamel.yaml.reader
 import ruamel.yaml.scanner
 import yaml
 
-# Line ends that both parsers count alike; a line with another one in it is left to them.
-_COMMENT_LINES = re.compile("(?: *+(?:#[^\0\r\n\x85\u2028\u2029]*+)?+(?:\n|\r\n))++")
+# Line ends that both parsers count alike; a line with another one in it is left to them. The group is not repeated
+# possessively: early versions of Python 3.11, such as 3.11.2, then keep the blanks of a repetition that fails.
+_COMMENT_LINES = re.compile("(?: *+(?:#[^\0\r\n\x85\u2028\u2029]*+)?+(?:\n|\r\n))+")
 _NOT_ONE_COLUMN = "\n\r\x85\u2028\u2029\ufeff"
 _COUNTED = re.compile(f"[{_NOT_ONE_COLUMN}]")
 

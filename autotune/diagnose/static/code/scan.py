@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from autotune.diagnose.messages.message import said
 from autotune.diagnose.static.code.live_code import LiveCode
 from autotune.diagnose.static.code.rule import Rule, Surroundings
 from autotune.diagnose.static.code.rules import RULES
@@ -83,11 +84,25 @@ def scan(paths: Sequence[Path], folder: Path, named: Iterable[str], surroundings
         name = str(path.relative_to(folder)) if path.is_relative_to(folder) else str(path)
         content = read_beginning(path.resolve(), _LARGEST_BYTES + 1)
         if len(content) > _LARGEST_BYTES:
-            unread.append(f"{name} was not read: it is larger than {_LARGEST_BYTES >> 20} MiB")
+            unread.append(
+                said(
+                    "code.large",
+                    "{file} was not read: it is larger than {size} MiB",
+                    file=name,
+                    size=_LARGEST_BYTES >> 20,
+                )
+            )
         elif path != paths[0] and not _TELLING.search(content):
             words |= _words(content)
         elif len(content) > left:
-            unread.append(f"{name} was not read: the sources are larger than {_MOST_BYTES >> 20} MiB together")
+            unread.append(
+                said(
+                    "code.large-together",
+                    "{file} was not read: the sources are larger than {size} MiB together",
+                    file=name,
+                    size=_MOST_BYTES >> 20,
+                )
+            )
             words |= _words(content)
         elif isinstance(parsed := parse(path, name, content, is_script=path == paths[0]), SourceFile):
             files.append(parsed)

@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
+from autotune.diagnose.messages.message import said
+
 Function = ast.FunctionDef | ast.AsyncFunctionDef
 Definition = Function | ast.ClassDef
 Loop = ast.For | ast.AsyncFor | ast.While
@@ -92,9 +94,14 @@ def parse(path: Path, name: str, content: bytes, *, is_script: bool) -> SourceFi
             warnings.simplefilter("ignore")  # invalid escapes of the trainer's, which are none of ours to tell
             tree = ast.parse(content)
     except SyntaxError as error:
-        return f"{name}:{error.lineno or 1} is no Python that this version reads: {error.msg}"
+        return said(
+            "code.no-python",
+            "{place} is no Python that this version reads: {error}",
+            place=f"{name}:{error.lineno or 1}",
+            error=error.msg,
+        )
     except (ValueError, RecursionError, MemoryError) as error:
-        return f"{name} is no Python that can be read: {error}"
+        return said("code.unreadable", "{file} is no Python that can be read: {error}", file=name, error=str(error))
     return SourceFile(path=path, name=name, tree=tree, is_script=is_script)
 
 

@@ -1,0 +1,67 @@
+"""``autotune --version``: what a bug report needs, on one screen and without a name, a path or a secret."""
+
+import os
+import platform
+import re
+from collections.abc import Iterator
+from importlib.metadata import PackageNotFoundError, requires, version
+from pathlib import Path
+
+from autotune import __version__
+from autotune.commands.printing import say
+from autotune.measure.cgroups import text_of
+
+_FRAMEWORKS = ("tensorflow", "tensorflow-cpu", "keras", "torch", "lightning", "transformers", "jax")
+_DRIVER = Path("/proc/driver/nvidia/version")
+_GPUS = Path("/proc/driver/nvidia/gpus")
+_GIB = 1 << 30
+
+
+def say_version() -> None:
+    """Print the versions."""
+    say("\n".join(version_lines()))
+
+
+def version_lines() -> Iterator[str]:
+    """Yield the lines, the version of autotune first."""
+    yield f"autotune {__version__}"
+    yield f"Python {platform.python_version()} ({platform.python_implementation()})"
+    libc = " ".join(platform.libc_ver()).strip()
+    yield f"{platform.system()} {platform.release()}, {platform.machine()}" + (f", {libc}" if libc else "")
+    memory_bytes = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    yield f"{len(os.sched_getaffinity(0))} of {os.cpu_count()} cores, {memory_bytes / _GIB:.1f} GiB of memory"
+    yield f"GPU: {_gpu()}"
+    yield f"needs: {_versions(_needed()) or 'not installed as a package'}"
+    yield f"frameworks beside it: {_versions(_FRAMEWORKS) or 'none'}"
+
+
+def _gpu() -> str:
+    """Return the version of NVIDIA's driver, and the number of GPUs; the driver is not asked, as it may hang."""
+    text = text_of(_DRIVER)
+    if text is None:
+        return "no NVIDIA driver"
+    number = re.search(r"\b\d+\.\d+(?:\.\d+)?\b", text)
+    try:
+        gpus = len(os.listdir(_GPUS))
+    except OSError:
+        gpus = 0
+    return f"NVIDIA driver {number[0] if number else 'of unknown version'}, {gpus} GPU{'s' * (gpus != 1)}"
+
+
+def _needed() -> tuple[str, ...]:
+    try:
+        wanted = requires("autotune") or ()
+    except PackageNotFoundError:  # run from a checkout
+        return ()
+    return tuple(re.split(r"[^\w.-]", one, maxsplit=1)[0] for one in wanted if "extra ==" not in one)
+
+
+def _versions(names: tuple[str, ...]) -> str:
+    """Return those of these packages that are installed, with their versions."""
+    found = []
+    for name in names:
+        try:
+            found.append(f"{name} {version(name)}")
+        except PackageNotFoundError:
+            continue
+    return ", ".join(found)

@@ -1,0 +1,40 @@
+"""Page of the checks of ``autotune diagnose``, and of the rules about sources."""
+
+from autotune.diagnose.check import Check
+from autotune.diagnose.findings import Evidence, Limit, Severity
+from autotune.diagnose.measured.checks import MEASURED_CHECKS
+from autotune.diagnose.static.checks import STATIC_CHECKS
+from autotune.diagnose.static.code.rules import RULES
+from scripts.documentation.tables import code, table
+
+
+def checks_page() -> str:
+    """Return the page."""
+    rules = [
+        (code(rule.id), rule.sentence, rule.severity.value, code(rule.limit.value if rule.limit else ""), rule.remedy)
+        for rule in RULES
+    ]
+    return "\n\n".join(
+        (
+            "# Checks of `autotune diagnose`",
+            "[Why is it slow?](../diagnose.md) says how they work together.",
+            "## Without a training",
+            _checks(STATIC_CHECKS),
+            "## With short trials",
+            _checks(MEASURED_CHECKS),
+            "## Rules about the trainer's sources",
+            table(("rule", "what it finds", "weight", "limit", "what to do"), rules),
+            "## Words",
+            f"Weight of an issue: {_words(Severity)}. Ground of a gain: {_words(Evidence)}. Limit of a training: "
+            f"{_words(Limit)}.",
+        )
+    )
+
+
+def _checks(checks: tuple[Check, ...]) -> str:
+    rows = [(code(check.id), check.question, check.how, check.threshold) for check in checks]
+    return table(("check", "question", "how", "an issue from"), rows)
+
+
+def _words(words: type[Severity] | type[Evidence] | type[Limit]) -> str:
+    return ", ".join(code(word.value) for word in words)

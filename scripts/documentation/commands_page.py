@@ -1,0 +1,69 @@
+"""Page of the command line: every command with its options, as click knows them."""
+
+import inspect
+from collections.abc import Iterator
+
+import click
+
+from autotune.cli import command_line
+from scripts.documentation.tables import code, prose, table
+
+
+def commands_page() -> str:
+    """Return the page."""
+    parts = ["# The command line", _EXIT_CODES]
+    parts += [_section(context) for context in every_command(command_line, "autotune")]
+    return "\n\n".join(parts)
+
+
+def every_command(command: click.Command, name: str, parent: click.Context | None = None) -> Iterator[click.Context]:
+    """Yield a context of a command, and of all below it.
+
+    Args:
+        command: The command.
+        name: What it is called as.
+        parent: Context of the group that it is in.
+    """
+    context = click.Context(command, info_name=name, parent=parent)
+    yield context
+    if isinstance(command, click.Group):
+        for below in command.list_commands(context):
+            child = command.get_command(context, below)
+            assert child is not None, "a command that is listed is there"
+            yield from every_command(child, below, context)
+
+
+def help_paragraphs(command: click.Command) -> list[tuple[bool, str]]:
+    """Return the paragraphs of a command's help, each with whether its lines stay as they are."""
+    text = inspect.cleandoc(command.help or "").partition("\f")[0]
+    found = []
+    for paragraph in text.split("\n\n"):
+        as_it_is = paragraph.startswith("\b")
+        found.append((as_it_is, paragraph.removeprefix("\b").strip("\n")))
+    return found
+
+
+def option_rows(context: click.Context) -> list[tuple[str, str]]:
+    """Return each option of a command, as it is typed, with its help; that for help itself is left out."""
+    records = (parameter.get_help_record(context) for parameter in context.command.params)
+    return [record for record in records if record is not None]
+
+
+def _section(context: click.Context) -> str:
+    usage = " ".join(context.command.get_usage(context).removeprefix("Usage: ").split())
+    parts = [f"## `{context.command_path}`", f"```\n{usage}\n```"]
+    for as_it_is, paragraph in help_paragraphs(context.command):
+        parts.append(f"```\n{inspect.cleandoc(paragraph)}\n```" if as_it_is else prose(paragraph))
+    if isinstance(context.command, click.Group):
+        rows = [(code(name), sentence) for name, sentence in context.command.sentences.items()]
+        parts.append(table(("command", "what it does"), rows))
+    elif rows := option_rows(context):
+        parts.append(table(("option", "meaning"), [(code(name), prose(text)) for name, text in rows]))
+    return "\n\n".join(parts)
+
+
+_EXIT_CODES = (
+    'Durations are written `90s`, `30m`, `2h` or `1h30m`. Exit codes: 0 done, also "no change"; 1 an expected error; 2 '
+    "wrong usage; 3 a bug, of which a crash log is written; 130 interrupted; 143 ended by SIGTERM. Results go to "
+    "stdout, progress and errors to stderr."
+)

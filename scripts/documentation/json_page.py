@@ -1,0 +1,157 @@
+"""Page of the JSON objects: their keys, from the functions that make them and the records that they are made of."""
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields, is_dataclass
+from types import NoneType, UnionType
+from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
+
+from autotune import results
+from autotune.diagnose import findings
+from autotune.metrics import GPU_METRICS
+from autotune.records import GpuFigures, Validation
+from autotune.report.diagnosis_document import diagnosis_document
+from autotune.report.json_answer import answer_document
+from autotune.results import SearchResult, Verdict
+from scripts.documentation.docstrings import described
+from scripts.documentation.tables import code, table
+
+_LEFT_OUT = ("point", "figures")  # of records; the figures stand beside the other fields
+_SPECIAL = {
+    "format": "Version of the format; it changes where a key goes or gets another meaning.",
+    "verdict": "`better`, `no_change` or `no_baseline`: today's config gave no numbers.",
+    "why": "The reason, for people.",
+    "may_learn_more_slowly": "True if it changes the batch or the precision, and no race has shown that it learns as "
+    "fast.",
+}
+
+
+@dataclass(frozen=True)
+class _Record:
+    """Record that is an object in JSON; `further` holds keys that the object has besides, or holds otherwise."""
+
+    heading: str
+    kind: type
+    further: Mapping[str, tuple[str, str]] = field(default_factory=dict)
+
+
+_OF_FIGURES = [name for name in ("uuid", "name", *GPU_METRICS) if name in described(GpuFigures)]
+
+_RECORDS = (
+    _Record(
+        "A side: `baseline`, `best`, `candidate`, `same_training`",
+        results.Side,
+        {"speedup": ("number", "Of `same_training` alone: its speed over that of today's config.")},
+    ),
+    _Record("A ratio: `speedup`, `score_ratio`, a bound, a gain", results.Ratio),
+    _Record(
+        "One of `changes`",
+        results.Change,
+        {
+            "worth": ("number or null", described(results.Change)["worth"]),
+            "worth_low": ("number or null", "Lower end of its 95 % interval."),
+            "worth_high": ("number or null", "Upper end of its 95 % interval."),
+        },
+    ),
+    _Record("One of `along` of a change", results.MovedKey),
+    _Record("`gpus` of a side", results.PooledGpus),
+    _Record(
+        "One of `devices` of `gpus`",
+        results.PooledGpu,
+        {", ".join(_OF_FIGURES): ("number, text or null", "See [the metrics of a GPU](metrics.md#of-a-gpu).")},
+    ),
+    _Record("`validation`", Validation),
+    _Record(
+        "`race`",
+        results.Race,
+        {"proposed": ("object or null", "Learning rate that is proposed with the answer: `path` and `value`.")},
+    ),
+    _Record("`winner` and `scaled` of a race", results.Raced),
+    _Record("`at_equal_time` and `at_equal_samples`", results.LossDifference),
+    _Record("One of `broken`", results.BrokenPoint),
+)
+_DIAGNOSIS = (
+    _Record("`verdict` of a diagnosis", findings.Verdict),
+    _Record("One of `issues` of a check", findings.Issue),
+    _Record("A recommendation", findings.Recommendation),
+)
+
+
+def json_page() -> str:
+    """Return the page."""
+    return "\n\n".join(
+        (
+            "# Keys of the JSON objects",
+            "[JSON and exit codes](../json.md) says what is printed when. Fractions are 0 to 1; what is not known is "
+            "null. Numbers of a side are in [the tables of metrics](metrics.md).",
+            "## `search --json`, `status --json`",
+            table(("key", "meaning"), _answer()),
+            *(part for record in _RECORDS for part in _part(record)),
+            "## `diagnose --json`",
+            table(("key", "meaning"), _diagnosis()),
+            *(part for record in _DIAGNOSIS for part in _part(record)),
+        )
+    )
+
+
+def _answer() -> list[tuple[str, str]]:
+    result = SearchResult(
+        verdict=Verdict.NO_BASELINE, why="", baseline=None, best=None, candidate=None, speedup=None, score_ratio=None,
+        smallest_gain=None, same_training=None, trials=0, outcomes={}, changes=(),
+    )  # fmt: skip
+    keys = answer_document(result, elapsed_s=None, study="", paths={})
+    meanings = {**described(SearchResult), **described(answer_document, "Args"), **_SPECIAL}
+    rows = [(code(key), _of_json(meanings[key])) for key in keys]
+    return [*rows, (code("error"), _of_json(described(answer_document, "Args")["ended_by"]))]
+
+
+def _diagnosis() -> list[tuple[str, str]]:
+    empty = findings.Diagnosis(verdict=findings.Verdict(sentence=""), results=())
+    keys = diagnosis_document(empty, elapsed_s=None, failed_on=None, paths={})
+    meanings = {
+        **described(diagnosis_document, "Args"),
+        "format": _SPECIAL["format"],
+        "verdict": described(findings.Diagnosis)["verdict"],
+        "checks": "One object for each of [the checks](checks.md): `id`, `question`, `issues`, `sentence`, `why_not`.",
+        "recommendations": "All recommendations, the most certain gain first.",
+    }
+    return [(code(key), _of_json(meanings[key])) for key in keys]
+
+
+def _part(record: _Record) -> tuple[str, str]:
+    assert is_dataclass(record.kind), "records are dataclasses"
+    meanings, kinds = described(record.kind), get_type_hints(record.kind)
+    rows = {
+        one.name: (_type(kinds[one.name]), meanings[one.name])
+        for one in fields(record.kind)
+        if one.name not in _LEFT_OUT
+    }
+    cells = [
+        (", ".join(map(code, keys.split(", "))), kind, _of_json(meaning))
+        for keys, (kind, meaning) in {**rows, **record.further}.items()
+    ]
+    return f"### {record.heading}", table(("key", "type", "meaning"), cells)
+
+
+def _of_json(text: str) -> str:
+    """Return what a docstring says in the words of JSON."""
+    return re.sub(r"\bNone\b", "null", text)
+
+
+def _type(kind: Any) -> str:
+    """Return a type in the words of JSON."""
+    origin = get_origin(kind)
+    if origin in (Union, UnionType):
+        if {bool, str} <= set(get_args(kind)):
+            return "any value"
+        named = [_type(one) for one in get_args(kind) if one is not NoneType]
+        return " or ".join(dict.fromkeys((*named, *(["null"] if NoneType in get_args(kind) else []))))
+    if origin is Literal:
+        return " or ".join(code(str(one)) for one in get_args(kind))
+    if origin is tuple:
+        return "list"
+    if isinstance(kind, type) and issubclass(kind, str):
+        return "text"
+    if origin is None and isinstance(kind, type) and not is_dataclass(kind):
+        return {bool: "true or false", int: "whole number", float: "number"}.get(kind, "object")
+    return "list" if "Sequence" in str(kind) else "object"

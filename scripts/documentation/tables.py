@@ -1,0 +1,28 @@
+"""Tables in Markdown."""
+
+from collections.abc import Iterable, Sequence
+
+
+def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    """Return a table.
+
+    Args:
+        head: Its column names.
+        rows: Its cells, in Markdown.
+    """
+    lines = [f"| {' | '.join(map(_cell, line))} |" for line in (head, *rows)]
+    return "\n".join((lines[0], "|---" * len(head) + "|", *lines[1:]))
+
+
+def code(text: str) -> str:
+    """Return a text as code; nothing for an empty one."""
+    return f"`{text}`" if text else ""
+
+
+def prose(text: str) -> str:
+    """Return a text on one line; what looks like a tag in it is none."""
+    return " ".join(text.replace("<", "&lt;").split())
+
+
+def _cell(text: str) -> str:
+    return " ".join(text.replace("|", "\\|").split())

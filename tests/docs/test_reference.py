@@ -1,0 +1,34 @@
+"""Promises of the pages that are made from the code: they say what the code says, and all of it."""
+
+import re
+
+import pytest
+
+from autotune.settings.schema import SectionKeys, TrialLimits
+from scripts.documentation.reference import DOCS, PAGES, page_text
+
+
+@pytest.mark.parametrize("name", PAGES)
+def test_pages_say_what_the_code_says(name: str) -> None:
+    """A page that differs is written anew by ``scripts/docs --reference``."""
+    assert (DOCS / name).read_text(encoding="utf-8") == page_text(name)
+
+
+def test_no_other_page_passes_for_one() -> None:
+    """The folder holds these pages and no other."""
+    assert {f"reference/{path.name}" for path in (DOCS / "reference").iterdir()} == set(PAGES) - {"fa/messages.md"}
+
+
+def test_every_row_has_a_meaning() -> None:
+    """No cell is empty where a key's meaning should stand, so that a field without a docstring is noticed."""
+    for name in ("reference/section.md", "reference/json.md"):
+        rows = [line for line in (DOCS / name).read_text().splitlines() if line.startswith("| `")]
+        assert rows
+        assert [row for row in rows if row.rstrip(" |").endswith("|") or not row.split(" | ")[-1].strip(" |")] == []
+
+
+def test_the_page_on_the_config_knows_every_key_of_the_section() -> None:
+    """The table that is written by hand, with more words, has the same keys."""
+    text = (DOCS / "config.md").read_text()
+    keys = {*SectionKeys.model_fields, *(f"trial.{name}" for name in TrialLimits.model_fields)} - {"trial"}
+    assert {key for key in keys if not re.search(rf"^\| `{re.escape(key)}` \|", text, re.MULTILINE)} == set()

@@ -1,0 +1,118 @@
+"""Promises of a release: what is in the wheel and the source distribution, and that an empty environment runs it."""
+
+import os
+import subprocess
+import sys
+import tarfile
+import venv
+import zipfile
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+_LARGEST_BYTES = 2 << 20
+
+
+def _build(source: Path, kind: str, folder: Path) -> Path:
+    """Return the distribution of a source tree, built without network by what is installed here."""
+    pytest.importorskip("hatchling", reason="hatchling, which builds distributions, is not installed")
+    done = subprocess.run(
+        [sys.executable, "-m", "hatchling", "build", "--target", kind, "--directory", str(folder)],
+        cwd=source,
+        env={name: value for name, value in os.environ.items() if name != "PYTHONPATH"},
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    return next(folder.glob("*.tar.gz" if kind == "sdist" else "*.whl"))
+
+
+@pytest.fixture(scope="module")
+def sdist(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Source distribution."""
+    return _build(ROOT, "sdist", tmp_path_factory.mktemp("sdist"))
+
+
+@pytest.fixture(scope="module")
+def wheel(sdist: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Wheel, made from the source distribution alone."""
+    folder = tmp_path_factory.mktemp("source")
+    with tarfile.open(sdist) as archive:
+        archive.extractall(folder, filter="data")
+    return _build(next(folder.iterdir()), "wheel", tmp_path_factory.mktemp("wheel"))
+
+
+def test_a_wheel_has_what_runs_and_nothing_else(wheel: Path) -> None:
+    """The package, its types and the manual page; no tests, no benchmarks, no pages, nothing compiled."""
+    names = zipfile.ZipFile(wheel).namelist()
+    assert wheel.name.endswith("-py3-none-any.whl")
+    assert wheel.stat().st_size < _LARGEST_BYTES
+    tops = {name.split("/")[0] for name in names}
+    assert {top for top in tops if not top.startswith("autotune-")} == {"autotune"}
+    assert {"autotune/__main__.py", "autotune/py.typed"} <= set(names)
+    assert any(name.endswith("share/man/man1/autotune.1") for name in names)
+    assert [name for name in names if "autotune/bench/" in name or "test_" in name or name.endswith(".so")] == []
+
+
+def test_a_source_distribution_has_what_a_wheel_is_made_of(sdist: Path) -> None:
+    """No tests and no benchmarks either."""
+    with tarfile.open(sdist) as archive:
+        names = {name.partition("/")[2] for name in archive.getnames()}
+    assert {"pyproject.toml", "hatch_build.py", "README.md", "CHANGELOG.md", "LICENSE", "autotune/cli.py"} <= names
+    assert [name for name in names if name.startswith(("tests/", "autotune/bench/", "docs/", "."))] in (
+        [],
+        [".gitignore"],
+    )
+
+
+def test_the_manual_page_has_every_command(wheel: Path) -> None:
+    """Each command and option is in it, and nothing that man(7) would take for a request."""
+    archive = zipfile.ZipFile(wheel)
+    name = next(name for name in archive.namelist() if name.endswith("autotune.1"))
+    page = archive.read(name).decode()
+    for words in ("autotune search", "autotune study export", "autotune queue add", "\\-\\-same\\-training"):
+        assert words in page
+    requests = {line.split(" ")[0] for line in page.splitlines() if line.startswith((".", "'"))}
+    assert requests <= {".TH", ".SH", ".SS", ".TP", ".PP", ".B", ".nf", ".fi"}
+
+
+@pytest.mark.services
+@pytest.mark.timeout(900)
+def test_an_empty_environment_runs_it(wheel: Path, tmp_path: Path) -> None:
+    """Installed without TensorFlow and without a compiler: help, an edit from Python, a search of a plain trainer."""
+    venv.create(tmp_path / "env", with_pip=True)
+    python = tmp_path / "env" / "bin" / "python"
+    env = {"PATH": f"{python.parent}:/usr/bin:/bin", "HOME": str(tmp_path), "CC": "/bin/false", "LANG": "C.UTF-8"}
+    env |= {name: value for name, value in os.environ.items() if name.startswith("PIP_") or name.endswith("_proxy")}
+
+    def run(*words: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            words,
+            cwd=tmp_path,
+            env=env,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=600,
+            check=False,
+        )
+
+    pip = ("-m", "pip", "install", "--quiet", "--only-binary", ":all:", "--constraint", str(ROOT / "constraints.txt"))
+    installed = run(str(python), *pip, str(wheel))
+    if installed.returncode != 0 and "No matching distribution" in installed.stderr + installed.stdout:
+        pytest.skip("packages cannot be fetched here")
+    assert installed.returncode == 0, installed.stderr
+    assert run("autotune", "--help").returncode == 0
+    assert "tensorflow" not in run(str(python), "-m", "pip", "list").stdout
+    edit = "from autotune import edit_yaml; print(edit_yaml('a: 1  # one\\n', {'a': 2}), end='')"
+    assert run(str(python), "-c", edit).stdout == "a: 2  # one\n"
+    for name in ("train.py", "config.yaml"):
+        (tmp_path / name).write_text((ROOT / "docs" / "examples" / "quickstart" / name).read_text())
+    search = ("search", "--config", "config.yaml", "--budget", "40s", "--same-training", "--apply")
+    done = run("autotune", *search, "--", "python", "train.py", "config.yaml")
+    assert done.returncode == 0, done.stderr
+    assert "Better:" in done.stdout
+    assert "num_workers: 1 " not in (tmp_path / "config.yaml").read_text()
