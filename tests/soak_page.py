@@ -90,11 +90,11 @@ def tab(minutes: float) -> None:
                     number += 1
                 daemon.note(0.5 + 0.4 * (number % 7) / 7)
                 server.state = _state(daemon)
-                if len(rows) < 1 + 4 * (1 - left_s / (60.0 * minutes)):
+                if len(rows) <= 4 * (1 - left_s / (60.0 * minutes)):
                     rows.append((_memory(page), stream.bytes))
                 _pass(min(1.0, left_s))
             rows.append((_memory(page), stream.bytes))
-        for (memory, sent), share in zip(rows, ("0", "1/4", "1/2", "3/4", "1"), strict=False):
+        for (memory, sent), share in zip(rows, ("0", "1/4", "1/2", "3/4", "1"), strict=True):
             heap, nodes = memory["JSHeapUsedSize"] / _MIB, int(memory["Nodes"])
             print(f"  after {share:>3}: JavaScript heap {heap:5.1f} MiB, {nodes:,} nodes, {sent / _MIB:6.2f} MiB sent")
 
