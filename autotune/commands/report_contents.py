@@ -199,10 +199,12 @@ def _step_times(
 def _folders(problem: Problem, study: str, search: str) -> Iterator[tuple[Path, int]]:
     """Yield the folders of a search's trials that are still there, with the numbers of the trials."""
     place = problem.state.trials(study)
-    for folder in sorted(place.glob(f"{search}-*")) if search and place.is_dir() else ():
+    # A worker's folders have names of its own: what they hold says the search.
+    for folder in sorted(place.iterdir()) if search and place.is_dir() else ():
         try:
             result = json.loads(read_beginning(folder / "result.json", _MOST_BYTES))
-            yield folder, int(result["number"])
+            if result["search"] == search:
+                yield folder, int(result["number"])
         except (ValueError, LookupError, TypeError):  # it has not ended, or was not ours
             continue
 
