@@ -79,6 +79,7 @@ class HttpServer:
                 lifespan="off",
                 loop="asyncio",
                 log_config=None,
+                log_level="error",  # what a client sends is no reason to fill the daemon's log
                 access_log=False,
                 server_header=False,
                 timeout_keep_alive=_IDLE_S,

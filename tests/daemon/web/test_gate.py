@@ -297,6 +297,33 @@ def test_ten_megabytes_are_not_read(served: PageServer, client: Client) -> None:
     assert client.ask("/health").status == 200
 
 
+def test_nonsense_does_not_fill_the_log(served: PageServer, client: Client, capfd: pytest.CaptureFixture[str]) -> None:
+    """Neither what is no HTTP, nor a protocol that is not spoken here."""
+    for request in (
+        b"\x16\x03\x01garbage\r\n\r\n",
+        b"GET / HTTP/1.1\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n\r\n",
+    ):
+        with socket.create_connection(("127.0.0.1", served.port)) as connection:
+            connection.sendall(request)
+            assert connection.makefile("rb").readline().startswith(b"HTTP/1.1 4")
+    assert client.ask("/health").status == 200
+    assert capfd.readouterr().err == ""
+
+
+def test_the_target_of_a_request_names_no_host(client: Client) -> None:
+    """An absolute one, as proxies are sent, is served to nobody; the host's header counts."""
+    assert client.ask("http://evil.example/api/state").status == 404
+    own = f"http://127.0.0.1:{client.port}/api/state"
+    assert client.ask(own, headers={"Host": "evil.example"}).status == 421
+
+
+def test_a_look_ahead_does_not_use_up_an_address(served: PageServer) -> None:
+    """Programs that only ask for the head of a printed address, as previews do, do not sign in."""
+    path = served.address.removeprefix(served.origin)
+    assert Client(served.port).ask(path, method="HEAD").status == 401
+    assert Client(served.port).ask(path).status == 303
+
+
 def test_a_head_has_a_size(served: PageServer) -> None:
     """One that goes on for ever is cut."""
     with socket.create_connection(("127.0.0.1", served.port)) as connection:
