@@ -196,7 +196,7 @@ def judge(
 ) -> Judgement:
     """Judge a candidate by pairs of trials interleaved with the baseline.
 
-    Pairs with a trial that something has slowed down are left out, see `slow_outliers`.
+    Pairs with a trial that something has slowed down are left out, see `disturbed_pairs`.
 
     While caches are being filled, speeds are estimates without the time that steps waited for data: an upper bound for
     full caches; as measured, a config is as slow as it will ever be. The true speed with full caches lies between the
@@ -216,8 +216,7 @@ def judge(
         ValueError: One pair and no prior: there is no interval.
     """
     complete, confidence = len(pairs), confidence_of(len(pairs), planned_pairs)
-    slow = slow_outliers(*([math.log(trial.speed) for trial in side] for side in zip(*pairs, strict=True)))
-    pairs = [pair for pair, is_slow in zip(pairs, slow, strict=True) if not is_slow]
+    pairs = [pair for pair, is_disturbed in zip(pairs, disturbed_pairs(pairs), strict=True) if not is_disturbed]
     speeds = [ln_speed(candidate, baseline) for baseline, candidate in pairs]
     scores = [ln_score(candidate, baseline, objective) for baseline, candidate in pairs]
     estimated = [(_ln_estimated(baseline), _ln_estimated(candidate)) for baseline, candidate in pairs]
@@ -237,6 +236,15 @@ def judge(
         standard_error=half_width / student_t_quantile(0.5 + confidence / 2.0, df),
         df=df,
     )
+
+
+def disturbed_pairs(pairs: Sequence[tuple[Measurement, Measurement]]) -> list[bool]:
+    """Return, for each pair of one machine, whether something has slowed down one of its trials; see `slow_outliers`.
+
+    Args:
+        pairs: (baseline, candidate), at least one.
+    """
+    return slow_outliers(*([math.log(trial.speed) for trial in side] for side in zip(*pairs, strict=True)))
 
 
 def on_all_machines(judgements: Sequence[Judgement]) -> Judgement:

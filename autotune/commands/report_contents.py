@@ -19,10 +19,11 @@ from autotune.problem.problem import Problem, open_problem
 from autotune.process.git_state import git_state
 from autotune.process.owner import is_gone
 from autotune.records import Purpose, TrialRecord
-from autotune.report.html.contents import Advice, StepPart, StudyContents
+from autotune.report.html.contents import Advice, ConfirmingPair, StepPart, StudyContents
 from autotune.report.plain_text import changes_text
 from autotune.results import SearchResult
-from autotune.study.finalists import finalists
+from autotune.score import disturbed_pairs
+from autotune.study.finalists import Pair, finalists
 from autotune.study.identity import frameworks_text
 from autotune.study.machines import hosts_of
 from autotune.study.summary import latest_search, summarize
@@ -67,7 +68,10 @@ def contents_of(problem: Problem, clock: Clock, diagnosed: Diagnosed | None = No
         why_no_result=why,
         diff=diff_of_answer(problem, result) if result else None,
         commands={verb: typed.command(verb) for verb in ("status", "apply", "revert", "diagnose", "report")}
-        | {"search": typed.command("search", "--budget", "30m")},
+        | {
+            "search": typed.command("search", "--budget", "30m"),
+            "same training": typed.command("search", "--same-training", "--budget", "30m"),
+        },
         advice=diagnosed.advice if diagnosed else None,
         verdict_of_diagnosis=diagnosed.verdict if diagnosed else "",
         step_parts=diagnosed.step_parts if diagnosed else (),
@@ -159,6 +163,7 @@ def _contents(
         why_no_result="no trial gave numbers yet",
         state=_state(problem, name, search, clock, has_ended=ended is not None),
         elapsed_s=ended,
+        measures=problem.objective.measures,
         conditions=tuple(_conditions(problem, made)),
         machines=hosts_of(trials),
         remedies={ending.value: explanation.remedy for ending, explanation in EXPLANATIONS.items()},
@@ -172,9 +177,15 @@ def _contents(
     sides = (result.baseline.point, shown.point if shown is not None else "")
     return replace(
         contents,
-        pairs=chosen.pairs if chosen is not None else (),
+        pairs=[pair for some in chosen.pairs_of_machines.values() for pair in _pairs(some)] if chosen else (),
         step_times_s=_step_times(problem, name, made, sides),
     )
+
+
+def _pairs(pairs: Sequence[Pair]) -> Iterator[ConfirmingPair]:
+    """Yield the pairs of one machine as a report shows them."""
+    for (today, other), is_disturbed in zip(pairs, disturbed_pairs(pairs), strict=True):
+        yield ConfirmingPair(today=today.speed, other=other.speed, is_left_out=is_disturbed)
 
 
 def _step_times(

@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
+import psutil
 import pytest
 
 TRAINER = Path(__file__).with_name("toy_trainer.py")
@@ -79,8 +80,18 @@ def answered(
     *arguments: str,
     program: tuple[str, ...] = ("-m", "autotune"),
     hesitation_s: float = 0.0,
+    at_rest: bool = False,
 ) -> tuple[int, str]:
     """Run a command on a terminal, and type an answer, or send a signal, when its question is seen.
+
+    Args:
+        project: Directory to run it in.
+        answers: What to type or send, by what is seen on the screen.
+        arguments: Arguments of the command.
+        program: Arguments of the interpreter.
+        hesitation_s: Time that the answer takes.
+        at_rest: Whether to answer only when the command does nothing but wait: a signal that comes just before it
+            begins to read from the terminal is noticed when the next line is typed.
 
     Returns:
         The exit status and the screen, without its colours.
@@ -90,14 +101,18 @@ def answered(
         os.chdir(project)
         os.execv(sys.executable, [sys.executable, *program, *arguments])
     screen, left, end_s = b"", dict(answers), time.monotonic() + 100
+    waits = not at_rest
+    switches = -1
     while time.monotonic() < end_s:
-        if not select.select([terminal], [], [], 1.0)[0]:
-            continue
-        try:
-            screen += os.read(terminal, 4096)
-        except OSError:  # the other side is closed
-            break
-        for question in [question for question in left if question in screen]:
+        if select.select([terminal], [], [], 0.1)[0]:
+            try:
+                screen += os.read(terminal, 4096)
+            except OSError:  # the other side is closed
+                break
+        elif not waits and any(question in screen for question in left):
+            before, switches = switches, psutil.Process(pid).num_ctx_switches().voluntary
+            waits = before == switches and psutil.Process(pid).status() == psutil.STATUS_SLEEPING
+        for question in [question for question in left if waits and question in screen]:
             time.sleep(hesitation_s)
             if isinstance(answer := left.pop(question), signal.Signals):
                 os.kill(pid, answer)

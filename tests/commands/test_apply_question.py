@@ -24,7 +24,7 @@ def batch_size(project: Path) -> str:
 def found(project: Path, typed: bytes | signal.Signals, *options: str, hesitation_s: float = 0.0) -> tuple[int, str]:
     """Run a search that finds something better on a terminal, and type an answer to its question."""
     answers = {QUESTION.encode(): typed}
-    return answered(project, answers, *SEARCH, *options, program=FOUND_BETTER, hesitation_s=hesitation_s)
+    return answered(project, answers, *SEARCH, *options, program=FOUND_BETTER, hesitation_s=hesitation_s, at_rest=True)
 
 
 def test_a_search_on_a_terminal_ends_with_the_question(project: Path) -> None:

@@ -13,7 +13,7 @@ from autotune.report.html.pictures import draw_pairs, draw_race, draw_ratios
 from autotune.report.plain_text import value_text
 from autotune.report.race_notes import race_notes, why_it_may_learn_more_slowly
 from autotune.report.validation_notes import validation_notes
-from autotune.results import Ratio, SearchResult, Verdict
+from autotune.results import Learning, Ratio, SearchResult, Verdict
 
 _PAYS_WITHIN_S = 365 * 24 * 3600.0
 _NONE_YET = "There is no answer yet: {why}."
@@ -34,16 +34,18 @@ def comparison(contents: StudyContents) -> Section:
     shown = contents.shown
     other = shown if shown is not None and shown.metrics and shown is not result.baseline else None
     head = ["measured", "today", *([contents.name_of_shown] if other else [])]
-    rows = [("speed", result.speedup), ("score", result.score_ratio)]
+    score = f"score ({contents.measures})" if contents.measures else "score"
+    rows = [("speed", result.speedup), (score, result.score_ratio)]
     known = [(name, ratio) for name, ratio in rows if ratio is not None]
     notes = [f"{note}" for note in gpu_notes(result.baseline, result.why_no_gpu, other)]
     intervals = [[name, f"{ratio.ratio:.2f}x", f"{ratio.low:.2f} to {ratio.high:.2f}x"] for name, ratio in known]
     interval = [f"{name.capitalize()}: {ratio_text(ratio)} that of today's config." for name, ratio in known]
+    drawn = [(name.partition(" (")[0], ratio) for name, ratio in known]
     return Section(
         id="comparison",
         title=title,
         lead=interval or ["Nothing was compared in pairs with today's config; these are the medians of its trials."],
-        picture=draw_ratios("comparison", title, known, "times today's config (dashed)") if known else None,
+        picture=draw_ratios("comparison", title, drawn, "times today's config (dashed)") if known else None,
         table=table("Times today's config", ("of", "ratio", "95 % interval"), intervals) if known else None,
         more=[
             table("Medians over the trials of each side", head, metrics_rows(result.baseline, other)),
@@ -96,11 +98,13 @@ def confirmation(contents: StudyContents) -> Section:
     if result is None or not contents.pairs:
         why = f"{result.why[:1].upper()}{result.why[1:]}." if result else _why_none(contents)
         return Section(id="confirmation", title=title, lead=[f"No complete pair: {why[:1].lower()}{why[1:]}"])
-    speeds = [(today.speed, other.speed) for today, other in contents.pairs]
     name, speed = contents.name_of_shown, METRICS["samples_per_s"].text
     rows = [
-        [str(place), speed(today), speed(other), f"{other / today:.2f}x"]
-        for place, (today, other) in enumerate(speeds, 1)
+        [
+            f"{place}, left out" if pair.is_left_out else str(place),
+            *(speed(pair.today), speed(pair.other), f"{pair.other / pair.today:.2f}x"),
+        ]
+        for place, pair in enumerate(contents.pairs, 1)
     ]
     on = f" On: {', '.join(result.confirmed_on)}." if len(result.confirmed_on) > 1 else ""
     return Section(
@@ -111,7 +115,7 @@ def confirmation(contents: StudyContents) -> Section:
             "Both halves of a pair run one after the other, in an order that changes, so that what disturbs a machine "
             "for minutes disturbs both.",
         ],
-        picture=draw_pairs(speeds, name),
+        picture=draw_pairs(contents.pairs, name),
         table=table("Confirming pairs", ("pair", "today", name, "ratio"), rows),
     )
 
@@ -162,10 +166,20 @@ def break_even(contents: StudyContents) -> Section:
     spent_s = contents.elapsed_s
     if spent_s is None:
         spent_s = sum(trial.duration_s for trial in contents.trials if trial.purpose is not Purpose.DIAGNOSE)
-    return Section(id="break-even", title=title, lead=list(_break_even(result.speedup, spent_s)))
+    return Section(id="break-even", title=title, lead=list(_break_even(result, result.speedup, spent_s)))
 
 
-def _break_even(speedup: Ratio, spent_s: float) -> Iterator[str]:
+def _break_even(result: SearchResult, speedup: Ratio, spent_s: float) -> Iterator[str]:
+    if result.may_learn_more_slowly:
+        race = result.race
+        if race is not None and race.winner.learning is Learning.SLOWER:
+            slower = f", {race.winner.learning_speed:.2f}x as fast" if race.winner.learning_speed else ""
+            yield (
+                f"The search took {format_duration(spent_s)}. These values as they are do not win that back: "
+                f"a training that takes them learns more slowly than today's{slower}."
+            )
+            return
+        yield "What follows counts samples; that a sample teaches as much as today is not shown."
     pays_s = spent_s / (1 - 1 / speedup.ratio) if speedup.ratio > 1 else _PAYS_WITHIN_S
     if pays_s >= _PAYS_WITHIN_S:
         yield "The gain is too small to say when it does."
@@ -193,9 +207,16 @@ def change_to_config(contents: StudyContents) -> Section:
     return Section(
         id="diff",
         title=title,
-        lead=[f"`{contents.commands['apply']}` writes it, and keeps a copy of the file as it is now."],
+        lead=list(_how_to_apply(contents)),
         more=[element("pre", lines, class_="diff", tabindex="0")],
     )
+
+
+def _how_to_apply(contents: StudyContents) -> Iterator[str]:
+    asks = " asks first," if contents.result is not None and contents.result.may_learn_more_slowly else ""
+    yield f"`{contents.commands['apply']}`{asks} writes it, and keeps a copy of the file as it is now."
+    if asks and "same training" in contents.commands:
+        yield f"`{contents.commands['same training']}` looks for values that leave the training itself as it is."
 
 
 def warning(contents: StudyContents) -> str:
@@ -212,7 +233,7 @@ def figures_of(result: SearchResult | None, contents: StudyContents) -> Html:
     figures = [("trials", str(result.trials if result else len(contents.trials)))]
     if result is not None and result.speedup is not None:
         figures.insert(0, ("95 % interval", f"{result.speedup.low:.2f} to {result.speedup.high:.2f}x"))
-        figures.insert(0, ("as fast as today", f"{result.speedup.ratio:.2f}x"))
+        figures.insert(0, ("samples a second, over today's", f"{result.speedup.ratio:.2f}x"))
     if result is not None and shown is not None and result.changes:
         figures.append(("keys changed", str(len(result.changes))))
     return element(

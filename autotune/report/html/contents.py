@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from autotune.records import Measurement, TrialRecord
+from autotune.records import TrialRecord
 from autotune.results import SearchResult, Side, Verdict
 
 
@@ -36,6 +36,21 @@ class StepPart:
 
 
 @dataclass(frozen=True, kw_only=True)
+class ConfirmingPair:
+    """Complete pair of the confirmation.
+
+    Attributes:
+        today: Speed of today's config, in samples a second.
+        other: That of what it is compared with.
+        is_left_out: Whether something had slowed down one of the two, so that the answer does without this pair.
+    """
+
+    today: float
+    other: float
+    is_left_out: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
 class StudyContents:
     """Contents of the report of one study.
 
@@ -47,7 +62,8 @@ class StudyContents:
         why_no_result: Reason for that, as a clause.
         state: How the last search stands, as a sentence; empty where it came to its end.
         elapsed_s: Time that the last search took; None where that is not known.
-        pairs: Complete pairs of the confirmation, today's first.
+        measures: What the score measures, in words.
+        pairs: Complete pairs of the confirmation.
         step_times_s: Times of steps of today's config, and of what it is compared with; empty where none are kept.
         diff: Change to the config; None where there is none to make.
         commands: Commands that go on from here, by what they do.
@@ -66,7 +82,8 @@ class StudyContents:
     why_no_result: str = ""
     state: str = ""
     elapsed_s: float | None = None
-    pairs: Sequence[tuple[Measurement, Measurement]] = ()
+    measures: str = ""
+    pairs: Sequence[ConfirmingPair] = ()
     step_times_s: tuple[Sequence[float], Sequence[float]] = ((), ())
     diff: str | None = None
     commands: Mapping[str, str] = field(default_factory=dict)

@@ -15,6 +15,7 @@ from matplotlib.figure import Figure
 
 from autotune.durations import format_duration
 from autotune.records import Purpose, RaceArm, RaceLeg
+from autotune.report.html.contents import ConfirmingPair
 from autotune.report.html.markup import Html, text
 from autotune.report.html.trial_points import TrialPoint
 from autotune.report.plain_text import plain
@@ -179,20 +180,25 @@ def draw_step_parts(parts: Sequence[tuple[str, float]]) -> Html:
     return _svg("step-parts", "Parts of a step of today's config", _FRAME + _ROW * len(parts), draw)
 
 
-def draw_pairs(pairs: Sequence[tuple[float, float]], name: str) -> Html:
-    """Draw the speeds of both halves of each confirming pair, in samples a second."""
+def draw_pairs(pairs: Sequence[ConfirmingPair], name: str) -> Html:
+    """Draw the speeds of both halves of each confirming pair, in samples a second; a cross where it is left out."""
 
     def draw(axes: Axes) -> None:
-        for place, (today, other) in enumerate(pairs, 1):
-            axes.plot((place, place), (today, other), color=_GREY, linewidth=1)
-            axes.plot(place, today, "s", color=_GREY, label="today" if place == 1 else None)
-            axes.plot(place, other, "D", color=_GREEN, markerfacecolor="none", label=name if place == 1 else None)
+        for place, pair in enumerate(pairs, 1):
+            line = ":" if pair.is_left_out else "-"
+            axes.plot((place, place), (pair.today, pair.other), color=_GREY, linewidth=1, linestyle=line)
+            axes.plot(place, pair.today, "s", color=_GREY, label="today" if place == 1 else None)
+            axes.plot(place, pair.other, "D", color=_GREEN, markerfacecolor="none", label=name if place == 1 else None)
+        left_out = [place for place, pair in enumerate(pairs, 1) if pair.is_left_out]
+        if left_out:
+            middles = [(pairs[place - 1].today + pairs[place - 1].other) / 2 for place in left_out]
+            axes.plot(left_out, middles, "x", color=_ORANGE, label="left out")
         axes.set_xticks(range(1, len(pairs) + 1))
         axes.set_xlabel("pair")
         axes.set_ylabel("samples/s")
         axes.set_ylim(bottom=0)
         axes.margins(x=0.1)
-        _legend(axes, columns=2)
+        _legend(axes, columns=3)
 
     return _svg("pairs", "Confirming pairs", 2.6, draw)
 

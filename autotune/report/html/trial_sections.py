@@ -23,6 +23,7 @@ _MOST_ROWS = 300
 _MOST_FAILURES = 12
 _VERBS = (
     ("search", "search on, or anew on another machine"),
+    ("same training", "search for values that leave the training itself as it is"),
     ("status", "see the answer in a terminal"),
     ("diagnose", "see why it is slow"),
     ("apply", "write the values into the config"),
@@ -151,8 +152,13 @@ def _where_parts_are(contents: StudyContents) -> list[str]:
     """Return where the rest of a step is told apart, if not in this report."""
     if contents.step_parts:
         return []
-    command = contents.commands.get("diagnose", "autotune diagnose")
-    return [f"`{command} --out FOLDER` tells what the rest is made of, and --diagnosis FOLDER puts it in here."]
+    return [_with_a_diagnosis(contents, "tells what the rest is made of")]
+
+
+def _with_a_diagnosis(contents: StudyContents, does: str) -> str:
+    diagnose = contents.commands.get("diagnose", "autotune diagnose")
+    report = contents.commands.get("report", "autotune report")
+    return f"`{diagnose} --out FOLDER` {does}, and `{report} --diagnosis FOLDER` puts it in here."
 
 
 def _step_parts(contents: StudyContents) -> list[Html]:
@@ -181,14 +187,8 @@ def advice(contents: StudyContents) -> Section:
     """Return what a diagnosis recommends."""
     title = "Why it is slow"
     if contents.advice is None:
-        command = contents.commands.get("diagnose", "autotune diagnose")
-        return Section(
-            id="advice",
-            title=title,
-            lead=[
-                f"No diagnosis is at hand: `{command} --out FOLDER` makes one, and --diagnosis FOLDER puts it in here."
-            ],
-        )
+        lead = [f"No diagnosis is at hand: {_with_a_diagnosis(contents, 'makes one')}"]
+        return Section(id="advice", title=title, lead=lead)
     rows = [[one.sentence, one.values, one.gain or "not tried"] for one in contents.advice]
     return Section(
         id="advice",

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from autotune.records import Ending, LossCurve, Purpose, RaceArm, RaceLeg, TrialRecord, Validity
-from autotune.report.html.contents import Advice, StepPart, StudyContents
+from autotune.report.html.contents import Advice, ConfirmingPair, StepPart, StudyContents
 from autotune.report.html.study_page import comparison_page, study_page
 from autotune.report.html.trial_points import best_over_time, trial_points
 from autotune.results import Learning, LossDifference, Race, Raced, Ratio, Verdict
@@ -95,17 +95,20 @@ def contents(trials: list[TrialRecord], search_result: MakeResult) -> StudyConte
         race=race,
         cautions=("something else may be at work",),
     )
-    confirming = [trial.measurement for trial in trials if trial.purpose is Purpose.CONFIRM and trial.measurement]
+    speeds = [trial.measurement.speed for trial in trials if trial.purpose is Purpose.CONFIRM and trial.measurement]
+    pairs = [ConfirmingPair(today=today, other=other) for today, other in zip(speeds[::2], speeds[1::2], strict=True)]
     return StudyContents(
         config="config.yaml",
         study="config-1",
         trials=trials,
         result=result,
         elapsed_s=1200.0,
-        pairs=list(zip(confirming[::2], confirming[1::2], strict=True)),
+        measures="throughput and steadiness",
+        pairs=[replace(pairs[0], is_left_out=True), *pairs[1:]],
         step_times_s=([0.1 + 0.001 * place for place in range(100)], [0.3] * 40),
         diff="--- config.yaml\n+++ config.yaml (new)\n-  batch_size: 8\n+  batch_size: 32\n",
-        commands={verb: f"autotune {verb} --config config.yaml" for verb in ("search", "apply", "diagnose", "report")},
+        commands={verb: f"autotune {verb} --config config.yaml" for verb in ("search", "apply", "diagnose", "report")}
+        | {"same training": "autotune search --config config.yaml --same-training"},
         conditions=[("machine", "box"), ("CPU", "AMD EPYC, 2 cores")],
         advice=[Advice(sentence="Cache it.", values="cache=memory", gain="2.1x (1.7 to 2.5), measured")],
         verdict_of_diagnosis="Input-bound: the step waits.",
@@ -126,9 +129,22 @@ def test_it_holds_everything_in_its_order(contents: StudyContents) -> None:
     assert "Confirming pairs" in part(page, "confirmation")
     assert "it learns slower, 0.50x as fast" in part(page, "learning")
     assert "Cache it." in part(page, "advice")
+    assert "1, left out" in part(page, "confirmation")
     assert "The search took 20m" in part(page, "break-even")
     assert "+ batch_size: 32" in part(page, "diff")
     assert "autotune apply --config config.yaml" in part(page, "repeat")
+
+
+def test_what_learns_more_slowly_is_not_praised(contents: StudyContents) -> None:
+    """Where the race was lost, no section promises time that is won, and what to do instead is said."""
+    page = checked(study_page(contents, NOW))
+    assert "learns more slowly than today's, 0.50x as fast" in part(page, "break-even")
+    assert "gets that back" not in part(page, "break-even")
+    likely = replace(contents, result=replace(contents.result, race=None, why_not_raced="the loss was not seen"))
+    assert "gets that back" in part(checked(study_page(likely, NOW)), "break-even")
+    assert "asks first" in part(page, "diff")
+    assert "--same-training looks for values that leave the training itself as it is" in part(page, "diff")
+    assert "--same-training" in part(page, "repeat")
 
 
 def test_the_same_study_makes_the_same_bytes(contents: StudyContents) -> None:
