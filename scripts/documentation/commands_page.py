@@ -24,7 +24,7 @@ def every_command(command: click.Command, name: str, parent: click.Context | Non
         name: What it is called as.
         parent: Context of the group that it is in.
     """
-    context = click.Context(command, info_name=name, parent=parent)
+    context = click.Context(command, info_name=name, parent=parent, **command.context_settings)
     yield context
     if isinstance(command, click.Group):
         for below in command.list_commands(context):
