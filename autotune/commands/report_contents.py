@@ -62,12 +62,14 @@ def contents_of(problem: Problem, clock: Clock, diagnosed: Diagnosed | None = No
         result, why = None, error.message
     typed = problem.typed
     contents = _contents(problem, study.name, study.trials, result, clock)
+    diff = diff_of_answer(problem, result) if result else None
+    verbs = ["status", *(["apply"] if diff is not None else []), *(["revert"] if result else []), "diagnose", "report"]
     return replace(
         contents,
         config=str(typed.config),
         why_no_result=why,
-        diff=diff_of_answer(problem, result) if result else None,
-        commands={verb: typed.command(verb) for verb in ("status", "apply", "revert", "diagnose", "report")}
+        diff=diff,
+        commands={verb: typed.command(verb) for verb in verbs}
         | {
             "search": typed.command("search", "--budget", "30m"),
             "same training": typed.command("search", "--same-training", "--budget", "30m"),

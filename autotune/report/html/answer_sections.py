@@ -16,7 +16,6 @@ from autotune.report.validation_notes import validation_notes
 from autotune.results import Learning, Ratio, SearchResult, Verdict
 
 _PAYS_WITHIN_S = 365 * 24 * 3600.0
-_NONE_YET = "There is no answer yet: {why}."
 
 
 def verdict_sentence(contents: StudyContents) -> str:
@@ -26,11 +25,11 @@ def verdict_sentence(contents: StudyContents) -> str:
     return headline(contents.result).plain
 
 
-def comparison(contents: StudyContents) -> Section:
+def comparison(contents: StudyContents, result: SearchResult) -> Section:
     """Return today's config against the best, with intervals."""
-    result, title = contents.result, f"Today's config against the {contents.name_of_shown}"
-    if result is None or result.baseline is None or result.baseline.metrics is None:
-        return Section(id="comparison", title=title, lead=[_why_none(contents)])
+    title = f"Today's config against the {contents.name_of_shown}"
+    if result.baseline is None or result.baseline.metrics is None:
+        return Section(id="comparison", title=title, lead=["There is no answer yet: today's config gave no numbers."])
     shown = contents.shown
     other = shown if shown is not None and shown.metrics and shown is not result.baseline else None
     head = ["measured", "today", *([contents.name_of_shown] if other else [])]
@@ -54,12 +53,11 @@ def comparison(contents: StudyContents) -> Section:
     )
 
 
-def knobs(contents: StudyContents) -> Section:
+def knobs(contents: StudyContents, result: SearchResult) -> Section:
     """Return what each change is worth, and which changes were only made together."""
-    result, title = contents.result, "What each change is worth"
-    if result is None or not result.changes:
-        why = "Nothing is changed, so nothing is worth anything." if result else _why_none(contents)
-        return Section(id="knobs", title=title, lead=[why])
+    title = "What each change is worth"
+    if not result.changes:
+        return Section(id="knobs", title=title, lead=["Nothing is changed, so nothing is worth anything."])
     rows = []
     for place, change in enumerate(result.changes):
         is_together = place > 0 and result.changes[place - 1].group == change.group and change.worth is not None
@@ -91,13 +89,11 @@ def knobs(contents: StudyContents) -> Section:
     )
 
 
-def confirmation(contents: StudyContents) -> Section:
+def confirmation(contents: StudyContents, result: SearchResult) -> Section:
     """Return the pairs by which the answer was confirmed."""
     title = "How it was confirmed"
-    result = contents.result
-    if result is None or not contents.pairs:
-        why = f"{result.why[:1].upper()}{result.why[1:]}." if result else _why_none(contents)
-        return Section(id="confirmation", title=title, lead=[f"No complete pair: {why[:1].lower()}{why[1:]}"])
+    if not contents.pairs:
+        return Section(id="confirmation", title=title, lead=[f"No complete pair: {result.why}."])
     name, speed = contents.name_of_shown, METRICS["samples_per_s"].text
     rows = [
         [
@@ -120,10 +116,9 @@ def confirmation(contents: StudyContents) -> Section:
     )
 
 
-def learning(contents: StudyContents) -> Section | None:
+def learning(contents: StudyContents, result: SearchResult) -> Section | None:
     """Return how the answer learns beside today's config; None where that is no question."""
-    result = contents.result
-    if result is None or (result.race is None and not result.why_not_raced):
+    if result.race is None and not result.why_not_raced:
         return None
     search = next((trial.search for trial in reversed(contents.trials) if trial.race is not None), None)
     legs = [trial.race for trial in contents.trials if trial.race is not None and trial.search == search]
@@ -146,11 +141,8 @@ def learning(contents: StudyContents) -> Section | None:
     )
 
 
-def what_else(contents: StudyContents) -> Section | None:
+def what_else(contents: StudyContents, result: SearchResult) -> Section | None:
     """Return the remarks and cautions of the answer; None where there are none."""
-    result = contents.result
-    if result is None:
-        return None
     notes = [*validation_notes(result), *answer_notes(result, contents.shown, None)]
     cautions = [element("p", element("strong", "Caution: "), caution) for caution in result.cautions]
     if not notes and not cautions:
@@ -158,10 +150,10 @@ def what_else(contents: StudyContents) -> Section | None:
     return Section(id="remarks", title="To know besides", lead=[note.plain for note in notes], more=cautions)
 
 
-def break_even(contents: StudyContents) -> Section:
+def break_even(contents: StudyContents, result: SearchResult) -> Section:
     """Return when the search has paid for itself."""
-    result, title = contents.result, "When the search has paid for itself"
-    if result is None or result.verdict is not Verdict.BETTER or result.speedup is None:
+    title = "When the search has paid for itself"
+    if result.verdict is not Verdict.BETTER or result.speedup is None:
         return Section(id="break-even", title=title, lead=["Nothing was found that would save time."])
     spent_s = contents.elapsed_s
     if spent_s is None:
@@ -239,7 +231,3 @@ def figures_of(result: SearchResult | None, contents: StudyContents) -> Html:
     return element(
         "dl", [element("div", element("dt", name), element("dd", value)) for name, value in figures], class_="figures"
     )
-
-
-def _why_none(contents: StudyContents) -> str:
-    return _NONE_YET.format(why=contents.why_no_result or "today's config gave no numbers")

@@ -11,6 +11,7 @@ from autotune.report.html.contents import StudyContents
 from autotune.report.html.markup import Child, Html, Section, element, prose, section, table
 from autotune.report.html.pictures import draw_ratios
 from autotune.report.plain_text import changes_text, plain
+from autotune.results import SearchResult
 
 _POLICY = "default-src 'none'; style-src 'unsafe-inline'"  # of this one file; nothing is loaded, and nothing runs
 
@@ -22,22 +23,6 @@ def study_page(contents: StudyContents, written: str) -> str:
         contents: What it holds.
         written: Time at which it is written, in words: all else is the same for the same study.
     """
-    sections = [
-        answer_sections.comparison(contents),
-        trial_sections.progress(contents),
-        answer_sections.knobs(contents),
-        trial_sections.utilization(contents),
-        trial_sections.step_times(contents),
-        trial_sections.time_parts(contents),
-        answer_sections.confirmation(contents),
-        answer_sections.learning(contents),
-        trial_sections.advice(contents),
-        answer_sections.what_else(contents),
-        answer_sections.break_even(contents),
-        answer_sections.change_to_config(contents),
-        trial_sections.conditions(contents),
-        trial_sections.repeat(contents),
-    ]
     sentence = answer_sections.verdict_sentence(contents)
     top = [
         element("p", f"{contents.config}, study {contents.study}"),
@@ -49,7 +34,34 @@ def study_page(contents: StudyContents, written: str) -> str:
         ),
         answer_sections.figures_of(contents.result, contents),
     ]
-    return _page(f"{sentence} (autotune)", top, [one for one in sections if one is not None], written)
+    sections = [one for one in _sections(contents, contents.result) if one is not None]
+    return _page(f"{sentence} (autotune)", top, sections, written)
+
+
+def _sections(contents: StudyContents, result: SearchResult | None) -> Sequence[Section | None]:
+    if result is None:  # no trial gave numbers: what the trials said, and how to go on
+        return [
+            trial_sections.progress(contents),
+            trial_sections.advice(contents),
+            trial_sections.conditions(contents),
+            trial_sections.repeat(contents),
+        ]
+    return [
+        answer_sections.comparison(contents, result),
+        trial_sections.progress(contents),
+        answer_sections.knobs(contents, result),
+        trial_sections.utilization(contents, result),
+        trial_sections.step_times(contents),
+        trial_sections.time_parts(contents, result),
+        answer_sections.confirmation(contents, result),
+        answer_sections.learning(contents, result),
+        trial_sections.advice(contents),
+        answer_sections.what_else(contents, result),
+        answer_sections.break_even(contents, result),
+        answer_sections.change_to_config(contents),
+        trial_sections.conditions(contents),
+        trial_sections.repeat(contents),
+    ]
 
 
 def comparison_page(studies: Sequence[StudyContents], written: str) -> str:
@@ -95,7 +107,8 @@ def comparison_page(studies: Sequence[StudyContents], written: str) -> str:
 
 
 def _of_study(place: int, contents: StudyContents) -> Section:
-    knobs, conditions = answer_sections.knobs(contents), trial_sections.conditions(contents)
+    knobs = answer_sections.knobs(contents, contents.result).table if contents.result else None
+    conditions = trial_sections.conditions(contents).table if contents.conditions else None
     return Section(
         id=f"study-{place}",
         title=plain(contents.config),
@@ -103,7 +116,7 @@ def _of_study(place: int, contents: StudyContents) -> Section:
             answer_sections.verdict_sentence(contents),
             *(words for words in (contents.state, answer_sections.warning(contents)) if words),
         ],
-        more=[one for one in (knobs.table, conditions.table if contents.conditions else None) if one is not None],
+        more=[one for one in (knobs, conditions) if one is not None],
     )
 
 

@@ -17,7 +17,7 @@ from autotune.report.html.pictures import (
 )
 from autotune.report.html.trial_points import TrialPoint, best_over_time, trial_points
 from autotune.report.plain_text import plain
-from autotune.results import PooledGpu, Side
+from autotune.results import PooledGpu, SearchResult, Side
 
 _MOST_ROWS = 300
 _MOST_FAILURES = 12
@@ -30,7 +30,6 @@ _VERBS = (
     ("revert", "take them back"),
     ("report", "write this report anew"),
 )
-_NOTHING = "Nothing was measured."
 _NOT_KEPT = "The times of single steps are not kept any more: the folders of the trials are gone."
 
 
@@ -67,12 +66,9 @@ def progress(contents: StudyContents) -> Section:
     )
 
 
-def utilization(contents: StudyContents) -> Section:
+def utilization(contents: StudyContents, result: SearchResult) -> Section:
     """Return the utilization of today's config and of the best, side by side."""
     title = "GPU utilization"
-    result = contents.result
-    if result is None:
-        return Section(id="utilization", title=title, lead=[_NOTHING])
     sides = [("today", result.baseline), (contents.name_of_shown, contents.shown)]
     drawn = [
         (name, gpu, windows)
@@ -111,7 +107,7 @@ def step_times(contents: StudyContents) -> Section:
         if times
     ]
     if not sides:
-        return Section(id="steps", title=title, lead=[_NOT_KEPT if contents.result else _NOTHING])
+        return Section(id="steps", title=title, lead=[_NOT_KEPT])
     rows = [
         [name, str(len(times)), *(f"{1000 * _quantile(times, share):.3g} ms" for share in (0.05, 0.5, 0.95, 0.99))]
         for name, times in sides
@@ -126,14 +122,14 @@ def step_times(contents: StudyContents) -> Section:
     )
 
 
-def time_parts(contents: StudyContents) -> Section:
+def time_parts(contents: StudyContents, result: SearchResult) -> Section:
     """Return how much of the time is waiting for data."""
-    title, result = "Where the time goes", contents.result
-    sides = [] if result is None else [("today", result.baseline), (contents.name_of_shown, contents.shown)]
+    title = "Where the time goes"
+    sides = [("today", result.baseline), (contents.name_of_shown, contents.shown)]
     parts = [(name, *found) for name, side in sides if side is not None and (found := _parts(side)) is not None]
     if not parts:
-        why = "The trainer does not tell how long it waits for data." if result is not None else _NOTHING
-        return Section(id="parts", title=title, lead=[why], more=_step_parts(contents))
+        lead = ["The trainer does not tell how long it waits for data."]
+        return Section(id="parts", title=title, lead=lead, more=_step_parts(contents))
     rows = [
         [name, f"{waiting_s:.3g} s", f"{rest_s:.3g} s", _percent(waiting_s / (waiting_s + rest_s))]
         for name, waiting_s, rest_s in parts
