@@ -35,6 +35,7 @@ def command(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.Capt
 SMALL = ("--seeds", "0-1", "--budgets", "90s,2m", "--aa", "1", "--out", "out")
 
 
+@pytest.mark.services
 def test_a_whole_benchmark(command, tmp_path: Path) -> None:
     """Two processes, two scenarios and an A/A: tables on stdout and in a file, a picture, and the raw results."""
     code, out, err = command(*SMALL, "--jobs", "2")
@@ -61,6 +62,7 @@ def test_a_whole_benchmark(command, tmp_path: Path) -> None:
     assert all(t_s <= curve["budget_s"] for curve in head_to_head["curves"] for t_s, _ in curve["regrets"])
 
 
+@pytest.mark.services
 def test_an_interrupted_benchmark_goes_on(command, tmp_path: Path) -> None:
     """Finished scenarios are not repeated, a torn last line is, and the results equal those of one go."""
     arguments = ("--seeds", "0-1", "--budgets", "1m", "--out", "out")

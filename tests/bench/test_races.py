@@ -15,6 +15,7 @@ from autotune.results import Learning
 LEARNER = Path(trainers.__file__).with_name("learner.py")
 
 
+@pytest.mark.services
 def test_the_report_has_a_row_for_each_family_and_each_truth() -> None:
     """Of races that were all judged."""
     report = simulated_report(1)

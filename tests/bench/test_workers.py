@@ -91,6 +91,7 @@ def run(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> int:
     return main()
 
 
+@pytest.mark.services
 def test_workers_on_a_journal(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -104,6 +105,7 @@ def test_workers_on_a_journal(
     assert list((tmp_path / "shared").glob("*.journal*")) == []
 
 
+@pytest.mark.services
 def test_workers_that_go_lose_nothing_on_a_server(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], postgresql: Server
 ) -> None:

@@ -27,6 +27,7 @@ def tried(autotune: Autotune, *options: str) -> str:
     return "\n".join(line for line in done.stdout.splitlines() if "batch" in line)
 
 
+@pytest.mark.services
 def test_apply_moves_the_limit_and_the_study_goes_on(found_by_name: Path, autotune: Autotune) -> None:
     """Four times today's batch is found; after `apply` the next search goes further, and says how far that is."""
     first = autotune(*SEARCH, "--budget", "60s", "--json")

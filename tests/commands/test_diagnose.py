@@ -15,6 +15,7 @@ DIAGNOSE = ("diagnose", "--config", "config.yaml")
 SHORT = ("--budget", "45s")
 
 
+@pytest.mark.services
 def test_what_helps_is_measured_and_written_in_if_that_is_asked_for(project: Path, autotune: Autotune) -> None:
     """A second worker makes the trainer twice as fast: it is written in, and the larger batch is not.
 

@@ -124,6 +124,7 @@ def test_a_third_of_the_budget_is_for_profiles(budget_s: float, kept_s: float) -
     assert profiles_s(budget_s) == pytest.approx(kept_s)
 
 
+@pytest.mark.services
 @pytest.mark.timeout(300)
 def test_both_profiles_are_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Of a real trainer, as far as the time goes; for what does not fit it is said why."""

@@ -25,6 +25,7 @@ autotune:
 """
 
 
+@pytest.mark.services
 @pytest.mark.parametrize("above", ["", "lr: 0.1\n"], ids=["the section alone", "a config without knobs"])
 def test_a_variable_is_all_that_varies(project: Path, autotune: Autotune, above: str) -> None:
     """The command takes no config, and the file may hold nothing else: what is tuned comes by the environment."""

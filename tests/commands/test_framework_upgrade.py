@@ -27,6 +27,7 @@ def _install(environment: Path, version: str) -> None:
     python.chmod(0o755)
 
 
+@pytest.mark.services
 @pytest.mark.parametrize("typed", [False, True])
 def test_numbers_of_another_version_are_not_applied(project: Path, autotune: Autotune, typed: bool) -> None:
     """Nothing is known yet of a new version, and that is said; where the config has no command, that nobody knows."""

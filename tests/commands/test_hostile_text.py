@@ -67,6 +67,7 @@ def test_typed_words_in_a_usage_error(autotune: Autotune) -> None:
         assert _is_harmless(refused)
 
 
+@pytest.mark.services
 def test_a_search_and_the_commands_on_its_answer(hostile: Path, autotune: Autotune) -> None:
     """Names of files that a trial left, a record's details, a manifest's values: none reaches the terminal raw."""
     searched = autotune("search", "--config", "config.yaml", "--budget", "12s")

@@ -35,6 +35,7 @@ autotune:
 """
 
 
+@pytest.mark.services
 @pytest.mark.parametrize("separate", [False, pytest.param(True, marks=pytest.mark.services)])
 def test_they_are_searched_applied_and_trained_with(project: Path, autotune: Autotune, separate: bool) -> None:
     """The trainer checks each trial; apply writes where values live, run starts with them, revert takes them back."""

@@ -245,6 +245,7 @@ def test_a_damaged_queue_is_said_for_as_long_as_it_is(
     assert not left_running(project)
 
 
+@pytest.mark.services
 def test_a_daemon_that_hangs_hides_nothing(autotune: Autotune, start: Callable[[], Daemon]) -> None:
     """The queue can be seen and changed; what was changed is said to be, though the daemon has not followed."""
     daemon = start()
@@ -260,6 +261,7 @@ def test_a_daemon_that_hangs_hides_nothing(autotune: Autotune, start: Callable[[
     assert autotune("queue", "remove", "1").returncode == 0
 
 
+@pytest.mark.services
 def test_a_value_that_was_taken_back_by_hand_stands(
     project: Path, autotune: Autotune, start: Callable[[], Daemon]
 ) -> None:

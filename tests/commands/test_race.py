@@ -38,6 +38,7 @@ def project(folder: Path) -> Path:
     return folder
 
 
+@pytest.mark.services
 def test_a_faster_batch_that_learns_more_slowly(autotune: Autotune, project: Path) -> None:
     """`search --apply` leaves the config as it is and says why; `apply` wants a yes, with the rate or by force."""
     before = (project / "config.yaml").read_bytes()

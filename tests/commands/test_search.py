@@ -85,6 +85,7 @@ def test_search_apply_and_revert(project: Path, autotune: Autotune) -> None:
     assert (project / "config.yaml").read_bytes() == before
 
 
+@pytest.mark.services
 def test_knobs_that_do_nothing_are_left_alone(project: Path, autotune: Autotune) -> None:
     """The answer is that nothing helps, and apply edits nothing."""
     _write(project, "out:", "dull: true\nout:")
@@ -208,6 +209,7 @@ def test_told_to_end(project: Path, signum: signal.Signals, code: int, word: str
     assert left_running(project) == []
 
 
+@pytest.mark.services
 def test_a_command_typed_with_the_configs_own_path(project: Path, autotune: Autotune) -> None:
     """The search gives each trial its own copy in that place, as init does; no section is needed."""
     (project / "config.yaml").write_text("data: {batch_size: 4, num_workers: 1}\nout: {log_dir: logs}\n")

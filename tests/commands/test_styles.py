@@ -89,6 +89,7 @@ def is_better(answer: Answer, faster: Values) -> None:
     assert set(answer["outcomes"]) <= {"stopped", "killed by budget"}
 
 
+@pytest.mark.services
 @pytest.mark.parametrize(
     ("style", "faster"),
     [
@@ -155,6 +156,7 @@ def test_a_training_that_is_over_too_soon(project: Callable[[str], Project]) -> 
     assert "let it train longer" in said
 
 
+@pytest.mark.services
 def test_data_that_are_read_and_not_trained_on(project: Callable[[str], Project]) -> None:
     """A loop over batches is not taken for a training."""
     answer, _ = project("never trains").search("15s")

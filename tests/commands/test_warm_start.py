@@ -2,12 +2,15 @@
 
 from pathlib import Path
 
+import pytest
+
 from tests.commands.conftest import Autotune
 
 SEARCH = ("search", "--config", "config.yaml")
 BEGINS = "A search begins with "
 
 
+@pytest.mark.services
 def test_a_search_begins_with_what_another_config_of_the_command_showed(project: Path, autotune: Autotune) -> None:
     """Its best point is the first one tried; --no-warm-start, --fresh and another command begin from nothing."""
     assert BEGINS not in autotune(*SEARCH, "--budget", "60s").stderr

@@ -52,6 +52,7 @@ def press(page: Any, key: str) -> None:
         page.switch_to.alert.accept()
 
 
+@pytest.mark.services
 def test_a_search_is_followed_from_the_queue_to_the_config(
     project: Path, autotune: Autotune, start: Callable[..., Daemon], port: int, browser: Any
 ) -> None:

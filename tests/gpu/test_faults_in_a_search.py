@@ -12,6 +12,8 @@ from autotune.records import Ending, Validity
 from tests.fake_nvml.scenario import Fault
 from tests.gpu.conftest import UUID, GpuProject, Searched, all_at_once, is_baselines, machine_with
 
+pytestmark = pytest.mark.services
+
 # Without a buffer each step waits for its batch; all values are alike but for that.
 CONFIG = """\
 data: {batch_size: 8, num_workers: 1, prefetch_buffer_size: 0}

@@ -74,6 +74,7 @@ tell([now.trouble, len(now.usage.windows) > 60])
     assert "has not answered for" in told[0]
 
 
+@pytest.mark.services
 def test_a_gpu_and_a_driver_that_come_back_are_read_again(fake_gpu):
     """The trouble is that of the one GPU, or of all, for as long as it lasts."""
     faults = (Fault(code=15, gpu=1, until_s=33.0), Fault(code=9, from_s=40.0, until_s=43.0))

@@ -126,6 +126,7 @@ WAYS = [
 ]
 
 
+@pytest.mark.services
 @pytest.mark.parametrize("options", [(), ("-O", "-u", "-Wdefault", "-X", "utf8"), ("-I",)], ids=str)
 def test_a_warm_trial_sees_and_says_what_a_fresh_one_does(
     options: tuple[str, ...], project: Project, guard: Guard

@@ -30,6 +30,7 @@ def alike(project: Project, guard: Guard, script: str, *, warm: int = 2, fallbac
     return cold
 
 
+@pytest.mark.services
 @pytest.mark.parametrize("package", ["tensorflow", "keras", "torch", "transformers"])
 def test_a_framework_is_the_same_warm_and_cold(package: str) -> None:
     """Loaded modules, the modules of their objects, and a small computation are those of a fresh process."""

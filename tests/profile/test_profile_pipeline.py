@@ -9,6 +9,8 @@ import pytest
 from autotune.cli import run
 from autotune.workloads.tts.corpus import write_corpus
 
+pytestmark = pytest.mark.services
+
 KERAS = Path(__file__).with_name("keras_trainer.py")
 TOY = Path(__file__).parents[1] / "commands" / "toy_trainer.py"
 

@@ -46,6 +46,7 @@ def test_a_process_that_fails_says_so(tmp_path: Path) -> None:
         profile_shipped_step(str(python))
 
 
+@pytest.mark.services
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize(("xla", "way"), [(False, "graph, float32"), (True, "graph, compiled by XLA, float32")])
 def test_the_step_of_a_keras_model_is_taken_apart(
@@ -70,6 +71,7 @@ def test_the_step_of_a_keras_model_is_taken_apart(
     assert 0.3 < profile["adds_up"] < 3.0
 
 
+@pytest.mark.services
 @pytest.mark.timeout(300)
 def test_the_step_of_the_reference_trainer_is_taken_apart(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]

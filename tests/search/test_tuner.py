@@ -393,6 +393,7 @@ def test_a_crash_before_the_cache_is_warm_is_a_crash(search: Search) -> None:
     assert all(trial.validity is Validity.UNMEASURED for trial in searched.trials if trial.ending is Ending.CRASHED)
 
 
+@pytest.mark.services
 def test_a_point_that_never_starts_does_not_eat_the_budget(search: Search) -> None:
     """Five minutes of silence are not waited for again and again if all others start in a second."""
 
@@ -508,6 +509,7 @@ def test_configs_whose_caches_cannot_fill_are_compared_as_if_they_were_full(sear
     assert "caches take longer to fill than there was time" in answer.why
 
 
+@pytest.mark.services
 def test_a_trial_that_was_cut_short_as_hopeless_is_learned_from(search: Search) -> None:
     """A value that makes training far slower is tried once or twice, and not in half of the space."""
     config = BIG.replace("data.cache: [none, memory]", "data.cache: [none, memory]\n        data.slow: [false, true]")

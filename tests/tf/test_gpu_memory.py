@@ -45,6 +45,7 @@ def test_each_card_has_its_own(env: dict[str, str]) -> None:
         assert done.stdout.strip() == said
 
 
+@pytest.mark.services
 def test_a_limit_above_the_cards_memory_is_refused(env: dict[str, str]) -> None:
     """Before TensorFlow takes any of it; the sentence has both numbers."""
     done = subprocess.run([sys.executable, "-c", LIMITED], env=env, capture_output=True, text=True, check=False)

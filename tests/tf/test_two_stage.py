@@ -101,6 +101,7 @@ def test_batches_are_on_the_model_device_with_their_work(placement: Placement) -
     assert all(one.batch["features"].backing_device.endswith(placement.model[1:]) for one in got)
 
 
+@pytest.mark.services
 @hypothesis_settings(max_examples=40)
 @given(
     count=st.integers(0, 12),
@@ -274,6 +275,7 @@ def _end_somehow(randomness: random.Random) -> None:
         assert len(taken) == last
 
 
+@pytest.mark.services
 @pytest.mark.parametrize("placement", [APART, TOGETHER])
 def test_memory_is_flat_over_10_000_batches(placement: Placement) -> None:
     """Memory that a batch took is given back."""

@@ -89,6 +89,7 @@ def test_what_is_to_be_done_before_only(owner: type[Owner]) -> None:
     assert seen == [1]
 
 
+@pytest.mark.services
 @pytest.mark.parametrize("framework", ["tensorflow", "torch", "jax"])
 def test_no_broken_wrapper_breaks_the_trainer(run, framework: str) -> None:
     """Of every function that we put into a framework, whatever it uses raises: the trainer's call does what it did.

@@ -12,6 +12,8 @@ from autotune.records import EACH_LOSS_VARIABLE
 from autotune.trainee.report import EACH_LOSS_VARIABLE as OBSERVERS_VARIABLE
 from tests.trainee.conftest import Observed
 
+pytestmark = pytest.mark.services
+
 BATCHES, EVERY = 60, 15
 TRAINER = """
     import time

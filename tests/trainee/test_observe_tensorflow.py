@@ -14,7 +14,10 @@ from autotune.process.launch import ProcessRunner
 from autotune.process.zygote import ZygoteRunner
 from tests.trainee.conftest import TRAINERS, Observed, interpreter_with, observe_run, sums_up
 
-pytestmark = pytest.mark.skipif(importlib.util.find_spec("tensorflow") is None, reason="TensorFlow is not installed")
+pytestmark = [
+    pytest.mark.services,
+    pytest.mark.skipif(importlib.util.find_spec("tensorflow") is None, reason="TensorFlow is not installed"),
+]
 
 
 @pytest.fixture(scope="module")

@@ -15,6 +15,8 @@ from autotune.records import TraineeEvent, TrialPhase
 from autotune.trainee.phases import PHASE_VARIABLE
 from tests.trainee.conftest import Observed, interpreter_with, observe_run
 
+pytestmark = pytest.mark.services
+
 TRAINERS = Path(__file__).with_name("phased_trainers.py")
 LOAD_S = 0.04
 PHASE_S = 0.4

@@ -11,6 +11,8 @@ import yaml
 
 from autotune.folders.step_files import StepReader
 
+pytestmark = pytest.mark.services
+
 SHIPPED = Path(__file__).resolve().parents[2] / "configs" / "config.yaml"
 
 
