@@ -22,6 +22,11 @@ def say_aside(text: str) -> None:
     print(safe_text(text), file=sys.stderr, flush=True)
 
 
+def say_document(text: str) -> None:
+    """Prints a whole document on stdout, as it is."""
+    print(text, end="", flush=True)
+
+
 def say_object(document: Mapping[str, Any], *, indent: int | None = None) -> None:
     """Prints a JSON object on stdout; what is not ASCII is escaped."""
     print(json.dumps(document, indent=indent), flush=True)

@@ -14,8 +14,8 @@ from autotune.process.termination import signals_held
 @click.option(
     "-o",
     "--out",
-    type=click.Path(path_type=Path, dir_okay=False),
-    help="The file (default: report.html beside the config's state). One that is no report is never replaced.",
+    type=click.Path(path_type=Path, dir_okay=False, allow_dash=True),
+    help="The file (default: in the folder of the config's state), or - for stdout. What is no report is not replaced.",
 )
 @click.option(
     "--against",
@@ -47,22 +47,21 @@ def command(
     """
     with signals_held():
         from autotune.clock import SystemClock
-        from autotune.commands.printing import say
+        from autotune.commands.printing import say, say_document
         from autotune.commands.report_contents import contents_of, contents_of_other, read_diagnosis
-        from autotune.commands.report_file import comparison_text, report_path, report_text, write_report
+        from autotune.commands.report_file import STDOUT, comparison_text, report_path, report_text, write_report
         from autotune.commands.showing import show_remarks
         from autotune.problem.problem import open_problem
 
     problem = open_problem(config, command=None, state_dir=state_dir, storage=storage)
     show_remarks(problem.state)
     clock = SystemClock()
-    path = report_path(problem, out)
     advice = read_diagnosis(diagnosis) if diagnosis is not None else None
     contents = contents_of(problem, clock, advice)
-    if against:
-        others = [contents_of_other(other, problem, clock) for other in against]
-        written = write_report(path, comparison_text([contents, *others], clock))
+    others = [contents_of_other(other, problem, clock) for other in against]
+    text = comparison_text([contents, *others], clock) if others else report_text(contents, clock)
+    if out == STDOUT:
+        say_document(text)
     else:
-        written = write_report(path, report_text(contents, clock))
-    say(str(written))
+        say(str(write_report(report_path(problem, out), text)))
     return 0

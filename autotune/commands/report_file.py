@@ -1,5 +1,6 @@
 """File of a report: where it goes, and that nobody's own file is replaced."""
 
+import os
 from collections.abc import Sequence
 from importlib.util import find_spec
 from pathlib import Path
@@ -9,6 +10,8 @@ from autotune.errors import AutotuneError, ConfigError
 from autotune.files import read_beginning, replace_durably
 from autotune.problem.problem import Problem
 from autotune.report.html.contents import StudyContents
+
+STDOUT = Path("-")
 
 _MARK = "Written by autotune "
 _NAME = "report.html"
@@ -45,9 +48,15 @@ def require_report(path: Path) -> None:
     """Raise an error unless a report can be written there.
 
     Raises:
-        AutotuneError: Something else is there, or what draws the pictures is not installed.
+        AutotuneError: Something else is there, nothing can be written there, or what draws the pictures is not
+            installed.
     """
     _require_pictures()
+    if path == STDOUT:
+        raise ConfigError("a report is a file here", where="-", remedy="`autotune report -o -` prints it afterwards.")
+    folder = next(one for one in path.absolute().parents if one.exists())
+    if not (folder.is_dir() and os.access(folder, os.W_OK | os.X_OK)):
+        raise ConfigError(f"the report cannot be written: {folder} takes no files", where=str(path), remedy=_REMEDY)
     if path.is_symlink() or (path.exists() and not _is_report(path)):
         raise ConfigError("this is no report of ours, and is not replaced", where=str(path), remedy=_REMEDY)
 

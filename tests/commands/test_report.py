@@ -77,6 +77,25 @@ def test_nobodys_file_is_replaced(project: Path, autotune: Autotune, plant: Call
     assert not (project / ".autotune/trials").exists() or not list((project / ".autotune/trials").glob("*/*"))
 
 
+def test_it_can_be_printed(project: Path, autotune: Autotune) -> None:
+    """``-`` is stdout, for a pipe, and no file; a search, which prints its answer there, refuses it at once."""
+    assert autotune("search", "--config", "config.yaml", "--budget", "3s").returncode in (0, 1)
+    printed = autotune(*REPORT, "-o", "-")
+    assert printed.returncode == 0
+    checked(printed.stdout)
+    refused = autotune("search", "--config", "config.yaml", "--budget", "20s", "--report", "-")
+    assert (refused.returncode, "`autotune report -o -` prints it" in refused.stderr) == (1, True)
+    assert not (project / "-").exists()
+
+
+def test_what_cannot_be_written_is_said_before_a_search(project: Path, autotune: Autotune) -> None:
+    """A file is no folder; the budget is not spent first."""
+    refused = autotune("search", "--config", "config.yaml", "--budget", "20s", "--report", "config.yaml/r.html")
+    assert refused.returncode == 1
+    assert "config.yaml takes no files" in refused.stderr
+    assert not (project / ".autotune/trials").exists()
+
+
 def test_what_cannot_be_reported_is_said(project: Path, autotune: Autotune, tmp_path: Path) -> None:
     """No study, no such other study, no diagnosis, no matplotlib."""
     assert "nothing is known about this config yet" in autotune(*REPORT).stderr
